@@ -1,0 +1,32 @@
+# The penstock command. Its own files know the public API only; the benchmarks also measure through the lower rooms, which
+# the shared library hides. They get those rooms a second time, from an archive: core is left out of it, so there is one engine.
+
+file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.cc)
+file(GLOB cli_sources CONFIGURE_DEPENDS src/cli/*.cc)
+
+if(bench_sources)
+  add_library(penstock_lower_rooms STATIC EXCLUDE_FROM_ALL)
+  target_sources(penstock_lower_rooms PRIVATE $<FILTER:$<TARGET_OBJECTS:penstock_objects>,EXCLUDE,/src/core/>)
+  target_link_libraries(penstock_lower_rooms INTERFACE ${penstock_system_libraries})
+  set_target_properties(penstock_lower_rooms PROPERTIES LINKER_LANGUAGE CXX)
+
+  # Whoever links this also links either penstock and penstock_lower_rooms, or penstock_static.
+  add_library(penstock_bench STATIC EXCLUDE_FROM_ALL ${bench_sources})
+  target_include_directories(penstock_bench PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(penstock_bench PUBLIC penstock_internal penstock_tool_libraries)
+endif()
+
+if(cli_sources)
+  add_executable(penstock_cli ${cli_sources})
+  set_target_properties(penstock_cli PROPERTIES OUTPUT_NAME penstock)
+  target_include_directories(penstock_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  target_link_libraries(penstock_cli PRIVATE penstock_flags penstock_tool_libraries fmt::fmt-header-only Threads::Threads)
+  if(bench_sources)
+    target_link_libraries(penstock_cli PRIVATE penstock_bench penstock penstock_lower_rooms)
+  else()
+    target_link_libraries(penstock_cli PRIVATE penstock)
+  endif()
+  # The library lies beside the command in the build folder, and in lib/ beside bin/ once installed, wherever the prefix is moved.
+  file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(penstock_cli PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN;$ORIGIN/${bin_to_lib}")
+endif()

@@ -1,0 +1,51 @@
+# What holds for every target: warnings, sanitizers, visibility, where things are put.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+# build/release/penstock and build/release/libpenstock.so; found by each other also when the folder is copied elsewhere.
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+endif()
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+
+if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER AND PROJECT_IS_TOP_LEVEL)
+  find_program(PENSTOCK_CCACHE ccache)
+  mark_as_advanced(PENSTOCK_CCACHE)
+  if(PENSTOCK_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${PENSTOCK_CCACHE})
+  endif()
+endif()
+
+# Flags of our own targets, which all link this.
+add_library(penstock_flags INTERFACE)
+target_compile_options(
+  penstock_flags
+  INTERFACE -Wall
+            -Wextra
+            -UNDEBUG  # broken invariants are asserts that stay on, in every build type
+)
+
+if(PENSTOCK_SANITIZE STREQUAL "address")
+  set(sanitizer_flags -fsanitize=address,undefined -fno-sanitize-recover=all)
+elseif(PENSTOCK_SANITIZE STREQUAL "thread")
+  set(sanitizer_flags -fsanitize=thread)
+elseif(NOT PENSTOCK_SANITIZE STREQUAL "none")
+  message(FATAL_ERROR "PENSTOCK_SANITIZE is none, address or thread; not '${PENSTOCK_SANITIZE}'.")
+endif()
+if(NOT PENSTOCK_SANITIZE STREQUAL "none")
+  # -Wmaybe-uninitialized: g++'s manual warns of false alarms with sanitizers. The release build has it.
+  target_compile_options(penstock_flags INTERFACE ${sanitizer_flags} -O1 -g1 -fno-omit-frame-pointer -Wno-maybe-uninitialized)
+  add_link_options(${sanitizer_flags})
+endif()
+if(PENSTOCK_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ warns of every std::atomic_thread_fence, also of those inside the standard library: the sanitizer does not model fences.
+  target_compile_options(penstock_flags INTERFACE -Wno-tsan)
+endif()

@@ -1,0 +1,125 @@
+# One executable per folder of tests/: tests/sys/*.cc becomes penstock_sys_tests. tests/support is linked into all of them.
+# A suite or a test whose name begins with long_ carries the label `long`, and is left out of a plain ./test.
+
+include(GoogleTest)
+
+file(GLOB_RECURSE support_sources CONFIGURE_DEPENDS tests/support/*.cc)
+add_library(penstock_test_support INTERFACE)
+target_include_directories(penstock_test_support INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
+target_link_libraries(penstock_test_support INTERFACE penstock_internal penstock_tool_libraries GTest::gtest)
+if(support_sources)
+  add_library(penstock_test_support_objects STATIC ${support_sources})
+  target_link_libraries(penstock_test_support_objects PRIVATE penstock_test_support)
+  target_link_libraries(penstock_test_support INTERFACE penstock_test_support_objects)
+endif()
+
+set(long_tests "long_*:*.long_*:*/long_*")
+
+function(penstock_add_test_folder folder)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/cufile_recorder\\.cc$")  # a library of its own, below
+  if(NOT sources MATCHES "_test\\.cc")
+    return()
+  endif()
+  set(target penstock_${folder}_tests)
+  add_executable(${target} ${sources})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(${target} PRIVATE penstock_test_support)
+  if(TARGET penstock_bench)
+    target_link_libraries(${target} PRIVATE penstock_bench)
+  endif()
+  target_link_libraries(${target} PRIVATE penstock_static GTest::gtest_main)
+  if(TARGET penstock_cli)
+    target_compile_definitions(${target} PRIVATE PENSTOCK_CLI_PATH="$<TARGET_FILE:penstock_cli>")
+    add_dependencies(${target} penstock_cli)
+  endif()
+  # Listed when the tests run, not when they are built: a broken test executable does not break the build.
+  gtest_discover_tests(
+    ${target}
+    DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60
+    TEST_PREFIX ${folder}.
+    NO_PRETTY_VALUES
+    TEST_FILTER "-${long_tests}"
+    PROPERTIES TIMEOUT 180 LABELS ${folder})
+  gtest_discover_tests(
+    ${target}
+    DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60
+    TEST_PREFIX ${folder}.
+    NO_PRETTY_VALUES
+    TEST_FILTER "${long_tests}"
+    PROPERTIES TIMEOUT 3600 LABELS long)
+endfunction()
+
+file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/tests LIST_DIRECTORIES true tests/*)
+foreach(folder IN LISTS test_folders)
+  if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/tests/${folder} AND NOT folder MATCHES "^(support|install|tools)$")
+    penstock_add_test_folder(${folder})
+  endif()
+endforeach()
+
+# A stand-in for NVIDIA's libcufile, which the tests of the direct path load: whole, as of CUDA 11.4, and marked as Penstock's own.
+if(TARGET penstock_path_tests)
+  foreach(variant "" _EARLY _OWN)
+    string(TOLOWER cufile_recorder${variant} recorder)
+    add_library(${recorder} MODULE tests/path/cufile_recorder.cc)
+    target_include_directories(${recorder} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_compile_definitions(${recorder} PRIVATE CUFILE_RECORDER${variant})
+    target_link_libraries(${recorder} PRIVATE penstock_flags)
+    set_target_properties(${recorder} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    add_dependencies(penstock_path_tests ${recorder})
+    target_compile_definitions(penstock_path_tests PRIVATE CUFILE_RECORDER${variant}_PATH="$<TARGET_FILE:${recorder}>")
+  endforeach()
+endif()
+
+# Every header compiles alone: one generated source per header, built with the tests and linked into nothing.
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} include/*.hpp src/*.hpp bench/*.hpp tests/*.hpp)
+set(header_sources)
+foreach(header IN LISTS headers)
+  string(REGEX REPLACE "^(include|src)/" "" include_name ${header})
+  string(MAKE_C_IDENTIFIER ${header} identifier)
+  set(header_source ${PROJECT_BINARY_DIR}/header_checks/${identifier}.cc)
+  file(CONFIGURE OUTPUT ${header_source} CONTENT "#include \"@include_name@\"\n" @ONLY)
+  list(APPEND header_sources ${header_source})
+endforeach()
+add_library(penstock_header_checks OBJECT ${header_sources})
+target_link_libraries(penstock_header_checks PRIVATE penstock_test_support)
+
+# The examples are built as a user builds them, against the shared library, and run: what the README shows works.
+file(GLOB examples CONFIGURE_DEPENDS examples/*.cc)
+foreach(example IN LISTS examples)
+  get_filename_component(name ${example} NAME_WE)
+  add_executable(penstock_example_${name} ${example})
+  set_target_properties(
+    penstock_example_${name}
+    PROPERTIES OUTPUT_NAME ${name}
+               RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+  target_link_libraries(penstock_example_${name} PRIVATE penstock::penstock penstock_flags)
+endforeach()
+if(TARGET penstock_example_read_file)
+  add_test(NAME examples.read_file COMMAND penstock_example_read_file ${PROJECT_SOURCE_DIR}/LICENSE)
+  set_tests_properties(examples.read_file PROPERTIES LABELS examples TIMEOUT 60)
+endif()
+
+# --- checks that are not GoogleTest
+find_program(PENSTOCK_PKG_CONFIG NAMES pkg-config pkgconf)
+mark_as_advanced(PENSTOCK_PKG_CONFIG)
+
+add_test(NAME tools.check_includes COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_includes.py)
+add_test(NAME tools.check_includes_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/check_includes_test.py)
+add_test(NAME tools.test_summary_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/test_summary_test.py)
+set_tests_properties(tools.check_includes tools.check_includes_test tools.test_summary_test PROPERTIES LABELS tools TIMEOUT 60)
+
+# What leaves the library and what a user's build finds: asked of a plain build, since a sanitizer adds symbols and link flags.
+if(PENSTOCK_SANITIZE STREQUAL "none")
+  add_test(NAME abi.exported_symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/abi/exported_symbols.py --nm ${CMAKE_NM}
+                                             $<TARGET_FILE:penstock>)
+  set_tests_properties(abi.exported_symbols PROPERTIES LABELS abi TIMEOUT 60)
+  if(PENSTOCK_INSTALL AND PENSTOCK_PKG_CONFIG AND TARGET penstock_cli)
+    add_test(NAME install.a_program_finds_the_installed_library
+             COMMAND ${PROJECT_SOURCE_DIR}/tests/install/install_test --cmake ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --generator
+                     ${CMAKE_GENERATOR} --compiler ${CMAKE_CXX_COMPILER} --pkg-config ${PENSTOCK_PKG_CONFIG})
+    set_tests_properties(install.a_program_finds_the_installed_library PROPERTIES LABELS install TIMEOUT 300)
+  endif()
+endif()

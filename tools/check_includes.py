@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Fails when an #include points up: every room may use only the rooms that the table below gives it.
+
+The table is that of docs/ARCHITECTURE.md. Usage: check_includes.py [repository root]
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOMS = {
+    "base": set(),
+    "sys": {"base"},
+    "device": {"base", "sys"},
+    "staging": {"base", "sys", "device"},
+    "path": {"base", "sys", "device", "staging"},
+    "channel": {"base", "sys", "device", "staging"},
+    "core": {"base", "sys", "device", "staging", "path", "channel"},
+    # The faces see the public API and nothing else; the command also runs the benchmarks.
+    "cli": {"bench"},
+    "cufile": set(),
+    "python": set(),
+    "examples": set(),
+    "include": set(),
+    # These may look anywhere.
+    "tests": None,
+    "bench": None,
+}
+
+# Value types that every room speaks, and that are part of the public API.
+FLOOR = {"penstock/status.hpp", "penstock/options.hpp", "penstock/version.hpp"}
+# The rest of include/penstock is made by core and used from above it.
+ABOVE_THE_FLOOR = {"core", "cli", "cufile", "python", "examples", "include"}
+
+SOURCE_FOLDERS = ("src", "include", "python", "bench", "tests", "examples")
+SUFFIXES = {".cc", ".hpp", ".h", ".c", ".cu"}
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)')
+
+
+def room_of(file: Path) -> str:
+    """The room of a file, given by its path from the root of the repository."""
+    return file.parts[1] if file.parts[0] == "src" else file.parts[0]
+
+
+def target_room(name: str, quoted: bool, including_file: Path, root: Path):
+    """The room of an included name; None for a header of the system or of a library."""
+    first = name.split("/")[0]
+    if first == "penstock":
+        return "include"
+    if first in ("bench", "tests"):
+        return first
+    if first == "support" and room_of(including_file) == "tests":
+        return "tests"
+    if "/" in name and (root / "src" / name).exists():
+        return first
+    if not quoted:
+        return None  # <sys/stat.h> is the system's
+    if (root / including_file.parent / name).exists() and ".." not in name:
+        return room_of(including_file)
+    if "/" in name and first in ROOMS:
+        return first  # missing, but meant for a room
+    return "unknown"
+
+
+def violation(file: Path, name: str, quoted: bool, root: Path):
+    """Why the file may not include the name; None when it may."""
+    room = room_of(file)
+    if room not in ROOMS:
+        return f"src/{room} is no room of the house; add it to the table in docs/ARCHITECTURE.md and here"
+    allowed = ROOMS[room]
+    if allowed is None:
+        return None
+    target = target_room(name, quoted, file, root)
+    if target is None or target == room:
+        return None
+    if target == "unknown":
+        return "write the path from include/ or src/ (and <...> for headers of libraries)"
+    if target == "include":
+        if name in FLOOR or room in ABOVE_THE_FLOOR:
+            return None
+        return f"{room} lies below core: of the public API it may use {', '.join(sorted(FLOOR))} only"
+    if target in allowed:
+        return None
+    may_use = ", ".join(sorted(allowed)) or ("the standard library" if room == "base" else "include/penstock")
+    return f"{room} may not use {target}; it may use {may_use}"
+
+
+def check(root: Path):
+    """All violations under root, as (file, line number, included name, reason)."""
+    found = []
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in SUFFIXES or not path.is_file():
+                continue
+            file = path.relative_to(root)
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+                match = INCLUDE.match(line)
+                if not match:
+                    continue
+                name = match.group(1) or match.group(2)
+                reason = violation(file, name, match.group(1) is not None, root)
+                if reason:
+                    found.append((file, number, name, reason))
+    return found
+
+
+def main() -> int:
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    if not (root / "include" / "penstock").is_dir():
+        print(f"check_includes: {root} has no include/penstock: not the root of the repository", file=sys.stderr)
+        return 2
+    found = check(root)
+    for file, number, name, reason in found:
+        print(f"{file}:{number}: includes {name}: {reason}")
+    if found:
+        print(f"check_includes: {len(found)} include(s) point up")
+        return 1
+    print("check_includes: every include points down")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
