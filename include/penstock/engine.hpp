@@ -1,0 +1,255 @@
+// Penstock's C++ interface: an engine, the files opened through it, and the operations on them.
+//
+//   auto engine = penstock::engine::create();
+//   auto buffer = engine->allocate("cuda:0", bytes);
+//   auto file   = engine->open("model.safetensors");
+//   auto done   = file->read(buffer->data(), bytes, 0);      // done.bytes_done, done.error
+//
+// Memory is named by plain pointers: pageable host memory, pinned memory, or memory of any device that the engine knows
+// (cudaMalloc, cudaMallocAsync, cuMemCreate, or engine.allocate). It is classified on each call; registering is never required.
+// Thread-safe: everything here may be called from any thread, except that destroying or moving an object needs it to be otherwise unused.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/options.hpp"
+#include "penstock/status.hpp"
+
+namespace penstock {
+
+namespace core {
+class engine_core;
+class file_core;
+class pending;
+}  // namespace core
+
+enum class memory_kind : std::uint8_t { host = 0, pinned, device };
+
+struct device_info {
+  std::string name;         // "cuda:0" or "host:0": what allocate() takes
+  std::string description;  // "NVIDIA H200"
+  std::string pci_bus_id;   // empty for the host device
+  std::uint64_t memory_bytes = 0;
+  int numa_node = -1;  // -1: not known
+};
+
+// Memory of one device; freed on destruction. The engine stays alive as long as one of its buffers does.
+class PENSTOCK_API device_buffer {
+ public:
+  device_buffer() noexcept = default;
+  device_buffer(device_buffer&& other) noexcept;
+  device_buffer& operator=(device_buffer&& other) noexcept;
+  ~device_buffer();
+  [[nodiscard]] void* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  friend class engine;
+  std::shared_ptr<core::engine_core> engine_;
+  std::string device_;
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// A request under way, from the *_async calls. Dropping it does not stop the request.
+class PENSTOCK_API operation {
+ public:
+  operation() noexcept = default;  // done, with errc::closed
+  operation(operation&&) noexcept;
+  operation& operator=(operation&&) noexcept;
+  ~operation();
+  // Blocks until the request has ended; any number of times, from any thread.
+  io_result wait();
+  // True when the request ended within the time.
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
+  [[nodiscard]] bool done() const noexcept;
+  // Asks the request to stop: pieces not yet started are dropped, and it ends with errc::cancelled and a true bytes_done,
+  // or ends as if cancel() had not been called when it was too late. Does not block.
+  void cancel() noexcept;
+
+ private:
+  friend class file;
+  friend class engine;
+  explicit operation(core::pending* state) noexcept : state_(state) {}
+  core::pending* state_ = nullptr;
+};
+
+// Called exactly once, on a thread of the engine, when a request has ended. Must not block; may start other requests.
+using io_callback = std::function<void(const io_result&)>;
+
+// One request of a batch. memory is read from when is_write, else written to; never touched after the batch has ended.
+class file;
+struct io_request {
+  const file* target = nullptr;
+  void* memory = nullptr;
+  std::uint64_t length = 0;
+  std::int64_t offset = 0;
+  bool is_write = false;
+};
+
+// Several requests submitted at once. Dropping it waits for none of them.
+class PENSTOCK_API batch {
+ public:
+  batch() noexcept = default;
+  batch(batch&&) noexcept;
+  batch& operator=(batch&&) noexcept;
+  ~batch();
+  // Blocks until every request has ended. Returns one result per request, in the order of submission. Errors of single
+  // requests are in their results; the others are not disturbed.
+  std::vector<io_result> wait();
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
+  [[nodiscard]] bool done() const noexcept;
+  void cancel() noexcept;
+
+ private:
+  friend class engine;
+  explicit batch(core::pending* state) noexcept : state_(state) {}
+  core::pending* state_ = nullptr;
+};
+
+// A request that runs in the order of a stream: after the work queued before it, before the work queued after it.
+// The host is not blocked. The pointed-to values are read when the stream reaches the request, and must stay valid until it has
+// ended; so must memory. *bytes_done, if given, is written before later work of the stream starts: bytes, or -1 on failure.
+struct stream_request {
+  void* stream = nullptr;  // CUstream of the device that owns memory (null: its default stream)
+  void* memory = nullptr;
+  const std::size_t* length = nullptr;
+  const std::int64_t* offset = nullptr;         // in the file
+  const std::int64_t* memory_offset = nullptr;  // null: 0
+  std::int64_t* bytes_done = nullptr;
+};
+
+// Makes repeated use of one memory range cheaper: the range is classified once (device memory) or pinned (host memory).
+// The range must stay allocated until the registration is destroyed. Never required.
+class PENSTOCK_API registration {
+ public:
+  registration() noexcept = default;
+  registration(registration&&) noexcept;
+  registration& operator=(registration&&) noexcept;
+  ~registration();
+
+ private:
+  friend class engine;
+  std::shared_ptr<core::engine_core> engine_;
+  void* base_ = nullptr;
+};
+
+// What the planner would do with a part of a file, and why.
+struct plan_part {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  path_kind path = path_kind::automatic;
+  std::string reason;  // one sentence
+};
+struct plan {
+  std::vector<plan_part> parts;      // in file order, covering the range once
+  std::uint64_t cached_bytes = 0;    // of the range, in the page cache
+  std::vector<std::string> remarks;  // why faster paths were not taken, and what would make it faster
+};
+
+struct path_stats {
+  std::uint64_t operations = 0;  // pieces carried
+  std::uint64_t bytes = 0;
+  std::uint64_t errors = 0;
+  std::uint64_t fallbacks = 0;  // pieces that this path began or was due to carry and handed to another
+  std::string last_fallback;    // the reason for the latest of them
+  std::uint64_t busy_ns = 0;    // summed over pieces
+  // Piece counts by size: [i] counts lengths in [2^i, 2^(i+1)) KiB; [0] also smaller ones; the last also larger ones.
+  std::array<std::uint64_t, 24> size_histogram{};
+  // Piece counts by time taken: [i] counts [2^i, 2^(i+1)) microseconds, likewise.
+  std::array<std::uint64_t, 24> latency_histogram{};
+};
+struct engine_stats {
+  std::array<path_stats, path_kind_count> by_path;  // indexed by path_kind
+  std::uint64_t reads = 0, writes = 0;              // requests ended
+  std::uint64_t read_bytes = 0, written_bytes = 0;
+  std::uint64_t failed = 0, cancelled = 0, timed_out = 0;
+  std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
+  [[nodiscard]] const path_stats& path(path_kind kind) const { return by_path[static_cast<std::size_t>(kind)]; }
+};
+
+class PENSTOCK_API file {
+ public:
+  file() noexcept = default;  // closed
+  file(file&&) noexcept;
+  file& operator=(file&&) noexcept;
+  ~file();  // closes, waiting for requests under way
+
+  // Reads up to length bytes at offset into memory. Blocks. memory must stay valid until return. Short count only at end of file.
+  // Errors: invalid_argument (negative or overflowing range), bad_memory, io, cancelled, timed_out, out_of_memory, closed, forked, device.
+  io_result read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
+  // Writes length bytes from memory at offset. Blocks. Errors as for read, and no_space, permission_denied.
+  io_result write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
+  // The same without blocking: memory must stay valid until the operation has ended. callback may be empty.
+  operation read_async(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
+                       io_callback callback = {}) const;
+  operation write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
+                        io_callback callback = {}) const;
+  // Stream-ordered forms; see stream_request. An error here means that nothing was queued.
+  status read_on_stream(const stream_request& request) const;
+  status write_on_stream(const stream_request& request) const;
+
+  // Forces written data to the disk (fdatasync). Blocks.
+  status sync() const;
+  [[nodiscard]] result<std::uint64_t> size() const;
+  [[nodiscard]] const std::string& path() const noexcept;
+  // Waits for requests under way, then closes the descriptors that Penstock opened (not one it was lent). Twice is errc::closed.
+  status close();
+
+ private:
+  friend class engine;
+  explicit file(std::shared_ptr<core::file_core> core) noexcept : core_(std::move(core)) {}
+  std::shared_ptr<core::file_core> core_;
+};
+
+class PENSTOCK_API engine {
+ public:
+  // Reads no file and touches no GPU; threads, contexts and pinned memory are made when first needed.
+  static result<engine> create(const engine_options& options);
+  static result<engine> create();  // with engine_options::from_environment()
+  // The engine that the faces of this process share; made on first use, and anew in a forked child.
+  static result<engine> shared();
+
+  engine(engine&&) noexcept;
+  engine& operator=(engine&&) noexcept;
+  ~engine();  // files, buffers and operations keep what they need alive
+
+  [[nodiscard]] result<file> open(const std::string& path, const open_options& options = {}) const;
+  // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close().
+  [[nodiscard]] result<file> adopt(int descriptor) const;
+
+  // All devices, without creating a context on any: "cuda:N", then the host device "host:0".
+  [[nodiscard]] std::vector<device_info> devices() const;
+  // Why no CUDA device is listed; ok when one is.
+  [[nodiscard]] status cuda_status() const;
+  [[nodiscard]] result<device_buffer> allocate(std::string_view device, std::size_t bytes) const;
+  // Blocking copy between any two memory ranges of this process.
+  status copy(void* target, const void* source, std::size_t bytes) const;
+  [[nodiscard]] result<registration> register_memory(void* memory, std::size_t bytes) const;
+
+  // Submits requests as one batch: many small ranges are gathered and scattered together. Does not block.
+  // callback, if given, is called once when all have ended, with the total of bytes and the first error.
+  [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {}) const;
+
+  // What a read (or write) of the range into memory of that kind would do.
+  [[nodiscard]] result<plan> explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset,
+                                     bool is_write = false, const io_options& options = {}) const;
+  [[nodiscard]] engine_stats stats() const;
+  [[nodiscard]] const engine_options& options() const noexcept;
+
+ private:
+  friend struct engine_access;
+  explicit engine(std::shared_ptr<core::engine_core> core) noexcept : core_(std::move(core)) {}
+  std::shared_ptr<core::engine_core> core_;
+};
+
+}  // namespace penstock

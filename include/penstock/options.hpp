@@ -1,0 +1,63 @@
+// Options of an engine, of one file and of one request. Plain values; defaults suit most programs.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "penstock/status.hpp"
+
+namespace penstock {
+
+// The ways a byte can move between a file and memory. docs/ARCHITECTURE.md tells when each is chosen.
+enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, direct };
+inline constexpr int path_kind_count = 5;
+
+// What to spend: speed takes the fastest path, cpu the one with the fewest CPU seconds per byte.
+enum class preference : std::uint8_t { automatic = 0, speed, cpu };
+
+PENSTOCK_API std::string_view to_string(path_kind path) noexcept;
+PENSTOCK_API std::string_view to_string(preference prefer) noexcept;
+// Inverse of to_string; errc::invalid_argument names the word and lists the right ones.
+PENSTOCK_API result<path_kind> parse_path_kind(std::string_view word);
+PENSTOCK_API result<preference> parse_preference(std::string_view word);
+
+struct engine_options {
+  // Pinned staging memory of the whole engine, in bytes; nothing is pinned before the first device transfer.
+  // 36 MiB or more.
+  std::size_t pinned_budget_bytes = std::size_t{512} << 20;
+  // Worker threads for copies through the CPU; 0 chooses from the cores this process may use. At most 64.
+  unsigned lanes = 0;
+  preference prefer = preference::automatic;
+  path_kind path = path_kind::automatic;  // not automatic: force this one; requests it cannot serve fail
+  bool use_cuda = true;                   // false: behave as on a machine without an NVIDIA driver
+  bool use_io_uring = true;               // false: behave as under a seccomp profile without io_uring
+  // NVIDIA's libcufile for the direct path: a full file name. Empty searches the usual places.
+  std::string cufile_library;
+
+  // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_CUDA (0/1),
+  // PENSTOCK_IO_URING (0/1) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the variable.
+  PENSTOCK_API static result<engine_options> from_environment();
+};
+
+struct open_options {
+  bool read = true;
+  bool write = false;
+  bool create = false;    // with write: create the file (mode) when it does not exist
+  bool truncate = false;  // with write: start from an empty file
+  unsigned mode = 0644;
+  // True: large aligned writes bypass the page cache (O_DIRECT) where the file system can; reads decide by residency either way.
+  bool direct_writes = false;
+};
+
+using deadline_clock = std::chrono::steady_clock;
+
+struct io_options {
+  // After this no new piece of the request is started; pieces under way are finished first, so memory is quiet on return.
+  deadline_clock::time_point deadline = deadline_clock::time_point::max();
+  path_kind path = path_kind::automatic;  // overrides the engine's
+  preference prefer = preference::automatic;
+};
+
+}  // namespace penstock

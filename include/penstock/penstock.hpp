@@ -1,0 +1,7 @@
+// Everything a program needs: #include <penstock/penstock.hpp>
+#pragma once
+
+#include "penstock/engine.hpp"   // IWYU pragma: export
+#include "penstock/options.hpp"  // IWYU pragma: export
+#include "penstock/status.hpp"   // IWYU pragma: export
+#include "penstock/version.hpp"  // IWYU pragma: export
