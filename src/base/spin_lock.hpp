@@ -1,0 +1,49 @@
+// A lock for critical sections of a few instructions: one byte, no system call when free. Satisfies Lockable, so that
+// std::lock_guard and std::unique_lock take it. Not recursive, not fair. Never hold it over a blocking call.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+
+namespace penstock {
+
+class spin_lock {
+ public:
+  spin_lock() noexcept = default;
+  spin_lock(const spin_lock&) = delete;
+  spin_lock& operator=(const spin_lock&) = delete;
+
+  void lock() noexcept {
+    while (!try_lock()) wait_until_free();
+  }
+
+  [[nodiscard]] bool try_lock() noexcept { return !held_.exchange(true, std::memory_order_acquire); }
+
+  void unlock() noexcept { held_.store(false, std::memory_order_release); }
+
+ private:
+  // Waits with plain loads, which keep the cache line shared, and lets the holder run where it was preempted.
+  void wait_until_free() const noexcept {
+    constexpr int spins_before_yield = 100;
+    for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
+      if (spins < spins_before_yield) {
+        pause();
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  static void pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  std::atomic<bool> held_{false};
+};
+
+}  // namespace penstock

@@ -1,0 +1,132 @@
+#include "penstock/status.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+namespace penstock {
+namespace {
+
+errc code_of_errno(int error_number) noexcept {
+  switch (error_number) {
+    case 0:
+      return errc::internal;  // a failure without an errno is our defect
+    case ENOENT:
+      return errc::not_found;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ETXTBSY:
+      return errc::permission_denied;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return errc::no_space;
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+      return errc::out_of_memory;
+    case EAGAIN:
+      return errc::would_block;
+    case EFAULT:
+      return errc::bad_memory;
+    case EISDIR:
+    case ENOTDIR:
+    case ESPIPE:
+    case ENXIO:
+      return errc::not_a_file;  // ENXIO: a socket, or a FIFO that nobody reads
+    case EINVAL:
+    case EOVERFLOW:
+    case ENAMETOOLONG:
+      return errc::invalid_argument;
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case ENODEV:  // mmap of a file that cannot be mapped
+    case ENOTTY:
+      return errc::unsupported;
+    case ECANCELED:
+      return errc::cancelled;
+    default:
+      return errc::io;
+  }
+}
+
+// strerror_r is declared in two ways; overload resolution picks whichever this libc has.
+[[maybe_unused]] const char* error_text(int filled, const char* buffer) noexcept { return filled == 0 ? buffer : "unknown error"; }
+[[maybe_unused]] const char* error_text(const char* text, const char* /*buffer*/) noexcept { return text; }
+
+}  // namespace
+
+std::string_view to_string(errc code) noexcept {
+  switch (code) {
+    case errc::ok:
+      return "ok";
+    case errc::invalid_argument:
+      return "invalid_argument";
+    case errc::bad_memory:
+      return "bad_memory";
+    case errc::not_found:
+      return "not_found";
+    case errc::permission_denied:
+      return "permission_denied";
+    case errc::not_a_file:
+      return "not_a_file";
+    case errc::io:
+      return "io";
+    case errc::no_space:
+      return "no_space";
+    case errc::out_of_memory:
+      return "out_of_memory";
+    case errc::would_block:
+      return "would_block";
+    case errc::closed:
+      return "closed";
+    case errc::unsupported:
+      return "unsupported";
+    case errc::cancelled:
+      return "cancelled";
+    case errc::timed_out:
+      return "timed_out";
+    case errc::forked:
+      return "forked";
+    case errc::device:
+      return "device";
+    case errc::internal:
+      return "internal";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(error_domain domain) noexcept {
+  switch (domain) {
+    case error_domain::penstock:
+      return "penstock";
+    case error_domain::os:
+      return "os";
+    case error_domain::cuda:
+      return "cuda";
+    case error_domain::cufile:
+      return "cufile";
+  }
+  return "unknown";
+}
+
+status::status(errc code, std::string message, error_domain domain, int native) {
+  if (code == errc::ok) return;
+  record_ = std::make_shared<const record>(record{code, domain, native, std::move(message)});
+}
+
+status status::from_errno(int error_number, std::string message) {
+  char buffer[128] = {};
+  const char* text = error_text(strerror_r(error_number, buffer, sizeof buffer), buffer);
+  message.append(": ").append(text).append(" (os ").append(std::to_string(error_number)).append(")");
+  return {code_of_errno(error_number), std::move(message), error_domain::os, error_number};
+}
+
+status status::with_context(std::string_view context) const {
+  if (ok()) return {};
+  std::string message(context);
+  message.append(": ").append(record_->message);
+  return {record_->code, std::move(message), record_->domain, record_->native};
+}
+
+}  // namespace penstock

@@ -1,0 +1,22 @@
+// Tells a forked child from the process that made the object, without a system call. Thread-safe.
+#pragma once
+
+#include "penstock/status.hpp"
+
+namespace penstock::sys {
+
+class fork_guard {
+ public:
+  fork_guard();
+  fork_guard(const fork_guard&) = delete;
+  fork_guard& operator=(const fork_guard&) = delete;
+  ~fork_guard();
+  // True in a child forked after the object was made.
+  [[nodiscard]] bool forked() const noexcept;
+
+ private:
+  volatile int* page_ = nullptr;  // wiped by the kernel on fork (MADV_WIPEONFORK, Linux 4.14); null where that is missing
+  int process_ = 0;
+};
+
+}  // namespace penstock::sys

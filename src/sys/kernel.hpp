@@ -1,0 +1,92 @@
+// The only door to the operating system. Everything above asks this interface, so tests can make any call fail, fall short
+// or come late. One object per engine, shared by its threads: every call is thread-safe unless it says otherwise.
+// A failed call returns the errno of that very call as a status whose message names the call and its arguments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "penstock/status.hpp"
+
+namespace penstock::sys {
+
+enum class file_type : std::uint8_t { regular, block_device, other };
+
+struct file_info {
+  file_type type = file_type::other;
+  std::uint64_t size_bytes = 0;  // of a block device too
+  std::uint64_t device = 0;      // st_dev and st_ino: together they name the file
+  std::uint64_t inode = 0;
+  std::uint64_t filesystem_magic = 0;  // f_type of statfs(2)
+  // What O_DIRECT demands (statx STATX_DIOALIGN, Linux 6.1); 0: not supported. 4096 where the kernel does not say.
+  std::uint32_t direct_memory_alignment = 0;
+  std::uint32_t direct_offset_alignment = 0;
+};
+
+struct ring_completion {
+  std::uint64_t token = 0;
+  std::int32_t result = 0;  // bytes, or -errno
+};
+
+// One io_uring. For one thread at a time.
+class ring {
+ public:
+  virtual ~ring() = default;
+  // Makes [base, base+length) usable as fixed buffer `slot` (0..15). Refused under a small RLIMIT_MEMLOCK: go on without.
+  virtual status register_buffer(unsigned slot, void* base, std::size_t length) = 0;
+  // Queues a read or write. buffer_slot -1: not registered. False when the submission queue is full: submit() first.
+  virtual bool queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) = 0;
+  virtual bool queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) = 0;
+  // Hands queued requests to the kernel. EINTR, EAGAIN and EBUSY are retried inside, a bounded number of times.
+  virtual status submit() = 0;
+  // Submits what is queued and takes completions, at least one if wait is set (and something is in flight). Returns how many.
+  virtual result<std::size_t> reap(std::span<ring_completion> out, bool wait) = 0;
+};
+
+class kernel {
+ public:
+  virtual ~kernel() = default;
+
+  // --- files. flags as for open(2); O_CLOEXEC is added.
+  virtual result<int> open(const std::string& path, int flags, unsigned mode) = 0;
+  // Opens the file behind fd anew, with other flags, through /proc/self/fd.
+  virtual result<int> reopen(int fd, int flags) = 0;
+  virtual status close(int fd) = 0;
+  virtual result<file_info> describe(int fd) = 0;
+  virtual result<int> descriptor_flags(int fd) = 0;  // F_GETFL
+  virtual result<std::uint64_t> file_size(int fd) = 0;
+  // One system call each, EINTR retried: may be short.
+  virtual result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) = 0;
+  virtual result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) = 0;
+  // Reads only what is in the page cache (preadv2 RWF_NOWAIT): errc::would_block when the first byte is not, errc::unsupported where
+  // the kernel or file system cannot say.
+  virtual result<std::size_t> pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) = 0;
+  // Bytes of the range in the page cache, to the page. cachestat(2) (Linux 6.5), else mincore on a mapping; errc::unsupported else.
+  virtual result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) = 0;
+  virtual status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) = 0;  // POSIX_FADV_DONTNEED
+  virtual status sync_data(int fd) = 0;
+  virtual status truncate(int fd, std::uint64_t size_bytes) = 0;
+
+  // --- memory
+  // MAP_SHARED, PROT_READ, MAP_POPULATE. offset is a multiple of the page size. Anything else cannot be registered with the CUDA driver:
+  // MAP_PRIVATE hangs and a writable mapping of ext4 is refused (driver 580).
+  virtual result<void*> map_file(int fd, std::uint64_t offset, std::size_t length) = 0;
+  // Zeroed anonymous memory, aligned to 2 MiB and advised huge, touched, preferably on numa_node (-1: anywhere).
+  virtual result<void*> map_memory(std::size_t length, int numa_node) = 0;
+  virtual status unmap(void* base, std::size_t length) = 0;
+
+  // --- rings and the machine
+  // errc::unsupported or permission_denied where io_uring is missing, disabled or denied by seccomp.
+  virtual result<std::unique_ptr<ring>> make_ring(unsigned entries) = 0;
+  virtual unsigned usable_cores() = 0;  // affinity mask and cgroup quota, at least 1
+  virtual int pci_numa_node(const std::string& pci_bus_id) = 0;  // -1: not known
+  virtual bool path_exists(const std::string& path) = 0;
+};
+
+// The real one.
+std::shared_ptr<kernel> make_kernel();
+
+}  // namespace penstock::sys

@@ -1,0 +1,337 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "base/checked.hpp"
+#include "sys/cpu_quota.hpp"
+#include "sys/kernel.hpp"
+#include "sys/residency.hpp"
+#include "sys/uring.hpp"
+
+namespace penstock::sys {
+namespace {
+
+static_assert(sizeof(off_t) == 8, "files over 2 GiB need a 64-bit off_t");
+
+constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+constexpr std::uint32_t assumed_direct_alignment = 4096;
+
+// Since Linux 6.1, and older than many headers know: the bit of stx_mask, and where in struct statx the two numbers lie.
+constexpr unsigned statx_dioalign = 0x2000U;
+constexpr std::size_t dio_memory_align_at = 0x98;
+constexpr std::size_t dio_offset_align_at = 0x9c;
+static_assert(sizeof(struct statx) == 256);
+
+std::size_t page_size() noexcept {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+// Repeats a system call while a signal interrupts it.
+template <class Call>
+auto uninterrupted(Call call) {
+  auto outcome = call();
+  while (outcome < 0 && errno == EINTR) outcome = call();
+  return outcome;
+}
+
+// What one transfer call was asked to do, for its error message.
+struct transfer {
+  std::string_view call;
+  int fd;
+  std::size_t length;
+  std::uint64_t offset;
+};
+
+std::string described(const transfer& asked) {
+  return fmt::format("{} {} at {} of fd {}", asked.call, asked.length, asked.offset, asked.fd);
+}
+
+// read(2) and write(2) say EBADF both for a closed descriptor and for one opened the other way.
+status transfer_error(int error, const transfer& asked) {
+  status failure = status::from_errno(error, described(asked));
+  if (error == EBADF && fcntl(asked.fd, F_GETFL) >= 0) {
+    return {errc::permission_denied, std::string(failure.message()), error_domain::os, error};
+  }
+  return failure;
+}
+
+file_type type_of(unsigned mode) noexcept {
+  if (S_ISREG(mode)) return file_type::regular;
+  if (S_ISBLK(mode)) return file_type::block_device;
+  return file_type::other;
+}
+
+// File systems that refuse O_DIRECT, or (tmpfs since Linux 6.6) accept it and copy through memory all the same.
+bool lives_in_memory(std::uint64_t magic) noexcept {
+  switch (magic) {
+    case TMPFS_MAGIC:
+    case RAMFS_MAGIC:
+    case HUGETLBFS_MAGIC:
+    case PROC_SUPER_MAGIC:
+    case SYSFS_MAGIC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void fill_direct_alignment(const struct statx& facts, file_info& info) noexcept {
+  if (info.type == file_type::other) return;
+  if ((facts.stx_mask & statx_dioalign) != 0) {
+    const auto* bytes = reinterpret_cast<const char*>(&facts);
+    std::memcpy(&info.direct_memory_alignment, bytes + dio_memory_align_at, sizeof info.direct_memory_alignment);
+    std::memcpy(&info.direct_offset_alignment, bytes + dio_offset_align_at, sizeof info.direct_offset_alignment);
+  } else if (!lives_in_memory(info.filesystem_magic)) {
+    info.direct_memory_alignment = info.direct_offset_alignment = assumed_direct_alignment;
+  }
+}
+
+result<std::uint64_t> block_device_size(int fd) {
+  std::uint64_t bytes = 0;
+  if (ioctl(fd, BLKGETSIZE64, &bytes) != 0) return status::from_errno(errno, fmt::format("BLKGETSIZE64 of fd {}", fd));
+  return bytes;
+}
+
+void prefer_numa_node(void* base, std::size_t length, int node) noexcept {
+  constexpr int policy_preferred = 1;  // MPOL_PREFERRED of linux/mempolicy.h
+  constexpr unsigned bits_per_word = std::numeric_limits<unsigned long>::digits;
+  std::array<unsigned long, 16> nodes{};
+  const auto bit = static_cast<unsigned>(node);
+  if (node < 0 || bit >= nodes.size() * bits_per_word) return;
+  nodes[bit / bits_per_word] = 1UL << (bit % bits_per_word);
+  // A preference only: refused under Docker's seccomp profile and on kernels without NUMA, and then memory comes from anywhere.
+  // The kernel reads one bit less than it is told.
+  syscall(SYS_mbind, base, length, policy_preferred, nodes.data(), nodes.size() * bits_per_word + 1, 0U);
+}
+
+// Returns 0 or an errno. Unlike touching, populating reports missing memory instead of ending in a signal.
+int populate(void* base, std::size_t length) noexcept {
+  constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
+  if (uninterrupted([&] { return madvise(base, length, populate_write); }) == 0) return 0;
+  if (errno != EINVAL) return errno;
+  auto* bytes = static_cast<volatile char*>(base);
+  for (std::size_t i = 0; i < length; i += page_size()) bytes[i] = 0;
+  return 0;
+}
+
+// Length bytes of address space that start on a multiple of 2 MiB; null (and errno) on failure. length is a multiple of the page size.
+void* map_aligned(std::size_t length) noexcept {
+  const std::size_t spare = huge_page_bytes;
+  void* raw = mmap(nullptr, length + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  auto* start = static_cast<std::byte*>(raw);
+  const std::size_t front = (huge_page_bytes - reinterpret_cast<std::uintptr_t>(raw) % huge_page_bytes) % huge_page_bytes;
+  if (front > 0) munmap(start, front);
+  if (spare > front) munmap(start + front + length, spare - front);
+  return start + front;
+}
+
+unsigned cores_of_affinity_mask() {
+  // The kernel refuses with EINVAL a mask shorter than its own.
+  for (std::size_t words = 16; words <= 4096; words *= 2) {
+    std::vector<unsigned long> mask(words);
+    auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
+    const std::size_t bytes = words * sizeof(unsigned long);
+    if (sched_getaffinity(0, bytes, set) == 0) return static_cast<unsigned>(CPU_COUNT_S(bytes, set));
+    if (errno != EINVAL) break;
+  }
+  return 1;
+}
+
+// The name under which sysfs lists a device: drivers also write upper case and domains of eight digits.
+std::optional<std::string> sysfs_pci_name(const std::string& pci_bus_id) {
+  unsigned domain = 0;
+  unsigned bus = 0;
+  unsigned slot = 0;
+  unsigned function = 0;
+  int used = 0;
+  if (std::sscanf(pci_bus_id.c_str(), "%8x:%2x:%2x.%1x%n", &domain, &bus, &slot, &function, &used) != 4) return std::nullopt;
+  if (static_cast<std::size_t>(used) != pci_bus_id.size()) return std::nullopt;
+  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, slot, function);
+}
+
+class linux_kernel final : public kernel {
+ public:
+  result<int> open(const std::string& path, int flags, unsigned mode) override {
+    const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, static_cast<mode_t>(mode)); });
+    if (fd < 0) return status::from_errno(errno, fmt::format("open {} with flags {:#o}", path, flags));
+    return fd;
+  }
+
+  result<int> reopen(int fd, int flags) override {
+    const std::string link = fmt::format("/proc/self/fd/{}", fd);
+    const int anew = uninterrupted([&] { return ::open(link.c_str(), flags | O_CLOEXEC); });
+    if (anew < 0) return status::from_errno(errno, fmt::format("reopen fd {} with flags {:#o}", fd, flags));
+    return anew;
+  }
+
+  status close(int fd) override {
+    // Never repeated: Linux frees the number also when it reports an error, and another thread may have it by now.
+    if (::close(fd) == 0 || errno == EINTR) return {};
+    return status::from_errno(errno, fmt::format("close fd {}", fd));
+  }
+
+  result<file_info> describe(int fd) override;
+
+  result<int> descriptor_flags(int fd) override {
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags < 0) return status::from_errno(errno, fmt::format("F_GETFL of fd {}", fd));
+    return flags;
+  }
+
+  result<std::uint64_t> file_size(int fd) override {
+    struct stat facts {};
+    if (fstat(fd, &facts) != 0) return status::from_errno(errno, fmt::format("fstat of fd {}", fd));
+    if (S_ISBLK(facts.st_mode)) return block_device_size(fd);
+    return static_cast<std::uint64_t>(facts.st_size);
+  }
+
+  result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override {
+    const ssize_t count = uninterrupted([&] { return ::pread(fd, target, length, static_cast<off_t>(offset)); });
+    if (count < 0) return transfer_error(errno, {"pread", fd, length, offset});
+    return static_cast<std::size_t>(count);
+  }
+
+  result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
+    const ssize_t count = uninterrupted([&] { return ::pwrite(fd, source, length, static_cast<off_t>(offset)); });
+    if (count < 0) return transfer_error(errno, {"pwrite", fd, length, offset});
+    return static_cast<std::size_t>(count);
+  }
+
+  result<std::size_t> pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) override;
+
+  result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override {
+    return sys::resident_bytes(fd, offset, length);
+  }
+
+  status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) override {
+    const int error = posix_fadvise(fd, static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
+    if (error != 0) return status::from_errno(error, described({"drop cache", fd, length, offset}));
+    return {};
+  }
+
+  status sync_data(int fd) override {
+    if (uninterrupted([&] { return fdatasync(fd); }) == 0) return {};
+    return status::from_errno(errno, fmt::format("fdatasync of fd {}", fd));
+  }
+
+  status truncate(int fd, std::uint64_t size_bytes) override {
+    if (uninterrupted([&] { return ftruncate(fd, static_cast<off_t>(size_bytes)); }) == 0) return {};
+    return status::from_errno(errno, fmt::format("truncate fd {} to {}", fd, size_bytes));
+  }
+
+  result<void*> map_file(int fd, std::uint64_t offset, std::size_t length) override {
+    void* base = mmap(nullptr, length, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, static_cast<off_t>(offset));
+    if (base == MAP_FAILED) return status::from_errno(errno, described({"map", fd, length, offset}));
+    return base;
+  }
+
+  result<void*> map_memory(std::size_t length, int numa_node) override;
+
+  status unmap(void* base, std::size_t length) override {
+    if (munmap(base, length) == 0) return {};
+    return status::from_errno(errno, fmt::format("unmap {} bytes at {}", length, base));
+  }
+
+  result<std::unique_ptr<ring>> make_ring(unsigned entries) override { return make_uring(entries); }
+
+  unsigned usable_cores() override {
+    const unsigned cores = cores_of_affinity_mask();
+    return std::max(1U, std::min(cores, cpu_quota_cores().value_or(cores)));
+  }
+
+  int pci_numa_node(const std::string& pci_bus_id) override {
+    const auto name = sysfs_pci_name(pci_bus_id);
+    int node = -1;
+    if (!name || !(std::ifstream("/sys/bus/pci/devices/" + *name + "/numa_node") >> node)) return -1;
+    return node;
+  }
+
+  bool path_exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
+};
+
+result<file_info> linux_kernel::describe(int fd) {
+  struct statx facts {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | statx_dioalign, &facts) != 0) {
+    return status::from_errno(errno, fmt::format("statx of fd {}", fd));
+  }
+  struct statfs filesystem {};
+  if (uninterrupted([&] { return fstatfs(fd, &filesystem); }) != 0) return status::from_errno(errno, fmt::format("fstatfs of fd {}", fd));
+  file_info info;
+  info.type = type_of(facts.stx_mode);
+  info.size_bytes = facts.stx_size;
+  info.device = makedev(facts.stx_dev_major, facts.stx_dev_minor);
+  info.inode = facts.stx_ino;
+  info.filesystem_magic = static_cast<std::uint64_t>(filesystem.f_type);
+  fill_direct_alignment(facts, info);
+  if (info.type == file_type::block_device) {
+    auto size = block_device_size(fd);
+    if (!size) return size.error();
+    info.size_bytes = *size;
+  }
+  return info;
+}
+
+result<std::size_t> linux_kernel::pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) {
+  const transfer asked{"resident pread", fd, length, offset};
+  // Unlike pread, preadv2 takes offset -1 for the position of the descriptor.
+  if (offset > max_file_offset) return transfer_error(EINVAL, asked);
+  const iovec range{target, length};
+  const ssize_t count = uninterrupted([&] { return preadv2(fd, &range, 1, static_cast<off_t>(offset), RWF_NOWAIT); });
+  if (count >= 0) return static_cast<std::size_t>(count);
+  const int error = errno;
+  if (error == EAGAIN) {
+    // The usual answer for cold ranges, thousands of times in a batch: not worded anew each time.
+    static const status not_resident(errc::would_block, "resident pread: the range is not in the page cache", error_domain::os, EAGAIN);
+    return not_resident;
+  }
+  // EINVAL and EOPNOTSUPP: a file system, ENOSYS: a kernel (before 4.14) or seccomp profile that does not know the flag or the call.
+  if (error == EINVAL || error == EOPNOTSUPP || error == ENOSYS) {
+    status failure = status::from_errno(error, described(asked));
+    return status(errc::unsupported, std::string(failure.message()), error_domain::os, error);
+  }
+  return transfer_error(error, asked);
+}
+
+result<void*> linux_kernel::map_memory(std::size_t length, int numa_node) {
+  const auto failed = [&](int error) { return status::from_errno(error, fmt::format("map {} bytes on NUMA node {}", length, numa_node)); };
+  const auto padded = checked_add(length, huge_page_bytes + page_size());
+  if (length == 0 || !padded || *padded > max_file_offset) return failed(length == 0 ? EINVAL : ENOMEM);
+  const std::size_t mapped = (length + page_size() - 1) / page_size() * page_size();
+  void* base = map_aligned(mapped);
+  if (base == nullptr) return failed(errno);
+  madvise(base, mapped, MADV_HUGEPAGE);  // kernels without transparent huge pages refuse
+  prefer_numa_node(base, mapped, numa_node);
+  if (const int error = populate(base, mapped); error != 0) {
+    munmap(base, mapped);
+    return failed(error);
+  }
+  return base;
+}
+
+}  // namespace
+
+std::shared_ptr<kernel> make_kernel() { return std::make_shared<linux_kernel>(); }
+
+}  // namespace penstock::sys

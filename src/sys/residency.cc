@@ -1,0 +1,132 @@
+#include "sys/residency.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+#include "base/checked.hpp"
+
+namespace penstock::sys {
+namespace {
+
+// linux/mman.h of 6.5; repeated here because most libc and kernel headers are older.
+constexpr long cachestat_number = 451;
+struct cachestat_range {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;  // 0: to the end of the file
+};
+struct cachestat_counts {
+  std::uint64_t cached = 0;
+  std::uint64_t dirty = 0;
+  std::uint64_t writeback = 0;
+  std::uint64_t evicted = 0;
+  std::uint64_t recently_evicted = 0;
+};
+
+struct file_range {
+  int fd;
+  std::uint64_t offset;
+  std::uint64_t length;
+};
+
+std::uint64_t page_size() noexcept {
+  static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+std::string described(const file_range& range) {
+  return fmt::format("residency of {} at {} of fd {}", range.length, range.offset, range.fd);
+}
+
+// Returns 0 or an errno.
+int call_cachestat(const file_range& range, cachestat_counts& counts) noexcept {
+  cachestat_range asked{range.offset, range.length};
+  return syscall(cachestat_number, range.fd, &asked, &counts, 0U) == 0 ? 0 : errno;
+}
+
+// Set once cachestat turned out to be missing or forbidden. Threads that race to set it found the same.
+std::atomic<bool> cachestat_missing{false};
+
+// Whether a refusal is one of the call itself: by an old kernel (ENOSYS) or a seccomp profile (ENOSYS, EPERM). Since Linux 6.13 EPERM
+// may also speak of the one file that was asked about; a file of our own tells them apart.
+bool refuses_every_file(int error) noexcept {
+  if (error == ENOSYS) return true;
+  if (error != EPERM) return false;
+  const int own = memfd_create("penstock-probe", MFD_CLOEXEC);
+  if (own < 0) return false;
+  cachestat_counts counts;
+  const int own_error = call_cachestat({own, 0, 1}, counts);
+  ::close(own);
+  return own_error == EPERM;
+}
+
+// To others than the owner and writers mincore reports every page as resident.
+bool mincore_is_truthful(int fd, const struct stat& facts) noexcept {
+  return facts.st_uid == geteuid() || faccessat(fd, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) == 0;
+}
+
+// Counts resident pages of [base, base+length); base lies on a page boundary. Returns 0 or an errno.
+int count_resident_pages(std::byte* base, std::uint64_t length, std::uint64_t& pages) noexcept {
+  std::array<unsigned char, 8192> flags;
+  const std::uint64_t window = flags.size() * page_size();
+  for (std::uint64_t done = 0; done < length; done += window) {
+    const std::uint64_t part = std::min(window, length - done);
+    if (mincore(base + done, part, flags.data()) != 0) return errno;
+    const std::uint64_t count = (part + page_size() - 1) / page_size();
+    pages += static_cast<std::uint64_t>(std::count_if(flags.begin(), flags.begin() + static_cast<std::ptrdiff_t>(count),
+                                                      [](unsigned char flag) { return (flag & 1U) != 0; }));
+  }
+  return 0;
+}
+
+result<std::uint64_t> resident_by_mincore(const file_range& range) {
+  struct stat facts {};
+  if (fstat(range.fd, &facts) != 0) return status::from_errno(errno, described(range));
+  if (!S_ISREG(facts.st_mode)) return status(errc::unsupported, described(range) + ": not a regular file, and cachestat is missing");
+  const auto size = static_cast<std::uint64_t>(facts.st_size);
+  if (range.offset >= size) return std::uint64_t{0};
+  if (!mincore_is_truthful(range.fd, facts)) {
+    return status(errc::unsupported, described(range) + ": only who may write the file is told, and cachestat is missing");
+  }
+  const std::uint64_t start = range.offset / page_size() * page_size();
+  const std::uint64_t length = std::min(range.offset + range.length, size) - start;
+  // PROT_NONE needs no page tables; the kernel answers from the page cache itself.
+  void* base = mmap(nullptr, length, PROT_NONE, MAP_SHARED, range.fd, static_cast<off_t>(start));
+  if (base == MAP_FAILED) {
+    // EACCES: opened for writing only.
+    return status(errc::unsupported, described(range) + ": the file cannot be mapped, and cachestat is missing", error_domain::os, errno);
+  }
+  std::uint64_t pages = 0;
+  const int error = count_resident_pages(static_cast<std::byte*>(base), length, pages);
+  munmap(base, length);
+  if (error != 0) return status::from_errno(error, described(range));
+  return std::min(pages * page_size(), range.length);
+}
+
+}  // namespace
+
+result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) {
+  const file_range range{fd, offset, length};
+  if (!range_end(offset, length)) return status::from_errno(EINVAL, described(range));
+  if (length == 0) return std::uint64_t{0};
+  if (cachestat_missing.load(std::memory_order_relaxed)) return resident_by_mincore(range);
+  cachestat_counts counts;
+  const int error = call_cachestat(range, counts);
+  if (error == 0) return std::min(counts.cached * page_size(), length);
+  if (refuses_every_file(error)) {
+    cachestat_missing.store(true, std::memory_order_relaxed);
+    return resident_by_mincore(range);
+  }
+  if (error == EPERM) return status(errc::unsupported, described(range) + ": only who may write the file is told", error_domain::os, EPERM);
+  return status::from_errno(error, described(range));
+}
+
+}  // namespace penstock::sys

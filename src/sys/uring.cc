@@ -1,0 +1,220 @@
+#include "sys/uring.hpp"
+
+#include <fmt/format.h>
+#include <liburing.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cerrno>
+#include <vector>
+
+#include "base/checked.hpp"
+
+namespace penstock::sys {
+namespace {
+
+constexpr unsigned buffer_slots = 16;
+// How often a submission that makes no progress is tried again; the thread yields in between.
+constexpr int max_idle_retries = 1000;
+
+bool is_transient(int error) noexcept { return error == EINTR || error == EAGAIN || error == EBUSY; }
+
+class uring final : public ring {
+ public:
+  explicit uring(const io_uring& made) noexcept : ring_(made) {}
+  uring(const uring&) = delete;
+  uring& operator=(const uring&) = delete;
+  ~uring() override {
+    assert(pending_ == 0 && "a ring is destroyed only when every request has been reaped");
+    io_uring_queue_exit(&ring_);
+  }
+
+  status register_buffer(unsigned slot, void* base, std::size_t length) override;
+  bool queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) override;
+  bool queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) override;
+  status submit() override;
+  result<std::size_t> reap(std::span<ring_completion> out, bool wait) override;
+
+ private:
+  bool enqueued(io_uring_sqe* entry, std::uint64_t token) noexcept;
+  int submit_all();
+  int wait_for_completion();
+  bool retry_after(int error, int& idle_retries);
+  void fail_queued(int error);
+  void stash_completions();
+  std::size_t take(std::span<ring_completion> out);
+
+  io_uring ring_;
+  std::size_t pending_ = 0;             // queued or in flight, and not yet handed out by reap
+  bool slots_made_ = false;             // the sparse table of fixed buffers exists
+  std::vector<ring_completion> stash_;  // taken from the kernel, or made by fail_queued, before reap asked
+};
+
+status uring::register_buffer(unsigned slot, void* base, std::size_t length) {
+  if (slot >= buffer_slots) return {errc::invalid_argument, fmt::format("register buffer: slot {} of {}", slot, buffer_slots)};
+  if (!slots_made_) {
+    const int made = io_uring_register_buffers_sparse(&ring_, buffer_slots);
+    // EINVAL: before Linux 5.19.
+    if (made == -EINVAL) return {errc::unsupported, "register buffer: no sparse tables in this kernel", error_domain::os, EINVAL};
+    if (made < 0) return status::from_errno(-made, "register buffer: make the table");
+    slots_made_ = true;
+  }
+  const iovec range{base, length};
+  const __u64 tag = 0;  // no completion when the buffer is released
+  const int updated = io_uring_register_buffers_update_tag(&ring_, slot, &range, &tag, 1);
+  if (updated < 0) return status::from_errno(-updated, fmt::format("register buffer: {} bytes at {} in slot {}", length, base, slot));
+  return {};
+}
+
+bool uring::enqueued(io_uring_sqe* entry, std::uint64_t token) noexcept {
+  io_uring_sqe_set_data64(entry, token);
+  ++pending_;
+  return true;
+}
+
+bool uring::queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) {
+  assert(offset <= max_file_offset && "offset -1 would mean the position of the descriptor");
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  if (entry == nullptr) return false;
+  if (buffer_slot < 0) {
+    io_uring_prep_read(entry, fd, target, length, offset);
+  } else {
+    io_uring_prep_read_fixed(entry, fd, target, length, offset, buffer_slot);
+  }
+  return enqueued(entry, token);
+}
+
+bool uring::queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) {
+  assert(offset <= max_file_offset && "offset -1 would mean the position of the descriptor");
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  if (entry == nullptr) return false;
+  if (buffer_slot < 0) {
+    io_uring_prep_write(entry, fd, source, length, offset);
+  } else {
+    io_uring_prep_write_fixed(entry, fd, source, length, offset, buffer_slot);
+  }
+  return enqueued(entry, token);
+}
+
+status uring::submit() {
+  const unsigned queued = io_uring_sq_ready(&ring_);
+  const int error = submit_all();
+  if (error != 0) return status::from_errno(error, fmt::format("io_uring: submit {} requests", queued));
+  return {};
+}
+
+result<std::size_t> uring::reap(std::span<ring_completion> out, bool wait) {
+  // What a failed submission refused is among the completions, so its status says nothing more.
+  if (!wait || out.empty()) submit_all();
+  if (out.empty()) return std::size_t{0};
+  std::size_t taken = take(out);
+  if (!wait) return taken;
+  if (taken > 0) {
+    submit_all();
+    return taken;
+  }
+  while (taken == 0 && pending_ > 0) {
+    const int error = wait_for_completion();
+    taken = take(out);
+    if (taken == 0 && error != 0) return status::from_errno(error, "io_uring: wait for a completion");
+  }
+  return taken;
+}
+
+// Returns 0 or an errno. The kernel stops at a request that it refuses at once (that one completes with its error), so one call may
+// not be enough. Afterwards the submission queue is empty in any case.
+int uring::submit_all() {
+  int idle_retries = 0;
+  while (io_uring_sq_ready(&ring_) > 0) {
+    const int submitted = io_uring_submit(&ring_);
+    if (submitted > 0) {
+      idle_retries = 0;
+    } else if (!retry_after(submitted < 0 ? -submitted : EAGAIN, idle_retries)) {
+      const int error = submitted < 0 ? -submitted : EAGAIN;
+      fail_queued(error);
+      return error;
+    }
+  }
+  return 0;
+}
+
+// Submits what is queued and sleeps until a completion is there, with one system call when all goes well. Returns 0 or an errno.
+int uring::wait_for_completion() {
+  int idle_retries = 0;
+  while (stash_.empty() && io_uring_cq_ready(&ring_) == 0) {
+    const int submitted = io_uring_submit_and_wait(&ring_, 1);
+    if (submitted == -EINTR || submitted >= 0) continue;
+    if (retry_after(-submitted, idle_retries)) continue;
+    fail_queued(-submitted);
+    return -submitted;
+  }
+  return 0;
+}
+
+bool uring::retry_after(int error, int& idle_retries) {
+  if (!is_transient(error) || ++idle_retries > max_idle_retries) return false;
+  // EBUSY (before Linux 5.19): nothing is accepted while completions wait behind a full completion queue.
+  if (error == EBUSY) stash_completions();
+  sched_yield();
+  return true;
+}
+
+// Takes back what the kernel has not accepted and completes it with -error. Without a polling kernel thread the kernel looks at the
+// queue only inside io_uring_enter, so its tail may be moved back here.
+void uring::fail_queued(int error) {
+  io_uring_sq& queue = ring_.sq;
+  const unsigned head = *queue.khead;
+  for (unsigned i = head; i != queue.sqe_tail; ++i) {
+    stash_.push_back({queue.sqes[i & queue.ring_mask].user_data, -error});
+  }
+  queue.sqe_head = queue.sqe_tail = head;
+  *queue.ktail = head;
+}
+
+void uring::stash_completions() {
+  std::array<io_uring_cqe*, 64> entries;
+  for (;;) {
+    const unsigned count = io_uring_peek_batch_cqe(&ring_, entries.data(), entries.size());
+    if (count == 0) return;
+    for (unsigned i = 0; i < count; ++i) stash_.push_back({entries[i]->user_data, entries[i]->res});
+    io_uring_cq_advance(&ring_, count);
+  }
+}
+
+std::size_t uring::take(std::span<ring_completion> out) {
+  std::size_t taken = std::min(out.size(), stash_.size());
+  std::copy_n(stash_.begin(), taken, out.begin());
+  stash_.erase(stash_.begin(), stash_.begin() + static_cast<std::ptrdiff_t>(taken));
+  std::array<io_uring_cqe*, 64> entries;
+  while (taken < out.size()) {
+    // Enters the kernel by itself where completions overflowed or where their task work has yet to run.
+    const auto wanted = static_cast<unsigned>(std::min(out.size() - taken, entries.size()));
+    const unsigned count = io_uring_peek_batch_cqe(&ring_, entries.data(), wanted);
+    if (count == 0) break;
+    for (unsigned i = 0; i < count; ++i) out[taken++] = {entries[i]->user_data, entries[i]->res};
+    io_uring_cq_advance(&ring_, count);
+  }
+  pending_ -= taken;
+  return taken;
+}
+
+}  // namespace
+
+result<std::unique_ptr<ring>> make_uring(unsigned entries) {
+  io_uring made{};
+  io_uring_params params{};
+  // Completions are run by the owner's next system call instead of interrupting it; the flag tells that there are some.
+  params.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+  int error = io_uring_queue_init_params(entries, &made, &params);
+  if (error == -EINVAL) {  // before Linux 5.19
+    params = {};
+    params.flags = IORING_SETUP_CLAMP;
+    error = io_uring_queue_init_params(entries, &made, &params);
+  }
+  if (error < 0) return status::from_errno(-error, fmt::format("io_uring: make a ring of {} entries", entries));
+  return std::unique_ptr<ring>(std::make_unique<uring>(made));
+}
+
+}  // namespace penstock::sys
