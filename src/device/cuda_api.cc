@@ -1,0 +1,133 @@
+#include "device/cuda_api.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace penstock::device::cuda {
+namespace {
+
+// After the usual search: where containers and WSL put it without telling the linker.
+constexpr const char* library_names[] = {"libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"};
+
+errc code_for(code error, errc invalid_value) {
+  switch (error) {
+    case error_invalid_value:
+      return invalid_value;
+    case error_out_of_memory:
+      return errc::out_of_memory;
+    case error_no_device:
+    case error_invalid_device:
+    case error_not_found:
+      return errc::not_found;
+    case error_invalid_handle:
+    case error_host_memory_already_registered:
+    case error_host_memory_not_registered:
+      return errc::invalid_argument;
+    case error_not_supported:
+      return errc::unsupported;
+    default:
+      return errc::device;
+  }
+}
+
+void* open_library(std::string& reason) {
+  for (const char* name : library_names) {
+    if (void* opened = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) return opened;
+    const char* said = ::dlerror();
+    if (reason.empty()) reason = said != nullptr ? said : name;
+  }
+  return nullptr;
+}
+
+// Fills a table of functions, and keeps the first name that is missing.
+class loader {
+ public:
+  explicit loader(void* opened) : library_(opened) {}
+  template <class Function>
+  loader& optional(Function& target, const char* name) {
+    target = reinterpret_cast<Function>(::dlsym(library_, name));
+    return *this;
+  }
+  template <class Function>
+  loader& need(Function& target, const char* name) {
+    optional(target, name);
+    if (target == nullptr && missing_ == nullptr) missing_ = name;
+    return *this;
+  }
+  [[nodiscard]] const char* missing() const { return missing_; }
+
+ private:
+  void* library_;
+  const char* missing_ = nullptr;
+};
+
+const char* find_functions(void* opened, functions& api) {
+  loader from(opened);
+  from.need(api.init, "cuInit").need(api.get_error_name, "cuGetErrorName");
+  from.need(api.device_get_count, "cuDeviceGetCount")
+      .need(api.device_get, "cuDeviceGet")
+      .need(api.device_get_name, "cuDeviceGetName")
+      .need(api.device_get_pci_bus_id, "cuDeviceGetPCIBusId")
+      .need(api.device_total_mem, "cuDeviceTotalMem_v2")
+      .need(api.device_get_attribute, "cuDeviceGetAttribute");
+  from.need(api.primary_ctx_retain, "cuDevicePrimaryCtxRetain")
+      .need(api.primary_ctx_release, "cuDevicePrimaryCtxRelease_v2")
+      .need(api.primary_ctx_get_state, "cuDevicePrimaryCtxGetState")
+      .need(api.ctx_push_current, "cuCtxPushCurrent_v2")
+      .need(api.ctx_pop_current, "cuCtxPopCurrent_v2");
+  from.need(api.mem_alloc, "cuMemAlloc_v2")
+      .need(api.mem_free, "cuMemFree_v2")
+      .need(api.mem_host_register, "cuMemHostRegister_v2")
+      .need(api.mem_host_unregister, "cuMemHostUnregister")
+      .need(api.pointer_get_attributes, "cuPointerGetAttributes");
+  from.need(api.stream_create, "cuStreamCreate")
+      .need(api.stream_destroy, "cuStreamDestroy_v2")
+      .need(api.stream_synchronize, "cuStreamSynchronize")
+      .need(api.stream_query, "cuStreamQuery")
+      .optional(api.stream_wait_value32, "cuStreamWaitValue32_v2")
+      .optional(api.stream_write_value32, "cuStreamWriteValue32_v2")
+      .optional(api.mem_retain_allocation_handle, "cuMemRetainAllocationHandle")
+      .optional(api.mem_release, "cuMemRelease");
+  from.need(api.event_create, "cuEventCreate")
+      .need(api.event_destroy, "cuEventDestroy_v2")
+      .need(api.event_record, "cuEventRecord")
+      .need(api.event_query, "cuEventQuery")
+      .need(api.event_synchronize, "cuEventSynchronize");
+  from.need(api.memcpy_async, "cuMemcpyAsync")
+      .need(api.launch_host_func, "cuLaunchHostFunc")
+      .need(api.launch_kernel, "cuLaunchKernel")
+      .need(api.module_load_data_ex, "cuModuleLoadDataEx")
+      .need(api.module_unload, "cuModuleUnload")
+      .need(api.module_get_function, "cuModuleGetFunction");
+  return from.missing();
+}
+
+}  // namespace
+
+status failure(const functions& api, code error, std::string_view what, errc invalid_value) {
+  const char* name = nullptr;
+  if (api.get_error_name(error, &name) != success || name == nullptr) name = "unknown error";
+  return {code_for(error, invalid_value), fmt::format("{}: {} (cuda {})", what, name, error), error_domain::cuda, error};
+}
+
+const functions* library::load() {
+  const std::lock_guard guard(loading_);
+  if (state_.load(std::memory_order_relaxed) == unknown) {
+    error_ = open_and_init();
+    state_.store(error_.ok() ? ready : failed, std::memory_order_release);
+  }
+  return peek();
+}
+
+status library::open_and_init() {
+  std::string reason;
+  void* opened = open_library(reason);
+  if (opened == nullptr) return {errc::not_found, fmt::format("libcuda.so.1 not found: {}", reason)};
+  if (const char* missing = find_functions(opened, functions_)) {
+    return {errc::unsupported, fmt::format("libcuda.so.1 has no {}: the NVIDIA driver is too old", missing)};
+  }
+  const code error = functions_.init(0);
+  return error == success ? status() : failure(functions_, error, "cuInit");
+}
+
+}  // namespace penstock::device::cuda

@@ -1,0 +1,141 @@
+// The part of the CUDA driver interface that Penstock uses, and the library that it comes from. libcuda.so.1 is opened at run time, so
+// building needs no CUDA toolkit and running needs no GPU. Numbers and signatures are those of the CUDA Driver API reference; the versioned
+// symbols (_v2) are asked for by name, and of the two kinds of default stream always the legacy one is meant.
+// A library object belongs to one driver; it is thread-safe, and never unloads libcuda, whose threads may outlive everything.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "penstock/status.hpp"
+
+namespace penstock::device::cuda {
+
+using code = int;                    // CUresult
+using device_id = int;               // CUdevice
+using address = unsigned long long;  // CUdeviceptr
+using handle = void*;                // CUcontext, CUstream, CUevent, CUmodule, CUfunction
+using host_function = void (*)(void*);
+
+// CUresult
+inline constexpr code success = 0;
+inline constexpr code error_invalid_value = 1;
+inline constexpr code error_out_of_memory = 2;
+inline constexpr code error_no_device = 100;
+inline constexpr code error_invalid_device = 101;
+inline constexpr code error_invalid_image = 200;
+inline constexpr code error_no_binary_for_gpu = 209;
+inline constexpr code error_invalid_ptx = 218;
+inline constexpr code error_jit_compiler_not_found = 221;
+inline constexpr code error_unsupported_ptx_version = 222;
+inline constexpr code error_jit_compilation_disabled = 223;
+inline constexpr code error_invalid_handle = 400;
+inline constexpr code error_not_found = 500;
+inline constexpr code error_not_ready = 600;
+inline constexpr code error_host_memory_already_registered = 712;
+inline constexpr code error_host_memory_not_registered = 713;
+inline constexpr code error_not_supported = 801;
+
+// CUpointer_attribute
+inline constexpr int pointer_context = 1;
+inline constexpr int pointer_memory_type = 2;
+inline constexpr int pointer_is_managed = 8;
+inline constexpr int pointer_device_ordinal = 9;
+inline constexpr int pointer_range_start = 11;
+inline constexpr int pointer_range_size = 12;
+
+// CUmemorytype; 0 is what is left in place for memory that the driver does not know
+inline constexpr unsigned memory_is_host = 1;
+inline constexpr unsigned memory_is_device = 2;
+
+// CUdevice_attribute
+inline constexpr int attribute_host_pointer_usable_when_registered = 91;
+
+// Flags of cuStreamCreate, cuEventCreate, cuMemHostRegister, cuStreamWaitValue32
+inline constexpr unsigned stream_non_blocking = 0x1;
+inline constexpr unsigned event_blocking_sync = 0x1;
+inline constexpr unsigned event_disable_timing = 0x2;
+inline constexpr unsigned register_portable = 0x1;
+inline constexpr unsigned register_read_only = 0x8;
+inline constexpr unsigned wait_value_geq = 0x0;
+
+// The functions, named as in the reference without the cu. Those marked optional may be null.
+struct functions {
+  code (*init)(unsigned flags);
+  code (*get_error_name)(code error, const char** name);
+
+  code (*device_get_count)(int* count);
+  code (*device_get)(device_id* device, int ordinal);
+  code (*device_get_name)(char* name, int length, device_id device);
+  code (*device_get_pci_bus_id)(char* name, int length, device_id device);
+  code (*device_total_mem)(std::size_t* bytes, device_id device);
+  code (*device_get_attribute)(int* value, int attribute, device_id device);
+
+  code (*primary_ctx_retain)(handle* context, device_id device);
+  code (*primary_ctx_release)(device_id device);
+  code (*primary_ctx_get_state)(device_id device, unsigned* flags, int* active);
+  code (*ctx_push_current)(handle context);
+  code (*ctx_pop_current)(handle* context);
+
+  code (*mem_alloc)(address* memory, std::size_t bytes);
+  code (*mem_free)(address memory);
+  code (*mem_host_register)(void* memory, std::size_t bytes, unsigned flags);
+  code (*mem_host_unregister)(void* memory);
+  code (*mem_retain_allocation_handle)(unsigned long long* allocation, void* memory);  // optional: CUDA 11.0
+  code (*mem_release)(unsigned long long allocation);                                 // optional: CUDA 10.2
+  code (*pointer_get_attributes)(unsigned count, int* attributes, void** values, address memory);
+
+  code (*stream_create)(handle* stream, unsigned flags);
+  code (*stream_destroy)(handle stream);
+  code (*stream_synchronize)(handle stream);
+  code (*stream_query)(handle stream);
+  code (*stream_wait_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);  // optional: CUDA 11.7
+  code (*stream_write_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);  // optional: CUDA 11.7
+  code (*event_create)(handle* event, unsigned flags);
+  code (*event_destroy)(handle event);
+  code (*event_record)(handle event, handle stream);
+  code (*event_query)(handle event);
+  code (*event_synchronize)(handle event);
+
+  code (*memcpy_async)(address target, address source, std::size_t bytes, handle stream);
+  code (*launch_host_func)(handle stream, host_function function, void* argument);
+  code (*launch_kernel)(handle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                        unsigned block_z, unsigned shared_bytes, handle stream, void** parameters, void** extra);
+  code (*module_load_data_ex)(handle* module, const void* image, unsigned option_count, int* options, void** values);
+  code (*module_unload)(handle module);
+  code (*module_get_function)(handle* function, handle module, const char* name);
+};
+
+// A status of domain cuda: "what: CUDA_ERROR_NO_DEVICE (cuda 100)". invalid_value is what CUDA_ERROR_INVALID_VALUE means here.
+status failure(const functions& api, code error, std::string_view what, errc invalid_value = errc::invalid_argument);
+
+class library {
+ public:
+  // The functions, after opening libcuda.so.1 and cuInit on the first call, which may take seconds. Null when that failed; the failure is
+  // remembered, so later calls are as quick as successful ones.
+  const functions* use() {
+    const int state = state_.load(std::memory_order_acquire);
+    if (state == ready) return &functions_;
+    return state == failed ? nullptr : load();
+  }
+  // The functions if they are in use already; loads nothing.
+  [[nodiscard]] const functions* peek() const noexcept { return state_.load(std::memory_order_acquire) == ready ? &functions_ : nullptr; }
+  // Why use() returned null. Errors: not_found (no library, no device), unsupported (the driver is too old), device.
+  [[nodiscard]] const status& error() const noexcept { return error_; }
+
+ private:
+  enum : int { unknown, ready, failed };
+  const functions* load();
+  status open_and_init();
+
+  std::mutex loading_;               // held while loading
+  std::atomic<int> state_{unknown};  // released after the two below were written, for the last time
+  functions functions_{};
+  status error_;
+};
+
+}  // namespace penstock::device::cuda

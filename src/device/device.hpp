@@ -1,0 +1,102 @@
+// The only door to GPUs. A driver speaks for all devices of one kind ("cuda", or "host": the embedded device that every
+// layer above is tested on); a session is one context of one device. Everything is thread-safe. No call here ever blocks on
+// work queued to a stream except those that say so. Sessions never use or wait for the caller's streams unless handed one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "penstock/status.hpp"
+
+namespace penstock::device {
+
+using stream = void*;  // CUstream; null is the device's default stream
+using event = void*;   // CUevent
+
+enum class memory_type : std::uint8_t { host, pinned, device };
+
+struct memory_info {
+  memory_type type = memory_type::host;
+  int ordinal = -1;
+  void* context = nullptr;    // that owns the memory; null: the primary one
+  std::byte* base = nullptr;  // of the allocation; null for plain host memory
+  std::uint64_t size = 0;
+};
+
+struct device_facts {
+  std::string description;  // "NVIDIA H200"
+  std::string pci_bus_id;   // "0000:3b:00.0"; empty for the host device
+  std::uint64_t memory_bytes = 0;
+};
+
+// One piece of a scatter: bytes from source to target. Any alignment.
+struct segment {
+  const void* source = nullptr;
+  void* target = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+// One context of one device. Streams that it makes never synchronise with the default stream.
+class session {
+ public:
+  virtual ~session() = default;
+  [[nodiscard]] virtual int ordinal() const = 0;
+
+  virtual result<void*> allocate(std::size_t bytes) = 0;  // errc::out_of_memory
+  virtual status release(void* memory) = 0;
+  // Page-locks host memory for every context of this driver. read_only: for mappings that may not be written.
+  virtual status pin(void* base, std::size_t length, bool read_only) = 0;
+  virtual status unpin(void* base) = 0;
+
+  virtual result<stream> make_stream() = 0;
+  virtual status destroy_stream(stream target) = 0;
+  virtual result<event> make_event() = 0;
+  virtual status destroy_event(event target) = 0;
+
+  // Queue onto a stream and return at once. Both ends of a copy may be device or pinned memory.
+  virtual status copy(void* target, const void* source, std::size_t bytes, stream on) = 0;
+  // Runs every segment with one kernel. table and host ends lie in pinned memory and stay valid until the stream has passed.
+  // errc::unsupported where the kernel cannot be loaded.
+  virtual status scatter(const segment* table, std::size_t count, stream on) = 0;
+  virtual status record(event target, stream on) = 0;
+  virtual status call(stream on, void (*function)(void*), void* argument) = 0;  // function makes no device call
+  // Holds the stream until *flag >= value (as unsigned, cyclic). flag lies in pinned memory. errc::unsupported where the device cannot.
+  virtual status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;
+
+  virtual result<bool> reached(event target) = 0;  // an error of the work before the event shows here
+  virtual status wait(event target) = 0;           // blocks, sleeping
+  virtual status synchronize(stream target) = 0;   // blocks
+  // Copies between host memory of any kind and device memory, and blocks until the bytes are there; meant for at most 128 KiB.
+  virtual status copy_small(void* target, const void* source, std::size_t bytes, stream on) = 0;
+
+  // Makes this context current on the calling thread, for a library that works on whatever is current there (libcufile), until
+  // restore_current() on the same thread brings back what was current before. Pairs nest; no restore after an error.
+  // The default suits devices that know no contexts.
+  virtual status make_current() { return {}; }
+  virtual void restore_current() {}
+};
+
+class driver {
+ public:
+  virtual ~driver() = default;
+  [[nodiscard]] virtual std::string_view kind() const = 0;  // "cuda" or "host"
+  virtual result<int> count() = 0;                          // devices; an error says why none can be used
+  virtual result<device_facts> describe(int ordinal) = 0;   // makes no context
+  // What a pointer is. Memory that this driver does not know is memory_type::host with a null base.
+  // errc::bad_memory for an address that lies in device memory but not in a live allocation, where the driver can tell.
+  virtual result<memory_info> classify(const void* memory) = 0;
+  // Whether device memory was mapped with cuMemMap, so that one range may span several mappings. False where that cannot be known.
+  virtual bool is_mapped(const void* /*memory*/) { return false; }
+  // The session of a context (null: the primary context of the device, made if need be). Owned by the driver, one per context.
+  virtual result<session*> open(int ordinal, void* context) = 0;
+};
+
+// Fails on first use, not here, where libcuda.so.1 is missing or unusable.
+std::shared_ptr<driver> make_cuda_driver();
+// One device, in host memory, with streams and events on threads.
+std::shared_ptr<driver> make_host_driver();
+
+}  // namespace penstock::device

@@ -1,0 +1,279 @@
+// The driver "host": one device in host memory, with streams and events on threads, for machines without a GPU and for tests. It is
+// stricter than a GPU where a mistake would otherwise go unseen: touching its memory faults, and a copy past an allocation fails.
+// Destroying it finishes all queued work first, so whoever holds a stream with wait_value() lets it go before that.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "device/device.hpp"
+#include "device/host_memory.hpp"
+#include "device/host_pins.hpp"
+#include "device/host_stream.hpp"
+
+namespace penstock::device {
+namespace {
+
+// What a stream's work sees: addresses of the device and of the host.
+class host_space {
+ public:
+  host_memory memory;
+  host_pins pins;
+
+  // Where the CPU finds a range: elsewhere when it is the device's, where it says when it is the host's. Errors: bad_memory.
+  result<std::byte*> locate(const void* address, std::uint64_t length) const {
+    if (memory.contains(address)) return memory.bytes_of(address, length);
+    return static_cast<std::byte*>(const_cast<void*>(address));
+  }
+
+  status move(void* target, const void* source, std::uint64_t length) const;
+};
+
+status host_space::move(void* target, const void* source, std::uint64_t length) const {
+  if (length == 0) return {};
+  const auto to = locate(target, length);
+  if (!to) return to.error().with_context("copy to device memory");
+  const auto from = locate(source, length);
+  if (!from) return from.error().with_context("copy from device memory");
+  if (pins.read_only(*to, length)) {
+    return {errc::bad_memory, fmt::format("host:0: copy {} bytes to {}: registered read-only", length, target)};
+  }
+  if (pins.read_only(*from, length)) return host_pins::read_safely(*to, *from, length);
+  std::memmove(*to, *from, length);
+  return {};
+}
+
+// A host thread stores the value without a word to us, so look: often at first, then rarely enough to leave the core to others.
+void await_value(std::uint32_t& flag, std::uint32_t value) {
+  constexpr int quick_looks = 64;
+  for (int looks = 0; static_cast<std::int32_t>(std::atomic_ref(flag).load(std::memory_order_acquire) - value) < 0; ++looks) {
+    if (looks < quick_looks) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+}
+
+class host_session final : public session {
+ public:
+  explicit host_session(host_space& space) : space_(space) {}
+  [[nodiscard]] int ordinal() const override { return 0; }
+
+  result<void*> allocate(std::size_t bytes) override { return space_.memory.allocate(bytes); }
+  status release(void* memory) override { return space_.memory.release(memory); }
+  status pin(void* base, std::size_t length, bool read_only) override;
+  status unpin(void* base) override { return space_.pins.remove(base); }
+  result<stream> make_stream() override;
+  status destroy_stream(stream target) override;
+  result<event> make_event() override;
+  status destroy_event(event target) override;
+  status copy(void* target, const void* source, std::size_t bytes, stream on) override;
+  status scatter(const segment* table, std::size_t count, stream on) override;
+  status record(event target, stream on) override;
+  status call(stream on, void (*function)(void*), void* argument) override;
+  status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
+  result<bool> reached(event target) override;
+  status wait(event target) override;
+  status synchronize(stream target) override;
+  status copy_small(void* target, const void* source, std::size_t bytes, stream on) override;
+
+ private:
+  using stream_pointer = std::shared_ptr<host_stream>;
+  using event_pointer = std::shared_ptr<host_event>;
+
+  result<stream_pointer> find_stream(stream handle);
+  result<event_pointer> find_event(event handle);
+  status queue(stream on, std::function<status()> work);
+
+  host_space& space_;
+  std::mutex lock_;  // guards the tables below
+  std::unordered_map<stream, stream_pointer> streams_;
+  std::unordered_map<event, event_pointer> events_;
+  stream_pointer default_stream_;          // started on first use
+  std::vector<stream_pointer> destroyed_;  // still at work when they were destroyed
+};
+
+status host_session::pin(void* base, std::size_t length, bool read_only) {
+  if (space_.memory.contains(base)) return {errc::bad_memory, fmt::format("host:0: register {}: device memory", base)};
+  return space_.pins.add(base, length, read_only);
+}
+
+result<host_session::stream_pointer> host_session::find_stream(stream handle) {
+  const std::lock_guard guard(lock_);
+  if (handle == nullptr) {
+    if (default_stream_ != nullptr) return default_stream_;
+    auto started = host_stream::start();
+    if (started) default_stream_ = *started;
+    return started;
+  }
+  const auto found = streams_.find(handle);
+  if (found == streams_.end()) return status(errc::invalid_argument, fmt::format("host:0: {} is no stream", handle));
+  return found->second;
+}
+
+result<host_session::event_pointer> host_session::find_event(event handle) {
+  const std::lock_guard guard(lock_);
+  const auto found = events_.find(handle);
+  if (found == events_.end()) return status(errc::invalid_argument, fmt::format("host:0: {} is no event", handle));
+  return found->second;
+}
+
+result<stream> host_session::make_stream() {
+  auto started = host_stream::start();
+  if (!started) return started.error();
+  stream handle = started->get();
+  const std::lock_guard guard(lock_);
+  streams_.emplace(handle, *std::move(started));
+  return handle;
+}
+
+// The work queued is finished by the stream's thread, which is joined once that cannot block: here, for those destroyed before, or at the
+// latest with the session.
+status host_session::destroy_stream(stream target) {
+  std::vector<stream_pointer> finished;
+  const std::lock_guard guard(lock_);
+  const auto found = streams_.find(target);
+  if (found == streams_.end()) return {errc::invalid_argument, fmt::format("host:0: destroy {}: no stream", target)};
+  found->second->close();
+  destroyed_.push_back(std::move(found->second));
+  streams_.erase(found);
+  const auto ended = std::partition(destroyed_.begin(), destroyed_.end(), [](const auto& each) { return !each->ended(); });
+  std::move(ended, destroyed_.end(), std::back_inserter(finished));
+  destroyed_.erase(ended, destroyed_.end());
+  return {};
+}
+
+result<event> host_session::make_event() {
+  auto made = std::make_shared<host_event>();
+  event handle = made.get();
+  const std::lock_guard guard(lock_);
+  events_.emplace(handle, std::move(made));
+  return handle;
+}
+
+status host_session::destroy_event(event target) {
+  const std::lock_guard guard(lock_);
+  if (events_.erase(target) == 0) return {errc::invalid_argument, fmt::format("host:0: destroy {}: no event", target)};
+  return {};
+}
+
+status host_session::queue(stream on, std::function<status()> work) {
+  const auto found = find_stream(on);
+  return found ? (*found)->push(std::move(work)) : found.error();
+}
+
+status host_session::copy(void* target, const void* source, std::size_t bytes, stream on) {
+  return queue(on, [this, target, source, bytes] { return space_.move(target, source, bytes); });
+}
+
+status host_session::scatter(const segment* table, std::size_t count, stream on) {
+  return queue(on, [this, table, count] {
+    for (const segment* piece = table; piece != table + count; ++piece) {
+      if (status moved = space_.move(piece->target, piece->source, piece->bytes); !moved.ok()) return moved.with_context("scatter");
+    }
+    return status();
+  });
+}
+
+status host_session::record(event target, stream on) {
+  const auto what = find_event(target);
+  if (!what) return what.error();
+  const auto found = find_stream(on);
+  return found ? (*found)->record(*what) : found.error();
+}
+
+status host_session::call(stream on, void (*function)(void*), void* argument) {
+  return queue(on, [function, argument] {
+    function(argument);
+    return status();
+  });
+}
+
+// A GPU cannot see pageable memory, so neither may the host device.
+status host_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t value) {
+  if (!space_.memory.contains(flag) && !space_.pins.find(flag)) {
+    return {errc::bad_memory, fmt::format("host:0: wait for the value at {}: not pinned", static_cast<void*>(flag))};
+  }
+  return queue(on, [this, flag, value] {
+    const auto where = space_.locate(flag, sizeof(*flag));
+    if (!where) return where.error();
+    await_value(*reinterpret_cast<std::uint32_t*>(*where), value);
+    return status();
+  });
+}
+
+result<bool> host_session::reached(event target) {
+  const auto found = find_event(target);
+  if (!found) return found.error();
+  return (*found)->reached();
+}
+
+status host_session::wait(event target) {
+  const auto found = find_event(target);
+  return found ? (*found)->wait() : found.error();
+}
+
+status host_session::synchronize(stream target) {
+  const auto found = find_stream(target);
+  return found ? (*found)->synchronize() : found.error();
+}
+
+status host_session::copy_small(void* target, const void* source, std::size_t bytes, stream on) {
+  const auto found = find_stream(on);
+  if (!found) return found.error();
+  const auto done = std::make_shared<host_event>();
+  status queued = (*found)->push([this, target, source, bytes] { return space_.move(target, source, bytes); });
+  if (queued.ok()) queued = (*found)->record(done);
+  return queued.ok() ? done->wait() : queued;
+}
+
+class host_driver final : public driver {
+ public:
+  [[nodiscard]] std::string_view kind() const override { return "host"; }
+  result<int> count() override { return 1; }
+  result<device_facts> describe(int ordinal) override;
+  result<memory_info> classify(const void* memory) override;
+  result<session*> open(int ordinal, void* context) override;
+
+ private:
+  host_space space_;
+  host_session session_{space_};  // ends first: its streams use the space
+};
+
+status no_such_device(int ordinal) { return {errc::not_found, fmt::format("host:{}: no such device; there is one, host:0", ordinal)}; }
+
+result<device_facts> host_driver::describe(int ordinal) {
+  if (ordinal != 0) return no_such_device(ordinal);
+  const auto capacity = space_.memory.capacity();
+  if (!capacity) return capacity.error();
+  return device_facts{"host memory", "", *capacity};
+}
+
+result<memory_info> host_driver::classify(const void* memory) {
+  if (space_.memory.contains(memory)) {
+    const auto found = space_.memory.find(memory);
+    if (!found) return found.error();
+    return memory_info{memory_type::device, 0, nullptr, found->base, found->bytes};
+  }
+  if (const auto pinned = space_.pins.find(memory)) return memory_info{memory_type::pinned, -1, nullptr, pinned->base, pinned->bytes};
+  return memory_info{};
+}
+
+result<session*> host_driver::open(int ordinal, void* context) {
+  if (ordinal != 0) return no_such_device(ordinal);
+  if (context != nullptr) return status(errc::invalid_argument, "host:0: has no context but the primary one");
+  return &session_;
+}
+
+}  // namespace
+
+std::shared_ptr<driver> make_host_driver() { return std::make_shared<host_driver>(); }
+
+}  // namespace penstock::device

@@ -1,0 +1,151 @@
+#include "device/host_stream.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+namespace penstock::device {
+namespace {
+
+// Threads inherit the mask of their maker: blocked while one is made, so that it never runs a signal handler of the program.
+class signals_blocked {
+ public:
+  signals_blocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  signals_blocked(const signals_blocked&) = delete;
+  signals_blocked& operator=(const signals_blocked&) = delete;
+  ~signals_blocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+std::uint64_t host_event::begin() {
+  const std::lock_guard guard(lock_);
+  return ++begun_;
+}
+
+void host_event::finish(std::uint64_t recording, std::shared_ptr<host_failure> failure) {
+  {
+    const std::lock_guard guard(lock_);
+    if (recording <= done_) return;
+    done_ = recording;
+    failure_ = std::move(failure);
+  }
+  finished_.notify_all();
+}
+
+status host_event::outcome() const {
+  if (failure_ == nullptr) return {};
+  failure_->reported.store(true);
+  return failure_->reason;
+}
+
+result<bool> host_event::reached() {
+  const std::lock_guard guard(lock_);
+  if (done_ < begun_) return false;
+  status ended = outcome();
+  if (!ended.ok()) return ended;
+  return true;
+}
+
+status host_event::wait() {
+  std::unique_lock guard(lock_);
+  finished_.wait(guard, [this, until = begun_] { return done_ >= until; });
+  return outcome();
+}
+
+result<std::shared_ptr<host_stream>> host_stream::start() {
+  std::shared_ptr<host_stream> made(new host_stream);
+  try {
+    const signals_blocked scope;
+    made->thread_ = std::thread([stream = made.get()] { stream->run(); });
+  } catch (const std::system_error& error) {
+    return status(errc::out_of_memory, fmt::format("host:0: start the thread of a stream: {}", error.what()));
+  }
+  return made;
+}
+
+host_stream::~host_stream() {
+  close();
+  if (thread_.joinable()) thread_.join();
+}
+
+status host_stream::push(std::function<status()> work) { return push(item{std::move(work), nullptr, 0}); }
+
+status host_stream::record(std::shared_ptr<host_event> target) { return push(item{nullptr, std::move(target), 0}); }
+
+status host_stream::push(item next) {
+  {
+    const std::lock_guard guard(lock_);
+    if (closed_) return {errc::closed, "host:0: the stream was destroyed"};
+    if (queue_.size() >= queue_limit) return {errc::out_of_memory, fmt::format("host:0: {} operations wait in one stream", queue_limit)};
+    if (next.event != nullptr) next.recording = next.event->begin();
+    queue_.push_back(std::move(next));
+    ++pushed_;
+  }
+  arrived_.notify_one();
+  return {};
+}
+
+status host_stream::synchronize() {
+  std::unique_lock guard(lock_);
+  progressed_.wait(guard, [this, until = pushed_] { return done_ >= until; });
+  const auto failure = std::exchange(for_synchronize_, nullptr);
+  if (failure == nullptr || failure->reported.exchange(true)) return {};
+  return failure->reason;
+}
+
+void host_stream::close() {
+  {
+    const std::lock_guard guard(lock_);
+    closed_ = true;
+  }
+  arrived_.notify_one();
+}
+
+bool host_stream::ended() {
+  const std::lock_guard guard(lock_);
+  return ended_;
+}
+
+void host_stream::run() {
+  pthread_setname_np(pthread_self(), "penstock-host");
+  std::unique_lock guard(lock_);
+  for (;;) {
+    arrived_.wait(guard, [this] { return closed_ || !queue_.empty(); });
+    if (queue_.empty()) break;
+    item next = std::move(queue_.front());
+    queue_.pop_front();
+    guard.unlock();
+    perform(next);
+    guard.lock();
+    ++done_;
+    progressed_.notify_all();
+  }
+  ended_ = true;
+}
+
+void host_stream::perform(item& next) {
+  if (next.event != nullptr) {
+    next.event->finish(next.recording, std::exchange(for_event_, nullptr));
+    return;
+  }
+  status ended = next.work();
+  if (ended.ok()) return;
+  auto failure = std::make_shared<host_failure>(std::move(ended));
+  if (for_event_ == nullptr) for_event_ = failure;
+  const std::lock_guard guard(lock_);
+  if (for_synchronize_ == nullptr || for_synchronize_->reported.load()) for_synchronize_ = std::move(failure);
+}
+
+}  // namespace penstock::device

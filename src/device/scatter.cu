@@ -1,0 +1,66 @@
+// The one kernel of Penstock: runs the segments of a scatter. It is not compiled when Penstock is built; scatter_ptx.hpp holds what the
+// compiler made of it, and the driver compiles that for the GPU at hand. After a change here, make that file anew as its head says.
+//
+// blockIdx.x picks segments, blockIdx.y shares one segment among several blocks, so that few large segments and many small ones are
+// both spread over the GPU. Both ends may be device memory or pinned host memory.
+
+struct segment {  // device::segment
+  const unsigned char* source;
+  unsigned char* target;
+  unsigned long long bytes;
+};
+
+// Where this thread starts in a segment and how far apart its turns are.
+struct lane {
+  unsigned long long first;
+  unsigned long long step;
+};
+
+__device__ void copy_bytes(const segment& piece, unsigned long long from, unsigned long long to, lane self) {
+  for (unsigned long long i = from + self.first; i < to; i += self.step) piece.target[i] = piece.source[i];
+}
+
+// Source and target are congruent modulo sizeof(Word): bytes up to the first whole word of the target, words, the bytes left.
+template <class Word>
+__device__ void copy_words(const segment& piece, lane self) {
+  unsigned long long head = (0ull - reinterpret_cast<unsigned long long>(piece.target)) % sizeof(Word);
+  if (head > piece.bytes) head = piece.bytes;
+  const unsigned long long words = (piece.bytes - head) / sizeof(Word);
+  const Word* source = reinterpret_cast<const Word*>(piece.source + head);
+  Word* target = reinterpret_cast<Word*>(piece.target + head);
+  copy_bytes(piece, 0, head, self);
+  for (unsigned long long i = self.first; i < words; i += self.step) target[i] = source[i];
+  copy_bytes(piece, head + words * sizeof(Word), piece.bytes, self);
+}
+
+// Source and target differ modulo 4: each word of the target is put together from two neighbouring words of the source. Only words that
+// lie wholly inside the segment are read, hence the longer head and tail.
+__device__ void copy_shifted(const segment& piece, lane self) {
+  unsigned long long head = (0ull - reinterpret_cast<unsigned long long>(piece.target)) % 4;
+  const unsigned offset = (reinterpret_cast<unsigned long long>(piece.source) + head) % 4;  // 1, 2 or 3
+  if (head < offset) head += 4;
+  const unsigned long long words = piece.bytes < head + 8 ? 0 : (piece.bytes - head - 4) / 4;
+  if (words == 0) head = 0;
+  const unsigned* source = reinterpret_cast<const unsigned*>(piece.source + head - (words == 0 ? 0 : offset));
+  unsigned* target = reinterpret_cast<unsigned*>(piece.target + head);
+  copy_bytes(piece, 0, head, self);
+  for (unsigned long long i = self.first; i < words; i += self.step) target[i] = __funnelshift_r(source[i], source[i + 1], offset * 8);
+  copy_bytes(piece, head + words * 4, piece.bytes, self);
+}
+
+extern "C" __global__ void penstock_scatter(const segment* table, unsigned long long count) {
+  const lane self = {static_cast<unsigned long long>(blockIdx.y) * blockDim.x + threadIdx.x,
+                     static_cast<unsigned long long>(gridDim.y) * blockDim.x};
+  for (unsigned long long index = blockIdx.x; index < count; index += gridDim.x) {
+    const segment piece = table[index];
+    const unsigned long long difference =
+        reinterpret_cast<unsigned long long>(piece.source) ^ reinterpret_cast<unsigned long long>(piece.target);
+    if (difference % 16 == 0) {
+      copy_words<uint4>(piece, self);
+    } else if (difference % 4 == 0) {
+      copy_words<unsigned>(piece, self);
+    } else {
+      copy_shifted(piece, self);
+    }
+  }
+}

@@ -1,0 +1,263 @@
+// scatter.cu, compiled: text for the driver, which makes it into code for the GPU at hand when it is first used. Made by
+//   nvcc -ptx -arch=compute_75 scatter.cu        (CUDA 13.0; the oldest target that it has)
+// and then `.version` lowered to 7.0 and `.target` to sm_70, checked with ptxas, so that drivers from CUDA 11.0 (450) and GPUs from Volta
+// on take it: the kernel uses nothing newer. The name of its entry is penstock_scatter; it is launched by cuda.cc.
+#pragma once
+
+namespace penstock::device {
+
+inline constexpr char scatter_ptx[] = R"ptx(.version 7.0
+.target sm_70
+.address_size 64
+
+	// .globl	penstock_scatter
+
+.visible .entry penstock_scatter(
+	.param .u64 penstock_scatter_param_0,
+	.param .u64 penstock_scatter_param_1
+)
+{
+	.reg .pred 	%p<26>;
+	.reg .b16 	%rs<7>;
+	.reg .b32 	%r<40>;
+	.reg .b64 	%rd<115>;
+
+
+	ld.param.u64 	%rd49, [penstock_scatter_param_0];
+	ld.param.u64 	%rd50, [penstock_scatter_param_1];
+	mov.u32 	%r3, %ctaid.y;
+	mov.u32 	%r4, %ntid.x;
+	mul.wide.u32 	%rd51, %r3, %r4;
+	mov.u32 	%r5, %tid.x;
+	cvt.u64.u32 	%rd52, %r5;
+	add.s64 	%rd1, %rd51, %rd52;
+	mov.u32 	%r6, %ctaid.x;
+	cvt.u64.u32 	%rd105, %r6;
+	setp.ge.u64 	%p1, %rd105, %rd50;
+	@%p1 bra 	$L__BB0_32;
+
+	cvta.to.global.u64 	%rd53, %rd49;
+	mov.u32 	%r8, %nctaid.y;
+	mov.u32 	%r39, %nctaid.x;
+
+$L__BB0_2:
+	mul.lo.s64 	%rd54, %rd105, 24;
+	add.s64 	%rd55, %rd53, %rd54;
+	ld.global.u64 	%rd4, [%rd55+16];
+	ld.global.u64 	%rd5, [%rd55];
+	ld.global.u64 	%rd6, [%rd55+8];
+	xor.b64  	%rd7, %rd6, %rd5;
+	and.b64  	%rd56, %rd7, 15;
+	setp.eq.s64 	%p2, %rd56, 0;
+	@%p2 bra 	$L__BB0_22;
+
+	and.b64  	%rd57, %rd7, 3;
+	setp.eq.s64 	%p3, %rd57, 0;
+	neg.s64 	%rd58, %rd6;
+	and.b64  	%rd8, %rd58, 3;
+	@%p3 bra 	$L__BB0_13;
+
+	sub.s64 	%rd59, %rd5, %rd6;
+	cvt.u32.u64 	%r7, %rd59;
+	and.b32  	%r1, %r7, 3;
+	and.b64  	%rd60, %rd59, 3;
+	setp.lt.u64 	%p4, %rd8, %rd60;
+	or.b64  	%rd61, %rd8, 4;
+	selp.b64 	%rd62, %rd61, %rd8, %p4;
+	or.b64  	%rd63, %rd62, 8;
+	setp.lt.u64 	%p5, %rd4, %rd63;
+	add.s64 	%rd64, %rd4, -4;
+	sub.s64 	%rd65, %rd64, %rd62;
+	shr.u64 	%rd66, %rd65, 2;
+	selp.b64 	%rd9, 0, %rd66, %p5;
+	setp.eq.s64 	%p6, %rd9, 0;
+	selp.b64 	%rd10, 0, %rd62, %p6;
+	neg.s64 	%rd67, %rd60;
+	selp.b64 	%rd11, 0, %rd67, %p6;
+	setp.ge.u64 	%p7, %rd1, %rd10;
+	@%p7 bra 	$L__BB0_7;
+
+	mov.u64 	%rd106, %rd1;
+
+$L__BB0_6:
+	add.s64 	%rd68, %rd5, %rd106;
+	ld.u8 	%rs1, [%rd68];
+	add.s64 	%rd69, %rd6, %rd106;
+	st.u8 	[%rd69], %rs1;
+	mul.wide.u32 	%rd70, %r8, %r4;
+	add.s64 	%rd106, %rd106, %rd70;
+	setp.lt.u64 	%p8, %rd106, %rd10;
+	@%p8 bra 	$L__BB0_6;
+
+$L__BB0_7:
+	setp.ge.u64 	%p9, %rd1, %rd9;
+	@%p9 bra 	$L__BB0_10;
+
+	shl.b32 	%r2, %r1, 3;
+	add.s64 	%rd71, %rd10, %rd11;
+	add.s64 	%rd14, %rd5, %rd71;
+	add.s64 	%rd15, %rd6, %rd10;
+	mov.u64 	%rd107, %rd1;
+
+$L__BB0_9:
+	shl.b64 	%rd72, %rd107, 2;
+	add.s64 	%rd73, %rd14, %rd72;
+	ld.u32 	%r11, [%rd73];
+	ld.u32 	%r12, [%rd73+4];
+	// begin inline asm
+	shf.r.wrap.b32 %r10, %r11, %r12, %r2;
+	// end inline asm
+	add.s64 	%rd74, %rd15, %rd72;
+	st.u32 	[%rd74], %r10;
+	mul.wide.u32 	%rd75, %r8, %r4;
+	add.s64 	%rd107, %rd107, %rd75;
+	setp.lt.u64 	%p10, %rd107, %rd9;
+	@%p10 bra 	$L__BB0_9;
+
+$L__BB0_10:
+	shl.b64 	%rd76, %rd9, 2;
+	add.s64 	%rd77, %rd76, %rd1;
+	add.s64 	%rd108, %rd77, %rd10;
+	setp.ge.u64 	%p11, %rd108, %rd4;
+	@%p11 bra 	$L__BB0_31;
+
+	mul.wide.u32 	%rd19, %r8, %r4;
+
+$L__BB0_12:
+	add.s64 	%rd78, %rd5, %rd108;
+	ld.u8 	%rs2, [%rd78];
+	add.s64 	%rd79, %rd6, %rd108;
+	st.u8 	[%rd79], %rs2;
+	add.s64 	%rd108, %rd108, %rd19;
+	setp.lt.u64 	%p12, %rd108, %rd4;
+	@%p12 bra 	$L__BB0_12;
+	bra.uni 	$L__BB0_31;
+
+$L__BB0_22:
+	neg.s64 	%rd91, %rd6;
+	and.b64  	%rd92, %rd91, 15;
+	min.u64 	%rd35, %rd92, %rd4;
+	sub.s64 	%rd36, %rd4, %rd35;
+	shr.u64 	%rd37, %rd36, 4;
+	setp.ge.u64 	%p19, %rd1, %rd35;
+	@%p19 bra 	$L__BB0_25;
+
+	mov.u64 	%rd112, %rd1;
+
+$L__BB0_24:
+	add.s64 	%rd93, %rd5, %rd112;
+	ld.u8 	%rs5, [%rd93];
+	add.s64 	%rd94, %rd6, %rd112;
+	st.u8 	[%rd94], %rs5;
+	mul.wide.u32 	%rd95, %r8, %r4;
+	add.s64 	%rd112, %rd112, %rd95;
+	setp.lt.u64 	%p20, %rd112, %rd35;
+	@%p20 bra 	$L__BB0_24;
+
+$L__BB0_25:
+	setp.ge.u64 	%p21, %rd1, %rd37;
+	@%p21 bra 	$L__BB0_28;
+
+	add.s64 	%rd40, %rd5, %rd35;
+	add.s64 	%rd41, %rd6, %rd35;
+	mov.u64 	%rd113, %rd1;
+
+$L__BB0_27:
+	shl.b64 	%rd96, %rd113, 4;
+	add.s64 	%rd97, %rd41, %rd96;
+	add.s64 	%rd98, %rd40, %rd96;
+	ld.v4.u32 	{%r27, %r28, %r29, %r30}, [%rd98];
+	st.v4.u32 	[%rd97], {%r27, %r28, %r29, %r30};
+	mul.wide.u32 	%rd99, %r8, %r4;
+	add.s64 	%rd113, %rd113, %rd99;
+	setp.lt.u64 	%p22, %rd113, %rd37;
+	@%p22 bra 	$L__BB0_27;
+
+$L__BB0_28:
+	and.b64  	%rd100, %rd36, -16;
+	add.s64 	%rd101, %rd35, %rd1;
+	add.s64 	%rd114, %rd101, %rd100;
+	setp.ge.u64 	%p23, %rd114, %rd4;
+	@%p23 bra 	$L__BB0_31;
+
+	mul.wide.u32 	%rd45, %r8, %r4;
+
+$L__BB0_30:
+	add.s64 	%rd102, %rd5, %rd114;
+	ld.u8 	%rs6, [%rd102];
+	add.s64 	%rd103, %rd6, %rd114;
+	st.u8 	[%rd103], %rs6;
+	add.s64 	%rd114, %rd114, %rd45;
+	setp.lt.u64 	%p24, %rd114, %rd4;
+	@%p24 bra 	$L__BB0_30;
+	bra.uni 	$L__BB0_31;
+
+$L__BB0_13:
+	min.u64 	%rd22, %rd8, %rd4;
+	sub.s64 	%rd23, %rd4, %rd22;
+	shr.u64 	%rd24, %rd23, 2;
+	setp.ge.u64 	%p13, %rd1, %rd22;
+	@%p13 bra 	$L__BB0_16;
+
+	mov.u64 	%rd109, %rd1;
+
+$L__BB0_15:
+	add.s64 	%rd80, %rd5, %rd109;
+	ld.u8 	%rs3, [%rd80];
+	add.s64 	%rd81, %rd6, %rd109;
+	st.u8 	[%rd81], %rs3;
+	mul.wide.u32 	%rd82, %r8, %r4;
+	add.s64 	%rd109, %rd109, %rd82;
+	setp.lt.u64 	%p14, %rd109, %rd22;
+	@%p14 bra 	$L__BB0_15;
+
+$L__BB0_16:
+	setp.ge.u64 	%p15, %rd1, %rd24;
+	@%p15 bra 	$L__BB0_19;
+
+	add.s64 	%rd27, %rd5, %rd22;
+	add.s64 	%rd28, %rd6, %rd22;
+	mov.u64 	%rd110, %rd1;
+
+$L__BB0_18:
+	shl.b64 	%rd83, %rd110, 2;
+	add.s64 	%rd84, %rd27, %rd83;
+	ld.u32 	%r20, [%rd84];
+	add.s64 	%rd85, %rd28, %rd83;
+	st.u32 	[%rd85], %r20;
+	mul.wide.u32 	%rd86, %r8, %r4;
+	add.s64 	%rd110, %rd110, %rd86;
+	setp.lt.u64 	%p16, %rd110, %rd24;
+	@%p16 bra 	$L__BB0_18;
+
+$L__BB0_19:
+	and.b64  	%rd87, %rd23, -4;
+	add.s64 	%rd88, %rd22, %rd1;
+	add.s64 	%rd111, %rd88, %rd87;
+	setp.ge.u64 	%p17, %rd111, %rd4;
+	@%p17 bra 	$L__BB0_31;
+
+	mul.wide.u32 	%rd32, %r8, %r4;
+
+$L__BB0_21:
+	add.s64 	%rd89, %rd5, %rd111;
+	ld.u8 	%rs4, [%rd89];
+	add.s64 	%rd90, %rd6, %rd111;
+	st.u8 	[%rd90], %rs4;
+	add.s64 	%rd111, %rd111, %rd32;
+	setp.lt.u64 	%p18, %rd111, %rd4;
+	@%p18 bra 	$L__BB0_21;
+
+$L__BB0_31:
+	cvt.u64.u32 	%rd104, %r39;
+	add.s64 	%rd105, %rd105, %rd104;
+	setp.lt.u64 	%p25, %rd105, %rd50;
+	@%p25 bra 	$L__BB0_2;
+
+$L__BB0_32:
+	ret;
+
+}
+)ptx";
+
+}  // namespace penstock::device
