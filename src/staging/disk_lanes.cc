@@ -1,0 +1,330 @@
+#include "staging/disk_lanes.hpp"
+
+#include <array>
+#include <bitset>
+#include <cerrno>
+#include <system_error>
+
+#include "staging/lanes.hpp"
+
+namespace penstock::staging {
+
+namespace {
+
+// Which lane the current thread is; works call begin() without carrying a lane around.
+thread_local void* current_lane = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+
+constexpr unsigned max_ring_buffers = 16;
+// With slabs whose copies came first: they hold slabs already, so starting them late gains nothing.
+constexpr unsigned most_tasks = 2 * disk_lanes::tasks_in_flight;
+constexpr unsigned max_piece_retries = 64;
+constexpr unsigned max_failed_reaps = 100;  // in a row; then the ring is taken for dead
+
+}  // namespace
+
+class disk_lanes::lane {
+ public:
+  lane(disk_lanes& house, std::unique_ptr<sys::ring> ring) : house_(house), ring_(std::move(ring)), slots_(depth) {
+    for (std::uint32_t i = 0; i < depth; ++i) free_slots_.push_back(depth - 1 - i);
+  }
+
+  ~lane();
+  lane(const lane&) = delete;
+  lane& operator=(const lane&) = delete;
+
+  void loop();
+  void begin(ring_task& task) {
+    task.next = 0;
+    task.outstanding = static_cast<std::uint32_t>(task.pieces.size());
+    ++tasks_;
+    if (task.pieces.empty()) {
+      finish(task);
+      return;
+    }
+    if (dead_) {
+      fail_unqueued(task);
+      return;
+    }
+    active_.push_back(&task);
+  }
+
+ private:
+  struct slot {
+    ring_task* task = nullptr;
+    std::uint32_t piece = 0;
+  };
+
+  bool start_works();
+  bool queue_pieces();
+  bool queue_piece(ring_task& task, std::uint32_t index);
+  bool reap();
+  void settle(const sys::ring_completion& event);
+  void piece_ended(ring_task& task);
+  void finish(ring_task& task);
+  void declare_dead();
+  void fail_unqueued(ring_task& task);
+  int buffer_slot(const ring_task& task);
+  void rest();
+
+  disk_lanes& house_;
+  std::unique_ptr<sys::ring> ring_;
+  std::vector<slot> slots_;
+  std::vector<std::uint32_t> free_slots_;
+  std::deque<ring_task*> active_;  // with pieces still to queue
+  unsigned tasks_ = 0;             // begun and not done
+  unsigned in_flight_ = 0;         // pieces
+  unsigned failed_reaps_ = 0;
+  bool dead_ = false;
+  work* held_ = nullptr;  // could not start yet
+  struct registered {
+    slab_pool* pool;
+    std::uint32_t chunk;
+    bool usable;
+  };
+  std::vector<registered> buffers_;
+};
+
+void disk_lanes::lane::loop() {
+  become_worker("penstock-disk");
+  current_lane = this;
+  for (;;) {
+    const bool started = start_works();
+    const bool queued = queue_pieces();
+    const bool reaped = reap();
+    if (started || queued || reaped) continue;
+    if (house_.stopping_.load() && tasks_ == 0 && held_ == nullptr && house_.queue_.size() == 0 && house_.ready_count_.load() == 0) return;
+    rest();
+  }
+}
+
+bool disk_lanes::lane::start_works() {
+  bool progressed = false;
+  while (house_.ready_count_.load() > 0 && tasks_ < most_tasks) {
+    ring_task* task = nullptr;
+    {
+      const std::lock_guard guard(house_.ready_lock_);
+      if (house_.ready_.empty()) break;
+      task = house_.ready_.front();
+      house_.ready_.pop_front();
+    }
+    house_.ready_count_.fetch_sub(1);
+    begin(*task);
+    progressed = true;
+  }
+  while (tasks_ < tasks_in_flight) {
+    work* item = held_ != nullptr ? std::exchange(held_, nullptr) : house_.queue_.take();
+    if (item == nullptr) break;
+    if (!item->run()) {
+      held_ = item;
+      break;
+    }
+    progressed = true;
+  }
+  return progressed;
+}
+
+bool disk_lanes::lane::queue_pieces() {
+  bool progressed = false;
+  while (!active_.empty() && !free_slots_.empty()) {
+    ring_task& task = *active_.front();
+    if (!queue_piece(task, task.next)) break;
+    progressed = true;
+    if (++task.next == task.pieces.size()) active_.pop_front();
+  }
+  return progressed;
+}
+
+bool disk_lanes::lane::queue_piece(ring_task& task, std::uint32_t index) {
+  const std::uint32_t token = free_slots_.back();
+  const ring_piece& piece = task.pieces[index];
+  std::byte* memory = piece.memory + piece.moved;
+  const std::uint32_t length = piece.length - piece.moved;
+  const std::uint64_t offset = piece.file_offset + piece.moved;
+  const int buffer = buffer_slot(task);
+  const bool queued = task.is_write ? ring_->queue_write(piece.fd, memory, length, offset, token, buffer)
+                                    : ring_->queue_read(piece.fd, memory, length, offset, token, buffer);
+  if (!queued) return false;
+  slots_[token] = {&task, index};
+  free_slots_.pop_back();
+  ++in_flight_;
+  return true;
+}
+
+int disk_lanes::lane::buffer_slot(const ring_task& task) {
+  if (task.pool == nullptr) return -1;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (buffers_[i].pool == task.pool && buffers_[i].chunk == task.memory.chunk) return buffers_[i].usable ? static_cast<int>(i) : -1;
+  }
+  if (buffers_.size() == max_ring_buffers) return -1;
+  const auto index = static_cast<unsigned>(buffers_.size());
+  const auto memory = task.pool->chunk(task.memory.chunk);
+  // Refused under a small RLIMIT_MEMLOCK: the same reads then go on with plain buffers.
+  const bool usable = ring_->register_buffer(index, memory.data(), memory.size()).ok();
+  buffers_.push_back({task.pool, task.memory.chunk, usable});
+  return usable ? static_cast<int>(index) : -1;
+}
+
+bool disk_lanes::lane::reap() {
+  if (in_flight_ == 0) return false;
+  std::array<sys::ring_completion, depth> events;
+  // Blocks when there is nothing to start. Copies are looked after by copy lanes meanwhile (polling here would cost many small
+  // submissions: 4 KiB reads at depth 128 went from 150 k/s to 87 k/s), and a slab for a held work comes with them.
+  const bool startable =
+      (tasks_ < most_tasks && house_.ready_count_.load() > 0) || (tasks_ < tasks_in_flight && held_ == nullptr && house_.queue_.size() > 0);
+  const bool wait = !startable && (active_.empty() || free_slots_.empty());
+  auto count = ring_->reap(events, wait);
+  if (!count) {
+    if (++failed_reaps_ < max_failed_reaps) {
+      nap();
+    } else {
+      declare_dead();
+    }
+    return true;
+  }
+  failed_reaps_ = 0;
+  for (std::size_t i = 0; i < *count; ++i) settle(events[i]);
+  return *count > 0;
+}
+
+void disk_lanes::lane::settle(const sys::ring_completion& event) {
+  const slot done = std::exchange(slots_[event.token], {});
+  free_slots_.push_back(static_cast<std::uint32_t>(event.token));
+  --in_flight_;
+  ring_task& task = *done.task;
+  ring_piece& piece = task.pieces[done.piece];
+  if (event.result == -EINTR || event.result == -EAGAIN) {
+    if (piece.retries++ < max_piece_retries && queue_piece(task, done.piece)) return;
+    piece.error = EAGAIN;
+  } else if (event.result < 0) {
+    piece.error = -event.result;
+  } else {
+    piece.moved += static_cast<std::uint32_t>(event.result);
+    // A short count that keeps the alignment may be the file's end or an interruption: only another try tells.
+    const bool again = event.result > 0 && piece.moved < piece.length && piece.moved % 4096 == 0;
+    if (again) {
+      if (queue_piece(task, done.piece)) return;
+      piece.error = EAGAIN;
+    }
+    if (event.result == 0 && task.is_write) piece.error = EIO;
+  }
+  piece_ended(task);
+}
+
+void disk_lanes::lane::piece_ended(ring_task& task) {
+  if (--task.outstanding == 0) finish(task);
+}
+
+void disk_lanes::lane::finish(ring_task& task) {
+  --tasks_;
+  task.done(task);
+}
+
+// The ring itself failed again and again, so nobody can say what became of its pieces: they fail, and the slabs that the kernel may
+// still write to are never used again.
+void disk_lanes::lane::declare_dead() {
+  dead_ = true;
+  house_.working_.fetch_sub(1);
+  for (auto* task : std::exchange(active_, {})) {
+    // Its queued pieces, if any, are failed below, the last of them finishing the task.
+    const auto unqueued = static_cast<std::uint32_t>(task->pieces.size()) - task->next;
+    for (; task->next < task->pieces.size(); ++task->next) task->pieces[task->next].error = ECANCELED;
+    task->outstanding -= unqueued;
+    if (task->outstanding == 0) finish(*task);
+  }
+  for (auto& entry : slots_) {
+    const slot lost = std::exchange(entry, {});
+    if (lost.task == nullptr) continue;
+    --in_flight_;
+    lost.task->pieces[lost.piece].error = ECANCELED;
+    if (lost.task->memory) {
+      lost.task->pool->abandon(lost.task->memory);
+      lost.task->memory = {};
+    }
+    piece_ended(*lost.task);
+  }
+  (void)ring_.release();  // freeing it while requests are in flight is not safe
+}
+
+void disk_lanes::lane::fail_unqueued(ring_task& task) {
+  for (auto& piece : task.pieces) piece.error = ECANCELED;
+  finish(task);
+}
+
+disk_lanes::lane::~lane() = default;
+
+void disk_lanes::lane::rest() {
+  if (in_flight_ > 0 || held_ != nullptr) {
+    if (!house_.copies_.pump()) nap();
+    return;
+  }
+  std::unique_lock guard(house_.lock_);
+  house_.sleepers_.fetch_add(1);
+  house_.alarm_.wait(guard, [this] { return house_.queue_.size() > 0 || house_.ready_count_.load() > 0 || house_.stopping_.load(); });
+  house_.sleepers_.fetch_sub(1);
+}
+
+disk_lanes::disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies) : count_(count), kernel_(kernel), copies_(copies) {}
+
+disk_lanes::~disk_lanes() { stop(); }
+
+void disk_lanes::stop() {
+  {
+    const std::lock_guard guard(lock_);
+    stopping_.store(true);
+  }
+  alarm_.notify_all();
+  for (auto& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+status disk_lanes::available() {
+  if (started_.load(std::memory_order_acquire)) {
+    if (working_.load() > 0) return {};
+    const std::lock_guard guard(lock_);
+    return start_problem_.ok() ? status(errc::unsupported, "io_uring stopped working") : start_problem_;
+  }
+  const std::lock_guard guard(lock_);
+  if (started_.load()) return start_problem_;
+  while (lanes_.size() < count_ && start_problem_.ok()) {
+    auto ring = kernel_.make_ring(2 * depth);
+    if (!ring) {
+      start_problem_ = ring.error();
+      break;
+    }
+    try {
+      lanes_.push_back(std::make_unique<lane>(*this, std::move(*ring)));
+      threads_.emplace_back(&lane::loop, lanes_.back().get());
+    } catch (const std::system_error& problem) {
+      lanes_.pop_back();
+      start_problem_ = status::from_errno(problem.code().value(), "starting a disk lane");
+    }
+  }
+  if (!threads_.empty()) start_problem_ = {};  // one ring is enough
+  working_.store(static_cast<unsigned>(threads_.size()));
+  started_.store(true, std::memory_order_release);
+  return start_problem_;
+}
+
+void disk_lanes::push(work_list& list, work& first, work& last, std::size_t count) {
+  queue_.push(list, first, last, count);
+  wake();
+}
+
+void disk_lanes::push_ready(ring_task& task) {
+  {
+    const std::lock_guard guard(ready_lock_);
+    ready_.push_back(&task);
+  }
+  ready_count_.fetch_add(1);
+  wake();
+}
+
+void disk_lanes::wake() {
+  if (sleepers_.load() == 0) return;
+  { const std::lock_guard guard(lock_); }
+  alarm_.notify_all();
+}
+
+void disk_lanes::begin(ring_task& task) { static_cast<lane*>(current_lane)->begin(task); }
+
+}  // namespace penstock::staging

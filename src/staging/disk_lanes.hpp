@@ -1,0 +1,88 @@
+// The lanes that talk to the disk past the page cache: each has an io_uring with registered slabs and keeps its queue deep.
+// Works for them run on the lane's thread, take a slab and hand pieces to begin(); their done is called there too.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "staging/feeder.hpp"
+#include "staging/slab_pool.hpp"
+#include "staging/work.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::staging {
+
+// One read or write of a ring task. file_offset, length and memory obey the file's direct I/O alignment.
+struct ring_piece {
+  int fd = -1;
+  std::byte* memory = nullptr;
+  std::uint32_t length = 0;
+  std::uint64_t file_offset = 0;
+  std::uint32_t moved = 0;   // result: bytes; fewer than length means end of file when error is 0
+  int error = 0;             // result: errno; ECANCELED: the ring died
+  std::uint8_t retries = 0;  // the lane's: EINTR and EAGAIN, at most 64
+};
+
+// Several pieces in one slab. Owned by the submitter until done is called, exactly once, when every piece has ended.
+struct ring_task {
+  bool is_write = false;
+  slab memory;
+  slab_pool* pool = nullptr;  // that memory came from
+  std::vector<ring_piece> pieces;
+  void (*done)(ring_task&) = nullptr;
+  void* context = nullptr;        // the submitter's
+  std::uint32_t next = 0;         // the lane's: first piece not yet queued
+  std::uint32_t outstanding = 0;  // the lane's: pieces not yet ended
+};
+
+class disk_lanes {
+ public:
+  static constexpr unsigned depth = 128;          // pieces in flight, per lane
+  static constexpr unsigned tasks_in_flight = 8;  // slabs in flight, per lane
+
+  disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies);
+  disk_lanes(const disk_lanes&) = delete;
+  disk_lanes& operator=(const disk_lanes&) = delete;
+  ~disk_lanes();  // stops
+  // Runs what is queued, then joins its threads. Others may still be on their way out of push() and push_ready(), until it is destroyed.
+  void stop();
+
+  // Ok when rings work; otherwise why not. Callers then use plain system calls. Starts the lanes on first use.
+  status available();
+  // Queues the chain first..last; works whose run() returns false are offered again.
+  void push(work_list& list, work& first, work& last, std::size_t count);
+  // Queues one whose file data is ready in its slab (a write whose copy has arrived): it starts before other works.
+  void push_ready(ring_task& task);
+  // Only from run() of a work on a disk lane: starts the task on that lane.
+  static void begin(ring_task& task);
+
+ private:
+  class lane;
+  void wake();
+
+  const unsigned count_;
+  sys::kernel& kernel_;
+  feeders& copies_;
+  work_queue queue_;
+  spin_lock ready_lock_;  // guards ready_
+  std::deque<ring_task*> ready_;
+  std::atomic<std::size_t> ready_count_{0};
+  std::mutex lock_;  // guards starting and sleeping
+  std::condition_variable alarm_;
+  std::atomic<unsigned> sleepers_{0};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> started_{false};
+  std::atomic<unsigned> working_{0};  // lanes whose ring works
+  status start_problem_;
+  std::vector<std::unique_ptr<lane>> lanes_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace penstock::staging

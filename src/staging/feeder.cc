@@ -1,0 +1,173 @@
+#include "staging/feeder.hpp"
+
+#include <cassert>
+#include <mutex>
+#include <utility>
+
+namespace penstock::staging {
+
+feeder::~feeder() {
+  assert(outstanding_.load() == 0);
+  destroy(to_device_);
+  destroy(promptly_to_device_);
+  destroy(to_host_);
+}
+
+void feeder::destroy(lane& target) {
+  for (auto& event : target.events) {
+    if (event != nullptr) (void)session_.destroy_event(event);
+  }
+  if (target.stream != nullptr) (void)session_.destroy_stream(target.stream);
+}
+
+void feeder::submit(copy_task& task) {
+  task.next = nullptr;
+  outstanding_.fetch_add(1);
+  const std::lock_guard guard(inbox_lock_);
+  if (inbox_tail_ != nullptr) {
+    inbox_tail_->next = &task;
+  } else {
+    inbox_head_ = &task;
+  }
+  inbox_tail_ = &task;
+}
+
+bool feeder::pump() {
+  // Looking before taking: many threads wait here, and taking would pull the line away from the one at work.
+  if (!outstanding() || pumping_.test(std::memory_order_relaxed) || pumping_.test_and_set(std::memory_order_acquire)) return false;
+  take_inbox();
+  const bool issued = each_lane([this](lane& each) { return issue_waiting(each); });
+  const bool collected = each_lane([this](lane& each) { return collect(each); });
+  const auto done = std::exchange(finished_, {});
+  pumping_.clear(std::memory_order_release);
+  // Outside the lock: done may submit again, and lets go of memory.
+  for (const auto& item : done) {
+    item.task->done(*item.task, item.outcome);
+    outstanding_.fetch_sub(1);
+  }
+  return issued || collected || !done.empty();
+}
+
+void feeder::take_inbox() {
+  copy_task* chain = nullptr;
+  {
+    const std::lock_guard guard(inbox_lock_);
+    chain = std::exchange(inbox_head_, nullptr);
+    inbox_tail_ = nullptr;
+  }
+  while (chain != nullptr) {
+    copy_task* task = std::exchange(chain, chain->next);
+    lane& target = lane_for(*task);
+    task->next = nullptr;
+    if (target.waiting_tail != nullptr) {
+      target.waiting_tail->next = task;
+    } else {
+      target.waiting_head = task;
+    }
+    target.waiting_tail = task;
+  }
+}
+
+feeder::lane& feeder::lane_for(const copy_task& task) {
+  if (!task.to_device) return to_host_;
+  return task.prompt ? promptly_to_device_ : to_device_;
+}
+
+template <class Function>
+bool feeder::each_lane(Function function) {
+  return function(promptly_to_device_) | function(to_device_) | function(to_host_);
+}
+
+bool feeder::issue_waiting(lane& target) {
+  bool progressed = false;
+  while (target.waiting_head != nullptr && target.head - target.tail < target.tasks.size()) {
+    copy_task* task = target.waiting_head;
+    target.waiting_head = task->next;
+    if (target.waiting_head == nullptr) target.waiting_tail = nullptr;
+    if (auto problem = issue(target, *task); !problem.ok()) finished_.push_back({task, std::move(problem)});
+    progressed = true;
+  }
+  return progressed;
+}
+
+status feeder::prepare(lane& target) {
+  if (target.stream == nullptr) {
+    auto made = session_.make_stream();
+    if (!made) return made.error();
+    target.stream = *made;
+  }
+  for (auto& event : target.events) {
+    if (event != nullptr) continue;
+    auto made = session_.make_event();
+    if (!made) return made.error();
+    event = *made;
+  }
+  target.ready = true;
+  return {};
+}
+
+status feeder::issue(lane& target, copy_task& task) {
+  if (!target.ready) {
+    if (auto problem = prepare(target); !problem.ok()) return problem;
+  }
+  auto queued = task.count != 0 ? session_.scatter(task.table, task.count, target.stream)
+                                : session_.copy(task.target, task.source, task.bytes, target.stream);
+  if (!queued.ok()) return queued;
+  const auto slot = target.head % target.tasks.size();
+  if (auto recorded = session_.record(target.events[slot], target.stream); !recorded.ok()) {
+    // The copy may be under way: its memory must be quiet before anybody hears of the failure.
+    (void)session_.synchronize(target.stream);
+    return recorded;
+  }
+  target.tasks[slot] = &task;
+  ++target.head;
+  return {};
+}
+
+bool feeder::collect(lane& target) {
+  bool progressed = false;
+  while (target.tail != target.head) {
+    const auto slot = target.tail % target.tasks.size();
+    auto reached = session_.reached(target.events[slot]);
+    if (reached && !*reached) break;
+    if (!reached) (void)session_.synchronize(target.stream);
+    finished_.push_back({target.tasks[slot], reached.error()});
+    ++target.tail;
+    progressed = true;
+  }
+  return progressed;
+}
+
+result<feeder*> feeders::of(device::session& session) {
+  const auto find = [&]() -> feeder* {
+    for (std::size_t i = 0, n = count_.load(std::memory_order_acquire); i < n; ++i) {
+      if (feeder* candidate = list_[i].load(std::memory_order_relaxed); &candidate->session() == &session) return candidate;
+    }
+    return nullptr;
+  };
+  if (feeder* found = find()) return found;
+  const std::lock_guard guard(lock_);
+  if (feeder* found = find()) return found;
+  const auto count = count_.load();
+  if (count == capacity) return status(errc::out_of_memory, "more than 64 device contexts in one engine");
+  owned_.push_back(std::make_unique<feeder>(session));
+  list_[count].store(owned_.back().get(), std::memory_order_relaxed);
+  count_.store(count + 1, std::memory_order_release);
+  return owned_.back().get();
+}
+
+bool feeders::pump() {
+  bool progressed = false;
+  for (std::size_t i = 0, n = count_.load(std::memory_order_acquire); i < n; ++i)
+    progressed |= list_[i].load(std::memory_order_relaxed)->pump();
+  return progressed;
+}
+
+bool feeders::outstanding() const noexcept {
+  for (std::size_t i = 0, n = count_.load(std::memory_order_acquire); i < n; ++i) {
+    if (list_[i].load(std::memory_order_relaxed)->outstanding()) return true;
+  }
+  return false;
+}
+
+}  // namespace penstock::staging

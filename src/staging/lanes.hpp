@@ -1,0 +1,85 @@
+// The lanes that move bytes with the CPU: worker threads that take works from one queue. When idle they look after copies that
+// are under way, spin for a moment (a call of 1 MiB is over in 75 us, waking a thread takes 20), then sleep.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "staging/feeder.hpp"
+#include "staging/work.hpp"
+
+namespace penstock::staging {
+
+class lanes {
+ public:
+  // Threads are started by the first push. spin: how long an idle lane spins before it sleeps; zero where cores are few.
+  lanes(unsigned count, std::chrono::microseconds spin, feeders& copies);
+  lanes(const lanes&) = delete;
+  lanes& operator=(const lanes&) = delete;
+  ~lanes();  // runs what is queued, then joins
+
+  // Starts the threads, if that has not been done. An error (out_of_memory) when not one can be had: then only threads that wait for a
+  // request, and help, bring it forward.
+  status ready();
+  // Queues the chain first..last. An error (no thread could be started) means that nothing was queued.
+  status push(work_list& list, work& first, work& last, std::size_t count);
+  status push(work_list& list, work& item) { return push(list, item, item, 1); }
+  // Queues a work that never waits for a slab and gives one back: it goes first, and help_urgent() may run it on any thread.
+  void push_urgent(work_list& list, work& item);
+  // Runs one work of the list on the calling thread. False: there was none.
+  bool help(work_list& list);
+  // Runs an urgent work, if there is one. For whoever waits for a slab: were all lanes to wait, nobody else would run it.
+  bool help_urgent();
+  // To be called after feeder::submit by a thread that will not pump: sees to it that somebody does.
+  void nudge();
+  [[nodiscard]] bool without_threads() const noexcept { return !started_.load(std::memory_order_acquire); }
+  [[nodiscard]] unsigned count() const noexcept { return count_; }
+
+ private:
+  void loop(unsigned index);
+  void sleep();
+  [[nodiscard]] bool something_to_do() const noexcept;
+  void wake_one();
+
+  const unsigned count_;
+  const std::chrono::microseconds spin_;
+  feeders& copies_;
+  work_queue queue_;
+  work_queue urgent_;
+  std::mutex lock_;  // guards starting and sleeping
+  std::condition_variable alarm_;
+  std::atomic<unsigned> sleepers_{0};
+  std::atomic<bool> started_{false};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::thread> threads_;
+};
+
+// Names the calling thread, blocks all signals in it (they belong to the program's own threads) and makes its naps short.
+void become_worker(const char* name);
+
+// Whether the calling thread has become one, or counts as one.
+bool on_worker_thread() noexcept;
+
+// While it lives the calling thread counts as a worker: a thread of the driver's, say, on which the last owner of an engine may let go.
+class worker_scope {
+ public:
+  worker_scope() noexcept;
+  worker_scope(const worker_scope&) = delete;
+  worker_scope& operator=(const worker_scope&) = delete;
+  ~worker_scope();
+
+ private:
+  bool before_;
+};
+
+// Between two looks at memory that another thread will write: about 0.3 us.
+void relax() noexcept;
+
+// A pause of about 45 us for workers, 100 us for threads with the default timer slack.
+void nap();
+
+}  // namespace penstock::staging

@@ -1,0 +1,155 @@
+#include "staging/slab_pool.hpp"
+
+#include <cassert>
+#include <utility>
+
+namespace penstock::staging {
+
+bool pinned_budget::reserve(std::size_t bytes) noexcept {
+  auto used = used_bytes.load();
+  do {
+    if (used + bytes > limit_bytes) return false;
+  } while (!used_bytes.compare_exchange_weak(used, used + bytes));
+  auto peak = peak_bytes.load();
+  while (peak < used + bytes && !peak_bytes.compare_exchange_weak(peak, used + bytes)) {
+  }
+  return true;
+}
+
+slab_pool::slab_pool(sys::kernel& kernel, pinned_budget& budget, std::size_t most_for_cpu, std::size_t most_for_disk)
+    : kernel_(kernel), budget_(budget), most_bytes_{most_for_cpu, most_for_disk, budget.limit_bytes}, chunks_(max_chunks) {}
+
+slab_pool::~slab_pool() {
+  assert(slabs_out() == 0);
+  for (std::size_t i = 0; i < chunk_count_; ++i) {
+    auto& chunk = chunks_[i];
+    if (chunk.pinned_by == nullptr) continue;
+    budget_.release(chunk.length);
+    (void)chunk.pinned_by->unpin(chunk.base.load());
+    (void)kernel_.unmap(chunk.base.load(), chunk.length);
+  }
+}
+
+std::size_t slab_pool::class_of(std::size_t bytes) noexcept {
+  std::size_t found = 0;
+  while (slab_classes[found].slab_bytes < bytes) ++found;
+  return found;
+}
+
+result<slab> slab_pool::try_take(std::size_t bytes, device::session& session, slab_user user) {
+  assert(bytes <= large_slab_bytes);
+  const std::size_t wanted = class_of(bytes);
+  {
+    const std::lock_guard guard(lock_);
+    if (slab found = take_from(wanted, user)) return found;
+    if (growing_ || at_limit(wanted, user)) return slab{};
+    if (chunk_count_ == max_chunks) return pop(wanted, user);
+    growing_ = true;
+  }
+  const status grown = grow(affordable(wanted), session);
+  const std::lock_guard guard(lock_);
+  growing_ = false;
+  returned_.notify_all();
+  if (slab found = pop(wanted, user)) return found;
+  // Nothing free, and nothing to come back: waiting would be for ever.
+  if (!grown.ok() && slabs_out_[0] + slabs_out_[1] == 0) return grown;
+  return slab{};
+}
+
+// Of the wanted size or, where that has run out, of a larger one.
+slab slab_pool::pop(std::size_t wanted_class, slab_user user) {
+  for (std::size_t of_class = wanted_class; of_class < class_count; ++of_class) {
+    if (slab found = take_from(of_class, user)) return found;
+  }
+  return {};
+}
+
+slab slab_pool::take_from(std::size_t of_class, slab_user user) {
+  auto& from = free_[of_class];
+  if (from.empty() || at_limit(of_class, user)) return {};
+  slab found = from.back();
+  from.pop_back();
+  found.user = user;
+  count(found, true);
+  return found;
+}
+
+bool slab_pool::at_limit(std::size_t of_class, slab_user user) const noexcept {
+  const auto index = static_cast<std::size_t>(user);
+  return of_class != 0 && bytes_out_[index] > 0 && bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index];
+}
+
+void slab_pool::count(const slab& used, bool taken) noexcept {
+  auto& slabs = slabs_out_[static_cast<std::size_t>(used.user)];
+  taken ? ++slabs : --slabs;
+  if (used.size == small_slab_bytes) return;
+  auto& bytes = bytes_out_[static_cast<std::size_t>(used.user)];
+  bytes = taken ? bytes + used.size : bytes - used.size;
+}
+
+// The wanted size, or the largest where a chunk of the wanted one would take the budget that the first of the largest needs: every size can
+// be served from large slabs, not the other way round.
+std::size_t slab_pool::affordable(std::size_t wanted) const noexcept {
+  constexpr std::size_t largest = class_count - 1;
+  if (has_largest_) return wanted;
+  const std::size_t both = slab_classes[wanted].chunk_bytes + slab_classes[largest].chunk_bytes;
+  return budget_.used_bytes.load() + both > budget_.limit_bytes ? largest : wanted;
+}
+
+status slab_pool::grow(std::size_t of_class, device::session& session) {
+  const auto [slab_bytes, length] = slab_classes[of_class];
+  if (!budget_.reserve(length)) return {errc::out_of_memory, "the budget for pinned memory is used up"};
+  auto mapped = kernel_.map_memory(length, -1);
+  if (!mapped) {
+    budget_.release(length);
+    return mapped.error();
+  }
+  auto* base = static_cast<std::byte*>(*mapped);
+  if (auto pinned = session.pin(base, length, false); !pinned.ok()) {
+    (void)kernel_.unmap(base, length);
+    budget_.release(length);
+    return pinned.with_context("pinning staging memory");
+  }
+  const std::lock_guard guard(lock_);
+  const auto index = static_cast<std::uint32_t>(chunk_count_++);
+  chunks_[index].length = length;
+  if (of_class == class_count - 1) has_largest_ = true;
+  chunks_[index].pinned_by = &session;
+  chunks_[index].base.store(base, std::memory_order_release);
+  for (std::size_t at = 0; at < length; at += slab_bytes) free_[of_class].push_back({base + at, slab_bytes, index, slab_user::cpu});
+  return {};
+}
+
+void slab_pool::give_back(slab used) {
+  const std::lock_guard guard(lock_);
+  free_[class_of(used.size)].push_back(used);
+  count(used, false);
+  if (waiting_ > 0) returned_.notify_one();
+}
+
+void slab_pool::abandon(slab lost) {
+  const std::lock_guard guard(lock_);
+  count(lost, false);
+  auto& chunk = chunks_[lost.chunk];
+  // What is lost must not keep the pool from going on with fresh memory.
+  if (std::exchange(chunk.pinned_by, nullptr) != nullptr) budget_.release(chunk.length);
+}
+
+void slab_pool::wait_for_return(std::chrono::microseconds timeout) {
+  std::unique_lock guard(lock_);
+  ++waiting_;
+  returned_.wait_for(guard, timeout);
+  --waiting_;
+}
+
+void slab_pool::wake() {
+  const std::lock_guard guard(lock_);
+  if (waiting_ > 0) returned_.notify_one();
+}
+
+std::size_t slab_pool::slabs_out() const {
+  const std::lock_guard guard(lock_);
+  return slabs_out_[0] + slabs_out_[1] + slabs_out_[2];
+}
+
+}  // namespace penstock::staging

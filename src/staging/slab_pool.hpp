@@ -1,0 +1,119 @@
+// Pinned staging memory, cut into slabs of a few sizes. Memory is added a chunk at a time, when it is first needed, up to a
+// budget that all pools of an engine share. One pool for each kind of driver. Thread-safe.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "device/device.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::staging {
+
+// The sizes of slabs, and the chunks that they are cut from. Small chunks for small slabs: the first small request of a program
+// should not wait for 32 MiB to be pinned (7 ms).
+struct slab_class {
+  std::size_t slab_bytes;
+  std::size_t chunk_bytes;
+};
+inline constexpr std::size_t kib = 1024;
+inline constexpr std::size_t mib = 1024 * kib;
+inline constexpr std::array<slab_class, 4> slab_classes{
+    {{256 * kib, 4 * mib}, {1 * mib, 16 * mib}, {4 * mib, 32 * mib}, {8 * mib, 32 * mib}}};
+inline constexpr std::size_t small_slab_bytes = slab_classes.front().slab_bytes;
+inline constexpr std::size_t large_slab_bytes = slab_classes.back().slab_bytes;
+// With less than this a pool cannot serve every size.
+inline constexpr std::size_t least_budget_bytes = slab_classes.front().chunk_bytes + slab_classes.back().chunk_bytes;
+
+// Who asks: disk lanes keep a share of their own, so that a burst of cached reads does not leave the disk idle. keeper: for good, so
+// that nobody waits for its return.
+enum class slab_user : std::uint8_t { cpu, disk, keeper };
+
+struct slab {
+  std::byte* data = nullptr;  // aligned to 256 KiB
+  std::size_t size = 0;
+  std::uint32_t chunk = 0;  // the argument of slab_pool::chunk
+  slab_user user = slab_user::cpu;
+  explicit operator bool() const noexcept { return data != nullptr; }
+};
+
+struct pinned_budget {
+  explicit pinned_budget(std::size_t limit) : limit_bytes(limit) {}
+  const std::size_t limit_bytes;
+  std::atomic<std::size_t> used_bytes{0};
+  std::atomic<std::size_t> peak_bytes{0};
+  [[nodiscard]] bool reserve(std::size_t bytes) noexcept;
+  void release(std::size_t bytes) noexcept { used_bytes.fetch_sub(bytes); }
+};
+
+class slab_pool {
+ public:
+  static constexpr std::size_t max_chunks = 512;
+
+  // most_for_cpu, most_for_disk: with so many bytes handed out to such users, further ones wait for returns. Slabs of the smallest
+  // size are not counted.
+  slab_pool(sys::kernel& kernel, pinned_budget& budget, std::size_t most_for_cpu, std::size_t most_for_disk);
+  slab_pool(const slab_pool&) = delete;
+  slab_pool& operator=(const slab_pool&) = delete;
+  ~slab_pool();  // every slab has been given back
+
+  // A slab of at least bytes (at most large_slab_bytes); an empty one when none is free now. An error when there is none
+  // and never will be: the first chunk cannot be had. session pins a new chunk, for all contexts of its driver.
+  result<slab> try_take(std::size_t bytes, device::session& session, slab_user user);
+  void give_back(slab used);
+  // Instead of give_back, when the kernel or device may still write to it: the slab is lost for good, and with it the mapping of its chunk,
+  // which no longer counts against the budget.
+  void abandon(slab lost);
+  // Blocks until a slab is given back, wake() is called, or the time is over.
+  void wait_for_return(std::chrono::microseconds timeout);
+  void wake();
+
+  // The memory of a chunk, to register with a ring.
+  [[nodiscard]] std::span<std::byte> chunk(std::uint32_t index) const noexcept {
+    return {chunks_[index].base.load(std::memory_order_acquire), chunks_[index].length};
+  }
+  [[nodiscard]] std::size_t slabs_out() const;
+
+ private:
+  struct chunk_state {
+    std::atomic<std::byte*> base{nullptr};
+    std::size_t length = 0;
+    device::session* pinned_by = nullptr;  // null: abandoned, never to be unmapped
+  };
+
+  static constexpr std::size_t class_count = slab_classes.size();
+  static std::size_t class_of(std::size_t bytes) noexcept;
+
+  // With the lock held.
+  slab pop(std::size_t wanted_class, slab_user user);
+  slab take_from(std::size_t of_class, slab_user user);
+  [[nodiscard]] bool at_limit(std::size_t of_class, slab_user user) const noexcept;
+  void count(const slab& used, bool taken) noexcept;
+
+  [[nodiscard]] std::size_t affordable(std::size_t wanted) const noexcept;
+  status grow(std::size_t of_class, device::session& session);
+
+  sys::kernel& kernel_;
+  pinned_budget& budget_;
+  const std::array<std::size_t, 3> most_bytes_;  // by slab_user
+  mutable std::mutex lock_;                      // guards the free lists and counters
+  std::condition_variable returned_;
+  std::array<std::vector<slab>, class_count> free_;
+  std::array<std::size_t, 3> bytes_out_{};  // by slab_user, without the smallest size
+  std::array<std::size_t, 3> slabs_out_{};  // by slab_user
+  std::size_t waiting_ = 0;
+  bool growing_ = false;
+  std::atomic<bool> has_largest_{false};  // a chunk of the largest size exists
+  std::vector<chunk_state> chunks_;
+  std::size_t chunk_count_ = 0;
+};
+
+}  // namespace penstock::staging

@@ -1,0 +1,69 @@
+#include "staging/work.hpp"
+
+#include <mutex>
+
+namespace penstock::staging {
+
+void work_queue::push(work_list& list, work& first, work& last, std::size_t count) {
+  const std::lock_guard guard(lock_);
+  last.next_work = nullptr;
+  if (list.tail != nullptr) {
+    list.tail->next_work = &first;
+  } else {
+    list.head = &first;
+  }
+  list.tail = &last;
+  if (!list.linked) link(list);
+  size_.fetch_add(count);
+}
+
+work* work_queue::take() {
+  if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
+  const std::lock_guard guard(lock_);
+  if (turn_ == nullptr) return nullptr;
+  work_list& list = *turn_;
+  turn_ = list.next_list;
+  return pop(list);
+}
+
+work* work_queue::take_from(work_list& list) {
+  const std::lock_guard guard(lock_);
+  return list.head == nullptr ? nullptr : pop(list);
+}
+
+work* work_queue::pop(work_list& list) {
+  work* taken = list.head;
+  list.head = taken->next_work;
+  if (list.head == nullptr) {
+    list.tail = nullptr;
+    unlink(list);
+  }
+  taken->next_work = nullptr;
+  size_.fetch_sub(1);
+  return taken;
+}
+
+void work_queue::link(work_list& list) {
+  list.linked = true;
+  if (turn_ == nullptr) {
+    turn_ = list.next_list = list.previous_list = &list;
+    return;
+  }
+  list.next_list = turn_;
+  list.previous_list = turn_->previous_list;
+  list.previous_list->next_list = &list;
+  turn_->previous_list = &list;
+}
+
+void work_queue::unlink(work_list& list) {
+  list.linked = false;
+  if (list.next_list == &list) {
+    turn_ = nullptr;
+    return;
+  }
+  list.previous_list->next_list = list.next_list;
+  list.next_list->previous_list = list.previous_list;
+  if (turn_ == &list) turn_ = list.next_list;
+}
+
+}  // namespace penstock::staging

@@ -1,0 +1,52 @@
+// What lanes run, and the queue they take it from. A work_list is one request's work, first in first out; the queue serves its
+// lists in turn, one item each, so a small request never waits behind all pieces of a large one.
+// Works and lists are owned by the request. The queue forgets a list in the call that takes its last item.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+#include "base/spin_lock.hpp"
+
+namespace penstock::staging {
+
+class work {
+ public:
+  virtual ~work() = default;
+  // Does the work, or starts it. False: not now (no slab); a disk lane offers it again later, copy lanes never see false.
+  // The object may be gone when run returns true.
+  virtual bool run() = 0;
+
+  work* next_work = nullptr;  // owned by the queue while queued
+};
+
+struct work_list {
+  work* head = nullptr;
+  work* tail = nullptr;
+  work_list* next_list = nullptr;
+  work_list* previous_list = nullptr;
+  bool linked = false;
+};
+
+class work_queue {
+ public:
+  // Appends the chain first..last (linked by next_work) of count items to the list.
+  void push(work_list& list, work& first, work& last, std::size_t count);
+  // Takes the next item in turn; null when there is none.
+  work* take();
+  // Takes an item of this list only.
+  work* take_from(work_list& list);
+  // Exact for the thread that pushed or took last; a hint for others.
+  [[nodiscard]] std::size_t size() const noexcept { return size_.load(); }
+
+ private:
+  work* pop(work_list& list);  // lock held, list not empty
+  void link(work_list& list);
+  void unlink(work_list& list);
+
+  spin_lock lock_;             // guards the ring of lists and every linked list
+  work_list* turn_ = nullptr;  // whose turn it is; a circular list
+  std::atomic<std::size_t> size_{0};
+};
+
+}  // namespace penstock::staging
