@@ -1,0 +1,407 @@
+#include "path/cufile_library.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/types.h>
+
+#include <fmt/format.h>
+
+namespace penstock::path {
+
+// --- libcufile's C interface, as far as it is needed, in our own words (GPUDirect Storage API reference, CUDA 11.4 to 13.4)
+
+namespace {
+
+// CUfileError_t: returned by value. code is 0 or 5001 and up; cuda_code belongs to 5011.
+struct cufile_outcome {
+  int code;
+  int cuda_code;
+};
+static_assert(sizeof(cufile_outcome) == 8);
+
+// CUfileDescr_t
+struct cufile_description {
+  int type;
+  union {
+    int fd;
+    void* handle;
+  };
+  const void* operations;
+};
+static_assert(sizeof(cufile_description) == 24 && offsetof(cufile_description, fd) == 8);
+
+constexpr int description_is_fd = 1;
+
+// CUfileDrvProps_t has 56 bytes so far; room for what later versions may append.
+struct cufile_properties {
+  std::uint32_t major_version;
+  std::uint32_t minor_version;
+  std::uint64_t poll_threshold_kib;
+  std::uint64_t max_direct_io_kib;
+  std::uint32_t status_flags;   // kinds of storage that are served
+  std::uint32_t control_flags;  // bit 1: compatibility mode is allowed
+  std::array<std::uint32_t, 64> rest;
+};
+static_assert(offsetof(cufile_properties, control_flags) == 28);
+
+constexpr std::uint32_t control_allows_compatibility = 1U << 1;
+
+// Keys of cuFileSetParameterBool and cuFileSetParameterString (CUDA 12.9)
+constexpr int allow_compatibility_mode = 1;
+constexpr int force_compatibility_mode = 2;
+constexpr int use_pci_p2pdma = 7;
+constexpr int logfile_path = 1;
+
+constexpr int driver_already_open = 5026;
+
+}  // namespace
+
+struct cufile_functions {
+  cufile_outcome (*open)();
+  cufile_outcome (*close)();
+  cufile_outcome (*get_properties)(cufile_properties*);
+  cufile_outcome (*register_handle)(cufile_handle*, cufile_description*);
+  void (*deregister_handle)(cufile_handle);
+  ssize_t (*read)(cufile_handle, void*, std::size_t, off_t file_offset, off_t memory_offset);
+  ssize_t (*write)(cufile_handle, const void*, std::size_t, off_t file_offset, off_t memory_offset);
+  // Null before CUDA 12.9.
+  cufile_outcome (*set_bool)(int key, bool);
+  cufile_outcome (*get_bool)(int key, bool*);
+  cufile_outcome (*set_string)(int key, const char*);
+  cufile_outcome (*get_string)(int key, char*, int length);
+};
+
+namespace {
+
+// --- what libcufile answers
+
+constexpr std::array<std::string_view, 49> code_names = {"DRIVER_NOT_INITIALIZED",
+                                                         "DRIVER_INVALID_PROPS",
+                                                         "DRIVER_UNSUPPORTED_LIMIT",
+                                                         "DRIVER_VERSION_MISMATCH",
+                                                         "DRIVER_VERSION_READ_ERROR",
+                                                         "DRIVER_CLOSING",
+                                                         "PLATFORM_NOT_SUPPORTED",
+                                                         "IO_NOT_SUPPORTED",
+                                                         "DEVICE_NOT_SUPPORTED",
+                                                         "NVFS_DRIVER_ERROR",
+                                                         "CUDA_DRIVER_ERROR",
+                                                         "CUDA_POINTER_INVALID",
+                                                         "CUDA_MEMORY_TYPE_INVALID",
+                                                         "CUDA_POINTER_RANGE_ERROR",
+                                                         "CUDA_CONTEXT_MISMATCH",
+                                                         "INVALID_MAPPING_SIZE",
+                                                         "INVALID_MAPPING_RANGE",
+                                                         "INVALID_FILE_TYPE",
+                                                         "INVALID_FILE_OPEN_FLAG",
+                                                         "DIO_NOT_SET",
+                                                         "unnamed",
+                                                         "INVALID_VALUE",
+                                                         "MEMORY_ALREADY_REGISTERED",
+                                                         "MEMORY_NOT_REGISTERED",
+                                                         "PERMISSION_DENIED",
+                                                         "DRIVER_ALREADY_OPEN",
+                                                         "HANDLE_NOT_REGISTERED",
+                                                         "HANDLE_ALREADY_REGISTERED",
+                                                         "DEVICE_NOT_FOUND",
+                                                         "INTERNAL_ERROR",
+                                                         "GETNEWFD_FAILED",
+                                                         "unnamed",
+                                                         "NVFS_SETUP_ERROR",
+                                                         "IO_DISABLED",
+                                                         "BATCH_SUBMIT_FAILED",
+                                                         "GPU_MEMORY_PINNING_FAILED",
+                                                         "BATCH_FULL",
+                                                         "ASYNC_NOT_SUPPORTED",
+                                                         "INTERNAL_BATCH_SETUP_ERROR",
+                                                         "INTERNAL_BATCH_SUBMIT_ERROR",
+                                                         "INTERNAL_BATCH_GETSTATUS_ERROR",
+                                                         "INTERNAL_BATCH_CANCEL_ERROR",
+                                                         "NOMEM_ERROR",
+                                                         "IO_ERROR",
+                                                         "INTERNAL_BUF_REGISTER_ERROR",
+                                                         "HASH_OPR_ERROR",
+                                                         "INVALID_CONTEXT_ERROR",
+                                                         "NVFS_INTERNAL_DRIVER_ERROR",
+                                                         "BATCH_NOCOMPAT_ERROR"};
+constexpr int first_code = 5001;
+
+std::string_view name_of(int code) {
+  const int index = code - first_code;
+  return index >= 0 && index < static_cast<int>(code_names.size()) ? code_names[static_cast<std::size_t>(index)] : "unnamed";
+}
+
+errc code_of(int code) {
+  switch (code) {
+    case 5012:  // CUDA_POINTER_INVALID
+    case 5013:  // CUDA_MEMORY_TYPE_INVALID
+    case 5014:  // CUDA_POINTER_RANGE_ERROR
+      return errc::bad_memory;
+    case 5036:  // GPU_MEMORY_PINNING_FAILED
+    case 5043:  // NOMEM_ERROR
+      return errc::out_of_memory;
+    case 5025:  // PERMISSION_DENIED
+      return errc::permission_denied;
+    case 5011:  // CUDA_DRIVER_ERROR
+    case 5015:  // CUDA_CONTEXT_MISMATCH
+      return errc::device;
+    case 5030:  // INTERNAL_ERROR
+    case 5044:  // IO_ERROR
+      return errc::io;
+    default:
+      return errc::unsupported;
+  }
+}
+
+status answer(std::string_view what, cufile_outcome outcome) {
+  if (outcome.code == 0) return {};
+  auto message = fmt::format("{}: {} {}", what, outcome.code, name_of(outcome.code));
+  if (outcome.cuda_code != 0) message += fmt::format(" (CUDA {})", outcome.cuda_code);
+  return {code_of(outcome.code), std::move(message), error_domain::cufile, outcome.code};
+}
+
+// The negative result of a read or write. It is documented as -1 with errno, or -code; the binaries of CUDA 13 put the code into errno.
+status failure(std::string_view what, ssize_t returned, int error_number) {
+  const auto number = returned == -1 ? static_cast<ssize_t>(error_number) : -returned;
+  if (number >= first_code) return answer(what, {static_cast<int>(number), 0});
+  if (number == 0) return {errc::io, fmt::format("{} failed without a reason", what), error_domain::cufile};
+  return status::from_errno(static_cast<int>(number), std::string(what));
+}
+
+// --- may GPU-direct be had on this machine at all?
+
+constexpr auto nvidia_fs_version = "/proc/driver/nvidia-fs/version";
+constexpr auto nvidia_parameters = "/proc/driver/nvidia/params";
+
+std::string read_text(sys::kernel& kernel, const char* file_name) {
+  constexpr std::size_t limit = 64 << 10;
+  const auto fd = kernel.open(file_name, O_RDONLY, 0);
+  if (!fd) return {};
+  std::string text(limit, '\0');
+  std::size_t length = 0;
+  while (length < limit) {
+    const auto got = kernel.pread(*fd, text.data() + length, limit - length, length);
+    if (!got || *got == 0) break;
+    length += *got;
+  }
+  if (const auto closed = kernel.close(*fd); !closed.ok()) return {};
+  text.resize(length);
+  return text;
+}
+
+// P2PDMA needs the GPU's whole memory mapped into its BAR for good, which an administrator asks for with this module parameter
+// (GPUDirect Storage configuration guide). The kernel's and the drive's part in it shows when a file is registered.
+bool driver_offers_p2pdma(sys::kernel& kernel) {
+  auto text = read_text(kernel, nvidia_parameters);
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  return text.find("rmforcestaticbar1=1") != std::string::npos || text.find("rmforcestaticbar1=0x1") != std::string::npos;
+}
+
+// --- finding the library
+
+constexpr auto library_name = "libcufile.so.0";
+
+std::vector<std::string> usual_places() {
+  std::vector<std::string> folders = {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"};
+  // Side-by-side toolkits, the newest first. The kernel seam lists no folders, so every version that may exist is tried.
+  for (int major = 14; major >= 11; --major) {
+    for (int minor = 9; minor >= 0; --minor) folders.push_back(fmt::format("/usr/local/cuda-{}.{}/targets/x86_64-linux/lib", major, minor));
+  }
+  folders.emplace_back("/usr/lib/x86_64-linux-gnu");
+  return folders;
+}
+
+template <class Function>
+bool find(void* image, const char* symbol, Function*& function) {
+  function = reinterpret_cast<Function*>(dlsym(image, symbol));
+  return function != nullptr;
+}
+
+// Loaded libraries bind to the global scope first, and NVIDIA's libcufile calls its own exported functions that way (1.15.1 does, e.g.
+// cuFileHandleRegister): it would call another libcufile that the program is linked with, which does not know its handles.
+bool shadowed(void* image) {
+  constexpr auto symbol = "cuFileHandleRegister";
+  void* program = dlopen(nullptr, RTLD_NOW);
+  if (program == nullptr) return false;
+  const void* first = dlsym(program, symbol);
+  const bool other = first != nullptr && first != dlsym(image, symbol);
+  dlclose(program);
+  return other;
+}
+
+result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_name) {
+  // By full path, never by name: Penstock's own replacement may be loaded under the same soname.
+  void* image = dlopen(file_name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (image == nullptr) return status(errc::not_found, fmt::format("libcufile could not be loaded: {}", dlerror()));
+  const auto refuse = [&](errc code, std::string why) {
+    dlclose(image);
+    return status(code, std::move(why));
+  };
+  if (dlsym(image, "penstock_cufile_marker") != nullptr) {
+    return refuse(errc::invalid_argument, fmt::format("{} is Penstock's own libcufile, not NVIDIA's", file_name));
+  }
+  auto functions = std::make_unique<cufile_functions>();
+  auto& to = *functions;
+  const bool complete = find(image, "cuFileDriverOpen", to.open) && find(image, "cuFileDriverGetProperties", to.get_properties) &&
+                        find(image, "cuFileHandleRegister", to.register_handle) &&
+                        find(image, "cuFileHandleDeregister", to.deregister_handle) && find(image, "cuFileRead", to.read) &&
+                        find(image, "cuFileWrite", to.write) &&
+                        (find(image, "cuFileDriverClose_v2", to.close) || find(image, "cuFileDriverClose", to.close));
+  if (!complete) return refuse(errc::unsupported, fmt::format("{} lacks functions of cuFile", file_name));
+  if (shadowed(image)) {
+    return refuse(errc::unsupported, fmt::format("the program is linked with another libcufile, which would shadow {}", file_name));
+  }
+  find(image, "cuFileSetParameterBool", to.set_bool);
+  find(image, "cuFileGetParameterBool", to.get_bool);
+  find(image, "cuFileSetParameterString", to.set_string);
+  find(image, "cuFileGetParameterString", to.get_string);
+  return functions;  // image is never closed: libcufile's threads and exit handlers outlive its use
+}
+
+struct found_library {
+  std::string file_name;
+  std::unique_ptr<cufile_functions> functions;
+};
+
+result<found_library> find_library(sys::kernel& kernel, const std::string& configured) {
+  if (!configured.empty()) {
+    if (configured.front() != '/') {
+      return status(errc::invalid_argument, fmt::format("the libcufile to use must be given by its full path, not as {}", configured));
+    }
+    if (!kernel.path_exists(configured)) return status(errc::not_found, fmt::format("libcufile was not found at {}", configured));
+    auto functions = open_image(configured);
+    if (!functions) return functions.error();
+    return found_library{configured, std::move(*functions)};
+  }
+  status last(errc::not_found, fmt::format("{} was not found in /usr/local/cuda/lib64, /usr/local/cuda/targets/x86_64-linux/lib, "
+                                           "/usr/local/cuda-*/targets/x86_64-linux/lib or /usr/lib/x86_64-linux-gnu",
+                                           library_name));
+  for (const auto& folder : usual_places()) {
+    auto file_name = fmt::format("{}/{}", folder, library_name);
+    if (!kernel.path_exists(file_name)) continue;
+    auto functions = open_image(file_name);
+    if (functions) return found_library{std::move(file_name), std::move(*functions)};
+    last = functions.error();
+  }
+  return last;
+}
+
+}  // namespace
+
+// --- the library
+
+cufile_library::cufile_library(std::unique_ptr<cufile_functions> functions) : functions_(std::move(functions)) {}
+
+cufile_library::~cufile_library() {
+  if (opened_) functions_->close();
+}
+
+status cufile_library::possible(sys::kernel& kernel) {
+  if (driver_offers_p2pdma(kernel) || kernel.path_exists(nvidia_fs_version)) return {};
+  return {errc::unsupported,
+          fmt::format("nvidia-fs is not loaded ({} is missing), and the driver is not set up for P2PDMA ({} has no RMForceStaticBar1=1)",
+                      nvidia_fs_version, nvidia_parameters)};
+}
+
+result<std::unique_ptr<cufile_library>> cufile_library::load(sys::kernel& kernel, const std::string& file_name) {
+  if (auto why = possible(kernel); !why.ok()) return why;
+  const bool p2pdma = driver_offers_p2pdma(kernel);
+  auto found = find_library(kernel, file_name);
+  if (!found) return found.error();
+  std::unique_ptr<cufile_library> library(new cufile_library(std::move(found->functions)));
+  if (auto started = library->start(p2pdma, found->file_name); !started.ok()) return started;
+  return library;
+}
+
+status cufile_library::start(bool p2pdma, const std::string& file_name) {
+  auto& call = *functions_;
+  // Parameters take effect at the open only; where the program has opened this library itself they are refused (5026), and its own
+  // settings are judged below.
+  if (call.set_bool != nullptr) {
+    call.set_bool(allow_compatibility_mode, false);
+    if (p2pdma) call.set_bool(use_pci_p2pdma, true);
+  }
+  // Without a log file of the user's choice (CUFILE_LOGFILE_PATH) libcufile writes its errors to cufile.log in the working directory, where
+  // Penstock leaves nothing. Errors that it meets before it reads its parameters still go there (1.15.1 with no libcuda.so.1).
+  if (call.set_string != nullptr && call.get_string != nullptr) {
+    std::array<char, 4096> chosen{};
+    if (call.get_string(logfile_path, chosen.data(), static_cast<int>(chosen.size())).code != 0) call.set_string(logfile_path, "/dev/null");
+  }
+  const auto outcome = call.open();
+  if (outcome.code != 0 && outcome.code != driver_already_open)
+    return answer(fmt::format("libcufile ({}) did not start", file_name), outcome);
+  opened_ = outcome.code == 0;
+  if (auto allowed = forbid_compatibility_mode(file_name); !allowed.ok()) return allowed;
+
+  cufile_properties properties{};
+  if (auto known = answer(fmt::format("libcufile ({}) did not tell its properties", file_name), call.get_properties(&properties));
+      !known.ok()) {
+    return known;
+  }
+  // Files served by P2PDMA have no flag of their own in all versions; for them registration alone decides.
+  if (!p2pdma && properties.status_flags == 0) {
+    return {errc::unsupported, fmt::format("libcufile ({}) serves no kind of storage GPU-direct here", file_name)};
+  }
+  return {};
+}
+
+// In compatibility mode a file registers wherever it is, and its bytes go through host memory. The flag among the properties does not
+// follow the parameter in every version, so it counts only where there is no parameter to ask.
+status cufile_library::forbid_compatibility_mode(const std::string& file_name) {
+  auto& call = *functions_;
+  bool allowed = true;
+  bool forced = false;
+  if (call.get_bool != nullptr) {
+    if (auto asked =
+            answer(fmt::format("libcufile ({}) did not tell its mode", file_name), call.get_bool(allow_compatibility_mode, &allowed));
+        !asked.ok()) {
+      return asked;
+    }
+    if (call.get_bool(force_compatibility_mode, &forced).code != 0) forced = false;
+  } else {
+    cufile_properties properties{};
+    if (call.get_properties(&properties).code == 0) allowed = (properties.control_flags & control_allows_compatibility) != 0;
+  }
+  if (!allowed && !forced) return {};
+  return {errc::unsupported,
+          fmt::format("libcufile ({}) may use its compatibility mode, which is not GPU-direct; in its cufile.json, {} must be false",
+                      file_name, forced ? "force_compat_mode" : "allow_compat_mode")};
+}
+
+result<cufile_handle> cufile_library::register_file(int fd) {
+  cufile_description description{};
+  description.type = description_is_fd;
+  description.fd = fd;
+  cufile_handle handle = nullptr;
+  auto registered = answer("libcufile refused this file", functions_->register_handle(&handle, &description));
+  if (!registered.ok()) return registered;
+  return handle;
+}
+
+void cufile_library::deregister_file(cufile_handle handle) { functions_->deregister_handle(handle); }
+
+result<std::size_t> cufile_library::read(cufile_handle handle, void* target, std::size_t bytes, std::uint64_t file_offset) {
+  errno = 0;
+  const auto returned = functions_->read(handle, target, bytes, static_cast<off_t>(file_offset), 0);
+  if (returned < 0) return failure("cuFileRead", returned, errno);
+  return static_cast<std::size_t>(returned);
+}
+
+result<std::size_t> cufile_library::write(cufile_handle handle, const void* source, std::size_t bytes, std::uint64_t file_offset) {
+  errno = 0;
+  const auto returned = functions_->write(handle, source, bytes, static_cast<off_t>(file_offset), 0);
+  if (returned < 0) return failure("cuFileWrite", returned, errno);
+  return static_cast<std::size_t>(returned);
+}
+
+}  // namespace penstock::path

@@ -1,0 +1,56 @@
+// NVIDIA's own libcufile, opened at run time by its full path, and only on a machine where it can be GPU-direct: with nvidia-fs
+// loaded, or with the driver set up for P2PDMA. Its compatibility mode, which copies through host memory, is switched off, so that a
+// file registers only where the GPU really is read and written by the drive. Untested on hardware with nvidia-fs or P2PDMA: what is
+// known of libcufile's manners there comes from NVIDIA's GPUDirect Storage guides (CUDA 11.4 to 13.4).
+// libcufile and its settings belong to the process: a program that also uses the same library itself finds compatibility mode off, and one
+// that has opened it first, with that mode allowed, has no direct path here.
+// Owned by the direct path of one engine. Thread-safe. Every member blocks, and needs the context of the device memory that it works
+// on current on the calling thread (device::session::make_current).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "penstock/status.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::path {
+
+struct cufile_functions;
+
+// A file that libcufile serves: CUfileHandle_t.
+using cufile_handle = void*;
+
+class cufile_library {
+ public:
+  // Finds, loads and opens the library. file_name: its full name, or empty to search the usual places. Errors are sentences that say
+  // why there is no GPU-direct path: unsupported, not_found, or what libcufile answered (domain cufile). Nothing is loaded where neither
+  // nvidia-fs nor P2PDMA is there. Once loaded, the library stays in the process.
+  // Whether this machine could have GPUDirect at all, asked without loading anything; unsupported says what is missing.
+  static status possible(sys::kernel& kernel);
+  static result<std::unique_ptr<cufile_library>> load(sys::kernel& kernel, const std::string& file_name);
+  cufile_library(const cufile_library&) = delete;
+  cufile_library& operator=(const cufile_library&) = delete;
+  ~cufile_library();  // closes the driver if load() opened it; every handle is deregistered by now
+
+  // Registers an open file; fd stays open until deregister_file. An error says that libcufile cannot serve this file GPU-direct.
+  result<cufile_handle> register_file(int fd);
+  void deregister_file(cufile_handle handle);
+
+  // Moves up to bytes between file_offset and device memory; memory stays valid until return. Returns how many were moved. Errors: what
+  // libcufile answered (domain cufile), or errno.
+  result<std::size_t> read(cufile_handle handle, void* target, std::size_t bytes, std::uint64_t file_offset);
+  result<std::size_t> write(cufile_handle handle, const void* source, std::size_t bytes, std::uint64_t file_offset);
+
+ private:
+  explicit cufile_library(std::unique_ptr<cufile_functions> functions);
+  status start(bool p2pdma, const std::string& file_name);
+  status forbid_compatibility_mode(const std::string& file_name);
+
+  std::unique_ptr<cufile_functions> functions_;
+  bool opened_ = false;
+};
+
+}  // namespace penstock::path

@@ -1,0 +1,178 @@
+// What a path is: one way of moving an extent between a file and memory. A new path is one file that implements data_path, and one
+// line in registry.cc; it inherits the contract suite by its name.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/device.hpp"
+#include "penstock/options.hpp"
+#include "penstock/status.hpp"
+#include "staging/disk_lanes.hpp"
+#include "staging/feeder.hpp"
+#include "staging/lanes.hpp"
+#include "staging/slab_pool.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::path {
+
+// Edges of a direct write are cut at this, however small the device's sectors are: a page of the page cache must never hold bytes of
+// both a buffered edge and a direct body, or its write-back would undo the body.
+inline constexpr std::uint64_t direct_alignment = 4096;
+
+// A file as paths see it. Descriptors are -1 where they cannot be had.
+struct file_view {
+  std::string name;
+  int cached_fd = -1;                                 // through the page cache
+  int direct_fd = -1;                                 // O_DIRECT
+  std::uint32_t memory_alignment = direct_alignment;  // for direct_fd; at most direct_alignment
+};
+
+// A memory range's place. For host memory everything is null.
+struct memory_view {
+  device::memory_type type = device::memory_type::host;
+  device::session* session = nullptr;
+  staging::feeder* feeder = nullptr;
+  staging::slab_pool* pool = nullptr;
+  bool emulated = false;  // the host device
+  [[nodiscard]] bool on_device() const noexcept { return type == device::memory_type::device; }
+};
+
+// What all paths of an engine work with.
+struct services {
+  std::shared_ptr<sys::kernel> kernel;
+  staging::feeders* feeders = nullptr;
+  staging::lanes* lanes = nullptr;
+  staging::disk_lanes* disk = nullptr;
+};
+
+class data_path;
+class job;
+
+// Whoever a job belongs to.
+class job_owner {
+ public:
+  virtual ~job_owner() = default;
+  // The job has ended. bytes were moved from its start on; fewer than its length with ok means end of file. The job may be destroyed.
+  virtual void finished(job& ended, std::uint64_t bytes, status error) = 0;
+  // The path cannot carry this job, or not to its end: the rest after job.moved bytes goes to the next path. The job may be destroyed.
+  virtual void hand_over(job& refused, status why) = 0;
+  // Cancelled or past the deadline: an error that says which. Asked before each step.
+  [[nodiscard]] virtual status stopped() const = 0;
+  // Lists for the queues; one per request.
+  staging::work_list cpu_works;
+  staging::work_list disk_works;
+  staging::work_list urgent_works;
+  // Slabs of this request that wait to be written to the page cache. One thread at once: the kernel lets one writer at a time
+  // into a file, and the others burn CPU waiting (H200 machine: 1 thread 7.8 GB/s, more threads never faster, 8 for seven times the CPU).
+  struct drain_list {
+    spin_lock lock;
+    job* head = nullptr;
+    job* tail = nullptr;
+    unsigned running = 0;
+  } drains;
+};
+
+// What is known of a range's place in the page cache before it is read.
+enum class residency : std::uint8_t { unknown, resident, absent };
+
+// One range of a gathering job: length bytes at offset of file, to or from memory.
+struct gather_range {
+  const file_view* file = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::byte* memory = nullptr;
+  std::uint32_t index = 0;  // the owner's
+  residency cached = residency::unknown;
+  std::uint64_t moved = 0;  // result
+  status error;             // result
+};
+
+// Neighbouring extents of one cached read that share a slab: several lanes fill it at once, and one copy sends it. A lane alone takes
+// 130 us to fill 1 MiB, in which the link stands still; eight take 20, and the copy is as long as if one had done it.
+struct wave {
+  // The first to come takes the slab; the others watch, since sleeping would take longer than that mostly does.
+  enum class state : std::uint8_t { untaken, taking, decided };
+  std::atomic<state> slab_state{state::untaken};
+  staging::slab slab;
+  status refusal;  // why there is no slab
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::byte* memory = nullptr;
+  job* first = nullptr;  // its jobs: neighbours in an array, in file order
+  std::uint32_t count = 0;
+  std::atomic<std::uint32_t> remaining{0};  // jobs that have not read yet
+  staging::copy_task copy;
+};
+
+// One extent under way, or several small ranges that travel in one slab. Owned by its owner until finished or handed over.
+class job final : public staging::work {
+ public:
+  bool run() override;
+
+  job_owner* owner = nullptr;
+  data_path* path = nullptr;
+  const file_view* file = nullptr;
+  memory_view memory_place;
+  std::byte* memory = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::uint64_t done = 0;  // the owner's
+  bool is_write = false;
+  bool bypass_cache = false;         // staged: O_DIRECT
+  bool on_disk_lane = false;         // staged: queued to a disk lane
+  bool ring_refused = false;         // staged: a disk lane could not read all ranges
+  bool draining = false;             // staged: its slab is full and goes to the file
+  std::uint64_t prior = 0;           // the owner's: bytes that an earlier path moved
+  wave* shared = nullptr;            // staged: the wave that this is part of
+  bool sent_at_once = false;         // staged: the device will read the slab while it is still in the CPU's caches
+  std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused
+
+  // The path's, while the job is under way.
+  staging::slab slab;
+  staging::copy_task copy;
+  staging::ring_task ring;
+  std::uint64_t moved = 0;
+  status failure;
+  std::int64_t started_ns = 0;  // the owner's
+  job* next_drain = nullptr;
+};
+
+// What is asked of a path.
+struct question {
+  const file_view* file = nullptr;
+  const memory_view* memory = nullptr;
+  bool is_write = false;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+};
+
+class data_path {
+ public:
+  virtual ~data_path() = default;
+  [[nodiscard]] virtual path_kind kind() const = 0;
+  // Why this path cannot carry such an extent; nothing when it can.
+  [[nodiscard]] virtual std::optional<std::string> refuses(const question& asked) = 0;
+  // Carries the job, on a lane or on the caller's thread; false as for staging::work::run.
+  virtual bool run(job& item) = 0;
+  // The file is about to be closed: lets go of whatever is kept for it. To be called for every file that refuses() was asked about, while
+  // its descriptors are still open, and once no question or job of it is under way or can come.
+  virtual void forget(const file_view& /*closing*/) {}
+};
+
+inline bool job::run() { return path->run(*this); }
+
+std::unique_ptr<data_path> make_posix(const services& with);
+std::unique_ptr<data_path> make_staged(const services& with);
+std::unique_ptr<data_path> make_mapped(const services& with);
+std::unique_ptr<data_path> make_direct(const services& with, const std::string& library);
+
+// Every path, indexed by path_kind (automatic is null).
+std::vector<std::unique_ptr<data_path>> make_paths(const services& with, const std::string& cufile_library);
+
+}  // namespace penstock::path

@@ -1,0 +1,234 @@
+// GPUDirect: the drive reads and writes device memory itself, through NVIDIA's libcufile. What may be direct is asked of the machine and
+// of libcufile once per engine, and of libcufile once per file: a handle that registers with compatibility mode off is GPU-direct.
+// Untested on hardware with nvidia-fs or P2PDMA; everything else is tested on a recording stand-in for libcufile.
+// libcufile works on the context that is current on the thread, so each call is made with that of the session current.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "path/cufile_library.hpp"
+#include "path/data_path.hpp"
+
+namespace penstock::path {
+
+namespace {
+
+// One call's bytes: between two of them a request can be stopped. 16 MiB is libcufile's own largest piece (max_direct_io_size_kb).
+constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
+
+// Makes a session's context current on this thread as long as it lives.
+class current_context {
+ public:
+  explicit current_context(device::session& session) : session_(session), error_(session.make_current()) {}
+  current_context(const current_context&) = delete;
+  current_context& operator=(const current_context&) = delete;
+  ~current_context() {
+    if (error_.ok()) session_.restore_current();
+  }
+  [[nodiscard]] const status& error() const noexcept { return error_; }
+
+ private:
+  device::session& session_;
+  status error_;
+};
+
+// A question that is answered once, as with std::call_once; but an attempt may fail to ask it, and then the next one tries again.
+class asked_once {
+ public:
+  // ask returns an error if it could not ask.
+  template <class Ask>
+  status ask(Ask ask) {
+    if (answered_.load(std::memory_order_acquire)) return {};
+    const std::lock_guard guard(lock_);  // held while asking: whoever needs the answer has to wait for it
+    if (answered_.load(std::memory_order_relaxed)) return {};
+    if (auto error = ask(); !error.ok()) return error;
+    answered_.store(true, std::memory_order_release);
+    return {};
+  }
+
+ private:
+  std::atomic<bool> answered_{false};
+  std::mutex lock_;
+};
+
+struct registration {
+  asked_once asked;
+  cufile_handle handle = nullptr;
+  status why_not;  // where there is no handle
+};
+
+class direct final : public data_path {
+ public:
+  direct(const services& with, std::string library) : kernel_(with.kernel), library_name_(std::move(library)) {}
+  direct(const direct&) = delete;
+  direct& operator=(const direct&) = delete;
+  ~direct() override {
+    for (const auto& [file, entry] : registrations_) release(*entry);
+  }
+
+  [[nodiscard]] path_kind kind() const override { return path_kind::direct; }
+
+  [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
+    if (!asked.memory->on_device()) return "the memory is not on a device";
+    if (asked.file->direct_fd < 0) return "the file could not be opened with O_DIRECT";
+    if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return unaligned_write();
+    // A mere question about any device memory: libcufile can only be asked with a context.
+    if (asked.memory->session == nullptr) return "no GPU is in use yet, so libcufile has not been asked";
+    if (asked.memory->session == nullptr) {
+      // Asked in advance, for a GPU that has no context yet, and should not get one for that.
+      if (auto why = cufile_library::possible(*kernel_); !why.ok()) return std::string(why.message());
+      return "whether GPUDirect serves this file shows with the first transfer to a GPU";
+    }
+    auto& session = *asked.memory->session;
+    if (auto unasked = loaded_.ask([&] { return load(session); }); !unasked.ok()) return std::string(unasked.message());
+    if (library_ == nullptr) return std::string(why_no_library_.message());
+    auto& entry = registration_of(*asked.file);
+    auto unasked = entry.asked.ask([&] { return register_file(entry, *asked.file, session); });
+    if (!unasked.ok()) return std::string(unasked.message());
+    if (entry.handle == nullptr) return std::string(entry.why_not.message());
+    return std::nullopt;
+  }
+
+  bool run(job& item) override {
+    const auto end = carry(item);
+    if (end.handed_over) {
+      item.owner->hand_over(item, end.why.with_context("direct"));
+    } else {
+      item.owner->finished(item, item.moved, end.why.with_context("direct"));
+    }
+    return true;
+  }
+
+  void forget(const file_view& closing) override {
+    std::unique_ptr<registration> entry;
+    {
+      const std::lock_guard guard(lock_);
+      const auto found = registrations_.find(&closing);
+      if (found == registrations_.end()) return;
+      entry = std::move(found->second);
+      registrations_.erase(found);
+    }
+    release(*entry);
+  }
+
+ private:
+  struct ending {
+    status why;
+    bool handed_over = false;
+  };
+
+  static std::string unaligned_write() {
+    return fmt::format(
+        "the write is not aligned to {}, so libcufile would read, change and write whole blocks and could undo a neighbour's write",
+        direct_alignment);
+  }
+
+  status load(device::session& session) {
+    const current_context current(session);
+    if (!current.error().ok()) return current.error();
+    auto loaded = cufile_library::load(*kernel_, library_name_);
+    if (loaded) {
+      library_ = std::move(*loaded);
+    } else {
+      why_no_library_ = loaded.error();
+    }
+    return {};
+  }
+
+  // Stays where it is until forget().
+  registration& registration_of(const file_view& file) {
+    const std::lock_guard guard(lock_);
+    auto& entry = registrations_[&file];
+    if (entry == nullptr) entry = std::make_unique<registration>();
+    return *entry;
+  }
+
+  status register_file(registration& entry, const file_view& file, device::session& session) {
+    const current_context current(session);
+    if (!current.error().ok()) return current.error();
+    auto handle = library_->register_file(file.direct_fd);
+    if (handle) {
+      entry.handle = *handle;
+    } else {
+      entry.why_not = handle.error();
+    }
+    return {};
+  }
+
+  void release(registration& entry) {
+    if (entry.handle != nullptr) library_->deregister_file(std::exchange(entry.handle, nullptr));
+  }
+
+  // The registered handle of a file that refuses() has accepted; null for any other.
+  cufile_handle handle_of(const file_view& file) {
+    const std::lock_guard guard(lock_);
+    const auto found = registrations_.find(&file);
+    return found == registrations_.end() ? nullptr : found->second->handle;
+  }
+
+  // Moves what it can, counted in item.moved. The owner is told by run(), with the thread's own context back in its place.
+  ending carry(job& item) {
+    item.moved = 0;
+    if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges travel faster in a slab"});
+    const auto handle = handle_of(*item.file);
+    if (handle == nullptr) return give_up({errc::unsupported, "the file is not registered with libcufile"});
+    if (item.is_write && (reinterpret_cast<std::uintptr_t>(item.memory) | item.offset | item.length) % direct_alignment != 0) {
+      return give_up({errc::unsupported, unaligned_write()});
+    }
+    const current_context current(*item.memory_place.session);
+    if (!current.error().ok()) return give_up(current.error());
+    while (item.moved < item.length) {
+      if (auto stop = item.owner->stopped(); !stop.ok()) return {std::move(stop)};
+      const auto wanted = std::min(piece_bytes, item.length - item.moved);
+      auto moved = move_piece(item, handle, wanted);
+      if (!moved) return give_up(at(moved.error(), item, wanted));
+      const auto counted = std::min<std::uint64_t>(*moved, wanted);
+      item.moved += counted;
+      if (counted < wanted) return short_count(item, wanted - counted);
+    }
+    return {};
+  }
+
+  result<std::size_t> move_piece(const job& item, cufile_handle handle, std::uint64_t bytes) {
+    std::byte* memory = item.memory + item.moved;
+    const auto file_offset = item.offset + item.moved;
+    return item.is_write ? library_->write(handle, memory, bytes, file_offset) : library_->read(handle, memory, bytes, file_offset);
+  }
+
+  // A short read is the end of the file only if the file does end there; the next path carries on after any other, and after a short
+  // write, whose rest may not be aligned.
+  ending short_count(const job& item, std::uint64_t missing) {
+    if (item.is_write) return give_up(at({errc::io, "libcufile wrote less than asked"}, item, missing));
+    const auto size = kernel_->file_size(item.file->direct_fd);
+    if (!size) return give_up(size.error());
+    if (*size <= item.offset + item.moved) return {};
+    return give_up(at({errc::io, "libcufile read less than asked, before the end of the file"}, item, missing));
+  }
+
+  static ending give_up(status why) { return {std::move(why), true}; }
+
+  static status at(const status& error, const job& item, std::uint64_t bytes) {
+    return error.with_context(
+        fmt::format("{} {} at {} of {}", item.is_write ? "write" : "read", bytes, item.offset + item.moved, item.file->name));
+  }
+
+  const std::shared_ptr<sys::kernel> kernel_;
+  const std::string library_name_;
+  asked_once loaded_;
+  std::unique_ptr<cufile_library> library_;  // these two are set once, by loaded_
+  status why_no_library_;
+  std::mutex lock_;  // guards the map; an entry is guarded by its own question
+  std::unordered_map<const file_view*, std::unique_ptr<registration>> registrations_;
+};
+
+}  // namespace
+
+std::unique_ptr<data_path> make_direct(const services& with, const std::string& library) { return std::make_unique<direct>(with, library); }
+
+}  // namespace penstock::path

@@ -1,0 +1,148 @@
+#include "path/file_io.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "staging/stream_copy.hpp"
+
+namespace penstock::path {
+
+namespace {
+
+constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 20;
+
+constexpr std::uint64_t round_down(std::uint64_t value) { return value / direct_alignment * direct_alignment; }
+constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + direct_alignment - 1); }
+
+bool aligned(const void* memory, std::uint64_t length, std::uint64_t offset) {
+  return (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % direct_alignment == 0;
+}
+
+status at(const status& error, const char* verb, const file_view& file, std::uint64_t length, std::uint64_t offset) {
+  return error.with_context(fmt::format("{} {} at {} of {}", verb, length, offset, file.name));
+}
+
+// Reads through an O_DIRECT descriptor where target, length or offset is not aligned.
+io_result read_bounced(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  const std::unique_ptr<void, decltype(&std::free)> bounce(std::aligned_alloc(direct_alignment, bounce_bytes + direct_alignment),
+                                                           &std::free);
+  if (bounce == nullptr) return {0, at({errc::out_of_memory, "no memory for a bounce buffer"}, "read", file, length, offset)};
+  io_result total;
+  while (total.bytes_done < length) {
+    const std::uint64_t from = offset + total.bytes_done;
+    const std::uint64_t want = std::min(length - total.bytes_done, bounce_bytes);
+    const std::uint64_t skip = from - round_down(from);
+    auto* block = static_cast<std::byte*>(bounce.get());
+    const auto got = read_direct(kernel, file, block, round_up(skip + want), from - skip);
+    const std::uint64_t usable = got.bytes_done > skip ? std::min(got.bytes_done - skip, want) : 0;
+    std::memcpy(target + total.bytes_done, block + skip, usable);
+    total.bytes_done += usable;
+    total.error = got.error;
+    if (!got.ok() || usable < want) break;
+  }
+  return total;
+}
+
+}  // namespace
+
+io_result read_direct(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  constexpr int most_idle_tries = 8;
+  int idle_tries = 0;
+  io_result total;
+  while (total.bytes_done < length) {
+    auto got = kernel.pread(file.direct_fd, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    if (!got) {
+      total.error = at(got.error(), "direct read", file, length, offset);
+      break;
+    }
+    total.bytes_done += *got;
+    if (*got == 0) break;
+    if (total.bytes_done % direct_alignment == 0) continue;
+    // An unaligned count is the end of the file, unless the read stopped early: then the last whole block is where it goes on.
+    const auto size = kernel.file_size(file.direct_fd);
+    if (size && *size <= offset + total.bytes_done) break;
+    total.bytes_done = round_down(total.bytes_done);
+    idle_tries = *got < direct_alignment ? idle_tries + 1 : 0;
+    if (idle_tries > most_idle_tries) {
+      total.error = at({errc::io, "the kernel reads less than a block"}, "direct read", file, length, offset);
+      break;
+    }
+  }
+  return total;
+}
+
+io_result read_fully(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  if (file.cached_fd < 0) {
+    if (aligned(target, length, offset)) return read_direct(kernel, file, target, length, offset);
+    return read_bounced(kernel, file, target, length, offset);
+  }
+  io_result total;
+  while (total.bytes_done < length) {
+    auto got = kernel.pread(file.cached_fd, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    if (!got) {
+      total.error = at(got.error(), "read", file, length, offset);
+      break;
+    }
+    if (*got == 0) break;
+    total.bytes_done += *got;
+  }
+  return total;
+}
+
+io_result read_streaming(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  // Fits the second-level cache and stays there.
+  constexpr std::uint64_t block_bytes = std::uint64_t{64} << 10;
+  thread_local const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(direct_alignment, block_bytes), &std::free);
+  if (block == nullptr) return read_fully(kernel, file, target, length, offset);
+  io_result total;
+  while (total.bytes_done < length) {
+    const std::uint64_t want = std::min(length - total.bytes_done, block_bytes);
+    auto got = read_fully(kernel, file, static_cast<std::byte*>(block.get()), want, offset + total.bytes_done);
+    staging::stream_copy(target + total.bytes_done, static_cast<const std::byte*>(block.get()), got.bytes_done);
+    total.bytes_done += got.bytes_done;
+    total.error = std::move(got.error);
+    if (!total.ok() || got.bytes_done < want) break;
+  }
+  return total;
+}
+
+namespace {
+
+io_result write_loop(sys::kernel& kernel, int fd, const file_view& file, const std::byte* source, std::uint64_t length,
+                     std::uint64_t offset) {
+  io_result total;
+  while (total.bytes_done < length) {
+    auto put = kernel.pwrite(fd, source + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    if (put && *put == 0) put = status(errc::io, "the kernel wrote nothing");
+    if (!put) {
+      total.error = at(put.error(), "write", file, length, offset);
+      break;
+    }
+    total.bytes_done += *put;
+  }
+  return total;
+}
+
+}  // namespace
+
+io_result write_direct(sys::kernel& kernel, const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset) {
+  return write_loop(kernel, file.direct_fd, file, source, length, offset);
+}
+
+io_result write_fully(sys::kernel& kernel, const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset) {
+  if (file.cached_fd >= 0) return write_loop(kernel, file.cached_fd, file, source, length, offset);
+  if (aligned(source, length, offset)) return write_direct(kernel, file, source, length, offset);
+  return {
+      0,
+      at({errc::invalid_argument,
+          fmt::format("the descriptor is O_DIRECT and could not be opened without it, so memory, length and offset must be multiples of {}",
+                      direct_alignment)},
+         "write", file, length, offset)};
+}
+
+}  // namespace penstock::path

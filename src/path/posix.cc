@@ -1,0 +1,61 @@
+// Host memory, with pread and pwrite straight into or out of it: the reference that every other path is compared with.
+#include <memory>
+
+#include "path/data_path.hpp"
+#include "path/file_io.hpp"
+
+namespace penstock::path {
+
+namespace {
+
+class posix final : public data_path {
+ public:
+  explicit posix(const services& with) : kernel_(with.kernel) {}
+
+  [[nodiscard]] path_kind kind() const override { return path_kind::posix; }
+
+  [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
+    if (asked.memory->on_device()) return "the memory is on a device, which pread cannot reach";
+    return std::nullopt;
+  }
+
+  bool run(job& item) override {
+    if (!item.ranges.empty()) return run_ranges(item);
+    if (auto stop = item.owner->stopped(); !stop.ok()) {
+      item.owner->finished(item, 0, stop);
+      return true;
+    }
+    auto outcome = transfer(*item.file, item.is_write, item.memory, item.length, item.offset);
+    item.owner->finished(item, outcome.bytes_done, std::move(outcome.error));
+    return true;
+  }
+
+ private:
+  io_result transfer(const file_view& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+    auto outcome = is_write ? write_fully(*kernel_, file, memory, length, offset) : read_fully(*kernel_, file, memory, length, offset);
+    outcome.error = outcome.error.with_context("posix");
+    return outcome;
+  }
+
+  bool run_ranges(job& item) {
+    std::uint64_t total = 0;
+    for (auto& range : item.ranges) {
+      range.error = item.owner->stopped();
+      if (!range.error.ok()) continue;
+      auto outcome = transfer(*range.file, item.is_write, range.memory, range.length, range.offset);
+      range.moved = outcome.bytes_done;
+      range.error = std::move(outcome.error);
+      total += range.moved;
+    }
+    item.owner->finished(item, total, {});
+    return true;
+  }
+
+  std::shared_ptr<sys::kernel> kernel_;
+};
+
+}  // namespace
+
+std::unique_ptr<data_path> make_posix(const services& with) { return std::make_unique<posix>(with); }
+
+}  // namespace penstock::path
