@@ -1,0 +1,285 @@
+// The public classes: thin handles over the core.
+#include <atomic>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/batch_request.hpp"
+#include "core/engine_core.hpp"
+#include "penstock/engine.hpp"
+
+namespace penstock {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+status closed_file() { return {errc::closed, "the file is closed"}; }
+status left_behind() { return {errc::forked, "the request is under way in the parent process"}; }
+status no_engine() { return {errc::closed, "the engine was moved from"}; }
+
+core::transfer reading(void* memory, std::uint64_t length, std::int64_t offset) {
+  return {static_cast<std::byte*>(memory), length, static_cast<std::uint64_t>(offset), false};
+}
+
+core::transfer writing(const void* memory, std::uint64_t length, std::int64_t offset) {
+  // Only ever read from; transfers of both directions share one type.
+  return {static_cast<std::byte*>(const_cast<void*>(memory)), length, static_cast<std::uint64_t>(offset), true};
+}
+
+std::chrono::steady_clock::time_point after(std::chrono::nanoseconds timeout) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto most = std::chrono::steady_clock::time_point::max() - now;
+  return timeout < most ? now + timeout : std::chrono::steady_clock::time_point::max();
+}
+
+void release(core::pending* state) {
+  if (state != nullptr) state->release();
+}
+
+}  // namespace
+
+// --- device_buffer
+
+device_buffer::device_buffer(device_buffer&& other) noexcept
+    : engine_(std::move(other.engine_)),
+      device_(std::move(other.device_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+device_buffer& device_buffer::operator=(device_buffer&& other) noexcept {
+  if (this != &other) {
+    device_buffer old(std::move(*this));
+    engine_ = std::move(other.engine_);
+    device_ = std::move(other.device_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+device_buffer::~device_buffer() {
+  if (data_ != nullptr) engine_->release(device_, data_);
+}
+
+// --- operation and batch
+
+operation::operation(operation&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+operation& operation::operator=(operation&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+operation::~operation() { release(state_); }
+
+io_result operation::wait() {
+  if (state_ == nullptr) return {0, {errc::closed, "no operation"}};
+  state_->wait(0us);
+  if (!state_->done()) return {0, left_behind()};
+  return state_->outcome();
+}
+bool operation::wait_for(std::chrono::nanoseconds timeout) { return state_ == nullptr || state_->wait_until(after(timeout), 0us); }
+bool operation::done() const noexcept { return state_ == nullptr || state_->done(); }
+void operation::cancel() noexcept {
+  if (state_ != nullptr) state_->cancel();
+}
+
+batch::batch(batch&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+batch& batch::operator=(batch&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+batch::~batch() { release(state_); }
+
+std::vector<io_result> batch::wait() {
+  if (state_ == nullptr) return {};
+  state_->wait(1000us);
+  if (!state_->done()) return std::vector<io_result>(state_->item_count(), {0, left_behind()});
+  return state_->items();
+}
+bool batch::wait_for(std::chrono::nanoseconds timeout) { return state_ == nullptr || state_->wait_until(after(timeout), 0us); }
+bool batch::done() const noexcept { return state_ == nullptr || state_->done(); }
+void batch::cancel() noexcept {
+  if (state_ != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();
+}
+
+// --- registration
+
+registration::registration(registration&& other) noexcept : engine_(std::move(other.engine_)), base_(std::exchange(other.base_, nullptr)) {}
+registration& registration::operator=(registration&& other) noexcept {
+  std::swap(engine_, other.engine_);
+  std::swap(base_, other.base_);
+  return *this;
+}
+registration::~registration() {
+  if (base_ != nullptr) engine_->unregister_memory(base_);
+}
+
+// --- file
+
+file::file(file&&) noexcept = default;
+file& file::operator=(file&& other) noexcept {
+  if (this != &other) {
+    if (core_ != nullptr) (void)core_->close();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+file::~file() {
+  if (core_ != nullptr) (void)core_->close();
+}
+
+io_result file::read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options) const {
+  if (core_ == nullptr) return {0, closed_file()};
+  return core_->engine()->run(*core_, reading(memory, length, offset), options);
+}
+
+io_result file::write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options) const {
+  if (core_ == nullptr) return {0, closed_file()};
+  return core_->engine()->run(*core_, writing(memory, length, offset), options);
+}
+
+operation file::read_async(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options, io_callback callback) const {
+  if (core_ == nullptr) return {};
+  return operation(core_->engine()->run_async(core_, reading(memory, length, offset), options, std::move(callback)));
+}
+
+operation file::write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options,
+                            io_callback callback) const {
+  if (core_ == nullptr) return {};
+  return operation(core_->engine()->run_async(core_, writing(memory, length, offset), options, std::move(callback)));
+}
+
+status file::read_on_stream(const stream_request& request) const {
+  return core_ == nullptr ? closed_file() : core_->engine()->run_on_stream(core_, request, false);
+}
+
+status file::write_on_stream(const stream_request& request) const {
+  return core_ == nullptr ? closed_file() : core_->engine()->run_on_stream(core_, request, true);
+}
+
+status file::sync() const { return core_ == nullptr ? closed_file() : core_->sync(); }
+
+result<std::uint64_t> file::size() const {
+  if (core_ == nullptr) return closed_file();
+  return core_->size();
+}
+
+const std::string& file::path() const noexcept {
+  static const std::string none;
+  return core_ == nullptr ? none : core_->name();
+}
+
+status file::close() { return core_ == nullptr ? closed_file() : core_->close(); }
+
+// --- engine
+
+engine::engine(engine&&) noexcept = default;
+engine& engine::operator=(engine&&) noexcept = default;
+engine::~engine() = default;
+
+result<engine> engine::create(const engine_options& options) { return core::make_engine(options, core::real_seams(options)); }
+
+result<engine> engine::create() {
+  const auto options = engine_options::from_environment();
+  if (!options) return options.error();
+  return create(*options);
+}
+
+result<engine> engine::shared() {
+  // Never destroyed: its last use may be later than any static destructor. No lock, which a fork could leave held in the child.
+  static std::atomic<std::shared_ptr<core::engine_core>*> current{nullptr};
+  for (;;) {
+    auto* seen = current.load(std::memory_order_acquire);
+    if (seen != nullptr && !(*seen)->forked()) return engine(*seen);
+    auto made = create();
+    if (!made) return made.error();
+    auto* fresh = new std::shared_ptr<core::engine_core>(made->core_);
+    if (!current.compare_exchange_strong(seen, fresh)) delete fresh;
+  }
+}
+
+result<file> engine::open(const std::string& path, const open_options& options) const {
+  if (core_ == nullptr) return no_engine();
+  auto opened = core::file_core::open(core_, path, options);
+  if (!opened) return opened.error();
+  return file(std::move(*opened));
+}
+
+result<file> engine::adopt(int descriptor) const {
+  if (core_ == nullptr) return no_engine();
+  auto adopted = core::file_core::adopt(core_, descriptor);
+  if (!adopted) return adopted.error();
+  return file(std::move(*adopted));
+}
+
+std::vector<device_info> engine::devices() const { return core_ == nullptr ? std::vector<device_info>() : core_->devices(); }
+
+status engine::cuda_status() const { return core_ == nullptr ? no_engine() : core_->cuda_status(); }
+
+result<device_buffer> engine::allocate(std::string_view device, std::size_t bytes) const {
+  if (core_ == nullptr) return no_engine();
+  const auto memory = core_->allocate(device, bytes);
+  if (!memory) return memory.error();
+  device_buffer made;
+  made.engine_ = core_;
+  made.device_ = device;
+  made.data_ = *memory;
+  made.size_ = bytes;
+  return made;
+}
+
+status engine::copy(void* target, const void* source, std::size_t bytes) const {
+  return core_ == nullptr ? no_engine() : core_->copy(target, source, bytes);
+}
+
+result<registration> engine::register_memory(void* memory, std::size_t bytes) const {
+  if (core_ == nullptr) return no_engine();
+  if (auto problem = core_->register_memory(memory, bytes); !problem.ok()) return problem;
+  registration made;
+  made.engine_ = core_;
+  made.base_ = memory;
+  return made;
+}
+
+batch engine::submit(std::span<const io_request> requests, const io_options& options, io_callback callback) const {
+  if (core_ == nullptr) return {};
+  std::vector<std::shared_ptr<core::file_core>> files;
+  files.reserve(requests.size());
+  for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core_);
+  return batch(core_->submit(requests, files, options, std::move(callback)));
+}
+
+result<plan> engine::explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset, bool is_write,
+                             const io_options& options) const {
+  if (core_ == nullptr) return no_engine();
+  if (target.core_ == nullptr) return closed_file();
+  auto what = reading(nullptr, length, offset);
+  what.is_write = is_write;
+  return core_->explain(*target.core_, memory, what, options);
+}
+
+engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }
+
+const engine_options& engine::options() const noexcept {
+  static const engine_options defaults;
+  return core_ == nullptr ? defaults : core_->options();
+}
+
+// --- for core
+
+// The one way to make an engine from its core.
+struct engine_access {
+  static engine make(std::shared_ptr<core::engine_core> core) { return engine(std::move(core)); }
+};
+
+namespace core {
+
+result<engine> make_engine(const engine_options& options, seams doors) {
+  auto made = engine_core::make(options, std::move(doors));
+  if (!made) return made.error();
+  return engine_access::make(std::move(*made));
+}
+
+}  // namespace core
+
+}  // namespace penstock

@@ -1,0 +1,70 @@
+// The only place where the environment is read.
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "penstock/options.hpp"
+
+namespace penstock {
+
+namespace {
+
+status bad_variable(const char* name, std::string_view value, const std::string& expected) {
+  return {errc::invalid_argument, fmt::format("environment variable {}={}: expected {}", name, value, expected)};
+}
+
+// The variable's value; empty when it is not set or empty.
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read only
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+template <class Integer>
+status read_integer(const char* name, Integer least, Integer most, Integer& target) {
+  const auto text = variable(name);
+  if (text.empty()) return {};
+  Integer value{};
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    return bad_variable(name, text, fmt::format("a whole number from {} to {}", least, most));
+  }
+  target = value;
+  return {};
+}
+
+status read_switch(const char* name, bool& target) {
+  const auto text = variable(name);
+  if (text.empty()) return {};
+  if (text != "0" && text != "1") return bad_variable(name, text, "0 or 1");
+  target = text == "1";
+  return {};
+}
+
+}  // namespace
+
+result<engine_options> engine_options::from_environment() {
+  engine_options options;
+  if (const auto text = variable("PENSTOCK_PATH"); !text.empty()) {
+    const auto parsed = parse_path_kind(text);
+    if (!parsed) return parsed.error().with_context("environment variable PENSTOCK_PATH");
+    options.path = *parsed;
+  }
+  if (const auto text = variable("PENSTOCK_PREFER"); !text.empty()) {
+    const auto parsed = parse_preference(text);
+    if (!parsed) return parsed.error().with_context("environment variable PENSTOCK_PREFER");
+    options.prefer = *parsed;
+  }
+  if (auto problem = read_integer("PENSTOCK_LANES", 0U, 64U, options.lanes); !problem.ok()) return problem;
+  std::size_t pinned_mib = options.pinned_budget_bytes >> 20;
+  if (auto problem = read_integer("PENSTOCK_PINNED_MIB", std::size_t{36}, std::size_t{16384}, pinned_mib); !problem.ok()) return problem;
+  options.pinned_budget_bytes = pinned_mib << 20;
+  if (auto problem = read_switch("PENSTOCK_CUDA", options.use_cuda); !problem.ok()) return problem;
+  if (auto problem = read_switch("PENSTOCK_IO_URING", options.use_io_uring); !problem.ok()) return problem;
+  options.cufile_library = variable("PENSTOCK_CUFILE_LIBRARY");
+  return options;
+}
+
+}  // namespace penstock

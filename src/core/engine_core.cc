@@ -1,0 +1,544 @@
+#include "core/engine_core.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/checked.hpp"
+#include "core/batch_request.hpp"
+#include "core/stream_operation.hpp"
+#include "path/file_io.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t tmpfs_magic = 0x01021994;
+constexpr unsigned few_cores = 4;
+// Calls up to this are split over lanes that are still awake, and the caller lends a hand.
+constexpr std::uint64_t helped_request_bytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t spun_request_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t small_host_request_bytes = std::uint64_t{1} << 20;
+
+// One GPU is fed by 8 threads where a core copies 7 GB/s out of the page cache, by 10 where it copies 5; what they do not need they sleep.
+unsigned choose_lanes(const engine_options& options, unsigned cores) {
+  return options.lanes != 0 ? options.lanes : std::clamp(cores * 5 / 8, 2U, 16U);
+}
+
+// One ring serves 150,000 requests a second, or any drive of this day in pieces of a megabyte.
+unsigned disk_lane_count(unsigned cores) { return cores >= 32 ? 2 : 1; }
+
+}  // namespace
+
+std::int64_t engine_core::now_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& options, seams doors) {
+  if (options.pinned_budget_bytes < staging::least_budget_bytes) {
+    return status(errc::invalid_argument,
+                  fmt::format("pinned_budget_bytes is {}; the least is {}", options.pinned_budget_bytes, staging::least_budget_bytes));
+  }
+  if (options.lanes > 64) return status(errc::invalid_argument, fmt::format("lanes is {}, more than 64", options.lanes));
+  return std::shared_ptr<engine_core>(new engine_core(options, std::move(doors)), &engine_core::destroy);
+}
+
+// The last handle may go on a lane (in a callback), which cannot wait for itself; and a forked child has none of the threads.
+void engine_core::destroy(engine_core* core) {
+  if (core->forked()) return;
+  if (staging::on_worker_thread()) {
+    std::thread([core] { delete core; }).detach();
+  } else {
+    delete core;
+  }
+}
+
+engine_core::engine_core(const engine_options& options, seams doors)
+    : options_(options),
+      doors_(std::move(doors)),
+      cores_(doors_.kernel->usable_cores()),
+      lane_count_(choose_lanes(options, cores_)),
+      budget_(options.pinned_budget_bytes) {
+  // Enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for themselves.
+  const std::size_t for_cpu = std::max(std::size_t{64} << 20, std::size_t{lane_count_} * (std::size_t{12} << 20));
+  const std::size_t for_disk =
+      disk_lane_count(cores_) * staging::disk_lanes::tasks_in_flight * (std::size_t{12} << 20);  // read into, or sent
+  cuda_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
+  host_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
+  lanes_ = std::make_unique<staging::lanes>(lane_count_, cores_ > few_cores ? 500us : 0us, feeders_);
+  disk_ = std::make_unique<staging::disk_lanes>(disk_lane_count(cores_), *doors_.kernel, feeders_);
+  paths_ = path::make_paths({doors_.kernel, &feeders_, lanes_.get(), disk_.get()}, options_.cufile_library);
+}
+
+engine_core::~engine_core() {
+  disk_->stop();   // its last completions may need lanes
+  lanes_.reset();  // runs what is left, copies too; the last that a lane does may be to wake the disk
+  disk_.reset();
+  while (feeders_.outstanding()) feeders_.pump();
+  paths_.clear();
+  flags_.clear();
+  for (std::size_t i = 0; i < state_count_.load(); ++i) {
+    for (auto& slot : states_[i].small_streams) {
+      if (auto* stream = slot.load()) (void)states_[i].session.load()->destroy_stream(stream);
+    }
+  }
+}
+
+engine_stats engine_core::snapshot() const {
+  auto seen = stats_.snapshot();
+  seen.pinned_bytes = budget_.used_bytes.load();
+  seen.pinned_peak_bytes = budget_.peak_bytes.load();
+  return seen;
+}
+
+void engine_core::forget(const path::file_view& closing) {
+  if (forked()) return;
+  for (auto& each : paths_) {
+    if (each != nullptr) each->forget(closing);
+  }
+}
+
+// --- memory
+
+result<std::pair<device::driver*, device::memory_info>> engine_core::classify(const void* memory) {
+  for (auto* driver : {doors_.cuda.get(), doors_.host.get()}) {
+    if (driver == nullptr) continue;
+    auto info = driver->classify(memory);
+    if (!info) return info.error();
+    if (info->base != nullptr) return std::pair(driver, *info);
+  }
+  return std::pair<device::driver*, device::memory_info>(nullptr, {});
+}
+
+result<path::memory_view> engine_core::place_of(const void* memory, std::uint64_t length) {
+  if (registered_count_.load(std::memory_order_acquire) > 0) {
+    const auto* at = static_cast<const std::byte*>(memory);
+    const std::lock_guard guard(registered_lock_);
+    for (const auto& range : registered_) {
+      if (at >= range.base && at + length <= range.base + range.length) return range.place;
+    }
+  }
+  auto found = classify(memory);
+  if (!found) return found.error();
+  auto& [driver, info] = *found;
+  path::memory_view place;
+  if (driver == nullptr || info.type != device::memory_type::device) return place;
+  // A range of several mappings (cuMemCreate: PyTorch's expandable segments) is classified mapping by mapping.
+  const auto* const end = static_cast<const std::byte*>(memory) + length;
+  for (const std::byte* reach = info.base + info.size; reach < end;) {
+    const auto next = driver->is_mapped(reach - 1) ? driver->classify(reach) : result<device::memory_info>(device::memory_info{});
+    if (!next || next->type != device::memory_type::device || next->ordinal != info.ordinal || !driver->is_mapped(reach)) {
+      return status(errc::bad_memory, fmt::format("{} bytes at {} reach {} bytes past the end of their allocation of {} bytes", length,
+                                                  memory, end - reach, info.size));
+    }
+    reach = next->base + next->size;
+  }
+  const auto state = state_of(*driver, info.ordinal, info.context);
+  if (!state) return state.error();
+  place.type = device::memory_type::device;
+  place.session = (*state)->session.load(std::memory_order_relaxed);
+  place.feeder = (*state)->feeder;
+  place.pool = (*state)->pool;
+  place.emulated = (*state)->emulated;
+  return place;
+}
+
+result<engine_core::context_state*> engine_core::state_of(device::driver& from, int ordinal, void* context) {
+  const auto find = [&]() -> context_state* {
+    for (std::size_t i = 0, n = state_count_.load(std::memory_order_acquire); i < n; ++i) {
+      auto& known = states_[i];
+      if (known.driver == &from && known.ordinal == ordinal && known.context == context) return &known;
+    }
+    return nullptr;
+  };
+  if (auto* known = find()) return known;
+  const auto session = from.open(ordinal, context);
+  if (!session) return session.error();
+  const auto feeder = feeders_.of(**session);
+  if (!feeder) return feeder.error();
+  const std::lock_guard guard(states_lock_);
+  if (auto* known = find()) return known;
+  auto& added = states_[state_count_.load()];
+  added.driver = &from;
+  added.ordinal = ordinal;
+  added.context = context;
+  added.feeder = *feeder;
+  added.emulated = &from == doors_.host.get();
+  added.pool = added.emulated ? host_pool_.get() : cuda_pool_.get();
+  added.session.store(*session, std::memory_order_relaxed);
+  state_count_.fetch_add(1, std::memory_order_release);
+  return &added;
+}
+
+result<device::stream> engine_core::small_stream(context_state& state) {
+  static std::atomic<unsigned> threads{0};
+  thread_local const unsigned mine = threads.fetch_add(1);
+  auto& slot = state.small_streams[mine % state.small_streams.size()];
+  if (auto* stream = slot.load(std::memory_order_acquire)) return stream;
+  auto& session = *state.session.load();
+  auto made = session.make_stream();
+  if (!made) return made.error();
+  device::stream expected = nullptr;
+  if (slot.compare_exchange_strong(expected, *made)) return *made;
+  (void)session.destroy_stream(*made);
+  return expected;
+}
+
+// A question makes no context on a GPU: null when none is in use yet.
+device::session* engine_core::session_in_use(bool emulated) {
+  if (emulated && doors_.host != nullptr) return doors_.host->open(0, nullptr).value_or(nullptr);
+  for (std::size_t i = 0, n = state_count_.load(std::memory_order_acquire); i < n; ++i) {
+    if (!states_[i].emulated) return states_[i].session.load(std::memory_order_relaxed);
+  }
+  return nullptr;
+}
+
+result<device::session*> engine_core::session_named(std::string_view device) {
+  const auto colon = device.find(':');
+  const auto kind = device.substr(0, colon);
+  const auto number = colon == std::string_view::npos ? std::string_view("0") : device.substr(colon + 1);
+  auto* driver = kind == "cuda" ? doors_.cuda.get() : kind == "host" ? doors_.host.get() : nullptr;
+  const bool digits = !number.empty() && number.size() < 4 && number.find_first_not_of("0123456789") == std::string_view::npos;
+  if ((kind != "cuda" && kind != "host") || !digits) {
+    return status(errc::invalid_argument, fmt::format("no device is called \"{}\"; names are cuda:N and host:0", device));
+  }
+  if (driver == nullptr) return status(errc::not_found, fmt::format("{}: this engine does without such devices", device));
+  const auto count = driver->count();
+  if (!count) return count.error().with_context(device);
+  const int ordinal = std::stoi(std::string(number));
+  if (ordinal >= *count) return status(errc::not_found, fmt::format("{}: there are {} such devices", device, *count));
+  return driver->open(ordinal, nullptr);
+}
+
+result<void*> engine_core::allocate(std::string_view device, std::size_t bytes) {
+  if (forked()) return status(errc::forked, "the engine belongs to the parent process");
+  if (bytes == 0) return status(errc::invalid_argument, "allocate: zero bytes");
+  const auto session = session_named(device);
+  if (!session) return session.error();
+  auto memory = (*session)->allocate(bytes);
+  if (!memory) return memory.error().with_context(fmt::format("allocating {} bytes on {}", bytes, device));
+  return *memory;
+}
+
+void engine_core::release(std::string_view device, void* memory) {
+  if (forked()) return;
+  if (const auto session = session_named(device)) (void)(*session)->release(memory);
+}
+
+status engine_core::copy(void* target, const void* source, std::size_t bytes) {
+  if (forked()) return {errc::forked, "the engine belongs to the parent process"};
+  if (bytes == 0) return {};
+  if (target == nullptr || source == nullptr) return {errc::bad_memory, "copy: null pointer"};
+  const auto to = place_of(target, bytes);
+  if (!to) return to.error();
+  const auto from = place_of(source, bytes);
+  if (!from) return from.error();
+  auto* session = to->on_device() ? to->session : from->session;
+  if (session == nullptr) {
+    std::memmove(target, source, bytes);
+    return {};
+  }
+  auto stream = session->make_stream();
+  if (!stream) return stream.error();
+  auto outcome = session->copy(target, source, bytes, *stream);
+  if (auto ended = session->synchronize(*stream); outcome.ok()) outcome = std::move(ended);
+  if (auto gone = session->destroy_stream(*stream); outcome.ok()) outcome = std::move(gone);
+  return outcome;
+}
+
+status engine_core::register_memory(void* memory, std::size_t bytes) {
+  if (forked()) return {errc::forked, "the engine belongs to the parent process"};
+  if (memory == nullptr || bytes == 0) return {errc::invalid_argument, "register_memory: empty range"};
+  const auto place = place_of(memory, bytes);
+  if (!place) return place.error();
+  registered_range range{static_cast<std::byte*>(memory), bytes, *place, nullptr};
+  if (!place->on_device() && doors_.cuda != nullptr) {
+    if (const auto count = doors_.cuda->count(); count && *count > 0 && state_count_.load() > 0) {
+      auto* session = states_[0].session.load();
+      if (auto pinned = session->pin(memory, bytes, false); !pinned.ok()) return pinned.with_context("register_memory");
+      range.pinned_by = session;
+    }
+  }
+  const std::lock_guard guard(registered_lock_);
+  registered_.push_back(range);
+  registered_count_.fetch_add(1, std::memory_order_release);
+  return {};
+}
+
+void engine_core::unregister_memory(void* memory) {
+  if (forked()) return;
+  device::session* pinned_by = nullptr;
+  {
+    const std::lock_guard guard(registered_lock_);
+    const auto found = std::find_if(registered_.begin(), registered_.end(), [&](const auto& range) { return range.base == memory; });
+    if (found == registered_.end()) return;
+    pinned_by = found->pinned_by;
+    registered_.erase(found);
+    registered_count_.fetch_sub(1, std::memory_order_release);
+  }
+  if (pinned_by != nullptr) (void)pinned_by->unpin(memory);
+}
+
+std::vector<device_info> engine_core::devices() {
+  std::vector<device_info> found;
+  for (auto* driver : {doors_.cuda.get(), doors_.host.get()}) {
+    if (driver == nullptr) continue;
+    const int count = driver->count().value_or(0);
+    for (int i = 0; i < count; ++i) {
+      const auto facts = driver->describe(i);
+      if (!facts) continue;
+      found.push_back({fmt::format("{}:{}", driver->kind(), i), facts->description, facts->pci_bus_id, facts->memory_bytes,
+                       facts->pci_bus_id.empty() ? -1 : kernel().pci_numa_node(facts->pci_bus_id)});
+    }
+  }
+  return found;
+}
+
+status engine_core::cuda_status() {
+  if (doors_.cuda == nullptr) return {errc::not_found, "CUDA was switched off for this engine"};
+  const auto count = doors_.cuda->count();
+  if (!count) return count.error();
+  return *count > 0 ? status() : status(errc::not_found, "the CUDA driver sees no device");
+}
+
+// --- requests
+
+status engine_core::check(const transfer& what, const io_options& options) const {
+  if (what.memory == nullptr && what.length > 0) return {errc::bad_memory, "null pointer"};
+  if (options.deadline != deadline_clock::time_point::max() && deadline_clock::now() >= options.deadline) {
+    return {errc::timed_out, "the deadline has passed"};
+  }
+  return check_range(static_cast<std::int64_t>(what.offset), what.length);
+}
+
+io_result engine_core::run(file_core& file, const transfer& what, const io_options& options) {
+  if (auto problem = file.begin(what.is_write); !problem.ok()) return {0, std::move(problem)};
+  io_result outcome;
+  outcome.error = check(what, options);
+  const auto place = outcome.ok() && what.length > 0 ? place_of(what.memory, what.length) : result<path::memory_view>(path::memory_view{});
+  if (outcome.ok()) outcome.error = place.error();
+  if (!outcome.ok() || what.length == 0) {
+    outcome.error = in_context(outcome.error, what, file);
+    file.end();
+    stats_.count_request(what.is_write, outcome);
+    return outcome;
+  }
+  const auto forced = forced_path(options);
+  const bool inline_path = forced == path_kind::automatic || forced == (place->on_device() ? path_kind::staged : path_kind::posix);
+  if (inline_path && what.length <= (place->on_device() ? small_request_bytes : small_host_request_bytes)) {
+    outcome = run_small(file, what, *place);
+    outcome.error = in_context(outcome.error, what, file);
+    file.end();
+    stats_.count_request(what.is_write, outcome);
+    return outcome;
+  }
+  return run_pieces(file, what, *place, options);  // which ends the use of the file
+}
+
+io_result engine_core::run_small(file_core& file, const transfer& what, const path::memory_view& place) {
+  const auto began = now_ns();
+  const auto& view = file.view();
+  io_result outcome;
+  path_kind kind = path_kind::posix;
+  if (!place.on_device()) {
+    outcome = what.is_write ? path::write_fully(kernel(), view, what.memory, what.length, what.offset)
+                            : path::read_fully(kernel(), view, what.memory, what.length, what.offset);
+  } else {
+    kind = path_kind::staged;
+    outcome = run_small_on_device(view, what, place);
+  }
+  if (!outcome.ok()) outcome.error = outcome.error.with_context(to_string(kind));
+  stats_.count_piece(kind, outcome.bytes_done, static_cast<std::uint64_t>(now_ns() - began), !outcome.ok());
+  return outcome;
+}
+
+io_result engine_core::run_small_on_device(const path::file_view& view, const transfer& what, const path::memory_view& place) {
+  auto& session = *place.session;
+  const auto state = std::find_if(states_.begin(), states_.end(), [&](const auto& each) { return each.session.load() == &session; });
+  const auto stream = small_stream(*state);
+  if (!stream) return {0, stream.error()};
+  staging::slab slab;
+  while (!slab) {
+    auto taken = place.pool->try_take(what.length, session, staging::slab_user::cpu);
+    if (!taken) return {0, taken.error()};
+    slab = *taken;
+    if (!slab && !lanes_->help_urgent() && !feeders_.pump()) place.pool->wait_for_return(100us);
+  }
+  io_result outcome;
+  if (what.is_write) {
+    outcome.error = session.copy_small(slab.data, what.memory, what.length, *stream);
+    if (outcome.ok()) outcome = path::write_fully(kernel(), view, slab.data, what.length, what.offset);
+  } else {
+    outcome = path::read_fully(kernel(), view, slab.data, what.length, what.offset);
+    if (outcome.bytes_done > 0) {
+      if (auto copied = session.copy_small(what.memory, slab.data, outcome.bytes_done, *stream); !copied.ok())
+        outcome = {0, std::move(copied)};
+    }
+  }
+  place.pool->give_back(slab);
+  return outcome;
+}
+
+result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, const transfer& what, const path::memory_view& place,
+                                                             const io_options& options, unsigned lanes, bool shared_link) {
+  const auto& view = file.view();
+  plan_input input;
+  input.offset = what.offset;
+  input.length = what.length;
+  input.is_write = what.is_write;
+  input.on_device = place.on_device();
+  input.emulated_device = place.emulated;
+  input.direct_writes = file.wants_direct_writes();
+  input.has_cached = view.cached_fd >= 0;
+  input.has_direct = view.direct_fd >= 0;
+  input.forced = forced_path(options);
+  input.prefer = options.prefer != preference::automatic ? options.prefer : options_.prefer;
+  input.lanes = lanes;
+  input.shared_link = shared_link;
+  input.few_cores = cores_ <= few_cores;
+  input.memory_file_system = file.facts().filesystem_magic == tmpfs_magic;
+  input.most_bytes = most_piece_bytes();
+  input.refuses = [&](path_kind kind) -> std::optional<std::string> {
+    return path(kind).refuses({&view, &place, what.is_write, what.offset, what.length});
+  };
+  input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
+    const auto bytes = kernel().resident_bytes(view.cached_fd, offset, length);
+    return bytes ? std::optional(*bytes) : std::nullopt;
+  };
+  if (!what.is_write) {
+    // Beyond the end of the file there is nothing to plan; what is missing shows as a short count.
+    const auto size = file.facts().type == sys::file_type::block_device ? result<std::uint64_t>(file.facts().size_bytes)
+                                                                        : kernel().file_size(file.any_descriptor());
+    if (!size) return size.error();
+    input.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
+  }
+  return make_plan(input);
+}
+
+request* engine_core::make_request(file_core& file, std::shared_ptr<file_core> keep, const transfer& what, const path::memory_view& place,
+                                   const io_options& options) {
+  auto* made = new request(shared_from_this(), file, std::move(keep), what, place, !forced(options));
+  made->set_deadline(options.deadline);
+  return made;
+}
+
+io_result engine_core::run_pieces(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options) {
+  // Where many callers are at work, each reads its own slabs: splitting would only make the copies smaller.
+  const unsigned active = active_.fetch_add(1) + 1;
+  const bool crowded = place.on_device() && !what.is_write && active > 2 && active + lane_count_ > cores_ + cores_ / 4;
+  auto pieces = plan_request(file, what, place, options, crowded ? 1 : lane_count_, active > 2);
+  auto* op = make_request(file, nullptr, what, place, options);
+  op->retain();
+  if (!pieces) {
+    op->fail(pieces.error());
+  } else {
+    const auto on_caller = [](const planned_piece& piece) { return piece.path == path_kind::staged && !piece.bypass_cache; };
+    const bool alone = (crowded && std::all_of(pieces->begin(), pieces->end(), on_caller)) ||
+                       (pieces->size() == 1 && pieces->front().path == path_kind::mapped);
+    op->start(*pieces, alone);
+    if (!alone && what.length <= helped_request_bytes) op->help();
+  }
+  op->wait(cores_ > 2 && what.length <= spun_request_bytes ? 2000us : 0us);
+  active_.fetch_sub(1);
+  io_result outcome = op->outcome();
+  op->release();
+  return outcome;
+}
+
+pending* engine_core::run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+                                io_callback callback) {
+  auto problem = file->begin(what.is_write);
+  const bool begun = problem.ok();
+  if (begun) problem = check(what, options);
+  if (problem.ok()) problem = lanes_->ready();
+  const auto place = problem.ok() && what.length > 0 ? place_of(what.memory, what.length) : result<path::memory_view>(path::memory_view{});
+  if (problem.ok()) problem = place.error();
+  auto* op = make_request(*file, file, what, place.value_or({}), options);
+  op->set_callback(std::move(callback));
+  op->retain();
+  if (!begun) op->never_begun();
+  auto pieces = problem.ok() && what.length > 0 ? plan_request(*file, what, *place, options, lane_count_)
+                                                : result<std::vector<planned_piece>>(std::vector<planned_piece>());
+  if (problem.ok()) problem = pieces.error();
+  if (!problem.ok()) {
+    op->fail(std::move(problem));
+  } else {
+    op->start(*pieces, false);
+  }
+  return op;
+}
+
+result<plan> engine_core::explain(file_core& file, memory_kind memory, const transfer& what, const io_options& options) {
+  if (auto problem = check_range(static_cast<std::int64_t>(what.offset), what.length); !problem.ok()) return problem;
+  if (auto problem = file.begin(what.is_write); !problem.ok()) return problem;
+  path::memory_view place;
+  if (memory == memory_kind::device) {
+    place.type = device::memory_type::device;
+    place.emulated = !cuda_status().ok();
+    place.session = session_in_use(place.emulated);
+  }
+  auto pieces = plan_request(file, what, place, options, lane_count_);
+  plan told;
+  if (pieces) {
+    for (const auto& piece : *pieces) {
+      const auto reason = describe(piece.reason);
+      if (!told.parts.empty() && told.parts.back().path == piece.path && told.parts.back().reason == reason) {
+        told.parts.back().length += piece.length;
+      } else {
+        told.parts.push_back({piece.offset, piece.length, piece.path, reason});
+      }
+    }
+    remark(told, file, place, what);
+  }
+  file.end();
+  if (!pieces) return in_context(pieces.error(), what, file);
+  return told;
+}
+
+void engine_core::remark(plan& told, file_core& file, const path::memory_view& place, const transfer& what) {
+  const auto& view = file.view();
+  if (view.cached_fd >= 0 && what.length > 0)
+    told.cached_bytes = kernel().resident_bytes(view.cached_fd, what.offset, what.length).value_or(0);
+  if (place.on_device()) {
+    if (place.emulated) told.remarks.push_back(fmt::format("no GPU: {}", cuda_status().message()));
+    for (const auto kind : {path_kind::direct, path_kind::mapped}) {
+      if (auto why = path(kind).refuses({&view, &place, what.is_write, what.offset, what.length})) {
+        told.remarks.push_back(fmt::format("{} is not used: {}", to_string(kind), *why));
+      }
+    }
+  }
+  if (!file.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", file.direct_problem().message()));
+  if (!file.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", file.cached_problem().message()));
+  if (auto rings = disk_->available(); !rings.ok()) {
+    told.remarks.push_back(
+        fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
+  }
+  if (cores_ <= few_cores)
+    told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", cores_));
+}
+
+pending* engine_core::submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
+                             const io_options& options, io_callback callback) {
+  auto* made = new batch_request(shared_from_this(), requests.size());
+  made->set_deadline(options.deadline);
+  made->set_callback(std::move(callback));
+  made->retain();
+  made->start(requests, files, options);
+  return made;
+}
+
+status engine_core::run_on_stream(const std::shared_ptr<file_core>& file, const stream_request& what, bool is_write) {
+  return stream_operation::queue(shared_from_this(), file, what, is_write);
+}
+
+seams real_seams(const engine_options& options) {
+  return {sys::make_kernel(), options.use_cuda ? device::make_cuda_driver() : nullptr, device::make_host_driver()};
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,152 @@
+// The engine: owns the doors to kernel and devices, the staging memory, the lanes and the paths, and runs requests. Thread-safe.
+// Made by make_engine; destroyed when its last file, buffer, operation and handle is gone.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/flag_pool.hpp"
+#include "core/planner.hpp"
+#include "core/request.hpp"
+#include "core/stats.hpp"
+#include "device/device.hpp"
+#include "path/data_path.hpp"
+#include "penstock/engine.hpp"
+#include "staging/disk_lanes.hpp"
+#include "staging/feeder.hpp"
+#include "staging/lanes.hpp"
+#include "staging/slab_pool.hpp"
+#include "sys/fork_guard.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::core {
+
+// The doors an engine is given; tests hand in others.
+struct seams {
+  std::shared_ptr<sys::kernel> kernel;
+  std::shared_ptr<device::driver> cuda;  // null: none
+  std::shared_ptr<device::driver> host;
+};
+
+// Requests up to this run on the caller's own thread, without a hand-over (64 KiB over two lanes take 26 us, alone 18); in a batch they
+// travel together.
+inline constexpr std::uint64_t small_request_bytes = std::uint64_t{128} << 10;
+
+class engine_core : public std::enable_shared_from_this<engine_core> {
+ public:
+  static result<std::shared_ptr<engine_core>> make(const engine_options& options, seams doors);
+  engine_core(const engine_core&) = delete;
+  engine_core& operator=(const engine_core&) = delete;
+
+  // --- requests
+  io_result run(file_core& file, const transfer& what, const io_options& options);
+  pending* run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback callback);
+  pending* submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options,
+                  io_callback callback);
+  status run_on_stream(const std::shared_ptr<file_core>& file, const stream_request& what, bool is_write);
+  result<plan> explain(file_core& file, memory_kind memory, const transfer& what, const io_options& options);
+
+  // --- memory
+  // Where a range lies, and that all of it does. Errors: bad_memory.
+  result<path::memory_view> place_of(const void* memory, std::uint64_t length);
+  result<void*> allocate(std::string_view device, std::size_t bytes);
+  void release(std::string_view device, void* memory);
+  status copy(void* target, const void* source, std::size_t bytes);
+  status register_memory(void* memory, std::size_t bytes);
+  void unregister_memory(void* memory);
+  std::vector<device_info> devices();
+  status cuda_status();
+
+  // --- parts, for requests
+  [[nodiscard]] sys::kernel& kernel() const noexcept { return *doors_.kernel; }
+  [[nodiscard]] staging::feeders& feeders() noexcept { return feeders_; }
+  [[nodiscard]] staging::lanes& lanes() noexcept { return *lanes_; }
+  [[nodiscard]] staging::disk_lanes& disk() noexcept { return *disk_; }
+  [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
+  [[nodiscard]] stats_book& stats() noexcept { return stats_; }
+  [[nodiscard]] engine_stats snapshot() const;
+  [[nodiscard]] const engine_options& options() const noexcept { return options_; }
+  [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
+  void forget(const path::file_view& closing);
+  static std::int64_t now_ns() noexcept;
+  result<std::vector<planned_piece>> plan_request(file_core& file, const transfer& what, const path::memory_view& place,
+                                                  const io_options& options, unsigned lanes, bool shared_link = false);
+  [[nodiscard]] bool forced(const io_options& options) const noexcept { return forced_path(options) != path_kind::automatic; }
+  [[nodiscard]] path_kind forced_path(const io_options& options) const noexcept {
+    return options.path != path_kind::automatic ? options.path : options_.path;
+  }
+
+ private:
+  // What the engine keeps for a device context.
+  struct context_state {
+    std::atomic<device::session*> session{nullptr};
+    device::driver* driver = nullptr;  // with ordinal and context: what session was opened for
+    int ordinal = -1;
+    void* context = nullptr;
+    staging::feeder* feeder = nullptr;
+    staging::slab_pool* pool = nullptr;
+    bool emulated = false;
+    std::array<std::atomic<device::stream>, 16> small_streams{};  // for requests on callers' threads
+  };
+  struct registered_range {
+    std::byte* base;
+    std::size_t length;
+    path::memory_view place;
+    device::session* pinned_by;  // host memory
+  };
+
+  engine_core(const engine_options& options, seams doors);
+  ~engine_core();
+  static void destroy(engine_core* core);
+
+  status check(const transfer& what, const io_options& options) const;
+  io_result run_small(file_core& file, const transfer& what, const path::memory_view& place);
+  io_result run_small_on_device(const path::file_view& view, const transfer& what, const path::memory_view& place);
+  io_result run_pieces(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options);
+  void remark(plan& told, file_core& file, const path::memory_view& place, const transfer& what);
+  request* make_request(file_core& file, std::shared_ptr<file_core> keep, const transfer& what, const path::memory_view& place,
+                        const io_options& options);
+  result<context_state*> state_of(device::driver& from, int ordinal, void* context);
+  result<device::stream> small_stream(context_state& state);
+  result<std::pair<device::driver*, device::memory_info>> classify(const void* memory);
+  result<device::session*> session_named(std::string_view device);
+  device::session* session_in_use(bool emulated);
+  [[nodiscard]] std::uint64_t most_piece_bytes() const noexcept { return staging::large_slab_bytes; }
+
+  friend class stream_operation;
+  friend class batch_request;
+
+  const engine_options options_;
+  const seams doors_;
+  const unsigned cores_;
+  const unsigned lane_count_;
+  sys::fork_guard fork_guard_;
+  stats_book stats_;
+  staging::pinned_budget budget_;
+  staging::feeders feeders_;
+  std::unique_ptr<staging::slab_pool> cuda_pool_;
+  std::unique_ptr<staging::slab_pool> host_pool_;
+  std::unique_ptr<staging::lanes> lanes_;
+  std::unique_ptr<staging::disk_lanes> disk_;
+  std::vector<std::unique_ptr<path::data_path>> paths_;
+  flag_pool flags_;
+  std::atomic<unsigned> active_{0};  // blocking device requests under way
+  spin_lock states_lock_;            // guards additions to states_
+  std::array<context_state, staging::feeders::capacity> states_;
+  std::atomic<std::size_t> state_count_{0};
+  spin_lock registered_lock_;  // guards registered_
+  std::vector<registered_range> registered_;
+  std::atomic<std::size_t> registered_count_{0};
+};
+
+// Makes a public engine over given doors: how tests get one that fails where they want.
+result<engine> make_engine(const engine_options& options, seams doors);
+// The real doors, as the options ask.
+seams real_seams(const engine_options& options);
+
+}  // namespace penstock::core

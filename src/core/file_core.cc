@@ -1,0 +1,148 @@
+#include "core/file_core.hpp"
+
+#include <fcntl.h>
+
+#include <fmt/format.h>
+
+#include "core/engine_core.hpp"
+
+namespace penstock::core {
+
+file_core::file_core(std::shared_ptr<engine_core> engine, std::string name) : engine_(std::move(engine)) { view_.name = std::move(name); }
+
+file_core::~file_core() {
+  if (!closed_.load()) (void)close();
+}
+
+result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<engine_core> engine, const std::string& path,
+                                                   const open_options& options) {
+  if (engine->forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
+  if (path.empty()) return status(errc::invalid_argument, "open: the path is empty");
+  if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "open: the path holds a zero byte");
+  if (!options.read && !options.write)
+    return status(errc::invalid_argument, fmt::format("open {}: neither read nor write was asked for", path));
+  if (!options.write && (options.create || options.truncate)) {
+    return status(errc::invalid_argument, fmt::format("open {}: create and truncate need write", path));
+  }
+  // O_NONBLOCK: opening a FIFO must not wait for its other end; regular files do not mind.
+  int flags = O_NONBLOCK | (options.read && options.write ? O_RDWR : options.write ? O_WRONLY : O_RDONLY);
+  if (options.create) flags |= O_CREAT;
+  if (options.truncate) flags |= O_TRUNC;
+  auto& kernel = engine->kernel();
+  const auto descriptor = kernel.open(path, flags, options.mode);
+  if (!descriptor) return descriptor.error();
+  std::shared_ptr<file_core> made(new file_core(std::move(engine), path));
+  made->view_.cached_fd = *descriptor;
+  made->owns_cached_ = true;
+  made->access_ = flags & O_ACCMODE;
+  made->direct_writes_ = options.direct_writes;
+  if (auto problem = made->examine(*descriptor); !problem.ok()) return problem;
+  return made;
+}
+
+result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<engine_core> engine, int descriptor) {
+  if (engine->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
+  const auto flags = engine->kernel().descriptor_flags(descriptor);
+  if (!flags) return flags.error().with_context(fmt::format("adopt: descriptor {}", descriptor));
+  if ((*flags & O_PATH) != 0) return status(errc::invalid_argument, fmt::format("adopt: descriptor {} was opened with O_PATH", descriptor));
+  if ((*flags & O_APPEND) != 0 && (*flags & O_ACCMODE) != O_RDONLY) {
+    return status(errc::invalid_argument, fmt::format("adopt: descriptor {} is O_APPEND, which ignores the offset of a write", descriptor));
+  }
+  std::shared_ptr<file_core> made(new file_core(std::move(engine), fmt::format("descriptor {}", descriptor)));
+  const bool direct = (*flags & O_DIRECT) != 0;
+  (direct ? made->view_.direct_fd : made->view_.cached_fd) = descriptor;
+  made->access_ = *flags & O_ACCMODE;
+  made->direct_writes_ = direct;
+  if (auto problem = made->examine(descriptor); !problem.ok()) return problem;
+  return made;
+}
+
+status file_core::examine(int descriptor) {
+  auto facts = engine_->kernel().describe(descriptor);
+  if (!facts) return facts.error().with_context(view_.name);
+  if (facts->type == sys::file_type::other) {
+    return {errc::not_a_file, fmt::format("{} is neither a regular file nor a block device", view_.name)};
+  }
+  facts_ = *facts;
+  return {};
+}
+
+const path::file_view& file_core::view() {
+  std::call_once(other_kind_, [this] { open_other_kind(); });
+  return view_;
+}
+
+void file_core::open_other_kind() {
+  auto& kernel = engine_->kernel();
+  if (view_.direct_fd < 0) {
+    // Alignments past a page would break the rule that edges are cut at a page; no file system in use has them.
+    if (facts_.direct_offset_alignment == 0) {
+      direct_problem_ = {errc::unsupported, "the file system has no direct I/O"};
+    } else if (facts_.direct_offset_alignment > path::direct_alignment || facts_.direct_memory_alignment > path::direct_alignment) {
+      direct_problem_ = {errc::unsupported, fmt::format("direct I/O here needs {} byte blocks", facts_.direct_offset_alignment)};
+    } else if (auto opened = kernel.reopen(view_.cached_fd, access_ | O_DIRECT); opened) {
+      view_.direct_fd = *opened;
+      owns_direct_ = true;
+    } else {
+      direct_problem_ = opened.error();
+    }
+  } else if (auto opened = kernel.reopen(view_.direct_fd, access_); opened) {
+    view_.cached_fd = *opened;
+    owns_cached_ = true;
+  } else {
+    cached_problem_ = opened.error();
+  }
+}
+
+status file_core::begin(bool is_write) {
+  in_flight_.fetch_add(1);
+  status problem;
+  if (closed_.load()) {
+    problem = {errc::closed, fmt::format("{} was closed", view_.name)};
+  } else if (engine_->forked()) {
+    problem = {errc::forked, fmt::format("{} belongs to the parent process; open it anew after fork", view_.name)};
+  } else if (access_ == (is_write ? O_RDONLY : O_WRONLY)) {
+    problem = {errc::permission_denied, fmt::format("{} is not open for {}", view_.name, is_write ? "writing" : "reading")};
+  }
+  if (!problem.ok()) end();
+  return problem;
+}
+
+void file_core::end() {
+  if (in_flight_.fetch_sub(1) != 1 || !closed_.load()) return;
+  const std::lock_guard guard(lock_);
+  quiet_.notify_all();
+}
+
+status file_core::sync() {
+  if (closed_.load()) return {errc::closed, fmt::format("{} was closed", view_.name)};
+  return engine_->kernel().sync_data(any_descriptor()).with_context(view_.name);
+}
+
+result<std::uint64_t> file_core::size() {
+  if (closed_.load()) return status(errc::closed, fmt::format("{} was closed", view_.name));
+  if (facts_.type == sys::file_type::block_device) return facts_.size_bytes;
+  auto bytes = engine_->kernel().file_size(any_descriptor());
+  if (!bytes) return bytes.error().with_context(view_.name);
+  return bytes;
+}
+
+status file_core::close() {
+  if (closed_.exchange(true)) return {errc::closed, fmt::format("{} was closed before", view_.name)};
+  if (!engine_->forked()) {
+    std::unique_lock guard(lock_);
+    while (in_flight_.load() != 0) quiet_.wait_for(guard, std::chrono::milliseconds(5));
+  }
+  engine_->forget(view_);
+  status outcome;
+  const auto shut = [&](bool owned, int descriptor) {
+    if (!owned) return;
+    auto closed = engine_->kernel().close(descriptor);
+    if (outcome.ok() && !closed.ok()) outcome = closed.with_context(view_.name);
+  };
+  shut(owns_cached_, view_.cached_fd);
+  shut(owns_direct_, view_.direct_fd);
+  return outcome;
+}
+
+}  // namespace penstock::core

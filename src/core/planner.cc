@@ -1,0 +1,205 @@
+#include "core/planner.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+namespace penstock::core {
+
+namespace {
+
+constexpr std::uint64_t kib = 1024;
+constexpr std::uint64_t mib = 1024 * kib;
+constexpr std::uint64_t least_direct_write = mib;
+constexpr std::uint64_t least_mapped = 8 * mib;
+// Residency is asked and direct reads are cut at multiples of this in the file.
+constexpr std::uint64_t granule = 4 * mib;
+constexpr std::uint64_t least_wave = 512 * kib;
+constexpr std::uint64_t least_wave_piece = 32 * kib;
+constexpr std::uint64_t host_piece = 4 * mib;
+// The page cache takes data best while it is still in the CPU's cache, where the device's writes land.
+constexpr std::uint64_t cached_write_piece = mib;
+
+constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
+
+class planner {
+ public:
+  explicit planner(const plan_input& input) : in_(input) {}
+
+  result<std::vector<planned_piece>> make() {
+    if (in_.length == 0) return std::move(pieces_);
+    if (in_.forced != path_kind::automatic) {
+      if (auto why = in_.refuses(in_.forced)) {
+        return status(errc::unsupported, fmt::format("path {} was asked for, but {}", to_string(in_.forced), *why));
+      }
+    }
+    if (!in_.on_device) {
+      cut(in_.offset, in_.length, path_kind::posix, false, plan_reason::host_memory, host_length());
+    } else if (allowed(path_kind::direct) && !in_.refuses(path_kind::direct)) {
+      whole(in_.offset, in_.length, path_kind::direct, plan_reason::gpu_direct);
+    } else if (in_.is_write) {
+      write();
+    } else {
+      read();
+    }
+    return std::move(pieces_);
+  }
+
+ private:
+  [[nodiscard]] bool allowed(path_kind path) const { return in_.forced == path_kind::automatic || in_.forced == path; }
+
+  void read() {
+    if (in_.forced == path_kind::mapped) {
+      whole(in_.offset, in_.length, path_kind::mapped, plan_reason::forced);
+      return;
+    }
+    if (!in_.has_direct) {
+      resident_run(in_.offset, in_.length, plan_reason::no_direct_io);
+      return;
+    }
+    if (!in_.has_cached) {
+      cut_direct(in_.offset, in_.length, plan_reason::not_resident);
+      return;
+    }
+    read_by_residency(in_.offset, in_.length);
+  }
+
+  // Splits the range until each part is wholly resident, wholly not, or one granule.
+  void read_by_residency(std::uint64_t offset, std::uint64_t length) {
+    const auto resident = in_.resident(offset, length);
+    if (!resident) {
+      resident_run(offset, length, plan_reason::residency_unknown);
+    } else if (*resident >= length) {
+      resident_run(offset, length, plan_reason::resident);
+    } else if (*resident == 0) {
+      cut_direct(offset, length, plan_reason::not_resident);
+    } else if (const auto middle = round_down(offset + length / 2, granule); length > granule && middle > offset) {
+      read_by_residency(offset, middle - offset);
+      read_by_residency(middle, offset + length - middle);
+    } else if (*resident * 2 >= length) {
+      resident_run(offset, length, plan_reason::partly_resident);
+    } else {
+      cut_direct(offset, length, plan_reason::partly_resident);
+    }
+  }
+
+  void resident_run(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
+    const bool certain = reason == plan_reason::resident;
+    const bool spare_cpu = in_.prefer == preference::cpu || (in_.prefer == preference::automatic && in_.few_cores && !in_.emulated_device);
+    if (certain && spare_cpu && !in_.memory_file_system && length >= least_mapped && allowed(path_kind::mapped) &&
+        !in_.refuses(path_kind::mapped)) {
+      whole(offset, length, path_kind::mapped, plan_reason::resident_cpu_saved);
+    } else {
+      cut_waves(offset, length, reason);
+    }
+  }
+
+  void write() {
+    const std::uint64_t end = in_.offset + in_.length;
+    const std::uint64_t body = round_down(in_.offset + path::direct_alignment - 1, path::direct_alignment);
+    const std::uint64_t body_end = round_down(end, path::direct_alignment);
+    const bool direct =
+        in_.has_direct && (in_.direct_writes || !in_.has_cached) && body_end > body && body_end - body >= least_direct_write;
+    if (!direct) {
+      cut(in_.offset, in_.length, path_kind::staged, false, plan_reason::buffered_write, cached_write_piece);
+      return;
+    }
+    cut(in_.offset, body - in_.offset, path_kind::staged, false, plan_reason::unaligned_edge, cached_write_piece);
+    cut(body, body_end - body, path_kind::staged, true, plan_reason::direct_write, granule);
+    cut(body_end, end - body_end, path_kind::staged, false, plan_reason::unaligned_edge, cached_write_piece);
+  }
+
+  // One piece for all, merged with its neighbour where that is of the same kind.
+  void whole(std::uint64_t offset, std::uint64_t length, path_kind path, plan_reason reason) {
+    if (!pieces_.empty() && pieces_.back().path == path) {
+      pieces_.back().length += length;
+    } else {
+      pieces_.push_back({offset, length, path, false, reason});
+    }
+  }
+
+  // Equal pieces on multiples of unit.
+  void cut(std::uint64_t offset, std::uint64_t length, path_kind path, bool bypass, plan_reason reason, std::uint64_t unit) {
+    for (const std::uint64_t end = offset + length; offset < end;) {
+      const std::uint64_t bytes = std::min(round_down(offset + unit, unit), end) - offset;
+      pieces_.push_back({offset, bytes, path, bypass, reason});
+      offset += bytes;
+    }
+  }
+
+  // Direct pieces end on multiples of their unit, so that whole blocks around a piece fit a slab.
+  void cut_direct(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
+    cut(offset, length, path_kind::staged, true, reason, std::clamp(std::bit_ceil(length / 8), 128 * kib, granule));
+  }
+
+  // Cached reads into a device: waves that start and end small, so that the first copy starts early and the last ends soon after its
+  // read. Each wave is shared by the lanes. (H200: 16 MiB calls in pieces of 1 MiB, each with a copy of its own, reach 20 GB/s.)
+  void cut_waves(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
+    const std::uint64_t end = offset + length;
+    const std::uint64_t least = in_.lanes <= 1 || in_.shared_link ? mib : least_wave;
+    const std::uint64_t usual = std::clamp(std::bit_floor(std::max<std::uint64_t>(length / 8, 1)), least, in_.most_bytes);
+    for (std::uint64_t at = offset; at < end;) {
+      const std::uint64_t ramp = std::bit_floor(std::max(std::min(at - offset, end - at), least));
+      const std::uint64_t bytes = std::min(in_.lanes <= 1 ? usual : std::min(usual, ramp), end - at);
+      cut_wave(at, bytes, reason);
+      at += bytes;
+    }
+  }
+
+  void cut_wave(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
+    const std::uint64_t share = std::bit_ceil((length + in_.lanes - 1) / std::max(1U, in_.lanes));
+    const std::uint64_t unit = in_.lanes <= 1 ? length : std::max(share, least_wave_piece);
+    const std::size_t first = pieces_.size();
+    for (std::uint64_t at = 0; at < length; at += unit) {
+      pieces_.push_back({offset + at, std::min(unit, length - at), path_kind::staged, false, reason, 0});
+    }
+    pieces_[first].wave = static_cast<std::uint32_t>(pieces_.size() - first);
+  }
+
+  // Host memory: enough pieces for all lanes, none so small that handing it over costs more than reading it.
+  [[nodiscard]] std::uint64_t host_length() const {
+    return std::clamp(std::bit_ceil(in_.length / std::max(1U, in_.lanes)), 256 * kib, host_piece);
+  }
+
+  const plan_input& in_;
+  std::vector<planned_piece> pieces_;
+};
+
+}  // namespace
+
+result<std::vector<planned_piece>> make_plan(const plan_input& input) { return planner(input).make(); }
+
+std::string describe(plan_reason reason) {
+  switch (reason) {
+    case plan_reason::host_memory:
+      return "the memory is the host's";
+    case plan_reason::small_request:
+      return "at most 128 KiB: done on the caller's thread";
+    case plan_reason::gpu_direct:
+      return "GPUDirect serves this file";
+    case plan_reason::resident:
+      return "in the page cache";
+    case plan_reason::not_resident:
+      return "not in the page cache: direct I/O";
+    case plan_reason::partly_resident:
+      return "partly in the page cache";
+    case plan_reason::residency_unknown:
+      return "the kernel does not say whether it is in the page cache";
+    case plan_reason::no_direct_io:
+      return "the file system has no direct I/O: through the page cache";
+    case plan_reason::resident_cpu_saved:
+      return "in the page cache, and CPU time is to be saved: the GPU copies it from there";
+    case plan_reason::buffered_write:
+      return "written to the page cache";
+    case plan_reason::direct_write:
+      return "direct I/O, as asked for";
+    case plan_reason::unaligned_edge:
+      return "an unaligned edge goes through the page cache, so that neighbours lose nothing";
+    case plan_reason::forced:
+      return "this path was asked for";
+  }
+  return {};
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,66 @@
+// Cuts a request into pieces and chooses the path of each. Pure: what it needs to know of the world it is told or asks through two
+// functions, so it can be tested without any. The pieces cover the range once, in file order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "path/data_path.hpp"
+#include "penstock/options.hpp"
+
+namespace penstock::core {
+
+enum class plan_reason : std::uint8_t {
+  host_memory,
+  small_request,
+  gpu_direct,
+  resident,
+  not_resident,
+  partly_resident,
+  residency_unknown,
+  no_direct_io,
+  resident_cpu_saved,
+  buffered_write,
+  direct_write,
+  unaligned_edge,
+  forced,
+};
+std::string describe(plan_reason reason);
+
+struct planned_piece {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  path_kind path = path_kind::automatic;
+  bool bypass_cache = false;
+  plan_reason reason = plan_reason::resident;
+  std::uint32_t wave = 1;  // pieces, from this one on, that share a slab and a copy; 0: shares an earlier one's
+};
+
+struct plan_input {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  bool is_write = false;
+  bool on_device = false;
+  bool emulated_device = false;
+  bool direct_writes = false;
+  bool has_cached = true;  // descriptors
+  bool has_direct = false;
+  path_kind forced = path_kind::automatic;
+  preference prefer = preference::automatic;
+  unsigned lanes = 1;
+  bool few_cores = false;
+  bool shared_link = false;         // with other requests: longer copies serve all better than an early first one serves this
+  bool memory_file_system = false;  // tmpfs: registering its pages is slow
+  std::uint64_t most_bytes = 0;     // of a slab: a piece or wave of staged work is at most this
+  // Why a path cannot carry the whole range; nothing when it can. Asked for direct and mapped, and for a forced path.
+  std::function<std::optional<std::string>(path_kind)> refuses;
+  // Bytes of a range in the page cache; nothing when that cannot be known.
+  std::function<std::optional<std::uint64_t>(std::uint64_t offset, std::uint64_t length)> resident;
+};
+
+// Errors: unsupported, when the forced path refuses.
+result<std::vector<planned_piece>> make_plan(const plan_input& input);
+
+}  // namespace penstock::core

@@ -1,0 +1,73 @@
+#include "core/stats.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <mutex>
+
+namespace penstock::core {
+
+namespace {
+
+constexpr auto relaxed = std::memory_order_relaxed;
+
+// The class of value in a histogram of powers of two that starts at unit.
+std::size_t bucket(std::uint64_t value, std::uint64_t unit) {
+  const std::uint64_t units = value / unit;
+  return units == 0 ? 0 : std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(units)) - 1, 23);
+}
+
+}  // namespace
+
+void stats_book::count_piece(path_kind path, std::uint64_t bytes, std::uint64_t nanoseconds, bool failed) {
+  auto& counters = paths_[static_cast<std::size_t>(path)];
+  counters.operations.fetch_add(1, relaxed);
+  counters.bytes.fetch_add(bytes, relaxed);
+  if (failed) counters.errors.fetch_add(1, relaxed);
+  counters.busy_ns.fetch_add(nanoseconds, relaxed);
+  counters.sizes[bucket(bytes, 1024)].fetch_add(1, relaxed);
+  counters.latencies[bucket(nanoseconds, 1000)].fetch_add(1, relaxed);
+}
+
+void stats_book::count_fallback(path_kind path, std::string_view why) {
+  const auto index = static_cast<std::size_t>(path);
+  paths_[index].fallbacks.fetch_add(1, relaxed);
+  const std::lock_guard guard(lock_);
+  last_fallback_[index] = why;
+}
+
+void stats_book::count_request(bool is_write, const io_result& outcome) {
+  (is_write ? writes_ : reads_).fetch_add(1, relaxed);
+  (is_write ? written_bytes_ : read_bytes_).fetch_add(outcome.bytes_done, relaxed);
+  if (outcome.ok()) return;
+  const errc code = outcome.error.code();
+  (code == errc::cancelled ? cancelled_ : code == errc::timed_out ? timed_out_ : failed_).fetch_add(1, relaxed);
+}
+
+engine_stats stats_book::snapshot() const {
+  engine_stats seen;
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    const auto& from = paths_[i];
+    auto& to = seen.by_path[i];
+    to.operations = from.operations.load(relaxed);
+    to.bytes = from.bytes.load(relaxed);
+    to.errors = from.errors.load(relaxed);
+    to.fallbacks = from.fallbacks.load(relaxed);
+    to.busy_ns = from.busy_ns.load(relaxed);
+    for (std::size_t j = 0; j < from.sizes.size(); ++j) {
+      to.size_histogram[j] = from.sizes[j].load(relaxed);
+      to.latency_histogram[j] = from.latencies[j].load(relaxed);
+    }
+    const std::lock_guard guard(lock_);
+    to.last_fallback = last_fallback_[i];
+  }
+  seen.reads = reads_.load(relaxed);
+  seen.writes = writes_.load(relaxed);
+  seen.read_bytes = read_bytes_.load(relaxed);
+  seen.written_bytes = written_bytes_.load(relaxed);
+  seen.failed = failed_.load(relaxed);
+  seen.cancelled = cancelled_.load(relaxed);
+  seen.timed_out = timed_out_.load(relaxed);
+  return seen;
+}
+
+}  // namespace penstock::core

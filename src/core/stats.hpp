@@ -1,0 +1,33 @@
+// Counters of one engine. Any thread counts at any time; a snapshot is not a moment in time, each counter is right by itself.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "base/spin_lock.hpp"
+#include "penstock/engine.hpp"
+
+namespace penstock::core {
+
+class stats_book {
+ public:
+  // A piece of `bytes` bytes was carried (or failed) by a path in `nanoseconds`.
+  void count_piece(path_kind path, std::uint64_t bytes, std::uint64_t nanoseconds, bool failed);
+  void count_fallback(path_kind path, std::string_view why);
+  // A request has ended.
+  void count_request(bool is_write, const io_result& outcome);
+  [[nodiscard]] engine_stats snapshot() const;
+
+ private:
+  struct alignas(64) path_counters {
+    std::atomic<std::uint64_t> operations{0}, bytes{0}, errors{0}, fallbacks{0}, busy_ns{0};
+    std::array<std::atomic<std::uint64_t>, 24> sizes{}, latencies{};
+  };
+  std::array<path_counters, path_kind_count> paths_;
+  std::atomic<std::uint64_t> reads_{0}, writes_{0}, read_bytes_{0}, written_bytes_{0}, failed_{0}, cancelled_{0}, timed_out_{0};
+  mutable spin_lock lock_;  // guards last_fallback_
+  std::array<std::string, path_kind_count> last_fallback_;
+};
+
+}  // namespace penstock::core
