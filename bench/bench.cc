@@ -1,0 +1,177 @@
+#include "bench/bench.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "bench/machine.hpp"
+#include "bench/report.hpp"
+#include "bench/rows.hpp"
+#include "penstock/penstock.hpp"
+
+namespace penstock::bench {
+namespace {
+
+constexpr std::uint64_t least_file_bytes = std::uint64_t{64} << 20;
+constexpr int exit_failed = 1;
+constexpr int exit_usage = 2;
+
+int complain(const status& error, int exit_code) {
+  fmt::print(stderr, "penstock: {}\n", error.message());
+  return exit_code;
+}
+
+const row* find_row(std::string_view name) {
+  const auto rows = all_rows();
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const row& r) { return r.name == name; });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+result<std::vector<const row*>> chosen_rows(const options& settings) {
+  for (const std::string& name : settings.rows) {
+    if (find_row(name) == nullptr)
+      return status(errc::invalid_argument, fmt::format("there is no row \"{}\"; `penstock bench --list` shows them", name));
+  }
+  std::vector<const row*> chosen;
+  for (const row& r : all_rows()) {
+    const bool named = settings.rows.empty() || std::find(settings.rows.begin(), settings.rows.end(), r.name) != settings.rows.end();
+    const bool kind = r.kind == row_kind::hot ? settings.hot : r.kind == row_kind::cold ? settings.cold : settings.hot && settings.cold;
+    // A row that is asked for by name runs even when it is of neither kind.
+    if (named && (kind || (!settings.rows.empty() && r.kind == row_kind::neither))) chosen.push_back(&r);
+  }
+  return chosen;
+}
+
+std::uint64_t wanted_bytes(const options& settings) {
+  if (settings.size_bytes > 0) return settings.size_bytes;
+  return settings.quick ? std::uint64_t{256} << 20 : std::uint64_t{4} << 30;
+}
+
+std::string directory_of(const options& settings) {
+  if (settings.file.empty()) return settings.directory;
+  const std::size_t slash = settings.file.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : settings.file.substr(0, slash);
+}
+
+// The user's file where one is named and exists, as much of it as was asked for.
+result<sample_file> find_or_make_sample(const options& settings) {
+  constexpr std::uint64_t seed = 1;
+  const std::uint64_t bytes = wanted_bytes(settings);
+  if (settings.file.empty()) return sample_file::create_temporary(settings.directory, bytes, seed, settings.stop);
+  struct stat info {};
+  if (::stat(settings.file.c_str(), &info) != 0) {
+    if (errno != ENOENT) return status::from_errno(errno, fmt::format("look at {}", settings.file));
+    return sample_file::create_kept(settings.file, bytes, seed, settings.stop);
+  }
+  if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is not a regular file", settings.file));
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  if (size < least_file_bytes) return status(errc::invalid_argument, fmt::format("{} is smaller than 64 MiB", settings.file));
+  return sample_file::existing(settings.file, settings.size_bytes > 0 ? std::min(size, settings.size_bytes) : size);
+}
+
+result<device_info> find_device(const engine& owner, const std::string& name) {
+  const std::vector<device_info> devices = owner.devices();
+  for (const device_info& device : devices) {
+    if (name.empty() || device.name == name) return device;
+  }
+  return status(errc::not_found, fmt::format("there is no device \"{}\"", name));
+}
+
+void tell(const options& settings, std::string_view doing, unsigned done, std::size_t rows) {
+  if (settings.progress) settings.progress(doing, done, static_cast<unsigned>(rows));
+}
+
+report_header describe_machine(const engine& owner, const device_info& device, const sample_file& sample) {
+  report_header header;
+  header.version = version();
+  header.date = utc_date();
+  header.kernel = kernel_release();
+  header.cpu = cpu_model();
+  header.cores = usable_cores();
+  header.device = device.name;
+  header.device_description = device.description;
+  header.driver = gpu_driver_version();
+  header.file_system = file_system_of(sample.path());
+  header.file_bytes = sample.size();
+  if (const status cuda = owner.cuda_status(); !cuda.ok()) header.device_remark = cuda.message();
+  return header;
+}
+
+// Runs the rows, printing each as it ends. Stops early when asked to.
+std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbench& bench, bool print) {
+  std::vector<row_result> results;
+  for (const row* which : chosen) {
+    if (bench.settings.stop && bench.settings.stop()) break;
+    tell(bench.settings, which->name, static_cast<unsigned>(results.size()), chosen.size());
+    row_result result = run_row(*which, bench);
+    // A row cut short by the user has not failed.
+    if (bench.settings.stop && bench.settings.stop() && result.outcome == row_outcome::failed) break;
+    tell(bench.settings, "", static_cast<unsigned>(results.size() + 1), chosen.size());
+    if (print) print_row(result, bench.settings.show_targets);
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+result<bool> run_all(const options& settings, const std::vector<const row*>& chosen) {
+  auto owner = engine::create();
+  if (!owner) return owner.error();
+  auto device = find_device(*owner, settings.device);
+  if (!device) return device.error();
+  tell(settings, "making the file", 0, chosen.size());
+  auto sample = find_or_make_sample(settings);
+  if (!sample) return sample.error();
+  tell(settings, "measuring ceilings", 0, chosen.size());
+  report_header header = describe_machine(*owner, *device, *sample);
+  ceiling_meter meter(device->name);
+  auto link = meter.link();
+  if (!link) return link.error();
+  header.link = *link;
+  // Once to have the file in the page cache, once to measure.
+  constexpr std::uint64_t probe = std::uint64_t{1} << 30;
+  for (int pass = 0; pass < 2; ++pass) {
+    auto cached = meter.cached_read(sample->path(), std::min(sample->size(), probe));
+    if (!cached) return cached.error();
+    header.cached_read = *cached;
+  }
+
+  auto source = owner->open(sample->path());
+  if (!source) return source.error();
+  auto target = owner->allocate(device->name, sample->size() + workbench::spare_bytes);
+  if (!target) return target.error();
+  tell(settings, "", 0, chosen.size());
+  const bool table = settings.json_file != "-";
+  if (table) print_header(header), print_column_names();
+  workbench bench{settings, *owner, meter, device->name, *link, *sample, std::move(*source), std::move(*target), directory_of(settings),
+                  {},       {}};
+  const std::vector<row_result> results = run_rows(chosen, bench, table);
+  const bool stopped = results.size() < chosen.size();
+  if (table) print_summary(results, stopped);
+  if (!settings.json_file.empty()) {
+    if (status error = write_json(settings.json_file, header, results, stopped); !error.ok()) return error;
+  }
+  return !stopped && std::none_of(results.begin(), results.end(), [](const row_result& row) { return row.outcome == row_outcome::failed; });
+}
+
+}  // namespace
+
+std::vector<row_summary> rows() {
+  std::vector<row_summary> out;
+  for (const row& r : all_rows()) out.push_back({r.name, r.summary});
+  return out;
+}
+
+int run(const options& settings) {
+  auto chosen = chosen_rows(settings);
+  if (!chosen) return complain(chosen.error(), exit_usage);
+  if (wanted_bytes(settings) < least_file_bytes) return complain({errc::invalid_argument, "the file must have 64 MiB or more"}, exit_usage);
+  auto good = run_all(settings, *chosen);
+  if (!good) return complain(good.error(), exit_failed);
+  return *good ? 0 : exit_failed;
+}
+
+}  // namespace penstock::bench

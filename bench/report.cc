@@ -1,0 +1,145 @@
+#include "bench/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace penstock::bench {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view columns = "{:<15} {:>8} {:>10} {:>6} {:>17} {:>9} {:>9} {:>9} {:>7}  {:<9} {}\n";
+
+std::string_view to_string(row_outcome outcome) {
+  switch (outcome) {
+    case row_outcome::measured:
+      return "measured";
+    case row_outcome::skipped:
+      return "skipped";
+    case row_outcome::failed:
+      return "failed";
+  }
+  return "";
+}
+
+std::string optional_text(const std::optional<double>& value, int decimals) {
+  return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
+}
+
+json optional_json(const std::optional<double>& value) { return value ? json(*value) : json(nullptr); }
+
+json header_json(const report_header& h) {
+  return {{"penstock", h.version},
+          {"date", h.date},
+          {"kernel", h.kernel},
+          {"cpu", h.cpu},
+          {"cores", h.cores},
+          {"device", h.device},
+          {"device_description", h.device_description},
+          {"device_remark", h.device_remark},
+          {"driver", h.driver},
+          {"file_system", h.file_system},
+          {"file_bytes", h.file_bytes}};
+}
+
+json row_json(const row_result& row) {
+  json out{{"name", row.name}, {"outcome", to_string(row.outcome)}};
+  if (row.outcome != row_outcome::measured) {
+    out["reason"] = row.reason;
+    return out;
+  }
+  out["seconds"] = row.seconds;
+  out["bytes"] = row.bytes;
+  out["calls"] = row.calls;
+  out["gb_per_s"] = row.gbs();
+  out["us_each"] = row.us_each();
+  out["cpu_s_per_gb"] = row.cpu_per_gb();
+  out["fraction"] = optional_json(row.fraction);
+  out["ratio"] = optional_json(row.ratio);
+  out["p50_us"] = optional_json(row.p50_us);
+  out["p99_us"] = optional_json(row.p99_us);
+  out["ceiling"] = {{"name", row.ceiling.name}, {"gb_per_s", row.ceiling.value}, {"detail", row.ceiling.detail}};
+  out["pinned_bytes"] = row.pinned_bytes;
+  out["path"] = row.path;
+  out["verified"] = row.verified;
+  out["notes"] = row.notes;
+  out["targets"] = json::array();
+  for (const target_verdict& verdict : row.targets) out["targets"].push_back({{"text", verdict.text}, {"met", verdict.met}});
+  return out;
+}
+
+}  // namespace
+
+void print_header(const report_header& h) {
+  fmt::print("penstock {} bench, {}\n", h.version, h.date);
+  fmt::print("  machine   Linux {}, {}, {} cores, GPU driver {}\n", h.kernel, h.cpu, h.cores, h.driver);
+  fmt::print("  device    {} ({})\n", h.device, h.device_description);
+  if (!h.device_remark.empty()) fmt::print("            no GPU: {}\n", h.device_remark);
+  fmt::print("  file      {} MiB on {}\n", h.file_bytes >> 20, h.file_system);
+  fmt::print(
+      "  ceilings  link to device {:.2f} GB/s, back {:.2f} GB/s, 4 KiB copy and wait {:.1f} us; page cache to memory {:.2f} GB/s ({})\n\n",
+      h.link.to_device_gbs, h.link.from_device_gbs, h.link.copy_4k_us, h.cached_read.value, h.cached_read.how);
+}
+
+void print_column_names() {
+  fmt::print(fmt::runtime(columns), "row", "GB/s", "us each", "of", "ceiling GB/s", "CPU s/GB", "p50 us", "p99 us", "pinned", "path",
+             "bytes");
+}
+
+void print_row(const row_result& row, bool show_targets) {
+  if (row.outcome != row_outcome::measured) {
+    fmt::print("{:<15} {}: {}\n", row.name, to_string(row.outcome), row.reason);
+    return;
+  }
+  const std::string of = row.fraction ? fmt::format("{:.3f}", *row.fraction) : row.ratio ? fmt::format("x{:.3f}", *row.ratio) : "-";
+  const std::string ceiling = row.ceiling.value > 0 ? fmt::format("{:.2f}", row.ceiling.value) : "-";
+  // A speed of a few KiB says nothing.
+  const bool moved = row.bytes >= (1U << 20);
+  fmt::print(fmt::runtime(columns), row.name, moved ? fmt::format("{:.2f}", row.gbs()) : "-",
+             row.calls > 1 ? fmt::format("{:.2f}", row.us_each()) : "-", of, ceiling, moved ? fmt::format("{:.4f}", row.cpu_per_gb()) : "-",
+             optional_text(row.p50_us, 2), optional_text(row.p99_us, 2), fmt::format("{} MiB", row.pinned_bytes >> 20), row.path,
+             row.bytes > 0 ? "verified" : "-");
+  if (!row.ceiling.detail.empty()) fmt::print("{:15} ceiling: {}, {}\n", "", row.ceiling.name, row.ceiling.detail);
+  for (const std::string& note : row.notes) fmt::print("{:15} {}\n", "", note);
+  if (!show_targets) return;
+  for (const target_verdict& verdict : row.targets) fmt::print("{:15} {} {}\n", "", verdict.met ? "PASS " : "below", verdict.text);
+}
+
+void print_summary(const std::vector<row_result>& rows, bool stopped) {
+  const auto count = [&](row_outcome outcome) {
+    return std::count_if(rows.begin(), rows.end(), [&](const row_result& row) { return row.outcome == outcome; });
+  };
+  fmt::print("\n{} rows measured and verified, {} skipped, {} failed{}\n", count(row_outcome::measured), count(row_outcome::skipped),
+             count(row_outcome::failed), stopped ? "; stopped before the end" : "");
+}
+
+status write_json(const std::string& file_name, const report_header& header, const std::vector<row_result>& rows, bool stopped) {
+  json out = header_json(header);
+  out["stopped"] = stopped;
+  out["ceilings"] = {{"link_to_device_gb_per_s", header.link.to_device_gbs},
+                     {"link_from_device_gb_per_s", header.link.from_device_gbs},
+                     {"copy_4k_us", header.link.copy_4k_us},
+                     {"page_cache_to_memory_gb_per_s", header.cached_read.value},
+                     {"page_cache_to_memory_how", header.cached_read.how}};
+  out["rows"] = json::array();
+  for (const row_result& row : rows) out["rows"].push_back(row_json(row));
+  // File names and driver texts need not be UTF-8; the report must come out all the same.
+  const std::string text = out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  if (file_name == "-") {
+    fmt::print("{}", text);
+    return {};
+  }
+  std::FILE* target = std::fopen(file_name.c_str(), "we");
+  if (target == nullptr) return status::from_errno(errno, fmt::format("make {}", file_name));
+  const bool written = std::fwrite(text.data(), 1, text.size(), target) == text.size();
+  const int write_error = errno;
+  const bool closed = std::fclose(target) == 0;
+  if (!written || !closed) return status::from_errno(written ? errno : write_error, fmt::format("write {}", file_name));
+  return {};
+}
+
+}  // namespace penstock::bench

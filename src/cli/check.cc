@@ -1,0 +1,125 @@
+// penstock check: which way the bytes of a file would go, and why.
+#include "cli/check.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "bench/machine.hpp"
+#include "cli/commands.hpp"
+#include "cli/sizes.hpp"
+#include "cli/transfer.hpp"
+
+namespace penstock::cli {
+namespace {
+
+struct check_options {
+  std::string file;
+  std::string device;
+  bool json = false;
+};
+
+// Neighbours that take the same path for the same reason are one part to a reader.
+std::vector<plan_part> merge(const std::vector<plan_part>& parts) {
+  std::vector<plan_part> out;
+  for (const plan_part& part : parts) {
+    if (!out.empty() && out.back().path == part.path && out.back().reason == part.reason &&
+        out.back().offset + out.back().length == part.offset) {
+      out.back().length += part.length;
+    } else {
+      out.push_back(part);
+    }
+  }
+  return out;
+}
+
+check_plan explain(const engine& owner, const file& target, std::uint64_t size, bool is_write) {
+  auto found = owner.explain(target, memory_kind::device, size, 0, is_write);
+  if (!found) return {found.error(), {}};
+  found->parts = merge(found->parts);
+  return {{}, std::move(*found)};
+}
+
+// For writing too where that is allowed, since writes can only be explained of a file that takes them. Nothing is written.
+result<file> open_for_questions(const engine& owner, const std::string& name) {
+  open_options how;
+  how.write = true;
+  auto target = owner.open(name, how);
+  return target ? std::move(target) : owner.open(name);
+}
+
+result<check_report> look_at(const engine& owner, const check_options& wanted) {
+  auto device = choose_device(owner, wanted.device);
+  if (!device) return device.error();
+  auto target = open_for_questions(owner, wanted.file);
+  if (!target) return target.error();
+  auto size = target->size();
+  if (!size) return size.error();
+  check_report report;
+  report.file = wanted.file;
+  report.file_system = bench::file_system_of(wanted.file);
+  report.device = device->name;
+  report.size = *size;
+  report.read = explain(owner, *target, *size, false);
+  report.write = explain(owner, *target, *size, true);
+  report.devices = owner.devices();
+  report.cuda = owner.cuda_status();
+  return report;
+}
+
+void print_plan(std::string_view title, const check_plan& found) {
+  constexpr std::size_t most_lines = 16;
+  fmt::print("{}\n", title);
+  if (!found.error.ok()) {
+    fmt::print("  not possible: {}\n", found.error.message());
+    return;
+  }
+  std::size_t line = 0;
+  for (const plan_part& part : found.what.parts) {
+    if (line++ == most_lines) {
+      fmt::print("  ... and {} more parts (--json lists all)\n", found.what.parts.size() - most_lines);
+      break;
+    }
+    fmt::print("  {:<9} {:>12} at {:<12} {}\n", to_string(part.path), format_size(part.length), part.offset, part.reason);
+  }
+  for (const std::string& remark : found.what.remarks) fmt::print("  note: {}\n", remark);
+}
+
+void print_report(const check_report& report) {
+  const double cached = report.size > 0 ? 100.0 * static_cast<double>(report.read.what.cached_bytes) / static_cast<double>(report.size) : 0;
+  fmt::print("{}\n", report.file);
+  fmt::print("  size         {} ({} bytes)\n", format_size(report.size), report.size);
+  fmt::print("  file system  {}\n", report.file_system);
+  fmt::print("  page cache   {} ({:.0f}%)\n", format_size(report.read.what.cached_bytes), cached);
+  print_plan(fmt::format("reads to {} would take", report.device), report.read);
+  print_plan(fmt::format("writes from {} would take", report.device), report.write);
+  fmt::print("devices\n");
+  for (const device_info& device : report.devices) fmt::print("  {}, {}\n", describe_device(device), format_size(device.memory_bytes));
+  if (!report.cuda.ok()) fmt::print("  no GPU: {}\n", report.cuda.message());
+}
+
+int check_file(const check_options& wanted) {
+  auto owner = engine::create();
+  if (!owner) return fail(owner.error());
+  auto report = look_at(*owner, wanted);
+  if (!report) return fail(report.error());
+  if (wanted.json) {
+    fmt::print("{}", to_json(*report));
+  } else {
+    print_report(*report);
+  }
+  return exit_success;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, command& chosen) {
+  auto wanted = std::make_shared<check_options>();
+  CLI::App& sub = *app.add_subcommand("check", "Show which path each part of a file would take, and why");
+  sub.add_option("FILE", wanted->file, "File to look at")->required();
+  add_device_options(sub, wanted->device);
+  sub.add_flag("--json", wanted->json, "Print JSON");
+  sub.callback([wanted, &chosen] { chosen = [wanted] { return check_file(*wanted); }; });
+}
+
+}  // namespace penstock::cli

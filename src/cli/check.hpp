@@ -1,0 +1,28 @@
+// What `penstock check` finds out about a file, and its two forms of output. One thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/penstock.hpp"
+
+namespace penstock::cli {
+
+struct check_plan {
+  status error;  // why there is no plan
+  plan what;
+};
+
+struct check_report {
+  std::string file, file_system, device;
+  std::uint64_t size = 0;
+  check_plan read, write;
+  std::vector<device_info> devices;
+  status cuda;  // why no GPU is listed
+};
+
+// The report as a JSON document, with a line feed.
+std::string to_json(const check_report& report);
+
+}  // namespace penstock::cli

@@ -1,0 +1,47 @@
+#include <nlohmann/json.hpp>
+
+#include "cli/check.hpp"
+
+namespace penstock::cli {
+namespace {
+
+using nlohmann::json;
+
+json plan_json(const check_plan& found) {
+  if (!found.error.ok()) return {{"error", found.error.message()}};
+  json parts = json::array();
+  for (const plan_part& part : found.what.parts) {
+    parts.push_back({{"offset", part.offset}, {"length", part.length}, {"path", to_string(part.path)}, {"reason", part.reason}});
+  }
+  return {{"parts", std::move(parts)}, {"remarks", found.what.remarks}};
+}
+
+json devices_json(const std::vector<device_info>& devices) {
+  json out = json::array();
+  for (const device_info& device : devices) {
+    out.push_back({{"name", device.name},
+                   {"description", device.description},
+                   {"pci_bus_id", device.pci_bus_id},
+                   {"memory_bytes", device.memory_bytes},
+                   {"numa_node", device.numa_node}});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string to_json(const check_report& report) {
+  const json out{{"file", report.file},
+                 {"size", report.size},
+                 {"file_system", report.file_system},
+                 {"cached_bytes", report.read.what.cached_bytes},
+                 {"device", report.device},
+                 {"read", plan_json(report.read)},
+                 {"write", plan_json(report.write)},
+                 {"devices", devices_json(report.devices)},
+                 {"cuda", report.cuda.ok() ? "ok" : std::string(report.cuda.message())}};
+  // A file name need not be UTF-8.
+  return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,38 @@
+// The subcommands. Each add_… function declares one to CLI11, with its options; the work itself is put into `chosen`, for main to run
+// once the whole command line has been understood. One thread.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "penstock/penstock.hpp"
+
+namespace penstock::cli {
+
+// What main returns.
+inline constexpr int exit_success = 0;
+inline constexpr int exit_failure = 1;  // the message is on stderr
+inline constexpr int exit_usage = 2;
+
+using command = std::function<int()>;
+
+void add_demo(CLI::App& app, command& chosen);
+void add_read(CLI::App& app, command& chosen);
+void add_write(CLI::App& app, command& chosen);
+void add_check(CLI::App& app, command& chosen);
+void add_devices(CLI::App& app, command& chosen);
+void add_bench(CLI::App& app, command& chosen);
+
+// --- what they share
+
+// An option that takes a size: "4KiB". A malformed one is a usage error.
+CLI::Option* add_size_option(CLI::App& app, const std::string& name, std::uint64_t& target, const std::string& description);
+// --device NAME and --gpu N, which set name to "cuda:N"; it stays empty when neither is given.
+void add_device_options(CLI::App& app, std::string& name);
+
+// Prints "penstock: <message>" to stderr. Returns exit_failure.
+int fail(const status& error);
+
+}  // namespace penstock::cli

@@ -1,0 +1,30 @@
+#include "cli/interrupt.hpp"
+
+#include <csignal>
+
+#include <atomic>
+
+namespace penstock::cli {
+namespace {
+
+std::atomic<int> caught_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only touch lock-free atomics");
+
+extern "C" void remember(int signal_number) { caught_signal.store(signal_number, std::memory_order_relaxed); }
+
+}  // namespace
+
+void catch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = remember;
+  // SA_RESETHAND: the second signal finds the default action, and ends the process.
+  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  sigemptyset(&action.sa_mask);
+  for (const int signal_number : {SIGINT, SIGTERM}) sigaction(signal_number, &action, nullptr);
+}
+
+bool interrupted() noexcept { return caught_signal.load(std::memory_order_relaxed) != 0; }
+
+int interrupted_exit_code() noexcept { return 128 + caught_signal.load(std::memory_order_relaxed); }
+
+}  // namespace penstock::cli

@@ -1,0 +1,14 @@
+// Ctrl-C and SIGTERM: the first asks the program to stop, so that it can cancel its transfer, remove its temporary files and say what was
+// done; the second ends it at once. The state is the process's own, as signals are.
+#pragma once
+
+namespace penstock::cli {
+
+// Call once, before other threads exist.
+void catch_interrupts();
+// True once a signal has asked the program to stop. Any thread.
+bool interrupted() noexcept;
+// What main returns after an interrupt: 128 + the number of the signal (130 for Ctrl-C).
+int interrupted_exit_code() noexcept;
+
+}  // namespace penstock::cli

@@ -1,0 +1,40 @@
+// The command line `penstock`: translation only; the work is done by the library.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "cli/commands.hpp"
+#include "cli/interrupt.hpp"
+
+namespace {
+
+using namespace penstock::cli;
+
+int run(int argc, char** argv) {
+  CLI::App app{"Moves bytes between files, GPU memory and host memory at the speed of the hardware", "penstock"};
+  app.set_version_flag("--version", fmt::format("penstock {}", penstock::version()));
+  app.require_subcommand(1);
+  command chosen;
+  for (const auto add : {add_demo, add_read, add_write, add_check, add_devices, add_bench}) add(app, chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? exit_success : exit_usage;
+  }
+  return chosen();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Each line as soon as it is known, in a pipe too.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  catch_interrupts();
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "penstock: {}\n", error.what());
+    return exit_failure;
+  }
+}

@@ -1,0 +1,71 @@
+#include "cli/sizes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <limits>
+
+namespace penstock::cli {
+namespace {
+
+struct unit {
+  std::string_view name;  // lower case
+  std::uint64_t bytes;
+};
+
+constexpr std::uint64_t ki = 1024;
+constexpr std::array<unit, 14> units{{{"", 1},
+                                      {"b", 1},
+                                      {"k", ki},
+                                      {"kib", ki},
+                                      {"kb", 1000},
+                                      {"m", ki* ki},
+                                      {"mib", ki* ki},
+                                      {"mb", 1000 * 1000},
+                                      {"g", ki* ki* ki},
+                                      {"gib", ki* ki* ki},
+                                      {"gb", 1000 * 1000 * 1000},
+                                      {"t", ki* ki* ki* ki},
+                                      {"tib", ki* ki* ki* ki},
+                                      {"tb", 1000ULL * 1000 * 1000 * 1000}}};
+
+status bad_size(std::string_view text, std::string_view why) {
+  return {errc::invalid_argument, fmt::format("\"{}\" is not a size: {}", text, why)};
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+}  // namespace
+
+result<std::uint64_t> parse_size(std::string_view text) {
+  // Offsets in files are signed 64-bit numbers, so nothing larger can be meant.
+  constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc::invalid_argument) return bad_size(text, "it must begin with a digit");
+  const std::string suffix = lower(text.substr(static_cast<std::size_t>(end - text.data())));
+  const auto* found = std::find_if(units.begin(), units.end(), [&](const unit& u) { return u.name == suffix; });
+  if (found == units.end()) return bad_size(text, "units are B, k, KiB, KB, M, MiB, MB, G, GiB, GB, T, TiB, TB");
+  if (error == std::errc::result_out_of_range || number > most / found->bytes) return bad_size(text, "too large");
+  return number * found->bytes;
+}
+
+std::string format_size(std::uint64_t bytes) {
+  constexpr std::array<std::string_view, 5> names{"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t index = 0;
+  auto value = static_cast<double>(bytes);
+  while (value >= 1024 && index + 1 < names.size()) value /= 1024, ++index;
+  std::string digits = fmt::format("{:.2f}", value);
+  digits.erase(digits.find_last_not_of('0') + 1);
+  if (digits.back() == '.') digits.pop_back();
+  return fmt::format("{} {}", digits, names[index]);
+}
+
+}  // namespace penstock::cli
