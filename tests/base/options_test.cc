@@ -1,0 +1,45 @@
+#include "penstock/options.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "penstock/version.hpp"
+
+namespace penstock {
+namespace {
+
+TEST(options, every_path_kind_survives_its_name) {
+  for (int i = 0; i < path_kind_count; ++i) {
+    const auto kind = static_cast<path_kind>(i);
+    const auto parsed = parse_path_kind(to_string(kind));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, kind);
+  }
+}
+
+TEST(options, every_preference_survives_its_name) {
+  for (const auto prefer : {preference::automatic, preference::speed, preference::cpu}) {
+    const auto parsed = parse_preference(to_string(prefer));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, prefer);
+  }
+}
+
+TEST(options, a_wrong_word_is_named_with_the_right_ones) {
+  const status error = parse_path_kind("stagged").error();
+  EXPECT_EQ(error.code(), errc::invalid_argument);
+  EXPECT_EQ(error.message(), "path \"stagged\" is not one of automatic, posix, staged, mapped, direct");
+  EXPECT_EQ(parse_preference("").error().message(), "preference \"\" is not one of automatic, speed, cpu");
+  EXPECT_FALSE(parse_path_kind("Staged").ok());
+}
+
+TEST(options, a_value_outside_the_enumeration_is_called_unknown) { EXPECT_EQ(to_string(static_cast<path_kind>(99)), "unknown"); }
+
+TEST(version, is_made_of_the_three_numbers) {
+  EXPECT_EQ(version(), std::to_string(PENSTOCK_VERSION_MAJOR) + "." + std::to_string(PENSTOCK_VERSION_MINOR) + "." +
+                           std::to_string(PENSTOCK_VERSION_PATCH));
+}
+
+}  // namespace
+}  // namespace penstock

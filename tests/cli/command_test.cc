@@ -1,0 +1,243 @@
+// The penstock command as a user meets it: what it prints where, and its exit codes.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.hpp"
+#include "penstock/version.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(command, version_and_help_go_to_stdout) {
+  const ended_program version_run = run({"--version"});
+  EXPECT_EQ(version_run.exit_code, 0);
+  EXPECT_EQ(version_run.out, "penstock " + std::string(version()) + "\n");
+  const ended_program help = run({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* name : {"demo", "read", "write", "check", "devices", "bench"}) EXPECT_TRUE(contains(help.out, name)) << name;
+  EXPECT_EQ(help.err, "");
+}
+
+TEST(command, usage_errors_exit_with_2_and_say_why_on_stderr) {
+  const std::vector<std::vector<std::string>> mistakes{{},
+                                                       {"frobnicate"},
+                                                       {"read"},
+                                                       {"read", "x", "--no-such-option"},
+                                                       {"read", "x", "--length", "many"},
+                                                       {"read", "x", "--path", "sideways"},
+                                                       {"read", "x", "--repeat", "0"},
+                                                       {"read", "x", "--gpu", "0", "--device", "host:0"},
+                                                       {"write", "x"},
+                                                       {"write", "x", "--size", "-1"},
+                                                       {"bench", "--rows", "no-such-row"},
+                                                       {"bench", "--size", "1MiB"}};
+  for (const auto& arguments : mistakes) {
+    const ended_program ended = run(arguments);
+    EXPECT_EQ(ended.exit_code, 2) << (arguments.empty() ? "" : arguments.back()) << ended.out << ended.err;
+    EXPECT_NE(ended.err, "");
+  }
+}
+
+TEST(command, a_missing_file_is_named_on_stderr) {
+  for (const char* name : {"read", "check"}) {
+    const ended_program ended = run({name, "/nowhere/at-all", "--device", "host:0"});
+    EXPECT_EQ(ended.exit_code, 1);
+    EXPECT_EQ(ended.err.rfind("penstock: ", 0), 0U) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "/nowhere/at-all")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "No such file or directory")) << ended.err;
+  }
+}
+
+TEST(command, a_missing_device_is_named_with_those_there_are) {
+  const scratch_directory directory;
+  const ended_program ended = run({"read", directory.make_file("data", 1), "--device", "cuda:77"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, "cuda:77")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "host:0")) << ended.err;
+}
+
+TEST(command, devices_lists_the_host_device) {
+  const ended_program ended = run({"devices"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "host:0")) << ended.out;
+}
+
+TEST(read, verifies_a_real_file_and_draws_no_bar_in_a_pipe) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", 5 * mib + 17);
+  const ended_program ended = run({"read", path, "--verify", "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, path + ": 5 MiB in ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, ", verified")) << ended.out;
+  EXPECT_FALSE(contains(ended.out, "\r")) << ended.out;
+  EXPECT_EQ(ended.err, "");
+}
+
+TEST(read, every_file_gets_a_line_and_a_failing_one_does_not_stop_the_others) {
+  const scratch_directory directory;
+  const std::string first = directory.make_file("first", mib);
+  const std::string last = directory.make_file("last", 3);
+  const ended_program ended = run({"read", first, directory.path() + "/missing", last, "--verify", "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.out, first + ": 1 MiB in ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, last + ": 3 B in ")) << ended.out;
+  EXPECT_TRUE(contains(ended.err, "missing")) << ended.err;
+}
+
+TEST(read, a_range_is_cut_at_the_end_of_the_file) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", 3 * mib + 5);
+  const auto read = [&](const std::string& offset, const std::string& length) {
+    const ended_program ended = run({"read", path, "--verify", "--device", "host:0", "--offset", offset, "--length", length});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_TRUE(contains(ended.out, ", verified")) << ended.out;
+    return ended.out;
+  };
+  EXPECT_TRUE(contains(read("1M", "1KiB"), ": 1 KiB in "));
+  EXPECT_TRUE(contains(read("3MiB", "1GiB"), ": 5 B in "));
+  EXPECT_TRUE(contains(read("4MiB", "1GiB"), ": 0 B in "));
+}
+
+TEST(read, each_forced_path_that_carries_the_bytes_is_reported) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", 8 * mib);
+  const ended_program ended = run({"read", path, "--verify", "--device", "host:0", "--path", "staged"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "path staged, verified")) << ended.out;
+}
+
+// The read is repeated until the signal comes, so no moment is too early or too late for it.
+TEST(read, an_interrupt_ends_it_cleanly_with_130) {
+  const scratch_directory directory;
+  program reading({"read", directory.make_sparse_file("big", 512 * mib), "--device", "host:0", "--repeat", "1000000"});
+  ASSERT_TRUE(reading.wait_for_output(" GB/s")) << reading.finish().err;
+  reading.send(SIGINT);
+  const ended_program ended = reading.finish();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+}
+
+TEST(write, makes_a_file_that_reads_back_equal) {
+  const scratch_directory directory;
+  const std::string path = directory.path() + "/new";
+  for (const bool direct : {false, true}) {
+    std::vector<std::string> arguments{"write", path, "--size", "5242897", "--verify", "--device", "host:0", "--force"};
+    if (direct) arguments.emplace_back("--direct");
+    const ended_program ended = run(arguments);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_TRUE(contains(ended.out, ", verified")) << ended.out;
+    EXPECT_EQ(std::filesystem::file_size(path), 5242897U);
+  }
+}
+
+TEST(write, does_not_overwrite_without_force) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("mine", 10);
+  const ended_program refused = run({"write", path, "--size", "1M", "--device", "host:0"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_TRUE(contains(refused.err, "--force")) << refused.err;
+  EXPECT_EQ(std::filesystem::file_size(path), 10U);
+  EXPECT_EQ(run({"write", path, "--size", "1M", "--device", "host:0", "--force"}).exit_code, 0);
+  EXPECT_EQ(std::filesystem::file_size(path), mib);
+}
+
+TEST(check, its_json_covers_the_file_once) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", 3 * mib + 1);
+  const ended_program ended = run({"check", path, "--json", "--device", "host:0"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto report = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(report.at("file"), path);
+  EXPECT_EQ(report.at("size"), 3 * mib + 1);
+  EXPECT_EQ(report.at("device"), "host:0");
+  EXPECT_FALSE(report.at("devices").empty());
+  for (const char* way : {"read", "write"}) {
+    std::uint64_t end = 0;
+    for (const auto& part : report.at(way).at("parts")) {
+      EXPECT_EQ(part.at("offset"), end) << way;
+      EXPECT_NE(part.at("reason"), "") << way;
+      end += part.at("length").get<std::uint64_t>();
+    }
+    EXPECT_EQ(end, 3 * mib + 1) << way;
+  }
+}
+
+TEST(check, tells_size_file_system_and_paths_to_people) {
+  const scratch_directory directory;
+  const ended_program ended = run({"check", directory.make_file("data", mib), "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* part : {"1 MiB (1048576 bytes)", "file system", "page cache", "reads to host:0", "writes from host:0"}) {
+    EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
+  }
+}
+
+TEST(demo, verifies_its_bytes_and_leaves_no_file_behind) {
+  const scratch_directory directory;
+  const ended_program ended = run({"demo", "--size", "32MiB", "--dir", directory.path(), "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "from the page cache to the device")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "ceiling")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, ": equal")) << ended.out;
+  EXPECT_FALSE(contains(ended.out, "DIFFERENT")) << ended.out;
+  EXPECT_EQ(ended.err, "");
+  EXPECT_EQ(directory.entries(), 0U);
+}
+
+TEST(demo, an_interrupt_removes_the_file) {
+  const scratch_directory directory;
+  program showing({"demo", "--size", "256MiB", "--dir", directory.path(), "--device", "host:0"});
+  ASSERT_TRUE(showing.wait_for_output("pseudo-random bytes")) << showing.finish().err;
+  showing.send(SIGINT);
+  const ended_program ended = showing.finish();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_EQ(directory.entries(), 0U);
+}
+
+TEST(bench, rows_are_listed) {
+  const ended_program ended = run({"bench", "--list"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* name : {"hot-4g", "cold-4g", "half-hot", "batch-4k-hot", "call-4k", "unaligned", "write-direct", "start", "pinned"}) {
+    EXPECT_TRUE(contains(ended.out, name)) << name;
+  }
+}
+
+TEST(bench, its_json_holds_verified_rows_and_their_ceilings) {
+  const scratch_directory directory;
+  const ended_program ended = run({"bench", "--quick", "--size", "64MiB", "--repeats", "1", "--rows", "hot-4g,call-4k,pinned", "--json",
+                                   "-", "--device", "host:0", "--dir", directory.path()});
+  ASSERT_EQ(ended.exit_code, 0) << ended.out << ended.err;
+  const auto report = nlohmann::json::parse(ended.out);
+  ASSERT_EQ(report.at("rows").size(), 3U);
+  for (const auto& row : report.at("rows")) {
+    EXPECT_EQ(row.at("outcome"), "measured") << row;
+    EXPECT_EQ(row.at("verified"), true) << row;
+  }
+  EXPECT_EQ(report.at("rows")[0].at("name"), "hot-4g");
+  EXPECT_EQ(report.at("rows")[0].at("bytes"), 64 * mib);
+  EXPECT_GT(report.at("rows")[0].at("gb_per_s"), 0.0);
+  EXPECT_GT(report.at("ceilings").at("link_to_device_gb_per_s"), 0.0);
+  EXPECT_GT(report.at("rows")[1].at("p99_us"), 0.0);
+  EXPECT_EQ(ended.err, "");
+  EXPECT_EQ(directory.entries(), 0U);
+}
+
+TEST(bench, a_file_that_exists_is_read_and_left_as_it_was) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("mine", 64 * mib);
+  const auto before = std::filesystem::last_write_time(path);
+  const ended_program ended =
+      run({"bench", "--quick", "--repeats", "1", "--rows", "hot-16m,write-hot", "--file", path, "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.out << ended.err;
+  EXPECT_TRUE(contains(ended.out, "2 rows measured and verified, 0 skipped, 0 failed")) << ended.out;
+  EXPECT_EQ(std::filesystem::last_write_time(path), before);
+  EXPECT_EQ(directory.entries(), 1U);
+}
+
+}  // namespace
+}  // namespace penstock::cli_test

@@ -1,0 +1,319 @@
+// Engines: options, environment, being moved, shared and forked.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "contract/contract_fixture.hpp"
+
+namespace penstock::testing {
+namespace {
+
+// A variable of the environment for the time of a test.
+class scoped_variable {
+ public:
+  scoped_variable(const char* name, const char* value) : name_(name) {
+    const char* before = std::getenv(name);
+    if (before != nullptr) before_ = before;
+    ::setenv(name, value, 1);
+  }
+  scoped_variable(const scoped_variable&) = delete;
+  scoped_variable& operator=(const scoped_variable&) = delete;
+  ~scoped_variable() {
+    if (before_) {
+      ::setenv(name_, before_->c_str(), 1);
+    } else {
+      ::unsetenv(name_);
+    }
+  }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+TEST(engine_environment, values_are_taken_over) {
+  const scoped_variable path("PENSTOCK_PATH", "staged");
+  const scoped_variable prefer("PENSTOCK_PREFER", "cpu");
+  const scoped_variable lanes("PENSTOCK_LANES", "3");
+  const scoped_variable pinned("PENSTOCK_PINNED_MIB", "100");
+  const scoped_variable cuda("PENSTOCK_CUDA", "0");
+  const scoped_variable rings("PENSTOCK_IO_URING", "0");
+  const scoped_variable library("PENSTOCK_CUFILE_LIBRARY", "/nowhere/libcufile.so");
+  const auto made = engine::create();
+  ASSERT_TRUE(made.ok()) << told(made.error());
+  EXPECT_EQ(made->options().path, path_kind::staged);
+  EXPECT_EQ(made->options().prefer, preference::cpu);
+  EXPECT_EQ(made->options().lanes, 3U);
+  EXPECT_EQ(made->options().pinned_budget_bytes, 100 * mib);
+  EXPECT_FALSE(made->options().use_cuda);
+  EXPECT_FALSE(made->options().use_io_uring);
+  EXPECT_EQ(made->options().cufile_library, "/nowhere/libcufile.so");
+  EXPECT_EQ(made->devices().size(), 1U);
+  EXPECT_FALSE(made->cuda_status().ok());
+}
+
+TEST(engine_environment, empty_values_are_the_defaults) {
+  std::vector<std::unique_ptr<scoped_variable>> empty;
+  for (const char* name : {"PENSTOCK_PATH", "PENSTOCK_PREFER", "PENSTOCK_LANES", "PENSTOCK_PINNED_MIB", "PENSTOCK_CUDA",
+                           "PENSTOCK_IO_URING", "PENSTOCK_CUFILE_LIBRARY"})
+    empty.push_back(std::make_unique<scoped_variable>(name, ""));
+  const auto options = engine_options::from_environment();
+  ASSERT_TRUE(options.ok()) << told(options.error());
+  const engine_options defaults;
+  EXPECT_EQ(options->path, defaults.path);
+  EXPECT_EQ(options->lanes, defaults.lanes);
+  EXPECT_EQ(options->pinned_budget_bytes, defaults.pinned_budget_bytes);
+  EXPECT_TRUE(options->use_cuda);
+  EXPECT_TRUE(options->use_io_uring);
+}
+
+TEST(engine_environment, malformed_values_are_named) {
+  struct wrong {
+    const char* name;
+    const char* value;
+  };
+  for (const auto& [variable, value] :
+       {wrong{"PENSTOCK_PATH", "fast"}, wrong{"PENSTOCK_PATH", "Staged"}, wrong{"PENSTOCK_PREFER", "gpu"}, wrong{"PENSTOCK_LANES", "-1"},
+        wrong{"PENSTOCK_LANES", "65"}, wrong{"PENSTOCK_LANES", "4 "}, wrong{"PENSTOCK_LANES", "many"},
+        wrong{"PENSTOCK_LANES", "99999999999999999999"}, wrong{"PENSTOCK_PINNED_MIB", "1"}, wrong{"PENSTOCK_PINNED_MIB", "512M"},
+        wrong{"PENSTOCK_PINNED_MIB", "1e3"}, wrong{"PENSTOCK_CUDA", "yes"}, wrong{"PENSTOCK_CUDA", "2"},
+        wrong{"PENSTOCK_IO_URING", "false"}}) {
+    const scoped_variable set(variable, value);
+    const auto made = engine::create();
+    ASSERT_FALSE(made.ok()) << variable << "=" << value;
+    EXPECT_EQ(made.error().code(), errc::invalid_argument);
+    EXPECT_NE(made.error().message().find(variable), std::string_view::npos) << told(made.error());
+  }
+}
+
+TEST(engine_options_test, values_out_of_range_are_invalid_arguments) {
+  engine_options options;
+  options.lanes = 65;
+  EXPECT_EQ(engine::create(options).error().code(), errc::invalid_argument);
+  options = {};
+  options.pinned_budget_bytes = 1 * mib;
+  EXPECT_EQ(engine::create(options).error().code(), errc::invalid_argument);
+}
+
+class engine_contract : public contract_fixture {
+ protected:
+  // Reads a file of pattern bytes into device memory through an engine of the given options.
+  void check_options(const engine_options& options) {
+    open_house house(options);
+    const auto content = make_file("data", 9 * mib + 5);
+    for (const bool cold : {false, true}) {
+      if (cold) drop_cache(name());
+      auto both = house.engine().open(name(), {.read = true, .write = true, .direct_writes = true});
+      ASSERT_TRUE(both.ok()) << told(both.error());
+      for (const std::uint64_t length : {std::uint64_t{100}, 200 * kib, 1 * mib, content.size()}) {
+        guarded_memory memory(house, memory_place::device, length);
+        const auto got = both->read(memory.data(), length, 0);
+        EXPECT_TRUE(got.ok()) << told(got.error);
+        memory.expect(std::span(content).first(length));
+        const auto put = both->write(memory.data(), length, 0);
+        EXPECT_TRUE(put.ok()) << told(put.error);
+      }
+      expect_file(name(), content);
+    }
+    const auto seen = house.engine().stats();
+    EXPECT_LE(seen.pinned_peak_bytes, options.pinned_budget_bytes);
+  }
+};
+
+TEST_F(engine_contract, one_lane_is_enough) {
+  engine_options options;
+  options.lanes = 1;
+  check_options(options);
+}
+
+TEST_F(engine_contract, it_works_without_io_uring) {
+  engine_options options;
+  options.use_io_uring = false;
+  check_options(options);
+}
+
+TEST_F(engine_contract, the_least_pinned_memory_is_enough) {
+  engine_options options;
+  options.pinned_budget_bytes = staging::least_budget_bytes;
+  check_options(options);
+}
+
+TEST_F(engine_contract, preferences_change_how_not_what) {
+  for (const auto prefer : {preference::speed, preference::cpu}) {
+    engine_options options;
+    options.prefer = prefer;
+    check_options(options);
+  }
+}
+
+TEST_F(engine_contract, a_moved_from_engine_is_closed) {
+  const auto content = make_file("data", 100);
+  engine second = std::move(engine_of());
+  const engine& gone = engine_of();
+  EXPECT_EQ(gone.open(name()).error().code(), errc::closed);
+  EXPECT_EQ(gone.adopt(0).error().code(), errc::closed);
+  EXPECT_EQ(gone.allocate("host:0", 100).error().code(), errc::closed);
+  EXPECT_EQ(gone.cuda_status().code(), errc::closed);
+  EXPECT_TRUE(gone.devices().empty());
+  bytes target(100);
+  EXPECT_EQ(gone.copy(target.data(), content.data(), 100).code(), errc::closed);
+  EXPECT_EQ(gone.register_memory(target.data(), 100).error().code(), errc::closed);
+  auto from = second.open(name());
+  ASSERT_TRUE(from.ok()) << told(from.error());
+  EXPECT_EQ(gone.explain(*from, memory_kind::host, 10, 0).error().code(), errc::closed);
+  const std::array<io_request, 1> asked{{{&*from, target.data(), 100, 0, false}}};
+  EXPECT_TRUE(gone.submit(asked).done());
+  EXPECT_EQ(gone.stats().reads, 0U);
+  (void)gone.options();
+  EXPECT_EQ(from->read(target.data(), 100, 0).bytes_done, 100U);
+  EXPECT_EQ(target, content);
+}
+
+TEST_F(engine_contract, engines_do_not_disturb_each_other) {
+  const auto content = make_file("data", 6 * mib + 1);
+  open_house other;
+  const auto read_often = [&](open_house& house) {
+    auto from = house.engine().open(name());
+    ASSERT_TRUE(from.ok()) << told(from.error());
+    for (int i = 0; i < 6; ++i) {
+      guarded_memory memory(house, memory_place::device, content.size(), 1);
+      const auto outcome = from->read(memory.data(), content.size(), 0);
+      EXPECT_TRUE(outcome.ok()) << told(outcome.error);
+      memory.expect(content);
+      if (i == 2) drop_cache(name());
+    }
+  };
+  std::thread second([&] { read_often(other); });
+  read_often(house_);
+  second.join();
+  EXPECT_EQ(house_.engine().stats().reads, 6U);
+  EXPECT_EQ(other.engine().stats().reads, 6U);
+}
+
+TEST_F(engine_contract, the_shared_engine_is_one) {
+  const auto content = make_file("data", mib);
+  const auto first = engine::shared();
+  const auto second = engine::shared();
+  ASSERT_TRUE(first.ok() && second.ok());
+  auto from = first->open(name());
+  ASSERT_TRUE(from.ok()) << told(from.error());
+  bytes target(mib);
+  EXPECT_EQ(from->read(target.data(), mib, 0).bytes_done, mib);
+  EXPECT_EQ(second->stats().reads, 1U);
+}
+
+TEST_F(engine_contract, explain_says_why_in_words) {
+  make_file("data", 16 * mib);
+  const auto from = open("data");
+  (void)contents_of(name());
+  const auto hot = engine_of().explain(from, memory_kind::device, 16 * mib, 0);
+  ASSERT_TRUE(hot.ok()) << told(hot.error());
+  EXPECT_EQ(hot->cached_bytes, 16 * mib);
+  EXPECT_FALSE(hot->remarks.empty());
+  for (const auto kind : {memory_kind::host, memory_kind::pinned}) {
+    const auto on_host = engine_of().explain(from, kind, 16 * mib, 0);
+    ASSERT_TRUE(on_host.ok()) << told(on_host.error());
+    for (const auto& part : on_host->parts) EXPECT_EQ(part.path, path_kind::posix);
+  }
+  EXPECT_EQ(engine_of().explain(from, memory_kind::device, 1, -1).error().code(), errc::invalid_argument);
+  EXPECT_EQ(engine_of().explain(from, memory_kind::device, 1, 0, true).error().code(), errc::permission_denied);
+  const auto behind = engine_of().explain(from, memory_kind::device, 100, static_cast<std::int64_t>(16 * mib));
+  ASSERT_TRUE(behind.ok());
+  EXPECT_TRUE(behind->parts.empty());
+}
+
+// A child says which of its checks failed, by its number; 0 when none did. It ends itself, should it hang.
+template <class Body>
+int in_child(Body body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(100);
+    ::_exit(body());
+  }
+  int outcome = 0;
+  if (child < 0 || ::waitpid(child, &outcome, 0) != child) return -1;
+  return WIFEXITED(outcome) ? WEXITSTATUS(outcome) : -WTERMSIG(outcome);
+}
+
+TEST_F(engine_contract, a_forked_child_gets_clear_errors_and_an_engine_of_its_own) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer allows no threads in a child of a process that has some";
+#endif
+  const auto content = make_file("data", 4 * mib);
+  const auto both = open_for_writing();
+  guarded_memory memory(house_, memory_place::device, 4 * mib);
+  ASSERT_TRUE(both.read(memory.data(), 4 * mib, 0).ok());  // lanes and slabs are there
+  auto shared = engine::shared();
+  ASSERT_TRUE(shared.ok()) << told(shared.error());
+  auto under_way = both.read_async(memory.data(), 4 * mib, 0);
+  auto batch_under_way = engine_of().submit({});
+
+  const int failed = in_child([&] {
+    int step = 0;
+    const auto is_forked = [&](const status& outcome) {
+      ++step;
+      return outcome.code() == errc::forked;
+    };
+    bytes target(4 * mib);
+    if (!is_forked(both.read(target.data(), 10, 0).error)) return step;
+    if (!is_forked(both.read(memory.data(), 4 * mib, 0).error)) return step;
+    if (!is_forked(both.write(target.data(), 10, 0).error)) return step;
+    int called = 0;
+    if (!is_forked(both.read_async(target.data(), 4 * mib, 0, {}, [&](const io_result&) { ++called; }).wait().error)) return step;
+    if (called != 1) return 50;
+    const std::array<io_request, 1> asked{{{&both, target.data(), 10, 0, false}}};
+    if (!is_forked(engine_of().submit(asked).wait().at(0).error)) return step;
+    if (!is_forked(engine_of().open(name()).error())) return step;
+    if (!is_forked(engine_of().adopt(0).error())) return step;
+    if (!is_forked(engine_of().allocate(house_.device(), 4096).error())) return step;
+    if (!is_forked(engine_of().copy(target.data(), memory.data(), 10))) return step;
+    if (!is_forked(engine_of().register_memory(target.data(), 10).error())) return step;
+    if (!is_forked(engine_of().explain(both, memory_kind::device, 10, 0).error())) return step;
+    const std::size_t length = 10;
+    const std::int64_t offset = 0;
+    if (!is_forked(both.read_on_stream({.memory = memory.data(), .length = &length, .offset = &offset}))) return step;
+    if (const auto outcome = under_way.wait(); !outcome.ok() && outcome.error.code() != errc::forked) return 60;
+    if (!batch_under_way.wait().empty()) return 61;
+
+    const auto own = engine::shared();
+    if (!own.ok()) return 70;
+    auto from = own->open(name());
+    if (!from.ok()) return 71;
+    if (from->read(target.data(), target.size(), 0).bytes_done != target.size()) return 72;
+    if (target != content) return 73;
+    auto on_device = own->allocate("host:0", 4 * mib);
+    if (!on_device.ok()) return 74;
+    if (from->read(on_device->data(), 4 * mib, 0).bytes_done != 4 * mib) return 75;
+    bytes back(4 * mib);
+    if (!own->copy(back.data(), on_device->data(), back.size()).ok() || back != content) return 76;
+    return 0;
+  });
+  EXPECT_EQ(failed, 0);
+
+  EXPECT_TRUE(under_way.wait().ok());
+  memory.expect(content);
+  EXPECT_TRUE(both.read(memory.data(), 4 * mib, 0).ok()) << "the parent is unharmed";
+}
+
+TEST_F(engine_contract, a_child_may_let_go_of_all_it_inherited) {
+  const auto content = make_file("data", 4 * mib);
+  std::optional<file> both = open_for_writing();
+  std::optional<guarded_memory> memory(std::in_place, house_, memory_place::device, 4 * mib);
+  ASSERT_TRUE(both->read(memory->data(), 4 * mib, 0).ok());
+  auto under_way = both->read_async(memory->data(), 4 * mib, 0);
+  const int failed = in_child([&] {
+    under_way = {};
+    both.reset();
+    memory.reset();
+    house_.end();
+    return 0;
+  });
+  EXPECT_EQ(failed, 0);
+  EXPECT_TRUE(under_way.wait().ok());
+  memory->expect(content);
+}
+
+}  // namespace
+}  // namespace penstock::testing

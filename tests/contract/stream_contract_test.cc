@@ -1,0 +1,348 @@
+// Requests in the order of a device stream.
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "contract/contract_fixture.hpp"
+#include "device/device_fixture.hpp"
+#include "support/faulty_device.hpp"
+
+namespace penstock::testing {
+namespace {
+
+class stream_contract : public contract_fixture {
+ protected:
+  // The values that a stream-ordered request reads when the stream gets there, and writes when it has ended.
+  struct values {
+    std::size_t length = 0;
+    std::int64_t offset = 0;
+    std::int64_t memory_offset = 0;
+    std::int64_t bytes_done = -77;
+    [[nodiscard]] stream_request on(device::stream stream, void* memory) {
+      return {.stream = stream,
+              .memory = memory,
+              .length = &length,
+              .offset = &offset,
+              .memory_offset = &memory_offset,
+              .bytes_done = &bytes_done};
+    }
+  };
+
+  // Holds a stream until open().
+  class gate {
+   public:
+    explicit gate(device::session& session) : memory_(session, 4096) { memory_.fill(std::byte{0}); }
+    status close(device::session& session, device::stream stream) {
+      return session.wait_value(stream, reinterpret_cast<std::uint32_t*>(memory_.data()), 1);
+    }
+    void open() { std::atomic_ref(*reinterpret_cast<std::uint32_t*>(memory_.data())).store(1, std::memory_order_release); }
+
+   private:
+    pinned_memory memory_;
+  };
+
+  void expect_quiet(device::stream stream) { PENSTOCK_EXPECT_OK(house_.session().synchronize(stream)); }
+};
+
+TEST_F(stream_contract, values_are_read_when_the_stream_gets_there) {
+  const auto content = make_file("data", 8 * mib);
+  const auto from = open("data");
+  auto& session = house_.session();
+  const scoped_stream stream(session);
+  gate held(session);
+  guarded_memory memory(house_, memory_place::device, 4 * mib);
+  const auto before = memory.content();
+  values now{.length = 1, .offset = 0};
+  PENSTOCK_EXPECT_OK(held.close(session, stream));
+  PENSTOCK_EXPECT_OK(from.read_on_stream(now.on(stream, memory.data())));
+  now.length = 3 * mib + 1;
+  now.offset = 4097;
+  now.memory_offset = 99;
+  held.open();
+  expect_quiet(stream);
+  EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(3 * mib + 1));
+  bytes expected = before;
+  overlay(expected, 99, std::span(content).subspan(4097, 3 * mib + 1));
+  memory.expect(expected);
+}
+
+TEST_F(stream_contract, reads_come_before_the_work_queued_after_them) {
+  constexpr std::size_t length = 2 * mib + 5;
+  const auto content = make_file("data", length);
+  const auto from = open("data");
+  auto& session = house_.session();
+  const scoped_stream stream(session);
+  const guarded_memory memory(house_, memory_place::device, length);
+  const pinned_memory seen(session, length);
+  for (const std::size_t part : {std::size_t{100}, 100 * kib, length}) {
+    values now{.length = std::min(part, length - 5), .offset = 5};
+    PENSTOCK_EXPECT_OK(from.read_on_stream(now.on(stream, memory.data())));
+    PENSTOCK_EXPECT_OK(session.copy(seen.data(), memory.data(), now.length, stream));
+    expect_quiet(stream);
+    EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(now.length));
+    EXPECT_EQ(std::memcmp(seen.data(), &content[5], now.length), 0);
+  }
+}
+
+TEST_F(stream_contract, writes_come_after_the_work_queued_before_them) {
+  constexpr std::size_t length = 3 * mib + 5;
+  auto content = make_file("data", 4 * mib);
+  const auto to = open_for_writing("data", true);
+  auto& session = house_.session();
+  const scoped_stream stream(session);
+  gate held(session);
+  const guarded_memory memory(house_, memory_place::device, length);
+  pinned_memory source(session, length);
+  const auto written = pattern::make(length, 12);
+  source.fill(written);
+  values now{.length = length, .offset = 1000};
+  PENSTOCK_EXPECT_OK(held.close(session, stream));
+  PENSTOCK_EXPECT_OK(session.copy(memory.data(), source.data(), length, stream));
+  PENSTOCK_EXPECT_OK(to.write_on_stream(now.on(stream, memory.data())));
+  held.open();
+  expect_quiet(stream);
+  EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(length));
+  overlay(content, 1000, written);
+  expect_file(name(), content);
+}
+
+TEST_F(stream_contract, the_default_stream_is_a_stream) {
+  const auto content = make_file("data", mib);
+  const auto from = open("data");
+  guarded_memory memory(house_, memory_place::device, mib);
+  values now{.length = mib};
+  PENSTOCK_EXPECT_OK(from.read_on_stream(now.on(nullptr, memory.data())));
+  expect_quiet(nullptr);
+  EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(mib));
+  memory.expect(content);
+}
+
+TEST_F(stream_contract, a_short_count_means_end_of_file) {
+  const auto content = make_file("data", 5000);
+  const auto from = open("data");
+  guarded_memory memory(house_, memory_place::device, mib);
+  values across{.length = mib, .offset = 1000};
+  values behind{.length = mib, .offset = 6000};
+  values nothing{.length = 0, .offset = 0};
+  for (auto* each : {&across, &behind, &nothing}) PENSTOCK_EXPECT_OK(from.read_on_stream(each->on(nullptr, memory.data())));
+  expect_quiet(nullptr);
+  EXPECT_EQ(across.bytes_done, 4000);
+  EXPECT_EQ(behind.bytes_done, 0);
+  EXPECT_EQ(nothing.bytes_done, 0);
+  memory.expect(std::span(content).subspan(1000));
+}
+
+TEST_F(stream_contract, a_failure_shows_as_minus_one_and_lets_the_stream_go_on) {
+  make_file("data", mib);
+  const auto both = open_for_writing();
+  auto& session = house_.session();
+  const scoped_stream stream(session);
+  guarded_memory memory(house_, memory_place::device, mib);
+  const pinned_memory after(session, 4096);
+  values negative{.length = 100, .offset = -5};
+  values past_memory{.length = 64 * mib, .offset = 0};
+  values before_memory{.length = 100, .offset = 0, .memory_offset = -1};
+  values good{.length = 100, .offset = 0};
+  for (auto* each : {&negative, &past_memory, &before_memory, &good}) {
+    PENSTOCK_EXPECT_OK(both.read_on_stream(each->on(stream, memory.data())));
+  }
+  PENSTOCK_EXPECT_OK(session.copy(after.data(), memory.data(), 100, stream));
+  expect_quiet(stream);
+  EXPECT_EQ(negative.bytes_done, -1);
+  EXPECT_EQ(past_memory.bytes_done, -1);
+  EXPECT_EQ(before_memory.bytes_done, -1);
+  EXPECT_EQ(good.bytes_done, 100);
+  EXPECT_EQ(pattern::first_difference({after.data(), 100}, 1, 0), std::nullopt);
+}
+
+TEST_F(stream_contract, what_cannot_be_queued_is_an_error_at_once) {
+  make_file("data", mib);
+  const auto from = open("data");
+  guarded_memory memory(house_, memory_place::device, 4096);
+  guarded_memory on_host(house_, memory_place::pageable, 4096);
+  values now{.length = 100};
+  EXPECT_EQ(from.read_on_stream(now.on(nullptr, nullptr)).code(), errc::bad_memory);
+  EXPECT_EQ(from.read_on_stream(now.on(nullptr, on_host.data())).code(), errc::unsupported);
+  EXPECT_EQ(from.write_on_stream(now.on(nullptr, memory.data())).code(), errc::permission_denied);
+  auto without_length = now.on(nullptr, memory.data());
+  without_length.length = nullptr;
+  EXPECT_EQ(from.read_on_stream(without_length).code(), errc::invalid_argument);
+  auto without_offset = now.on(nullptr, memory.data());
+  without_offset.offset = nullptr;
+  EXPECT_EQ(from.read_on_stream(without_offset).code(), errc::invalid_argument);
+  expect_quiet(nullptr);
+  EXPECT_EQ(now.bytes_done, -77) << "nothing was queued";
+  memory.expect_untouched();
+  on_host.expect_untouched();
+}
+
+TEST_F(stream_contract, bytes_done_and_memory_offset_may_be_left_out) {
+  const auto content = make_file("data", 4096);
+  const auto from = open("data");
+  guarded_memory memory(house_, memory_place::device, 4096);
+  const std::size_t length = 4096;
+  const std::int64_t offset = 0;
+  PENSTOCK_EXPECT_OK(from.read_on_stream({.memory = memory.data(), .length = &length, .offset = &offset}));
+  expect_quiet(nullptr);
+  memory.expect(content);
+}
+
+TEST_F(stream_contract, many_requests_on_many_streams_keep_their_order) {
+  constexpr std::size_t streams = 4;
+  constexpr std::size_t rounds = 40;
+  constexpr std::size_t part = 70000;
+  const auto content = make_file("data", streams * rounds * part);
+  const auto from = open("data");
+  const auto to = open_for_writing("copy");
+  auto& session = house_.session();
+  std::vector<std::unique_ptr<scoped_stream>> lines;
+  std::vector<guarded_memory> memories;
+  std::deque<values> all;
+  for (std::size_t s = 0; s < streams; ++s) {
+    lines.push_back(std::make_unique<scoped_stream>(session));
+    memories.emplace_back(house_, memory_place::device, part);
+  }
+  std::vector<std::thread> crew;
+  std::mutex lock;
+  for (std::size_t s = 0; s < streams; ++s) {
+    crew.emplace_back([&, s] {
+      // The same memory again and again: only the order keeps the bytes apart.
+      for (std::size_t i = 0; i < rounds; ++i) {
+        values* now = nullptr;
+        {
+          const std::lock_guard guard(lock);
+          now = &all.emplace_back();
+        }
+        now->length = part;
+        now->offset = static_cast<std::int64_t>((s * rounds + i) * part);
+        PENSTOCK_EXPECT_OK(from.read_on_stream(now->on(*lines[s], memories[s].data())));
+        PENSTOCK_EXPECT_OK(to.write_on_stream(now->on(*lines[s], memories[s].data())));
+      }
+    });
+  }
+  for (auto& each : crew) each.join();
+  for (const auto& line : lines) expect_quiet(*line);
+  for (const auto& each : all) EXPECT_EQ(each.bytes_done, static_cast<std::int64_t>(part));
+  expect_file(name("copy"), content);
+}
+
+TEST_F(stream_contract, closing_the_file_waits_for_the_stream) {
+  const auto content = make_file("data", mib);
+  auto from = open("data");
+  guarded_memory memory(house_, memory_place::device, mib);
+  values now{.length = mib};
+  PENSTOCK_EXPECT_OK(from.read_on_stream(now.on(nullptr, memory.data())));
+  EXPECT_TRUE(from.close().ok());
+  expect_quiet(nullptr);
+  EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(mib));
+  memory.expect(content);
+}
+
+// The engine may end as soon as its last request has; streams and their calls belong to the device.
+TEST_F(stream_contract, an_engine_may_be_left_behind_by_its_streams) {
+  const auto content = make_file("data", 300 * kib);
+  for (int round = 0; round < 30; ++round) {
+    open_house house;
+    auto& session = house.session();
+    const scoped_stream stream(session);
+    auto memory = house.engine().allocate(house.device(), 300 * kib);
+    ASSERT_TRUE(memory.ok()) << told(memory.error());
+    auto from = house.engine().open(name());
+    ASSERT_TRUE(from.ok()) << told(from.error());
+    values now{.length = 300 * kib};
+    PENSTOCK_EXPECT_OK(from->read_on_stream(now.on(stream, memory->data())));
+    house.end();
+    *from = file();
+    *memory = device_buffer();
+    PENSTOCK_EXPECT_OK(session.synchronize(stream));
+    EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(300 * kib));
+  }
+}
+
+TEST_F(stream_contract, the_first_requests_of_a_new_engine_may_come_from_many_threads) {
+  const auto content = make_file("data", 100 * kib);
+  for (int round = 0; round < 15; ++round) {
+    open_house house;
+    auto from = house.engine().open(name());
+    ASSERT_TRUE(from.ok()) << told(from.error());
+    std::vector<std::thread> crew;
+    for (int t = 0; t < 6; ++t) {
+      crew.emplace_back([&, t] {
+        guarded_memory memory(house, memory_place::device, 100 * kib);
+        values now{.length = 100 * kib};
+        if (t % 2 == 0) {
+          PENSTOCK_EXPECT_OK(from->read_on_stream(now.on(nullptr, memory.data())));
+          PENSTOCK_EXPECT_OK(house.session().synchronize(nullptr));
+          EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(100 * kib));
+        } else {
+          const auto outcome = from->read(memory.data(), 100 * kib, 0);
+          EXPECT_TRUE(outcome.ok()) << told(outcome.error);
+        }
+        memory.expect(content);
+      });
+    }
+    for (auto& each : crew) each.join();
+  }
+}
+
+// A host device some of whose calls fail.
+class stream_fault_contract : public ::testing::Test {
+ protected:
+  std::shared_ptr<faulty_driver> driver_ = make_faulty_driver(device::make_host_driver());
+  open_house house_{engine_options{}, core::seams{sys::make_kernel(), nullptr, driver_}};
+  temp_dir directory_ = temp_dir::on_build_disk();
+
+  // Reads on a stream, and copies what was read with the work queued behind. armed: called before each request is queued.
+  template <class Arm>
+  void expect_order_is_kept(Arm arm) {
+    constexpr std::size_t length = 300 * kib;
+    const auto content = pattern::make(length, 3);
+    store_file(directory_.file("data"), content);
+    auto from = house_.engine().open(directory_.file("data"));
+    ASSERT_TRUE(from.ok()) << told(from.error());
+    auto& session = house_.session();
+    const scoped_stream stream(session);
+    pinned_memory seen(session, length);
+    for (int round = 0; round < 40; ++round) {
+      const guarded_memory memory(house_, memory_place::device, length);
+      seen.fill(std::byte{0});
+      const std::size_t asked = length;
+      const std::int64_t offset = 0;
+      std::int64_t bytes_done = -77;
+      arm();
+      PENSTOCK_EXPECT_OK(from->read_on_stream(
+          {.stream = stream, .memory = memory.data(), .length = &asked, .offset = &offset, .bytes_done = &bytes_done}));
+      PENSTOCK_EXPECT_OK(session.copy(seen.data(), memory.data(), length, stream));
+      PENSTOCK_EXPECT_OK(session.synchronize(stream));
+      EXPECT_EQ(bytes_done, static_cast<std::int64_t>(length));
+      EXPECT_TRUE(seen.holds(content)) << "round " << round;
+    }
+    EXPECT_GT(driver_->injected(), 0U);
+  }
+};
+
+TEST_F(stream_fault_contract, later_work_is_held_where_streams_cannot_wait_for_memory) {
+  driver_->fail("wait_value", 1, status(errc::unsupported, "no stream memory operations"), faulty_driver::always);
+  expect_order_is_kept([] {});
+}
+
+TEST_F(stream_fault_contract, the_host_waits_where_a_stream_cannot_be_held_at_all) {
+  driver_->fail("wait_value", 1, status(errc::unsupported, "no stream memory operations"), faulty_driver::always);
+  expect_order_is_kept([&] { driver_->fail("call", 2, status(errc::device, "injected")); });
+}
+
+TEST_F(stream_fault_contract, a_stream_that_refuses_leaves_nothing_behind) {
+  store_file(directory_.file("data"), pattern::make(1000, 1));
+  auto from = house_.engine().open(directory_.file("data"));
+  ASSERT_TRUE(from.ok()) << told(from.error());
+  const guarded_memory memory(house_, memory_place::device, 1000);
+  const std::size_t length = 1000;
+  const std::int64_t offset = 0;
+  driver_->fail("call", 1, status(errc::device, "injected"));
+  EXPECT_EQ(from->read_on_stream({.memory = memory.data(), .length = &length, .offset = &offset}).code(), errc::device);
+  EXPECT_TRUE(from->close().ok()) << "which waits for what is under way";
+}
+
+}  // namespace
+}  // namespace penstock::testing

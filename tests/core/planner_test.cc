@@ -1,0 +1,382 @@
+#include "core/planner.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace penstock::core {
+namespace {
+
+constexpr std::uint64_t kib = 1024;
+constexpr std::uint64_t mib = 1024 * kib;
+constexpr std::uint64_t page = path::direct_alignment;
+// Direct pieces are cut so that a slab of this size holds the whole blocks around each.
+constexpr std::uint64_t direct_slab = 4 * mib;
+
+// Answers of a path for a range that it carries, or not.
+std::optional<std::string> accepts(path_kind /*path*/) { return std::nullopt; }
+
+// What a file of the given page cache, on a machine without GPUDirect, would answer.
+std::optional<std::string> usual(path_kind path, const plan_input& input) {
+  switch (path) {
+    case path_kind::direct:
+      return "there is no GPUDirect";
+    case path_kind::mapped:
+      if (input.is_write) return "only reads can be mapped";
+      if (!input.on_device || !input.has_cached) return "nothing to map";
+      return std::nullopt;
+    case path_kind::posix:
+      return input.on_device ? std::optional<std::string>("the memory is on a device") : std::nullopt;
+    case path_kind::staged:
+      return input.on_device ? std::nullopt : std::optional<std::string>("the memory is the host's");
+    case path_kind::automatic:
+      break;
+  }
+  return std::nullopt;
+}
+
+// A read into a device, of a file that has both descriptors and is not in the page cache.
+plan_input device_read(std::uint64_t offset, std::uint64_t length) {
+  plan_input input;
+  input.offset = offset;
+  input.length = length;
+  input.on_device = true;
+  input.has_direct = true;
+  input.lanes = 6;
+  input.most_bytes = 4 * mib;
+  input.refuses = [](path_kind path) { return path == path_kind::direct ? std::optional<std::string>("none") : accepts(path); };
+  input.resident = [](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(0); };
+  return input;
+}
+
+plan_input device_write(std::uint64_t offset, std::uint64_t length) {
+  auto input = device_read(offset, length);
+  input.is_write = true;
+  return input;
+}
+
+void make_resident(plan_input& input) {
+  input.resident = [](std::uint64_t, std::uint64_t length) { return std::optional(length); };
+}
+
+std::vector<planned_piece> plan_of(const plan_input& input) {
+  auto pieces = make_plan(input);
+  EXPECT_TRUE(pieces.ok()) << pieces.error().message();
+  return pieces.ok() ? *std::move(pieces) : std::vector<planned_piece>();
+}
+
+std::set<path_kind> paths_of(const std::vector<planned_piece>& pieces) {
+  std::set<path_kind> found;
+  for (const auto& piece : pieces) found.insert(piece.path);
+  return found;
+}
+
+bool all_of_reason(const std::vector<planned_piece>& pieces, plan_reason reason) {
+  return !pieces.empty() && std::all_of(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.reason == reason; });
+}
+
+void expect_covered_once_in_order(const plan_input& input, const std::vector<planned_piece>& pieces) {
+  std::uint64_t next = input.offset;
+  for (const auto& piece : pieces) {
+    ASSERT_EQ(piece.offset, next);
+    ASSERT_GT(piece.length, 0U);
+    next += piece.length;
+  }
+  ASSERT_EQ(next, input.offset + input.length);
+}
+
+// A wave's pieces share one slab: they are neighbours of one kind, and fit it.
+void expect_waves_fit(const plan_input& input, const std::vector<planned_piece>& pieces) {
+  for (std::size_t i = 0; i < pieces.size(); i += pieces[i].wave) {
+    const auto count = pieces[i].wave;
+    ASSERT_GE(count, 1U) << "a piece that belongs to no wave";
+    ASSERT_LE(i + count, pieces.size());
+    if (count == 1) continue;
+    std::uint64_t bytes = 0;
+    for (std::size_t j = i; j < i + count; ++j) {
+      ASSERT_EQ(j == i ? count : 0U, pieces[j].wave);
+      ASSERT_EQ(pieces[j].path, path_kind::staged);
+      ASSERT_FALSE(pieces[j].bypass_cache);
+      bytes += pieces[j].length;
+    }
+    ASSERT_LE(bytes, input.most_bytes);
+  }
+}
+
+void expect_pieces_can_be_carried(const plan_input& input, const std::vector<planned_piece>& pieces) {
+  for (const auto& piece : pieces) {
+    ASSERT_NE(piece.path, path_kind::automatic);
+    ASSERT_EQ(piece.path == path_kind::posix, !input.on_device);
+    if (piece.path == path_kind::staged || piece.path == path_kind::posix) {
+      ASSERT_LE(piece.length, input.most_bytes);
+    }
+    if (!piece.bypass_cache) continue;
+    ASSERT_EQ(piece.path, path_kind::staged);
+    ASSERT_TRUE(input.has_direct);
+    const std::uint64_t first_block = piece.offset / page * page;
+    const std::uint64_t end = (piece.offset + piece.length + page - 1) / page * page;
+    ASSERT_LE(end - first_block, direct_slab);
+    if (input.is_write) {
+      ASSERT_EQ(piece.offset % page, 0U) << "an edge must not overwrite a neighbour's bytes";
+      ASSERT_EQ(piece.length % page, 0U);
+    }
+  }
+}
+
+template <class Random>
+std::uint64_t pick(Random& random, std::uint64_t least, std::uint64_t most) {
+  return std::uniform_int_distribution<std::uint64_t>(least, most)(random);
+}
+
+template <class Random>
+plan_input random_input(Random& random) {
+  plan_input input;
+  const auto odd = [&](std::uint64_t value) { return pick(random, 0, 1) == 0 ? value / page * page : value; };
+  input.offset = odd(pick(random, 0, std::uint64_t{1} << pick(random, 1, 45)));
+  input.length = odd(pick(random, 0, std::uint64_t{1} << pick(random, 1, 29)));
+  input.is_write = pick(random, 0, 1) == 0;
+  input.on_device = pick(random, 0, 4) != 0;
+  input.emulated_device = pick(random, 0, 3) == 0;
+  input.direct_writes = pick(random, 0, 1) == 0;
+  input.has_cached = pick(random, 0, 4) != 0;
+  input.has_direct = !input.has_cached || pick(random, 0, 2) != 0;
+  input.prefer = static_cast<preference>(pick(random, 0, 2));
+  input.lanes = static_cast<unsigned>(pick(random, 1, 64));
+  input.few_cores = pick(random, 0, 1) == 0;
+  input.memory_file_system = pick(random, 0, 5) == 0;
+  input.most_bytes = (4 * mib) << pick(random, 0, 1);
+  return input;
+}
+
+// Which pages are in the cache: runs drawn from a seed, so that every question about a range gets the same answer.
+std::optional<std::uint64_t> resident_in_runs(std::uint64_t seed, std::uint64_t offset, std::uint64_t length) {
+  constexpr std::uint64_t run = mib;
+  std::uint64_t found = 0;
+  for (std::uint64_t at = offset; at < offset + length;) {
+    const std::uint64_t end = std::min(offset + length, (at / run + 1) * run);
+    std::minstd_rand coin(static_cast<std::uint32_t>(seed + at / run / 5));
+    coin.discard(3);
+    if (coin() % 2 == 0) found += end - at;
+    at = end;
+  }
+  return found;
+}
+
+TEST(planner, any_plan_covers_the_range_once_in_order_with_pieces_that_fit) {
+  for (std::uint64_t seed = 1; seed <= 4000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    auto input = random_input(random);
+    input.refuses = [&](path_kind path) { return usual(path, input); };
+    const auto answer = pick(random, 0, 3);
+    input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
+      if (answer == 0) return std::nullopt;
+      if (answer == 1) return length;
+      if (answer == 2) return 0;
+      return resident_in_runs(seed, offset, length);
+    };
+    const auto pieces = plan_of(input);
+    ASSERT_NO_FATAL_FAILURE(expect_covered_once_in_order(input, pieces));
+    ASSERT_NO_FATAL_FAILURE(expect_pieces_can_be_carried(input, pieces));
+    ASSERT_NO_FATAL_FAILURE(expect_waves_fit(input, pieces));
+    if (input.is_write && input.on_device && (!input.direct_writes && input.has_cached)) {
+      EXPECT_TRUE(std::none_of(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.bypass_cache; }));
+    }
+    if (HasFailure()) break;
+  }
+}
+
+TEST(planner, a_forced_path_carries_everything_or_the_plan_says_why_not) {
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    auto input = random_input(random);
+    input.length = std::max<std::uint64_t>(input.length, 1);
+    input.refuses = [&](path_kind path) { return usual(path, input); };
+    input.resident = [&](std::uint64_t offset, std::uint64_t length) { return resident_in_runs(seed, offset, length); };
+    for (const auto forced : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
+      input.forced = forced;
+      const auto pieces = make_plan(input);
+      const auto why = usual(forced, input);
+      ASSERT_EQ(pieces.ok(), !why.has_value()) << to_string(forced);
+      if (why) {
+        EXPECT_EQ(pieces.error().code(), errc::unsupported);
+        EXPECT_NE(pieces.error().message().find(to_string(forced)), std::string_view::npos) << pieces.error().message();
+        EXPECT_NE(pieces.error().message().find(*why), std::string_view::npos) << pieces.error().message();
+        continue;
+      }
+      EXPECT_EQ(paths_of(*pieces), std::set<path_kind>{forced});
+      ASSERT_NO_FATAL_FAILURE(expect_covered_once_in_order(input, *pieces));
+    }
+    if (HasFailure()) break;
+  }
+}
+
+TEST(planner, nothing_is_planned_for_an_empty_range) { EXPECT_TRUE(plan_of(device_read(4096, 0)).empty()); }
+
+TEST(planner, host_memory_takes_the_posix_path) {
+  auto input = device_read(1, 100 * mib);
+  input.on_device = false;
+  const auto pieces = plan_of(input);
+  EXPECT_EQ(paths_of(pieces), std::set<path_kind>{path_kind::posix});
+  EXPECT_TRUE(all_of_reason(pieces, plan_reason::host_memory));
+  EXPECT_GE(pieces.size(), input.lanes) << "work for every lane";
+}
+
+TEST(planner, gpu_direct_takes_the_whole_range_wherever_it_serves) {
+  auto input = device_read(1, 100 * mib);
+  input.refuses = accepts;
+  make_resident(input);
+  const auto pieces = plan_of(input);
+  ASSERT_EQ(pieces.size(), 1U);
+  EXPECT_EQ(pieces[0].path, path_kind::direct);
+  EXPECT_EQ(pieces[0].reason, plan_reason::gpu_direct);
+}
+
+TEST(planner, what_is_in_the_page_cache_is_staged_from_there) {
+  auto input = device_read(3, 64 * mib + 5);
+  make_resident(input);
+  const auto pieces = plan_of(input);
+  EXPECT_EQ(paths_of(pieces), std::set<path_kind>{path_kind::staged});
+  EXPECT_TRUE(all_of_reason(pieces, plan_reason::resident));
+  for (const auto& piece : pieces) EXPECT_FALSE(piece.bypass_cache);
+}
+
+TEST(planner, what_is_not_in_the_page_cache_is_read_past_it) {
+  const auto pieces = plan_of(device_read(3, 64 * mib + 5));
+  EXPECT_TRUE(all_of_reason(pieces, plan_reason::not_resident));
+  for (const auto& piece : pieces) EXPECT_TRUE(piece.bypass_cache);
+}
+
+TEST(planner, a_half_resident_range_is_read_from_where_each_part_is) {
+  constexpr std::uint64_t half = 32 * mib;
+  auto input = device_read(0, 2 * half);
+  input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
+    const std::uint64_t end = offset + length;
+    return end > half ? end - std::max(offset, half) : 0;  // the second half is cached
+  };
+  for (const auto& piece : plan_of(input)) {
+    EXPECT_EQ(piece.bypass_cache, piece.offset < half) << piece.offset;
+    EXPECT_EQ(piece.reason, piece.offset < half ? plan_reason::not_resident : plan_reason::resident) << piece.offset;
+  }
+}
+
+TEST(planner, a_granule_that_is_mostly_cached_is_read_through_the_cache_and_else_past_it) {
+  for (const bool mostly : {true, false}) {
+    auto input = device_read(0, 4 * mib);
+    input.resident = [&](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(mostly ? 3 * mib : mib); };
+    const auto pieces = plan_of(input);
+    EXPECT_TRUE(all_of_reason(pieces, plan_reason::partly_resident));
+    for (const auto& piece : pieces) EXPECT_EQ(piece.bypass_cache, !mostly);
+  }
+}
+
+TEST(planner, where_the_kernel_cannot_say_the_cache_is_used) {
+  auto input = device_read(0, 16 * mib);
+  input.resident = [](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(); };
+  const auto pieces = plan_of(input);
+  EXPECT_TRUE(all_of_reason(pieces, plan_reason::residency_unknown));
+  for (const auto& piece : pieces) EXPECT_FALSE(piece.bypass_cache);
+}
+
+TEST(planner, without_direct_io_everything_goes_through_the_cache_and_nothing_is_asked) {
+  auto input = device_read(0, 16 * mib);
+  input.has_direct = false;
+  input.resident = [](std::uint64_t, std::uint64_t) -> std::optional<std::uint64_t> {
+    ADD_FAILURE() << "residency does not matter";
+    return std::nullopt;
+  };
+  EXPECT_TRUE(all_of_reason(plan_of(input), plan_reason::no_direct_io));
+}
+
+TEST(planner, few_cores_map_what_is_resident_on_a_gpu) {
+  auto input = device_read(0, 64 * mib);
+  make_resident(input);
+  input.few_cores = true;
+  const auto pieces = plan_of(input);
+  ASSERT_EQ(pieces.size(), 1U);
+  EXPECT_EQ(pieces[0].path, path_kind::mapped);
+  EXPECT_EQ(pieces[0].reason, plan_reason::resident_cpu_saved);
+
+  input.emulated_device = true;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged}) << "the host device saves no CPU time by mapping";
+}
+
+TEST(planner, preferences_decide_between_staged_and_mapped) {
+  auto input = device_read(0, 64 * mib);
+  make_resident(input);
+  input.prefer = preference::cpu;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::mapped});
+  input.few_cores = true;
+  input.prefer = preference::speed;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
+}
+
+TEST(planner, nothing_is_mapped_on_tmpfs_nor_when_small_refused_or_not_resident) {
+  const auto saver = [] {
+    auto input = device_read(0, 64 * mib);
+    make_resident(input);
+    input.prefer = preference::cpu;
+    return input;
+  };
+  auto input = saver();
+  input.memory_file_system = true;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
+  input = saver();
+  input.length = 2 * mib;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
+  input = saver();
+  input.refuses = [](path_kind) { return std::optional<std::string>("no"); };
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
+  input = saver();
+  input.resident = device_read(0, 1).resident;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
+}
+
+TEST(planner, writes_go_through_the_cache_unless_asked_otherwise) {
+  const auto pieces = plan_of(device_write(0, 64 * mib));
+  EXPECT_TRUE(all_of_reason(pieces, plan_reason::buffered_write));
+  for (const auto& piece : pieces) EXPECT_FALSE(piece.bypass_cache);
+}
+
+TEST(planner, direct_writes_send_their_edges_through_the_cache) {
+  auto input = device_write(4096 * 5 + 100, 20 * mib);
+  input.direct_writes = true;
+  const auto pieces = plan_of(input);
+  ASSERT_GE(pieces.size(), 3U);
+  EXPECT_EQ(pieces.front().reason, plan_reason::unaligned_edge);
+  EXPECT_FALSE(pieces.front().bypass_cache);
+  EXPECT_EQ(pieces.front().length, 4096U - 100U);
+  EXPECT_EQ(pieces.back().reason, plan_reason::unaligned_edge);
+  EXPECT_FALSE(pieces.back().bypass_cache);
+  EXPECT_EQ(pieces.back().length, 100U);
+  for (std::size_t i = 1; i + 1 < pieces.size(); ++i) {
+    EXPECT_TRUE(pieces[i].bypass_cache);
+    EXPECT_EQ(pieces[i].reason, plan_reason::direct_write);
+  }
+}
+
+TEST(planner, small_direct_writes_and_files_without_direct_io_use_the_cache) {
+  auto input = device_write(4096, mib / 2);
+  input.direct_writes = true;
+  EXPECT_TRUE(all_of_reason(plan_of(input), plan_reason::buffered_write));
+  input = device_write(0, 16 * mib);
+  input.direct_writes = true;
+  input.has_direct = false;
+  EXPECT_TRUE(all_of_reason(plan_of(input), plan_reason::buffered_write));
+}
+
+TEST(planner, every_reason_is_a_sentence) {
+  std::set<std::string> said;
+  for (int i = 0; i <= static_cast<int>(plan_reason::forced); ++i) said.insert(describe(static_cast<plan_reason>(i)));
+  EXPECT_EQ(said.size(), static_cast<std::size_t>(plan_reason::forced) + 1);
+  EXPECT_FALSE(said.contains(""));
+}
+
+}  // namespace
+}  // namespace penstock::core

@@ -1,0 +1,162 @@
+#include "staging/lanes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <latch>
+#include <mutex>
+#include <semaphore>
+#include <string>
+#include <vector>
+
+#include "device/device_fixture.hpp"
+
+namespace penstock::staging {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct function_work final : work {
+  explicit function_work(std::function<void()> what) : body(std::move(what)) {}
+  bool run() override {
+    body();
+    return true;
+  }
+  std::function<void()> body;
+};
+
+class lanes_test : public ::testing::TestWithParam<int> {
+ protected:
+  std::chrono::microseconds spin() const { return std::chrono::microseconds(GetParam()); }
+  feeders copies_;
+};
+
+TEST_P(lanes_test, every_work_runs_once_on_a_worker_thread) {
+  constexpr int count = 500;
+  std::atomic<int> ran{0};
+  std::atomic<int> on_workers{0};
+  std::latch all(count);
+  std::deque<function_work> works;
+  work_list list;
+  lanes crew(3, spin(), copies_);
+  for (int i = 0; i < count; ++i) {
+    works.emplace_back([&] {
+      ran.fetch_add(1);
+      on_workers.fetch_add(on_worker_thread() ? 1 : 0);
+      all.count_down();
+    });
+    ASSERT_TRUE(crew.push(list, works.back()).ok());
+  }
+  all.wait();
+  EXPECT_EQ(ran.load(), count);
+  EXPECT_EQ(on_workers.load(), count);
+  EXPECT_FALSE(on_worker_thread());
+}
+
+TEST_P(lanes_test, ending_runs_what_is_queued) {
+  std::atomic<int> ran{0};
+  std::deque<function_work> works;
+  work_list list;
+  {
+    lanes crew(2, spin(), copies_);
+    for (int i = 0; i < 100; ++i) {
+      works.emplace_back([&] { ran.fetch_add(1); });
+      ASSERT_TRUE(crew.push(list, works.back()).ok());
+    }
+  }
+  EXPECT_EQ(ran.load(), 100);
+}
+
+TEST_P(lanes_test, urgent_works_go_before_queued_ones) {
+  std::latch started(1);
+  std::binary_semaphore go(0);
+  std::mutex lock;
+  std::string order;
+  const auto note = [&](char letter) {
+    const std::lock_guard guard(lock);
+    order += letter;
+  };
+  function_work blocker([&] {
+    started.count_down();
+    go.acquire();
+  });
+  function_work plain([&] { note('p'); });
+  function_work urgent([&] { note('u'); });
+  work_list first;
+  work_list second;
+  work_list third;
+  {
+    lanes crew(1, spin(), copies_);
+    ASSERT_TRUE(crew.push(first, blocker).ok());
+    started.wait();
+    ASSERT_TRUE(crew.push(second, plain).ok());
+    crew.push_urgent(third, urgent);
+    go.release();
+  }
+  EXPECT_EQ(order, "up");
+}
+
+TEST_P(lanes_test, a_caller_may_help_with_its_own_list_and_with_urgent_works) {
+  std::latch started(1);
+  std::binary_semaphore go(0);
+  std::vector<std::thread::id> who;
+  function_work blocker([&] {
+    started.count_down();
+    go.acquire();
+  });
+  const auto note = [&] { who.push_back(std::this_thread::get_id()); };
+  function_work mine(note);
+  function_work others(note);
+  function_work urgent(note);
+  work_list first;
+  work_list my_list;
+  work_list other_list;
+  work_list urgent_list;
+  {
+    lanes crew(1, spin(), copies_);
+    ASSERT_TRUE(crew.push(first, blocker).ok());
+    started.wait();
+    EXPECT_FALSE(crew.help(my_list));
+    EXPECT_FALSE(crew.help_urgent());
+    ASSERT_TRUE(crew.push(other_list, others).ok());
+    ASSERT_TRUE(crew.push(my_list, mine).ok());
+    crew.push_urgent(urgent_list, urgent);
+    EXPECT_TRUE(crew.help(my_list));
+    EXPECT_FALSE(crew.help(my_list));
+    EXPECT_TRUE(crew.help_urgent());
+    EXPECT_EQ(who, (std::vector<std::thread::id>(2, std::this_thread::get_id())));
+    go.release();
+  }
+  ASSERT_EQ(who.size(), 3U);
+  EXPECT_NE(who[2], std::this_thread::get_id());
+}
+
+TEST_P(lanes_test, a_nudge_sees_to_it_that_copies_end) {
+  const auto driver = device::make_host_driver();
+  auto& session = *testing::value_of(driver->open(0, nullptr));
+  testing::pinned_memory there(session, 4096);
+  const testing::device_memory memory(session, 4096);
+  there.fill(std::byte{1});
+  feeders copies;
+  feeder* fed = testing::value_of(copies.of(session));
+  lanes crew(2, spin(), copies);
+  for (int i = 0; i < 20; ++i) {
+    std::binary_semaphore ended(0);
+    copy_task task{.target = memory.data(), .source = there.data(), .bytes = 4096};
+    task.context = &ended;
+    task.done = [](copy_task& done, status ended) {
+      PENSTOCK_EXPECT_OK(ended);
+      static_cast<std::binary_semaphore*>(done.context)->release();
+    };
+    fed->submit(task);
+    crew.nudge();
+    ended.acquire();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(spinning, lanes_test, ::testing::Values(0, 150), [](const auto& tested) {
+  return tested.param == 0 ? std::string("never") : std::to_string(tested.param) + "_us";
+});
+
+}  // namespace
+}  // namespace penstock::staging

@@ -1,0 +1,331 @@
+#include "staging/slab_pool.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/faulty_device.hpp"
+#include "support/faulty_kernel.hpp"
+
+namespace penstock::staging {
+namespace {
+
+constexpr std::size_t plenty = std::size_t{512} << 20;
+constexpr std::size_t large_chunk_bytes = slab_classes.back().chunk_bytes;
+constexpr std::size_t small_chunk_bytes = slab_classes.front().chunk_bytes;
+constexpr std::size_t large_per_chunk = large_chunk_bytes / large_slab_bytes;
+constexpr std::size_t small_per_chunk = small_chunk_bytes / small_slab_bytes;
+
+// As a share: bytes of so many large slabs.
+constexpr std::size_t large(std::size_t count) { return count * large_slab_bytes; }
+
+class slab_pool_test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = driver_->open(0, nullptr);
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    session_ = *opened;
+  }
+
+  slab take(slab_pool& pool, std::size_t bytes, slab_user user = slab_user::cpu) {
+    auto taken = pool.try_take(bytes, *session_, user);
+    EXPECT_TRUE(taken.ok()) << taken.error().message();
+    return taken.value_or({});
+  }
+  std::vector<slab> take_all(slab_pool& pool, std::size_t bytes, slab_user user = slab_user::cpu) {
+    std::vector<slab> taken;
+    while (slab next = take(pool, bytes, user)) taken.push_back(next);
+    return taken;
+  }
+  static void give_back(slab_pool& pool, std::vector<slab>& slabs) {
+    for (const auto& each : slabs) pool.give_back(each);
+    slabs.clear();
+  }
+
+  std::shared_ptr<testing::faulty_kernel> kernel_ = std::make_shared<testing::faulty_kernel>();
+  std::shared_ptr<testing::faulty_driver> driver_ = testing::make_faulty_driver(device::make_host_driver());
+  device::session* session_ = nullptr;
+};
+
+TEST_F(slab_pool_test, nothing_is_mapped_before_the_first_slab_is_asked_for) {
+  pinned_budget budget(plenty);
+  const slab_pool pool(*kernel_, budget, large(4), large(4));
+  EXPECT_EQ(budget.used_bytes.load(), 0U);
+  EXPECT_EQ(kernel_->mapped_bytes(), 0);
+}
+
+TEST_F(slab_pool_test, the_first_small_slab_pins_a_small_chunk_only) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, large(4), large(4));
+  const slab small = take(pool, 1);
+  ASSERT_TRUE(small);
+  EXPECT_EQ(small.size, small_slab_bytes);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(small.data) % small_slab_bytes, 0U);
+  EXPECT_EQ(budget.used_bytes.load(), small_chunk_bytes);
+  EXPECT_EQ(driver_->live().pinned_ranges, 1);
+  EXPECT_EQ(pool.chunk(small.chunk).size(), small_chunk_bytes);
+  pool.give_back(small);
+}
+
+TEST_F(slab_pool_test, it_grows_by_chunks_whose_slabs_do_not_overlap) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, large(4));
+  std::vector<slab> taken;
+  std::set<std::byte*> places;
+  constexpr std::size_t count = 2 * large_per_chunk + 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    taken.push_back(take(pool, large_slab_bytes));
+    ASSERT_TRUE(taken.back());
+    EXPECT_EQ(taken.back().size, large_slab_bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(taken.back().data) % small_slab_bytes, 0U);
+    places.insert(taken.back().data);
+    const auto chunk = pool.chunk(taken.back().chunk);
+    EXPECT_GE(taken.back().data, chunk.data());
+    EXPECT_LE(taken.back().data + large_slab_bytes, chunk.data() + chunk.size());
+  }
+  EXPECT_EQ(pool.slabs_out(), count);
+  EXPECT_EQ(budget.used_bytes.load(), 3 * large_chunk_bytes);
+  ASSERT_EQ(places.size(), count);
+  for (auto at = places.begin(), next = std::next(at); next != places.end(); ++at, ++next) EXPECT_GE(*next - *at, large_slab_bytes);
+  give_back(pool, taken);
+  EXPECT_EQ(pool.slabs_out(), 0U);
+  EXPECT_EQ(budget.peak_bytes.load(), 3 * large_chunk_bytes);
+}
+
+TEST_F(slab_pool_test, returned_slabs_serve_again_without_growth) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  for (int i = 0; i < 100; ++i) pool.give_back(take(pool, large_slab_bytes));
+  EXPECT_EQ(budget.used_bytes.load(), large_chunk_bytes);
+}
+
+TEST_F(slab_pool_test, cpu_and_disk_users_have_shares_of_their_own) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, large(2), large(3));
+  auto for_cpu = take_all(pool, large_slab_bytes, slab_user::cpu);
+  EXPECT_EQ(for_cpu.size(), 2U);
+  auto for_disk = take_all(pool, large_slab_bytes, slab_user::disk);
+  EXPECT_EQ(for_disk.size(), 3U);
+  pool.give_back(for_disk.back());
+  for_disk.pop_back();
+  EXPECT_FALSE(take(pool, large_slab_bytes, slab_user::cpu)) << "a slab that the disk gave back counts as the disk's share";
+  pool.give_back(for_cpu.back());
+  for_cpu.back() = take(pool, large_slab_bytes, slab_user::cpu);
+  EXPECT_TRUE(for_cpu.back());
+  give_back(pool, for_cpu);
+  give_back(pool, for_disk);
+}
+
+TEST_F(slab_pool_test, a_used_up_budget_means_waiting_as_long_as_slabs_are_out) {
+  pinned_budget budget(large_chunk_bytes + small_chunk_bytes);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  auto all = take_all(pool, large_slab_bytes);
+  EXPECT_EQ(all.size(), large_per_chunk);
+  EXPECT_LE(budget.used_bytes.load(), budget.limit_bytes);
+  pool.give_back(all.back());
+  all.back() = take(pool, large_slab_bytes);
+  EXPECT_TRUE(all.back());
+  auto small = take_all(pool, small_slab_bytes);
+  EXPECT_EQ(small.size(), small_per_chunk);
+  give_back(pool, small);
+  give_back(pool, all);
+}
+
+TEST_F(slab_pool_test, pools_share_the_budget_and_give_it_back_when_they_end) {
+  pinned_budget budget(large_chunk_bytes + small_chunk_bytes);
+  {
+    slab_pool first(*kernel_, budget, plenty, plenty);
+    first.give_back(take(first, large_slab_bytes));
+    slab_pool second(*kernel_, budget, plenty, plenty);
+    EXPECT_EQ(second.try_take(large_slab_bytes, *session_, slab_user::cpu).error().code(), errc::out_of_memory);
+    EXPECT_EQ(budget.used_bytes.load(), large_chunk_bytes);
+  }
+  EXPECT_EQ(budget.used_bytes.load(), 0U);
+  EXPECT_EQ(budget.peak_bytes.load(), large_chunk_bytes);
+  EXPECT_EQ(kernel_->mapped_bytes(), 0);
+  EXPECT_TRUE(driver_->live().none());
+}
+
+TEST_F(slab_pool_test, a_first_chunk_that_cannot_be_mapped_is_an_error_and_a_later_call_tries_again) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  kernel_->fail({.call = "map_memory", .nth = 1, .error = ENOMEM});
+  const auto refused = pool.try_take(large_slab_bytes, *session_, slab_user::cpu);
+  EXPECT_EQ(refused.error().code(), errc::out_of_memory);
+  EXPECT_EQ(budget.used_bytes.load(), 0U);
+  const slab second = take(pool, large_slab_bytes);
+  EXPECT_TRUE(second);
+  pool.give_back(second);
+}
+
+TEST_F(slab_pool_test, a_first_chunk_that_cannot_be_pinned_is_an_error_and_nothing_stays_mapped) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  driver_->fail("pin", 1, status(errc::out_of_memory, "no more pinned memory"));
+  const auto refused = pool.try_take(1, *session_, slab_user::disk);
+  EXPECT_EQ(refused.error().code(), errc::out_of_memory);
+  EXPECT_NE(refused.error().message().find("no more pinned memory"), std::string_view::npos) << refused.error().message();
+  EXPECT_EQ(budget.used_bytes.load(), 0U);
+  EXPECT_EQ(kernel_->mapped_bytes(), 0);
+}
+
+TEST_F(slab_pool_test, a_later_chunk_that_cannot_be_had_means_waiting) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  std::vector<slab> taken;
+  for (std::size_t i = 0; i < large_per_chunk; ++i) taken.push_back(take(pool, large_slab_bytes));
+  kernel_->fail({.call = "map_memory", .nth = 1, .error = ENOMEM});
+  EXPECT_FALSE(take(pool, large_slab_bytes));
+  driver_->fail("pin", 1, status(errc::out_of_memory, "no more pinned memory"));
+  EXPECT_FALSE(take(pool, large_slab_bytes));
+  EXPECT_EQ(budget.used_bytes.load(), large_chunk_bytes);
+  EXPECT_EQ(kernel_->mapped_bytes(), static_cast<std::int64_t>(large_chunk_bytes));
+  taken.push_back(take(pool, large_slab_bytes));
+  EXPECT_TRUE(taken.back()) << "the next try succeeds";
+  give_back(pool, taken);
+}
+
+TEST_F(slab_pool_test, a_slab_kept_for_good_is_nothing_to_wait_for) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  const slab kept = take(pool, 1, slab_user::keeper);
+  driver_->fail("pin", 1, status(errc::out_of_memory, "no more pinned memory"));
+  EXPECT_EQ(pool.try_take(large_slab_bytes, *session_, slab_user::cpu).error().code(), errc::out_of_memory);
+  pool.give_back(kept);
+}
+
+TEST_F(slab_pool_test, small_requests_take_free_large_slabs_rather_than_fail) {
+  pinned_budget budget(large_chunk_bytes);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  pool.give_back(take(pool, large_slab_bytes));
+  const slab small = take(pool, 1);
+  ASSERT_TRUE(small);
+  EXPECT_EQ(small.size, large_slab_bytes);
+  pool.give_back(small);
+}
+
+TEST_F(slab_pool_test, while_one_thread_adds_memory_others_wait_instead_of_adding_too) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  int asked = 0;
+  kernel_->set_hook([&](std::string_view call, std::uint64_t) -> std::optional<int> {
+    if (call != "map_memory") return std::nullopt;
+    ++asked;
+    EXPECT_FALSE(take(pool, large_slab_bytes));
+    return std::nullopt;
+  });
+  const slab got = take(pool, large_slab_bytes);
+  EXPECT_TRUE(got);
+  EXPECT_EQ(asked, 1);
+  pool.give_back(got);
+}
+
+TEST_F(slab_pool_test, an_abandoned_slab_is_never_handed_out_again_nor_unmapped) {
+  pinned_budget budget(large_chunk_bytes);
+  {
+    slab_pool pool(*kernel_, budget, plenty, plenty);
+    const slab lost = take(pool, large_slab_bytes, slab_user::disk);
+    pool.abandon(lost);
+    EXPECT_EQ(pool.slabs_out(), 0U);
+    auto others = take_all(pool, large_slab_bytes, slab_user::disk);
+    EXPECT_EQ(others.size(), 2 * large_per_chunk - 1) << "the budget has room for a chunk in place of the one that lost a slab";
+    for (const auto& each : others) EXPECT_NE(each.data, lost.data);
+    give_back(pool, others);
+  }
+  EXPECT_EQ(budget.used_bytes.load(), 0U);
+  EXPECT_EQ(kernel_->mapped_bytes(), static_cast<std::int64_t>(large_chunk_bytes)) << "the kernel may still write to it";
+  EXPECT_EQ(driver_->live().pinned_ranges, 1);
+}
+
+TEST_F(slab_pool_test, an_abandoned_slab_does_not_count_against_a_share) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, large(1), large(1));
+  pool.abandon(take(pool, large_slab_bytes, slab_user::disk));
+  const slab next = take(pool, large_slab_bytes, slab_user::disk);
+  EXPECT_TRUE(next);
+  pool.give_back(next);
+}
+
+TEST_F(slab_pool_test, a_slab_is_of_the_least_size_that_serves) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  for (const auto& each : slab_classes) {
+    for (const std::size_t bytes : {each.slab_bytes - 1, each.slab_bytes}) {
+      const slab taken = take(pool, bytes);
+      EXPECT_EQ(taken.size, each.slab_bytes) << bytes;
+      pool.give_back(taken);
+    }
+  }
+}
+
+TEST_F(slab_pool_test, the_least_budget_serves_every_size_whatever_was_asked_for_before) {
+  for (const auto& before : slab_classes) {
+    for (const auto& after : slab_classes) {
+      SCOPED_TRACE(std::to_string(before.slab_bytes) + " then " + std::to_string(after.slab_bytes));
+      pinned_budget budget(least_budget_bytes);
+      slab_pool pool(*kernel_, budget, plenty, plenty);
+      pool.give_back(take(pool, before.slab_bytes));
+      const slab taken = take(pool, after.slab_bytes);
+      EXPECT_TRUE(taken);
+      if (taken) pool.give_back(taken);
+    }
+  }
+}
+
+TEST_F(slab_pool_test, a_return_or_a_call_wakes_who_waits) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, large(1), large(1));
+  for (const bool by_return : {true, false}) {
+    slab only = take(pool, large_slab_bytes);
+    std::atomic<bool> woken{false};
+    std::thread waiter([&] {
+      pool.wait_for_return(std::chrono::hours(1));
+      woken.store(true);
+    });
+    while (!woken.load()) {
+      if (by_return) {
+        pool.give_back(only);
+        only = take(pool, large_slab_bytes);
+      } else {
+        pool.wake();
+      }
+      std::this_thread::yield();
+    }
+    waiter.join();
+    pool.give_back(only);
+  }
+}
+
+TEST_F(slab_pool_test, threads_never_hold_the_same_slab) {
+  pinned_budget budget(large_chunk_bytes + small_chunk_bytes);
+  slab_pool pool(*kernel_, budget, large(3), large(3));
+  std::vector<std::thread> crew;
+  for (int t = 0; t < 4; ++t) {
+    crew.emplace_back([&, t] {
+      for (int i = 0; i < 300;) {
+        const slab mine = take(pool, i % 2 == 0 ? large_slab_bytes : 1, t % 2 == 0 ? slab_user::cpu : slab_user::disk);
+        if (!mine) {
+          pool.wait_for_return(std::chrono::milliseconds(1));
+          continue;
+        }
+        ++i;
+        // A race here is what the thread sanitizer would see.
+        mine.data[0] = static_cast<std::byte>(t);
+        mine.data[mine.size - 1] = static_cast<std::byte>(t);
+        EXPECT_EQ(mine.data[0], static_cast<std::byte>(t));
+        pool.give_back(mine);
+      }
+    });
+  }
+  for (auto& each : crew) each.join();
+  EXPECT_EQ(pool.slabs_out(), 0U);
+}
+
+}  // namespace
+}  // namespace penstock::staging

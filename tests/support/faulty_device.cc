@@ -1,0 +1,224 @@
+#include "support/faulty_device.hpp"
+
+#include <utility>
+
+namespace penstock::testing {
+
+using device::event;
+using device::segment;
+using device::stream;
+
+class faulty_driver::faulty_session final : public device::session {
+ public:
+  faulty_session(faulty_driver& owner, device::session& inner) : owner_(owner), inner_(inner) {}
+  [[nodiscard]] int ordinal() const override { return inner_.ordinal(); }
+
+  result<void*> allocate(std::size_t bytes) override {
+    return make<void*>("allocate", &live_counts::allocations, [&] { return inner_.allocate(bytes); });
+  }
+  status release(void* memory) override {
+    return drop("release", &live_counts::allocations, [&] { return inner_.release(memory); });
+  }
+  status pin(void* base, std::size_t length, bool read_only) override {
+    if (auto error = owner_.enter("pin")) return *std::move(error);
+    status pinned = inner_.pin(base, length, read_only);
+    if (pinned.ok()) owner_.change(&live_counts::pinned_ranges, 1);
+    return pinned;
+  }
+  status unpin(void* base) override {
+    return drop("unpin", &live_counts::pinned_ranges, [&] { return inner_.unpin(base); });
+  }
+  result<stream> make_stream() override {
+    return make<stream>("make_stream", &live_counts::streams, [&] { return inner_.make_stream(); });
+  }
+  status destroy_stream(stream target) override {
+    return drop("destroy_stream", &live_counts::streams, [&] { return inner_.destroy_stream(target); });
+  }
+  result<event> make_event() override {
+    return make<event>("make_event", &live_counts::events, [&] { return inner_.make_event(); });
+  }
+  status destroy_event(event target) override {
+    return drop("destroy_event", &live_counts::events, [&] { return inner_.destroy_event(target); });
+  }
+  status copy(void* target, const void* source, std::size_t bytes, stream on) override {
+    return pass("copy", [&] { return inner_.copy(target, source, bytes, on); });
+  }
+  status scatter(const segment* table, std::size_t count, stream on) override {
+    return pass("scatter", [&] { return inner_.scatter(table, count, on); });
+  }
+  status record(event target, stream on) override {
+    return pass("record", [&] { return inner_.record(target, on); });
+  }
+  status call(stream on, void (*function)(void*), void* argument) override {
+    return pass("call", [&] { return inner_.call(on, function, argument); });
+  }
+  status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override {
+    return pass("wait_value", [&] { return inner_.wait_value(on, flag, value); });
+  }
+  result<bool> reached(event target) override {
+    if (auto error = owner_.enter("reached")) return *std::move(error);
+    return inner_.reached(target);
+  }
+  status wait(event target) override {
+    return done_anyway("wait", [&] { return inner_.wait(target); });
+  }
+  status synchronize(stream target) override {
+    return done_anyway("synchronize", [&] { return inner_.synchronize(target); });
+  }
+  status copy_small(void* target, const void* source, std::size_t bytes, stream on) override {
+    return pass("copy_small", [&] { return inner_.copy_small(target, source, bytes, on); });
+  }
+  status make_current() override {
+    auto made = pass("make_current", [&] { return inner_.make_current(); });
+    if (made.ok()) owner_.change(&live_counts::current_contexts, 1);
+    return made;
+  }
+  void restore_current() override {
+    inner_.restore_current();
+    owner_.change(&live_counts::current_contexts, -1);
+  }
+
+ private:
+  using counted = std::int64_t live_counts::*;
+
+  template <class Call>
+  status pass(std::string_view name, Call call_it) {
+    if (auto error = owner_.enter(name)) return *std::move(error);
+    return call_it();
+  }
+  template <class T, class Call>
+  result<T> make(std::string_view name, counted what, Call call_it) {
+    if (auto error = owner_.enter(name)) return *std::move(error);
+    result<T> made = call_it();
+    if (made) owner_.change(what, 1);
+    return made;
+  }
+  template <class Call>
+  status drop(std::string_view name, counted what, Call call_it) {
+    return done_anyway(name, [&] {
+      status dropped = call_it();
+      if (dropped.ok()) owner_.change(what, -1);
+      return dropped;
+    });
+  }
+  template <class Call>
+  status done_anyway(std::string_view name, Call call_it) {
+    auto error = owner_.enter(name);
+    status outcome = call_it();
+    return error ? *std::move(error) : outcome;
+  }
+
+  faulty_driver& owner_;
+  device::session& inner_;
+};
+
+faulty_driver::faulty_driver(std::shared_ptr<device::driver> inner) : inner_(std::move(inner)) {}
+faulty_driver::~faulty_driver() = default;
+
+void faulty_driver::set_hook(hook ask) {
+  const std::lock_guard guard(lock_);
+  hook_ = std::move(ask);
+}
+
+void faulty_driver::fail_any(std::uint64_t nth, status error, std::uint64_t times) { fail({}, nth, std::move(error), times); }
+
+void faulty_driver::fail(std::string_view call, std::uint64_t nth, status error, std::uint64_t times) {
+  const std::lock_guard guard(lock_);
+  faults_.push_back({std::string(call), nth - 1, times, std::move(error)});
+}
+
+void faulty_driver::clear_faults() {
+  const std::lock_guard guard(lock_);
+  faults_.clear();
+  hook_ = nullptr;
+}
+
+std::uint64_t faulty_driver::calls() const {
+  const std::lock_guard guard(lock_);
+  return all_calls_;
+}
+
+std::uint64_t faulty_driver::calls(std::string_view call) const {
+  const std::lock_guard guard(lock_);
+  const auto found = calls_.find(call);
+  return found == calls_.end() ? 0 : found->second;
+}
+
+std::uint64_t faulty_driver::injected() const {
+  const std::lock_guard guard(lock_);
+  return injected_;
+}
+
+faulty_driver::live_counts faulty_driver::live() const {
+  const std::lock_guard guard(lock_);
+  return live_;
+}
+
+// Every fault that counts this call does so, also when another one fails it.
+std::optional<status> faulty_driver::next_fault(std::string_view call) {
+  std::optional<status> chosen;
+  for (fault& each : faults_) {
+    if ((!each.call.empty() && each.call != call) || each.times == 0) continue;
+    if (each.skip > 0) {
+      --each.skip;
+      continue;
+    }
+    if (each.times != always) --each.times;
+    if (!chosen) chosen = each.error;
+  }
+  return chosen;
+}
+
+std::optional<status> faulty_driver::enter(std::string_view call) {
+  hook ask;
+  std::uint64_t number = 0;
+  std::optional<status> chosen;
+  {
+    const std::lock_guard guard(lock_);
+    ++all_calls_;
+    number = ++calls_[std::string(call)];
+    chosen = next_fault(call);
+    ask = hook_;
+  }
+  if (!chosen && ask) chosen = ask(call, number);
+  if (!chosen) return std::nullopt;
+  const std::lock_guard guard(lock_);
+  ++injected_;
+  return chosen;
+}
+
+void faulty_driver::change(std::int64_t live_counts::*what, std::int64_t by) {
+  const std::lock_guard guard(lock_);
+  live_.*what += by;
+}
+
+result<int> faulty_driver::count() {
+  if (auto error = enter("count")) return *std::move(error);
+  return inner_->count();
+}
+
+result<device::device_facts> faulty_driver::describe(int ordinal) {
+  if (auto error = enter("describe")) return *std::move(error);
+  return inner_->describe(ordinal);
+}
+
+result<device::memory_info> faulty_driver::classify(const void* memory) {
+  if (auto error = enter("classify")) return *std::move(error);
+  return inner_->classify(memory);
+}
+
+result<device::session*> faulty_driver::open(int ordinal, void* context) {
+  if (auto error = enter("open")) return *std::move(error);
+  const auto inside = inner_->open(ordinal, context);
+  if (!inside) return inside.error();
+  const std::lock_guard guard(lock_);
+  auto& wrapped = sessions_[*inside];
+  if (wrapped == nullptr) wrapped = std::make_unique<faulty_session>(*this, **inside);
+  return static_cast<device::session*>(wrapped.get());
+}
+
+std::shared_ptr<faulty_driver> make_faulty_driver(std::shared_ptr<device::driver> inner) {
+  return std::make_shared<faulty_driver>(std::move(inner));
+}
+
+}  // namespace penstock::testing

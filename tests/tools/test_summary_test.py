@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Tests of tools/test_summary.py, on files of the form that ctest --output-junit writes."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "test_summary.py"
+
+PASSED = '<testcase name="sys.reads" status="run"><system-out>[       OK ] reads</system-out></testcase>'
+FAILED = '<testcase name="sys.writes" status="fail"><failure message=""/><system-out>boom</system-out></testcase>'
+NOT_STARTED = '<testcase name="sys.gone" status="notrun"><skipped message="Unable to find executable"/></testcase>'
+
+
+def skipped(reason):
+    output = f"a_test.cc:12: Skipped\n{reason}\n\n[  SKIPPED ] a.b (0 ms)\n"
+    return (
+        '<testcase name="cuda.copies" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>'
+        f"<system-out>{output}</system-out></testcase>"
+    )
+
+
+class test_summary(unittest.TestCase):
+    def summary(self, *files):
+        with tempfile.TemporaryDirectory() as folder:
+            names = []
+            for index, cases in enumerate(files):
+                names.append(Path(folder) / f"{index}.xml")
+                names[-1].write_text(f'<?xml version="1.0"?>\n<testsuite name="t">{"".join(cases)}</testsuite>\n')
+            done = subprocess.run([sys.executable, str(SCRIPT), *map(str, names)], capture_output=True, text=True, check=False)
+        self.assertEqual(done.stderr, "")
+        return done.returncode, done.stdout.splitlines()
+
+    def test_totals_are_the_last_line_and_sum_over_files(self):
+        code, lines = self.summary([PASSED, PASSED], [PASSED, skipped("no io_uring here")])
+        self.assertEqual(code, 0)
+        self.assertEqual(lines[-1], "3 passed, 0 failed, 1 skipped")
+
+    def test_a_failure_is_named_and_sets_the_exit_status(self):
+        code, lines = self.summary([PASSED, FAILED])
+        self.assertEqual(code, 1)
+        self.assertIn("FAILED sys.writes", lines)
+        self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+
+    def test_a_test_that_could_not_start_has_failed(self):
+        code, lines = self.summary([PASSED, NOT_STARTED])
+        self.assertEqual(code, 1)
+        self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+
+    def test_skips_are_grouped_by_reason_and_those_for_want_of_a_gpu_counted(self):
+        _, lines = self.summary([PASSED, skipped("no CUDA device"), skipped("no CUDA device"), skipped("no io_uring here")])
+        self.assertIn("skipped 2: no CUDA device", lines)
+        self.assertIn("skipped 1: no io_uring here", lines)
+        self.assertTrue(any(line.startswith("2 of the skipped tests need a GPU") for line in lines), lines)
+
+    def test_no_test_at_all_is_no_success(self):
+        code, lines = self.summary([])
+        self.assertEqual(code, 1)
+        self.assertEqual(lines[-1], "0 passed, 0 failed, 0 skipped")
+
+
+if __name__ == "__main__":
+    unittest.main()
