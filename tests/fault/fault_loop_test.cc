@@ -47,6 +47,7 @@ way device_does_without(const char* call, errc code) { return {door::device, cal
 
 const std::vector<way>& ways() {
   static const std::vector<way> all = {
+      fails(any_call, EIO, errc::io),
       fails("open", EACCES, errc::permission_denied),
       fails("open", EMFILE, errc::out_of_memory),
       fails("describe", EIO, errc::io),
@@ -105,6 +106,7 @@ const std::vector<way>& ways() {
       does_without("ring.submit", EBUSY),
       does_without("ring.reap", EIO),
       does_without("ring.reap", EAGAIN),
+      breaks(any_call, errc::device),
       breaks("allocate", errc::out_of_memory),
       breaks("count", errc::not_found),
       breaks("classify", errc::device),
@@ -163,7 +165,7 @@ std::vector<std::uint64_t> count_calls(const scenario_entry& entry) {
 }
 
 // Calls made again and again until something has happened: their number says nothing, the first ones do.
-std::uint64_t most_of(const std::string& call) { return call == "reached" || call == "ring.reap" ? 8 : 1000; }
+std::uint64_t most_of(const std::string& call) { return call == "reached" || call == "ring.reap" ? 8 : call == any_call ? 100 : 1000; }
 
 std::vector<fault> all_faults(const std::vector<std::uint64_t>& counts) {
   std::vector<fault> all;

@@ -113,7 +113,7 @@ std::string fault::name() const {
   const auto what = where == door::kernel         ? fmt::format("error {}", error)
                     : where == door::kernel_short ? "short by " + (bytes ? fmt::format("all but {}", *bytes) : std::string("half"))
                                                   : std::string(to_string(code));
-  return fmt::format("{} {}{}: {}", call, nth, lasting ? " and after" : "", what);
+  return fmt::format("{} {}{}: {}", call == any_call ? "any call" : call, nth, lasting ? " and after" : "", what);
 }
 
 // --- worlds
@@ -130,7 +130,7 @@ faulty_world::~faulty_world() {
 
 void faulty_world::arm(const fault& wanted) {
   // When nobody can say how far a stream or a ring has come, the slab that it may still use is given up.
-  may_abandon_ = wanted.lasting && ((wanted.where == door::device && wanted.call == "record") || wanted.call == "ring.reap");
+  may_abandon_ = wanted.lasting && (wanted.call == any_call || wanted.call == "ring.reap" || wanted.call == "record");
   switch (wanted.where) {
     case door::kernel:
       kernel_->fail({.call = wanted.call, .nth = wanted.nth, .error = wanted.error, .lasting = wanted.lasting});
@@ -151,6 +151,7 @@ void faulty_world::disarm() {
 }
 
 std::uint64_t faulty_world::count(door where, const std::string& call) const {
+  if (call == any_call) return where == door::device ? device_->calls() : kernel_->count();
   return where == door::device ? device_->calls(call) : kernel_->count(call);
 }
 

@@ -65,6 +65,8 @@ class kept_file {
 
 enum class door { kernel, kernel_short, device };
 
+constexpr const char* any_call = "";
+
 struct fault {
   door where = door::kernel;
   std::string call;

@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <random>
 #include <string>
@@ -39,6 +40,10 @@ class byte_model {
     write(offset, content.first(sure));
     const std::size_t end = std::min<std::size_t>(offset + content.size(), size());
     for (std::size_t at = offset + sure; at < end; ++at) maybe_[at] = content[at - offset];
+  }
+  [[nodiscard]] bool is_sure(std::uint64_t offset, std::uint64_t length) const {
+    const auto end = std::min<std::uint64_t>(offset + length, size());
+    return offset >= end || std::memcmp(&sure_[offset], &maybe_[offset], end - offset) == 0;
   }
   // The first byte that cannot be there; what is seen becomes what is known.
   std::optional<std::uint64_t> look(std::uint64_t offset, std::span<const std::byte> seen) {
@@ -251,6 +256,7 @@ class run {
     const auto place = any_place();
     bytes content;
     auto memory = random_source(place, length, content);
+    if (!of.model.is_sure(offset, length)) compare(of);  // two values are all that the model knows of a byte
     auto writing = any_handle(of).write_async(memory.data(), length, static_cast<std::int64_t>(offset));
     some_time();
     writing.cancel();
