@@ -28,7 +28,7 @@ ROOMS = {
 }
 
 # Value types that every room speaks, and that are part of the public API.
-FLOOR = {"penstock/status.hpp", "penstock/options.hpp", "penstock/version.hpp"}
+FLOOR = {"penstock/status.hpp", "penstock/options.hpp", "penstock/machine.hpp", "penstock/version.hpp"}
 # The rest of include/penstock is made by core and used from above it.
 ABOVE_THE_FLOOR = {"core", "cli", "cufile", "python", "examples", "include"}
 

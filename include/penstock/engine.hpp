@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/machine.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
 
@@ -39,7 +40,17 @@ struct device_info {
   std::string description;  // "NVIDIA H200"
   std::string pci_bus_id;   // empty for the host device
   std::uint64_t memory_bytes = 0;
-  int numa_node = -1;  // -1: not known
+  int numa_node = -1;                   // -1: not known
+  std::array<std::uint8_t, 16> uuid{};  // zeros: not known
+  std::uint64_t window_bytes = 0;       // its largest PCI memory window (BAR1); 0: not known
+};
+
+// What a pointer is.
+struct memory_facts {
+  memory_kind kind = memory_kind::host;
+  std::string device;      // that owns it, as in device_info::name; empty for pageable memory
+  void* base = nullptr;    // of the allocation; null where that is not known, as for pageable memory
+  std::uint64_t size = 0;  // of the allocation, from base
 };
 
 // Memory of one device; freed on destruction. The engine stays alive as long as one of its buffers does.
@@ -86,6 +97,10 @@ class PENSTOCK_API operation {
 // Called exactly once, on a thread of the engine, when a request has ended. Must not block; may start other requests.
 using io_callback = std::function<void(const io_result&)>;
 
+// Called exactly once for each request of a batch, when it has ended: its place in the order of submission, and its outcome. On any
+// thread, and also while submit() runs. Must neither block nor call the engine.
+using item_callback = std::function<void(std::size_t index, const io_result&)>;
+
 // One request of a batch. memory is read from when is_write, else written to; never touched after the batch has ended.
 class file;
 struct io_request {
@@ -126,6 +141,7 @@ struct stream_request {
   const std::int64_t* offset = nullptr;         // in the file
   const std::int64_t* memory_offset = nullptr;  // null: 0
   std::int64_t* bytes_done = nullptr;
+  io_callback ended{};  // may be empty. Called before later work of the stream starts, once bytes_done is written; must not block
 };
 
 // Makes repeated use of one memory range cheaper: the range is classified once (device memory) or pinned (host memory).
@@ -163,6 +179,7 @@ struct path_stats {
   std::uint64_t fallbacks = 0;  // pieces that this path began or was due to carry and handed to another
   std::string last_fallback;    // the reason for the latest of them
   std::uint64_t busy_ns = 0;    // summed over pieces
+  std::uint64_t active_ns = 0;  // while at least one piece was under way
   // Piece counts by size: [i] counts lengths in [2^i, 2^(i+1)) KiB; [0] also smaller ones; the last also larger ones.
   std::array<std::uint64_t, 24> size_histogram{};
   // Piece counts by time taken: [i] counts [2^i, 2^(i+1)) microseconds, likewise.
@@ -232,18 +249,27 @@ class PENSTOCK_API engine {
   // Why no CUDA device is listed; ok when one is.
   [[nodiscard]] status cuda_status() const;
   [[nodiscard]] result<device_buffer> allocate(std::string_view device, std::size_t bytes) const;
+  // What a pointer is. Errors: bad_memory for an address of a device where nothing is allocated.
+  [[nodiscard]] result<memory_facts> describe(const void* memory) const;
+  // All PCI devices of the machine; empty where sysfs is not mounted.
+  [[nodiscard]] std::vector<pci_device> pci_devices() const;
   // Blocking copy between any two memory ranges of this process.
   status copy(void* target, const void* source, std::size_t bytes) const;
   [[nodiscard]] result<registration> register_memory(void* memory, std::size_t bytes) const;
 
   // Submits requests as one batch: many small ranges are gathered and scattered together. Does not block.
-  // callback, if given, is called once when all have ended, with the total of bytes and the first error.
-  [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {}) const;
+  // callback, if given, is called once when all have ended, with the total of bytes and the first error; each, for every request.
+  [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {},
+                             item_callback each = {}) const;
 
   // What a read (or write) of the range into memory of that kind would do.
   [[nodiscard]] result<plan> explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
   [[nodiscard]] engine_stats stats() const;
+  // The counters in words: a line for each path that carried something, with what kept its bytes from a faster one.
+  [[nodiscard]] std::string summary() const;
+  // Why no file of this machine can be read or written GPU-direct; ok where some may be.
+  [[nodiscard]] status gpu_direct_status() const;
   [[nodiscard]] const engine_options& options() const noexcept;
 
  private:

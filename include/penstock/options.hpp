@@ -58,6 +58,7 @@ struct io_options {
   deadline_clock::time_point deadline = deadline_clock::time_point::max();
   path_kind path = path_kind::automatic;  // overrides the engine's
   preference prefer = preference::automatic;
+  bool gpu_direct = true;  // false: do not consider the direct path
 };
 
 }  // namespace penstock

@@ -6,6 +6,7 @@
 
 #include "core/batch_request.hpp"
 #include "core/engine_core.hpp"
+#include "core/summary.hpp"
 #include "penstock/engine.hpp"
 
 namespace penstock {
@@ -228,6 +229,13 @@ result<device_buffer> engine::allocate(std::string_view device, std::size_t byte
   return made;
 }
 
+result<memory_facts> engine::describe(const void* memory) const {
+  if (core_ == nullptr) return no_engine();
+  return core_->describe(memory);
+}
+
+std::vector<pci_device> engine::pci_devices() const { return core_ == nullptr ? std::vector<pci_device>() : core_->pci_devices(); }
+
 status engine::copy(void* target, const void* source, std::size_t bytes) const {
   return core_ == nullptr ? no_engine() : core_->copy(target, source, bytes);
 }
@@ -241,12 +249,12 @@ result<registration> engine::register_memory(void* memory, std::size_t bytes) co
   return made;
 }
 
-batch engine::submit(std::span<const io_request> requests, const io_options& options, io_callback callback) const {
+batch engine::submit(std::span<const io_request> requests, const io_options& options, io_callback callback, item_callback each) const {
   if (core_ == nullptr) return {};
   std::vector<std::shared_ptr<core::file_core>> files;
   files.reserve(requests.size());
   for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core_);
-  return batch(core_->submit(requests, files, options, std::move(callback)));
+  return batch(core_->submit(requests, files, options, std::move(callback), std::move(each)));
 }
 
 result<plan> engine::explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset, bool is_write,
@@ -259,6 +267,10 @@ result<plan> engine::explain(const file& target, memory_kind memory, std::uint64
 }
 
 engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }
+
+std::string engine::summary() const { return core_ == nullptr ? std::string() : core::summarize(core_->snapshot(), gpu_direct_status()); }
+
+status engine::gpu_direct_status() const { return core_ == nullptr ? no_engine() : core_->gpu_direct_status(); }
 
 const engine_options& engine::options() const noexcept {
   static const engine_options defaults;

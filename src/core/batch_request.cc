@@ -171,12 +171,12 @@ void batch_request::settle(std::uint32_t index, io_result outcome) {
   auto& entry = entries_[index];
   items_[index] = std::move(outcome);
   if (entry.file != nullptr) entry.file->end();
+  if (each_) each_(index, items_[index]);
   ended(1);
 }
 
 void batch_request::finished(path::job& ended_job, std::uint64_t bytes, status error) {
-  engine().stats().count_piece(ended_job.path->kind(), bytes, static_cast<std::uint64_t>(engine_core::now_ns() - ended_job.started_ns),
-                               !error.ok());
+  engine().stats().count_piece(ended_job.path->kind(), bytes, {ended_job.started_ns, engine_core::now_ns()}, !error.ok());
   const auto count = static_cast<std::uint32_t>(ended_job.ranges.size());
   for (auto& range : ended_job.ranges) {
     io_result outcome{range.moved, std::move(range.error)};
@@ -185,6 +185,7 @@ void batch_request::finished(path::job& ended_job, std::uint64_t bytes, status e
     engine().stats().count_request(ended_job.is_write, outcome);
     items_[range.index] = std::move(outcome);
     entries_[range.index].file->end();
+    if (each_) each_(range.index, items_[range.index]);
   }
   ended(count);
 }

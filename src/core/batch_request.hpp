@@ -17,6 +17,7 @@ namespace penstock::core {
 class batch_request final : public pending, public path::job_owner {
  public:
   batch_request(std::shared_ptr<engine_core> engine, std::size_t count);
+  void set_item_callback(item_callback each) { each_ = std::move(each); }
 
   // files[i] is the file of requests[i]; null: it was closed.
   void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options);
@@ -48,6 +49,7 @@ class batch_request final : public pending, public path::job_owner {
   std::vector<group> groups_;
   std::deque<path::job> jobs_;
   std::vector<pending*> singles_;
+  item_callback each_;
   std::size_t ranges_per_job_ = 1;
   std::atomic<std::uint64_t> remaining_{1};  // requests, and one while start() runs
 };

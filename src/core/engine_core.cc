@@ -11,6 +11,7 @@
 #include "base/checked.hpp"
 #include "core/batch_request.hpp"
 #include "core/stream_operation.hpp"
+#include "path/cufile_library.hpp"
 #include "path/file_io.hpp"
 
 namespace penstock::core {
@@ -120,8 +121,11 @@ result<path::memory_view> engine_core::place_of(const void* memory, std::uint64_
   if (registered_count_.load(std::memory_order_acquire) > 0) {
     const auto* at = static_cast<const std::byte*>(memory);
     const std::lock_guard guard(registered_lock_);
-    for (const auto& range : registered_) {
-      if (at >= range.base && at + length <= range.base + range.length) return range.place;
+    // The nearest base at or below: a longer range that begins earlier and holds this one too is only not found, and classified anew.
+    const auto after = registered_.upper_bound(at);
+    if (after != registered_.begin()) {
+      const auto& [base, range] = *std::prev(after);
+      if (length <= range.length && static_cast<std::uint64_t>(at - base) <= range.length - length) return range.place;
     }
   }
   auto found = classify(memory);
@@ -257,7 +261,7 @@ status engine_core::register_memory(void* memory, std::size_t bytes) {
   if (memory == nullptr || bytes == 0) return {errc::invalid_argument, "register_memory: empty range"};
   const auto place = place_of(memory, bytes);
   if (!place) return place.error();
-  registered_range range{static_cast<std::byte*>(memory), bytes, *place, nullptr};
+  registered_range range{bytes, *place, nullptr};
   if (!place->on_device() && doors_.cuda != nullptr) {
     if (const auto count = doors_.cuda->count(); count && *count > 0 && state_count_.load() > 0) {
       auto* session = states_[0].session.load();
@@ -266,7 +270,7 @@ status engine_core::register_memory(void* memory, std::size_t bytes) {
     }
   }
   const std::lock_guard guard(registered_lock_);
-  registered_.push_back(range);
+  registered_.emplace(static_cast<const std::byte*>(memory), range);
   registered_count_.fetch_add(1, std::memory_order_release);
   return {};
 }
@@ -276,13 +280,29 @@ void engine_core::unregister_memory(void* memory) {
   device::session* pinned_by = nullptr;
   {
     const std::lock_guard guard(registered_lock_);
-    const auto found = std::find_if(registered_.begin(), registered_.end(), [&](const auto& range) { return range.base == memory; });
+    const auto found = registered_.find(static_cast<const std::byte*>(memory));
     if (found == registered_.end()) return;
-    pinned_by = found->pinned_by;
+    pinned_by = found->second.pinned_by;
     registered_.erase(found);
     registered_count_.fetch_sub(1, std::memory_order_release);
   }
   if (pinned_by != nullptr) (void)pinned_by->unpin(memory);
+}
+
+result<memory_facts> engine_core::describe(const void* memory) {
+  const auto found = classify(memory);
+  if (!found) return found.error();
+  const auto& [driver, info] = *found;
+  if (driver == nullptr) return memory_facts{};
+  constexpr std::array kinds = {memory_kind::host, memory_kind::pinned, memory_kind::device};
+  return memory_facts{kinds[static_cast<std::size_t>(info.type)],
+                      info.ordinal < 0 ? std::string() : fmt::format("{}:{}", driver->kind(), info.ordinal), info.base, info.size};
+}
+
+std::vector<pci_device> engine_core::pci_devices() {
+  std::vector<pci_device> found;
+  for (const auto& address : kernel().pci_addresses()) found.push_back(kernel().describe_pci(address));
+  return found;
 }
 
 std::vector<device_info> engine_core::devices() {
@@ -293,8 +313,9 @@ std::vector<device_info> engine_core::devices() {
     for (int i = 0; i < count; ++i) {
       const auto facts = driver->describe(i);
       if (!facts) continue;
-      found.push_back({fmt::format("{}:{}", driver->kind(), i), facts->description, facts->pci_bus_id, facts->memory_bytes,
-                       facts->pci_bus_id.empty() ? -1 : kernel().pci_numa_node(facts->pci_bus_id)});
+      const auto pci = facts->pci_bus_id.empty() ? pci_device{} : kernel().describe_pci(facts->pci_bus_id);
+      found.push_back({fmt::format("{}:{}", driver->kind(), i), facts->description, facts->pci_bus_id, facts->memory_bytes, pci.numa_node,
+                       facts->uuid, pci.window_bytes});
     }
   }
   return found;
@@ -354,7 +375,7 @@ io_result engine_core::run_small(file_core& file, const transfer& what, const pa
     outcome = run_small_on_device(view, what, place);
   }
   if (!outcome.ok()) outcome.error = outcome.error.with_context(to_string(kind));
-  stats_.count_piece(kind, outcome.bytes_done, static_cast<std::uint64_t>(now_ns() - began), !outcome.ok());
+  stats_.count_piece(kind, outcome.bytes_done, {began, now_ns()}, !outcome.ok());
   return outcome;
 }
 
@@ -405,6 +426,7 @@ result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, co
   input.memory_file_system = file.facts().filesystem_magic == tmpfs_magic;
   input.most_bytes = most_piece_bytes();
   input.refuses = [&](path_kind kind) -> std::optional<std::string> {
+    if (kind == path_kind::direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
     return path(kind).refuses({&view, &place, what.is_write, what.offset, what.length});
   };
   input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
@@ -487,7 +509,7 @@ result<plan> engine_core::explain(file_core& file, memory_kind memory, const tra
   plan told;
   if (pieces) {
     for (const auto& piece : *pieces) {
-      const auto reason = describe(piece.reason);
+      const auto reason = core::describe(piece.reason);
       if (!told.parts.empty() && told.parts.back().path == piece.path && told.parts.back().reason == reason) {
         told.parts.back().length += piece.length;
       } else {
@@ -523,9 +545,12 @@ void engine_core::remark(plan& told, file_core& file, const path::memory_view& p
     told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", cores_));
 }
 
+status engine_core::gpu_direct_status() { return path::cufile_library::possible(kernel()); }
+
 pending* engine_core::submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
-                             const io_options& options, io_callback callback) {
+                             const io_options& options, io_callback callback, item_callback each) {
   auto* made = new batch_request(shared_from_this(), requests.size());
+  made->set_item_callback(std::move(each));
   made->set_deadline(options.deadline);
   made->set_callback(std::move(callback));
   made->retain();

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -47,13 +48,15 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   io_result run(file_core& file, const transfer& what, const io_options& options);
   pending* run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback callback);
   pending* submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options,
-                  io_callback callback);
+                  io_callback callback, item_callback each);
   status run_on_stream(const std::shared_ptr<file_core>& file, const stream_request& what, bool is_write);
   result<plan> explain(file_core& file, memory_kind memory, const transfer& what, const io_options& options);
 
   // --- memory
   // Where a range lies, and that all of it does. Errors: bad_memory.
   result<path::memory_view> place_of(const void* memory, std::uint64_t length);
+  result<memory_facts> describe(const void* memory);
+  std::vector<pci_device> pci_devices();
   result<void*> allocate(std::string_view device, std::size_t bytes);
   void release(std::string_view device, void* memory);
   status copy(void* target, const void* source, std::size_t bytes);
@@ -61,6 +64,7 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   void unregister_memory(void* memory);
   std::vector<device_info> devices();
   status cuda_status();
+  status gpu_direct_status();
 
   // --- parts, for requests
   [[nodiscard]] sys::kernel& kernel() const noexcept { return *doors_.kernel; }
@@ -94,7 +98,6 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
     std::array<std::atomic<device::stream>, 16> small_streams{};  // for requests on callers' threads
   };
   struct registered_range {
-    std::byte* base;
     std::size_t length;
     path::memory_view place;
     device::session* pinned_by;  // host memory
@@ -139,8 +142,8 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   spin_lock states_lock_;            // guards additions to states_
   std::array<context_state, staging::feeders::capacity> states_;
   std::atomic<std::size_t> state_count_{0};
-  spin_lock registered_lock_;  // guards registered_
-  std::vector<registered_range> registered_;
+  spin_lock registered_lock_;                                     // guards registered_
+  std::multimap<const std::byte*, registered_range> registered_;  // by base
   std::atomic<std::size_t> registered_count_{0};
 };
 

@@ -146,8 +146,7 @@ void request::fail(status why) {
 }
 
 void request::finished(path::job& ended_job, std::uint64_t bytes, status error) {
-  engine().stats().count_piece(ended_job.path->kind(), bytes, static_cast<std::uint64_t>(engine().now_ns() - ended_job.started_ns),
-                               !error.ok());
+  engine().stats().count_piece(ended_job.path->kind(), bytes, {ended_job.started_ns, engine_core::now_ns()}, !error.ok());
   ended_job.done = ended_job.prior + bytes;
   if (!error.ok()) {
     const std::lock_guard guard(lock_);

@@ -18,8 +18,16 @@ std::size_t bucket(std::uint64_t value, std::uint64_t unit) {
 
 }  // namespace
 
-void stats_book::count_piece(path_kind path, std::uint64_t bytes, std::uint64_t nanoseconds, bool failed) {
+void stats_book::count_piece(path_kind path, std::uint64_t bytes, span when, bool failed) {
   auto& counters = paths_[static_cast<std::size_t>(path)];
+  const auto nanoseconds = static_cast<std::uint64_t>(std::max<std::int64_t>(when.ended_ns - when.began_ns, 0));
+  // Pieces end in about the order of their ends: each adds what it reaches past the latest end so far.
+  auto last_end = counters.last_end_ns.load(relaxed);
+  while (when.ended_ns > last_end && !counters.last_end_ns.compare_exchange_weak(last_end, when.ended_ns, relaxed)) {
+  }
+  if (when.ended_ns > last_end) {
+    counters.active_ns.fetch_add(static_cast<std::uint64_t>(when.ended_ns - std::max(when.began_ns, last_end)), relaxed);
+  }
   counters.operations.fetch_add(1, relaxed);
   counters.bytes.fetch_add(bytes, relaxed);
   if (failed) counters.errors.fetch_add(1, relaxed);
@@ -53,6 +61,7 @@ engine_stats stats_book::snapshot() const {
     to.errors = from.errors.load(relaxed);
     to.fallbacks = from.fallbacks.load(relaxed);
     to.busy_ns = from.busy_ns.load(relaxed);
+    to.active_ns = from.active_ns.load(relaxed);
     for (std::size_t j = 0; j < from.sizes.size(); ++j) {
       to.size_histogram[j] = from.sizes[j].load(relaxed);
       to.latency_histogram[j] = from.latencies[j].load(relaxed);

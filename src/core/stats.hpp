@@ -12,8 +12,12 @@ namespace penstock::core {
 
 class stats_book {
  public:
-  // A piece of `bytes` bytes was carried (or failed) by a path in `nanoseconds`.
-  void count_piece(path_kind path, std::uint64_t bytes, std::uint64_t nanoseconds, bool failed);
+  // A piece of `bytes` bytes was carried (or failed) by a path from one time of the engine's clock to another.
+  struct span {
+    std::int64_t began_ns;
+    std::int64_t ended_ns;
+  };
+  void count_piece(path_kind path, std::uint64_t bytes, span when, bool failed);
   void count_fallback(path_kind path, std::string_view why);
   // A request has ended.
   void count_request(bool is_write, const io_result& outcome);
@@ -21,7 +25,8 @@ class stats_book {
 
  private:
   struct alignas(64) path_counters {
-    std::atomic<std::uint64_t> operations{0}, bytes{0}, errors{0}, fallbacks{0}, busy_ns{0};
+    std::atomic<std::uint64_t> operations{0}, bytes{0}, errors{0}, fallbacks{0}, busy_ns{0}, active_ns{0};
+    std::atomic<std::int64_t> last_end_ns{0};
     std::array<std::atomic<std::uint64_t>, 24> sizes{}, latencies{};
   };
   std::array<path_counters, path_kind_count> paths_;

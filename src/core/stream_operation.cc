@@ -86,6 +86,7 @@ void stream_operation::start() {
 
 void stream_operation::ended(const io_result& outcome) {
   if (what_.bytes_done != nullptr) *what_.bytes_done = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
+  if (what_.ended) what_.ended(outcome);
   engine_->flags_.raise(flag_);
   done_.release();
   release();

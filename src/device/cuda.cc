@@ -416,7 +416,8 @@ result<device_facts> cuda_driver::describe(int ordinal) {
   if (error == cuda::success) error = api->device_get_pci_bus_id(bus_id.data(), static_cast<int>(bus_id.size()), *device);
   if (error == cuda::success) error = api->device_total_mem(&bytes, *device);
   if (error != cuda::success) return failure(*api, error, fmt::format("cuda:{}: describe the device", ordinal));
-  device_facts facts{name.data(), bus_id.data(), bytes};
+  device_facts facts{name.data(), bus_id.data(), bytes, {}};
+  if (api->device_get_uuid != nullptr && api->device_get_uuid(&facts.uuid, *device) != cuda::success) facts.uuid = {};
   // sysfs writes it in lower case
   for (char& letter : facts.pci_bus_id) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   return facts;

@@ -68,6 +68,7 @@ const char* find_functions(void* opened, functions& api) {
       .need(api.device_get, "cuDeviceGet")
       .need(api.device_get_name, "cuDeviceGetName")
       .need(api.device_get_pci_bus_id, "cuDeviceGetPCIBusId")
+      .optional(api.device_get_uuid, "cuDeviceGetUuid")
       .need(api.device_total_mem, "cuDeviceTotalMem_v2")
       .need(api.device_get_attribute, "cuDeviceGetAttribute");
   from.need(api.primary_ctx_retain, "cuDevicePrimaryCtxRetain")

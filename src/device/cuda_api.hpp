@@ -72,6 +72,7 @@ struct functions {
   code (*device_get)(device_id* device, int ordinal);
   code (*device_get_name)(char* name, int length, device_id device);
   code (*device_get_pci_bus_id)(char* name, int length, device_id device);
+  code (*device_get_uuid)(std::array<std::uint8_t, 16>* uuid, device_id device);  // optional: CUDA 9.2
   code (*device_total_mem)(std::size_t* bytes, device_id device);
   code (*device_get_attribute)(int* value, int attribute, device_id device);
 
@@ -86,14 +87,14 @@ struct functions {
   code (*mem_host_register)(void* memory, std::size_t bytes, unsigned flags);
   code (*mem_host_unregister)(void* memory);
   code (*mem_retain_allocation_handle)(unsigned long long* allocation, void* memory);  // optional: CUDA 11.0
-  code (*mem_release)(unsigned long long allocation);                                 // optional: CUDA 10.2
+  code (*mem_release)(unsigned long long allocation);                                  // optional: CUDA 10.2
   code (*pointer_get_attributes)(unsigned count, int* attributes, void** values, address memory);
 
   code (*stream_create)(handle* stream, unsigned flags);
   code (*stream_destroy)(handle stream);
   code (*stream_synchronize)(handle stream);
   code (*stream_query)(handle stream);
-  code (*stream_wait_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);  // optional: CUDA 11.7
+  code (*stream_wait_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);   // optional: CUDA 11.7
   code (*stream_write_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);  // optional: CUDA 11.7
   code (*event_create)(handle* event, unsigned flags);
   code (*event_destroy)(handle event);

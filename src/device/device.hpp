@@ -3,6 +3,7 @@
 // work queued to a stream except those that say so. Sessions never use or wait for the caller's streams unless handed one.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,7 @@ struct device_facts {
   std::string description;  // "NVIDIA H200"
   std::string pci_bus_id;   // "0000:3b:00.0"; empty for the host device
   std::uint64_t memory_bytes = 0;
+  std::array<std::uint8_t, 16> uuid{};  // zeros: not known
 };
 
 // One piece of a scatter: bytes from source to target. Any alignment.

@@ -8,7 +8,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "penstock/machine.hpp"
 #include "penstock/status.hpp"
 
 namespace penstock::sys {
@@ -39,7 +41,8 @@ class ring {
   virtual status register_buffer(unsigned slot, void* base, std::size_t length) = 0;
   // Queues a read or write. buffer_slot -1: not registered. False when the submission queue is full: submit() first.
   virtual bool queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) = 0;
-  virtual bool queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) = 0;
+  virtual bool queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token,
+                           int buffer_slot) = 0;
   // Hands queued requests to the kernel. EINTR, EAGAIN and EBUSY are retried inside, a bounded number of times.
   virtual status submit() = 0;
   // Submits what is queued and takes completions, at least one if wait is set (and something is in flight). Returns how many.
@@ -61,9 +64,6 @@ class kernel {
   // One system call each, EINTR retried: may be short.
   virtual result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) = 0;
   virtual result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) = 0;
-  // Reads only what is in the page cache (preadv2 RWF_NOWAIT): errc::would_block when the first byte is not, errc::unsupported where
-  // the kernel or file system cannot say.
-  virtual result<std::size_t> pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) = 0;
   // Bytes of the range in the page cache, to the page. cachestat(2) (Linux 6.5), else mincore on a mapping; errc::unsupported else.
   virtual result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) = 0;
   virtual status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) = 0;  // POSIX_FADV_DONTNEED
@@ -81,8 +81,9 @@ class kernel {
   // --- rings and the machine
   // errc::unsupported or permission_denied where io_uring is missing, disabled or denied by seccomp.
   virtual result<std::unique_ptr<ring>> make_ring(unsigned entries) = 0;
-  virtual unsigned usable_cores() = 0;  // affinity mask and cgroup quota, at least 1
-  virtual int pci_numa_node(const std::string& pci_bus_id) = 0;  // -1: not known
+  virtual unsigned usable_cores() = 0;                              // affinity mask and cgroup quota, at least 1
+  virtual pci_device describe_pci(const std::string& address) = 0;  // see sys/pci.hpp
+  virtual std::vector<std::string> pci_addresses() = 0;
   virtual bool path_exists(const std::string& path) = 0;
 };
 

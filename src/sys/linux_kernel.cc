@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
-#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -25,6 +24,7 @@
 #include "base/checked.hpp"
 #include "sys/cpu_quota.hpp"
 #include "sys/kernel.hpp"
+#include "sys/pci.hpp"
 #include "sys/residency.hpp"
 #include "sys/uring.hpp"
 
@@ -159,18 +159,6 @@ unsigned cores_of_affinity_mask() {
   return 1;
 }
 
-// The name under which sysfs lists a device: drivers also write upper case and domains of eight digits.
-std::optional<std::string> sysfs_pci_name(const std::string& pci_bus_id) {
-  unsigned domain = 0;
-  unsigned bus = 0;
-  unsigned slot = 0;
-  unsigned function = 0;
-  int used = 0;
-  if (std::sscanf(pci_bus_id.c_str(), "%8x:%2x:%2x.%1x%n", &domain, &bus, &slot, &function, &used) != 4) return std::nullopt;
-  if (static_cast<std::size_t>(used) != pci_bus_id.size()) return std::nullopt;
-  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, slot, function);
-}
-
 class linux_kernel final : public kernel {
  public:
   result<int> open(const std::string& path, int flags, unsigned mode) override {
@@ -219,8 +207,6 @@ class linux_kernel final : public kernel {
     return static_cast<std::size_t>(count);
   }
 
-  result<std::size_t> pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) override;
-
   result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override {
     return sys::resident_bytes(fd, offset, length);
   }
@@ -261,12 +247,8 @@ class linux_kernel final : public kernel {
     return std::max(1U, std::min(cores, cpu_quota_cores().value_or(cores)));
   }
 
-  int pci_numa_node(const std::string& pci_bus_id) override {
-    const auto name = sysfs_pci_name(pci_bus_id);
-    int node = -1;
-    if (!name || !(std::ifstream("/sys/bus/pci/devices/" + *name + "/numa_node") >> node)) return -1;
-    return node;
-  }
+  pci_device describe_pci(const std::string& address) override { return describe_pci_device(address); }
+  std::vector<std::string> pci_addresses() override { return list_pci_addresses(); }
 
   bool path_exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
 };
@@ -291,27 +273,6 @@ result<file_info> linux_kernel::describe(int fd) {
     info.size_bytes = *size;
   }
   return info;
-}
-
-result<std::size_t> linux_kernel::pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) {
-  const transfer asked{"resident pread", fd, length, offset};
-  // Unlike pread, preadv2 takes offset -1 for the position of the descriptor.
-  if (offset > max_file_offset) return transfer_error(EINVAL, asked);
-  const iovec range{target, length};
-  const ssize_t count = uninterrupted([&] { return preadv2(fd, &range, 1, static_cast<off_t>(offset), RWF_NOWAIT); });
-  if (count >= 0) return static_cast<std::size_t>(count);
-  const int error = errno;
-  if (error == EAGAIN) {
-    // The usual answer for cold ranges, thousands of times in a batch: not worded anew each time.
-    static const status not_resident(errc::would_block, "resident pread: the range is not in the page cache", error_domain::os, EAGAIN);
-    return not_resident;
-  }
-  // EINVAL and EOPNOTSUPP: a file system, ENOSYS: a kernel (before 4.14) or seccomp profile that does not know the flag or the call.
-  if (error == EINVAL || error == EOPNOTSUPP || error == ENOSYS) {
-    status failure = status::from_errno(error, described(asked));
-    return status(errc::unsupported, std::string(failure.message()), error_domain::os, error);
-  }
-  return transfer_error(error, asked);
 }
 
 result<void*> linux_kernel::map_memory(std::size_t length, int numa_node) {

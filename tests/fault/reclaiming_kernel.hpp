@@ -66,9 +66,6 @@ class reclaiming_kernel final : public sys::kernel {
   result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
     return inner_->pwrite(fd, source, length, offset);
   }
-  result<std::size_t> pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) override {
-    return inner_->pread_resident(fd, target, length, offset);
-  }
   result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override {
     return inner_->resident_bytes(fd, offset, length);
   }
@@ -77,7 +74,8 @@ class reclaiming_kernel final : public sys::kernel {
   status truncate(int fd, std::uint64_t size_bytes) override { return inner_->truncate(fd, size_bytes); }
   result<void*> map_file(int fd, std::uint64_t offset, std::size_t length) override { return inner_->map_file(fd, offset, length); }
   unsigned usable_cores() override { return inner_->usable_cores(); }
-  int pci_numa_node(const std::string& pci_bus_id) override { return inner_->pci_numa_node(pci_bus_id); }
+  pci_device describe_pci(const std::string& address) override { return inner_->describe_pci(address); }
+  std::vector<std::string> pci_addresses() override { return inner_->pci_addresses(); }
   bool path_exists(const std::string& path) override { return inner_->path_exists(path); }
 
  private:

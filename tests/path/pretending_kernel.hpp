@@ -39,9 +39,6 @@ class pretending_kernel final : public sys::kernel {
   result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
     return inner_->pwrite(fd, source, length, offset);
   }
-  result<std::size_t> pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) override {
-    return inner_->pread_resident(fd, target, length, offset);
-  }
   result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override {
     return inner_->resident_bytes(fd, offset, length);
   }
@@ -53,7 +50,8 @@ class pretending_kernel final : public sys::kernel {
   status unmap(void* base, std::size_t length) override { return inner_->unmap(base, length); }
   result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override { return inner_->make_ring(entries); }
   unsigned usable_cores() override { return inner_->usable_cores(); }
-  int pci_numa_node(const std::string& pci_bus_id) override { return inner_->pci_numa_node(pci_bus_id); }
+  pci_device describe_pci(const std::string& address) override { return inner_->describe_pci(address); }
+  std::vector<std::string> pci_addresses() override { return inner_->pci_addresses(); }
 
  private:
   [[nodiscard]] bool hidden(const std::string& path) const { return !hidden_.empty() && path.compare(0, hidden_.size(), hidden_) == 0; }

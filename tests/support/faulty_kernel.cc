@@ -21,9 +21,7 @@ constexpr int scrub_byte = 0xdb;
 
 status injected_error(std::string_view call, int error) { return status::from_errno(error, fmt::format("{} (injected)", call)); }
 
-bool is_transfer(std::string_view call) {
-  return call == "pread" || call == "pwrite" || call == "pread_resident" || call == "ring.read" || call == "ring.write";
-}
+bool is_transfer(std::string_view call) { return call == "pread" || call == "pwrite" || call == "ring.read" || call == "ring.write"; }
 
 template <class Fault>
 struct armed {
@@ -349,12 +347,6 @@ result<std::size_t> faulty_kernel::pwrite(int fd, const void* source, std::size_
   return count && *count > limit ? result<std::size_t>(limit) : count;
 }
 
-result<std::size_t> faulty_kernel::pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) {
-  const verdict decided = ledger_->before("pread_resident");
-  if (decided.error != 0) return injected_error("pread_resident", decided.error);
-  return cut_read(inner_->pread_resident(fd, target, length, offset), target, decided.limit(length));
-}
-
 result<std::uint64_t> faulty_kernel::resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) {
   if (const verdict decided = ledger_->before("resident_bytes"); decided.error != 0) return injected_error("resident_bytes", decided.error);
   return inner_->resident_bytes(fd, offset, length);
@@ -408,9 +400,14 @@ unsigned faulty_kernel::usable_cores() {
   return inner_->usable_cores();
 }
 
-int faulty_kernel::pci_numa_node(const std::string& pci_bus_id) {
-  ledger_->note("pci_numa_node");
-  return inner_->pci_numa_node(pci_bus_id);
+pci_device faulty_kernel::describe_pci(const std::string& address) {
+  ledger_->note("describe_pci");
+  return inner_->describe_pci(address);
+}
+
+std::vector<std::string> faulty_kernel::pci_addresses() {
+  ledger_->note("pci_addresses");
+  return inner_->pci_addresses();
 }
 
 bool faulty_kernel::path_exists(const std::string& path) {

@@ -1,8 +1,9 @@
 // A kernel that fails on demand. It wraps a real one: what it does not refuse really happens.
 //
-// Calls are named "open", "reopen", "close", "describe", "descriptor_flags", "file_size", "pread", "pwrite", "pread_resident",
+// Calls are named "open", "reopen", "close", "describe", "descriptor_flags", "file_size", "pread", "pwrite",
 // "resident_bytes", "drop_cache", "sync_data", "truncate", "map_file", "map_memory", "unmap", "make_ring", "ring.register",
-// "ring.read", "ring.write", "ring.submit", "ring.reap"; and, counted but never failing, "usable_cores", "pci_numa_node", "path_exists".
+// "ring.read", "ring.write", "ring.submit", "ring.reap"; and, counted but never failing, "usable_cores", "describe_pci", "pci_addresses",
+// "path_exists".
 //
 //   auto faulty = std::make_shared<testing::faulty_kernel>();
 //   faulty->fail({.call = "pread", .nth = 3, .error = EIO});
@@ -37,7 +38,7 @@ struct call_fault {
   bool lasting = false;  // from the nth on, not only that one
 };
 
-// A transfer that moves less than asked. Only "pread", "pwrite", "pread_resident", "ring.read" and "ring.write" can.
+// A transfer that moves less than asked. Only "pread", "pwrite", "ring.read" and "ring.write" can.
 struct short_count {
   std::string call = {};  // empty: any of these
   std::uint64_t nth = 1;
@@ -85,7 +86,6 @@ class faulty_kernel final : public sys::kernel {
   result<std::uint64_t> file_size(int fd) override;
   result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override;
   result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override;
-  result<std::size_t> pread_resident(int fd, void* target, std::size_t length, std::uint64_t offset) override;
   result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override;
   status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) override;
   status sync_data(int fd) override;
@@ -95,7 +95,8 @@ class faulty_kernel final : public sys::kernel {
   status unmap(void* base, std::size_t length) override;
   result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override;
   unsigned usable_cores() override;
-  int pci_numa_node(const std::string& pci_bus_id) override;
+  pci_device describe_pci(const std::string& address) override;
+  std::vector<std::string> pci_addresses() override;
   bool path_exists(const std::string& path) override;
 
   class ledger;  // what rings share with their kernel

@@ -218,7 +218,6 @@ TEST_F(linux_kernel_test, transfers_through_the_wrong_kind_of_descriptor_are_den
   EXPECT_EQ(written.error().code(), errc::permission_denied);
   EXPECT_EQ(written.error().native(), EBADF);
   EXPECT_EQ(kernel_->pread(writer, &byte, 1, 0).error().code(), errc::permission_denied);
-  EXPECT_EQ(kernel_->pread_resident(writer, &byte, 1, 0).error().code(), errc::permission_denied);
   EXPECT_EQ(kernel_->pwrite(1 << 20, &byte, 1, 0).error().code(), errc::io);
 }
 
@@ -242,7 +241,6 @@ TEST_F(linux_kernel_test, an_offset_past_the_largest_is_an_invalid_argument) {
   const int fd = make_file(dir_.file("x"), 10);
   char byte = 0;
   EXPECT_EQ(kernel_->pread(fd, &byte, 1, ~std::uint64_t{0}).error().code(), errc::invalid_argument);
-  EXPECT_EQ(kernel_->pread_resident(fd, &byte, 1, ~std::uint64_t{0}).error().code(), errc::invalid_argument);
   EXPECT_EQ(kernel_->resident_bytes(fd, ~std::uint64_t{0}, 1).error().code(), errc::invalid_argument);
 }
 
@@ -267,12 +265,8 @@ TEST_F(linux_kernel_test, residency_follows_reads_and_dropped_pages) {
   ASSERT_TRUE(kernel_->drop_cache(fd, 0, size).ok());
   EXPECT_EQ(kernel_->resident_bytes(fd, 0, size).value_or(size), 0U);
   std::vector<std::byte> page(4096);
-  const auto cold = kernel_->pread_resident(fd, page.data(), page.size(), 0);
-  if (cold.error().code() == errc::unsupported) GTEST_SKIP() << cold.error().message();
-  EXPECT_EQ(cold.error().code(), errc::would_block);
   EXPECT_EQ(kernel_->pread(fd, page.data(), page.size(), 0).value_or(0), page.size());
   EXPECT_GE(kernel_->resident_bytes(fd, 0, size).value_or(0), page.size());
-  EXPECT_EQ(kernel_->pread_resident(fd, page.data(), page.size(), 0).value_or(0), page.size());
   EXPECT_EQ(pattern::first_difference(page, seed, 0), std::nullopt);
 }
 
@@ -327,19 +321,6 @@ TEST_F(linux_kernel_test, residency_of_a_file_one_may_not_write_is_unsupported_r
     return resident.ok() ? (*resident < size ? 0 : 1) : (resident.error().code() == errc::unsupported ? 0 : 1);
   });
   EXPECT_TRUE(own == 0 || own == 2 || magic_of(fd) == TMPFS_MAGIC) << own;
-}
-
-TEST_F(linux_kernel_test, resident_reads_without_the_system_call_are_unsupported) {
-  const int fd = make_file(dir_.file("x"), 4096);
-  for (const int refusal : {ENOSYS, EOPNOTSUPP}) {
-    const int outcome = run_in_child([&] {
-      if (!deny_system_call(SYS_preadv2, refusal)) return 2;
-      char byte = 0;
-      return make_kernel()->pread_resident(fd, &byte, 1, 0).error().code() == errc::unsupported ? 0 : 1;
-    });
-    if (outcome == 2) GTEST_SKIP() << "seccomp filters cannot be set here";
-    EXPECT_EQ(outcome, 0) << refusal;
-  }
 }
 
 TEST_F(linux_kernel_test, a_mapped_file_shows_its_bytes_until_unmapped) {
@@ -455,16 +436,16 @@ TEST_F(linux_kernel_test, cpu_quota_is_the_tightest_of_the_groups_rounded_up) {
 }
 
 TEST_F(linux_kernel_test, numa_nodes_of_pci_devices_come_from_sysfs) {
-  EXPECT_EQ(kernel_->pci_numa_node(""), -1);
-  EXPECT_EQ(kernel_->pci_numa_node("../../../etc"), -1);
-  EXPECT_EQ(kernel_->pci_numa_node("ffff:ff:1f.7"), -1);
+  EXPECT_EQ(kernel_->describe_pci("").numa_node, -1);
+  EXPECT_EQ(kernel_->describe_pci("../../../etc").numa_node, -1);
+  EXPECT_EQ(kernel_->describe_pci("ffff:ff:1f.7").numa_node, -1);
   std::error_code ignored;
   for (const auto& device : std::filesystem::directory_iterator("/sys/bus/pci/devices", ignored)) {
     int node = -1;
     std::ifstream(device.path() / "numa_node") >> node;
     const std::string name = device.path().filename();
-    EXPECT_EQ(kernel_->pci_numa_node(name), node);
-    EXPECT_EQ(kernel_->pci_numa_node("0000" + name), node);  // a domain of eight digits, as NVML writes it
+    EXPECT_EQ(kernel_->describe_pci(name).numa_node, node);
+    EXPECT_EQ(kernel_->describe_pci("0000" + name).numa_node, node);  // a domain of eight digits, as NVML writes it
   }
 }
 

@@ -1,0 +1,93 @@
+#include "sys/pci.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace penstock::sys {
+
+namespace {
+
+// The name under which sysfs lists a device: drivers also write upper case and domains of eight digits.
+std::optional<std::string> sysfs_name(const std::string& address) {
+  unsigned domain = 0;
+  unsigned bus = 0;
+  unsigned slot = 0;
+  unsigned function = 0;
+  int used = 0;
+  if (std::sscanf(address.c_str(), "%8x:%2x:%2x.%1x%n", &domain, &bus, &slot, &function, &used) != 4) return std::nullopt;
+  if (static_cast<std::size_t>(used) != address.size()) return std::nullopt;
+  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, slot, function);
+}
+
+// The base class is the highest of the three bytes of `class` (PCI Code and ID Assignment Specification).
+pci_kind kind_of(unsigned class_code) {
+  switch (class_code >> 16) {
+    case 0x01:
+      return pci_kind::storage;
+    case 0x02:
+      return pci_kind::network;
+    case 0x03:  // display
+    case 0x12:  // processing accelerator
+      return pci_kind::gpu;
+    default:
+      return pci_kind::other;
+  }
+}
+
+// `resource` has a line per region: first address, last address, flags. Bit 9 of the flags says memory (IORESOURCE_MEM).
+std::uint64_t largest_window(const std::string& device_folder) {
+  constexpr unsigned long long is_memory = 0x200;
+  std::ifstream regions(device_folder + "/resource");
+  std::uint64_t largest = 0;
+  for (std::string line; std::getline(regions, line);) {
+    unsigned long long first = 0;
+    unsigned long long last = 0;
+    unsigned long long flags = 0;
+    if (std::sscanf(line.c_str(), "%llx %llx %llx", &first, &last, &flags) != 3) continue;
+    if ((flags & is_memory) != 0 && last > first) largest = std::max<std::uint64_t>(largest, last - first + 1);
+  }
+  return largest;
+}
+
+// The folder behind the link lies inside the folders of the bridges above: .../pci0000:3a/0000:3a:01.0/0000:3b:00.0
+std::vector<std::string> bridges_above(const std::string& device_folder) {
+  std::error_code failed;
+  const auto real = std::filesystem::canonical(device_folder, failed);
+  std::vector<std::string> bridges;
+  if (failed) return bridges;
+  for (const auto& part : real.parent_path()) {
+    if (sysfs_name(part.string())) bridges.push_back(part.string());
+  }
+  return bridges;
+}
+
+}  // namespace
+
+pci_device describe_pci_device(const std::string& address, const std::string& root) {
+  pci_device found;
+  found.address = address;
+  const auto name = sysfs_name(address);
+  if (!name) return found;
+  found.address = *name;
+  const std::string folder = root + "/" + *name;
+  if (int node = -1; std::ifstream(folder + "/numa_node") >> node) found.numa_node = node;
+  if (unsigned code = 0; std::ifstream(folder + "/class") >> std::hex >> code) found.kind = kind_of(code);
+  found.window_bytes = largest_window(folder);
+  found.bridges = bridges_above(folder);
+  return found;
+}
+
+std::vector<std::string> list_pci_addresses(const std::string& root) {
+  std::vector<std::string> found;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(root, failed)) found.push_back(entry.path().filename().string());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace penstock::sys
