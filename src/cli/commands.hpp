@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "penstock/penstock.hpp"
 
@@ -24,6 +25,11 @@ void add_write(CLI::App& app, command& chosen);
 void add_check(CLI::App& app, command& chosen);
 void add_devices(CLI::App& app, command& chosen);
 void add_bench(CLI::App& app, command& chosen);
+void add_run(CLI::App& app, command& chosen, const std::vector<std::string>& program);
+
+// Takes what stands at and behind the first "--" of `penstock run` off the command line, for add_run: it is another program's, and CLI11
+// would read options and lists into it. Empty for the other subcommands, which keep theirs.
+std::vector<std::string> take_program(int& argc, char** argv);
 
 // --- what they share
 

@@ -20,7 +20,12 @@ void catch_interrupts() {
   // SA_RESETHAND: the second signal finds the default action, and ends the process.
   action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
   sigemptyset(&action.sa_mask);
-  for (const int signal_number : {SIGINT, SIGTERM}) sigaction(signal_number, &action, nullptr);
+  for (const int signal_number : {SIGINT, SIGTERM}) {
+    // Who started this command with the signal ignored (nohup, a shell's background job) means it, also for what `run` starts.
+    struct sigaction inherited {};
+    sigaction(signal_number, nullptr, &inherited);
+    if (inherited.sa_handler != SIG_IGN) sigaction(signal_number, &action, nullptr);
+  }
 }
 
 bool interrupted() noexcept { return caught_signal.load(std::memory_order_relaxed) != 0; }

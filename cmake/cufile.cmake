@@ -1,0 +1,75 @@
+# libcufile.so.0: NVIDIA's C interface over the engine, and the audit module that gives it to programs which name NVIDIA's file.
+# Both lie in a folder of their own, in the build tree and installed, so that nothing finds them by accident.
+
+file(GLOB cufile_sources CONFIGURE_DEPENDS src/cufile/*.cc)
+list(FILTER cufile_sources EXCLUDE REGEX "/audit\\.cc$")
+
+find_package(nlohmann_json CONFIG QUIET)
+penstock_require("${nlohmann_json_FOUND}" "nlohmann/json (for cufile.json)" nlohmann-json3-dev)
+
+set(cufile_output_dir ${PROJECT_BINARY_DIR}/cufile)
+
+# Compiled once, for the library and for its tests. Knows the public API only: core's headers are in src/ too, but check_includes watches.
+add_library(penstock_cufile_objects OBJECT ${cufile_sources})
+target_include_directories(penstock_cufile_objects PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(penstock_cufile_objects PRIVATE -Wconversion)
+target_link_libraries(penstock_cufile_objects PUBLIC penstock_flags fmt::fmt-header-only nlohmann_json::nlohmann_json)
+
+add_library(penstock_cufile SHARED $<TARGET_OBJECTS:penstock_cufile_objects>)
+add_library(penstock::cufile ALIAS penstock_cufile)
+target_include_directories(
+  penstock_cufile
+  PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include/cufile> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/penstock/cufile>)
+# A program in C sees cufile.h only: neither the C++ API nor its language level.
+target_link_libraries(
+  penstock_cufile PRIVATE penstock_flags penstock ${CMAKE_DL_LIBS} Threads::Threads)
+target_link_options(
+  penstock_cufile
+  PRIVATE
+  -Wl,--exclude-libs,ALL
+  -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/cufile.map
+  -Wl,-z,nodelete)  # threads and registered streams outlive a dlclose
+if(PENSTOCK_SANITIZE STREQUAL "none")
+  target_link_options(penstock_cufile PRIVATE -Wl,-z,defs)
+endif()
+# The real file's name says which cuFile it stands for, the SONAME is NVIDIA's.
+set_target_properties(
+  penstock_cufile
+  PROPERTIES LINKER_LANGUAGE CXX
+             OUTPUT_NAME cufile
+             VERSION 1.17.0
+             SOVERSION 0
+             LIBRARY_OUTPUT_DIRECTORY ${cufile_output_dir}
+             LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/cufile.map
+             BUILD_WITH_INSTALL_RPATH ${PROJECT_IS_TOP_LEVEL}
+             INSTALL_RPATH "$ORIGIN;$ORIGIN/.."
+             EXPORT_NAME cufile)
+
+# Runs inside the dynamic linker, before the program's own libraries: the C library and nothing else, and no sanitizer.
+add_library(penstock_audit MODULE src/cufile/audit.cc)
+target_compile_options(
+  penstock_audit
+  PRIVATE -Wall
+          -Wextra
+          -Wconversion
+          -fno-exceptions
+          -fno-rtti
+          -fno-threadsafe-statics
+          -fno-sanitize=all)
+target_link_options(penstock_audit PRIVATE -fno-sanitize=all -nodefaultlibs -Wl,-z,defs)
+target_link_libraries(penstock_audit PRIVATE c)
+set_target_properties(penstock_audit PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${cufile_output_dir})
+
+if(PENSTOCK_INSTALL)
+  install(TARGETS penstock_cufile EXPORT penstock_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock)
+  install(TARGETS penstock_audit LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock)
+  install(FILES include/cufile/cufile.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/penstock/cufile)
+
+  # As penstock.pc, found from where it lies.
+  file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+  string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
+  file(RELATIVE_PATH pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})
+  file(RELATIVE_PATH pc_includedir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+  configure_file(cmake/penstock-cufile.pc.in ${PROJECT_BINARY_DIR}/penstock-cufile.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/penstock-cufile.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()

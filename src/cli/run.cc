@@ -1,0 +1,139 @@
+// penstock run: starts a program that uses NVIDIA cuFile with Penstock's libcufile in its place. This process becomes that program.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cli/commands.hpp"
+
+namespace penstock::cli {
+namespace {
+
+// The exit codes of env(1), for what goes wrong before the program runs.
+constexpr int exit_not_started = 125;
+constexpr int exit_not_executable = 126;
+constexpr int exit_not_found = 127;
+
+constexpr auto library_name = "libcufile.so.0";
+constexpr auto audit_name = "libpenstock_audit.so";
+
+struct run_options {
+  bool no_audit = false;
+  std::string log;
+  std::vector<std::string> words;  // the program and its arguments
+};
+
+template <class... Arguments>
+int refuse(int exit_code, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+  fmt::print(stderr, "penstock run: {}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
+  return exit_code;
+}
+
+// Where the libraries may lie, seen from the folder of this command: in the build folder, or below lib/ beside bin/ once installed.
+std::vector<std::filesystem::path> library_folders(const std::filesystem::path& command_folder) {
+  std::vector<std::filesystem::path> folders{command_folder / "cufile"};
+  const std::filesystem::path prefix = command_folder.parent_path();
+  for (const char* lib : {"lib", "lib64"}) folders.push_back(prefix / lib / "penstock");
+  // Debian's lib/x86_64-linux-gnu
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(prefix / "lib", ignored)) {
+    if (entry.path().filename().string().find("-linux-") != std::string::npos) folders.push_back(entry.path() / "penstock");
+  }
+  return folders;
+}
+
+bool holds(const std::filesystem::path& folder, const char* name) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder / name, ignored);
+}
+
+// The first folder that holds all that is needed; nothing, and a message, where there is none.
+std::optional<std::string> find_libraries(bool no_audit) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    refuse(exit_not_started, "cannot tell where this command lies: /proc/self/exe: {}", error.message());
+    return std::nullopt;
+  }
+  std::vector<std::string> looked_in;
+  for (const auto& folder : library_folders(self.parent_path())) {
+    if (holds(folder, library_name) && (no_audit || holds(folder, audit_name))) return folder.string();
+    looked_in.push_back(folder.string());
+  }
+  refuse(exit_not_started, "{}{} not found; looked in {}", library_name, no_audit ? "" : fmt::format(" and {}", audit_name),
+         fmt::join(looked_in, ", "));
+  return std::nullopt;
+}
+
+// Puts an entry in front of the list that an environment variable holds; once, also when `penstock run` runs `penstock run`.
+void prepend(const char* variable, const std::string& entry) {
+  const char* present = std::getenv(variable);
+  const std::string_view list = present != nullptr ? present : "";
+  if (list == entry || list.substr(0, entry.size() + 1) == entry + ":") return;
+  ::setenv(variable, (list.empty() ? entry : fmt::format("{}:{}", entry, list)).c_str(), 1);
+}
+
+// Becomes the program; returns only when that fails.
+int become(const std::vector<std::string>& words) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  const int error = errno;
+  if (error == ENOENT && words[0].find('/') == std::string::npos) {
+    return refuse(exit_not_found, "{}: no such command on PATH", words[0]);
+  }
+  return refuse(error == ENOENT ? exit_not_found : exit_not_executable, "{}: {}", words[0], std::strerror(error));
+}
+
+int run_program(const run_options& options) {
+  const std::optional<std::string> folder = find_libraries(options.no_audit);
+  if (!folder) return exit_not_started;
+  if (folder->find_first_of(" \t\n:;") != std::string::npos) {
+    return refuse(exit_not_started, "'{}' holds a space, colon or semicolon, which LD_PRELOAD cannot name: move Penstock elsewhere",
+                  *folder);
+  }
+  prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, library_name));
+  if (!options.no_audit) prepend("LD_AUDIT", fmt::format("{}/{}", *folder, audit_name));
+  prepend("LD_LIBRARY_PATH", *folder);
+  if (!options.log.empty()) ::setenv("PENSTOCK_LOG", options.log.c_str(), 1);
+  return become(options.words);
+}
+
+}  // namespace
+
+std::vector<std::string> take_program(int& argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "run") return {};
+  char** const end = argv + argc;
+  char** const separator = std::find_if(argv + 2, end, [](std::string_view word) { return word == "--"; });
+  argc = static_cast<int>(separator - argv);
+  return {separator, end};
+}
+
+void add_run(CLI::App& app, command& chosen, const std::vector<std::string>& program) {
+  CLI::App& sub = *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile, with Penstock's libcufile in its place");
+  auto options = std::make_shared<run_options>();
+  sub.add_flag("--no-audit", options->no_audit,
+               "Preload only: a program that opens libcufile by its full path, or as libcufile.so, then gets the one it asks for");
+  sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(CLI::IsMember({"summary"}));
+  sub.footer("penstock run [OPTIONS] -- COMMAND [ARGUMENTS...]\nIts exit code is that of COMMAND; 127 when there is no such command.");
+  sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without
+  sub.callback([&sub, &chosen, options, program] {
+    options->words = sub.remaining();
+    const bool after_separator = options->words.empty();
+    if (!after_separator && options->words.front().starts_with('-')) throw CLI::ExtrasError({options->words.front()});
+    options->words.insert(options->words.end(), program.begin() + (after_separator && !program.empty() ? 1 : 0), program.end());
+    if (options->words.empty()) throw CLI::RequiredError("COMMAND");
+    chosen = [options] { return run_program(*options); };
+  });
+}
+
+}  // namespace penstock::cli

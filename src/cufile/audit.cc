@@ -1,0 +1,82 @@
+// libpenstock_audit.so, for LD_AUDIT: whoever asks the dynamic linker for libcufile gets Penstock's. LD_PRELOAD alone answers the bare
+// name libcufile.so.0 only; a program that opens libcufile.so, or NVIDIA's library by its full name, would still get that one.
+// Our library is the libcufile.so.0 that lies beside this module; where there is none, nothing is changed.
+// Loaded by the dynamic linker into a namespace of its own, before anything else of the process: it uses the C library only, and
+// allocates nothing. Thread-safe: what la_version writes, before any other call, is only read afterwards. See rtld-audit(7).
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PENSTOCK_AUDIT_HOOK extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr char our_name[] = "libcufile.so.0";
+
+char our_library[PATH_MAX];  // its full name; empty where there is none
+
+// The cookie of those who get what they ask for. Any other value: the linker's own, or a library of the program.
+constexpr char gets_what_it_asks_for = 0;
+uintptr_t privileged_cookie() { return reinterpret_cast<uintptr_t>(&gets_what_it_asks_for); }
+
+const char* base_name(const char* path) {
+  const char* slash = strrchr(path, '/');
+  return slash != nullptr ? slash + 1 : path;
+}
+
+// Whether a name is the prefix, or the prefix followed by ".N" any number of times.
+bool is_versioned(const char* name, const char* prefix) {
+  const size_t length = strlen(prefix);
+  if (strncmp(name, prefix, length) != 0) return false;
+  for (const char* rest = name + length; *rest != '\0';) {
+    if (*rest++ != '.') return false;
+    const size_t digits = strspn(rest, "0123456789");
+    if (digits == 0) return false;
+    rest += digits;
+  }
+  return true;
+}
+
+bool is_our_library(const char* path) {
+  if (!is_versioned(base_name(path), "libcufile.so")) return false;
+  char real[PATH_MAX];
+  char ours[PATH_MAX];
+  return realpath(path, real) != nullptr && realpath(our_library, ours) != nullptr && strcmp(real, ours) == 0;
+}
+
+void find_our_library() {
+  Dl_info self;
+  char module[PATH_MAX];
+  if (dladdr(our_library, &self) == 0 || realpath(self.dli_fname, module) == nullptr) return;
+  const size_t folder = static_cast<size_t>(base_name(module) - module);
+  if (folder + sizeof our_name > sizeof our_library) return;
+  memcpy(our_library, module, folder);
+  memcpy(our_library + folder, our_name, sizeof our_name);
+  if (access(our_library, R_OK) != 0) our_library[0] = '\0';
+}
+
+}  // namespace
+
+PENSTOCK_AUDIT_HOOK unsigned int la_version(unsigned int version) {
+  find_our_library();
+  if (our_library[0] == '\0') return 0;  // the linker then drops this module
+  return version < LAV_CURRENT ? version : LAV_CURRENT;
+}
+
+// Penstock itself opens NVIDIA's library by its full name, for the direct path, and must get that one. It has to spell that name as no
+// program does ("/./usr/..."): the linker asks la_objsearch only about names under which nothing is loaded yet, and once a program has
+// asked for a name and got ours, that name is ours (seen with glibc 2.36).
+PENSTOCK_AUDIT_HOOK unsigned int la_objopen(struct link_map* object, Lmid_t /*space*/, uintptr_t* cookie) {
+  if (is_versioned(base_name(object->l_name), "libpenstock.so") || is_our_library(object->l_name)) *cookie = privileged_cookie();
+  return 0;  // no hook on the symbols of any object: calls cost what they always do
+}
+
+PENSTOCK_AUDIT_HOOK char* la_objsearch(const char* name, uintptr_t* cookie, unsigned int flag) {
+  // The name as it was asked for; what the linker tries later on its search path needs no second answer.
+  const bool replace = flag == LA_SER_ORIG && *cookie != privileged_cookie() && is_versioned(base_name(name), "libcufile.so");
+  return replace ? our_library : const_cast<char*>(name);
+}

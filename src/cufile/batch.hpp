@@ -1,0 +1,59 @@
+// One batch of cuFile: entries are submitted, run together in the engine, and end as events that the caller collects. Reusable: as soon as
+// events are collected their places are free for new entries. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cufile/counters.hpp"
+#include "cufile/cufile.h"
+#include "penstock/engine.hpp"
+
+namespace penstock::cufile {
+
+class batch_state {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  batch_state(unsigned capacity, counters& stats) : capacity_(capacity), inner_(std::make_shared<inner>(stats)) {}
+  batch_state(const batch_state&) = delete;
+  batch_state& operator=(const batch_state&) = delete;
+  ~batch_state();  // cancels what runs, and waits until the engine no longer touches the caller's memory
+
+  // requests[i] belongs to entries[i]; one without a target cannot run (why not is in its place in refused) and ends as a failed event.
+  // False, and nothing runs, when there is no room for all of them.
+  bool submit(const engine& owner, std::span<const CUfileIOParams_t> entries, std::span<const io_request> requests,
+              std::span<const int> refused, const io_options& options);
+  // Waits until at least at_least events are there (or all that can come), or the time is over, and takes up to out.size() of them.
+  std::size_t collect(std::size_t at_least, std::span<CUfileIOEvents_t> out, std::optional<clock::duration> timeout);
+  void cancel();
+
+ private:
+  // What the engine's callbacks touch; outlives the batch for as long as they may come.
+  struct inner {
+    explicit inner(counters& into) : stats(into) {}
+    void ended(void* cookie, bool is_write, const io_result& outcome, clock::time_point submitted);
+
+    counters& stats;
+    std::mutex lock;  // guards what follows
+    std::condition_variable changed;
+    std::deque<CUfileIOEvents_t> events;
+    std::size_t outstanding = 0;  // entries whose event was not collected yet
+  };
+  using submission = std::shared_ptr<batch>;
+
+  void wait_once(std::unique_lock<std::mutex>& lock, std::size_t wanted, std::optional<clock::time_point> until);
+  [[nodiscard]] std::vector<submission> running();
+
+  const unsigned capacity_;
+  const std::shared_ptr<inner> inner_;
+  std::mutex submissions_lock_;
+  std::vector<submission> submissions_;
+};
+
+}  // namespace penstock::cufile

@@ -1,0 +1,133 @@
+// The exported calls about batches.
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cufile/batch.hpp"
+#include "cufile/cufile.h"
+#include "cufile/driver.hpp"
+#include "cufile/errors.hpp"
+
+namespace {
+
+using penstock::io_request;
+using penstock::cufile::answer;
+using penstock::cufile::batch_state;
+using penstock::cufile::counted;
+using penstock::cufile::counters;
+using penstock::cufile::driver;
+using penstock::cufile::guarded;
+using penstock::cufile::registered_file;
+using penstock::cufile::slots;
+
+CUfileError_t set_up(CUfileBatchHandle_t* batch, unsigned capacity) {
+  if (batch == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  auto& library = driver::current();
+  if (const auto opened = library.open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
+  constexpr unsigned most = 256;  // of io_batchsize; a batch may be larger than that setting, as with NVIDIA's library
+  if (capacity == 0 || capacity > most) return answer(CU_FILE_INVALID_VALUE);
+  *batch = library.batches().add(std::make_unique<batch_state>(capacity, library.stats()));
+  return answer(*batch == nullptr ? CU_FILE_NOMEM_ERROR : CU_FILE_SUCCESS);
+}
+
+// Entries as requests of the engine. refused[i] is not 0 where entry i can be seen to fail before it starts.
+struct prepared {
+  std::vector<slots<registered_file>::user> files;  // kept from being closed until they are submitted
+  std::vector<io_request> requests;
+  std::vector<int> refused;
+};
+
+// False when an entry is so wrong that none may run.
+bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepared& out) {
+  out.files.reserve(entries.size());
+  for (const auto& entry : entries) {
+    auto used = library.find_file(entry.fh);
+    if (entry.mode != CUFILE_BATCH || !used) return false;
+    const auto& [base, file_offset, memory_offset, size] = entry.u.batch;
+    int refused = 0;
+    if (base == nullptr || memory_offset < 0 || file_offset < 0) refused = EINVAL;
+    if (entry.opcode != CUFILE_READ && entry.opcode != CUFILE_WRITE) refused = EIO;
+    if (refused == 0 && !library.memory().may_use(base, memory_offset, size)) refused = EIO;
+    out.requests.push_back({refused == 0 ? &used->target : nullptr, static_cast<std::byte*>(base) + (refused == 0 ? memory_offset : 0),
+                            size, file_offset, entry.opcode == CUFILE_WRITE});
+    out.refused.push_back(refused);
+    out.files.push_back(std::move(used));
+  }
+  return true;
+}
+
+CUfileError_t submit(CUfileBatchHandle_t batch, unsigned count, const CUfileIOParams_t* entries, unsigned flags) {
+  auto& library = driver::current();
+  const auto used = library.batches().find(batch);
+  if (!used || count == 0 || entries == nullptr) return answer(CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
+  if (flags != 0) return answer(CU_FILE_INVALID_VALUE);
+  const auto began = counters::clock::now();
+  prepared made;
+  const std::span all(entries, count);
+  if (!prepare(library, all, made) || !used->submit(library.owner(), all, made.requests, made.refused, library.options())) {
+    return answer(CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
+  }
+  library.stats().count_submitted(count, began);
+  return answer(CU_FILE_SUCCESS);
+}
+
+// Null, and values that are no time, are no limit: clients have been seen to pass the address of a smaller object.
+std::optional<batch_state::clock::duration> limit_of(const timespec* timeout) {
+  constexpr long second = 1'000'000'000;
+  constexpr time_t longest = 1'000'000'000;
+  if (timeout == nullptr || timeout->tv_nsec < 0 || timeout->tv_nsec >= second || timeout->tv_sec < 0 || timeout->tv_sec > longest)
+    return {};
+  return std::chrono::seconds(timeout->tv_sec) + std::chrono::nanoseconds(timeout->tv_nsec);
+}
+
+CUfileError_t get_status(CUfileBatchHandle_t batch, unsigned at_least, unsigned* count, CUfileIOEvents_t* events, const timespec* timeout) {
+  const auto used = driver::current().batches().find(batch);
+  if (!used) return answer(CU_FILE_INTERNAL_BATCH_GETSTATUS_ERROR);
+  if (count == nullptr || (events == nullptr && *count > 0) || at_least > *count) return answer(CU_FILE_INVALID_VALUE);
+  *count = static_cast<unsigned>(used->collect(at_least, std::span(events, *count), limit_of(timeout)));
+  return answer(CU_FILE_SUCCESS);
+}
+
+void destroy(CUfileBatchHandle_t batch) {
+  auto& batches = driver::current().batches();
+  // Whoever waits for its events is let go before it is waited for.
+  if (const auto used = batches.find(batch)) used->cancel();
+  driver::current().stats().count(counted::batch_destroy, batches.remove(batch) != nullptr);
+}
+
+CUfileError_t told(counted what, CUfileError_t outcome) {
+  driver::current().stats().count(what, outcome.err == CU_FILE_SUCCESS);
+  return outcome;
+}
+
+}  // namespace
+
+CUfileError_t cuFileBatchIOSetUp(CUfileBatchHandle_t* batch, unsigned capacity) {
+  return guarded([&] { return told(counted::batch_setup, set_up(batch, capacity)); });
+}
+
+CUfileError_t cuFileBatchIOSubmit(CUfileBatchHandle_t batch, unsigned count, CUfileIOParams_t* entries, unsigned flags) {
+  return guarded([&] { return told(counted::batch_submit, submit(batch, count, entries, flags)); });
+}
+
+CUfileError_t cuFileBatchIOGetStatus(CUfileBatchHandle_t batch, unsigned at_least, unsigned* count, CUfileIOEvents_t* events,
+                                     struct timespec* timeout) {
+  return guarded([&] { return get_status(batch, at_least, count, events, timeout); });
+}
+
+CUfileError_t cuFileBatchIOCancel(CUfileBatchHandle_t batch) {
+  return guarded([&] {
+    if (const auto used = driver::current().batches().find(batch)) used->cancel();
+    return told(counted::batch_cancel, answer(CU_FILE_SUCCESS));
+  });
+}
+
+void cuFileBatchIODestroy(CUfileBatchHandle_t batch) {
+  (void)guarded([&] {
+    destroy(batch);
+    return answer(CU_FILE_SUCCESS);
+  });
+}

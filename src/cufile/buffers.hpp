@@ -1,0 +1,40 @@
+// Memory that callers registered. Registering changes no speed here: it is checked, remembered, and used to catch transfers that leave the
+// registered range. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <shared_mutex>
+
+#include "cufile/cufile.h"
+#include "penstock/engine.hpp"
+
+namespace penstock::cufile {
+
+class buffers {
+ public:
+  // Errors: INVALID_VALUE (empty range), MEMORY_ALREADY_REGISTERED (the same base), CUDA_POINTER_RANGE_ERROR (past the allocation),
+  // CUDA_MEMORY_TYPE_INVALID (host memory where host_allowed is false).
+  CUfileError_t add(const engine& owner, const void* base, std::size_t length, bool host_allowed);
+  // Errors: INVALID_VALUE (null), MEMORY_NOT_REGISTERED.
+  CUfileError_t remove(const void* base);
+  void clear();
+
+  // False when base was registered and the range does not lie inside of it.
+  [[nodiscard]] bool may_use(const void* base, std::int64_t offset, std::size_t length) const;
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  struct entry {
+    std::size_t length;
+    registration kept;  // by the engine; of device memory only
+  };
+  std::atomic<std::size_t> count_{0};
+  std::atomic<std::uint64_t> bytes_{0};
+  mutable std::shared_mutex lock_;  // guards entries_
+  std::map<const void*, entry> entries_;
+};
+
+}  // namespace penstock::cufile

@@ -1,0 +1,205 @@
+#include "cufile/counters.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstring>
+
+namespace penstock::cufile {
+
+namespace {
+
+std::uint64_t us_since(counters::clock::time_point began) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(counters::clock::now() - began).count());
+}
+
+std::uint64_t per(std::uint64_t amount, std::uint64_t count) { return count == 0 ? 0 : amount / count; }
+std::uint64_t per_second(std::uint64_t amount, double seconds) {
+  return seconds <= 0 ? 0 : static_cast<std::uint64_t>(static_cast<double>(amount) / seconds);
+}
+
+// The GPU that owns memory: its number, or -1.
+int gpu_of(const engine& owner, const void* memory) {
+  constexpr std::string_view prefix = "cuda:";
+  const auto facts = owner.describe(memory);
+  if (!facts || facts->kind != memory_kind::device || !facts->device.starts_with(prefix)) return -1;
+  int ordinal = -1;
+  std::from_chars(facts->device.data() + prefix.size(), facts->device.data() + facts->device.size(), ordinal);
+  return ordinal;
+}
+
+}  // namespace
+
+void counters::direction::add(const io_result& outcome, std::uint64_t took_us) noexcept {
+  operations.add(outcome.ok());
+  bytes += outcome.bytes_done;
+  us += took_us;
+  // [0] holds operations of up to 4 KiB, each next one of up to twice as much.
+  const std::uint64_t blocks = (outcome.bytes_done + 4095) / 4096;
+  const auto index = blocks <= 1 ? 0U : static_cast<unsigned>(std::bit_width(blocks - 1));
+  ++by_size[std::min<std::size_t>(index, by_size.size() - 1)];
+}
+
+void counters::set_level(int level) {
+  const std::lock_guard guard(lock_);
+  level_.store(level);
+  refresh();
+}
+
+void counters::start() {
+  const std::lock_guard guard(lock_);
+  if (!started_) since_ = clock::now();
+  started_ = true;
+  refresh();
+}
+
+void counters::stop() {
+  const std::lock_guard guard(lock_);
+  if (started_) ran_before_ += clock::now() - since_;
+  started_ = false;
+  refresh();
+}
+
+void counters::reset() {
+  const std::lock_guard guard(lock_);
+  totals_ = {};
+  ran_before_ = {};
+  since_ = clock::now();
+}
+
+void counters::count(counted what, bool ok) {
+  if (!on()) return;
+  const std::lock_guard guard(lock_);
+  totals_.calls[static_cast<std::size_t>(what)].add(ok);
+}
+
+void counters::count_transfer(const engine& owner, const void* memory, bool is_write, const io_result& outcome, clock::time_point began) {
+  if (!on()) return;
+  const auto took = us_since(began);
+  const int gpu = level() >= 3 ? gpu_of(owner, memory) : -1;
+  const std::lock_guard guard(lock_);
+  totals_.transfers[is_write].add(outcome, took);
+  if (gpu >= 0 && static_cast<std::size_t>(gpu) < totals_.gpus.size())
+    totals_.gpus[static_cast<std::size_t>(gpu)][is_write].add(outcome, took);
+}
+
+void counters::count_submitted(std::size_t entries, clock::time_point began) {
+  if (!on()) return;
+  const auto took = us_since(began);
+  const std::lock_guard guard(lock_);
+  totals_.batch_entries += entries;
+  totals_.batch_submit_us += took;
+}
+
+void counters::count_entry(bool is_write, const io_result& outcome, clock::time_point submitted) {
+  if (!on()) return;
+  const auto took = us_since(submitted);
+  const std::lock_guard guard(lock_);
+  totals_.batch[is_write].add(outcome, took);
+  totals_.batch_last_bytes[is_write] = outcome.bytes_done;
+}
+
+double counters::seconds() const {
+  return std::chrono::duration<double>(ran_before_ + (started_ ? clock::now() - since_ : clock::duration{})).count();
+}
+
+CUfileOpCounter_t counters::calls(counted what) const {
+  const auto& found = totals_.calls[static_cast<std::size_t>(what)];
+  return {found.ok, found.err};
+}
+
+void counters::fill(CUfileStatsLevel1_t& out) const {
+  const std::lock_guard guard(lock_);
+  fill_locked(out);
+}
+
+void counters::fill(CUfileStatsLevel2_t& out) const {
+  const std::lock_guard guard(lock_);
+  fill_locked(out);
+}
+
+void counters::fill(CUfileStatsLevel3_t& out, const engine& owner, std::uint64_t registered_bytes) const {
+  const auto devices = owner.devices();
+  const std::lock_guard guard(lock_);
+  out = {};
+  fill_locked(out.detailed);
+  for (const auto& device : devices) {
+    if (!device.name.starts_with("cuda:") || out.num_gpus == totals_.gpus.size()) continue;
+    auto& gpu = out.per_gpu_stats[out.num_gpus];
+    std::memcpy(gpu.uuid, device.uuid.data(), sizeof gpu.uuid);
+    fill_gpu(gpu, totals_.gpus[out.num_gpus], seconds());
+    ++out.num_gpus;
+  }
+  out.per_gpu_stats[0].reg_bytes = registered_bytes;
+}
+
+void counters::fill_locked(CUfileStatsLevel1_t& out) const {
+  out = {};
+  const double time = seconds();
+  const auto& [read, write] = totals_.transfers;
+  out.read_ops = {read.operations.ok, read.operations.err};
+  out.write_ops = {write.operations.ok, write.operations.err};
+  out.hdl_register_ops = calls(counted::handle_register);
+  out.hdl_deregister_ops = calls(counted::handle_deregister);
+  out.buf_register_ops = calls(counted::buffer_register);
+  out.buf_deregister_ops = calls(counted::buffer_deregister);
+  out.read_bytes = read.bytes;
+  out.write_bytes = write.bytes;
+  out.read_bw_bytes_per_sec = per_second(read.bytes, time);
+  out.write_bw_bytes_per_sec = per_second(write.bytes, time);
+  out.read_lat_avg_us = per(read.us, read.operations.all());
+  out.write_lat_avg_us = per(write.us, write.operations.all());
+  out.read_ops_per_sec = per_second(read.operations.all(), time);
+  out.write_ops_per_sec = per_second(write.operations.all(), time);
+  out.read_lat_sum_us = read.us;
+  out.write_lat_sum_us = write.us;
+
+  const auto& [batch_read, batch_write] = totals_.batch;
+  const outcomes entries{batch_read.operations.ok + batch_write.operations.ok, batch_read.operations.err + batch_write.operations.err};
+  out.batch_setup_ops = calls(counted::batch_setup);
+  out.batch_submit_ops = calls(counted::batch_submit);
+  out.batch_cancel_ops = calls(counted::batch_cancel);
+  out.batch_destroy_ops = calls(counted::batch_destroy);
+  out.batch_complete_ops = {entries.ok, entries.err};
+  // What NVIDIA counts by kind of submission, Penstock's engine decides for itself: all entries are its own, none nvidia-fs's.
+  out.batch_enqueued_ops = out.batch_posix_enqueued_ops = {totals_.batch_entries, 0};
+  out.batch_processed_ops = out.batch_posix_processed_ops = {entries.ok, entries.err};
+  out.batch_total_submit_ops = {totals_.batch_entries, 0};
+  out.batch_read_bytes = batch_read.bytes;
+  out.batch_write_bytes = batch_write.bytes;
+  out.batch_read_bw_bytes = per_second(batch_read.bytes, time);
+  out.batch_write_bw_bytes = per_second(batch_write.bytes, time);
+  out.batch_submit_lat_sum_us = totals_.batch_submit_us;
+  out.batch_submit_lat_avg_us = per(totals_.batch_submit_us, out.batch_submit_ops.ok);
+  out.batch_completion_lat_sum_us = batch_read.us + batch_write.us;
+  out.batch_completion_lat_avg_us = per(out.batch_completion_lat_sum_us, entries.all());
+  out.batch_submit_ops_per_sec = per_second(out.batch_submit_ops.ok, time);
+  out.batch_complete_ops_per_sec = per_second(entries.all(), time);
+  out.last_batch_read_bytes = totals_.batch_last_bytes[0];
+  out.last_batch_write_bytes = totals_.batch_last_bytes[1];
+}
+
+void counters::fill_locked(CUfileStatsLevel2_t& out) const {
+  out = {};
+  fill_locked(out.basic);
+  std::copy(totals_.transfers[0].by_size.begin(), totals_.transfers[0].by_size.end(), out.read_size_kb_hist);
+  std::copy(totals_.transfers[1].by_size.begin(), totals_.transfers[1].by_size.end(), out.write_size_kb_hist);
+}
+
+void counters::fill_gpu(CUfilePerGpuStats_t& out, const both_directions& counts, double time) {
+  const auto& [read, write] = counts;
+  out.read_bytes = read.bytes;
+  out.read_bw_bytes_per_sec = per_second(read.bytes, time);
+  out.read_duration_us = read.us;
+  out.n_total_reads = read.operations.ok;
+  out.n_posix_reads = read.operations.ok;
+  out.n_reads_err = read.operations.err;
+  out.writes_bytes = write.bytes;
+  out.write_bw_bytes_per_sec = per_second(write.bytes, time);
+  out.write_duration_us = write.us;
+  out.n_total_writes = write.operations.ok;
+  out.n_posix_writes = write.operations.ok;
+  out.n_writes_err = write.operations.err;
+}
+
+}  // namespace penstock::cufile

@@ -1,0 +1,241 @@
+#include "cufile/driver.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cufile/errors.hpp"
+
+namespace penstock::cufile {
+
+namespace {
+
+std::atomic<driver*> the_driver{nullptr};
+
+// The parent's locks may be held by threads that the child does not have: it leaves the whole state behind, and takes no lock.
+void forget_parent() { the_driver.store(nullptr); }
+
+// What adopt() answers, in cuFile's words.
+CUfileError_t registration_error(const status& problem) {
+  if (problem.domain() == error_domain::os && problem.native() == EBADF) return answer(CU_FILE_INVALID_VALUE);
+  if (problem.code() == errc::invalid_argument) return answer(CU_FILE_INVALID_FILE_OPEN_FLAG);
+  return answer(problem);
+}
+
+}  // namespace
+
+// Never destroyed: clients call from their own static destructors.
+driver& driver::current() noexcept {
+  static const int registered = pthread_atfork(nullptr, nullptr, forget_parent);
+  (void)registered;
+  auto* seen = the_driver.load(std::memory_order_acquire);
+  if (seen != nullptr) return *seen;
+  auto* fresh = new driver;
+  if (the_driver.compare_exchange_strong(seen, fresh)) return *fresh;
+  delete fresh;
+  return *seen;
+}
+
+// --- life
+
+CUfileError_t driver::open() {
+  const std::lock_guard guard(lock_);
+  const auto opened = open_locked();
+  if (opened.err == CU_FILE_SUCCESS) ++uses_;
+  return opened;
+}
+
+CUfileError_t driver::open_if_closed() {
+  if (is_open()) return answer(CU_FILE_SUCCESS);
+  const std::lock_guard guard(lock_);
+  const auto opened = open_locked();
+  if (opened.err == CU_FILE_SUCCESS && uses_ == 0) uses_ = 1;
+  return opened;
+}
+
+CUfileError_t driver::open_locked() {
+  if (is_open()) return answer(CU_FILE_SUCCESS);
+  const auto opening = settings_.open();
+  take_settings();
+  for (const auto& remark : opening.remarks) log_.write(log_level::warn, "{}", remark);
+  if (!opening.problem.ok()) {
+    log_.write(log_level::error, "{}", opening.problem.message());
+    settings_.close();
+    log_.close();
+    return answer(CU_FILE_DRIVER_INVALID_PROPS);
+  }
+  if (!engine_) {
+    auto made = engine::shared();
+    if (!made) {
+      log_.write(log_level::error, "{}", made.error().message());
+      settings_.close();
+      log_.close();
+      return answer(made.error());
+    }
+    engine_ = std::move(*made);
+  }
+  open_.store(true, std::memory_order_release);
+  was_open_.store(true);
+  log_.write(log_level::info, "open");
+  return answer(CU_FILE_SUCCESS);
+}
+
+void driver::take_settings() {
+  const auto now = settings_.values();
+  (void)log_.open(now);  // silent where that fails: a log that cannot be written must not keep anyone from reading
+  options_ = {};
+  options_.gpu_direct = !now[CUFILE_PARAM_FORCE_COMPAT_MODE];
+  only_direct_ = !now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE] && options_.gpu_direct;
+  allows_host_memory_ = now[CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY];
+  allows_streams_ = now[CUFILE_PARAM_EXECUTION_PARALLEL_IO] && now[CUFILE_PARAM_EXECUTION_MAX_IO_THREADS] > 0;
+  batch_limit_ = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE]);
+  const auto level = static_cast<int>(now[CUFILE_PARAM_PROFILE_STATS]);
+  if (level > 0) {
+    counters_.set_level(level);
+    counters_.start();
+  }
+}
+
+CUfileError_t driver::close() {
+  const std::lock_guard guard(lock_);
+  if (uses_ == 0) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
+  if (--uses_ > 0) return answer(CU_FILE_SUCCESS);
+  open_.store(false, std::memory_order_release);
+  release_all();
+  settings_.close();
+  log_.write(log_level::info, "closed");
+  log_.close();
+  return answer(CU_FILE_SUCCESS);
+}
+
+// Each step waits for what still runs on the thing that it releases.
+void driver::release_all() {
+  for (auto* name : batches_.names()) {
+    if (auto used = batches_.find(name)) used->cancel();
+    batches_.remove(name);
+  }
+  for (auto* name : files_.names()) deregister_file(name);
+  buffers_.clear();
+  const std::unique_lock guard(streams_lock_);
+  streams_.clear();
+}
+
+long driver::uses() {
+  const std::lock_guard guard(lock_);
+  return uses_;
+}
+
+std::string driver::summary() {
+  const std::lock_guard guard(lock_);
+  return engine_ ? engine_->summary() : "cuFile was not used\n";
+}
+
+// --- files
+
+CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
+  {
+    const std::lock_guard guard(descriptors_lock_);
+    if (!descriptors_.insert(descriptor).second) return answer(CU_FILE_HANDLE_ALREADY_REGISTERED);
+  }
+  const auto forget = [&](CUfileError_t why) {
+    const std::lock_guard guard(descriptors_lock_);
+    descriptors_.erase(descriptor);
+    return why;
+  };
+  auto adopted = owner().adopt(descriptor);
+  status problem = adopted ? refusal(*adopted) : adopted.error();
+  if (!problem.ok()) {
+    log_.write(log_level::error, "cuFileHandleRegister: {}", problem.message());
+    return forget(adopted ? answer(CU_FILE_IO_NOT_SUPPORTED) : registration_error(problem));
+  }
+  auto* made = files_.add(std::unique_ptr<registered_file>(new registered_file{std::move(*adopted), descriptor}));
+  if (made == nullptr) return forget(answer(CU_FILE_NOMEM_ERROR));
+  *handle = made;
+  return answer(CU_FILE_SUCCESS);
+}
+
+// Whoever allows no compatibility mode wants GPUDirect or nothing.
+status driver::refusal(const file& target) const {
+  if (!only_direct_) return {};
+  const auto size = target.size();
+  if (!size) return size.error();
+  const auto planned = owner().explain(target, memory_kind::device, std::max<std::uint64_t>(*size, 1), 0, *size == 0, options_);
+  if (!planned) return planned.error();
+  for (const auto& part : planned->parts) {
+    if (part.path == path_kind::direct) continue;
+    const auto why = planned->remarks.empty() ? part.reason : planned->remarks.front();
+    return {errc::unsupported, fmt::format("not GPU-direct ({}), and allow_compat_mode is false", why)};
+  }
+  return {};
+}
+
+void driver::deregister_file(CUfileHandle_t handle) {
+  auto removed = files_.remove(handle);
+  const bool known = removed != nullptr;
+  if (known) {
+    (void)removed->target.close();
+    const std::lock_guard guard(descriptors_lock_);
+    descriptors_.erase(removed->descriptor);
+  }
+  counters_.count(counted::handle_deregister, known);
+}
+
+// --- memory
+
+CUfileError_t driver::register_buffer(const void* base, std::size_t length) {
+  return buffers_.add(owner(), base, length, allows_host_memory_);
+}
+
+CUfileError_t driver::deregister_buffer(const void* base) {
+  if (base == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  if (!is_open()) return answer(was_open_.load() ? CU_FILE_DRIVER_CLOSING : CU_FILE_DRIVER_NOT_INITIALIZED);
+  return buffers_.remove(base);
+}
+
+// --- streams
+
+CUfileError_t driver::register_stream(CUstream stream, unsigned flags) {
+  constexpr unsigned known = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE |
+                             CU_FILE_STREAM_PAGE_ALIGNED_INPUTS;
+  if ((flags & ~known) != 0) return answer(CU_FILE_INVALID_VALUE);
+  const std::unique_lock guard(streams_lock_);
+  return answer(streams_.emplace(stream, flags).second ? CU_FILE_SUCCESS : CU_FILE_INVALID_VALUE);
+}
+
+CUfileError_t driver::deregister_stream(CUstream stream) {
+  const std::unique_lock guard(streams_lock_);
+  return answer(streams_.erase(stream) == 1 ? CU_FILE_SUCCESS : CU_FILE_INVALID_VALUE);
+}
+
+unsigned driver::flags_of(CUstream stream) {
+  const std::shared_lock guard(streams_lock_);
+  const auto found = streams_.find(stream);
+  return found == streams_.end() ? 0 : found->second;
+}
+
+// --- peer to peer
+
+CUfileError_t driver::set_p2p(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t flags) {
+  if (storage < 0 || storage >= CU_FILE_MAX_TARGET_TYPES) return answer(CU_FILE_INVALID_VALUE);
+  if (is_open()) return answer(CU_FILE_DRIVER_ALREADY_OPEN);
+#if defined(__aarch64__)
+  constexpr auto allowed = CU_FILE_P2P_FLAG_C2C;
+#else
+  constexpr auto allowed = CU_FILE_P2P_FLAG_PCI_P2PDMA;
+#endif
+  if ((static_cast<int>(flags) & ~static_cast<int>(allowed)) != 0) return answer(CU_FILE_INVALID_VALUE);
+  p2p_[static_cast<std::size_t>(storage)].store(static_cast<int>(flags));
+  return answer(CU_FILE_SUCCESS);
+}
+
+CUfileError_t driver::get_p2p(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t* flags) {
+  if (flags == nullptr || storage < 0 || storage >= CU_FILE_MAX_TARGET_TYPES) return answer(CU_FILE_INVALID_VALUE);
+  *flags = static_cast<CUfileP2PFlags_t>(p2p_[static_cast<std::size_t>(storage)].load());
+  return answer(CU_FILE_SUCCESS);
+}
+
+}  // namespace penstock::cufile

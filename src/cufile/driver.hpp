@@ -1,0 +1,112 @@
+// The state of the cuFile library in this process: whether it is open, and what callers have registered. Translation only: the work is done
+// by the engine that all of Penstock's faces share. Thread-safe. A forked child gets a fresh state, in which the parent's handles are
+// stale.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "cufile/batch.hpp"
+#include "cufile/buffers.hpp"
+#include "cufile/counters.hpp"
+#include "cufile/cufile.h"
+#include "cufile/log.hpp"
+#include "cufile/settings.hpp"
+#include "cufile/slots.hpp"
+#include "penstock/engine.hpp"
+
+namespace penstock::cufile {
+
+// What cuFileGetVersion tells: 1000 * major + 10 * minor. The layout of the stats structs belongs to it; docs/CUFILE.md says why this one.
+inline constexpr int advertised_version = 1170;
+
+struct registered_file {
+  file target;
+  int descriptor = -1;
+};
+
+class driver {
+ public:
+  static driver& current() noexcept;
+
+  // --- life. Errors of the first: DRIVER_INVALID_PROPS (the settings file cannot be read), or what the engine answered.
+  CUfileError_t open();
+  CUfileError_t open_if_closed();
+  CUfileError_t close();  // DRIVER_NOT_INITIALIZED when no use is left
+  [[nodiscard]] bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
+  [[nodiscard]] long uses();
+
+  // --- valid once open
+  [[nodiscard]] const engine& owner() const noexcept { return *engine_; }
+  // What every transfer is asked for with.
+  [[nodiscard]] const io_options& options() const noexcept { return options_; }
+  [[nodiscard]] bool allows_streams() const noexcept { return allows_streams_; }
+  [[nodiscard]] unsigned batch_limit() const noexcept { return batch_limit_; }
+
+  // --- files. A descriptor has one handle.
+  CUfileError_t register_file(int descriptor, CUfileHandle_t* handle);
+  void deregister_file(CUfileHandle_t handle);
+  [[nodiscard]] slots<registered_file>::user find_file(CUfileHandle_t handle) noexcept { return files_.find(handle); }
+
+  // --- memory
+  CUfileError_t register_buffer(const void* base, std::size_t length);
+  CUfileError_t deregister_buffer(const void* base);
+  [[nodiscard]] const buffers& memory() const noexcept { return buffers_; }
+
+  // --- batches
+  [[nodiscard]] slots<batch_state>& batches() noexcept { return batches_; }
+
+  // --- streams: the flags that one was registered with; 0 for an unknown one
+  CUfileError_t register_stream(CUstream stream, unsigned flags);
+  CUfileError_t deregister_stream(CUstream stream);
+  [[nodiscard]] unsigned flags_of(CUstream stream);
+
+  // Where the bytes of this process went, in words.
+  [[nodiscard]] std::string summary();
+
+  [[nodiscard]] settings_book& settings() noexcept { return settings_; }
+  [[nodiscard]] counters& stats() noexcept { return counters_; }
+  [[nodiscard]] log& lines() noexcept { return log_; }
+
+  // --- how GPUs and storage reach each other: kept and given back, since the engine finds its ways by itself
+  CUfileError_t set_p2p(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t flags);
+  CUfileError_t get_p2p(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t* flags);
+
+ private:
+  driver() = default;
+  CUfileError_t open_locked();
+  void take_settings();
+  void release_all();
+  [[nodiscard]] status refusal(const file& target) const;
+
+  std::mutex lock_;  // guards opening and closing, uses_ and was_open_
+  long uses_ = 0;
+  std::atomic<bool> open_{false};
+  std::atomic<bool> was_open_{false};
+  std::optional<engine> engine_;  // stays once made
+  io_options options_;
+  bool allows_streams_ = true;
+  bool allows_host_memory_ = true;
+  bool only_direct_ = false;
+  unsigned batch_limit_ = 128;
+
+  slots<registered_file> files_;
+  std::mutex descriptors_lock_;
+  std::set<int> descriptors_;
+  buffers buffers_;
+  slots<batch_state> batches_;
+  std::shared_mutex streams_lock_;
+  std::unordered_map<CUstream, unsigned> streams_;
+  settings_book settings_;
+  counters counters_;
+  log log_;
+  std::array<std::atomic<int>, CU_FILE_MAX_TARGET_TYPES> p2p_{};
+};
+
+}  // namespace penstock::cufile

@@ -1,0 +1,101 @@
+// The exported calls about the library as a whole: opening, closing, versions, properties.
+#include <algorithm>
+
+#include "cufile/cufile.h"
+#include "cufile/driver.hpp"
+#include "cufile/errors.hpp"
+
+#undef cuFileDriverClose
+
+namespace {
+
+using penstock::cufile::answer;
+using penstock::cufile::driver;
+using penstock::cufile::guarded;
+
+unsigned features() {
+  unsigned found = 1U << CU_FILE_DYN_ROUTING_SUPPORTED | 1U << CU_FILE_BATCH_IO_SUPPORTED | 1U << CU_FILE_PARALLEL_IO_SUPPORTED;
+  if (driver::current().allows_streams()) found |= 1U << CU_FILE_STREAMS_SUPPORTED;
+  return found;
+}
+
+// nvfs: as NVIDIA's library fills it where its kernel module is not loaded.
+CUfileDrvProps_t properties() {
+  const auto now = driver::current().settings().values();
+  CUfileDrvProps_t out{};
+  out.nvfs.poll_thresh_size = now[CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB];
+  out.nvfs.max_direct_io_size = now[CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB];
+  if (now[CUFILE_PARAM_PROPERTIES_USE_POLL_MODE]) out.nvfs.dcontrolflags |= 1U << CU_FILE_USE_POLL_MODE;
+  if (now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE]) out.nvfs.dcontrolflags |= 1U << CU_FILE_ALLOW_COMPAT_MODE;
+  out.fflags = features();
+  out.max_device_cache_size = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB]);
+  out.per_buffer_cache_size = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_PER_BUFFER_CACHE_SIZE_KB]);
+  out.max_device_pinned_mem_size = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB]);
+  out.max_batch_io_size = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE]);
+  out.max_batch_io_timeout_msecs = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS]);
+  return out;
+}
+
+// The older way to set a size. Of an open library the sizes stay: it has no use for another one.
+CUfileError_t set_size(CUFileSizeTConfigParameter_t parameter, std::size_t value, std::size_t least, std::size_t most) {
+  return guarded([&] {
+    if (value < least || value > most) return answer(CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
+    (void)driver::current().settings().set(parameter, value);
+    return answer(CU_FILE_SUCCESS);
+  });
+}
+
+constexpr std::size_t any_size = ~std::size_t{0};
+
+}  // namespace
+
+// Tells Penstock's direct path, which looks for NVIDIA's library, that this is not it.
+extern "C" PENSTOCK_CUFILE_API void penstock_cufile_marker() {}
+
+CUfileError_t cuFileDriverOpen() {
+  return guarded([] { return driver::current().open(); });
+}
+
+CUfileError_t cuFileDriverClose() {
+  return guarded([] { return driver::current().close(); });
+}
+
+CUfileError_t cuFileDriverClose_v2() { return cuFileDriverClose(); }
+
+long cuFileUseCount() { return driver::current().uses(); }
+
+CUfileError_t cuFileGetVersion(int* version) {
+  if (version == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  *version = penstock::cufile::advertised_version;
+  return answer(CU_FILE_SUCCESS);
+}
+
+CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t* out) {
+  return guarded([&] {
+    if (out == nullptr) return answer(CU_FILE_INVALID_VALUE);
+    if (const auto opened = driver::current().open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
+    *out = properties();
+    return answer(CU_FILE_SUCCESS);
+  });
+}
+
+CUfileError_t cuFileDriverSetPollMode(bool poll, size_t largest_polled_kb) {
+  return guarded([&] {
+    auto& book = driver::current().settings();
+    (void)book.set(CUFILE_PARAM_PROPERTIES_USE_POLL_MODE, poll);
+    (void)book.set(CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB, largest_polled_kb);
+    return answer(CU_FILE_SUCCESS);
+  });
+}
+
+CUfileError_t cuFileDriverSetMaxDirectIOSize(size_t size_kb) {
+  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB, size_kb, 64, 16384);
+}
+
+CUfileError_t cuFileDriverSetMaxCacheSize(size_t size_kb) {
+  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB, size_kb, 0, any_size);
+}
+
+CUfileError_t cuFileDriverSetMaxPinnedMemSize(size_t size_kb) {
+  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB, size_kb, 0, any_size);
+}

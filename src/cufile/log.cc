@@ -1,0 +1,118 @@
+#include "cufile/log.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+
+namespace penstock::cufile {
+
+// Writers share the lock and never wait for it: open() and close(), which hold it alone, are the only times when a line is dropped.
+// So a child that was forked at any moment can write. What it cannot do is wait for the lock, since the thread that held it may be
+// gone: a child that opens or closes the log leaves this behind and gets a new one.
+struct log::sink {
+  std::shared_mutex mutex;  // guards fd and max_bytes
+  int fd = -1;
+  std::uint64_t max_bytes = 0;
+  const pid_t owner = ::getpid();
+};
+
+namespace {
+
+// "2026-09-10T12:34:56.123456Z". Local time would need the C library's time zone lock, which a fork can leave locked.
+std::string time_text(std::chrono::system_clock::time_point now) {
+  using namespace std::chrono;
+  const auto day = floor<days>(now);
+  const year_month_day date(day);
+  const hh_mm_ss time(floor<microseconds>(now - day));
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
+                     static_cast<unsigned>(date.day()), time.hours().count(), time.minutes().count(), time.seconds().count(),
+                     time.subseconds().count());
+}
+
+std::string line_text(log_level level, std::string_view message) {
+  std::string line =
+      fmt::format("{} {}:{} {} {}", time_text(std::chrono::system_clock::now()), ::getpid(), ::gettid(), to_string(level), message);
+  std::ranges::replace_if(
+      line, [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; }, '?');
+  line += '\n';
+  return line;
+}
+
+// Two threads may do this at once, or another process: a few lines more are lost, and the limit holds.
+void make_room(int fd, std::size_t length, std::uint64_t max_bytes) {
+  struct stat about {};
+  if (max_bytes == std::numeric_limits<std::uint64_t>::max() || ::fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) return;
+  const auto size = static_cast<std::uint64_t>(about.st_size);
+  if (size + length > max_bytes && ::ftruncate(fd, 0) != 0) return;
+}
+
+// One call, so that O_APPEND keeps lines of several threads and processes apart.
+void write_line(int fd, std::string_view line) {
+  while (::write(fd, line.data(), line.size()) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+log::log() : sink_(new sink) {}
+
+log::~log() {
+  close();
+  delete sink_.load();
+}
+
+log::sink& log::own_sink() {
+  sink* now = sink_.load();
+  if (now->owner == ::getpid()) return *now;
+  auto fresh = std::make_unique<sink>();
+  sink_.store(fresh.get());
+  return *fresh.release();
+}
+
+status log::open(const settings& values) {
+  close();
+  if (values.log_file.empty()) return {};
+  // Non-blocking: a pipe without a reader is no place for a log, and must not hold the program up.
+  const int fd = ::open(values.log_file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
+  if (fd < 0) return status::from_errno(errno, fmt::format("cufile: open the log {}", values.log_file));
+  sink& target = own_sink();
+  const std::unique_lock lock(target.mutex);
+  target.fd = fd;
+  target.max_bytes = values.log_max_bytes;
+  level_.store(static_cast<int>(values.level()));
+  return {};
+}
+
+void log::close() noexcept {
+  level_.store(silent);
+  sink& target = own_sink();
+  int fd = -1;
+  {
+    const std::unique_lock lock(target.mutex);
+    fd = std::exchange(target.fd, -1);
+  }
+  if (fd >= 0) ::close(fd);
+}
+
+void log::append(log_level level, std::string_view message) {
+  const int caller_errno = errno;
+  const std::string line = line_text(level, message);
+  sink& target = *sink_.load();
+  const std::shared_lock lock(target.mutex, std::try_to_lock);
+  if (lock && target.fd >= 0) {
+    make_room(target.fd, line.size(), target.max_bytes);
+    write_line(target.fd, line);
+  }
+  errno = caller_errno;
+}
+
+}  // namespace penstock::cufile

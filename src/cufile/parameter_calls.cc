@@ -1,0 +1,105 @@
+// The exported calls that set and tell parameters. The book decides; here pointers are checked and codes handed back.
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cufile/cufile.h"
+#include "cufile/driver.hpp"
+#include "cufile/errors.hpp"
+#include "cufile/settings.hpp"
+
+namespace {
+
+using penstock::cufile::answer;
+using penstock::cufile::driver;
+using penstock::cufile::guarded;
+using penstock::cufile::settings_book;
+using penstock::cufile::size_range;
+using penstock::cufile::slab_pool;
+
+settings_book& book() { return driver::current().settings(); }
+
+template <class Parameter, class Value>
+CUfileError_t get_value(Parameter parameter, Value* value) noexcept {
+  return guarded([&] { return answer(value == nullptr ? CU_FILE_INVALID_VALUE : book().get(parameter, *value)); });
+}
+
+template <class Parameter, class Value>
+CUfileError_t set_value(Parameter parameter, Value value) noexcept {
+  return guarded([&] { return answer(book().set(parameter, value)); });
+}
+
+// The text and the zero byte behind it must fit.
+CUfileOpError get_text(CUFileStringConfigParameter_t parameter, char* target, int length) {
+  if (target == nullptr || length <= 0) return CU_FILE_INVALID_VALUE;
+  std::string text;
+  if (const CUfileOpError code = book().get(parameter, text); code != CU_FILE_SUCCESS) return code;
+  if (static_cast<std::size_t>(length) <= text.size()) return CU_FILE_INVALID_VALUE;
+  std::memcpy(target, text.c_str(), text.size() + 1);
+  return CU_FILE_SUCCESS;
+}
+
+CUfileOpError get_range(CUFileSizeTConfigParameter_t parameter, size_t* least, size_t* most) {
+  if (least == nullptr || most == nullptr) return CU_FILE_INVALID_VALUE;
+  size_range range;
+  if (const CUfileOpError code = settings_book::range(parameter, range); code != CU_FILE_SUCCESS) return code;
+  *least = range.least;
+  *most = range.most;
+  return CU_FILE_SUCCESS;
+}
+
+bool usable(const size_t* sizes_kb, const size_t* counts, int length) { return sizes_kb != nullptr && counts != nullptr && length > 0; }
+
+CUfileError_t get_slabs(slab_pool pool, size_t* sizes_kb, size_t* counts, int length) noexcept {
+  return guarded([&] {
+    if (!usable(sizes_kb, counts, length)) return answer(CU_FILE_INVALID_VALUE);
+    const auto entries = static_cast<std::size_t>(length);
+    return answer(book().get(pool, std::span(sizes_kb, entries), std::span(counts, entries)));
+  });
+}
+
+CUfileError_t set_slabs(slab_pool pool, const size_t* sizes_kb, const size_t* counts, int length) noexcept {
+  return guarded([&] {
+    if (!usable(sizes_kb, counts, length)) return answer(CU_FILE_INVALID_VALUE);
+    return answer(book().set(pool, {{sizes_kb, sizes_kb + length}, {counts, counts + length}}));
+  });
+}
+
+}  // namespace
+
+CUfileError_t cuFileGetParameterSizeT(CUFileSizeTConfigParameter_t parameter, size_t* value) { return get_value(parameter, value); }
+
+CUfileError_t cuFileSetParameterSizeT(CUFileSizeTConfigParameter_t parameter, size_t value) { return set_value(parameter, value); }
+
+CUfileError_t cuFileGetParameterBool(CUFileBoolConfigParameter_t parameter, bool* value) { return get_value(parameter, value); }
+
+CUfileError_t cuFileSetParameterBool(CUFileBoolConfigParameter_t parameter, bool value) { return set_value(parameter, value); }
+
+CUfileError_t cuFileGetParameterString(CUFileStringConfigParameter_t parameter, char* text, int length) {
+  return guarded([&] { return answer(get_text(parameter, text, length)); });
+}
+
+CUfileError_t cuFileSetParameterString(CUFileStringConfigParameter_t parameter, const char* text) {
+  return guarded([&] { return answer(text == nullptr ? CU_FILE_INVALID_VALUE : book().set(parameter, std::string(text))); });
+}
+
+CUfileError_t cuFileGetParameterMinMaxValue(CUFileSizeTConfigParameter_t parameter, size_t* least, size_t* most) {
+  return guarded([&] { return answer(get_range(parameter, least, most)); });
+}
+
+CUfileError_t cuFileSetParameterPosixPoolSlabArray(const size_t* sizes_kb, const size_t* counts, int length) {
+  return set_slabs(slab_pool::posix, sizes_kb, counts, length);
+}
+
+CUfileError_t cuFileGetParameterPosixPoolSlabArray(size_t* sizes_kb, size_t* counts, int length) {
+  return get_slabs(slab_pool::posix, sizes_kb, counts, length);
+}
+
+CUfileError_t cuFileSetParameterGpuBounceBufferSlabArray(const size_t* sizes_kb, const size_t* counts, int length) {
+  return set_slabs(slab_pool::gpu_bounce, sizes_kb, counts, length);
+}
+
+CUfileError_t cuFileGetParameterGpuBounceBufferSlabArray(size_t* sizes_kb, size_t* counts, int length) {
+  return get_slabs(slab_pool::gpu_bounce, sizes_kb, counts, length);
+}

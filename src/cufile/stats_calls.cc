@@ -1,0 +1,67 @@
+// The exported calls about statistics.
+#include "cufile/cufile.h"
+#include "cufile/driver.hpp"
+#include "cufile/errors.hpp"
+
+namespace {
+
+using penstock::cufile::answer;
+using penstock::cufile::counters;
+using penstock::cufile::driver;
+using penstock::cufile::guarded;
+
+template <class Stats, class Fill>
+CUfileError_t tell(Stats* out, int level, Fill fill) noexcept {
+  return guarded([&] {
+    auto& library = driver::current();
+    if (!library.is_open()) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
+    if (out == nullptr || library.stats().level() < level) return answer(CU_FILE_INVALID_VALUE);
+    fill(library);
+    return answer(CU_FILE_SUCCESS);
+  });
+}
+
+template <class Act>
+CUfileError_t act(Act what) noexcept {
+  return guarded([&] {
+    what(driver::current().stats());
+    return answer(CU_FILE_SUCCESS);
+  });
+}
+
+}  // namespace
+
+CUfileError_t cuFileSetStatsLevel(int level) {
+  constexpr int most = 3;
+  if (level < 0 || level > most) return answer(CU_FILE_INVALID_VALUE);
+  return act([&](counters& stats) { stats.set_level(level); });
+}
+
+CUfileError_t cuFileGetStatsLevel(int* level) {
+  if (level == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  return act([&](const counters& stats) { *level = stats.level(); });
+}
+
+CUfileError_t cuFileStatsStart() {
+  return act([](counters& stats) { stats.start(); });
+}
+
+CUfileError_t cuFileStatsStop() {
+  return act([](counters& stats) { stats.stop(); });
+}
+
+CUfileError_t cuFileStatsReset() {
+  return act([](counters& stats) { stats.reset(); });
+}
+
+CUfileError_t cuFileGetStatsL1(CUfileStatsLevel1_t* stats) {
+  return tell(stats, 1, [&](driver& library) { library.stats().fill(*stats); });
+}
+
+CUfileError_t cuFileGetStatsL2(CUfileStatsLevel2_t* stats) {
+  return tell(stats, 2, [&](driver& library) { library.stats().fill(*stats); });
+}
+
+CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t* stats) {
+  return tell(stats, 3, [&](driver& library) { library.stats().fill(*stats, library.owner(), library.memory().bytes()); });
+}

@@ -1,0 +1,94 @@
+// The exported calls that work in the order of a CUDA stream.
+#include <memory>
+#include <type_traits>
+
+#include "cufile/cufile.h"
+#include "cufile/driver.hpp"
+#include "cufile/errors.hpp"
+
+namespace {
+
+using penstock::errc;
+using penstock::error_domain;
+using penstock::io_result;
+using penstock::status;
+using penstock::stream_request;
+using penstock::cufile::answer;
+using penstock::cufile::counters;
+using penstock::cufile::driver;
+using penstock::cufile::guarded;
+
+static_assert(std::is_same_v<off_t, std::int64_t> && std::is_same_v<ssize_t, std::int64_t>, "pointers are handed on as they are");
+
+// What a stream that was registered with a fixed size or offset promises not to change after the call: taken at once, so that the caller's
+// variables need not live on.
+struct snapshot {
+  std::size_t size;
+  off_t file_offset;
+  off_t memory_offset;
+};
+
+// What *bytes is set to: a count, -1 for an I/O error, a negated CU_FILE_ code for anything else.
+ssize_t bytes_or_code(const io_result& outcome) {
+  if (outcome.ok()) return static_cast<ssize_t>(outcome.bytes_done);
+  if (outcome.error.domain() == error_domain::os) return -1;
+  return -static_cast<ssize_t>(answer(outcome.error).err);
+}
+
+CUfileError_t refusal(const status& problem) {
+  if (problem.code() == errc::unsupported) return answer(CU_FILE_CUDA_MEMORY_TYPE_INVALID);  // host memory
+  return answer(problem);
+}
+
+struct pointers {
+  std::size_t* size;
+  off_t* file_offset;
+  off_t* memory_offset;
+  ssize_t* bytes;
+  [[nodiscard]] bool any_null() const { return size == nullptr || file_offset == nullptr || memory_offset == nullptr || bytes == nullptr; }
+};
+
+CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstream stream, bool is_write) {
+  auto& library = driver::current();
+  const auto used = library.find_file(handle);
+  if (!used) return answer(CU_FILE_HANDLE_NOT_REGISTERED);
+  if (base == nullptr || at.any_null()) return answer(CU_FILE_INVALID_VALUE);
+  if (!library.allows_streams()) return answer(CU_FILE_ASYNC_NOT_SUPPORTED);
+  const unsigned flags = library.flags_of(stream);
+  const auto fixed = std::make_shared<snapshot>(snapshot{*at.size, *at.file_offset, *at.memory_offset});
+  stream_request request;
+  request.stream = stream;
+  request.memory = base;
+  request.length = (flags & CU_FILE_STREAM_FIXED_FILE_SIZE) != 0 ? &fixed->size : at.size;
+  request.offset = (flags & CU_FILE_STREAM_FIXED_FILE_OFFSET) != 0 ? &fixed->file_offset : at.file_offset;
+  request.memory_offset = (flags & CU_FILE_STREAM_FIXED_BUF_OFFSET) != 0 ? &fixed->memory_offset : at.memory_offset;
+  request.ended = [&library, fixed, base, bytes = at.bytes, is_write, began = counters::clock::now()](const io_result& outcome) {
+    *bytes = bytes_or_code(outcome);
+    library.stats().count_transfer(library.owner(), base, is_write, outcome, began);
+  };
+  const auto queued = is_write ? used->target.write_on_stream(request) : used->target.read_on_stream(request);
+  return queued.ok() ? answer(CU_FILE_SUCCESS) : refusal(queued);
+}
+
+}  // namespace
+
+CUfileError_t cuFileStreamRegister(CUstream stream, unsigned flags) {
+  return guarded([&] {
+    if (const auto opened = driver::current().open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
+    return driver::current().register_stream(stream, flags);
+  });
+}
+
+CUfileError_t cuFileStreamDeregister(CUstream stream) {
+  return guarded([&] { return driver::current().deregister_stream(stream); });
+}
+
+CUfileError_t cuFileReadAsync(CUfileHandle_t handle, void* base, size_t* size, off_t* file_offset, off_t* memory_offset, ssize_t* bytes,
+                              CUstream stream) {
+  return guarded([&] { return queue(handle, base, {size, file_offset, memory_offset, bytes}, stream, false); });
+}
+
+CUfileError_t cuFileWriteAsync(CUfileHandle_t handle, void* base, size_t* size, off_t* file_offset, off_t* memory_offset, ssize_t* bytes,
+                               CUstream stream) {
+  return guarded([&] { return queue(handle, base, {size, file_offset, memory_offset, bytes}, stream, true); });
+}

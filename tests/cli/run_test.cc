@@ -1,0 +1,135 @@
+// penstock run: the program that it starts sees its own words, Penstock's libraries and nothing else of penstock.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "cli/program.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+const std::filesystem::path build_folder = std::filesystem::path(PENSTOCK_CLI_PATH).parent_path();
+const std::string library = build_folder / "cufile" / "libcufile.so.0";
+const std::string audit = build_folder / "cufile" / "libpenstock_audit.so";
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+ended_program run_shell(const std::string& script, std::vector<std::string> options = {}) {
+  std::vector<std::string> words{"run"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"--", "sh", "-c", script});
+  return run(words);
+}
+
+// Sets a variable for the programs that a test starts.
+class scoped_variable {
+ public:
+  scoped_variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  scoped_variable(const scoped_variable&) = delete;
+  scoped_variable& operator=(const scoped_variable&) = delete;
+  ~scoped_variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+// Tests in which a program really is started with our libraries in it.
+class run_program : public testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "a library with a sanitizer in it cannot be preloaded into a program without";
+#endif
+    if (!std::filesystem::exists(library)) GTEST_SKIP() << library << " is not built";
+  }
+};
+
+TEST_F(run_program, sees_its_words_as_they_stand) {
+  const std::string expected = "[a,b]||--|--log|x y|";
+  EXPECT_EQ(run({"run", "--", "printf", "%s|", "[a,b]", "", "--", "--log", "x y"}).out, expected);
+  EXPECT_EQ(run({"run", "printf", "%s|", "[a,b]", "", "--", "--log", "x y"}).out, expected);
+  EXPECT_EQ(run({"run", "--no-audit", "printf", "%s|", "[a,b]", "", "--", "--log", "x y"}).out, expected);
+}
+
+TEST_F(run_program, gives_its_own_exit_code_and_streams) {
+  const ended_program ended = run_shell("echo out; echo err >&2; exit 7");
+  EXPECT_EQ(ended.exit_code, 7);
+  EXPECT_EQ(ended.out, "out\n");
+  EXPECT_EQ(ended.err, "err\n");
+}
+
+TEST_F(run_program, gets_signals_itself) {
+  program started({"run", "--", "sh", "-c", "echo ready; exec sleep 1000"});
+  ASSERT_TRUE(started.wait_for_output("ready"));
+  started.send(SIGTERM);
+  EXPECT_EQ(started.finish().exit_code, 128 + SIGTERM);
+}
+
+TEST_F(run_program, finds_our_libraries_in_its_environment) {
+  const std::string print = "echo $LD_PRELOAD,$LD_AUDIT,$LD_LIBRARY_PATH,$PENSTOCK_LOG";
+  const std::string folder = build_folder / "cufile";
+  EXPECT_EQ(run_shell(print).out, library + "," + audit + "," + folder + ",\n");
+  EXPECT_EQ(run_shell(print, {"--no-audit"}).out, library + ",," + folder + ",\n");
+  EXPECT_EQ(run_shell(print, {"--log", "summary"}).out, library + "," + audit + "," + folder + ",summary\n");
+}
+
+TEST_F(run_program, keeps_what_its_environment_held) {
+  const scoped_variable preload("LD_PRELOAD", "libm.so.6");
+  const scoped_variable path("LD_LIBRARY_PATH", "/nowhere:/else");
+  EXPECT_EQ(run_shell("echo $LD_PRELOAD,$LD_LIBRARY_PATH", {"--no-audit"}).out,
+            library + ":libm.so.6," + (build_folder / "cufile").string() + ":/nowhere:/else\n");
+}
+
+TEST_F(run_program, within_another_run_names_each_library_once) {
+  const ended_program ended = run({"run", "--", PENSTOCK_CLI_PATH, "run", "--", "sh", "-c", "echo $LD_PRELOAD,$LD_AUDIT"});
+  EXPECT_EQ(ended.out, library + "," + audit + "\n") << ended.err;
+}
+
+TEST_F(run_program, does_not_start_without_the_libraries) {
+  const scratch_directory directory;
+  const std::string copy = directory.path() + "/penstock";
+  std::filesystem::copy_file(PENSTOCK_CLI_PATH, copy);
+  const scoped_variable path("LD_LIBRARY_PATH", build_folder);  // of the copy: libpenstock.so
+  const ended_program ended = run({"run", "--", copy, "run", "--", "echo", "started"});
+  EXPECT_EQ(ended.exit_code, 125);
+  EXPECT_EQ(ended.out, "");
+  for (const std::string& part : {std::string("libcufile.so.0"), std::string("libpenstock_audit.so"), directory.path() + "/cufile"}) {
+    EXPECT_TRUE(contains(ended.err, part)) << ended.err;
+  }
+}
+
+TEST(run_command, that_does_not_exist_exits_with_127) {
+  for (const std::string name : {"no-such-command-anywhere", "/nowhere/at-all", "read"}) {
+    const ended_program ended = run({"run", "--", name});
+    EXPECT_EQ(ended.exit_code, 127) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "penstock run: " + name + ": ")) << ended.err;
+  }
+}
+
+TEST(run_command, that_cannot_be_executed_exits_with_126) {
+  const scratch_directory directory;
+  for (const std::string& name : {directory.path(), directory.make_file("data", 10)}) {
+    const ended_program ended = run({"run", "--", name});
+    EXPECT_EQ(ended.exit_code, 126) << ended.err;
+    EXPECT_TRUE(contains(ended.err, name + ": Permission denied")) << ended.err;
+  }
+}
+
+TEST(run_command, that_is_missing_or_an_unknown_option_is_a_usage_error) {
+  const std::vector<std::vector<std::string>> mistakes{{"run"},
+                                                       {"run", "--"},
+                                                       {"run", "--no-audit"},
+                                                       {"run", "--no-such-option", "true"},
+                                                       {"run", "--log"},
+                                                       {"run", "--log", "loud", "true"}};
+  for (const auto& arguments : mistakes) {
+    const ended_program ended = run(arguments);
+    EXPECT_EQ(ended.exit_code, 2) << arguments.back() << ended.out;
+    EXPECT_NE(ended.err, "");
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cli_test

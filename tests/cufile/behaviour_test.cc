@@ -1,0 +1,543 @@
+// What clients of cuFile depend on, call by call: the outcomes that NVIDIA's library gives (observed of 1.15 and 1.17 in compatibility
+// mode; where the two differ, 1.17 is followed), and what its reference promises.
+#include <sys/resource.h>
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "cufile_fixture.hpp"
+#include "support/child.hpp"
+
+namespace penstock::testing {
+namespace {
+
+// --- life
+
+TEST_F(cufile_test, each_open_counts_and_a_close_too_many_is_an_error) {
+  EXPECT_EQ(cuFileUseCount(), 0);
+  EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileUseCount(), 2);
+  EXPECT_EQ(cuFileDriverClose().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverClose().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverClose().err, CU_FILE_DRIVER_NOT_INITIALIZED);
+  EXPECT_EQ(cuFileUseCount(), 0);
+}
+
+TEST_F(cufile_test, the_first_registration_opens_and_later_ones_do_not_count) {
+  const auto name = make_file("x", 4096);
+  handle_of(name, O_RDONLY);
+  EXPECT_EQ(cuFileUseCount(), 1);
+  handle_of(name, O_RDONLY);
+  EXPECT_EQ(cuFileUseCount(), 1);
+}
+
+TEST_F(cufile_test, the_last_close_releases_what_is_still_registered) {
+  const auto handle = handle_of(make_file("x", 4096));
+  std::array<char, 64> memory{};
+  ASSERT_EQ(cuFileBufRegister(memory.data(), memory.size(), 0).err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileDriverClose().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(with_errno(cuFileRead(handle, memory.data(), 64, 0, 0)), -CU_FILE_HANDLE_NOT_REGISTERED);
+  EXPECT_EQ(cuFileBufDeregister(memory.data()).err, CU_FILE_DRIVER_CLOSING);
+  cuFileHandleDeregister(handle);
+  ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileBufDeregister(memory.data()).err, CU_FILE_MEMORY_NOT_REGISTERED);
+  EXPECT_NE(make_handle(descriptors_.front()), handle);
+}
+
+TEST_F(cufile_test, the_version_is_the_advertised_one) {
+  int version = 0;
+  EXPECT_EQ(cuFileGetVersion(&version).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(version, 1170);
+  EXPECT_EQ(cuFileGetVersion(nullptr).err, CU_FILE_INVALID_VALUE);
+}
+
+TEST_F(cufile_test, properties_are_those_of_a_machine_without_nvidia_fs) {
+  CUfileDrvProps_t properties;
+  std::memset(&properties, 0xff, sizeof properties);
+  ASSERT_EQ(cuFileDriverGetProperties(&properties).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(properties.nvfs.major_version, 0U);
+  EXPECT_EQ(properties.nvfs.dstatusflags, 0U);
+  EXPECT_EQ(properties.nvfs.dcontrolflags, 1U << CU_FILE_ALLOW_COMPAT_MODE);
+  EXPECT_EQ(properties.fflags, 0xfU);
+  EXPECT_EQ(properties.max_batch_io_size, 128U);
+  EXPECT_EQ(cuFileDriverGetProperties(nullptr).err, CU_FILE_INVALID_VALUE);
+}
+
+TEST_F(cufile_test, old_setters_check_their_range_and_are_taken_when_open_too) {
+  EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(63).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
+  EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(16385).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
+  EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(1024).err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverSetMaxCacheSize(1024).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverSetMaxPinnedMemSize(1024).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverSetPollMode(true, 4).err, CU_FILE_SUCCESS);
+}
+
+// --- files
+
+TEST_F(cufile_test, what_cannot_be_registered_says_why) {
+  CUfileHandle_t handle = nullptr;
+  EXPECT_EQ(try_register(-1, handle).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(try_register(1 << 20, handle).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(try_register(open(dir_.path(), O_RDONLY | O_DIRECTORY), handle).err, CU_FILE_INVALID_FILE_TYPE);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  descriptors_.insert(descriptors_.end(), ends.begin(), ends.end());
+  EXPECT_EQ(try_register(ends[0], handle).err, CU_FILE_INVALID_FILE_TYPE);
+  const auto name = make_file("x", 10);
+  EXPECT_EQ(try_register(open(name, O_RDWR | O_APPEND), handle).err, CU_FILE_INVALID_FILE_OPEN_FLAG);
+  const int good = open(name, O_RDWR);
+  EXPECT_EQ(try_register(good, handle, CU_FILE_HANDLE_TYPE_OPAQUE_WIN32).err, CU_FILE_IO_NOT_SUPPORTED);
+  EXPECT_EQ(try_register(good, handle, CU_FILE_HANDLE_TYPE_USERSPACE_FS).err, CU_FILE_IO_NOT_SUPPORTED);
+  EXPECT_EQ(try_register(good, handle, static_cast<CUfileFileHandleType>(77)).err, CU_FILE_IO_NOT_SUPPORTED);
+  EXPECT_EQ(handle, nullptr);
+  CUfileDescr_t what{};
+  EXPECT_EQ(cuFileHandleRegister(nullptr, &what).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileHandleRegister(&handle, nullptr).err, CU_FILE_INVALID_VALUE);
+}
+
+TEST_F(cufile_test, a_descriptor_has_one_handle_until_it_is_deregistered) {
+  const int descriptor = open(make_file("x", 10), O_RDONLY);
+  const auto handle = make_handle(descriptor);
+  CUfileHandle_t second = nullptr;
+  EXPECT_EQ(try_register(descriptor, second).err, CU_FILE_HANDLE_ALREADY_REGISTERED);
+  cuFileHandleDeregister(handle);
+  EXPECT_EQ(try_register(descriptor, second).err, CU_FILE_SUCCESS);
+  EXPECT_NE(second, handle);
+}
+
+TEST_F(cufile_test, stale_null_and_invented_handles_are_errors) {
+  const auto handle = handle_of(make_file("x", 10));
+  cuFileHandleDeregister(handle);
+  cuFileHandleDeregister(handle);
+  cuFileHandleDeregister(nullptr);
+  char byte = 0;
+  for (auto* each : {handle, static_cast<CUfileHandle_t>(nullptr), reinterpret_cast<CUfileHandle_t>(0x1234),
+                     reinterpret_cast<CUfileHandle_t>(~std::uintptr_t{0}), static_cast<CUfileHandle_t>(&byte)}) {
+    EXPECT_EQ(with_errno(cuFileRead(each, &byte, 1, 0, 0)), -CU_FILE_HANDLE_NOT_REGISTERED);
+    EXPECT_EQ(with_errno(cuFileWrite(each, &byte, 1, 0, 0)), -CU_FILE_HANDLE_NOT_REGISTERED);
+  }
+}
+
+TEST_F(cufile_test, ten_thousand_files_are_open_at_once) {
+  constexpr int count = 10'000;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < count + 200) GTEST_SKIP() << "this process may open " << limit.rlim_cur << " files";
+  const auto name = make_file("x", 16);
+  std::vector<CUfileHandle_t> handles;
+  for (int i = 0; i < count; ++i) handles.push_back(handle_of(name, O_RDONLY));
+  std::array<std::byte, 16> seen{};
+  for (auto* each : {handles.front(), handles[count / 2], handles.back()}) EXPECT_EQ(cuFileRead(each, seen.data(), 16, 0, 0), 16);
+  for (auto* each : handles) cuFileHandleDeregister(each);
+}
+
+// --- memory
+
+TEST_F(cufile_test, registering_memory_checks_it) {
+  const auto memory = device_memory(64 * kib);
+  auto* base = static_cast<std::byte*>(memory.data());
+  EXPECT_EQ(cuFileBufRegister(nullptr, 10, 0).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileBufRegister(base, 0, 0).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileBufRegister(base, memory.size() + 1, 0).err, CU_FILE_CUDA_POINTER_RANGE_ERROR);
+  EXPECT_EQ(cuFileBufRegister(base, memory.size(), 999).err, CU_FILE_SUCCESS) << "flags are not looked at";
+  EXPECT_EQ(cuFileBufRegister(base, memory.size(), 0).err, CU_FILE_MEMORY_ALREADY_REGISTERED);
+  EXPECT_EQ(cuFileBufRegister(base + 4096, 4096, 0).err, CU_FILE_SUCCESS) << "a part of a registered range";
+  EXPECT_EQ(cuFileBufDeregister(nullptr).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileBufDeregister(base + 8192).err, CU_FILE_MEMORY_NOT_REGISTERED);
+  EXPECT_EQ(cuFileBufDeregister(base).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileBufDeregister(base).err, CU_FILE_MEMORY_NOT_REGISTERED);
+  EXPECT_EQ(cuFileBufDeregister(base + 4096).err, CU_FILE_SUCCESS);
+}
+
+TEST_F(cufile_test, host_memory_registers_and_never_opened_is_not_initialized) {
+  std::vector<char> memory(4096);
+  const int untouched = run_in_child([] {
+    char byte = 0;
+    return cuFileBufDeregister(&byte).err == CU_FILE_DRIVER_NOT_INITIALIZED ? 0 : 1;
+  });
+  EXPECT_EQ(untouched, 0);
+  EXPECT_EQ(cuFileBufRegister(memory.data(), memory.size(), 0).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileBufDeregister(memory.data()).err, CU_FILE_SUCCESS);
+}
+
+TEST_F(cufile_test, a_transfer_may_not_leave_registered_memory) {
+  const auto handle = handle_of(make_file("x", 64 * kib));
+  const auto memory = device_memory(64 * kib);
+  ASSERT_EQ(cuFileBufRegister(memory.data(), 8192, 0).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 0, 4096), 4096);
+  EXPECT_EQ(with_errno(cuFileRead(handle, memory.data(), 4096, 0, 4097)), -CU_FILE_INVALID_MAPPING_RANGE);
+  EXPECT_EQ(with_errno(cuFileWrite(handle, memory.data(), 8193, 0, 0)), -CU_FILE_INVALID_MAPPING_RANGE);
+  ASSERT_EQ(cuFileBufDeregister(memory.data()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 0, 4097), 4096);
+}
+
+TEST_F(cufile_test, memory_freed_before_it_is_deregistered_does_no_harm) {
+  const auto handle = handle_of(make_file("x", 64 * kib));
+  void* where = nullptr;
+  {
+    const auto memory = device_memory(64 * kib);
+    where = memory.data();
+    ASSERT_EQ(cuFileBufRegister(where, 64 * kib, 0).err, CU_FILE_SUCCESS);
+  }
+  EXPECT_EQ(cuFileBufDeregister(where).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(with_errno(cuFileRead(handle, where, 4096, 0, 0)), -EIO);
+}
+
+// --- reading and writing
+
+TEST_F(cufile_test, arguments_that_cannot_be_right_are_told_apart) {
+  const auto handle = handle_of(make_file("x", 4096));
+  char byte = 0;
+  EXPECT_EQ(with_errno(cuFileRead(handle, nullptr, 1, 0, 0)), -EINVAL);
+  EXPECT_EQ(with_errno(cuFileRead(handle, &byte, 1, -1, 0)), -CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(with_errno(cuFileRead(handle, &byte, 1, 0, -1)), -CU_FILE_INTERNAL_ERROR);
+  EXPECT_EQ(cuFileRead(handle, &byte, 0, 0, 0), 0);
+  EXPECT_EQ(cuFileWrite(handle, &byte, 0, 0, 0), 0);
+  EXPECT_EQ(with_errno(cuFileRead(handle, &byte, ~std::size_t{0}, 0, 0)), -EINVAL);
+  EXPECT_LT(cuFileRead(handle, &byte, 1, std::numeric_limits<off_t>::max(), 0), 1);
+}
+
+TEST_F(cufile_test, the_descriptors_mode_holds) {
+  const auto name = make_file("x", 4096);
+  char byte = 0;
+  EXPECT_EQ(with_errno(cuFileWrite(handle_of(name, O_RDONLY), &byte, 1, 0, 0)), -CU_FILE_INVALID_FILE_OPEN_FLAG);
+  EXPECT_EQ(with_errno(cuFileRead(handle_of(name, O_WRONLY), &byte, 1, 0, 0)), -CU_FILE_INVALID_FILE_OPEN_FLAG);
+}
+
+TEST_F(cufile_test, the_end_of_the_file_shortens_a_read) {
+  const auto handle = handle_of(make_file("x", 10'000));
+  const auto memory = device_memory(64 * kib);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 64 * kib, 0, 0), 10'000);
+  expect_pattern(memory.data(), 10'000, 0);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 9'999, 0), 1);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 10'000, 0), 0);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 1 << 30, 0), 0);
+}
+
+TEST_F(cufile_test, past_an_allocation_is_an_io_error) {
+  const auto handle = handle_of(make_file("x", mib));
+  const auto memory = device_memory(64 * kib);
+  EXPECT_EQ(with_errno(cuFileRead(handle, memory.data(), mib, 0, 0)), -EIO);
+}
+
+// Every kind of memory and descriptor, at offsets and lengths that fit nothing.
+class cufile_alignment_test : public cufile_test, public ::testing::WithParamInterface<std::tuple<bool, int>> {};
+
+TEST_P(cufile_alignment_test, any_alignment_works) {
+  const auto [on_device, extra] = GetParam();
+  constexpr std::size_t size = 3 * mib + 5;
+  const auto name = make_file("x", size);
+  const int descriptor = ::open(name.c_str(), O_RDWR | extra | O_CLOEXEC);
+  if (descriptor < 0) GTEST_SKIP() << "no direct I/O here";
+  descriptors_.push_back(descriptor);
+  const auto handle = make_handle(descriptor);
+  device_buffer device = on_device ? device_memory(4 * mib) : device_buffer();
+  std::vector<std::byte> host(on_device ? 0 : 4 * mib);
+  auto* const memory = on_device ? static_cast<std::byte*>(device.data()) : host.data();
+  for (const auto& [offset, memory_offset, length] :
+       {std::array<std::size_t, 3>{0, 0, size}, {1, 3, 2 * mib + 1}, {4095, 1, 4098}, {4096, 4096, mib}, {size - 7, 13, 7}}) {
+    ASSERT_EQ(cuFileRead(handle, memory, length, static_cast<off_t>(offset), static_cast<off_t>(memory_offset)),
+              static_cast<ssize_t>(length));
+    expect_pattern(memory + memory_offset, length, offset);
+    const auto fresh = pattern::make(length, 99, offset);
+    store(memory + memory_offset, fresh);
+    ASSERT_EQ(cuFileWrite(handle, memory, length, static_cast<off_t>(offset), static_cast<off_t>(memory_offset)),
+              static_cast<ssize_t>(length));
+    std::vector<std::byte> whole(size);
+    ASSERT_EQ(::pread(open(name, O_RDONLY), whole.data(), size, 0), static_cast<ssize_t>(size));
+    auto expected = pattern::make(size, file_seed);
+    std::copy(fresh.begin(), fresh.end(), expected.begin() + static_cast<std::ptrdiff_t>(offset));
+    ASSERT_EQ(whole, expected);
+    make_file("x", size);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(all, cufile_alignment_test, ::testing::Combine(::testing::Bool(), ::testing::Values(0, O_DIRECT)),
+                         [](const auto& chosen) {
+                           return std::string(std::get<0>(chosen.param) ? "device" : "host") +
+                                  (std::get<1>(chosen.param) ? "_direct" : "_cached");
+                         });
+
+TEST_F(cufile_test, neighbouring_unaligned_writes_by_several_threads_lose_nothing) {
+  constexpr std::size_t piece = 1001;
+  constexpr std::size_t pieces = 256;
+  constexpr std::size_t threads = 8;
+  const auto name = make_file("x", 0);
+  ASSERT_EQ(::truncate(name.c_str(), static_cast<off_t>(piece * pieces)), 0);
+  const auto handle = handle_of(name, O_RDWR | O_DIRECT);
+  const auto memory = device_memory(piece * pieces);
+  store(memory.data(), pattern::make(piece * pieces, file_seed));
+  std::vector<std::thread> writers;
+  for (std::size_t t = 0; t < threads; ++t) {
+    writers.emplace_back([&, t] {
+      for (std::size_t i = t; i < pieces; i += threads) {
+        const auto at = static_cast<off_t>(i * piece);
+        EXPECT_EQ(cuFileWrite(handle, memory.data(), piece, at, at), static_cast<ssize_t>(piece));
+      }
+    });
+  }
+  for (auto& each : writers) each.join();
+  std::vector<std::byte> seen(piece * pieces);
+  ASSERT_EQ(::pread(open(name, O_RDONLY), seen.data(), seen.size(), 0), static_cast<ssize_t>(seen.size()));
+  EXPECT_EQ(pattern::first_difference(seen, file_seed, 0), std::nullopt);
+}
+
+TEST_F(cufile_test, two_hundred_and_fifty_six_threads_share_a_handle) {
+  constexpr std::size_t piece = 8 * kib;
+  constexpr std::size_t threads = 256;
+  const auto handle = handle_of(make_file("x", piece * threads), O_RDONLY);
+  const auto memory = device_memory(piece * threads);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> readers;
+  for (std::size_t t = 0; t < threads; ++t) {
+    readers.emplace_back([&, t] {
+      const auto at = static_cast<off_t>(t * piece);
+      for (int i = 0; i < 4; ++i) wrong += cuFileRead(handle, memory.data(), piece, at, at) != static_cast<ssize_t>(piece);
+    });
+  }
+  for (auto& each : readers) each.join();
+  EXPECT_EQ(wrong, 0);
+  expect_pattern(memory.data(), piece * threads, 0);
+}
+
+TEST_F(cufile_test, a_handle_deregistered_under_transfers_ends_them_with_an_error_or_whole) {
+  const auto name = make_file("x", mib);
+  const auto handle = handle_of(name, O_RDONLY);
+  std::vector<std::thread> readers;
+  std::atomic<int> going{0};
+  for (int t = 0; t < 4; ++t) {
+    readers.emplace_back([&] {
+      std::vector<std::byte> memory(mib);
+      for (;;) {
+        const auto outcome = with_errno(cuFileRead(handle, memory.data(), mib, 0, 0));
+        ++going;
+        if (outcome == -CU_FILE_HANDLE_NOT_REGISTERED) return;
+        EXPECT_EQ(outcome, static_cast<ssize_t>(mib));
+      }
+    });
+  }
+  while (going.load() < 8) std::this_thread::yield();
+  cuFileHandleDeregister(handle);
+  for (auto& each : readers) each.join();
+}
+
+// --- vectors
+
+TEST_F(cufile_test, a_vector_reads_and_writes_one_range_of_the_file) {
+  const auto name = make_file("x", mib);
+  const auto handle = handle_of(name);
+  const auto memory = device_memory(mib);
+  std::vector<std::byte> host(5000);
+  auto* base = static_cast<std::byte*>(memory.data());
+  const std::array<CUfileIOVec_t, 4> pieces = {{{base, 300'001}, {host.data(), host.size()}, {nullptr, 0}, {base + 400'000, 7}}};
+  EXPECT_EQ(cuFileReadv(handle, pieces.data(), pieces.size(), 11, 0), 305'008);
+  expect_pattern(base, 300'001, 11);
+  EXPECT_EQ(pattern::first_difference(host, file_seed, 300'012), std::nullopt);
+  expect_pattern(base + 400'000, 7, 305'012);
+  store(base, pattern::make(300'001, 5, 0));
+  EXPECT_EQ(cuFileWritev(handle, pieces.data(), 1, 17, 0), 300'001);
+  EXPECT_EQ(cuFileRead(handle, base, 300'001, 17, 0), 300'001);
+  EXPECT_EQ(pattern::first_difference(fetch(base, 300'001), 5, 0), std::nullopt);
+}
+
+TEST_F(cufile_test, a_vector_ends_with_the_file_and_checks_its_arguments) {
+  const auto handle = handle_of(make_file("x", 10'000));
+  std::vector<std::byte> host(20'000);
+  const std::array<CUfileIOVec_t, 2> pieces = {{{host.data(), 9'000}, {host.data() + 9'000, 9'000}}};
+  EXPECT_EQ(cuFileReadv(handle, pieces.data(), 2, 0, 0), 10'000);
+  EXPECT_EQ(cuFileReadv(handle, pieces.data(), 2, 20'000, 0), 0);
+  EXPECT_EQ(cuFileReadv(handle, nullptr, 0, 0, 0), 0);
+  EXPECT_EQ(with_errno(cuFileReadv(handle, nullptr, 1, 0, 0)), -EINVAL);
+  EXPECT_EQ(with_errno(cuFileReadv(handle, pieces.data(), 1025, 0, 0)), -EINVAL);
+  EXPECT_EQ(with_errno(cuFileReadv(handle, pieces.data(), 2, -1, 0)), -CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(with_errno(cuFileReadv(handle, pieces.data(), 2, 0, 1)), -CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(with_errno(cuFileReadv(nullptr, pieces.data(), 2, 0, 0)), -CU_FILE_HANDLE_NOT_REGISTERED);
+  const std::array<CUfileIOVec_t, 2> endless = {{{host.data(), ~std::size_t{0}}, {host.data(), 2}}};
+  EXPECT_EQ(with_errno(cuFileReadv(handle, endless.data(), 2, 0, 0)), -EINVAL);
+}
+
+// --- streams
+
+TEST_F(cufile_test, streams_are_registered_once_with_known_flags) {
+  auto* stream = reinterpret_cast<CUstream>(0x1000);
+  EXPECT_EQ(cuFileStreamRegister(stream, 0x10).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileStreamRegister(stream, 0xf).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileStreamRegister(stream, 0).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileStreamRegister(nullptr, 0).err, CU_FILE_SUCCESS) << "the default stream";
+  EXPECT_EQ(cuFileStreamDeregister(stream).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileStreamDeregister(stream).err, CU_FILE_INVALID_VALUE);
+}
+
+TEST_F(cufile_test, stream_ordered_calls_check_their_arguments) {
+  const auto handle = handle_of(make_file("x", mib));
+  const auto memory = device_memory(mib);
+  std::size_t size = 4096;
+  off_t at = 0;
+  off_t in_memory = 0;
+  ssize_t bytes = 0;
+  EXPECT_EQ(cuFileReadAsync(nullptr, memory.data(), &size, &at, &in_memory, &bytes, nullptr).err, CU_FILE_HANDLE_NOT_REGISTERED);
+  EXPECT_EQ(cuFileReadAsync(handle, nullptr, &size, &at, &in_memory, &bytes, nullptr).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileReadAsync(handle, memory.data(), nullptr, &at, &in_memory, &bytes, nullptr).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileReadAsync(handle, memory.data(), &size, nullptr, &in_memory, &bytes, nullptr).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileReadAsync(handle, memory.data(), &size, &at, nullptr, &bytes, nullptr).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileWriteAsync(handle, memory.data(), &size, &at, &in_memory, nullptr, nullptr).err, CU_FILE_INVALID_VALUE);
+}
+
+TEST_F(cufile_test, stream_ordered_transfers_follow_each_other) {
+  const auto name = make_file("x", 4 * mib);
+  const auto handle = handle_of(name);
+  const auto memory = device_memory(4 * mib);
+  std::size_t size = 3 * mib + 1;
+  off_t from = 5;
+  off_t to = 4 * mib;
+  off_t in_memory = 3;
+  std::array<ssize_t, 3> bytes = {-7, -7, -7};
+  ASSERT_EQ(cuFileReadAsync(handle, memory.data(), &size, &from, &in_memory, &bytes[0], nullptr).err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileWriteAsync(handle, memory.data(), &size, &to, &in_memory, &bytes[1], nullptr).err, CU_FILE_SUCCESS);
+  off_t past = 100 * mib;
+  ASSERT_EQ(cuFileReadAsync(handle, memory.data(), &size, &past, &in_memory, &bytes[2], nullptr).err, CU_FILE_SUCCESS);
+  cuFileHandleDeregister(handle);  // waits for what runs on it
+  EXPECT_EQ(bytes, (std::array<ssize_t, 3>{3 * mib + 1, 3 * mib + 1, 0}));
+  std::vector<std::byte> seen(size);
+  ASSERT_EQ(::pread(open(name, O_RDONLY), seen.data(), size, to), static_cast<ssize_t>(size));
+  EXPECT_EQ(pattern::first_difference(seen, file_seed, 5), std::nullopt);
+}
+
+TEST_F(cufile_test, what_a_stream_registered_as_fixed_is_taken_at_the_call) {
+  const auto handle = handle_of(make_file("x", mib));
+  const auto memory = device_memory(mib);
+  constexpr unsigned all = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE;
+  ASSERT_EQ(cuFileStreamRegister(nullptr, all).err, CU_FILE_SUCCESS);
+  ssize_t bytes = 0;
+  {
+    std::size_t size = 4096;
+    off_t at = 8192;
+    off_t in_memory = 1;
+    ASSERT_EQ(cuFileReadAsync(handle, memory.data(), &size, &at, &in_memory, &bytes, nullptr).err, CU_FILE_SUCCESS);
+    size = ~std::size_t{0};
+    at = in_memory = -1;
+  }
+  cuFileHandleDeregister(handle);
+  EXPECT_EQ(bytes, 4096);
+  expect_pattern(static_cast<std::byte*>(memory.data()) + 1, 4096, 8192);
+}
+
+TEST_F(cufile_test, a_stream_ordered_failure_is_told_in_the_byte_count) {
+  const auto handle = handle_of(make_file("x", mib), O_RDONLY);
+  const auto memory = device_memory(mib);
+  std::size_t size = 4096;
+  off_t negative = -1;
+  off_t zero = 0;
+  ssize_t bytes = 7;
+  ASSERT_EQ(cuFileReadAsync(handle, memory.data(), &size, &negative, &zero, &bytes, nullptr).err, CU_FILE_SUCCESS);
+  cuFileHandleDeregister(handle);
+  EXPECT_EQ(bytes, -CU_FILE_INVALID_VALUE);
+}
+
+// --- statistics
+
+TEST_F(cufile_test, levels_are_checked_and_statistics_need_an_open_library) {
+  int level = -1;
+  EXPECT_EQ(cuFileSetStatsLevel(-1).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileSetStatsLevel(4).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileSetStatsLevel(2).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileGetStatsLevel(&level).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(level, 2);
+  CUfileStatsLevel1_t one{};
+  CUfileStatsLevel3_t three{};
+  EXPECT_EQ(cuFileGetStatsL1(&one).err, CU_FILE_DRIVER_NOT_INITIALIZED);
+  ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileGetStatsL1(&one).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileGetStatsL3(&three).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileGetStatsL1(nullptr).err, CU_FILE_INVALID_VALUE);
+}
+
+TEST_F(cufile_test, statistics_count_what_was_done_while_they_ran) {
+  const auto handle = handle_of(make_file("x", mib));
+  const auto memory = device_memory(mib);
+  ASSERT_EQ(cuFileSetStatsLevel(3).err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileStatsReset().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 0, 0), 4096);
+  ASSERT_EQ(cuFileStatsStart().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 0, 0), 4096);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), mib, 0, 0), static_cast<ssize_t>(mib));
+  EXPECT_LT(cuFileRead(handle, memory.data(), 2 * mib, 0, 0), 0);
+  EXPECT_EQ(cuFileWrite(handle, memory.data(), 100, 0, 0), 100);
+  ASSERT_EQ(cuFileStatsStop().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 0, 0), 4096);
+  CUfileStatsLevel3_t seen{};
+  ASSERT_EQ(cuFileGetStatsL3(&seen).err, CU_FILE_SUCCESS);
+  const auto& basic = seen.detailed.basic;
+  EXPECT_EQ(basic.read_ops.ok, 2U);
+  EXPECT_EQ(basic.read_ops.err, 1U);
+  EXPECT_EQ(basic.write_ops.ok, 1U);
+  EXPECT_EQ(basic.read_bytes, 4096 + mib);
+  EXPECT_EQ(basic.write_bytes, 100U);
+  EXPECT_EQ(seen.detailed.read_size_kb_hist[0], 2U) << "the failed one moved nothing";
+  EXPECT_EQ(seen.detailed.read_size_kb_hist[8], 1U) << "1 MiB is 4 KiB doubled eight times";
+  EXPECT_EQ(seen.detailed.write_size_kb_hist[0], 1U);
+  ASSERT_EQ(cuFileStatsReset().err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileGetStatsL3(&seen).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(seen.detailed.basic.read_ops.ok, 0U);
+}
+
+// --- the machine
+
+TEST_F(cufile_test, peer_to_peer_flags_are_checked_and_kept) {
+  CUfileP2PFlags_t flags{};
+  EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, CU_FILE_P2P_FLAG_NVFS).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, CU_FILE_P2P_FLAG_PCI_P2PDMA).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverGetP2PFlags(CU_FILE_NVME_SUPPORTED, &flags).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(flags, CU_FILE_P2P_FLAG_PCI_P2PDMA);
+  EXPECT_EQ(cuFileDriverGetP2PFlags(static_cast<CUfileDriverStatusFlags_t>(99), &flags).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileDriverGetP2PFlags(CU_FILE_NVME_SUPPORTED, nullptr).err, CU_FILE_INVALID_VALUE);
+  ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, CU_FILE_P2P_FLAG_PCI_P2PDMA).err, CU_FILE_DRIVER_ALREADY_OPEN);
+}
+
+TEST_F(cufile_test, the_bar_of_a_gpu_that_is_not_there_is_an_error) {
+  std::size_t size = 0;
+  EXPECT_EQ(cuFileGetBARSizeInKB(-1, &size).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileGetBARSizeInKB(1000, &size).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileGetBARSizeInKB(0, nullptr).err, CU_FILE_INVALID_VALUE);
+}
+
+TEST_F(cufile_test, the_topology_is_a_comment_line_and_json) {
+  const auto name = dir_.file("topology.json");
+  ASSERT_EQ(cuFileExportPCIeTopology(name.c_str()).err, CU_FILE_SUCCESS);
+  std::ifstream in(name);
+  std::string first;
+  std::getline(in, first);
+  EXPECT_EQ(first.substr(0, 2), "//");
+  EXPECT_EQ(in.peek(), '{');
+  EXPECT_EQ(cuFileExportPCIeTopology(nullptr).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileExportPCIeTopology("/nowhere/at/all").err, CU_FILE_IO_ERROR);
+}
+
+// --- life and death
+
+TEST_F(cufile_test, a_forked_child_starts_afresh_and_the_parent_goes_on) {
+  const auto name = make_file("x", 4096);
+  const auto handle = handle_of(name, O_RDONLY);
+  const int descriptor = open(name, O_RDONLY);
+  std::array<std::byte, 4096> seen{};
+  ASSERT_EQ(cuFileRead(handle, seen.data(), seen.size(), 0, 0), 4096);
+  const int outcome = run_in_child([&] {
+    if (cuFileUseCount() != 0) return 1;
+    if (with_errno(cuFileRead(handle, seen.data(), 16, 0, 0)) != -CU_FILE_HANDLE_NOT_REGISTERED) return 2;
+    CUfileHandle_t own = nullptr;
+    if (try_register(descriptor, own).err != CU_FILE_SUCCESS) return 3;
+    if (cuFileRead(own, seen.data(), seen.size(), 0, 0) != 4096) return 4;
+    return cuFileDriverClose().err == CU_FILE_SUCCESS ? 0 : 5;
+  });
+  EXPECT_EQ(outcome, 0);
+  EXPECT_EQ(cuFileRead(handle, seen.data(), seen.size(), 0, 0), 4096);
+}
+
+}  // namespace
+}  // namespace penstock::testing
