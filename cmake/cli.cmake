@@ -21,6 +21,8 @@ if(cli_sources)
   set_target_properties(penstock_cli PROPERTIES OUTPUT_NAME penstock)
   target_include_directories(penstock_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(penstock_cli PRIVATE penstock_flags penstock_tool_libraries fmt::fmt-header-only Threads::Threads)
+  # `check` explains a cufile.json with the table that libcufile.so.0 obeys.
+  target_sources(penstock_cli PRIVATE $<FILTER:$<TARGET_OBJECTS:penstock_cufile_objects>,INCLUDE,/settings[^/]*\\.cc>)
   if(bench_sources)
     target_link_libraries(penstock_cli PRIVATE penstock_bench penstock penstock_lower_rooms)
   else()

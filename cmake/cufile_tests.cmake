@@ -23,6 +23,17 @@ if(TARGET penstock_cli_tests)
   add_dependencies(penstock_cli_tests penstock_cufile penstock_audit)
 endif()
 
+# --- how a client ends: a program of its own, since it exits, forks and unloads
+add_executable(penstock_cufile_life tests/cufile/life.c)
+target_include_directories(penstock_cufile_life PRIVATE include/cufile)
+target_compile_options(penstock_cufile_life PRIVATE -Wall -Wextra)
+target_link_libraries(penstock_cufile_life PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
+set_target_properties(penstock_cufile_life PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+add_dependencies(penstock_cufile_life penstock_cufile)
+add_test(NAME cufile.life COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/cufile/life_test.py $<TARGET_FILE:penstock_cufile_life>
+                                  $<TARGET_FILE:penstock_cufile>)
+set_tests_properties(cufile.life PROPERTIES LABELS cufile TIMEOUT 300)
+
 # --- fuzzers: built plain, they replay their corpus; with clang and -DPENSTOCK_FUZZ=ON, they look for more
 option(PENSTOCK_FUZZ "Build the fuzzers with libFuzzer (needs clang)" OFF)
 file(GLOB fuzzers CONFIGURE_DEPENDS tests/fuzz/*_fuzz.cc)

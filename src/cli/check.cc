@@ -16,6 +16,7 @@ namespace {
 struct check_options {
   std::string file;
   std::string device;
+  std::string settings_file;
   bool json = false;
 };
 
@@ -99,6 +100,7 @@ void print_report(const check_report& report) {
 }
 
 int check_file(const check_options& wanted) {
+  if (!wanted.settings_file.empty()) return check_settings(wanted.settings_file, wanted.json);
   auto owner = engine::create();
   if (!owner) return fail(owner.error());
   auto report = look_at(*owner, wanted);
@@ -116,10 +118,16 @@ int check_file(const check_options& wanted) {
 void add_check(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<check_options>();
   CLI::App& sub = *app.add_subcommand("check", "Show which path each part of a file would take, and why");
-  sub.add_option("FILE", wanted->file, "File to look at")->required();
+  auto* file = sub.add_option("FILE", wanted->file, "File to look at");
+  auto* settings =
+      sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and tell what each of its keys does");
+  settings->excludes(file);
   add_device_options(sub, wanted->device);
   sub.add_flag("--json", wanted->json, "Print JSON");
-  sub.callback([wanted, &chosen] { chosen = [wanted] { return check_file(*wanted); }; });
+  sub.callback([wanted, file, settings, &chosen] {
+    if (file->count() + settings->count() == 0) throw CLI::RequiredError("FILE");
+    chosen = [wanted] { return check_file(*wanted); };
+  });
 }
 
 }  // namespace penstock::cli

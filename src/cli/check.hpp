@@ -22,6 +22,9 @@ struct check_report {
   status cuda;  // why no GPU is listed
 };
 
+// Tells what libcufile.so.0 would make of each key of a cufile.json. Returns the exit code.
+int check_settings(const std::string& file, bool as_json);
+
 // The report as a JSON document, with a line feed.
 std::string to_json(const check_report& report);
 

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/program.hpp"
@@ -175,6 +176,27 @@ TEST(check, tells_size_file_system_and_paths_to_people) {
   for (const char* part : {"1 MiB (1048576 bytes)", "file system", "page cache", "reads to host:0", "writes from host:0"}) {
     EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
   }
+}
+
+TEST(check, tells_what_each_key_of_a_cufile_json_does) {
+  const scratch_directory directory;
+  const std::string file = directory.path() + "/cufile.json";
+  std::ofstream(file) << "{ // a comment\n \"logging\": {\"level\": \"INFO\"}, \"properties\": {\"use_poll_mode\": true, \"io_batchsize\": "
+                         "9999}, \"x\": 1}";
+  const ended_program ended = run({"check", "--cufile-json", file});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* part : {"logging.level = \"INFO\"", "properties.use_poll_mode = true: accepted without effect",
+                           "properties.io_batchsize = 9999", "x = 1: unknown key"}) {
+    EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
+  }
+  const auto told = nlohmann::json::parse(run({"check", "--cufile-json", file, "--json"}).out);
+  EXPECT_EQ(told.at("keys").size(), 4U);
+  std::ofstream(file) << "{ broken";
+  const ended_program refused = run({"check", "--cufile-json", file});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_TRUE(contains(refused.err, file)) << refused.err;
+  EXPECT_EQ(run({"check"}).exit_code, 2);
+  EXPECT_EQ(run({"check", file, "--cufile-json", file}).exit_code, 2);
 }
 
 TEST(demo, verifies_its_bytes_and_leaves_no_file_behind) {

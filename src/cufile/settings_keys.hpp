@@ -1,0 +1,37 @@
+// Inside the settings: the table of keys, and how one value of a key is checked and stored. Pure functions; settings.hpp is what others
+// use.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cufile/settings.hpp"
+
+namespace penstock::cufile {
+
+// Null when there is none. A name may be an alias.
+const key* find_key(std::string_view name);
+const key* find_key(key_kind kind, int parameter);
+// "fs.lustre": what known keys begin with.
+bool is_section(std::string_view name);
+
+// Without regard to case, of ASCII letters.
+bool same_word(std::string_view a, std::string_view b);
+
+// Why a value was not taken, and target keeps what it has; empty when it was.
+using refusal = std::string;
+std::string expected_size(const key& where);
+refusal store_size(const key& where, std::size_t value, settings& target);
+refusal store_limit(const key& where, std::optional<std::size_t> value, settings& target);  // nothing: no limit
+refusal store_flag(const key& where, bool value, settings& target);
+refusal store_word(const key& where, std::string value, settings& target);
+refusal store_list(const key& where, std::vector<std::string> value, settings& target);
+refusal store_slabs(const key& where, std::vector<std::size_t> value, settings& target);
+// A value as it stands in the table and in environment variables.
+refusal store_text(const key& where, std::string_view text, settings& target);
+slab_pool pool_of(const key& where);
+
+}  // namespace penstock::cufile

@@ -1,0 +1,126 @@
+#include "cufile/settings_keys.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace penstock::cufile {
+
+namespace {
+
+using enum key_kind;
+
+constexpr std::size_t max_slabs = 64;
+
+std::optional<std::size_t> parse_size(std::string_view text) {
+  std::size_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || end != text.data() + text.size()) return {};
+  return value;
+}
+
+std::optional<bool> parse_flag(std::string_view text) {
+  for (const std::string_view yes : {"true", "1", "yes", "on"}) {
+    if (same_word(text, yes)) return true;
+  }
+  for (const std::string_view no : {"false", "0", "no", "off"}) {
+    if (same_word(text, no)) return false;
+  }
+  return {};
+}
+
+std::vector<std::size_t> parse_sizes(std::string_view text) {
+  std::vector<std::size_t> sizes;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    sizes.push_back(parse_size(text.substr(0, end)).value_or(0));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return sizes;
+}
+
+}  // namespace
+
+bool same_word(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return std::ranges::equal(a, b, {}, lower, lower);
+}
+
+std::string expected_size(const key& where) {
+  if (where.range.most == 0) return fmt::format("expected a whole number from {}", where.range.least);
+  return fmt::format("expected a whole number from {} to {}", where.range.least, where.range.most);
+}
+
+refusal store_size(const key& where, std::size_t value, settings& target) {
+  if (!where.range.holds(value)) return expected_size(where);
+  if (where.parameter >= 0) target.sizes[static_cast<std::size_t>(where.parameter)] = value;
+  return {};
+}
+
+// The only limit there is: that of the log, in MiB.
+refusal store_limit(const key& where, std::optional<std::size_t> value, settings& target) {
+  if (value && !where.range.holds(*value)) return expected_size(where) + ", or -1";
+  target.log_max_bytes = value ? std::uint64_t{*value} << 20 : std::numeric_limits<std::uint64_t>::max();
+  return {};
+}
+
+refusal store_flag(const key& where, bool value, settings& target) {
+  if (where.parameter >= 0) target.flags[static_cast<std::size_t>(where.parameter)] = value;
+  return {};
+}
+
+refusal store_word(const key& where, std::string value, settings& target) {
+  if (value.find('\0') != std::string::npos) return "expected a text without a zero byte";
+  if (where.parameter == CUFILE_PARAM_LOGGING_LEVEL && !parse_log_level(value)) {
+    return "expected NOTICE, ERROR, WARN, INFO, DEBUG or TRACE";
+  }
+  if (where.parameter >= 0) target.words[static_cast<std::size_t>(where.parameter)] = std::move(value);
+  return {};
+}
+
+refusal store_list(const key& where, std::vector<std::string> value, settings& target) {
+  if (where.name == "denylist.mounts") target.deny_mounts = std::move(value);
+  if (where.name == "denylist.filesystems") target.deny_filesystems = std::move(value);
+  return {};
+}
+
+slab_pool pool_of(const key& where) {
+  const bool posix = where.parameter == CUFILE_PARAM_POSIX_POOL_SLAB_SIZE_KB || where.parameter == CUFILE_PARAM_POSIX_POOL_SLAB_COUNT;
+  return posix ? slab_pool::posix : slab_pool::gpu_bounce;
+}
+
+refusal store_slabs(const key& where, std::vector<std::size_t> value, settings& target) {
+  if (value.empty() || value.size() > max_slabs) return fmt::format("expected 1 to {} whole numbers", max_slabs);
+  slab_array& slabs = target.slabs(pool_of(where));
+  (where.kind == slab_sizes ? slabs.sizes_kb : slabs.counts) = std::move(value);
+  return {};
+}
+
+refusal store_text(const key& where, std::string_view text, settings& target) {
+  switch (where.kind) {
+    case size:
+      if (const auto value = parse_size(text)) return store_size(where, *value, target);
+      return expected_size(where);
+    case limit:
+      if (text == "-1") return store_limit(where, {}, target);
+      return store_limit(where, parse_size(text).value_or(0), target);
+    case flag:
+      if (const auto value = parse_flag(text)) return store_flag(where, *value, target);
+      return "expected true or false";
+    case word:
+      return store_word(where, std::string(text), target);
+    case slab_sizes:
+    case slab_counts:
+      return store_slabs(where, parse_sizes(text), target);
+    case list:
+    case table:
+    case anything:
+      return {};  // nothing is kept of their defaults, and no variable sets them
+  }
+  return {};
+}
+
+}  // namespace penstock::cufile
