@@ -3,15 +3,14 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 
-#include "sys/kernel.hpp"
+#include "support/forwarding_kernel.hpp"
 
 namespace penstock::testing {
 
-class pretending_kernel final : public sys::kernel {
+class pretending_kernel final : public forwarding_kernel {
  public:
   // `path` exists and has the content of the file `place`.
   void show(const std::string& path, const std::string& place) { places_[path] = place; }
@@ -19,44 +18,18 @@ class pretending_kernel final : public sys::kernel {
   void hide_below(const std::string& prefix) { hidden_ = prefix; }
 
   bool path_exists(const std::string& path) override {
-    if (places_.count(path) != 0) return inner_->path_exists(places_.at(path));
-    return !hidden(path) && inner_->path_exists(path);
+    if (places_.count(path) != 0) return inner().path_exists(places_.at(path));
+    return !hidden(path) && inner().path_exists(path);
   }
   result<int> open(const std::string& path, int flags, unsigned mode) override {
-    if (places_.count(path) != 0) return inner_->open(places_.at(path), flags, mode);
+    if (places_.count(path) != 0) return inner().open(places_.at(path), flags, mode);
     if (hidden(path)) return status(errc::not_found, "open " + path + ": hidden");
-    return inner_->open(path, flags, mode);
+    return inner().open(path, flags, mode);
   }
-
-  result<int> reopen(int fd, int flags) override { return inner_->reopen(fd, flags); }
-  status close(int fd) override { return inner_->close(fd); }
-  result<sys::file_info> describe(int fd) override { return inner_->describe(fd); }
-  result<int> descriptor_flags(int fd) override { return inner_->descriptor_flags(fd); }
-  result<std::uint64_t> file_size(int fd) override { return inner_->file_size(fd); }
-  result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override {
-    return inner_->pread(fd, target, length, offset);
-  }
-  result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
-    return inner_->pwrite(fd, source, length, offset);
-  }
-  result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override {
-    return inner_->resident_bytes(fd, offset, length);
-  }
-  status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) override { return inner_->drop_cache(fd, offset, length); }
-  status sync_data(int fd) override { return inner_->sync_data(fd); }
-  status truncate(int fd, std::uint64_t size_bytes) override { return inner_->truncate(fd, size_bytes); }
-  result<void*> map_file(int fd, std::uint64_t offset, std::size_t length) override { return inner_->map_file(fd, offset, length); }
-  result<void*> map_memory(std::size_t length, int numa_node) override { return inner_->map_memory(length, numa_node); }
-  status unmap(void* base, std::size_t length) override { return inner_->unmap(base, length); }
-  result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override { return inner_->make_ring(entries); }
-  unsigned usable_cores() override { return inner_->usable_cores(); }
-  pci_device describe_pci(const std::string& address) override { return inner_->describe_pci(address); }
-  std::vector<std::string> pci_addresses() override { return inner_->pci_addresses(); }
 
  private:
   [[nodiscard]] bool hidden(const std::string& path) const { return !hidden_.empty() && path.compare(0, hidden_.size(), hidden_) == 0; }
 
-  std::shared_ptr<sys::kernel> inner_ = sys::make_kernel();
   std::map<std::string, std::string> places_;
   std::string hidden_;
 };
