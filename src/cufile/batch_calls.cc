@@ -10,6 +10,7 @@
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
+#include "cufile/raw.hpp"
 
 namespace {
 
@@ -20,6 +21,7 @@ using penstock::cufile::counted;
 using penstock::cufile::counters;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::raw;
 using penstock::cufile::registered_file;
 using penstock::cufile::slots;
 
@@ -45,14 +47,15 @@ bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepare
   out.files.reserve(entries.size());
   for (const auto& entry : entries) {
     auto used = library.find_file(entry.fh);
-    if (entry.mode != CUFILE_BATCH || !used) return false;
+    const int opcode = raw(entry.opcode);
+    if (raw(entry.mode) != CUFILE_BATCH || !used) return false;
     const auto& [base, file_offset, memory_offset, size] = entry.u.batch;
     int refused = 0;
     if (base == nullptr || memory_offset < 0 || file_offset < 0) refused = EINVAL;
-    if (entry.opcode != CUFILE_READ && entry.opcode != CUFILE_WRITE) refused = EIO;
+    if (opcode != CUFILE_READ && opcode != CUFILE_WRITE) refused = EIO;
     if (refused == 0 && !library.memory().may_use(base, memory_offset, size)) refused = EIO;
     out.requests.push_back({refused == 0 ? &used->target : nullptr, static_cast<std::byte*>(base) + (refused == 0 ? memory_offset : 0),
-                            size, file_offset, entry.opcode == CUFILE_WRITE});
+                            size, file_offset, opcode == CUFILE_WRITE});
     out.refused.push_back(refused);
     out.files.push_back(std::move(used));
   }

@@ -219,20 +219,20 @@ unsigned driver::flags_of(CUstream stream) {
 
 // --- peer to peer
 
-CUfileError_t driver::set_p2p(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t flags) {
+CUfileError_t driver::set_p2p(int storage, int flags) {
   if (storage < 0 || storage >= CU_FILE_MAX_TARGET_TYPES) return answer(CU_FILE_INVALID_VALUE);
   if (is_open()) return answer(CU_FILE_DRIVER_ALREADY_OPEN);
 #if defined(__aarch64__)
-  constexpr auto allowed = CU_FILE_P2P_FLAG_C2C;
+  constexpr int allowed = 1 << CUFILE_C2C;
 #else
-  constexpr auto allowed = CU_FILE_P2P_FLAG_PCI_P2PDMA;
+  constexpr int allowed = 1 << CUFILE_P2PDMA;
 #endif
-  if ((static_cast<int>(flags) & ~static_cast<int>(allowed)) != 0) return answer(CU_FILE_INVALID_VALUE);
-  p2p_[static_cast<std::size_t>(storage)].store(static_cast<int>(flags));
+  if ((flags & ~allowed) != 0) return answer(CU_FILE_INVALID_VALUE);
+  p2p_[static_cast<std::size_t>(storage)].store(flags);
   return answer(CU_FILE_SUCCESS);
 }
 
-CUfileError_t driver::get_p2p(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t* flags) {
+CUfileError_t driver::get_p2p(int storage, CUfileP2PFlags_t* flags) {
   if (flags == nullptr || storage < 0 || storage >= CU_FILE_MAX_TARGET_TYPES) return answer(CU_FILE_INVALID_VALUE);
   *flags = static_cast<CUfileP2PFlags_t>(p2p_[static_cast<std::size_t>(storage)].load());
   return answer(CU_FILE_SUCCESS);

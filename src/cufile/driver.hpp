@@ -75,8 +75,8 @@ class driver {
   [[nodiscard]] log& lines() noexcept { return log_; }
 
   // --- how GPUs and storage reach each other: kept and given back, since the engine finds its ways by itself
-  CUfileError_t set_p2p(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t flags);
-  CUfileError_t get_p2p(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t* flags);
+  CUfileError_t set_p2p(int storage, int flags);
+  CUfileError_t get_p2p(int storage, CUfileP2PFlags_t* flags);
 
  private:
   driver() = default;

@@ -6,6 +6,7 @@
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
+#include "cufile/raw.hpp"
 
 namespace {
 
@@ -17,10 +18,11 @@ using penstock::cufile::counters;
 using penstock::cufile::driver;
 using penstock::cufile::errno_of;
 using penstock::cufile::guarded;
+using penstock::cufile::raw;
 
 CUfileError_t register_file(CUfileHandle_t* handle, const CUfileDescr_t* descriptor) {
   if (handle == nullptr || descriptor == nullptr) return answer(CU_FILE_INVALID_VALUE);
-  if (descriptor->type != CU_FILE_HANDLE_TYPE_OPAQUE_FD) return answer(CU_FILE_IO_NOT_SUPPORTED);
+  if (raw(descriptor->type) != CU_FILE_HANDLE_TYPE_OPAQUE_FD) return answer(CU_FILE_IO_NOT_SUPPORTED);
   auto& library = driver::current();
   if (const auto opened = library.open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
   return library.register_file(descriptor->handle.fd, handle);

@@ -7,6 +7,7 @@
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
+#include "cufile/raw.hpp"
 
 namespace {
 
@@ -17,6 +18,7 @@ using penstock::pci_kind;
 using penstock::cufile::answer;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::raw;
 
 CUfileError_t bar_size(int gpu, size_t* size_kb) {
   if (gpu < 0 || size_kb == nullptr) return answer(CU_FILE_INVALID_VALUE);
@@ -85,9 +87,9 @@ CUfileError_t cuFileExportPCIeTopology(const char* file_name) {
 }
 
 CUfileError_t cuFileDriverGetP2PFlags(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t* flags) {
-  return guarded([&] { return driver::current().get_p2p(storage, flags); });
+  return guarded([&] { return driver::current().get_p2p(raw(storage), flags); });
 }
 
 CUfileError_t cuFileDriverSetP2PFlags(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t flags) {
-  return guarded([&] { return driver::current().set_p2p(storage, flags); });
+  return guarded([&] { return driver::current().set_p2p(raw(storage), raw(flags)); });
 }

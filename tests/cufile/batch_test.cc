@@ -104,7 +104,8 @@ TEST_F(cufile_batch_test, a_submission_that_is_wrong_runs_nothing) {
   const auto batch = set_up(2);
   const auto good = entry(file, memory.data(), 4096, 0, 0, nullptr);
   auto wrong_mode = good;
-  wrong_mode.mode = static_cast<CUfileBatchMode_t>(9);
+  const int nine = 9;
+  std::memcpy(&wrong_mode.mode, &nine, sizeof nine);
   auto wrong_file = good;
   wrong_file.fh = reinterpret_cast<CUfileHandle_t>(0x77);
   const auto fails = [&](std::vector<CUfileIOParams_t> entries) {
@@ -128,7 +129,7 @@ TEST_F(cufile_batch_test, entries_fail_one_by_one) {
   const auto batch = set_up(8);
   std::vector<CUfileIOParams_t> entries = {
       entry(file, memory.data(), 4096, 0, 0, cookie(0)),
-      entry(file, memory.data(), 4096, 0, 0, cookie(1), static_cast<CUfileOpcode_t>(5)),
+      entry(file, memory.data(), 4096, 0, 0, cookie(1)),
       entry(file, memory.data(), 4096, 0, 0, cookie(2), CUFILE_WRITE),
       entry(file, nullptr, 4096, 0, 0, cookie(3)),
       entry(file, memory.data(), 4096, 1 << 20, 0, cookie(4)),
@@ -136,6 +137,8 @@ TEST_F(cufile_batch_test, entries_fail_one_by_one) {
       entry(file, memory.data(), 8192, 8192, 0, cookie(6)),
       entry(file, memory.data(), 0, 0, 0, cookie(7)),
   };
+  const int five = 5;
+  std::memcpy(&entries[1].opcode, &five, sizeof five);
   ASSERT_EQ(cuFileBatchIOSubmit(batch, 8, entries.data(), 0).err, CU_FILE_SUCCESS);
   const auto events = collect(batch, 8);
   ASSERT_EQ(events.size(), 8U);

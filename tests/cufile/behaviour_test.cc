@@ -91,7 +91,7 @@ TEST_F(cufile_test, what_cannot_be_registered_says_why) {
   const int good = open(name, O_RDWR);
   EXPECT_EQ(try_register(good, handle, CU_FILE_HANDLE_TYPE_OPAQUE_WIN32).err, CU_FILE_IO_NOT_SUPPORTED);
   EXPECT_EQ(try_register(good, handle, CU_FILE_HANDLE_TYPE_USERSPACE_FS).err, CU_FILE_IO_NOT_SUPPORTED);
-  EXPECT_EQ(try_register(good, handle, static_cast<CUfileFileHandleType>(77)).err, CU_FILE_IO_NOT_SUPPORTED);
+  EXPECT_EQ(try_register(good, handle, 77).err, CU_FILE_IO_NOT_SUPPORTED);
   EXPECT_EQ(handle, nullptr);
   CUfileDescr_t what{};
   EXPECT_EQ(cuFileHandleRegister(nullptr, &what).err, CU_FILE_INVALID_VALUE);
@@ -494,7 +494,7 @@ TEST_F(cufile_test, peer_to_peer_flags_are_checked_and_kept) {
   EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, CU_FILE_P2P_FLAG_PCI_P2PDMA).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileDriverGetP2PFlags(CU_FILE_NVME_SUPPORTED, &flags).err, CU_FILE_SUCCESS);
   EXPECT_EQ(flags, CU_FILE_P2P_FLAG_PCI_P2PDMA);
-  EXPECT_EQ(cuFileDriverGetP2PFlags(static_cast<CUfileDriverStatusFlags_t>(99), &flags).err, CU_FILE_INVALID_VALUE);
+  EXPECT_EQ(cuFileDriverGetP2PFlags(as<CUfileDriverStatusFlags_t>(99), &flags).err, CU_FILE_INVALID_VALUE);
   EXPECT_EQ(cuFileDriverGetP2PFlags(CU_FILE_NVME_SUPPORTED, nullptr).err, CU_FILE_INVALID_VALUE);
   ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, CU_FILE_P2P_FLAG_PCI_P2PDMA).err, CU_FILE_DRIVER_ALREADY_OPEN);

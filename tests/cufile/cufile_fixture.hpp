@@ -23,6 +23,14 @@ inline constexpr std::size_t kib = 1024;
 inline constexpr std::size_t mib = 1024 * kib;
 inline constexpr std::uint64_t file_seed = 7;
 
+// Any number as an enumeration, as C lets a caller pass it.
+template <class Enumeration>
+Enumeration as(int number) {
+  Enumeration value;
+  std::memcpy(&value, &number, sizeof value);
+  return value;
+}
+
 // The outcome of a call that sets errno, in one number: the count, or minus errno.
 inline ssize_t with_errno(ssize_t outcome) { return outcome >= 0 ? outcome : -static_cast<ssize_t>(errno); }
 
@@ -50,9 +58,9 @@ class cufile_test : public ::testing::Test {
         .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(size));
     return dir_.file(name);
   }
-  static CUfileError_t try_register(int descriptor, CUfileHandle_t& handle, CUfileFileHandleType type = CU_FILE_HANDLE_TYPE_OPAQUE_FD) {
+  static CUfileError_t try_register(int descriptor, CUfileHandle_t& handle, int type = CU_FILE_HANDLE_TYPE_OPAQUE_FD) {
     CUfileDescr_t what{};
-    what.type = type;
+    std::memcpy(&what.type, &type, sizeof type);
     what.handle.fd = descriptor;
     return cuFileHandleRegister(&handle, &what);
   }

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """Runs the client `life` in each of its modes: it ends with the expected code, in time, says nothing, and leaves no file behind.
 
 Usage: life_test.py LIFE LIBRARY
