@@ -28,6 +28,11 @@ function(penstock_add_test_folder folder)
   if(TARGET penstock_bench)
     target_link_libraries(${target} PRIVATE penstock_bench)
   endif()
+  set(environment "")
+  if(folder STREQUAL "cufile" AND PENSTOCK_SANITIZE STREQUAL "thread")
+    # The engine that the faces share lives until the process ends, and so do its threads.
+    set(environment ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:report_thread_leaks=0")
+  endif()
   if(folder STREQUAL "cufile")
     target_link_libraries(${target} PRIVATE penstock_cufile_objects)
   endif()
@@ -44,7 +49,7 @@ function(penstock_add_test_folder folder)
     TEST_PREFIX ${folder}.
     NO_PRETTY_VALUES
     TEST_FILTER "-${long_tests}"
-    PROPERTIES TIMEOUT 180 LABELS ${folder})
+    PROPERTIES TIMEOUT 180 LABELS ${folder} ${environment})
   gtest_discover_tests(
     ${target}
     DISCOVERY_MODE PRE_TEST

@@ -93,11 +93,13 @@ batch::~batch() { release(state_); }
 
 std::vector<io_result> batch::wait() {
   if (state_ == nullptr) return {};
-  state_->wait(1000us);
+  state_->wait(state_->engine().batch_spin());
   if (!state_->done()) return std::vector<io_result>(state_->item_count(), {0, left_behind()});
   return state_->items();
 }
-bool batch::wait_for(std::chrono::nanoseconds timeout) { return state_ == nullptr || state_->wait_until(after(timeout), 0us); }
+bool batch::wait_for(std::chrono::nanoseconds timeout) {
+  return state_ == nullptr || state_->wait_until(after(timeout), state_->engine().batch_spin());
+}
 bool batch::done() const noexcept { return state_ == nullptr || state_->done(); }
 void batch::cancel() noexcept {
   if (state_ != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();

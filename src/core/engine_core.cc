@@ -547,6 +547,8 @@ void engine_core::remark(plan& told, file_core& file, const path::memory_view& p
 
 status engine_core::gpu_direct_status() { return path::cufile_library::possible(kernel()); }
 
+std::chrono::microseconds engine_core::batch_spin() const noexcept { return cores_ > few_cores ? 1000us : 0us; }
+
 pending* engine_core::submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
                              const io_options& options, io_callback callback, item_callback each) {
   auto* made = new batch_request(shared_from_this(), requests.size());

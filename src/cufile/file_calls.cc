@@ -10,8 +10,10 @@
 
 namespace {
 
+using penstock::errc;
 using penstock::io_request;
 using penstock::io_result;
+using penstock::status;
 using penstock::cufile::answer;
 using penstock::cufile::counted;
 using penstock::cufile::counters;
@@ -65,14 +67,19 @@ int fault_of(const driver& library, const range& asked) {
   return 0;
 }
 
+status refused_arguments() { return {errc::invalid_argument, "refused"}; }
+
 ssize_t transfer(CUfileHandle_t handle, const range& asked, bool is_write) {
   auto& library = driver::current();
   const auto used = library.find_file(handle);
   if (!used) return failed(CU_FILE_HANDLE_NOT_REGISTERED);
-  if (const int fault = fault_of(library, asked); fault != 0) return failed(fault);
-  auto* const memory = static_cast<std::byte*>(asked.base) + asked.memory_offset;
   const bool counting = library.stats().on();
   const auto began = counting ? counters::clock::now() : counters::clock::time_point();
+  if (const int fault = fault_of(library, asked); fault != 0) {
+    if (counting) library.stats().count_transfer(library.owner(), nullptr, is_write, {0, refused_arguments()}, began);
+    return failed(fault);
+  }
+  auto* const memory = static_cast<std::byte*>(asked.base) + asked.memory_offset;
   const auto outcome = is_write ? used->target.write(memory, asked.size, asked.file_offset, library.options())
                                 : used->target.read(memory, asked.size, asked.file_offset, library.options());
   if (counting) library.stats().count_transfer(library.owner(), memory, is_write, outcome, began);

@@ -467,6 +467,7 @@ TEST_F(cufile_test, statistics_count_what_was_done_while_they_ran) {
   EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 0, 0), 4096);
   EXPECT_EQ(cuFileRead(handle, memory.data(), mib, 0, 0), static_cast<ssize_t>(mib));
   EXPECT_LT(cuFileRead(handle, memory.data(), 2 * mib, 0, 0), 0);
+  EXPECT_LT(cuFileRead(handle, memory.data(), 16, -1, 0), 0);
   EXPECT_EQ(cuFileWrite(handle, memory.data(), 100, 0, 0), 100);
   ASSERT_EQ(cuFileStatsStop().err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 0, 0), 4096);
@@ -474,11 +475,11 @@ TEST_F(cufile_test, statistics_count_what_was_done_while_they_ran) {
   ASSERT_EQ(cuFileGetStatsL3(&seen).err, CU_FILE_SUCCESS);
   const auto& basic = seen.detailed.basic;
   EXPECT_EQ(basic.read_ops.ok, 2U);
-  EXPECT_EQ(basic.read_ops.err, 1U);
+  EXPECT_EQ(basic.read_ops.err, 2U);
   EXPECT_EQ(basic.write_ops.ok, 1U);
   EXPECT_EQ(basic.read_bytes, 4096 + mib);
   EXPECT_EQ(basic.write_bytes, 100U);
-  EXPECT_EQ(seen.detailed.read_size_kb_hist[0], 2U) << "the failed one moved nothing";
+  EXPECT_EQ(seen.detailed.read_size_kb_hist[0], 3U) << "the failed ones moved nothing";
   EXPECT_EQ(seen.detailed.read_size_kb_hist[8], 1U) << "1 MiB is 4 KiB doubled eight times";
   EXPECT_EQ(seen.detailed.write_size_kb_hist[0], 1U);
   ASSERT_EQ(cuFileStatsReset().err, CU_FILE_SUCCESS);
