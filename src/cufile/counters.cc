@@ -34,6 +34,7 @@ void counters::direction::add(const io_result& outcome, std::uint64_t took_us) n
   operations.add(outcome.ok());
   bytes += outcome.bytes_done;
   us += took_us;
+  if (!outcome.ok()) return;
   // [0] holds operations of up to 4 KiB, each next one of up to twice as much.
   const std::uint64_t blocks = (outcome.bytes_done + 4095) / 4096;
   const auto index = blocks <= 1 ? 0U : static_cast<unsigned>(std::bit_width(blocks - 1));
