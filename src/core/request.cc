@@ -86,6 +86,7 @@ void request::make_waves(const std::vector<planned_piece>& pieces) {
     made.remaining.store(made.count);
     for (std::size_t j = i; j < i + made.count; ++j) {
       jobs_[j].shared = &made;
+      jobs_[j].with_next = j + 1 < i + made.count;
       made.length += jobs_[j].length;
     }
   }

@@ -22,7 +22,7 @@ work* work_queue::take() {
   const std::lock_guard guard(lock_);
   if (turn_ == nullptr) return nullptr;
   work_list& list = *turn_;
-  turn_ = list.next_list;
+  if (!list.head->with_next) turn_ = list.next_list;
   return pop(list);
 }
 

@@ -18,6 +18,9 @@ class work {
   virtual bool run() = 0;
 
   work* next_work = nullptr;  // owned by the queue while queued
+  // The next work of the list shares what this one takes (a slab), and the queue hands out both before it serves another list: else every
+  // slab could come to be held by works whose rest waits behind others that want a slab.
+  bool with_next = false;
 };
 
 struct work_list {

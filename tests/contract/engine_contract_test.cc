@@ -315,5 +315,70 @@ TEST_F(engine_contract, a_child_may_let_go_of_all_it_inherited) {
   memory->expect(content);
 }
 
+// More requests at once than there are slabs: each is cut into waves whose pieces share a slab.
+TEST(engine_under_load, many_reads_in_flight_share_few_slabs) {
+  constexpr std::size_t requests = 256;
+  constexpr std::uint64_t length = mib;
+  const temp_dir directory;
+  const auto content = pattern::make(4 * mib, 3);
+  std::ofstream(directory.file("data"), std::ios::binary).write(reinterpret_cast<const char*>(content.data()), 4 * mib);
+  for (const unsigned lanes : {2U, 3U, 8U}) {
+    engine_options options;
+    options.lanes = lanes;
+    options.pinned_budget_bytes = staging::least_budget_bytes;
+    open_house house(options);
+    auto from = house.engine().open(directory.file("data"));
+    ASSERT_TRUE(from.ok());
+    const auto memory = house.engine().allocate(house.device(), requests * length);
+    ASSERT_TRUE(memory.ok()) << told(memory.error());
+    auto* const base = static_cast<std::byte*>(memory->data());
+    std::vector<operation> under_way;
+    for (std::size_t i = 0; i < requests; ++i) {
+      under_way.push_back(from->read_async(base + i * length, length, static_cast<std::int64_t>(i % 4 * length)));
+    }
+    for (auto& each : under_way) EXPECT_EQ(each.wait().bytes_done, length);
+    bytes seen(length);
+    for (std::size_t i = 0; i < requests; ++i) {
+      ASSERT_TRUE(house.engine().copy(seen.data(), base + i * length, length).ok());
+      ASSERT_EQ(pattern::first_difference(seen, 3, i % 4 * length), std::nullopt) << i;
+    }
+  }
+}
+
+// The same with callers that wait, and lend a hand with their own pieces.
+TEST(engine_under_load, many_waiting_readers_share_few_slabs) {
+  constexpr std::size_t callers = 48;
+  constexpr std::uint64_t length = mib;
+  const temp_dir directory;
+  const auto content = pattern::make(4 * mib, 3);
+  std::ofstream(directory.file("data"), std::ios::binary).write(reinterpret_cast<const char*>(content.data()), 4 * mib);
+  for (const unsigned lanes : {2U, 8U}) {
+    engine_options options;
+    options.lanes = lanes;
+    options.pinned_budget_bytes = staging::least_budget_bytes;
+    open_house house(options);
+    auto from = house.engine().open(directory.file("data"));
+    ASSERT_TRUE(from.ok());
+    const auto memory = house.engine().allocate(house.device(), callers * length);
+    ASSERT_TRUE(memory.ok()) << told(memory.error());
+    auto* const base = static_cast<std::byte*>(memory->data());
+    std::vector<std::thread> crew;
+    for (std::size_t i = 0; i < callers; ++i) {
+      crew.emplace_back([&, i] {
+        for (int round = 0; round < 16; ++round) {
+          const auto outcome = from->read(base + i * length, length, static_cast<std::int64_t>(i % 4 * length));
+          EXPECT_EQ(outcome.bytes_done, length) << told(outcome.error);
+        }
+      });
+    }
+    for (auto& each : crew) each.join();
+    bytes seen(length);
+    for (std::size_t i = 0; i < callers; ++i) {
+      ASSERT_TRUE(house.engine().copy(seen.data(), base + i * length, length).ok());
+      ASSERT_EQ(pattern::first_difference(seen, 3, i % 4 * length), std::nullopt) << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace penstock::testing

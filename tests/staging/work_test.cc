@@ -56,6 +56,14 @@ TEST(work_queue, lists_are_served_in_turn_and_each_in_its_order) {
   EXPECT_EQ(queue.size(), 0U);
 }
 
+TEST(work_queue, works_that_share_are_handed_out_before_another_list_is_served) {
+  work_queue queue;
+  named_list a(queue, 'a', 5);
+  named_list b(queue, 'b', 2);
+  a.works[0].with_next = a.works[1].with_next = a.works[3].with_next = true;
+  EXPECT_EQ(take_all(queue), "a0 a1 a2 b0 a3 a4 b1 ");
+}
+
 TEST(work_queue, a_small_request_does_not_wait_for_a_large_one) {
   work_queue queue;
   named_list large(queue, 'a', 1000);
