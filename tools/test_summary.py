@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds up the JUnit files that ctest wrote, and prints what was skipped and why, what failed, and the totals.
+"""Adds up the JUnit files that ctest and pytest wrote, and prints what was skipped and why, what failed, and the totals.
 
 Usage: test_summary.py FILE...  Exit status: 0 when no test failed and at least one passed, else 1.
 The last line reads: N passed, N failed, N skipped
@@ -12,16 +12,30 @@ from collections import Counter
 
 # GoogleTest prints "file:line: Skipped", then the reason, up to "[  SKIPPED ]".
 SKIP_REASON = re.compile(r": Skipped\n(.*?)\n+(?=\[  SKIPPED \]|\S+:\d+: )", re.DOTALL)
+# Scripts print "name: skipped: reason".
+SCRIPT_SKIP_REASON = re.compile(r"^\S+: skipped: (.*)$", re.MULTILINE)
 NEEDS_GPU = re.compile(r"\b(gpu|cuda|nvidia)", re.IGNORECASE)
 
 
+def of_pytest(case) -> bool:
+    """pytest writes no status: what is neither skipped nor failed has passed."""
+    return case.get("status") is None
+
+
 def skip_reason(case) -> str:
-    match = SKIP_REASON.search(case.findtext("system-out") or "")
+    if of_pytest(case):
+        return case.find("skipped").get("message") or "no reason given"
+    output = case.findtext("system-out") or ""
+    match = SKIP_REASON.search(output) or SCRIPT_SKIP_REASON.search(output)
     return " ".join(match.group(1).split()) if match and match.group(1).strip() else "no reason given"
 
 
 def outcome(case) -> str:
     """passed, failed or skipped. A test that ctest could not even start counts as failed."""
+    if of_pytest(case):
+        if case.find("failure") is not None or case.find("error") is not None:
+            return "failed"
+        return "passed" if case.find("skipped") is None else "skipped"
     if case.get("status") == "run" and case.find("failure") is None:
         return "passed"
     if case.get("status") == "disabled":

@@ -22,6 +22,16 @@ def skipped(reason):
     )
 
 
+SCRIPT_SKIPPED = (
+    '<testcase name="clients.x" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>'
+    "<system-out>x: skipped: needs a GPU: no libcuda.so.1\n0 passed</system-out></testcase>"
+)
+PYTEST_PASSED = '<testcase classname="a.b" name="works" time="0.1"/>'
+PYTEST_FAILED = '<testcase classname="a.b" name="breaks" time="0.1"><failure message="boom"/></testcase>'
+PYTEST_BROKEN = '<testcase classname="a.b" name="falls" time="0.1"><error message="boom"/></testcase>'
+PYTEST_SKIPPED = '<testcase classname="a.b" name="waits" time="0"><skipped type="pytest.skip" message="no CUDA GPU"/></testcase>'
+
+
 class test_summary(unittest.TestCase):
     def summary(self, *files):
         with tempfile.TemporaryDirectory() as folder:
@@ -54,6 +64,20 @@ class test_summary(unittest.TestCase):
         self.assertIn("skipped 2: no CUDA device", lines)
         self.assertIn("skipped 1: no io_uring here", lines)
         self.assertTrue(any(line.startswith("2 of the skipped tests need a GPU") for line in lines), lines)
+
+    def test_scripts_say_why_they_were_skipped(self):
+        _, lines = self.summary([PASSED, SCRIPT_SKIPPED])
+        self.assertIn("skipped 1: needs a GPU: no libcuda.so.1", lines)
+
+    def test_files_of_pytest_are_added_up_too(self):
+        code, lines = self.summary([PASSED], [PYTEST_PASSED, PYTEST_SKIPPED])
+        self.assertEqual(code, 0)
+        self.assertEqual(lines[-1], "2 passed, 0 failed, 1 skipped")
+        self.assertIn("skipped 1: no CUDA GPU", lines)
+        code, lines = self.summary([PYTEST_PASSED, PYTEST_FAILED, PYTEST_BROKEN])
+        self.assertEqual(code, 1)
+        self.assertIn("FAILED breaks", lines)
+        self.assertEqual(lines[-1], "1 passed, 2 failed, 0 skipped")
 
     def test_no_test_at_all_is_no_success(self):
         code, lines = self.summary([])
