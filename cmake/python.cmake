@@ -1,0 +1,52 @@
+# The Python package's native half: penstock._native, and what a wheel carries beside it. Built by scikit-build-core (pyproject.toml),
+# or by hand with -DPENSTOCK_BUILD_PYTHON=ON and a Python that has nanobind.
+
+find_package(Python 3.10 COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
+penstock_require("${Python_FOUND}" "Python 3.10 or newer with its headers (for the Python package)" python3-dev)
+
+execute_process(
+  COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
+  OUTPUT_STRIP_TRAILING_WHITESPACE
+  OUTPUT_VARIABLE nanobind_ROOT
+  ERROR_QUIET)
+find_package(nanobind CONFIG QUIET)
+if(NOT nanobind_FOUND)
+  message(FATAL_ERROR "nanobind not found (for the Python package): ${Python_EXECUTABLE} -m pip install nanobind")
+endif()
+
+file(GLOB native_sources CONFIGURE_DEPENDS python/native/*.cc)
+
+# STABLE_ABI: one binary for Python 3.12 and newer; with 3.10 and 3.11 it is that version's own. NOMINSIZE: a call must cost little.
+nanobind_add_module(
+  penstock_native
+  STABLE_ABI
+  NB_STATIC
+  NOMINSIZE
+  NB_SUPPRESS_WARNINGS
+  ${native_sources})
+target_compile_options(penstock_native PRIVATE -Wconversion)
+target_include_directories(penstock_native PRIVATE ${PROJECT_SOURCE_DIR}/python/native)
+target_link_libraries(penstock_native PRIVATE penstock_flags penstock::penstock Threads::Threads)
+set_target_properties(
+  penstock_native
+  PROPERTIES OUTPUT_NAME _native
+             LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python
+             BUILD_WITH_INSTALL_RPATH ON
+             INSTALL_RPATH "$ORIGIN/lib")
+
+# The component "python" is the folder penstock/ of a wheel. A wheel holds no links: each library goes in once, under its SONAME.
+install(TARGETS penstock_native LIBRARY DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
+install(
+  PROGRAMS $<TARGET_FILE:penstock>
+  RENAME $<TARGET_SONAME_FILE_NAME:penstock>
+  DESTINATION lib
+  COMPONENT python EXCLUDE_FROM_ALL)
+install(
+  PROGRAMS $<TARGET_FILE:penstock_cufile>
+  RENAME $<TARGET_SONAME_FILE_NAME:penstock_cufile>
+  DESTINATION lib/penstock
+  COMPONENT python EXCLUDE_FROM_ALL)
+install(TARGETS penstock_audit LIBRARY DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
+if(TARGET penstock_cli)
+  install(TARGETS penstock_cli RUNTIME DESTINATION bin COMPONENT python EXCLUDE_FROM_ALL)
+endif()

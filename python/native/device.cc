@@ -1,0 +1,182 @@
+#include "device.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "buffers.hpp"
+#include "errors.hpp"
+#include "gil.hpp"
+
+namespace penstock::python {
+
+using namespace nb::literals;
+
+engine shared_engine() {
+  auto shared = engine::shared();
+  if (!shared) raise(shared.error());
+  return std::move(*shared);
+}
+
+// Freeing memory of a GPU may wait for work on it.
+device_memory::~device_memory() {
+  if (memory.data() == nullptr) return;
+  const without_gil unlocked;
+  const device_buffer gone = std::move(memory);
+}
+
+namespace {
+
+bool is_cuda(const std::string& device) { return device.starts_with("cuda:"); }
+
+std::vector<device_info> all_devices() {
+  const auto engine = shared_engine();
+  const without_gil unlocked;
+  return engine.devices();
+}
+
+device_info device_named(const std::string& name) {
+  for (auto& each : all_devices()) {
+    if (each.name == name) return each;
+  }
+  const auto engine = shared_engine();
+  const auto why = is_cuda(name) && !engine.cuda_status().ok() ? std::string(engine.cuda_status().message())
+                                                               : std::string("penstock.devices() lists what there is");
+  raise({errc::not_found, "no device is called \"" + name + "\": " + why});
+}
+
+device_memory allocate(const device_info& self, std::int64_t nbytes) {
+  if (nbytes <= 0) raise_invalid("a DeviceBuffer needs at least one byte, not " + std::to_string(nbytes));
+  auto made = [&] {
+    const auto engine = shared_engine();
+    const without_gil unlocked;
+    return engine.allocate(self.name, static_cast<std::size_t>(nbytes));
+  }();
+  if (!made) raise(made.error());
+  return {std::move(*made), self.name};
+}
+
+void copy_bytes(void* target, const void* source, std::uint64_t bytes) {
+  const auto copied = [&] {
+    const auto engine = shared_engine();
+    const without_gil unlocked;
+    return engine.copy(target, source, bytes);
+  }();
+  raise_unless_ok(copied);
+}
+
+void copy_objects(nb::handle target, nb::handle source) {
+  const held_memory from(source, memory_use::source);
+  const held_memory to(target, memory_use::target);
+  if (from.size() > to.size()) {
+    raise_invalid("copy: the source has " + std::to_string(from.size()) + " bytes, the target " + std::to_string(to.size()));
+  }
+  copy_bytes(to.data(), from.data(), from.size());
+}
+
+nb::object to_host(const device_memory& self) {
+  nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(self.memory.size())));
+  if (!bytes.is_valid()) throw nb::python_error();
+  copy_bytes(PyBytes_AsString(bytes.ptr()), self.memory.data(), self.memory.size());
+  return bytes;
+}
+
+nb::dict cuda_array_interface(const device_memory& self) {
+  if (!is_cuda(self.device)) {
+    throw nb::attribute_error(("memory of " + self.device + " has no __cuda_array_interface__").c_str());
+  }
+  nb::dict facts;
+  facts["shape"] = nb::make_tuple(self.memory.size());
+  facts["typestr"] = "|u1";
+  facts["data"] = nb::make_tuple(reinterpret_cast<std::uint64_t>(self.memory.data()), false);
+  facts["strides"] = nb::none();
+  facts["version"] = 3;
+  return facts;
+}
+
+const char* kind_word(memory_kind kind) {
+  constexpr const char* words[] = {"host", "pinned", "device"};
+  return words[static_cast<std::size_t>(kind)];
+}
+
+nb::dict describe(nb::handle object) {
+  std::optional<held_memory> memory;
+  std::uint64_t address = 0;
+  if (PyLong_Check(object.ptr())) {
+    address = nb::cast<std::uint64_t>(object);
+  } else {
+    address = reinterpret_cast<std::uint64_t>(memory.emplace(object, memory_use::source).data());
+  }
+  const auto facts = shared_engine().describe(reinterpret_cast<const void*>(address));
+  if (!facts) raise(facts.error());
+  nb::dict told;
+  told["kind"] = kind_word(facts->kind);
+  told["device"] = facts->device.empty() ? nb::none() : nb::object(nb::str(facts->device.c_str()));
+  const auto base = reinterpret_cast<std::uint64_t>(facts->base);
+  told["base"] = base == 0 ? nb::none() : nb::cast(base);
+  told["nbytes"] = base == 0 ? nb::none() : nb::cast(facts->size);
+  return told;
+}
+
+// "GPU-5c3a...", as nvidia-smi writes it; empty where it is not known.
+std::string uuid_text(const device_info& self) {
+  constexpr auto digits = "0123456789abcdef";
+  std::string text;
+  bool known = false;
+  for (std::size_t i = 0; i < self.uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += digits[self.uuid[i] >> 4];
+    text += digits[self.uuid[i] & 15];
+    known = known || self.uuid[i] != 0;
+  }
+  return known ? "GPU-" + text : "";
+}
+
+}  // namespace
+
+void add_devices(nb::module_& module) {
+  nb::class_<device_info>(module, "Device", "A device whose memory files can be read into: a GPU, or the host device \"host:0\".")
+      .def_ro("name", &device_info::name, "\"cuda:0\" or \"host:0\".")
+      .def_ro("description", &device_info::description, "The maker's name of it.")
+      .def_ro("pci_bus_id", &device_info::pci_bus_id, "\"0000:3b:00.0\"; empty for the host device.")
+      .def_ro("memory_bytes", &device_info::memory_bytes, "Its memory in bytes.")
+      .def_ro("numa_node", &device_info::numa_node, "The NUMA node that it is attached to; -1: not known.")
+      .def_ro("window_bytes", &device_info::window_bytes, "Its largest PCI memory window (BAR1) in bytes; 0: not known.")
+      .def_prop_ro("uuid", &uuid_text, "\"GPU-...\", as nvidia-smi writes it; empty: not known.")
+      .def("empty", &allocate, "nbytes"_a, "Allocates nbytes of its memory, uninitialized. Raises penstock.Error.")
+      .def("__repr__", [](const device_info& self) { return "<penstock.Device " + self.name + " " + self.description + ">"; });
+
+  nb::class_<device_memory>(module, "DeviceBuffer", nb::is_weak_referenceable(),
+                            "Memory of one device, from Device.empty(). Freed when the last reference to it is gone; a request under way\n"
+                            "holds one. It has no buffer protocol: the CPU cannot touch it.")
+      .def_prop_ro(
+          "ptr", [](const device_memory& self) { return reinterpret_cast<std::uint64_t>(self.memory.data()); }, "Its address.")
+      .def_prop_ro(
+          "nbytes", [](const device_memory& self) { return self.memory.size(); }, "Its length in bytes.")
+      .def_ro("device", &device_memory::device, "The name of its device.")
+      .def("to_host", &to_host, "A copy of its bytes. Blocks. Raises penstock.Error.")
+      .def(
+          "copy_from", [](nb::handle self, nb::handle source) { copy_objects(self, source); }, "source"_a,
+          "Copies all bytes of source, which may be any memory, to its start. Blocks. Raises ValueError where they do not fit.")
+      .def(
+          "copy_to", [](nb::handle self, nb::handle target) { copy_objects(target, self); }, "target"_a,
+          "Copies all its bytes to the start of target, which may be any memory. Blocks. Raises ValueError where they do not fit.")
+      .def_prop_ro("__cuda_array_interface__", &cuda_array_interface, "As an array of bytes; for memory of CUDA devices only.")
+      .def("__len__", [](const device_memory& self) { return self.memory.size(); })
+      .def("__repr__", [](const device_memory& self) {
+        return nb::str("<penstock.DeviceBuffer of {} bytes on {} at {:#x}>")
+            .format(self.memory.size(), self.device, reinterpret_cast<std::uint64_t>(self.memory.data()));
+      });
+
+  module.def("devices", &all_devices, "All devices, without making a context on any: the GPUs, then the host device.");
+  module.def("device", &device_named, "name"_a, "The device of that name. Raises FileNotFoundError, saying why, where there is none.");
+  module.def("copy", &copy_objects, "target"_a, "source"_a,
+             "Copies all bytes of source to the start of target; either may be host or device memory. Blocks. Raises penstock.Error.");
+  module.def("describe", &describe, "memory"_a,
+             "What a buffer or an address is: {\"kind\": \"host\" | \"pinned\" | \"device\", \"device\": its name or None, \"base\" and "
+             "\"nbytes\": of the allocation, or None}.");
+}
+
+}  // namespace penstock::python

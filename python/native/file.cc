@@ -1,0 +1,399 @@
+#include "file.hpp"
+
+#include <fcntl.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <penstock/penstock.hpp>
+#include <string>
+#include <utility>
+
+#include "buffers.hpp"
+#include "device.hpp"
+#include "errors.hpp"
+#include "futures.hpp"
+#include "gil.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+#include "ranges.hpp"
+#include "streams.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+
+using optional_size = std::optional<std::int64_t>;
+
+// penstock.File. Requests hold the file below it too.
+struct python_file {
+  std::shared_ptr<file> target;
+  nb::object name;
+  std::string mode;
+  bool closed = false;
+
+  python_file(file opened, nb::object named, std::string how)
+      : target(std::make_shared<file>(std::move(opened))), name(std::move(named)), mode(std::move(how)) {}
+  python_file(python_file&&) noexcept = default;
+  python_file& operator=(python_file&&) = delete;
+  ~python_file() {
+    if (target != nullptr) release_file(target);
+  }
+};
+
+// --- opening
+
+struct open_mode {
+  open_options options;
+  bool exclusive = false;
+  std::string text;  // without "b"
+};
+
+open_mode parse_mode(const std::string& mode) {
+  open_mode parsed;
+  for (const char letter : mode) {
+    if (letter != 'b') parsed.text += letter;
+  }
+  if (parsed.text == "a" || parsed.text == "a+") raise_invalid("mode 'a': an append has no offset; open with 'r+' and write at size()");
+  const bool update = parsed.text.size() == 2 && parsed.text[1] == '+';
+  const char kind =
+      parsed.text.empty() || (parsed.text.size() > 1 && !update) || mode.size() - parsed.text.size() > 1 ? '?' : parsed.text[0];
+  if (kind != 'r' && kind != 'w' && kind != 'x') raise_invalid("mode is one of r, r+, w, w+, x, x+; not '" + mode + "'");
+  auto& options = parsed.options;
+  options.read = kind == 'r' || update;
+  options.write = kind != 'r' || update;
+  options.create = options.truncate = kind == 'w';
+  options.mode = 0666;  // less the umask, as Python's open() does
+  parsed.exclusive = kind == 'x';
+  return parsed;
+}
+
+std::string path_text(nb::handle path) {
+  const nb::object plain = nb::steal(PyOS_FSPath(path.ptr()));
+  if (!plain.is_valid()) throw nb::python_error();
+  nb::object bytes = PyUnicode_Check(plain.ptr()) ? nb::steal(PyUnicode_EncodeFSDefault(plain.ptr())) : plain;
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
+}
+
+// The one step that opening in the engine does not offer: to fail where the file is there already.
+status create_anew(const std::string& path, unsigned mode) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  if (descriptor < 0) return status::from_errno(errno, "create " + path);
+  ::close(descriptor);
+  return {};
+}
+
+result<file> open_path(const engine& engine, const std::string& path, const open_mode& how) {
+  if (how.exclusive && path.find('\0') == std::string::npos) {
+    if (auto problem = create_anew(path, how.options.mode); !problem.ok()) return problem;
+  }
+  return engine.open(path, how.options);
+}
+
+python_file open_file(nb::object path, const std::string& mode, bool direct) {
+  auto how = parse_mode(mode);
+  how.options.direct_writes = direct;
+  const auto engine = shared_engine();
+  if (PyLong_Check(path.ptr()) && !PyBool_Check(path.ptr())) {
+    auto adopted = engine.adopt(nb::cast<int>(path));
+    if (!adopted) raise(adopted.error());
+    return {std::move(*adopted), std::move(path), std::move(how.text)};
+  }
+  const auto text = path_text(path);
+  auto opened = [&] {
+    const without_gil unlocked;
+    return open_path(engine, text, how);
+  }();
+  if (!opened) raise(opened.error(), {text});
+  return {std::move(*opened), std::move(path), std::move(how.text)};
+}
+
+// --- one request
+
+void check_offset(std::int64_t offset) {
+  if (offset < 0) raise_invalid("offset is " + std::to_string(offset) + ": it counts from the beginning of the file");
+}
+
+std::uint64_t run(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
+                  const io_options& options, nb::handle progress, bool is_write) {
+  check_offset(offset);
+  const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target);
+  const auto part = memory.slice(buffer_offset, size);
+  const auto target = self.target;
+  const auto done = run_blocking({*target, part.data, part.size, offset, is_write}, options, progress);
+  if (!done.ok()) raise(done.error, {target->path(), offset, done.bytes_done});
+  return done.bytes_done;
+}
+
+template <bool is_write>
+std::uint64_t run_bound(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
+                        nb::handle path, nb::handle prefer, nb::handle timeout, nb::handle progress) {
+  return run(self, buffer, offset, size, buffer_offset, request_options(path, prefer, timeout), progress, is_write);
+}
+
+template <bool is_write>
+future start_bound(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
+                   nb::handle path, nb::handle prefer, nb::handle timeout) {
+  check_offset(offset);
+  const auto options = request_options(path, prefer, timeout);
+  future made(new flight(self.target));
+  const auto part = made->keep(buffer, is_write ? memory_use::source : memory_use::target).slice(buffer_offset, size);
+  made->start_one(part.data, part.size, offset, is_write, options);
+  return made;
+}
+
+// --- batches
+
+// Waits for a batch. It is stopped, and waited for, before its memory is given back.
+class running_batch {
+ public:
+  running_batch(const std::vector<io_request>& requests, const io_options& options) {
+    const auto engine = shared_engine();
+    const without_gil unlocked;
+    running_ = engine.submit(requests, options);
+  }
+  running_batch(const running_batch&) = delete;
+  running_batch& operator=(const running_batch&) = delete;
+  ~running_batch() {
+    if (ended_) return;
+    const without_gil unlocked;
+    running_.cancel();
+    (void)running_.wait();
+  }
+  // Raises what a handler of a signal raises.
+  std::vector<io_result> wait() {
+    while (!ended_) {
+      {
+        const without_gil unlocked;
+        ended_ = running_.wait_for(interrupt_interval);
+      }
+      if (!ended_ && interrupted()) throw nb::python_error();
+    }
+    return running_.wait();
+  }
+
+ private:
+  batch running_;
+  bool ended_ = false;
+};
+
+// Runs the requests as one batch. Raises as the first of them that failed.
+std::vector<io_result> run_batch(const std::vector<io_request>& requests, const io_options& options, const file& target) {
+  auto outcomes = running_batch(requests, options).wait();
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    if (!outcomes[i].ok()) raise(outcomes[i].error, {target.path(), requests[i].offset, outcomes[i].bytes_done});
+  }
+  return outcomes;
+}
+
+template <bool is_write>
+nb::list run_many(const python_file& self, nb::handle requests, nb::handle path, nb::handle prefer, nb::handle timeout) {
+  const auto options = request_options(path, prefer, timeout);
+  const auto target = self.target;
+  std::deque<held_memory> held;
+  const auto parsed = parse_requests(requests, *target, held, is_write);
+  nb::list counts;
+  for (const auto& each : run_batch(parsed, options, *target)) counts.append(each.bytes_done);
+  return counts;
+}
+
+template <bool is_write>
+future start_many(const python_file& self, nb::handle requests, nb::handle path, nb::handle prefer, nb::handle timeout) {
+  const auto options = request_options(path, prefer, timeout);
+  future made(new flight(self.target));
+  auto parsed = parse_requests(requests, made->target(), made->held(), is_write);
+  made->start_many(std::move(parsed), options);
+  return made;
+}
+
+// Each request names its own file.
+template <bool is_write>
+future start_over_files(nb::handle requests, nb::handle path, nb::handle prefer, nb::handle timeout) {
+  const auto options = request_options(path, prefer, timeout);
+  future made(new flight());
+  std::vector<io_request> parsed;
+  for (const nb::handle each : requests) {
+    const nb::object items = nb::steal(PySequence_Tuple(each.ptr()));
+    if (!items.is_valid()) throw nb::python_error();
+    const auto count = nb::len(items);
+    if (count < 3 || count > 5 || !nb::isinstance<python_file>(items[0])) {
+      raise_invalid("a request over many files is (file, buffer, offset[, size[, buffer_offset]])");
+    }
+    const auto& target = made->keep_file(nb::cast<const python_file&>(items[0]).target);
+    parsed.push_back(parse_request(items, 1, target, made->held(), is_write));
+  }
+  made->start_many(std::move(parsed), options);
+  return made;
+}
+
+template <bool is_write>
+std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
+                         nb::handle path, nb::handle prefer, nb::handle timeout) {
+  const auto options = request_options(path, prefer, timeout);
+  const auto target = self.target;
+  const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target);
+  std::uint64_t total = 0;
+  for (const auto& each : run_batch(parse_ranges(memory, *target, offsets, sizes, buffer_offsets, is_write), options, *target)) {
+    total += each.bytes_done;
+  }
+  return total;
+}
+
+template <bool is_write>
+stream_result queue_bound(const python_file& self, nb::handle buffer, nb::handle stream, std::int64_t offset, optional_size size,
+                          std::int64_t buffer_offset, std::uint64_t result) {
+  check_offset(offset);
+  stream_result made(new stream_flight(self.target));
+  made->queue(buffer, stream, offset, size, buffer_offset, result, is_write);
+  return made;
+}
+
+// --- the rest
+
+void close(python_file& self) {
+  if (std::exchange(self.closed, true)) return;
+  const auto target = self.target;
+  const auto closed = [&] {
+    const without_gil unlocked;
+    return target->close();
+  }();
+  raise_unless_ok(closed, {target->path()});
+}
+
+void sync(const python_file& self) {
+  const auto target = self.target;
+  const auto done = [&] {
+    const without_gil unlocked;
+    return target->sync();
+  }();
+  raise_unless_ok(done, {target->path()});
+}
+
+std::uint64_t size(const python_file& self) {
+  const auto bytes = self.target->size();
+  if (!bytes) raise(bytes.error(), {self.target->path()});
+  return *bytes;
+}
+
+memory_kind kind_named(const std::string& word) {
+  if (word == "host") return memory_kind::host;
+  if (word == "pinned") return memory_kind::pinned;
+  if (word == "device") return memory_kind::device;
+  raise_invalid("memory is one of host, pinned, device; not '" + word + "'");
+}
+
+// penstock.Plan is Python's.
+nb::object explain(const python_file& self, optional_size size, std::int64_t offset, const std::string& memory, bool write, nb::handle path,
+                   nb::handle prefer) {
+  const auto options = request_options(path, prefer, nb::none());
+  const auto kind = kind_named(memory);
+  const auto target = self.target;
+  check_offset(offset);
+  if (size && *size < 0) raise_invalid("size is " + std::to_string(*size));
+  auto length = static_cast<std::uint64_t>(size.value_or(0));
+  if (!size) {
+    const auto whole = penstock::python::size(self);
+    const auto start = static_cast<std::uint64_t>(offset);
+    length = whole > start ? whole - start : 0;
+  }
+  const auto told = [&] {
+    const auto engine = shared_engine();
+    const without_gil unlocked;
+    return engine.explain(*target, kind, length, offset, write, options);
+  }();
+  if (!told) raise(told.error(), {target->path(), offset});
+  nb::list parts;
+  for (const auto& each : told->parts) {
+    const auto word = to_string(each.path);
+    parts.append(nb::make_tuple(each.offset, each.length, nb::str(word.data(), word.size()), nb::str(each.reason.c_str())));
+  }
+  nb::list remarks;
+  for (const auto& each : told->remarks) remarks.append(nb::str(each.c_str()));
+  return nb::module_::import_("penstock._plan").attr("make_plan")(parts, remarks, told->cached_bytes);
+}
+
+}  // namespace
+
+void add_files(nb::module_& module) {
+  const auto none = nb::none();
+  nb::class_<python_file>(module, "File", nb::is_weak_referenceable(),
+                          "An open file, from penstock.open(). Any thread may use it. Offsets and sizes are in bytes.\n\n"
+                          "Requests take a buffer (see penstock's documentation for what is one), the offset in the file, the size\n"
+                          "(None: to the end of the buffer) and the offset in the buffer. path forces one of Penstock's paths, prefer is\n"
+                          "'speed' or 'cpu', timeout is in seconds. A count below size means the end of the file, and nothing else.\n"
+                          "Raises penstock.Error; ValueError for what the caller got wrong.")
+      .def_ro("name", &python_file::name, "What it was opened by.")
+      .def_ro("mode", &python_file::mode, "How it was opened.")
+      .def_ro("closed", &python_file::closed)
+      .def("size", &size, "Its size now.")
+      .def("sync", &sync, "Forces written data to the disk. Blocks.")
+      .def("close", &close, "Waits for requests under way, then closes. A second time does nothing.")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__exit__", [](python_file& self, nb::handle, nb::handle, nb::handle) { close(self); }, "type"_a.none(), "value"_a.none(),
+          "traceback"_a.none())
+      .def("read_into", &run_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
+           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
+           "Reads into buffer; blocks. Returns the bytes read. progress is told the bytes of each piece: a callable, or an object with\n"
+           "update(), such as tqdm's.")
+      .def(
+          "readinto",
+          [](const python_file& self, nb::handle buffer) { return run(self, buffer, 0, std::nullopt, 0, {}, nb::none(), false); },
+          "buffer"_a.none(), "read_into(buffer): from the beginning of the file.")
+      .def("write_from", &run_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
+           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
+           "Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into().")
+      .def("pread", &start_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
+           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Begins to read into buffer. Returns a Future of the bytes read.")
+      .def("pwrite", &start_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
+           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Begins to write from buffer. Returns a Future of the bytes written.")
+      .def(
+          "read_many", &run_many<false>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+          "Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of counts. Raises\n"
+          "as the first that failed; the others are not disturbed.")
+      .def("write_many", &run_many<true>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "Writes; otherwise as read_many().")
+      .def("pread_many", &start_many<false>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "Begins what read_many() does. Returns a Future of the list of counts.")
+      .def("pwrite_many", &start_many<true>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "Begins what write_many() does. Returns a Future of the list of counts.")
+      .def("read_ranges", &run_ranges<false>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
+           "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "Reads many ranges into one buffer, as one batch; blocks. offsets, sizes and buffer_offsets are sequences of int or arrays; a\n"
+           "single size holds for all; without buffer_offsets the ranges lie one after the other. Arrays of 64-bit integers are the quick\n"
+           "way. Returns the total of bytes read.")
+      .def("write_ranges", &run_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
+           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Writes; otherwise as read_ranges().")
+      .def("read_on_stream", &queue_bound<false>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
+           "buffer_offset"_a = 0, nb::kw_only(), "result"_a = 0,
+           "Queues a read into device memory onto a stream: an address, or an object of CuPy, PyTorch or cuda-python. Does not block.\n"
+           "result: an address, of the host or of a device, where 8 bytes are set before later work of the stream starts: to the bytes\n"
+           "read, or to -1. Returns a StreamResult.")
+      .def("write_on_stream", &queue_bound<true>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
+           "buffer_offset"_a = 0, nb::kw_only(), "result"_a = 0,
+           "Queues a write from device memory onto a stream; otherwise as read_on_stream().")
+      .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = "device", "write"_a = false, "path"_a = none,
+           "prefer"_a = none,
+           "What a read of the range (or a write) into 'device', 'pinned' or 'host' memory would do, and why: a penstock.Plan.")
+      .def("__repr__", [](const python_file& self) {
+        return nb::str("<penstock.File name={!r} mode={!r}{}>").format(self.name, self.mode, self.closed ? " closed" : "");
+      });
+  module.def(
+      "open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false,
+      "Opens a file. path: str, bytes, PathLike, or an open descriptor, which is not closed. mode: r, r+, w (create or empty, write\n"
+      "only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache.\n"
+      "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
+  module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+             "Begins to read (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of files.\n"
+             "Returns a Future of the list of counts, which raises as the first that failed; the others are not disturbed.");
+  module.def("pwrite_many", &start_over_files<true>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+             "Begins to write; otherwise as pread_many().");
+}
+
+}  // namespace penstock::python

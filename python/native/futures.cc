@@ -1,0 +1,229 @@
+#include "futures.hpp"
+
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "device.hpp"
+#include "errors.hpp"
+#include "gil.hpp"
+#include "options.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+
+}  // namespace
+
+void release_file(std::shared_ptr<file>& held) {
+  if (held.use_count() == 1) {
+    const without_gil unlocked;
+    held.reset();
+  } else {
+    held.reset();
+  }
+}
+
+void kept_objects::let_go() {
+  // Taken first: what is let go of may run code of Python, which may come here again.
+  auto gone = std::move(memories);
+  memories.clear();
+  auto file = std::move(target);
+  auto files = std::move(others);
+  others.clear();
+  gone.clear();
+  if (file != nullptr) release_file(file);
+  for (auto& each : files) release_file(each);
+}
+
+void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options) {
+  file_name_ = target().path();
+  offsets_ = {offset};
+  auto held = kept_.target;  // the request may end, and be reported, before the call below returns
+  begin();
+  {
+    const without_gil unlocked;
+    const auto told = [this](const io_result&) { ended(); };
+    running_ =
+        is_write ? held->write_async(memory, length, offset, options, told) : held->read_async(memory, length, offset, options, told);
+  }
+  release_file(held);
+  started();
+}
+
+file& flight::keep_file(std::shared_ptr<file> target) {
+  file_names_.push_back(target->path());
+  return *kept_.others.emplace_back(std::move(target));
+}
+
+void flight::start_many(std::vector<io_request> requests, const io_options& options) {
+  if (kept_.target != nullptr) file_name_ = target().path();
+  offsets_.reserve(requests.size());
+  for (const auto& each : requests) offsets_.push_back(each.offset);
+  const auto engine = shared_engine();
+  auto held = kept_.target;
+  auto others = kept_.others;
+  begin();
+  {
+    const without_gil unlocked;
+    running_ = engine.submit(requests, options, [this](const io_result&) { ended(); });
+  }
+  if (held != nullptr) release_file(held);
+  for (auto& each : others) release_file(each);
+  started();
+}
+
+// There may be no thread to report to, when the interpreter ends.
+void flight::started() {
+  if (!must_wait()) return;
+  {
+    const without_gil unlocked;
+    while (!wait_once(1s)) {
+    }
+  }
+  report();
+}
+
+bool flight::wait_once(std::chrono::nanoseconds time) {
+  return std::visit([&](auto& running) { return running.wait_for(time); }, running_);
+}
+
+bool flight::wait(std::optional<double> timeout_s) {
+  const auto until = timeout_s ? deadline_after(*timeout_s) : deadline_clock::time_point::max();
+  while (!done()) {
+    if (left_behind()) raise({errc::forked, "the request is under way in the parent process"}, {file_name_});
+    const auto now = clock::now();
+    if (now >= until) return false;
+    {
+      const without_gil unlocked;
+      (void)wait_once(std::min<clock::duration>(interrupt_interval, until - now));
+    }
+    if (interrupted()) throw nb::python_error();
+  }
+  kept_.let_go();
+  return true;
+}
+
+bool flight::done() const {
+  return std::visit([](const auto& running) { return running.done(); }, running_);
+}
+
+void flight::cancel() {
+  std::visit([](auto& running) { running.cancel(); }, running_);
+}
+
+std::optional<flight::failure> flight::first_failure() {
+  if (outcomes_.empty()) {
+    // It has ended: this does not block.
+    if (auto* one = std::get_if<operation>(&running_)) {
+      outcomes_ = {one->wait()};
+    } else {
+      outcomes_ = std::get<batch>(running_).wait();
+    }
+  }
+  for (std::size_t i = 0; i < outcomes_.size(); ++i) {
+    if (outcomes_[i].ok()) continue;
+    return failure{outcomes_[i].error, file_names_.empty() ? file_name_ : file_names_[i], offsets_[i], outcomes_[i].bytes_done};
+  }
+  return std::nullopt;
+}
+
+nb::object flight::error() {
+  const auto failed = first_failure();
+  return failed ? make_error(failed->error, {failed->file_name, failed->offset, failed->bytes_done}) : nb::none();
+}
+
+nb::object flight::value() {
+  if (const auto failed = first_failure()) raise(failed->error, {failed->file_name, failed->offset, failed->bytes_done});
+  if (std::holds_alternative<operation>(running_)) return nb::cast(outcomes_[0].bytes_done);
+  nb::list counts;
+  for (const auto& each : outcomes_) counts.append(each.bytes_done);
+  return counts;
+}
+
+void flight::call_back(nb::object callback, nb::object future) {
+  callbacks_.emplace_back(std::move(callback), std::move(future));
+  if (reported_) report();
+}
+
+void flight::report() {
+  reported_ = true;
+  kept_.let_go();
+  const auto callbacks = std::exchange(callbacks_, {});
+  for (const auto& [callback, future] : callbacks) {
+    PyObject* returned = PyObject_CallFunctionObjArgs(callback.ptr(), future.ptr(), nullptr);
+    if (returned == nullptr) PyErr_WriteUnraisable(callback.ptr());
+    Py_XDECREF(returned);
+  }
+}
+
+namespace {
+
+void wait_or_raise(const future& self, std::optional<double> timeout_s) {
+  if (self->wait(timeout_s)) return;
+  PyErr_SetString(PyExc_TimeoutError, "the request has not ended yet");
+  throw nb::python_error();
+}
+
+// Asyncio is Python's: the rest of this is python/penstock/_futures.py.
+nb::object await_future(nb::handle self) {
+  return nb::module_::import_("penstock._futures").attr("await_future")(self).attr("__await__")();
+}
+
+}  // namespace
+
+void add_futures(nb::module_& module) {
+  auto type =
+      nb::class_<future>(
+          module, "Future", nb::is_weak_referenceable(),
+          "A request under way, or a batch. Keeps its memory and its file alive until it has ended; may be dropped at any time,\n"
+          "which stops nothing. Can be awaited.")
+          .def(
+              "result",
+              [](const future& self, std::optional<double> timeout) {
+                wait_or_raise(self, timeout);
+                return self->value();
+              },
+              "timeout"_a = nb::none(),
+              "Blocks until it has ended. Returns the bytes moved: fewer than asked for at the end of the file, and only there. A batch\n"
+              "returns a list of them. timeout in seconds. Raises penstock.Error as the request ended with, TimeoutError when it has not.")
+          .def(
+              "exception",
+              [](const future& self, std::optional<double> timeout) {
+                wait_or_raise(self, timeout);
+                return self->error();
+              },
+              "timeout"_a = nb::none(), "As result(), but returns the error, or None.")
+          .def(
+              "done", [](const future& self) { return self->done(); }, "Whether it has ended. Does not block.")
+          .def(
+              "cancel",
+              [](const future& self) {
+                if (self->done()) return false;
+                self->cancel();
+                return true;
+              },
+              "Asks it to stop; False when it has ended before. It ends soon: with penstock.Cancelled, or well when that came too late. "
+              "Until\n"
+              "then its memory is in use.")
+          .def(
+              "add_done_callback", [](nb::object self, nb::object fn) { nb::inst_ptr<future>(self)->operator*().call_back(fn, self); },
+              "fn"_a,
+              "Calls fn(future) once it has ended: on a thread of Penstock, or at once where it has ended before. fn must not block. What "
+              "it\n"
+              "raises goes to sys.unraisablehook.")
+          .def("__await__", &await_future)
+          .def("__repr__", [](const future& self) {
+            return nb::str("<penstock.Future {} at {:#x}>")
+                .format(self->done() ? "ended" : "under way", reinterpret_cast<std::uint64_t>(&*self));
+          });
+  // Future[int], in annotations.
+  type.attr("__class_getitem__") = nb::module_::import_("builtins").attr("classmethod")(nb::module_::import_("types").attr("GenericAlias"));
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,97 @@
+// penstock.Future: a request, or a batch of them, under way.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <penstock/penstock.hpp>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "buffers.hpp"
+#include "completions.hpp"
+
+namespace penstock::python {
+
+// What a request keeps alive until it has ended. Let go of with the GIL.
+struct kept_objects {
+  std::deque<held_memory> memories;
+  std::shared_ptr<file> target;
+  std::vector<std::shared_ptr<file>> others;  // of a batch over many files, which has no target
+  void let_go();
+};
+
+// Lets go of a file; closing it, where this was the last to hold it, is done without the GIL. With the GIL.
+void release_file(std::shared_ptr<file>& held);
+
+// A request or a batch under way. Fields of Python are touched with the GIL only.
+class flight final : public under_way {
+ public:
+  explicit flight(std::shared_ptr<file> target) : under_way(true) { kept_.target = std::move(target); }
+  flight() : under_way(true) {}  // a batch over many files: keep_file() for each request
+
+  // --- before it starts, with the GIL
+  held_memory& keep(nb::handle buffer, memory_use use) { return kept_.memories.emplace_back(buffer, use); }
+  [[nodiscard]] file& target() const noexcept { return *kept_.target; }
+  [[nodiscard]] std::deque<held_memory>& held() noexcept { return kept_.memories; }
+  file& keep_file(std::shared_ptr<file> target);
+  void start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options);
+  void start_many(std::vector<io_request> requests, const io_options& options);
+
+  // --- with the GIL, which is released while they block
+  // Blocks until it has ended. False: not within the time. Raises what a signal handler raises, and forked.
+  bool wait(std::optional<double> timeout_s);
+  [[nodiscard]] bool done() const;
+  void cancel();
+  // Once it has ended: the count or the list of counts; or the exception, else none.
+  [[nodiscard]] nb::object value();
+  [[nodiscard]] nb::object error();
+  // Calls back with the future, when it has ended: from the thread of completions, or at once where that has been told.
+  void call_back(nb::object callback, nb::object future);
+  void report() override;
+
+ private:
+  struct failure {
+    status error;
+    std::string file_name;
+    std::int64_t offset;
+    std::uint64_t bytes_done;
+  };
+  ~flight() override = default;
+  bool wait_once(std::chrono::nanoseconds time);
+  void started();
+  std::optional<failure> first_failure();
+
+  kept_objects kept_;
+  std::string file_name_;
+  std::vector<std::string> file_names_;  // per request, of a batch over many files
+  std::variant<operation, batch> running_;
+  std::vector<std::int64_t> offsets_;
+  std::vector<io_result> outcomes_;  // once asked for
+  std::vector<std::pair<nb::object, nb::object>> callbacks_;
+  bool reported_ = false;
+};
+
+// The handle that Python has.
+class future {
+ public:
+  explicit future(flight* taken) noexcept : flight_(taken) {}
+  future(future&& other) noexcept : flight_(std::exchange(other.flight_, nullptr)) {}
+  future& operator=(future&&) = delete;
+  ~future() {
+    if (flight_ != nullptr) flight_->release();
+  }
+  [[nodiscard]] flight& operator*() const noexcept { return *flight_; }
+  [[nodiscard]] flight* operator->() const noexcept { return flight_; }
+
+ private:
+  flight* flight_;
+};
+
+void add_futures(nb::module_& module);
+
+}  // namespace penstock::python

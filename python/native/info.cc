@@ -1,0 +1,79 @@
+#include "info.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <penstock/penstock.hpp>
+
+#include "device.hpp"
+#include "errors.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+nb::object words(std::string_view text) { return nb::str(text.data(), text.size()); }
+
+template <class Values>
+nb::list numbers(const Values& values) {
+  nb::list list;
+  for (const auto each : values) list.append(each);
+  return list;
+}
+
+nb::dict path_dict(const path_stats& path) {
+  nb::dict told;
+  told["operations"] = path.operations;
+  told["bytes"] = path.bytes;
+  told["errors"] = path.errors;
+  told["fallbacks"] = path.fallbacks;
+  told["last_fallback"] = words(path.last_fallback);
+  told["busy_ns"] = path.busy_ns;
+  told["active_ns"] = path.active_ns;
+  told["size_histogram"] = numbers(path.size_histogram);
+  told["latency_histogram"] = numbers(path.latency_histogram);
+  return told;
+}
+
+nb::dict stats() {
+  const auto seen = shared_engine().stats();
+  nb::dict told;
+  told["reads"] = seen.reads;
+  told["writes"] = seen.writes;
+  told["read_bytes"] = seen.read_bytes;
+  told["written_bytes"] = seen.written_bytes;
+  told["failed"] = seen.failed;
+  told["cancelled"] = seen.cancelled;
+  told["timed_out"] = seen.timed_out;
+  told["pinned_bytes"] = seen.pinned_bytes;
+  told["pinned_peak_bytes"] = seen.pinned_peak_bytes;
+  nb::dict paths;
+  for (const auto kind : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
+    paths[words(to_string(kind))] = path_dict(seen.path(kind));
+  }
+  told["paths"] = paths;
+  return told;
+}
+
+// Why something is not there; None where it is.
+nb::object reason(const status& error) { return error.ok() ? nb::none() : words(error.message()); }
+
+}  // namespace
+
+void add_info(nb::module_& module) {
+  const auto text = version();
+  module.attr("__version__") = nb::str(text.data(), text.size());
+  module.def(
+      "stats", &stats,
+      "The counters of this process: requests, bytes, and for each path under \"paths\" what it carried, with histograms by size (powers\n"
+      "of two from 1 KiB) and time (from 1 microsecond).");
+  module.def(
+      "summary", [] { return shared_engine().summary(); },
+      "The counters in words: what each path carried, and what kept bytes from a faster one.");
+  module.def(
+      "cuda_status", [] { return reason(shared_engine().cuda_status()); }, "Why no CUDA device can be used; None where one can.");
+  module.def(
+      "gpu_direct_status", [] { return reason(shared_engine().gpu_direct_status()); },
+      "Why no file of this machine can be read or written GPU-direct; None where some may be.");
+}
+
+}  // namespace penstock::python

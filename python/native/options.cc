@@ -1,0 +1,48 @@
+#include "options.hpp"
+
+#include <chrono>
+#include <cmath>
+#include <string_view>
+
+#include "errors.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+std::string_view word(nb::handle text, const char* name) {
+  Py_ssize_t length = 0;
+  if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(name) + " is a str or None").c_str());
+  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+  if (bytes == nullptr) throw nb::python_error();
+  return {bytes, static_cast<std::size_t>(length)};
+}
+
+}  // namespace
+
+deadline_clock::time_point deadline_after(double seconds) {
+  using namespace std::chrono;
+  if (std::isnan(seconds)) raise_invalid("timeout is not a number");
+  const auto now = deadline_clock::now();
+  const duration<double> most = deadline_clock::time_point::max() - now;
+  if (seconds >= most.count() * 0.99) return deadline_clock::time_point::max();
+  return now + duration_cast<deadline_clock::duration>(duration<double>(seconds > 0 ? seconds : 0));
+}
+
+io_options request_options(nb::handle path, nb::handle prefer, nb::handle timeout) {
+  io_options options;
+  if (!path.is_none()) {
+    const auto parsed = parse_path_kind(word(path, "path"));
+    if (!parsed) raise(parsed.error());
+    options.path = *parsed;
+  }
+  if (!prefer.is_none()) {
+    const auto parsed = parse_preference(word(prefer, "prefer"));
+    if (!parsed) raise(parsed.error());
+    options.prefer = *parsed;
+  }
+  if (!timeout.is_none()) options.deadline = deadline_after(nb::cast<double>(timeout));
+  return options;
+}
+
+}  // namespace penstock::python

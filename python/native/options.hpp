@@ -1,0 +1,18 @@
+// The keyword arguments that requests share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <penstock/penstock.hpp>
+
+namespace penstock::python {
+
+namespace nb = nanobind;
+
+// The time so many seconds from now. Raises penstock.InvalidArgument for what is no number; at or below zero is at once.
+deadline_clock::time_point deadline_after(double seconds);
+
+// path: a word of parse_path_kind(). prefer: of parse_preference(). timeout: seconds. Each may be None.
+io_options request_options(nb::handle path, nb::handle prefer, nb::handle timeout);
+
+}  // namespace penstock::python

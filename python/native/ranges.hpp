@@ -1,0 +1,27 @@
+// The requests of a batch, as Python gives them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <deque>
+#include <penstock/penstock.hpp>
+#include <vector>
+
+#include "buffers.hpp"
+
+namespace penstock::python {
+
+namespace nb = nanobind;
+
+// An iterable of (buffer, offset[, size[, buffer_offset]]); the buffers are added to held.
+std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::deque<held_memory>& held, bool is_write);
+
+// One of them. items: a tuple, of which the first `skip` are not looked at.
+io_request parse_request(const nb::object& items, std::size_t skip, const file& target, std::deque<held_memory>& held, bool is_write);
+
+// Many ranges of one buffer. offsets: sequence or array of integers. sizes: the same, or one integer for all. buffer_offsets: the same as
+// offsets, or None for one range after the other. An array of 64-bit integers is read without making objects of its items.
+std::vector<io_request> parse_ranges(const held_memory& memory, const file& target, nb::handle offsets, nb::handle sizes,
+                                     nb::handle buffer_offsets, bool is_write);
+
+}  // namespace penstock::python

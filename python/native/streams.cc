@@ -1,0 +1,123 @@
+#include "streams.hpp"
+
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "device.hpp"
+#include "errors.hpp"
+#include "gil.hpp"
+#include "options.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+
+// An integer, an object of CuPy (ptr) or PyTorch (cuda_stream), or one with the protocol of cuda-python (__cuda_stream__).
+void* stream_handle(nb::handle stream) {
+  if (stream.is_none()) return nullptr;
+  if (PyLong_Check(stream.ptr())) return reinterpret_cast<void*>(nb::cast<std::uint64_t>(stream));
+  if (nb::hasattr(stream, "__cuda_stream__")) {
+    nb::object pair = stream.attr("__cuda_stream__");
+    if (PyCallable_Check(pair.ptr()) != 0) pair = pair();
+    return reinterpret_cast<void*>(nb::cast<std::uint64_t>(pair[1]));
+  }
+  for (const char* name : {"cuda_stream", "ptr"}) {
+    if (nb::hasattr(stream, name)) return reinterpret_cast<void*>(nb::cast<std::uint64_t>(stream.attr(name)));
+  }
+  throw nb::type_error("a stream is an int, or an object with __cuda_stream__, cuda_stream or ptr");
+}
+
+}  // namespace
+
+void stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size,
+                          std::int64_t buffer_offset, std::uint64_t result, bool is_write) {
+  auto held = kept_.target;
+  file_name_ = held->path();
+  const auto& memory = kept_.memories.emplace_back(buffer, is_write ? memory_use::source : memory_use::target);
+  const auto part = memory.slice(buffer_offset, size);
+  length_ = part.size;
+  offset_ = offset;
+  result_ = reinterpret_cast<void*>(result);
+  stream_request request{stream_handle(stream), part.data, &length_, &offset_, nullptr, &bytes_done_, {}};
+  request.ended = [this](const io_result& outcome) {
+    store_result(outcome);
+    outcome_ = outcome;
+    {
+      const std::lock_guard guard(lock_);
+      ended_.store(true, std::memory_order_release);
+      ended_now_.notify_all();
+    }
+    ended();
+  };
+  begin();
+  if (must_wait()) {
+    never_began();
+    raise_invalid("the interpreter ends: nothing can be queued onto a stream any more");
+  }
+  const auto queued = [&] {
+    const without_gil unlocked;
+    return is_write ? held->write_on_stream(request) : held->read_on_stream(request);
+  }();
+  if (!queued.ok()) never_began();
+  release_file(held);
+  raise_unless_ok(queued, {file_name_, offset, 0});
+}
+
+// Where the result is to be, may be known to a GPU only: then it takes a copy of 8 bytes, on a stream of the engine's own.
+void stream_flight::store_result(const io_result& outcome) const noexcept {
+  if (result_ == nullptr) return;
+  const std::int64_t count = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
+  if (auto shared = engine::shared(); shared) (void)shared->copy(result_, &count, sizeof(count));
+}
+
+bool stream_flight::wait(std::optional<double> timeout_s) {
+  const auto until = timeout_s ? deadline_after(*timeout_s) : deadline_clock::time_point::max();
+  while (!done()) {
+    if (left_behind()) raise({errc::forked, "the request was queued in the parent process"}, {file_name_, offset_});
+    const auto now = deadline_clock::now();
+    if (now >= until) return false;
+    {
+      const without_gil unlocked;
+      std::unique_lock guard(lock_);
+      ended_now_.wait_for(guard, std::min<deadline_clock::duration>(interrupt_interval, until - now), [this] { return done(); });
+    }
+    if (interrupted()) throw nb::python_error();
+  }
+  return true;
+}
+
+std::uint64_t stream_flight::bytes() {
+  if (!done()) raise_invalid("the request has not ended: synchronize its stream first");
+  kept_.let_go();
+  raise_unless_ok(outcome_.error, {file_name_, offset_, outcome_.bytes_done});
+  return outcome_.bytes_done;
+}
+
+void add_streams(nb::module_& module) {
+  nb::class_<stream_result>(module, "StreamResult",
+                            "A request queued onto a stream. Keeps its memory and its file alive until the stream has passed it; may be\n"
+                            "dropped at any time.")
+      .def_prop_ro(
+          "bytes", [](const stream_result& self) { return self->bytes(); },
+          "The bytes moved, once the stream has been synchronized: fewer than asked for at the end of the file, and only there. Raises\n"
+          "penstock.Error as the request ended with, ValueError when it has not ended.")
+      .def(
+          "wait",
+          [](const stream_result& self, std::optional<double> timeout) {
+            if (self->wait(timeout)) return self->bytes();
+            PyErr_SetString(PyExc_TimeoutError, "the stream has not passed the request yet");
+            throw nb::python_error();
+          },
+          "timeout"_a = nb::none(),
+          "Blocks until the stream has passed it, and returns its bytes. timeout in seconds. Raises as bytes does, and TimeoutError.")
+      .def_prop_ro(
+          "done", [](const stream_result& self) { return self->done(); }, "Whether the stream has passed it. Does not block.")
+      .def("__repr__",
+           [](const stream_result& self) { return nb::str("<penstock.StreamResult {}>").format(self->done() ? "ended" : "queued"); });
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,68 @@
+// penstock.StreamResult: a request in the order of a CUDA stream.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <penstock/penstock.hpp>
+#include <string>
+#include <utility>
+
+#include "completions.hpp"
+#include "futures.hpp"
+
+namespace penstock::python {
+
+class stream_flight final : public under_way {
+ public:
+  explicit stream_flight(std::shared_ptr<file> target) : under_way(false) { kept_.target = std::move(target); }
+  // Queues it. Raises penstock.Error where nothing was queued. result: an address of the host or of a device, or 0; 8 bytes there are set
+  // before later work of the stream starts, to the bytes moved or to -1.
+  void queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size, std::int64_t buffer_offset,
+             std::uint64_t result, bool is_write);
+  [[nodiscard]] bool done() const noexcept { return ended_.load(std::memory_order_acquire); }
+  // Blocks, without the GIL, until it has ended. False: not within the time. Raises what a signal handler raises, and forked.
+  bool wait(std::optional<double> timeout_s);
+  // Once it has ended. Raises as it ended with.
+  [[nodiscard]] std::uint64_t bytes();
+  void report() override { kept_.let_go(); }
+
+ private:
+  ~stream_flight() override = default;
+  void store_result(const io_result& outcome) const noexcept;
+
+  kept_objects kept_;
+  std::string file_name_;
+  // What the engine reads when the stream reaches the request.
+  std::size_t length_ = 0;
+  std::int64_t offset_ = 0;
+  std::int64_t bytes_done_ = 0;
+  void* result_ = nullptr;
+  io_result outcome_;  // valid once ended_
+  std::mutex lock_;    // with ended_now_, for those that wait
+  std::condition_variable ended_now_;
+  std::atomic<bool> ended_{false};
+};
+
+class stream_result {
+ public:
+  explicit stream_result(stream_flight* taken) noexcept : flight_(taken) {}
+  stream_result(stream_result&& other) noexcept : flight_(std::exchange(other.flight_, nullptr)) {}
+  stream_result& operator=(stream_result&&) = delete;
+  ~stream_result() {
+    if (flight_ != nullptr) flight_->release();
+  }
+  [[nodiscard]] stream_flight* operator->() const noexcept { return flight_; }
+
+ private:
+  stream_flight* flight_;
+};
+
+void add_streams(nb::module_& module);
+
+}  // namespace penstock::python

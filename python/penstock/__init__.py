@@ -1,0 +1,102 @@
+"""Penstock: bytes between files, GPU memory and host memory at the speed of the hardware.
+
+    import numpy as np
+    import penstock
+
+    array = np.empty(1 << 20, dtype=np.uint8)
+    with penstock.open("data.bin") as file:
+        count = file.read_into(array)              # blocks
+        future = file.pread(array, offset=4096)    # does not: future.result(), or await future
+
+A buffer is anything that is memory: NumPy and CuPy arrays, PyTorch tensors, bytearray, memoryview, what has __cuda_array_interface__ or
+__dlpack__, memory of penstock.device("cuda:0").empty(nbytes), and penstock.Pointer(address, nbytes).
+"""
+
+from __future__ import annotations
+
+import atexit as _atexit
+
+from . import _native
+from ._arrays import fromfile, tofile
+from ._errors import (
+    BufferError,
+    Cancelled,
+    Closed,
+    Error,
+    FileExists,
+    InvalidArgument,
+    IsADirectory,
+    NotAFile,
+    NotFound,
+    OutOfMemory,
+    PermissionDenied,
+    TimedOut,
+)
+from ._futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, DoneAndNotDone, as_completed, wait
+from ._native import (
+    Device,
+    DeviceBuffer,
+    File,
+    Future,
+    Pointer,
+    StreamResult,
+    __version__,
+    copy,
+    cuda_status,
+    describe,
+    device,
+    devices,
+    gpu_direct_status,
+    open,
+    pread_many,
+    pwrite_many,
+    stats,
+    summary,
+)
+from ._plan import Plan, PlanPart
+
+__all__ = [
+    "ALL_COMPLETED",
+    "FIRST_COMPLETED",
+    "FIRST_EXCEPTION",
+    "BufferError",
+    "Cancelled",
+    "Closed",
+    "Device",
+    "DeviceBuffer",
+    "DoneAndNotDone",
+    "Error",
+    "File",
+    "FileExists",
+    "Future",
+    "InvalidArgument",
+    "IsADirectory",
+    "NotAFile",
+    "NotFound",
+    "OutOfMemory",
+    "PermissionDenied",
+    "Plan",
+    "PlanPart",
+    "Pointer",
+    "StreamResult",
+    "TimedOut",
+    "__version__",
+    "as_completed",
+    "copy",
+    "cuda_status",
+    "describe",
+    "device",
+    "devices",
+    "fromfile",
+    "gpu_direct_status",
+    "open",
+    "pread_many",
+    "pwrite_many",
+    "stats",
+    "summary",
+    "tofile",
+    "wait",
+]
+
+# Before Python ends, what is under way ends: requests hold on to objects of Python.
+_atexit.register(_native._finish)

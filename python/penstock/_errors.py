@@ -1,0 +1,155 @@
+"""The exceptions. ``except OSError`` catches all of them; ``except ValueError`` what the caller got wrong."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+from typing import Any
+
+__all__ = [
+    "BufferError",
+    "Cancelled",
+    "Closed",
+    "Error",
+    "FileExists",
+    "InvalidArgument",
+    "IsADirectory",
+    "NotAFile",
+    "NotFound",
+    "OutOfMemory",
+    "PermissionDenied",
+    "TimedOut",
+]
+
+
+class Error(OSError):
+    """A request, or something else asked of Penstock, that failed.
+
+    ``errno``: the system's number, or None where the error is not the system's. ``strerror``: the whole message. ``filename``: of the
+    file, or None. ``offset``: of the request in the file, or None. ``bytes_done``: how many bytes, from the start of the request, were
+    moved before it failed. ``code``: Penstock's word for the kind of error, such as "no_space". ``domain`` and ``native``: who reported it
+    ("penstock", "os", "cuda" or "cufile") and by which number.
+    """
+
+    code: str
+    domain: str
+    native: int
+    offset: int | None
+    bytes_done: int
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        code: str = "internal",
+        domain: str = "penstock",
+        native: int = 0,
+        filename: str | None = None,
+        offset: int | None = None,
+        bytes_done: int = 0,
+    ) -> None:
+        number = native if domain == "os" and native else None
+        super().__init__(number, message)
+        self.errno = number
+        self.strerror = message
+        self.filename = filename
+        self.code = code
+        self.domain = domain
+        self.native = native
+        self.offset = offset
+        self.bytes_done = bytes_done
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), str(self), dict(self.__dict__, filename=self.filename))
+
+
+class InvalidArgument(Error, ValueError):
+    """What was asked for makes no sense: a negative offset, an unknown word."""
+
+
+class BufferError(Error, ValueError, builtins.BufferError):
+    """Memory that cannot be used for this: read-only, not contiguous, or not what it was claimed to be."""
+
+
+class NotFound(Error, FileNotFoundError):
+    """No such file, device or library."""
+
+
+class FileExists(Error, FileExistsError):
+    """The file that mode 'x' should have created is there."""
+
+
+class PermissionDenied(Error, PermissionError):
+    """The file, or how it was opened, does not allow this."""
+
+
+class NotAFile(Error):
+    """A pipe, socket or terminal where a regular file or a block device is needed."""
+
+
+class IsADirectory(NotAFile, IsADirectoryError):
+    """A directory where a file is needed."""
+
+
+class TimedOut(Error, TimeoutError):
+    """The request's timeout passed."""
+
+
+class Cancelled(Error):
+    """cancel() came before the request's end."""
+
+
+class Closed(Error, ValueError):
+    """The file was closed."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """Host, pinned or device memory is exhausted."""
+
+
+_CLASSES: dict[str, type[Error]] = {
+    "invalid_argument": InvalidArgument,
+    "bad_memory": BufferError,
+    "not_found": NotFound,
+    "permission_denied": PermissionDenied,
+    "not_a_file": NotAFile,
+    "timed_out": TimedOut,
+    "cancelled": Cancelled,
+    "closed": Closed,
+    "out_of_memory": OutOfMemory,
+}
+
+
+def _remade(kind: type[Error], message: str, fields: dict[str, Any]) -> Error:
+    """For pickle."""
+    names = ("code", "domain", "native", "filename", "offset", "bytes_done")
+    return kind(message, **{name: fields[name] for name in names})
+
+
+def _class_of(code: str, domain: str, native: int) -> type[Error]:
+    if domain == "os" and native == errno.EISDIR:
+        return IsADirectory
+    if domain == "os" and native == errno.EEXIST:
+        return FileExists
+    return _CLASSES.get(code, Error)
+
+
+def make_error(
+    code: str, message: str, domain: str, native: int, filename: str | None, offset: int | None, bytes_done: int
+) -> Error:
+    """The exception for an error of the library. Called by penstock._native."""
+    if code == "not_a_file" and filename is not None and os.path.isdir(filename):
+        domain, native = "os", errno.EISDIR
+    kind = _class_of(code, domain, native)
+    return kind(
+        message, code=code, domain=domain, native=native, filename=filename, offset=offset, bytes_done=bytes_done
+    )
+
+
+# As their users name them, in tracebacks and pickles.
+for _name in __all__:
+    globals()[_name].__module__ = "penstock"

@@ -1,0 +1,258 @@
+"""The native module. Import penstock instead."""
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from ._plan import Plan
+
+T_co = TypeVar("T_co", covariant=True)
+
+# Anything that is memory: see penstock's documentation.
+_Buffer = Any
+_FileRequest = (
+    tuple[File, _Buffer, int] | tuple[File, _Buffer, int, int | None] | tuple[File, _Buffer, int, int | None, int]
+)
+_Request = tuple[_Buffer, int] | tuple[_Buffer, int, int | None] | tuple[_Buffer, int, int | None, int]
+
+class _Updated(Protocol):
+    def update(self, n: int, /) -> object: ...
+
+_Progress = Callable[[int], object] | _Updated
+
+__version__: str
+
+class Pointer:
+    def __init__(self, address: int, nbytes: int, owner: object = None, readonly: bool = False) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def owner(self) -> Any: ...
+    @property
+    def readonly(self) -> bool: ...
+
+class Device:
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def pci_bus_id(self) -> str: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def numa_node(self) -> int: ...
+    @property
+    def window_bytes(self) -> int: ...
+    @property
+    def uuid(self) -> str: ...
+    def empty(self, nbytes: int) -> DeviceBuffer: ...
+
+class DeviceBuffer:
+    @property
+    def ptr(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def to_host(self) -> bytes: ...
+    def copy_from(self, source: _Buffer) -> None: ...
+    def copy_to(self, target: _Buffer) -> None: ...
+    def __len__(self) -> int: ...
+
+class Future(Generic[T_co]):
+    def result(self, timeout: float | None = None) -> T_co: ...
+    def exception(self, timeout: float | None = None) -> BaseException | None: ...
+    def done(self) -> bool: ...
+    def cancel(self) -> bool: ...
+    def add_done_callback(self, fn: Callable[[Future[T_co]], object]) -> None: ...
+    def __await__(self) -> Generator[Any, None, T_co]: ...
+
+class StreamResult:
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+class File:
+    @property
+    def name(self) -> str | bytes | os.PathLike[str] | os.PathLike[bytes] | int: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def size(self) -> int: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> File: ...
+    def __exit__(
+        self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    def read_into(
+        self,
+        buffer: _Buffer,
+        offset: int = 0,
+        size: int | None = None,
+        buffer_offset: int = 0,
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+        progress: _Progress | None = None,
+    ) -> int: ...
+    def readinto(self, buffer: _Buffer) -> int: ...
+    def write_from(
+        self,
+        buffer: _Buffer,
+        offset: int = 0,
+        size: int | None = None,
+        buffer_offset: int = 0,
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+        progress: _Progress | None = None,
+    ) -> int: ...
+    def pread(
+        self,
+        buffer: _Buffer,
+        offset: int = 0,
+        size: int | None = None,
+        buffer_offset: int = 0,
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> Future[int]: ...
+    def pwrite(
+        self,
+        buffer: _Buffer,
+        offset: int = 0,
+        size: int | None = None,
+        buffer_offset: int = 0,
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> Future[int]: ...
+    def read_many(
+        self,
+        requests: Iterable[_Request],
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> list[int]: ...
+    def write_many(
+        self,
+        requests: Iterable[_Request],
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> list[int]: ...
+    def pread_many(
+        self,
+        requests: Iterable[_Request],
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> Future[list[int]]: ...
+    def pwrite_many(
+        self,
+        requests: Iterable[_Request],
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> Future[list[int]]: ...
+    def read_ranges(
+        self,
+        buffer: _Buffer,
+        offsets: Any,
+        sizes: Any,
+        buffer_offsets: Any = None,
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> int: ...
+    def write_ranges(
+        self,
+        buffer: _Buffer,
+        offsets: Any,
+        sizes: Any,
+        buffer_offsets: Any = None,
+        *,
+        path: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> int: ...
+    def read_on_stream(
+        self,
+        buffer: _Buffer,
+        stream: Any,
+        offset: int = 0,
+        size: int | None = None,
+        buffer_offset: int = 0,
+        *,
+        result: int = 0,
+    ) -> StreamResult: ...
+    def write_on_stream(
+        self,
+        buffer: _Buffer,
+        stream: Any,
+        offset: int = 0,
+        size: int | None = None,
+        buffer_offset: int = 0,
+        *,
+        result: int = 0,
+    ) -> StreamResult: ...
+    def explain(
+        self,
+        size: int | None = None,
+        offset: int = 0,
+        *,
+        memory: Literal["host", "pinned", "device"] = "device",
+        write: bool = False,
+        path: str | None = None,
+        prefer: str | None = None,
+    ) -> Plan: ...
+
+def open(
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | int, mode: str = "r", *, direct: bool = False
+) -> File: ...
+def pread_many(
+    requests: Iterable[_FileRequest],
+    *,
+    path: str | None = None,
+    prefer: str | None = None,
+    timeout: float | None = None,
+) -> Future[list[int]]: ...
+def pwrite_many(
+    requests: Iterable[_FileRequest],
+    *,
+    path: str | None = None,
+    prefer: str | None = None,
+    timeout: float | None = None,
+) -> Future[list[int]]: ...
+def devices() -> list[Device]: ...
+def device(name: str) -> Device: ...
+def copy(target: _Buffer, source: _Buffer) -> None: ...
+def describe(memory: _Buffer) -> dict[str, Any]: ...
+def resolve(obj: _Buffer, writable: bool = False) -> tuple[int, int]: ...
+def stats() -> dict[str, Any]: ...
+def summary() -> str: ...
+def cuda_status() -> str | None: ...
+def gpu_direct_status() -> str | None: ...
+def _finish() -> None: ...
+def _settle() -> None: ...
+def _under_way() -> int: ...
+def _held_memories() -> int: ...

@@ -1,0 +1,49 @@
+"""What File.explain() tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Plan", "PlanPart"]
+
+
+class PlanPart(NamedTuple):
+    """A part of a file that one path carries. Offset and length in bytes."""
+
+    offset: int
+    length: int
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a read or write would do: the parts, in the order of the file, and remarks on why no faster path is taken.
+
+    ``cached_bytes``: how many bytes of the range are in the page cache.
+    """
+
+    parts: list[PlanPart]
+    remarks: list[str]
+    cached_bytes: int
+
+    def __str__(self) -> str:
+        total = sum(part.length for part in self.parts)
+        lines = [f"{_size(total)}, {_size(self.cached_bytes)} of it in the page cache"]
+        lines += [f"  {_size(part.length):>10} at {part.offset}: {part.path}, {part.reason}" for part in self.parts]
+        lines += [f"  remark: {remark}" for remark in self.remarks]
+        return "\n".join(lines)
+
+
+def make_plan(parts: Iterable[tuple[int, int, str, str]], remarks: list[str], cached_bytes: int) -> Plan:
+    """Called by penstock._native."""
+    return Plan([PlanPart(*part) for part in parts], remarks, cached_bytes)
+
+
+def _size(count: int) -> str:
+    for unit, bytes_ in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= bytes_:
+            return f"{count / bytes_:.4g} {unit}"
+    return f"{count} bytes"

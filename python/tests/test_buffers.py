@@ -1,0 +1,214 @@
+"""What counts as memory, and what is refused."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import _native
+
+NBYTES = 6_000
+
+
+@pytest.fixture
+def file(tmp_path: Path, pattern: Any) -> Any:
+    path = tmp_path / "file"
+    path.write_bytes(pattern(NBYTES))
+    with penstock.open(path, "r+") as opened:
+        yield opened
+
+
+class CudaArray:
+    """An object with __cuda_array_interface__ over memory of NumPy's: it says where memory is, whichever that is."""
+
+    def __init__(self, memory: Any, **changes: Any) -> None:
+        self._memory = memory
+        self.__cuda_array_interface__ = {
+            "shape": memory.shape,
+            "typestr": memory.dtype.str,
+            "data": (memory.ctypes.data, False),
+            "version": 3,
+            **changes,
+        }
+
+
+class Exporter:
+    """An object with __dlpack__ over memory of NumPy's."""
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self._memory.__dlpack_device__()
+        return device
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self._memory.__dlpack__(**how)
+
+
+class Tensor:
+    """An object as PyTorch's tensors are, with nbytes as a property, or as its storages, with nbytes as a method."""
+
+    def __init__(self, memory: Any, storage: bool = False) -> None:
+        self._memory = memory
+        self.nbytes: Any = (lambda: memory.nbytes) if storage else memory.nbytes
+        if not storage:
+            self.is_contiguous = lambda: memory.flags.c_contiguous
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise AttributeError("memory of the host")
+
+    def data_ptr(self) -> int:
+        return int(self._memory.ctypes.data)
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "array of uint8": lambda memory: memory,
+    "array of float64": lambda memory: memory.view(np.float64),
+    "array of two dimensions": lambda memory: memory.view(np.int16).reshape(30, 100),
+    "array in Fortran's order": lambda memory: memory.view(np.int16).reshape(30, 100).T,
+    "array with axes of one": lambda memory: memory.reshape(1, NBYTES, 1),
+    "memoryview": memoryview,
+    "ctypes": lambda memory: (ctypes.c_char * NBYTES).from_buffer(memory),
+    "__cuda_array_interface__": CudaArray,
+    "__cuda_array_interface__ with strides": lambda memory: CudaArray(memory, strides=(1,)),
+    "__dlpack__": Exporter,
+    "tensor": Tensor,
+    "storage": lambda memory: Tensor(memory, storage=True),
+    "Pointer": lambda memory: penstock.Pointer(memory.ctypes.data, NBYTES, owner=memory),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_read_into_and_written_from(file: penstock.File, pattern: Any, kind: str) -> None:
+    memory = np.zeros(NBYTES, np.uint8)
+    buffer = KINDS[kind](memory)
+    assert file.read_into(buffer) == NBYTES
+    assert memory.tobytes() == pattern(NBYTES)
+    memory[:] = memory[::-1].copy()
+    assert file.write_from(buffer) == NBYTES
+    assert Path(str(file.name)).read_bytes() == pattern(NBYTES)[::-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_read_into_without_blocking(file: penstock.File, pattern: Any, kind: str) -> None:
+    memory = np.zeros(NBYTES, np.uint8)
+    assert file.pread(KINDS[kind](memory), 10, 100, 1_000).result() == 100
+    assert memory.tobytes() == bytes(1_000) + pattern(NBYTES)[10:110] + bytes(NBYTES - 1_100)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resolve_tells_its_address_and_length(kind: str) -> None:
+    memory = np.zeros(NBYTES, np.uint8)
+    assert _native.resolve(KINDS[kind](memory), True) == (memory.ctypes.data, NBYTES)
+
+
+def test_other_memory_of_the_host_is_taken(file: penstock.File, pattern: Any) -> None:
+    page = mmap.mmap(-1, NBYTES)
+    numbers = array.array("d", bytes(NBYTES))
+    for buffer in (page, numbers, bytearray(NBYTES)):
+        assert file.read_into(buffer) == NBYTES
+        assert bytes(memoryview(buffer)) == pattern(NBYTES)
+    page.close()
+
+
+def test_read_only_memory_is_written_from_and_not_read_into(file: penstock.File) -> None:
+    locked = np.zeros(10, np.uint8)
+    locked.flags.writeable = False
+    interface = CudaArray(np.zeros(10, np.uint8))
+    address = interface.__cuda_array_interface__["data"][0]
+    interface.__cuda_array_interface__["data"] = (address, True)
+    pointer = penstock.Pointer(address, 10, owner=interface, readonly=True)
+    for buffer in (b"0123456789", memoryview(b"0123456789"), locked, interface, pointer):
+        assert file.write_from(buffer) == 10
+        for call in (file.read_into, file.pread):
+            with pytest.raises(penstock.BufferError, match=f"{type(buffer).__name__} is read-only") as caught:
+                call(buffer)
+            assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        np.zeros(100, np.uint8)[::2],
+        np.zeros((10, 10), np.uint8)[:, :5],
+        np.zeros((4, 4, 4), np.uint8).transpose(0, 2, 1),
+        memoryview(bytearray(100))[::3],
+        CudaArray(np.zeros(50, np.uint8), strides=(2,)),
+        CudaArray(np.zeros((5, 10), np.uint8), strides=(20, 1)),
+        Exporter(np.zeros(100, np.uint8)[::2]),
+        Tensor(np.zeros(100, np.uint8)[::2]),
+    ],
+    ids=str,
+)
+def test_memory_with_gaps_is_refused(file: penstock.File, buffer: Any) -> None:
+    for call in (file.read_into, file.write_from, file.pread, file.pwrite):
+        with pytest.raises(penstock.BufferError, match="not contiguous"):
+            call(buffer)
+
+
+def test_a_mask_is_refused(file: penstock.File) -> None:
+    with pytest.raises(penstock.BufferError, match="masked"):
+        file.read_into(CudaArray(np.zeros(10, np.uint8), mask=CudaArray(np.zeros(10, np.bool_))))
+
+
+@pytest.mark.parametrize("what", [None, 3, "text", [1, 2], object()], ids=str)
+def test_what_is_no_memory_is_a_type_error(file: penstock.File, what: Any) -> None:
+    for call in (file.read_into, file.write_from, file.pread, file.pwrite):
+        with pytest.raises(TypeError, match=f"memory is needed, not .*{type(what).__name__}"):
+            call(what)
+
+
+def test_what_an_object_raises_is_passed_on(file: penstock.File) -> None:
+    class Failing:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            raise KeyError("of its own")
+
+    with pytest.raises(KeyError, match="of its own"):
+        file.read_into(Failing())
+
+
+@pytest.mark.parametrize(
+    ("size", "buffer_offset"), [(101, 0), (100, 1), (1, 100), (-1, 0), (10, -1), (None, 101), (1 << 62, 1 << 62), (1, 1 << 62)]
+)
+def test_a_range_outside_the_buffer_is_refused(memory: Any, file: penstock.File, size: int | None, buffer_offset: int) -> None:
+    buffer = memory.of(bytes(100))
+    for call in (file.read_into, file.write_from, file.pread, file.pwrite):
+        with pytest.raises(ValueError, match="the buffer holds|size is|buffer_offset is"):
+            call(buffer, 0, size, buffer_offset)
+    assert memory.bytes(buffer) == bytes(100)
+
+
+def test_an_object_of_time_is_no_obstacle(file: penstock.File, pattern: Any) -> None:
+    dates = np.zeros(NBYTES // 8, "M8[s]")
+    assert file.read_into(dates) == NBYTES
+    assert dates.tobytes() == pattern(NBYTES)
+
+
+def test_a_buffer_in_use_cannot_be_resized(file: penstock.File) -> None:
+    target = bytearray(NBYTES)
+    future = file.pread(target)
+    try:
+        target.extend(b"more")
+    except BufferError:
+        pass  # in use: as it should be, unless it ended before
+    future.result()
+    target.extend(b"more")  # and free again
+
+
+def test_pointer_tells_what_it_is() -> None:
+    memory = np.zeros(16, np.uint8)
+    pointer = penstock.Pointer(memory.ctypes.data, 16, memory, True)
+    assert (pointer.address, pointer.nbytes, pointer.readonly) == (memory.ctypes.data, 16, True)
+    assert pointer.owner is memory
+    assert repr(pointer) == f"penstock.Pointer({memory.ctypes.data:#x}, 16, readonly=True)"

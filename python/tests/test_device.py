@@ -1,0 +1,195 @@
+"""Devices, their memory, copies and streams."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import _native
+
+
+def test_devices_lists_the_host_device_last() -> None:
+    devices = penstock.devices()
+    assert devices[-1].name == "host:0"
+    for device in devices:
+        assert device.name in repr(device) and device.description
+        assert device.memory_bytes > 0
+        assert device.numa_node >= -1 and device.window_bytes >= 0
+        assert device.uuid == "" or device.uuid.startswith("GPU-") and len(device.uuid) == 40
+        assert penstock.device(device.name).name == device.name
+
+
+def test_there_is_a_gpu_or_a_reason_why_not() -> None:
+    gpus = [device for device in penstock.devices() if device.name.startswith("cuda:")]
+    reason = penstock.cuda_status()
+    assert (reason is None) == bool(gpus)
+    if not gpus:
+        with pytest.raises(penstock.NotFound) as caught:
+            penstock.device("cuda:0")
+        assert str(reason) in str(caught.value)
+    assert penstock.gpu_direct_status() is None or isinstance(penstock.gpu_direct_status(), str)
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda", "host:1", "cuda:99", "HOST:0", "host:0 "])
+def test_an_unknown_device_is_not_found(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match="no device is called"):
+        penstock.device(name)
+
+
+def test_memory_of_a_device_tells_what_it_is(device_memory: Any) -> None:
+    buffer = penstock.device(device_memory.device).empty(12_345)
+    assert (buffer.nbytes, len(buffer), buffer.device) == (12_345, 12_345, device_memory.device)
+    assert buffer.ptr > 0
+    assert device_memory.device in repr(buffer)
+    assert _native.resolve(buffer) == (buffer.ptr, 12_345)
+    facts = penstock.describe(buffer)
+    assert facts == {"kind": "device", "device": device_memory.device, "base": buffer.ptr, "nbytes": facts["nbytes"]}
+    assert facts["nbytes"] >= 12_345
+    assert penstock.describe(buffer.ptr + 100)["base"] == buffer.ptr
+
+
+def test_the_cpu_is_not_let_at_it(device_memory: Any) -> None:
+    buffer = penstock.device(device_memory.device).empty(10)
+    with pytest.raises(TypeError):
+        memoryview(buffer)  # type: ignore[arg-type]
+    if device_memory.device == "host:0":
+        assert not hasattr(buffer, "__cuda_array_interface__")
+    else:
+        facts = buffer.__cuda_array_interface__
+        assert facts["data"] == (buffer.ptr, False)
+        assert (facts["shape"], facts["typestr"], facts["strides"]) == ((10,), "|u1", None)
+
+
+@pytest.mark.parametrize("nbytes", [0, -1, 1 << 62])
+def test_memory_of_no_sensible_size_is_refused(nbytes: int) -> None:
+    with pytest.raises(penstock.Error):
+        penstock.device("host:0").empty(nbytes)
+
+
+@pytest.mark.parametrize("nbytes", [1, 4096, 3_000_017])
+def test_bytes_go_there_and_back(device_memory: Any, pattern: Any, nbytes: int) -> None:
+    buffer = penstock.device(device_memory.device).empty(nbytes)
+    buffer.copy_from(pattern(nbytes))
+    assert buffer.to_host() == pattern(nbytes)
+    target = np.zeros(nbytes + 3, np.uint8)
+    buffer.copy_to(target)
+    assert target.tobytes() == pattern(nbytes) + bytes(3)
+    other = penstock.device(device_memory.device).empty(nbytes)
+    penstock.copy(other, buffer)
+    other.copy_from(b"!")
+    assert other.to_host() == b"!" + pattern(nbytes)[1:]
+
+
+def test_copy_takes_memory_of_the_host(pattern: Any) -> None:
+    target = bytearray(1000)
+    penstock.copy(target, np.frombuffer(pattern(1000), np.uint8))
+    assert target == pattern(1000)
+    penstock.copy(target, b"")
+    penstock.copy(memoryview(target)[10:], b"xyz")
+    assert target[10:13] == b"xyz"
+
+
+def test_what_does_not_fit_is_not_copied(device_memory: Any) -> None:
+    buffer = penstock.device(device_memory.device).empty(10)
+    with pytest.raises(ValueError, match="source has 11 bytes, the target 10"):
+        buffer.copy_from(bytes(11))
+    with pytest.raises(ValueError):
+        buffer.copy_to(bytearray(9))
+    with pytest.raises(ValueError, match="read-only"):
+        buffer.copy_to(bytes(10))
+    with pytest.raises(TypeError):
+        buffer.copy_from("text")
+
+
+def test_a_pointer_into_it_is_memory_of_the_device(device_memory: Any, tmp_path: Path, pattern: Any) -> None:
+    (tmp_path / "file").write_bytes(pattern(5_000))
+    buffer = device_memory.of(bytes(9_000))
+    part = penstock.Pointer(buffer.ptr + 1_000, 8_000, owner=buffer)
+    with penstock.open(tmp_path / "file") as file:
+        assert file.read_into(part) == 5_000
+    assert buffer.to_host() == bytes(1_000) + pattern(5_000) + bytes(3_000)
+
+
+def test_memory_that_was_freed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100))
+    buffer = penstock.device("host:0").empty(1 << 20)
+    pointer = penstock.Pointer(buffer.ptr, 1 << 20)
+    gone = weakref.ref(buffer)
+    del buffer
+    assert gone() is None
+    with penstock.open(tmp_path / "file") as file, pytest.raises(penstock.BufferError):
+        file.read_into(pointer)
+    with pytest.raises(penstock.BufferError):
+        penstock.describe(pointer)
+
+
+def test_a_range_longer_than_its_allocation_is_refused(device_memory: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(1 << 24))
+    buffer = device_memory.of(bytes(1 << 20))
+    with penstock.open(tmp_path / "file") as file, pytest.raises(penstock.BufferError, match="past the end"):
+        file.read_into(penstock.Pointer(buffer.ptr, 1 << 24, owner=buffer))
+
+
+def test_memory_of_the_host_is_told_as_such() -> None:
+    assert penstock.describe(bytearray(10)) == {"kind": "host", "device": None, "base": None, "nbytes": None}
+
+
+class Stream:
+    """A stream as CuPy, PyTorch and cuda-python show theirs: here, the default one."""
+
+    def __init__(self, name: str) -> None:
+        handle: Any = 0
+        if name == "__cuda_stream__":
+            handle = lambda: (0, 0)  # noqa: E731
+        setattr(self, name, handle)
+
+
+STREAMS: dict[str, Any] = {
+    "None": None,
+    "int": 0,
+    **{name: Stream(name) for name in ("ptr", "cuda_stream", "__cuda_stream__")},
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_read_is_queued_onto_a_stream(device_memory: Any, tmp_path: Path, pattern: Any, stream: str) -> None:
+    (tmp_path / "file").write_bytes(pattern(300_000))
+    buffer = device_memory.of(bytes(200_000))
+    with penstock.open(tmp_path / "file") as file:
+        result = file.read_on_stream(buffer, STREAMS[stream], 250_000, 100_000, 1_000)
+        assert result.wait(60) == 50_000
+        assert result.done and result.bytes == 50_000
+        assert "ended" in repr(result)
+    assert buffer.to_host() == bytes(1_000) + pattern(300_000)[250_000:] + bytes(149_000)
+
+
+def test_a_write_is_queued_onto_a_stream(device_memory: Any, tmp_path: Path, pattern: Any) -> None:
+    path = tmp_path / "file"
+    with penstock.open(path, "w") as file:
+        results = [file.write_on_stream(device_memory.of(pattern(70_000)), None, i * 60_000, 60_000, 5) for i in range(5)]
+        assert [result.wait(60) for result in results] == [60_000] * 5
+    assert path.read_bytes() == pattern(70_000)[5:60_005] * 5
+
+
+def test_a_request_on_a_stream_fails_as_others_do(device_memory: Any, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10))
+    buffer = device_memory.of(bytes(10))
+    with penstock.open(path) as file:
+        with pytest.raises(PermissionError):
+            file.write_on_stream(buffer, None)
+        with pytest.raises(penstock.Error):
+            file.read_on_stream(bytearray(10), None)  # memory of the host
+        with pytest.raises(ValueError):
+            file.read_on_stream(buffer, None, -1)
+        with pytest.raises(ValueError):
+            file.read_on_stream(buffer, None, 0, 11)
+        with pytest.raises(TypeError, match="stream"):
+            file.read_on_stream(buffer, "stream")
+    with pytest.raises(penstock.Closed):
+        file.read_on_stream(buffer, None)

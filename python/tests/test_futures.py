@@ -1,0 +1,229 @@
+"""Requests that do not block: results, callbacks, asyncio, waiting for several."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+NBYTES = 1_000_003
+
+
+@pytest.fixture
+def path(tmp_path: Path, pattern: Any) -> Path:
+    name = tmp_path / "file"
+    name.write_bytes(pattern(NBYTES))
+    return name
+
+
+def test_a_future_returns_the_count(memory: Any, path: Path, pattern: Any) -> None:
+    target = memory.empty(NBYTES)
+    with penstock.open(path) as file:
+        future = file.pread(target)
+        assert future.result() == NBYTES
+        assert future.result(0) == NBYTES  # any number of times
+        assert future.exception() is None
+        assert future.done()
+        assert not future.cancel()
+        assert "ended" in repr(future)
+        assert file.pread(target, NBYTES - 5, 100).result() == 5
+    assert memory.bytes(target) == pattern(NBYTES)[-5:] + pattern(NBYTES)[5:]
+
+
+def test_a_write_is_there_when_its_future_has_ended(memory: Any, path: Path, pattern: Any) -> None:
+    with penstock.open(path, "r+") as file:
+        futures = [file.pwrite(memory.of(pattern(50_000)[::-1]), i * 100_000, 40_000, 7) for i in range(10)]
+        assert [future.result() for future in futures] == [40_000] * 10
+    expected = bytearray(pattern(NBYTES))
+    for i in range(10):
+        expected[i * 100_000 : i * 100_000 + 40_000] = pattern(50_000)[::-1][7:40_007]
+    assert path.read_bytes() == expected
+
+
+def test_many_futures_at_once_each_bring_their_bytes(memory: Any, path: Path, pattern: Any) -> None:
+    targets = [memory.empty(9_001) for _ in range(200)]
+    with penstock.open(path) as file:
+        futures = [file.pread(target, i * 4_999) for i, target in enumerate(targets)]
+        counts = [future.result() for future in futures]
+    for i, (target, count) in enumerate(zip(targets, counts)):
+        expected = pattern(NBYTES)[i * 4_999 : i * 4_999 + 9_001]
+        assert count == len(expected)
+        assert memory.bytes(target)[:count] == expected
+
+
+def test_a_callback_is_called_once_with_its_future(memory: Any, path: Path) -> None:
+    called = threading.Event()
+    seen: list[Any] = []
+
+    def callback(future: Any) -> None:
+        seen.append((future, future.done(), future.result()))
+        called.set()
+
+    with penstock.open(path) as file:
+        future = file.pread(memory.empty(NBYTES))
+        future.add_done_callback(callback)
+        assert called.wait(60)
+        late: list[Any] = []
+        future.result()
+        future.add_done_callback(late.append)  # ended and told: at once
+        assert late == [future]
+    assert seen == [(future, True, NBYTES)]
+
+
+def test_callbacks_come_in_the_order_they_were_added(path: Path) -> None:
+    called: list[int] = []
+    last = threading.Event()
+    with penstock.open(path) as file:
+        future = file.pread(bytearray(NBYTES))
+        for i in range(20):
+            future.add_done_callback(lambda _, i=i: called.append(i))
+        future.add_done_callback(lambda _: last.set())
+        assert last.wait(60)
+    assert called == list(range(20))
+
+
+def test_what_a_callback_raises_goes_to_the_hook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    heard = threading.Event()
+
+    def hook(unraisable: Any) -> None:
+        told.append((unraisable.exc_type, str(unraisable.exc_value)))
+        heard.set()
+
+    def callback(_: Any) -> None:
+        raise LookupError("from the callback")
+
+    monkeypatch.setattr(sys, "unraisablehook", hook)
+    with penstock.open(path) as file:
+        file.pread(bytearray(100)).add_done_callback(callback)
+        assert heard.wait(60)
+    assert told == [(LookupError, "from the callback")]
+
+
+def test_a_callback_may_start_and_wait_for_another_request(path: Path, pattern: Any) -> None:
+    done = threading.Event()
+    second = bytearray(1000)
+    with penstock.open(path) as file:
+
+        def callback(_: Any) -> None:
+            file.pread(second, 500).result()
+            done.set()
+
+        file.pread(bytearray(1000)).add_done_callback(callback)
+        assert done.wait(60)
+    assert second == pattern(NBYTES)[500:1500]
+
+
+def test_a_future_is_awaited(memory: Any, path: Path, pattern: Any) -> None:
+    async def read() -> list[int]:
+        with penstock.open(path) as file:
+            first, second = memory.empty(NBYTES), memory.empty(5000)
+            counts = await asyncio.gather(file.pread(first), file.pread(second, 77))
+            again = file.pread(second, 77)
+            again.result()
+            counts.append(await again)  # ended before
+            assert memory.bytes(first) == pattern(NBYTES)
+            assert memory.bytes(second) == pattern(NBYTES)[77:5077]
+            return list(counts)
+
+    assert asyncio.run(read()) == [NBYTES, 5000, 5000]
+
+
+def test_an_awaited_error_is_raised(tmp_path: Path) -> None:
+    async def write() -> None:
+        with penstock.open(tmp_path / "read_only", "w") as file:
+            await file.pread(bytearray(10))
+
+    with pytest.raises(PermissionError):
+        asyncio.run(write())
+
+
+def test_cancelling_the_task_cancels_the_request(path: Path) -> None:
+    async def read() -> Any:
+        with penstock.open(path) as file:
+            future = file.pread_many([(bytearray(NBYTES), 0)] * 50)
+
+            async def wait() -> Any:
+                return await future
+
+            task = asyncio.ensure_future(wait())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return future
+
+    future = asyncio.run(read())
+    assert future.exception(60) is None or isinstance(future.exception(), penstock.Cancelled)
+
+
+def test_the_loop_may_close_before_the_request_ends(path: Path) -> None:
+    async def start(file: penstock.File) -> Any:
+        future = file.pread(bytearray(NBYTES))
+        task = asyncio.ensure_future(_await(future))
+        await asyncio.sleep(0)
+        del task
+        return future
+
+    async def _await(future: Any) -> None:
+        await future
+
+    with penstock.open(path) as file:
+        future = asyncio.run(start(file))
+        error = future.exception(60)
+    assert error is None or isinstance(error, penstock.Cancelled)
+
+
+def test_wait_sorts_the_ended_from_the_others(memory: Any, path: Path) -> None:
+    with penstock.open(path) as file:
+        futures = [file.pread(memory.empty(10_000), i) for i in range(20)]
+        done, not_done = penstock.wait(futures)
+        assert (done, not_done) == (set(futures), set())
+        assert penstock.wait([]) == (set(), set())
+        first = penstock.wait([file.pread(memory.empty(NBYTES)) for _ in range(5)], return_when=penstock.FIRST_COMPLETED)
+        assert len(first.done) >= 1 and len(first.done) + len(first.not_done) == 5
+        penstock.wait(first.not_done)
+    with pytest.raises(ValueError, match="return_when"):
+        penstock.wait([], return_when="SOMETIME")
+
+
+def test_wait_stops_at_the_first_failure(path: Path, tmp_path: Path) -> None:
+    with penstock.open(path) as good, penstock.open(tmp_path / "write_only", "w") as bad:
+        failing = bad.pread(bytearray(10))
+        done, not_done = penstock.wait([failing, *(good.pread(bytearray(100)) for _ in range(3))], 60, "FIRST_EXCEPTION")
+        assert failing in done
+        penstock.wait(not_done)
+
+
+def test_as_completed_yields_each_once(memory: Any, path: Path) -> None:
+    with penstock.open(path) as file:
+        futures = [file.pread(memory.empty(20_000), i * 17) for i in range(30)]
+        seen = list(penstock.as_completed(futures, 60))
+    assert len(seen) == 30
+    assert set(seen) == set(futures)
+    assert all(future.result() == 20_000 for future in seen)
+
+
+def test_futures_of_threads_do_not_mix(memory: Any, path: Path, pattern: Any) -> None:
+    wrong: list[int] = []
+
+    def work(file: penstock.File, seed: int) -> None:
+        for i in range(20):
+            target = memory.empty(3_001)
+            offset = (seed * 7919 + i * 104_729) % (NBYTES - 3_001)
+            if file.pread(target, offset).result() != 3_001 or memory.bytes(target) != pattern(NBYTES)[offset : offset + 3_001]:
+                wrong.append(offset)
+
+    with penstock.open(path) as file:
+        threads = [threading.Thread(target=work, args=(file, seed)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
