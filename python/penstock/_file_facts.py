@@ -1,0 +1,72 @@
+"""What Linux tells of an open file, for the modules that report it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+__all__ = ["direct_io_alignment", "mount_of"]
+
+_statx_mount_id = 0x1000
+_statx_direct_io = 0x2000  # Linux 6.1
+_at_empty_path = 0x1000
+
+
+def direct_io_alignment(descriptor: int) -> tuple[int, int]:
+    """What O_DIRECT demands of (memory, offset), in bytes.
+
+    (0, 0) where the file system has none, or the kernel (before 6.1) does not tell.
+    """
+    told = _statx(descriptor, _statx_direct_io)
+    return (told.dio_memory_align, told.dio_offset_align) if told.mask & _statx_direct_io else (0, 0)
+
+
+def mount_of(descriptor: int) -> tuple[str, str]:
+    """(file system type, mount point) of an open file, as /proc/self/mountinfo names them; empty where that is not told."""
+    told = _statx(descriptor, _statx_mount_id)
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+            for line in mounts:
+                fields, _, kind = line.partition(" - ")
+                words = fields.split()
+                if told.mask & _statx_mount_id and int(words[0]) == told.mount_id:
+                    return kind.split()[0], _unescaped(words[4])
+    except OSError:
+        pass
+    return "", ""
+
+
+class _Statx(ctypes.Structure):
+    _fields_ = [
+        ("mask", ctypes.c_uint32),
+        ("_until_mount_id", ctypes.c_uint8 * 140),
+        ("mount_id", ctypes.c_uint64),
+        ("dio_memory_align", ctypes.c_uint32),
+        ("dio_offset_align", ctypes.c_uint32),
+        ("_rest", ctypes.c_uint8 * 96),
+    ]
+    mask: int
+    mount_id: int
+    dio_memory_align: int
+    dio_offset_align: int
+
+
+assert ctypes.sizeof(_Statx) == 256  # struct statx of linux/stat.h
+
+
+def _statx(descriptor: int, wanted: int) -> _Statx:
+    told = _Statx()
+    if _libc.statx(descriptor, b"", _at_empty_path, wanted, ctypes.byref(told)) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return told
+
+
+def _unescaped(text: str) -> str:
+    """mountinfo writes blanks, tabs, line ends and backslashes as octal numbers."""
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, letter)
+    return text
+
+
+_libc = ctypes.CDLL(None, use_errno=True)

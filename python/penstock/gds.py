@@ -1,0 +1,154 @@
+"""The interface of torch.cuda.gds over Penstock: `from penstock import gds as torch_gds` in place of `from torch.cuda import gds`.
+
+Takes PyTorch's untyped storages, and whatever else has data_ptr() and nbytes(): of a GPU or of the CPU, also where PyTorch was built
+without cuFile, and memory of the host device. Does not import torch. Names, arguments and results are those of torch/cuda/gds.py
+(PyTorch 2.7).
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import penstock
+from penstock import _native
+
+__all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer", "gds_register_buffer"]
+
+
+class Fallbacks(NamedTuple):
+    """How many files of this process were opened without O_DIRECT, and why the latest was; empty when none."""
+
+    files: int
+    reason: str
+
+
+def direct_io_fallbacks() -> Fallbacks:
+    """How often a file system refused O_DIRECT, so that a GdsFile went without. Not in PyTorch, which raises there."""
+    with _lock:
+        return _fallbacks
+
+
+def gds_register_buffer(s: Any) -> None:
+    """Declares a storage for repeated use. Never required, and costs nothing here. RuntimeError: it is registered, or has no bytes."""
+    address, nbytes = _native.resolve(s, False)
+    with _lock:
+        if nbytes == 0:
+            raise RuntimeError("gds_register_buffer: the storage has no bytes")
+        if address in _registered:
+            raise RuntimeError(f"gds_register_buffer: the storage at {address:#x} is registered already")
+        _registered.add(address)
+
+
+def gds_deregister_buffer(s: Any) -> None:
+    """Undoes gds_register_buffer(). RuntimeError: the storage is not registered."""
+    address, _ = _native.resolve(s, False)
+    with _lock:
+        if address not in _registered:
+            raise RuntimeError(f"gds_deregister_buffer: the storage at {address:#x} is not registered")
+        _registered.remove(address)
+
+
+class GdsFile:
+    """A file that whole storages are loaded from and saved to. A context manager. Thread-safe, except for close().
+
+    filename, flags: as given. fd: its descriptor; -1 once closed. handle: an integer while it is registered, else None.
+    fallback_reason: why it was opened without O_DIRECT; empty when it was opened with it.
+    """
+
+    def __init__(self, filename: str | os.PathLike[str], flags: int) -> None:
+        """Opens filename with os.open()'s flags and O_DIRECT (new files: 0777 less the umask, as PyTorch), and registers it.
+
+        Where the file system refuses O_DIRECT, without: counted by direct_io_fallbacks(), explained by fallback_reason. OSError as from
+        os.open(). ValueError: O_APPEND, which ignores offsets.
+        """
+        self.filename = filename
+        self.flags = flags
+        self.fd = -1
+        self.handle: int | None = None
+        self.fallback_reason = ""
+        self._file: penstock.File | None = None
+        self.fd = self._open()
+        self.register_handle()
+
+    def register_handle(self) -> None:
+        """Readies the file for load_storage() and save_storage(), which it is from the start. AssertionError: it is registered already."""
+        assert self.handle is None, "Cannot register a handle that is already registered."
+        mode = {os.O_RDONLY: "r", os.O_WRONLY: "w", os.O_RDWR: "r+"}[self.flags & os.O_ACCMODE]
+        self._file = penstock.open(self.fd, mode)
+        self.handle = next(_handles)
+
+    def deregister_handle(self) -> None:
+        """Undoes register_handle(), after what still runs. AssertionError: it is not registered."""
+        assert self.handle is not None, "Cannot deregister a handle that is not registered."
+        file, self._file, self.handle = self._file, None, None
+        if file is not None:
+            file.close()
+
+    def load_storage(self, storage: Any, offset: int = 0) -> None:
+        """Fills the storage with the bytes of the file from offset on. Blocks; releases the GIL.
+
+        AssertionError: the file is not registered. RuntimeError: it was not filled, at end of file too; the message tells how far it got.
+        """
+        assert self._file is not None, "Cannot load data from a file that is not registered."
+        self._complete("load_storage", self._file.read_into, storage, offset)
+
+    def save_storage(self, storage: Any, offset: int = 0) -> None:
+        """Writes all bytes of the storage to the file from offset on. Blocks; releases the GIL. Errors as for load_storage()."""
+        assert self._file is not None, "Cannot save data to a file that is not registered."
+        self._complete("save_storage", self._file.write_from, storage, offset)
+
+    def close(self) -> None:
+        """Deregisters and closes the file. A second time does nothing. Not in PyTorch, where only the destructor does it."""
+        if self.handle is not None:
+            self.deregister_handle()
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def __enter__(self) -> GdsFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.filename, self.flags | os.O_DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        # The refusal comes after the file was made: asked to make a new one, it would find its own.
+        descriptor = os.open(self.filename, self.flags & ~os.O_EXCL)
+        self.fallback_reason = f"the file system of {os.fspath(self.filename)} has no direct I/O"
+        global _fallbacks
+        with _lock:
+            _fallbacks = Fallbacks(_fallbacks.files + 1, self.fallback_reason)
+        return descriptor
+
+    def _complete(self, what: str, call: Callable[..., int], storage: Any, offset: int) -> None:
+        nbytes = _native.resolve(storage, False)[1]
+        place = f"{what}: {os.fspath(self.filename)} at {offset}"
+        try:
+            done = call(storage, offset)
+        except penstock.Error as error:
+            raise RuntimeError(f"{place}: {error.bytes_done} of {nbytes} bytes, then {error}") from error
+        if done != nbytes:
+            raise RuntimeError(f"{place}: {done} of {nbytes} bytes, then the end of the file")
+
+
+_lock = threading.Lock()
+_registered: set[int] = set()  # addresses; guarded by _lock
+_fallbacks = Fallbacks(0, "")
+_handles = itertools.count(1)

@@ -1,0 +1,57 @@
+"""KvikIO's Python interface over Penstock: `import penstock.kvikio as kvikio` in place of `import kvikio`.
+
+Both generations of KvikIO's settings are there (kvikio.defaults). Remote files are not: is_remote_file_available() says so.
+"""
+
+from __future__ import annotations
+
+import penstock
+from penstock.kvikio import buffer, cufile, cufile_driver, defaults, mmap, stream, utils
+from penstock.kvikio.buffer import bounce_buffer_free, memory_deregister, memory_register
+from penstock.kvikio.cufile import (
+    CuFile,
+    IOFuture,
+    IOFutureStream,
+    clear_page_cache,
+    drop_file_page_cache,
+    drop_system_page_cache,
+    get_page_cache_info,
+)
+from penstock.kvikio.defaults import CompatMode
+from penstock.kvikio.mmap import Mmap
+from penstock.kvikio.stream import stream_deregister, stream_register
+from penstock.kvikio.utils import kvikio_deprecation_notice
+
+__all__ = [
+    "CompatMode",
+    "CuFile",
+    "IOFuture",
+    "IOFutureStream",
+    "Mmap",
+    "__version__",
+    "bounce_buffer_free",
+    "buffer",
+    "clear_page_cache",
+    "cufile",
+    "cufile_driver",
+    "defaults",
+    "drop_file_page_cache",
+    "drop_system_page_cache",
+    "get_page_cache_info",
+    "is_remote_file_available",
+    "kvikio_deprecation_notice",
+    "memory_deregister",
+    "memory_register",
+    "mmap",
+    "stream",
+    "stream_deregister",
+    "stream_register",
+    "utils",
+]
+
+__version__ = penstock.__version__
+
+
+def is_remote_file_available() -> bool:
+    """Whether files can be read over the network: no."""
+    return False

@@ -1,0 +1,128 @@
+"""The page cache of files: what is in it, and how to empty it. Linux only, as KvikIO is."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import mmap
+import os
+import subprocess
+from typing import Iterator
+
+from penstock.kvikio.utils import kvikio_deprecation_notice
+
+__all__ = ["clear_page_cache", "drop_file_page_cache", "drop_system_page_cache", "get_page_cache_info"]
+
+File = str | os.PathLike[str] | int | io.IOBase
+
+_window_bytes = 1 << 30  # mapped at a time: a mapping of a large file would count against the memory that may be committed
+_drop_caches_file = "/proc/sys/vm/drop_caches"
+
+
+def get_page_cache_info(file: File, offset: int = 0, length: int = 0) -> tuple[int, int]:
+    """How much of a file is in the page cache: (pages there, pages of the range), as mincore(2) tells.
+
+    file: a path, a descriptor open for reading, or a file object. offset, length: the range in bytes, widened to whole pages; length 0
+    is the rest of the file. A range past the end is cut there; (0, 0) when nothing is left.
+    RuntimeError: "Unable to open file". ValueError: file is none of those. OverflowError: a negative number.
+    """
+    _check_range(offset, length)
+    with _descriptor_of(file) as descriptor:
+        file_bytes = os.fstat(descriptor).st_size
+        first = min(offset, file_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        end = min(offset + length, file_bytes) if length else file_bytes
+        if offset >= end:
+            return 0, 0
+        resident = 0
+        for start in range(first, end, _window_bytes):
+            resident += _resident_pages(descriptor, start, min(_window_bytes, end - start))
+        return resident, _pages(end - first)
+
+
+def drop_file_page_cache(file: File, offset: int = 0, length: int = 0, sync_first: bool = True) -> None:
+    """Asks the kernel to forget the cached pages that lie wholly in a range of a file (fdatasync, then posix_fadvise DONTNEED).
+
+    Needs no privilege. sync_first: write changed pages out first; the kernel keeps those that are not. file, offset, length and errors as
+    for get_page_cache_info().
+    """
+    _check_range(offset, length)
+    with _descriptor_of(file) as descriptor:
+        if sync_first:
+            os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+
+
+def drop_system_page_cache(reclaim_dentries_and_inodes: bool = True, sync_first: bool = True) -> bool:
+    """Empties the page cache of the whole machine, for all processes. True when that was done: it needs root, or sudo without a password.
+
+    reclaim_dentries_and_inodes: also the kernel's caches of names and inodes. sync_first: write changed pages out first.
+    """
+    if sync_first:
+        os.sync()
+    level = "3" if reclaim_dentries_and_inodes else "1"
+    try:
+        with open(_drop_caches_file, "w") as control:
+            control.write(level)
+        return True
+    except OSError:
+        return _runs("sudo", "-n", "/sbin/sysctl", f"vm.drop_caches={level}")
+
+
+@kvikio_deprecation_notice("Use drop_system_page_cache() instead.", since="26.04")
+def clear_page_cache(reclaim_dentries_and_inodes: bool = True, clear_dirty_pages: bool = True) -> bool:
+    """The earlier name of drop_system_page_cache()."""
+    return drop_system_page_cache(reclaim_dentries_and_inodes, clear_dirty_pages)
+
+
+@contextlib.contextmanager
+def _descriptor_of(file: File) -> Iterator[int]:
+    if isinstance(file, io.IOBase):
+        yield file.fileno()
+    elif isinstance(file, int) and not isinstance(file, bool):
+        yield file
+    elif isinstance(file, (str, os.PathLike)):
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise RuntimeError(f"Unable to open file {os.fspath(file)}: {error.strerror}") from error
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    else:
+        raise ValueError(f"a path, a file descriptor or a file object is needed, not {type(file).__name__}")
+
+
+def _check_range(offset: int, length: int) -> None:
+    for name, value in (("offset", offset), ("length", length)):
+        if value < 0:
+            raise OverflowError(f"{name}: can't convert negative value {value}")
+
+
+def _pages(length: int) -> int:
+    return -(-length // mmap.PAGESIZE)
+
+
+def _resident_pages(descriptor: int, start: int, length: int) -> int:
+    # Writable and private only so that ctypes gives its address; nothing is written.
+    with mmap.mmap(descriptor, length, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE, offset=start) as mapping:
+        flags = (ctypes.c_ubyte * _pages(length))()
+        first = ctypes.c_char.from_buffer(mapping)
+        failed = _libc.mincore(ctypes.byref(first), ctypes.c_size_t(length), flags)
+        del first  # or the mapping could not be closed
+        if failed:
+            error = ctypes.get_errno()
+            raise RuntimeError(f"mincore: {os.strerror(error)}")
+        return sum(flag & 1 for flag in bytes(flags))
+
+
+def _runs(*command: str) -> bool:
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+_libc = ctypes.CDLL(None, use_errno=True)

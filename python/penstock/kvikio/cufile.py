@@ -1,0 +1,304 @@
+"""KvikIO's file handle and its futures, over Penstock.
+
+The names, arguments, defaults, error types and the words of messages that programs match on are KvikIO's (rapidsai/kvikio, 26.x). What
+is safer here: a future keeps its buffer and its file alive, and may be asked any number of times; every offset is checked against the
+buffer; a buffer that may only be read is no target; and a read that meets the end of the file returns the bytes there were, in every
+mode.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from types import TracebackType
+from typing import Any, Callable, TypeVar
+
+import penstock
+from penstock.kvikio import defaults
+from penstock.kvikio._memory import is_device_memory, require_device_memory
+from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
+
+__all__ = [
+    "CuFile",
+    "IOFuture",
+    "IOFutureStream",
+    "clear_page_cache",
+    "drop_file_page_cache",
+    "drop_system_page_cache",
+    "get_page_cache_info",
+]
+
+Outcome = TypeVar("Outcome")
+
+
+class IOFuture:
+    """A read or write under way, from pread() and pwrite(). Thread-safe. Dropping it is safe and stops nothing."""
+
+    __slots__ = ("_future", "_keep", "_name")
+
+    def __init__(self, future: "penstock.Future[int]", name: str, keep: object = None) -> None:
+        self._future = future
+        self._name = name
+        self._keep = keep
+
+    def get(self) -> int:
+        """Blocks until the operation has ended and returns its bytes; fewer than asked for at end of file only. Any number of times.
+
+        RuntimeError: it failed (the cause is the penstock.Error); its buffer is quiet by then.
+        """
+        return _attempt(self._name, self._future.result)
+
+    def done(self) -> bool:
+        """Whether the operation has ended. Does not block."""
+        return self._future.done()
+
+
+class IOFutureStream:
+    """A stream-ordered read or write, from raw_read_async() and raw_write_async(). It keeps buffer and file alive; dropping it is safe."""
+
+    __slots__ = ("_keep", "_name", "_result")
+
+    def __init__(self, result: "penstock.StreamResult", name: str, keep: object = None) -> None:
+        self._result = result
+        self._name = name
+        self._keep = keep
+
+    def check_bytes_done(self) -> int:
+        """Blocks until the stream has passed the operation and returns its bytes. Any number of times. RuntimeError: it failed."""
+        return _attempt(self._name, self._result.wait)
+
+
+class CuFile:
+    """A file to read and write at offsets, from and to host and device memory. A context manager. Thread-safe, except for close()."""
+
+    def __init__(self, file: str | os.PathLike[str], flags: str = "r") -> None:
+        """Opens file for binary I/O.
+
+        flags: "r" reads; "w" writes an empty or new file (access rights 0644); a "+" after either does both; other letters after the
+        first, such as "b", mean nothing (KvikIO's rules).
+        RuntimeError: "Unable to open file", with the system's reason. ValueError: "a", which has no offset, and any other first letter.
+        """
+        self._descriptor = -1
+        self._direct_descriptor = -1
+        self._closing = threading.Lock()
+        access = _open_flags(flags)
+        self._name = os.fsdecode(file)
+        wants_direct_writes = defaults.get("auto_direct_io_write")
+        self._tries_direct = wants_direct_writes or defaults.get("auto_direct_io_read")
+        try:
+            self._descriptor = os.open(file, access, 0o644)
+            if wants_direct_writes and access & os.O_ACCMODE != os.O_RDONLY:
+                self._direct_descriptor = _reopen_direct(self._descriptor)
+            adopted = self._descriptor if self._direct_descriptor < 0 else self._direct_descriptor
+            self._file = penstock.open(adopted, _mode_of(access))
+        except OSError as error:
+            self._close_descriptors()
+            raise RuntimeError(f"Unable to open file {self._name}: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Waits for operations under way, then closes the file. A second time does nothing."""
+        with self._closing:
+            if self.closed:
+                return
+            try:
+                _attempt(self._name, self._file.close)
+            finally:
+                self._close_descriptors()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._descriptor < 0
+
+    def fileno(self) -> int:
+        """The file descriptor, opened without O_DIRECT. RuntimeError: the file is closed."""
+        if self.closed:
+            raise RuntimeError(f"{self._name} is closed")
+        return self._descriptor
+
+    def open_flags(self) -> int:
+        """The flags of fileno(), as open(2) takes them. RuntimeError: the file is closed."""
+        return fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
+
+    def is_direct_io_supported(self) -> bool:
+        """Whether the file can be opened with O_DIRECT, and the settings auto_direct_io_read and _write were not both off when it was."""
+        if not self._tries_direct:
+            return False
+        probe = _reopen_direct(self.fileno())
+        if probe >= 0:
+            os.close(probe)
+        return probe >= 0
+
+    def __enter__(self) -> "CuFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            self.close()
+
+    def pread(
+        self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
+    ) -> IOFuture:
+        """Starts to read size bytes at file_offset into buf, host or device memory, and returns at once.
+
+        size: bytes; None fills buf. task_size: bytes of KvikIO's pool tasks, checked and otherwise not needed.
+        ValueError: buf is read-only, not contiguous or shorter than size. OverflowError: a negative number. RuntimeError: from get().
+        """
+        return self._start(self._file.pread, buf, size, file_offset, task_size)
+
+    def pwrite(
+        self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
+    ) -> IOFuture:
+        """Starts to write size bytes of buf at file_offset and returns at once; otherwise as pread()."""
+        return self._start(self._file.pwrite, buf, size, file_offset, task_size)
+
+    def read(
+        self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
+    ) -> int:
+        """Reads size bytes at file_offset into buf and returns their number: fewer than size at end of file only. Blocks.
+
+        Zero for a range beyond the end (KvikIO raises "EOF" in its POSIX mode and is short in its cuFile mode). Arguments as for
+        pread(). RuntimeError: it failed; "Operation not permitted" when the file is open for writing only.
+        """
+        _check_task_size(task_size)
+        return self._run(self._file.read_into, buf, size, file_offset, 0)
+
+    def write(
+        self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
+    ) -> int:
+        """Writes size bytes of buf at file_offset and returns their number. Blocks. Otherwise as read()."""
+        _check_task_size(task_size)
+        return self._run(self._file.write_from, buf, size, file_offset, 0)
+
+    def raw_read(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
+        """Reads size bytes at file_offset into device memory, from dev_offset of buf on. Blocks.
+
+        size: None fills the rest of buf. ValueError: "Non-CUDA buffers not supported" for host memory (the host device's counts as
+        device memory), or the range does not fit buf. Otherwise as read().
+        """
+        require_device_memory(buf)
+        return self._run(self._file.read_into, buf, size, file_offset, dev_offset)
+
+    def raw_write(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
+        """Writes size bytes of device memory, from dev_offset of buf on, at file_offset. Blocks. Otherwise as raw_read()."""
+        require_device_memory(buf)
+        return self._run(self._file.write_from, buf, size, file_offset, dev_offset)
+
+    def raw_read_async(
+        self, buf: Any, raw_stream: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0
+    ) -> IOFutureStream:
+        """Queues a read on a stream of the device that owns buf, after its earlier work and before its later work. Does not block.
+
+        raw_stream: the stream as an int (0: the default stream), or an object that holds one. Otherwise as raw_read(); RuntimeError
+        here means that nothing was queued, and a failure of the read itself is raised by check_bytes_done().
+        """
+        require_device_memory(buf)
+        return self._queue(self._file.read_on_stream, buf, raw_stream, size, file_offset, dev_offset)
+
+    def raw_write_async(
+        self, buf: Any, raw_stream: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0
+    ) -> IOFutureStream:
+        """Queues a write on a stream, as raw_read_async() does a read."""
+        require_device_memory(buf)
+        return self._queue(self._file.write_on_stream, buf, raw_stream, size, file_offset, dev_offset)
+
+    def _run(self, call: Callable[..., int], buf: Any, size: int | None, file_offset: int, dev_offset: int) -> int:
+        _check_offsets(size, file_offset, dev_offset)
+        return _attempt(self._name, lambda: call(buf, file_offset, size, dev_offset, path=_forced_path(buf)))
+
+    def _start(
+        self,
+        call: "Callable[..., penstock.Future[int]]",
+        buf: Any,
+        size: int | None,
+        file_offset: int,
+        task_size: int | None,
+    ) -> IOFuture:
+        _check_task_size(task_size)
+        _check_offsets(size, file_offset, 0)
+        future = _attempt(self._name, lambda: call(buf, file_offset, size, path=_forced_path(buf)))
+        return IOFuture(future, self._name, self)
+
+    def _queue(
+        self,
+        call: "Callable[..., penstock.StreamResult]",
+        buf: Any,
+        stream: Any,
+        size: int | None,
+        file_offset: int,
+        dev_offset: int,
+    ) -> IOFutureStream:
+        _check_offsets(size, file_offset, dev_offset)
+        result = _attempt(self._name, lambda: call(buf, stream, file_offset, size, dev_offset))
+        return IOFutureStream(result, self._name, self)
+
+    def _close_descriptors(self) -> None:
+        for descriptor in (self._descriptor, self._direct_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._direct_descriptor = -1
+
+
+def _open_flags(flags: str) -> int:
+    first = flags[:1]
+    if first == "a":
+        raise ValueError('Open flag "a" is not supported: an append has no offset')
+    if first not in ("r", "w"):
+        raise ValueError(f"Unknown file open flag {flags!r}")
+    both = "+" in flags
+    if first == "r":
+        return os.O_CLOEXEC | (os.O_RDWR if both else os.O_RDONLY)
+    return os.O_CLOEXEC | os.O_CREAT | os.O_TRUNC | (os.O_RDWR if both else os.O_WRONLY)
+
+
+def _mode_of(access: int) -> str:
+    """What penstock.open() is told of a descriptor that is open already."""
+    return {os.O_RDONLY: "r", os.O_WRONLY: "w", os.O_RDWR: "r+"}[access & os.O_ACCMODE]
+
+
+def _reopen_direct(descriptor: int) -> int:
+    """The same file with O_DIRECT; -1 where it cannot be had. Through the descriptor, so that a renamed file is no other one."""
+    access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", access | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _forced_path(buf: Any) -> str | None:
+    """KvikIO's compatibility mode reaches device memory through host memory only. Otherwise the planner decides."""
+    return "staged" if defaults.is_compat_mode_preferred() and is_device_memory(buf) else None
+
+
+def _check_task_size(task_size: int | None) -> None:
+    if task_size is None:
+        return
+    if task_size < 0:
+        raise OverflowError(f"task_size: can't convert negative value {task_size}")
+    if task_size == 0:
+        raise ValueError("task_size has to be a positive integer, not 0")
+
+
+def _check_offsets(size: int | None, file_offset: int, dev_offset: int) -> None:
+    for name, value in (("size", size), ("file_offset", file_offset), ("dev_offset", dev_offset)):
+        if value is not None and value < 0:
+            raise OverflowError(f"{name}: can't convert negative value {value}")
+        if value is not None and value >= 1 << 63:
+            raise OverflowError(f"{name}: {value} is more than 64 bits hold")
+
+
+def _attempt(name: str, call: Callable[[], Outcome]) -> Outcome:
+    """Runs call. What Penstock reports becomes KvikIO's RuntimeError; ValueErrors, but for a closed file, stay."""
+    try:
+        return call()
+    except penstock.Error as error:
+        if isinstance(error, ValueError) and error.code != "closed":
+            raise
+        reason = f"Operation not permitted: {error}" if error.code == "permission_denied" else str(error)
+        raise RuntimeError(f"{name}: {reason}") from error

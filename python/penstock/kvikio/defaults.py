@@ -1,0 +1,361 @@
+"""KvikIO's settings, both generations: get() and set(), and a function for each.
+
+Values come from KvikIO's environment variables, read and checked when a setting is first needed: a malformed one is a ValueError that
+names it. They belong to the process; every function is thread-safe. What each does here:
+
+================================ ========================================= =======================================================
+name                             environment (default)                     effect
+================================ ========================================= =======================================================
+compat_mode                      KVIKIO_COMPAT_MODE (AUTO)                 ON: device memory is never read or written GPU-direct.
+                                                                           OFF and AUTO: GPU-direct wherever it is possible
+auto_direct_io_write             KVIKIO_AUTO_DIRECT_IO_WRITE (on)          files opened from then on: large aligned writes bypass
+                                                                           the page cache where the file system can
+num_threads                      KVIKIO_NTHREADS, KVIKIO_NUM_THREADS (1)   kept and checked only: Penstock shares out the work over
+task_size                        KVIKIO_TASK_SIZE (4 MiB)                  its own threads, in sizes that follow the request, and
+gds_threshold                    KVIKIO_GDS_THRESHOLD (16 KiB)             finds out for each request whether the page cache, direct
+bounce_buffer_size               KVIKIO_BOUNCE_BUFFER_SIZE (16 MiB)        I/O or GPU-direct is best
+auto_direct_io_read              KVIKIO_AUTO_DIRECT_IO_READ (off)
+http_max_attempts                KVIKIO_HTTP_MAX_ATTEMPTS (3)              kept and checked only: there are no remote files
+http_status_codes                KVIKIO_HTTP_STATUS_CODES (429,500,...)
+http_timeout                     KVIKIO_HTTP_TIMEOUT (60 s)
+================================ ========================================= =======================================================
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import os
+import threading
+from types import TracebackType
+from typing import Any, Callable, NamedTuple, overload
+
+__all__ = [
+    "CompatMode",
+    "ConfigContextManager",
+    "bounce_buffer_size",
+    "bounce_buffer_size_reset",
+    "compat_mode",
+    "compat_mode_reset",
+    "gds_threshold",
+    "gds_threshold_reset",
+    "get",
+    "get_num_threads",
+    "http_max_attempts",
+    "http_max_attempts_reset",
+    "http_status_codes",
+    "http_status_codes_reset",
+    "http_timeout",
+    "http_timeout_reset",
+    "is_compat_mode_preferred",
+    "num_threads",
+    "num_threads_reset",
+    "reset_num_threads",
+    "reset_task_size",
+    "set",
+    "set_bounce_buffer_size",
+    "set_compat_mode",
+    "set_gds_threshold",
+    "set_http_max_attempts",
+    "set_http_status_codes",
+    "set_http_timeout",
+    "set_num_threads",
+    "set_task_size",
+    "task_size",
+    "task_size_reset",
+]
+
+
+class CompatMode(enum.IntEnum):
+    """Whether GPU-direct I/O may be used; KvikIO's names and numbers."""
+
+    OFF = 0
+    ON = 1
+    AUTO = 2
+
+
+class ConfigContextManager:
+    """What set() returns: leaving its with block puts the earlier values back. Made by set() only."""
+
+    def __init__(self, earlier: dict[str, Any]) -> None:
+        self._earlier = earlier
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _apply(self._earlier)
+
+
+@overload
+def set(config: dict[str, Any], /) -> ConfigContextManager: ...
+
+
+@overload
+def set(key: str, value: Any, /) -> ConfigContextManager: ...
+
+
+def set(*config: Any) -> ConfigContextManager:
+    """Sets one setting, set(name, value), or several, set({name: value}), at once; in a with statement, until its end.
+
+    All values are checked before the first is set. KeyError: unknown name. ValueError: zero where a positive integer is needed, or
+    arguments of neither form. OverflowError: a negative value. TypeError: a value of another type.
+    """
+    if len(config) == 1 and isinstance(config[0], dict):
+        wanted = dict(config[0])
+    elif len(config) == 2 and isinstance(config[0], str):
+        wanted = {config[0]: config[1]}
+    else:
+        raise ValueError("Valid arguments are set(config: dict) or set(key: str, value: Any)")
+    checked = {name: _SETTINGS[name].check(name, value) for name, value in wanted.items()}
+    return ConfigContextManager(_apply(checked))
+
+
+def get(config_name: str) -> Any:
+    """The value of a setting. KeyError: unknown name. ValueError: its environment variable is malformed."""
+    with _lock:
+        value = _value(config_name)
+    return list(value) if isinstance(value, list) else value
+
+
+def is_compat_mode_preferred() -> bool:
+    """True where compat_mode is ON: GPU-direct I/O is not wanted. AUTO and OFF let each request find out."""
+    return bool(get("compat_mode") == CompatMode.ON)
+
+
+# The older generation: a function for each setting. The setters take effect at once, and may be used in a with statement too.
+
+
+def compat_mode() -> CompatMode:
+    """The setting "compat_mode"."""
+    return CompatMode(get("compat_mode"))
+
+
+def compat_mode_reset(enable: bool | CompatMode) -> ConfigContextManager:
+    """Sets "compat_mode": True is ON, False is OFF."""
+    return set("compat_mode", enable)
+
+
+set_compat_mode = compat_mode_reset
+
+
+def get_num_threads() -> int:
+    """The setting "num_threads"."""
+    return int(get("num_threads"))
+
+
+num_threads = get_num_threads
+
+
+def reset_num_threads(nthreads: int) -> ConfigContextManager:
+    """Sets "num_threads": a positive integer."""
+    return set("num_threads", nthreads)
+
+
+num_threads_reset = reset_num_threads
+set_num_threads = reset_num_threads
+
+
+def task_size() -> int:
+    """The setting "task_size", in bytes."""
+    return int(get("task_size"))
+
+
+def reset_task_size(nbytes: int) -> ConfigContextManager:
+    """Sets "task_size": a positive number of bytes."""
+    return set("task_size", nbytes)
+
+
+task_size_reset = reset_task_size
+set_task_size = reset_task_size
+
+
+def gds_threshold() -> int:
+    """The setting "gds_threshold", in bytes."""
+    return int(get("gds_threshold"))
+
+
+def gds_threshold_reset(nbytes: int) -> ConfigContextManager:
+    """Sets "gds_threshold": bytes, zero or more."""
+    return set("gds_threshold", nbytes)
+
+
+set_gds_threshold = gds_threshold_reset
+
+
+def bounce_buffer_size() -> int:
+    """The setting "bounce_buffer_size", in bytes."""
+    return int(get("bounce_buffer_size"))
+
+
+def bounce_buffer_size_reset(nbytes: int) -> ConfigContextManager:
+    """Sets "bounce_buffer_size": a positive number of bytes."""
+    return set("bounce_buffer_size", nbytes)
+
+
+set_bounce_buffer_size = bounce_buffer_size_reset
+
+
+def http_max_attempts() -> int:
+    """The setting "http_max_attempts"."""
+    return int(get("http_max_attempts"))
+
+
+def http_max_attempts_reset(attempts: int) -> ConfigContextManager:
+    """Sets "http_max_attempts": a positive integer."""
+    return set("http_max_attempts", attempts)
+
+
+set_http_max_attempts = http_max_attempts_reset
+
+
+def http_status_codes() -> list[int]:
+    """The setting "http_status_codes"."""
+    return list(get("http_status_codes"))
+
+
+def http_status_codes_reset(status_codes: list[int]) -> ConfigContextManager:
+    """Sets "http_status_codes": a list of integers."""
+    return set("http_status_codes", status_codes)
+
+
+set_http_status_codes = http_status_codes_reset
+
+
+def http_timeout() -> int:
+    """The setting "http_timeout", in seconds."""
+    return int(get("http_timeout"))
+
+
+def http_timeout_reset(timeout: int) -> ConfigContextManager:
+    """Sets "http_timeout": a positive number of seconds."""
+    return set("http_timeout", timeout)
+
+
+set_http_timeout = http_timeout_reset
+
+
+class _Setting(NamedTuple):
+    variables: tuple[str, ...]  # of the environment; all that are set must agree
+    initial: Any
+    check: Callable[[str, Any], Any]  # (name, value given to set()) -> value kept
+    parse: Callable[[str, str], Any]  # (variable, its text) -> value
+
+
+def _check_count(name: str, value: Any) -> int:
+    count = operator.index(value)
+    if count < 0:
+        raise OverflowError(f"{name}: can't convert negative value {count}")
+    return count
+
+
+def _check_positive(name: str, value: Any) -> int:
+    count = _check_count(name, value)
+    if count == 0:
+        raise ValueError(f"{name} has to be a positive integer, not 0")
+    return count
+
+
+def _check_switch(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if operator.index(value) in (0, 1):
+        return bool(value)
+    raise ValueError(f"{name} has to be True or False, not {value!r}")
+
+
+def _check_compat_mode(name: str, value: Any) -> CompatMode:
+    try:
+        return CompatMode(operator.index(value))
+    except ValueError:
+        raise ValueError(f"{name} has to be a CompatMode, not {value!r}") from None
+
+
+def _check_codes(name: str, value: Any) -> list[int]:
+    return [_check_count(name, code) for code in value]
+
+
+def _parse_integer(check: Callable[[str, Any], int]) -> Callable[[str, str], int]:
+    def parse(variable: str, text: str) -> int:
+        try:
+            return check(variable, int(text))
+        except OverflowError as error:
+            raise ValueError(f"{variable}={text}: {error}") from None
+        except ValueError:
+            raise ValueError(f"{variable}={text}: not a positive integer") from None
+
+    return parse
+
+
+def _parse_switch(variable: str, text: str) -> bool:
+    word = text.strip().lower()
+    if word in _ON_WORDS or word in _OFF_WORDS:
+        return word in _ON_WORDS
+    raise ValueError(f"{variable}={text}: neither {', '.join(_ON_WORDS)} nor {', '.join(_OFF_WORDS)}")
+
+
+def _parse_compat_mode(variable: str, text: str) -> CompatMode:
+    if text.strip().lower() == "auto":
+        return CompatMode.AUTO
+    try:
+        return CompatMode.ON if _parse_switch(variable, text) else CompatMode.OFF
+    except ValueError as error:
+        raise ValueError(f"{error}, nor auto") from None
+
+
+def _parse_codes(variable: str, text: str) -> list[int]:
+    try:
+        return [_check_count(variable, int(code)) for code in text.split(",")]
+    except (ValueError, OverflowError):
+        raise ValueError(f"{variable}={text}: not a list of integers") from None
+
+
+_ON_WORDS = ("on", "true", "yes", "1")
+_OFF_WORDS = ("off", "false", "no", "0")
+
+
+def _counted(initial: int, *variables: str, zero: bool = False) -> _Setting:
+    check = _check_count if zero else _check_positive
+    return _Setting(variables, initial, check, _parse_integer(check))
+
+
+_SETTINGS = {
+    "compat_mode": _Setting(("KVIKIO_COMPAT_MODE",), CompatMode.AUTO, _check_compat_mode, _parse_compat_mode),
+    "num_threads": _counted(1, "KVIKIO_NTHREADS", "KVIKIO_NUM_THREADS"),
+    "task_size": _counted(4 << 20, "KVIKIO_TASK_SIZE"),
+    "gds_threshold": _counted(16 << 10, "KVIKIO_GDS_THRESHOLD", zero=True),
+    "bounce_buffer_size": _counted(16 << 20, "KVIKIO_BOUNCE_BUFFER_SIZE"),
+    "auto_direct_io_read": _Setting(("KVIKIO_AUTO_DIRECT_IO_READ",), False, _check_switch, _parse_switch),
+    "auto_direct_io_write": _Setting(("KVIKIO_AUTO_DIRECT_IO_WRITE",), True, _check_switch, _parse_switch),
+    "http_max_attempts": _counted(3, "KVIKIO_HTTP_MAX_ATTEMPTS"),
+    "http_status_codes": _Setting(
+        ("KVIKIO_HTTP_STATUS_CODES",), [429, 500, 502, 503, 504], _check_codes, _parse_codes
+    ),
+    "http_timeout": _counted(60, "KVIKIO_HTTP_TIMEOUT"),
+}
+
+_lock = threading.Lock()
+_values: dict[str, Any] = {}  # those asked for or set so far; guarded by _lock
+
+
+def _value(name: str) -> Any:
+    if name not in _values:
+        _values[name] = _from_environment(_SETTINGS[name])
+    return _values[name]
+
+
+def _apply(checked: dict[str, Any]) -> dict[str, Any]:
+    with _lock:
+        earlier = {name: _value(name) for name in checked}
+        _values.update(checked)
+    return earlier
+
+
+def _from_environment(setting: _Setting) -> Any:
+    found = {name: setting.parse(name, os.environ[name]) for name in setting.variables if name in os.environ}
+    values = list(found.values())
+    if any(value != values[0] for value in values):
+        raise ValueError(f"{' and '.join(found)} are set to different values")
+    return values[0] if values else setting.initial

@@ -1,0 +1,105 @@
+"""KvikIO's memory-mapped file. Here its reads go through Penstock's engine, which chooses by itself whether to map."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from penstock.kvikio.cufile import CuFile, IOFuture
+
+__all__ = ["Mmap"]
+
+
+class Mmap:
+    """A region of a file, to read from. Thread-safe, except for close(). Unlike a mapping, it survives that the file is cut short."""
+
+    def __init__(
+        self,
+        file_path: str | os.PathLike[str],
+        flags: str = "r",
+        initial_map_size: int | None = None,
+        initial_map_offset: int = 0,
+        mode: int = 0o644,
+        map_flags: int | None = None,
+    ) -> None:
+        """Opens a region of a file: initial_map_size bytes (None: to the end) at initial_map_offset.
+
+        mode and map_flags are KvikIO's, for files that would be created and for mmap(2), and are not needed. RuntimeError: "Unable to
+        open file". ValueError: flags that start otherwise than with "r", or a region of no bytes. IndexError: a region that does not
+        lie in the file.
+        """
+        if flags[:1] == "w":
+            raise ValueError("File-backed mmap write is not supported")
+        if flags[:1] != "r":
+            raise ValueError(f"Unknown file open flag {flags!r}")
+        _check_not_negative(initial_map_size=initial_map_size, initial_map_offset=initial_map_offset)
+        self._file = CuFile(file_path, "r")
+        try:
+            self._offset, self._size = _region(self.file_size(), initial_map_size, initial_map_offset)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def initial_map_size(self) -> int:
+        """Bytes of the region; 0 once closed."""
+        return 0 if self.closed() else self._size
+
+    def initial_map_offset(self) -> int:
+        """Where the region starts in the file, in bytes; 0 once closed."""
+        return 0 if self.closed() else self._offset
+
+    def file_size(self) -> int:
+        """Bytes of the file now; 0 once closed."""
+        return 0 if self.closed() else os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Waits for reads under way, then closes the file. A second time does nothing."""
+        self._file.close()
+
+    def closed(self) -> bool:
+        """Whether close() was called. A method here and a property of CuFile, as in KvikIO."""
+        return self._file.closed
+
+    def read(self, buf: Any, size: int | None = None, offset: int = 0) -> int:
+        """Reads size bytes (None: to the end of the file) at offset of the file into buf, host or device memory. Blocks.
+
+        Returns the bytes read. IndexError: the range does not lie in the region. ValueError: it does not fit buf. RuntimeError: closed,
+        or the read failed.
+        """
+        return self._file.read(buf, self._checked(size, offset), offset)
+
+    def pread(
+        self, buf: Any, size: int | None = None, offset: int = 0, task_size: int | None = None
+    ) -> IOFuture:
+        """Starts what read() does and returns at once. task_size as for CuFile.pread()."""
+        return self._file.pread(buf, self._checked(size, offset), offset, task_size)
+
+    def _checked(self, size: int | None, offset: int) -> int:
+        if self.closed():
+            raise RuntimeError("Cannot read from a closed MmapHandle")
+        _check_not_negative(size=size, offset=offset)
+        file_bytes = self.file_size()
+        if offset > file_bytes:
+            raise IndexError(f"Offset is past the end of file: {offset} of {file_bytes} bytes")
+        length = file_bytes - offset if size is None else size
+        if offset < self._offset or offset + length > self._offset + self._size:
+            region = f"{self._offset} to {self._offset + self._size}"
+            raise IndexError(f"Read is out of bound: {offset} to {offset + length} of a region from {region}")
+        return length
+
+
+def _region(file_bytes: int, size: int | None, offset: int) -> tuple[int, int]:
+    if offset >= file_bytes and (offset > 0 or size):
+        raise IndexError(f"Offset must be less than the file size: {offset} of {file_bytes} bytes")
+    if size == 0:
+        raise ValueError("Mapped region should not be zero byte")
+    length = file_bytes - offset if size is None else size
+    if offset + length > file_bytes:
+        raise IndexError(f"Mapped region is past the end of file: {offset} to {offset + length} of {file_bytes} bytes")
+    return offset, length
+
+
+def _check_not_negative(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < 0:
+            raise OverflowError(f"{name}: can't convert negative value {value}")

@@ -1,0 +1,87 @@
+"""Reading and writing arrays by file name, as numpy.fromfile() and ndarray.tofile() do, for NumPy's, CuPy's and similar arrays.
+
+Needs NumPy. The functions and their rules are KvikIO's; what differs is said where it does.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from penstock.kvikio.cufile import CuFile
+
+__all__ = ["FileLike", "LikeWrapper", "fromfile", "tofile"]
+
+
+@runtime_checkable
+class FileLike(Protocol):
+    """A file object over a file of the operating system."""
+
+    def fileno(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+class LikeWrapper:
+    """For the argument like of np.fromfile(): the file is read into an array of the wrapped one's type.
+
+    np.fromfile("x", dtype=int, like=LikeWrapper(cupy.empty(()))) reads straight into device memory.
+    """
+
+    def __init__(self, like: Any) -> None:
+        self._like = like
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if func is not np.fromfile:
+            return func(*args, **kwargs)
+        return fromfile(*args, like=self._like, **kwargs)
+
+
+def fromfile(
+    file: str | os.PathLike[str] | FileLike,
+    dtype: DTypeLike = float,
+    count: int = -1,
+    sep: str = "",
+    offset: int = 0,
+    *,
+    like: Any = None,
+) -> Any:
+    """Reads count items of dtype from offset of a file on (bytes from its start); -1 reads to the end. Blocks.
+
+    file: a path, or a file object, of which only the name is used. like: an array of the type to be returned; None is NumPy's.
+    Fewer items where the file ends earlier, none where offset lies past the end. NotImplementedError: sep is not empty. RuntimeError: the
+    file cannot be opened or read. ValueError: a negative offset, or a count below -1.
+    """
+    if sep != "":
+        raise NotImplementedError("Non-default value of the `sep` argument is not supported")
+    if offset < 0 or count < -1:
+        raise ValueError(f"fromfile: offset has to be 0 or more and count -1 or more, not {offset} and {count}")
+    item = np.dtype(dtype)
+    with CuFile(_path_of(file), "r") as source:
+        there = max(0, os.fstat(source.fileno()).st_size - offset) // max(1, item.itemsize)
+        length = there if count == -1 else min(count, there)
+        array = np.empty(length, item) if like is None else np.empty_like(like, shape=(length,), dtype=item)
+        if length > 0:
+            source.read(array, file_offset=offset)
+    return array
+
+
+def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
+    """Writes an array, in C order, as the whole content of a file. Blocks.
+
+    file: a path, or a file object, of which only the name is used. RuntimeError: the file cannot be opened or written.
+    """
+    with CuFile(_path_of(file), "w") as target:
+        array = np.ascontiguousarray(ary, like=ary) if hasattr(ary, "__array_function__") else np.ascontiguousarray(ary)
+        if array.nbytes > 0:
+            target.write(array)
+
+
+def _path_of(file: str | os.PathLike[str] | FileLike) -> str:
+    return os.fsdecode(file.name if isinstance(file, FileLike) else file)

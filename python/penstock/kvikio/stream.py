@@ -1,0 +1,22 @@
+"""KvikIO's registration of streams. Penstock needs none: streams may be used without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["stream_deregister", "stream_register"]
+
+_known_flags = 0xF  # cuFile's: fixed buffer offset, fixed file offset, fixed size, page-aligned inputs
+
+
+def stream_register(stream: Any, flags: int) -> None:
+    """Accepts a stream and what is promised of its operations; the promises (cuFile's stream flags, 0 to 15) save nothing here.
+
+    ValueError: another flag.
+    """
+    if flags & ~_known_flags:
+        raise ValueError(f"stream_register: flags are 0 to {_known_flags}, not {flags}")
+
+
+def stream_deregister(stream: Any) -> None:
+    """Accepts a stream, registered or not."""

@@ -1,0 +1,242 @@
+"""penstock.gds: the interface of torch.cuda.gds.
+
+With PyTorch installed the storages are its own; without, Storage stands in for them: it has what penstock.gds asks of one, data_ptr() and
+nbytes(), over memory of the host or of a device.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import gds
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+class Storage:
+    """As a torch.UntypedStorage."""
+
+    def __init__(self, memory: Any, buffer: Any) -> None:
+        self._memory = memory
+        self._buffer = buffer
+
+    def data_ptr(self) -> int:
+        return int(self._memory.address(self._buffer))
+
+    def nbytes(self) -> int:
+        return int(self._buffer.nbytes)
+
+    def content(self) -> bytes:
+        return bytes(self._memory.bytes(self._buffer))
+
+
+class Storages:
+    """Storages over one kind of memory."""
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+
+    def of(self, content: bytes) -> Any:
+        if torch is not None and self._memory.device != "host:0":
+            device = self._memory.device or "cpu"
+            return torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device).untyped_storage()
+        return Storage(self._memory, self._memory.of(content))
+
+    def content(self, storage: Any) -> bytes:
+        if isinstance(storage, Storage):
+            return storage.content()
+        return bytes(bytearray(storage.cpu()))
+
+
+@pytest.fixture
+def storages(memory: Any) -> Storages:
+    return Storages(memory)
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> str:
+    return str(tmp_path / "file")
+
+
+CREATE = os.O_CREAT | os.O_RDWR
+
+
+def test_storages_are_saved_and_loaded(path: str, storages: Storages, pattern: Any) -> None:
+    first, second = pattern(4096), pattern(20_001)[1:]
+    file = gds.GdsFile(path, CREATE)
+    file.save_storage(storages.of(first), offset=0)
+    file.save_storage(storages.of(second), len(first))
+    assert pathlib.Path(path).read_bytes() == first + second
+    loaded, other = storages.of(bytes(len(first))), storages.of(bytes(len(second)))
+    file.load_storage(loaded)
+    file.load_storage(other, offset=len(first))
+    assert storages.content(loaded) == first
+    assert storages.content(other) == second
+
+
+def test_attributes_are_torchs(path: str) -> None:
+    file = gds.GdsFile(path, CREATE)
+    assert file.filename == path
+    assert file.flags == CREATE
+    assert os.fstat(file.fd).st_ino == os.stat(path).st_ino
+    assert isinstance(file.handle, int)
+
+
+def test_handles_are_registered_once_and_deregistered_once(path: str, storages: Storages) -> None:
+    file = gds.GdsFile(path, CREATE)
+    with pytest.raises(AssertionError, match="already registered"):
+        file.register_handle()
+    file.deregister_handle()
+    assert file.handle is None
+    with pytest.raises(AssertionError, match="not registered"):
+        file.deregister_handle()
+    for call in (file.load_storage, file.save_storage):
+        with pytest.raises(AssertionError, match="not registered"):
+            call(storages.of(b"12345678"))
+    file.register_handle()
+    file.save_storage(storages.of(b"12345678"))
+    assert pathlib.Path(path).read_bytes() == b"12345678"
+
+
+def test_a_load_past_the_end_raises_and_tells_how_far_it_got(path: str, storages: Storages) -> None:
+    file = gds.GdsFile(path, CREATE)
+    file.save_storage(storages.of(b"x" * 100))
+    with pytest.raises(RuntimeError, match=r"load_storage: .*file at 40: 60 of 100 bytes, then the end of the file"):
+        file.load_storage(storages.of(bytes(100)), 40)
+    with pytest.raises(RuntimeError, match="0 of 8 bytes"):
+        file.load_storage(storages.of(bytes(8)), 100)
+
+
+def test_a_file_open_for_the_other_direction_raises(path: str, storages: Storages) -> None:
+    pathlib.Path(path).write_bytes(bytes(100))
+    with gds.GdsFile(path, os.O_RDONLY) as file, pytest.raises(RuntimeError, match="save_storage") as caught:
+        file.save_storage(storages.of(b"12345678"))
+    assert isinstance(caught.value.__cause__, penstock.Error)
+    with gds.GdsFile(path, os.O_WRONLY) as file, pytest.raises(RuntimeError, match="load_storage"):
+        file.load_storage(storages.of(b"12345678"))
+
+
+def test_a_negative_offset_raises(path: str, storages: Storages) -> None:
+    with gds.GdsFile(path, CREATE) as file, pytest.raises(RuntimeError, match="save_storage"):
+        file.save_storage(storages.of(b"12345678"), -1)
+
+
+def test_a_missing_file_is_an_os_error(path: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        gds.GdsFile(path, os.O_RDWR)
+
+
+def test_appending_is_a_value_error_and_leaks_no_descriptor(path: str) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ValueError, match="O_APPEND"):
+        gds.GdsFile(path, CREATE | os.O_APPEND)
+    gc.collect()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_the_end_of_the_block_closes_and_so_does_the_destructor(path: str) -> None:
+    before = os.listdir("/proc/self/fd")
+    with gds.GdsFile(path, CREATE) as file:
+        assert file.fd >= 0
+    assert file.fd == -1 and file.handle is None
+    file.close()
+    with pytest.raises(AssertionError):
+        file.deregister_handle()
+    another = gds.GdsFile(path, CREATE)
+    del another
+    gc.collect()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_direct_io_is_asked_for(path: str) -> None:
+    before = gds.direct_io_fallbacks()
+    with gds.GdsFile(path, CREATE) as file:
+        taken = bool(_flags_of(file.fd) & os.O_DIRECT)
+        assert taken is (file.fallback_reason == "")
+    assert (gds.direct_io_fallbacks() == before) is taken
+
+
+def test_where_direct_io_is_refused_the_file_opens_without_and_says_so(
+    path: str, storages: Storages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = os.open
+
+    def refuse_direct(name: Any, flags: int, *more: Any) -> int:
+        if flags & os.O_DIRECT and flags & os.O_CREAT:
+            os.close(real_open(name, flags & ~os.O_DIRECT, 0o666))  # as Linux does: it makes the file first
+            raise OSError(22, "Invalid argument")
+        return real_open(name, flags, *more)
+
+    monkeypatch.setattr(os, "open", refuse_direct)
+    before = gds.direct_io_fallbacks()
+    file = gds.GdsFile(path, CREATE | os.O_EXCL)
+    monkeypatch.undo()
+    assert "no direct I/O" in file.fallback_reason
+    assert gds.direct_io_fallbacks() == gds.Fallbacks(before.files + 1, file.fallback_reason)
+    file.save_storage(storages.of(b"12345"))
+    assert pathlib.Path(path).read_bytes() == b"12345"
+
+
+def _flags_of(descriptor: int) -> int:
+    fields = pathlib.Path(f"/proc/self/fdinfo/{descriptor}").read_text().split()
+    return int(fields[fields.index("flags:") + 1], 8)
+
+
+def test_buffers_are_registered_once_and_deregistered_once(storages: Storages) -> None:
+    storage = storages.of(b"12345678")
+    gds.gds_register_buffer(storage)
+    with pytest.raises(RuntimeError, match="registered already"):
+        gds.gds_register_buffer(storage)
+    gds.gds_deregister_buffer(storage)
+    with pytest.raises(RuntimeError, match="not registered"):
+        gds.gds_deregister_buffer(storage)
+
+
+def test_a_registered_buffer_is_used_as_any_other(path: str, storages: Storages, pattern: Any) -> None:
+    storage = storages.of(pattern(5000))
+    gds.gds_register_buffer(storage)
+    with gds.GdsFile(path, CREATE) as file:
+        file.save_storage(storage)
+    gds.gds_deregister_buffer(storage)
+    assert pathlib.Path(path).read_bytes() == pattern(5000)
+
+
+def test_what_is_no_storage_is_a_type_error(path: str) -> None:
+    with pytest.raises(TypeError):
+        gds.gds_register_buffer("text")
+    with gds.GdsFile(path, CREATE) as file, pytest.raises(TypeError):
+        file.save_storage("text")
+
+
+def test_torch_is_not_imported() -> None:
+    script = "import sys, penstock.gds; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+def test_storages_of_tensors_are_pytorchs(path: str) -> None:
+    first = torch.randn(1024)
+    second = torch.randn(2, 1024)
+    with gds.GdsFile(path, CREATE) as file:
+        file.save_storage(first.untyped_storage())
+        file.save_storage(second.untyped_storage(), offset=first.nbytes)
+        loaded, other = torch.empty(1024), torch.empty(2, 1024)
+        file.load_storage(loaded.untyped_storage())
+        file.load_storage(other.untyped_storage(), offset=first.nbytes)
+    assert torch.equal(first, loaded) and torch.equal(second, other)
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(hasattr(gds, name) for name in gds.__all__)
