@@ -1,0 +1,28 @@
+"""zarr arrays through penstock: `GDSStore`, a store for zarr, and `load`, which reads uncompressed arrays past zarr.
+
+    store = penstock.zarr.GDSStore("data.zarr")             # zarr 2 or 3, whichever is installed
+    array = zarr.open_array(store, path="temperature")
+    values = penstock.zarr.load(array, device="cuda:0")     # a cupy array
+    print(penstock.zarr.explain(array))                     # how load() reads it, and why
+
+Importing this needs zarr: `pip install "penstock[zarr]"`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import zarr as _zarr  # noqa: F401
+except ImportError as error:
+    raise ImportError('penstock.zarr needs zarr: pip install "penstock[zarr]"', name="zarr") from error
+
+from penstock.zarr._layouts import ZARR_MAJOR
+from penstock.zarr._load import Explanation, explain, load
+
+if TYPE_CHECKING or ZARR_MAJOR >= 3:
+    from penstock.zarr._store3 import GDSStore
+else:
+    from penstock.zarr._store2 import GDSStore
+
+__all__ = ["Explanation", "GDSStore", "explain", "load"]

@@ -1,0 +1,224 @@
+"""Files by path: kept open for the next read, and written as a whole. Knows nothing of zarr."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+import threading
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import penstock
+from penstock.zarr._places import settle
+
+__all__ = ["MISSING", "HandleCache", "Lease", "files_at_once", "sync_folder", "write_file", "write_memory"]
+
+# What opening a path raises when a store has no value of that key.
+MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, penstock.NotAFile)
+
+# Descriptors that penstock may hold for one open file: one, and its twin with O_DIRECT.
+_DESCRIPTORS_PER_FILE = 2
+_MOST_FILES_AT_ONCE = 256
+
+
+def files_at_once() -> int:
+    """How many files one batch may hold open: an eighth of what the limit of open files allows, at most 256, at least 4."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_FILES_AT_ONCE
+    return max(4, min(_MOST_FILES_AT_ONCE, soft // (8 * _DESCRIPTORS_PER_FILE)))
+
+
+@dataclass(eq=False)
+class _Entry:
+    path: str
+    file: penstock.File
+    identity: tuple[int, int, int]  # device, inode, time of the last change in ns
+    users: int = 0
+    retired: bool = False  # no longer in the cache: its last user closes it
+
+
+@dataclass
+class Lease:
+    """A file that stays open until the lease ends, and its size in bytes when the lease began."""
+
+    file: penstock.File
+    size: int
+    entry: _Entry = field(repr=False)
+
+
+class HandleCache:
+    """At most `limit` idle files kept open, the least recently used closed first. Thread-safe.
+
+    A file that was replaced, or changed, since it was opened is opened anew: each lease asks the kernel (one stat).
+    """
+
+    def __init__(self, limit: int) -> None:
+        """limit: files, at least 0. Raises ValueError otherwise."""
+        if limit < 0:
+            raise ValueError(f"max_open_files is {limit}; it must be 0 or more")
+        self.limit = limit
+        self._lock = threading.Lock()  # guards the fields below; never held while a file is opened or closed
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        _caches.add(self)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def acquire(self, path: str) -> Lease:
+        """Opens path for reading, or finds it open. Blocks. End the lease with release().
+
+        Raises one of MISSING when there is no such file, penstock.Error when it cannot be opened.
+        """
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(21, "Is a directory", path)
+        identity = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        with self._lock:
+            entry = self._entries.get(path)
+            if entry is not None and entry.identity == identity:
+                entry.users += 1
+                self._entries.move_to_end(path)
+                return Lease(entry.file, found.st_size, entry)
+        file = penstock.open(path)
+        size = file.size()  # not found.st_size: the file may have been replaced since
+        entry = _Entry(path, file, identity, users=1)
+        with self._lock:
+            stale = [self._entries.pop(path)] if path in self._entries else []
+            self._entries[path] = entry
+            while len(self._entries) > self.limit:
+                stale.append(self._entries.popitem(last=False)[1])
+            closing = self._retire(stale)
+        _close(closing)
+        return Lease(file, size, entry)
+
+    def release(self, lease: Lease) -> None:
+        """Ends a lease. No read of the file may be under way for it."""
+        entry = lease.entry
+        with self._lock:
+            entry.users -= 1
+            last = entry.users == 0 and entry.retired
+        if last:
+            _close([entry])
+
+    @contextmanager
+    def lease(self, path: str) -> Iterator[Lease]:
+        """acquire() and release() around a block."""
+        lease = self.acquire(path)
+        try:
+            yield lease
+        finally:
+            self.release(lease)
+
+    def forget(self, path: str) -> None:
+        """Lets go of path and of all files under it, so that the space of deleted files is returned."""
+        below = path.rstrip("/") + "/"
+        with self._lock:
+            gone = [p for p in self._entries if p == path or p.startswith(below)]
+            closing = self._retire([self._entries.pop(p) for p in gone])
+        _close(closing)
+
+    def clear(self) -> None:
+        """Lets go of all files. Those in use are closed when their leases end."""
+        with self._lock:
+            closing = self._retire(list(self._entries.values()))
+            self._entries.clear()
+        _close(closing)
+
+    def _retire(self, entries: list[_Entry]) -> list[_Entry]:
+        for entry in entries:
+            entry.retired = True
+        return [entry for entry in entries if entry.users == 0]
+
+    def _start_afresh(self) -> None:
+        self._lock = threading.Lock()
+        self._entries = OrderedDict()
+
+
+_caches: weakref.WeakSet[HandleCache] = weakref.WeakSet()
+
+
+def _start_afresh_in_child() -> None:
+    # A forked child can use neither the files that its parent opened nor a lock that another thread held.
+    for cache in list(_caches):
+        cache._start_afresh()
+
+
+os.register_at_fork(after_in_child=_start_afresh_in_child)
+
+
+def _close(entries: list[_Entry]) -> None:
+    for entry in entries:
+        entry.file.close()
+
+
+def write_file(path: str, value: Any, *, exclusive: bool = False, fsync: bool = False) -> int:
+    """Writes a value as a whole: readers see the old file or the new one, never a part. Blocks. Returns its size in bytes.
+
+    value: host or GPU memory in one piece. exclusive: fail with FileExistsError where the file exists. fsync: return only
+    when the file and its name are on the disk. Raises penstock.Error or OSError; then no file of a temporary name is left.
+    """
+    folder, name = os.path.split(path)
+    made = _make_folders(folder)
+    temporary = os.path.join(folder, f"{name}.{uuid.uuid4().hex}.partial")
+    try:
+        written = write_memory(value, temporary, fsync=fsync)
+        if exclusive:
+            os.link(temporary, path)
+            os.unlink(temporary)
+        else:
+            os.replace(temporary, path)
+    except BaseException:
+        _remove_if_there(temporary)
+        raise
+    if fsync:
+        for changed in [*made, folder]:
+            sync_folder(changed)
+    return written
+
+
+def write_memory(value: Any, path: str, *, fsync: bool = False) -> int:
+    """Makes a file of a value; it must not exist. Blocks. Returns its size in bytes. Errors as for write_file()."""
+    settle(value)
+    with penstock.open(path, "x") as file:
+        written = file.write_from(value) if _nbytes(value) else 0
+        if fsync:
+            file.sync()
+    return written
+
+
+def _nbytes(value: Any) -> int:
+    return int(value.nbytes) if hasattr(value, "nbytes") else len(value)
+
+
+def _make_folders(folder: str) -> list[str]:
+    """Makes a folder and those above it; returns those that got a new name in them."""
+    missing = []
+    at = folder
+    while at and not os.path.isdir(at):
+        missing.append(at)
+        at = os.path.dirname(at)
+    os.makedirs(folder or ".", exist_ok=True)
+    return [os.path.dirname(made) or "." for made in missing]
+
+
+def sync_folder(folder: str) -> None:
+    """Puts the names in a folder on the disk. Blocks. Raises OSError."""
+    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_if_there(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,231 @@
+"""What `load` reads: from an array and a selection to byte ranges of chunk files. Pure arithmetic; opens no file.
+
+All sizes and offsets are in bytes unless a name says otherwise. Nothing here keeps state, so any thread may use it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "SMALLEST_RUN_BYTES",
+    "ArrayLayout",
+    "ChunkPart",
+    "Pattern",
+    "Region",
+    "Unsupported",
+    "chunk_parts",
+    "region_of",
+]
+
+# A chunk whose rows would be scattered in pieces smaller than this is read whole and copied: below it the cost of a piece
+# (about a microsecond) outweighs the copy that it saves.
+SMALLEST_RUN_BYTES = 4096
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class Unsupported(Exception):
+    """Why an array or a selection is left to zarr. `str()` is one clause, fit to follow "because"."""
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """What is needed of an array whose chunks are plain C-ordered bytes in files of one folder."""
+
+    folder: str
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill_value: Any  # None: zeros
+    chunk_name: Callable[[tuple[int, ...]], str]  # from grid coordinates to a path under folder
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of every chunk file, those at the edge included: they are padded."""
+        return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Region:
+    """A box of an array: per axis a start and a length in elements, and whether the axis stays in the result."""
+
+    start: tuple[int, ...]
+    lengths: tuple[int, ...]
+    kept: tuple[bool, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result: axes selected by a number are gone."""
+        return tuple(length for length, kept in zip(self.lengths, self.kept) if kept)
+
+
+def region_of(selection: Any, shape: tuple[int, ...]) -> Region:
+    """The box that a selection of numbers, slices with step 1 and an ellipsis means.
+
+    Raises Unsupported for every other selection, and for one that zarr would refuse, so that zarr says what is wrong.
+    """
+    items = list(selection) if isinstance(selection, tuple) else [selection]
+    ellipses = [at for at, item in enumerate(items) if item is Ellipsis]
+    if len(ellipses) > 1:
+        raise Unsupported("the selection has more than one ellipsis")
+    given = len(items) - len(ellipses)
+    if given > len(shape):
+        raise Unsupported(f"the selection has {given} axes and the array {len(shape)}")
+    at = ellipses[0] if ellipses else given
+    items[at : at + 1] = [slice(None)] * (len(shape) - given)
+    axes = [_axis_of(item, size) for item, size in zip(items, shape)]
+    return Region(tuple(a[0] for a in axes), tuple(a[1] for a in axes), tuple(a[2] for a in axes))
+
+
+def _axis_of(item: Any, size: int) -> tuple[int, int, bool]:
+    if isinstance(item, slice):
+        start, stop, step = item.indices(size)
+        if step != 1:
+            raise Unsupported(f"the selection has a step of {step}")
+        return start, max(0, stop - start), True
+    if isinstance(item, (bool, np.bool_)):
+        raise Unsupported("the selection has a mask")
+    try:
+        index = operator.index(item)
+    except TypeError:
+        raise Unsupported(f"the selection has a {type(item).__name__}") from None
+    if not -size <= index < size:
+        raise Unsupported(f"the selection has {index} for an axis of {size}")
+    return index % size, 1, False
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """How the part of one chunk that is wanted lies in the chunk's file and in the result.
+
+    Chunks in the interior of a selection share one pattern: they differ only in where they start in the result.
+    """
+
+    inner: tuple[slice, ...]  # of the chunk, in elements
+    lengths: tuple[int, ...]
+    run_bytes: int
+    file_offsets: Int64Array  # of the runs
+    target_offsets: Int64Array  # of the runs, from the chunk's start in the result
+    span_slices: tuple[slice, ...]  # the smallest box of whole rows of the file that holds the part
+    span_offset: int  # of that box in the file
+    span_bytes: int
+
+    @property
+    def runs(self) -> int:
+        return len(self.file_offsets)
+
+    @property
+    def scattered(self) -> bool:
+        """True when the runs are so small that reading the span whole and copying is cheaper."""
+        return self.runs > 1 and self.run_bytes < SMALLEST_RUN_BYTES
+
+
+@dataclass(frozen=True)
+class ChunkPart:
+    """The wanted part of one chunk."""
+
+    name: str  # path of the chunk's file under the array's folder
+    pattern: Pattern
+    target_offset: int  # where the part starts in the result
+    outer: tuple[slice, ...]  # where it lies in the result, in elements, dropped axes counted
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What one axis adds to a chunk."""
+
+    index: int
+    first: int  # within the chunk
+    length: int
+    target_first: int
+
+
+def _pieces(start: int, length: int, chunk: int) -> list[_Piece]:
+    """The chunks of one axis that a range touches, in order."""
+    stop = start + length
+    pieces = []
+    for index in range(start // chunk, -(-stop // chunk)):
+        first, last = max(start, index * chunk), min(stop, (index + 1) * chunk)
+        pieces.append(_Piece(index, first - index * chunk, last - first, first - start))
+    return pieces
+
+
+def chunk_parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
+    """The parts that make up a region, in the order of the chunk grid. Yields nothing for an empty region."""
+    if 0 in region.lengths:
+        return
+    axes = [_pieces(s, n, c) for s, n, c in zip(region.start, region.lengths, layout.chunk_shape)]
+    strides = _strides(region.lengths, layout.dtype.itemsize)
+    patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
+    for pieces in itertools.product(*axes):
+        place = tuple((piece.first, piece.length) for piece in pieces)
+        pattern = patterns.get(place)
+        if pattern is None:
+            pattern = patterns[place] = _pattern(layout, region, place)
+        yield ChunkPart(
+            layout.chunk_name(tuple(piece.index for piece in pieces)),
+            pattern,
+            sum(piece.target_first * stride for piece, stride in zip(pieces, strides)),
+            tuple(slice(piece.target_first, piece.target_first + piece.length) for piece in pieces),
+        )
+
+
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    strides = [itemsize]
+    for length in reversed(shape[1:]):
+        strides.append(strides[-1] * length)
+    return tuple(reversed(strides)) if shape else ()
+
+
+def _pattern(layout: ArrayLayout, region: Region, place: tuple[tuple[int, int], ...]) -> Pattern:
+    chunk_shape, itemsize = layout.chunk_shape, layout.dtype.itemsize
+    firsts = tuple(first for first, _ in place)
+    lengths = tuple(length for _, length in place)
+    chunk_strides = _strides(chunk_shape, itemsize)
+    target_strides = _strides(region.lengths, itemsize)
+
+    # Axes from run_axis on lie in one piece in the file and in the result: all those behind run_axis are wanted whole.
+    run_axis = len(lengths)
+    whole = True
+    while whole and run_axis > 0:
+        run_axis -= 1
+        whole = lengths[run_axis] == chunk_shape[run_axis] == region.lengths[run_axis]
+    run_bytes = math.prod(lengths[run_axis:]) * itemsize
+
+    # The span: axes before span_axis are selected by one index each, span_axis by a range, those behind it are taken whole.
+    span_axis = 0
+    while span_axis < len(lengths) - 1 and lengths[span_axis] == 1:
+        span_axis += 1
+    span_slices = tuple(
+        slice(first, first + length) if axis <= span_axis else slice(0, chunk_shape[axis])
+        for axis, (first, length) in enumerate(place)
+    )
+    start = sum(first * stride for first, stride in zip(firsts, chunk_strides))
+    span_offset = sum(s.start * stride for s, stride in zip(span_slices, chunk_strides))
+    return Pattern(
+        inner=tuple(slice(first, first + length) for first, length in place),
+        lengths=lengths,
+        run_bytes=run_bytes,
+        file_offsets=start + _steps(lengths[:run_axis], chunk_strides[:run_axis]),
+        target_offsets=_steps(lengths[:run_axis], target_strides[:run_axis]),
+        span_slices=span_slices,
+        span_offset=span_offset,
+        span_bytes=math.prod(s.stop - s.start for s in span_slices) * itemsize,
+    )
+
+
+def _steps(lengths: tuple[int, ...], strides: tuple[int, ...]) -> Int64Array:
+    """Offsets of the corners of a box, in C order."""
+    offsets = np.zeros(1, dtype=np.int64)
+    for length, stride in zip(lengths, strides):
+        offsets = np.add.outer(offsets, np.arange(length, dtype=np.int64) * stride).reshape(-1)
+    return offsets

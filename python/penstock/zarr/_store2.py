@@ -1,0 +1,123 @@
+"""GDSStore for zarr 2: a DirectoryStore whose values are read and written by penstock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import zarr.storage
+
+import penstock
+from penstock.zarr._files import MISSING, files_at_once, sync_folder, write_memory
+from penstock.zarr._places import HOST, Place, place_like
+from penstock.zarr._reads import Outcome, Read, start_reads
+
+__all__ = ["GDSStore"]
+
+
+_zarr_storage: Any = zarr.storage  # its types, where any are installed, are those of zarr 3
+
+
+class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
+    """A zarr 2 store in a folder of the local file system, read and written by penstock.
+
+    All chunks of a selection are read as a few large batches, into memory of the array's `meta_array`: open an array with
+    `zarr.open_array(store, meta_array=cupy.empty(()))`, and its uncompressed chunks are read straight into GPU memory. To
+    read a whole uncompressed array, `penstock.zarr.load` is several times faster still.
+
+    path, normalize_keys, dimension_separator: as for DirectoryStore.
+    fsync: return from a write only when the value and its name are on the disk. A value is renamed into place either way.
+
+    Errors: KeyError for a key that is not there; penstock.Error (an OSError) names the file, the offset and the cause.
+    Thread-safe. Keeps no file open.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        normalize_keys: bool = False,
+        dimension_separator: str | None = None,
+        *,
+        fsync: bool = False,
+    ) -> None:
+        super().__init__(path, normalize_keys=normalize_keys, dimension_separator=dimension_separator)
+        self.fsync = fsync
+
+    def __getitem__(self, key: str) -> Any:
+        """The value of a key, in host memory: a uint8 NumPy array for a chunk, bytes for what is JSON."""
+        values = self._read([key], HOST)
+        if key not in values:
+            raise KeyError(key)
+        return values[key].tobytes() if _is_metadata(key) else values[key]
+
+    def getitems(self, keys: Sequence[str], *, contexts: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the keys that are there, each in memory of the kind of its context's meta_array (default: NumPy)."""
+        values: dict[str, Any] = {}
+        for place, some in _by_place(keys, contexts):
+            most = files_at_once()
+            for start in range(0, len(some), most):
+                values.update(self._read(some[start : start + most], place))
+        return {key: values[key] for key in keys if key in values}
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        """Writes a value, straight from GPU memory where it lies there."""
+        super().__setitem__(key, value)
+        if self.fsync:
+            sync_folder(os.path.dirname(self._path(key)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GDSStore) and self.path == other.path
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _tofile(self, a: Any, fn: str) -> None:  # called by DirectoryStore, with a temporary name
+        write_memory(a, fn, fsync=self.fsync)
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.path, str(self._normalize_key(key)))
+
+    def _read(self, keys: Iterable[str], place: Place) -> dict[str, Any]:
+        files: list[penstock.File] = []
+        reads: dict[str, Read] = {}
+        try:
+            for key in keys:
+                try:
+                    file = penstock.open(self._path(key))
+                except MISSING:
+                    continue
+                files.append(file)
+                size = file.size()
+                reads[key] = Read(file, place.empty(size), 0, size)
+            place.settle()
+            outcomes = start_reads(list(reads.values())).wait()
+        finally:
+            for file in files:
+                file.close()
+        return {key: _value(read, outcome) for (key, read), outcome in zip(reads.items(), outcomes)}
+
+
+def _value(read: Read, outcome: Outcome) -> Any:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return read.buffer[:outcome]
+
+
+def _is_metadata(key: str) -> bool:
+    return key.rpartition("/")[2] in (".zarray", ".zgroup", ".zattrs", ".zmetadata")
+
+
+def _by_place(keys: Sequence[str], contexts: Mapping[str, Any]) -> list[tuple[Place, list[str]]]:
+    """Keys by the memory that they are wanted in."""
+    groups: dict[str, tuple[Place, list[str]]] = {}
+    for key in keys:
+        example = contexts[key].get("meta_array", _NUMPY) if key in contexts else _NUMPY
+        kind = type(example).__module__
+        if kind not in groups:
+            groups[kind] = (place_like(example), [])
+        groups[kind][1].append(key)
+    return list(groups.values())
+
+
+_NUMPY = np.empty(())

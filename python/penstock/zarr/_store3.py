@@ -1,0 +1,414 @@
+"""GDSStore for zarr 3: a LocalStore whose values are read and written by penstock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.storage import LocalStore
+
+from penstock.zarr._files import MISSING, HandleCache, Lease, write_file
+from penstock.zarr._places import Place, place_like
+from penstock.zarr._reads import Outcome, Read, start_reads
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["GDSStore"]
+
+DEFAULT_OPEN_FILES = 128
+
+# Requests of one turn go out in batches of about this size: small values together, which saves most of what a request costs, and large
+# ones by themselves, so that zarr decodes the first while the next are read.
+BATCH_BYTES = 4 << 20
+
+
+class GDSStore(LocalStore):
+    """A zarr store in a folder of the local file system, read and written by penstock.
+
+    What zarr asks for with a GPU buffer prototype (`zarr.config.enable_gpu()`) is read straight into GPU memory. All
+    requests that arrive in one turn of the event loop are submitted together, so raise `zarr.config.set({"async.concurrency":
+    64})` (zarr's default is 10) to keep more chunks under way. To read a whole uncompressed array, `penstock.zarr.load` is
+    several times faster still: it goes past zarr's work per chunk.
+
+    root: the folder, made when missing unless read_only.
+    read_only: refuse writes with ValueError.
+    fsync: return from a write only when the value and its name are on the disk. Without, a crash of the machine may lose
+        the latest values, but never leaves a part of one: a value is written under a temporary name and renamed.
+    max_open_files: how many files are kept open for the next read; 0 closes each after use. A replaced file is noticed.
+
+    Errors: a key that is not there gives None; penstock.Error (an OSError) names the file, the offset and the cause.
+    Safe to use from any thread and any event loop; a pickled store opens files of its own.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        read_only: bool = False,
+        fsync: bool = False,
+        max_open_files: int = DEFAULT_OPEN_FILES,
+    ) -> None:
+        super().__init__(root, read_only=read_only)
+        self.fsync = fsync
+        self.max_open_files = max_open_files
+        self._start()
+
+    def _start(self) -> None:
+        self._files = HandleCache(self.max_open_files)
+        self._gatherers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Gatherer]
+        self._gatherers = weakref.WeakKeyDictionary()
+        self._gatherers_lock = threading.Lock()
+
+    @classmethod
+    async def open(
+        cls,
+        root: Path | str,
+        *,
+        read_only: bool = False,
+        mode: Any = None,
+        fsync: bool = False,
+        max_open_files: int = DEFAULT_OPEN_FILES,
+    ) -> Self:
+        """Makes a store and opens it; arguments as for the class, mode as for LocalStore.open.
+
+        Raises FileNotFoundError when the folder is missing and read_only, or mode is "r" or "r+".
+        """
+        must_exist = read_only if mode is None else mode in ("r", "r+")
+        store = cls(root, read_only=must_exist, fsync=fsync, max_open_files=max_open_files)
+        if must_exist and not store.root.exists():
+            raise FileNotFoundError(f"{store.root} does not exist")
+        await store._open()
+        if must_exist != read_only:
+            store = store.with_read_only(read_only)
+            await store._open()
+        return store
+
+    def with_read_only(self, read_only: bool = False) -> Self:
+        """The same folder and options, opened for reading only or not."""
+        return type(self)(self.root, read_only=read_only, fsync=self.fsync, max_open_files=self.max_open_files)
+
+    def __getstate__(self) -> dict[str, Any]:
+        ours = ("_files", "_gatherers", "_gatherers_lock")
+        return {key: value for key, value in self.__dict__.items() if key not in ours}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def __repr__(self) -> str:
+        return f"GDSStore('{self}')"
+
+    def close(self) -> None:
+        """Closes the store and the files that it kept open. Reads under way end first."""
+        self._files.clear()
+        super().close()
+
+    # Reading.
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """The value of a key, or a range of it (clipped to the value), in memory of the prototype; None when there is none.
+
+        Raises TypeError for a byte range of another type, penstock.Error when the file cannot be read.
+        """
+        _check(key, byte_range)
+        if not self._is_open:
+            await self._open_once()
+        return await self._gatherer().get(key, prototype or default_buffer_prototype(), byte_range)
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        """The values of several keys or ranges, in order, read as one batch; None for each key that is not there."""
+        gets = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+        return list(await asyncio.gather(*gets))
+
+    def get_sync(
+        self,
+        key: str,
+        *,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """As get(), blocking, without an event loop."""
+        _check(key, byte_range)
+        if not self._is_open:
+            self._make_root()
+        wanted = prototype or default_buffer_prototype()
+        place = place_of(wanted)
+        try:
+            with self._files.lease(self._path(key)) as lease:
+                offset, length = _clipped(byte_range, lease.size)
+                array = place.empty(length)
+                place.settle()
+                return _value(wanted, array, lease.file.read_into(array, offset) if length else 0)
+        except MISSING:
+            return None
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, key)
+
+    def _gatherer(self) -> _Gatherer:
+        loop = asyncio.get_running_loop()
+        gatherer = self._gatherers.get(loop)
+        if gatherer is None:
+            with self._gatherers_lock:
+                gatherer = self._gatherers.setdefault(loop, _Gatherer(self))
+        return gatherer
+
+    async def _open_once(self) -> None:
+        # Not _open(): that raises when a concurrent request has opened the store meanwhile.
+        await asyncio.to_thread(self._make_root)
+
+    def _make_root(self) -> None:
+        if not self.read_only:
+            self.root.mkdir(parents=True, exist_ok=True)
+        if not self.root.exists():
+            raise FileNotFoundError(f"{self.root} does not exist")
+        self._is_open = True
+
+    # Writing.
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Writes a value, straight from GPU memory where it lies there. The old value stays in place until the new is whole.
+
+        Raises ValueError when the store is read-only, TypeError when value is no Buffer, penstock.Error or OSError when it
+        cannot be written.
+        """
+        await self._set(key, value)
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """As set(), and nothing where the key has a value: of several writers at once, one wins."""
+        with contextlib.suppress(FileExistsError):
+            await self._set(key, value, exclusive=True)
+
+    async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:
+        if not self._is_open:
+            await self._open_once()
+        path = self._path_for_write(key, value)
+        await asyncio.to_thread(self._write, path, value, exclusive)
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """As set(), blocking, without an event loop."""
+        if not self._is_open:
+            self._make_root()
+        self._write(self._path_for_write(key, value), value, False)
+
+    def _path_for_write(self, key: str, value: Buffer) -> str:
+        self._check_writable()
+        _check(key, None)
+        if not isinstance(value, Buffer):
+            raise TypeError(f"GDSStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead.")
+        return self._path(key)
+
+    def _write(self, path: str, value: Buffer, exclusive: bool) -> None:
+        write_file(path, value.as_array_like(), exclusive=exclusive, fsync=self.fsync)
+        self._files.forget(path)
+
+    # Deleting: the kept files are let go, so that their space is returned.
+
+    async def delete(self, key: str) -> None:
+        """Removes a key, or a folder with all in it; nothing where there is none. Raises ValueError when read-only."""
+        self._check_writable()
+        await asyncio.to_thread(self._delete, key)
+
+    def delete_sync(self, key: str) -> None:
+        """As delete(), blocking, without an event loop."""
+        if not self._is_open:
+            self._make_root()
+        self._check_writable()
+        self._delete(key)
+
+    def _delete(self, key: str) -> None:
+        path = self._path(key)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(path)
+        self._files.forget(path)
+
+    async def delete_dir(self, prefix: str) -> None:
+        await super().delete_dir(prefix)
+        self._files.forget(self._path(prefix))
+
+    async def clear(self) -> None:
+        await super().clear()
+        self._files.clear()
+
+    async def move(self, dest_root: Path | str) -> None:
+        """Moves the folder; the store is that of the new place."""
+        self._files.clear()
+        await super().move(dest_root)
+
+
+_examples: dict[type[Buffer], Any] = {}
+
+
+def place_of(prototype: BufferPrototype) -> Place:
+    """Where a prototype's buffers lie."""
+    example = _examples.get(prototype.buffer)
+    if example is None:
+        example = _examples[prototype.buffer] = prototype.buffer.create_zero_length().as_array_like()
+    return place_like(example)
+
+
+def _check(key: str, byte_range: ByteRequest | None) -> None:
+    if not isinstance(key, str):
+        raise TypeError(f"a key must be a str, got {type(key).__name__}")
+    if not isinstance(byte_range, (type(None), RangeByteRequest, OffsetByteRequest, SuffixByteRequest)):
+        raise TypeError(f"Unexpected byte_range, got {byte_range}.")
+
+
+def _clipped(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
+    """Offset and length of a range of a value of size bytes."""
+    if byte_range is None:
+        return 0, size
+    if isinstance(byte_range, RangeByteRequest):
+        start, stop = byte_range.start, min(byte_range.end, size)
+    elif isinstance(byte_range, OffsetByteRequest):
+        start, stop = byte_range.offset, size
+    else:
+        start, stop = max(0, size - byte_range.suffix), size
+    return start, max(0, stop - start)
+
+
+class _Gatherer:
+    """Collects the requests of one turn of one event loop, and reads them as one batch."""
+
+    def __init__(self, store: GDSStore) -> None:
+        self._store = store
+        self._waiting: list[_Request] = []
+
+    def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
+    ) -> asyncio.Future[Buffer | None]:
+        """Called on the loop's thread."""
+        loop = asyncio.get_running_loop()
+        request = _Request(key, prototype, byte_range, loop.create_future())
+        self._waiting.append(request)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._flush, loop)
+        return request.future
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        batch, self._waiting = self._waiting, []
+        # Opening files may wait for a disk or a server: no work for the loop's own thread.
+        loop.run_in_executor(None, self._start, loop, batch)
+
+    def _start(self, loop: asyncio.AbstractEventLoop, requests: list[_Request]) -> None:
+        batch: list[_Request] = []
+        reads: list[Read] = []
+        failed: list[_Request] = []
+        nbytes = 0
+        for request in requests:
+            try:
+                read = request.prepare(self._store)
+            except BaseException as error:
+                request.end(error)
+                failed.append(request)
+                continue
+            batch.append(request)
+            reads.append(read)
+            nbytes += read.size
+            if nbytes >= BATCH_BYTES:
+                _submit(loop, batch, reads)
+                batch, reads, nbytes = [], [], 0
+        _submit(loop, batch, reads)
+        _tell(loop, failed)
+
+
+def _submit(loop: asyncio.AbstractEventLoop, batch: list[_Request], reads: list[Read]) -> None:
+    """Reads a batch; its values are handed to the loop when all are there."""
+    if not batch:
+        return
+    for request in batch:
+        request.place.settle()
+
+    def ended(outcomes: list[Outcome]) -> None:
+        for request, outcome in zip(batch, outcomes):
+            request.end(outcome)
+        _tell(loop, batch)
+
+    try:
+        start_reads(reads).when_done(ended)
+    except BaseException as error:
+        ended([error] * len(batch))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, requests: list[_Request]) -> None:
+    if requests:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+            loop.call_soon_threadsafe(_set_results, requests)
+
+
+class _Request:
+    """One get() until its batch has been read."""
+
+    __slots__ = ("_array", "_byte_range", "_key", "_lease", "_outcome", "_prototype", "_store", "future", "place")
+
+    def __init__(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, future: asyncio.Future[Buffer | None]
+    ) -> None:
+        self._key = key
+        self._prototype = prototype
+        self._byte_range = byte_range
+        self._lease: Lease | None = None
+        self._outcome: Buffer | BaseException | None = None
+        self.future = future
+        self.place = place_of(prototype)
+
+    def prepare(self, store: GDSStore) -> Read:
+        """Opens the file and makes the memory. Blocks."""
+        self._store = store
+        self._lease = store._files.acquire(store._path(self._key))
+        offset, length = _clipped(self._byte_range, self._lease.size)
+        self._array = self.place.empty(length)
+        return Read(self._lease.file, self._array, offset, length)
+
+    def end(self, outcome: Outcome) -> None:
+        """Called once, when the bytes are there or an error is."""
+        if self._lease is not None:
+            self._store._files.release(self._lease)
+        if isinstance(outcome, MISSING):
+            self._outcome = None
+        elif isinstance(outcome, BaseException):
+            self._outcome = outcome
+        else:
+            self._outcome = _value(self._prototype, self._array, outcome)
+
+    def set_result(self) -> None:
+        """Called on the loop's thread."""
+        if self.future.done():  # the task that waited was cancelled
+            return
+        if isinstance(self._outcome, BaseException):
+            self.future.set_exception(self._outcome)
+        else:
+            self.future.set_result(self._outcome)
+
+
+def _set_results(batch: list[_Request]) -> None:
+    for request in batch:
+        request.set_result()
+
+
+def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
+    # Fewer bytes than asked for: the file was cut after it was opened.
+    value: Buffer = prototype.buffer.from_array_like(array if count == len(array) else array[:count])
+    return value

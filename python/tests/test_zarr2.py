@@ -1,0 +1,153 @@
+"""penstock.zarr.GDSStore under zarr 2."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+if int(zarr.__version__.split(".")[0]) != 2:
+    pytest.skip(f"zarr {zarr.__version__} is installed, these tests are for zarr 2", allow_module_level=True)
+
+import penstock
+from penstock.zarr import GDSStore, explain, load
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stays_level() -> Iterator[None]:
+    """In place of that in conftest.py: zarr keeps an event loop and its threads, this file leaves nothing of penstock's."""
+    yield
+    gc.collect()
+    penstock._native._settle()
+    assert (penstock._native._under_way(), penstock._native._held_memories()) == (0, 0)
+
+DATA = np.random.default_rng(3).integers(0, 1 << 30, (77, 91), dtype=np.int32)
+
+
+def test_is_a_directory_store_with_its_arguments(tmp_path: Path) -> None:
+    store = GDSStore(str(tmp_path), False, "/")
+    assert isinstance(store, zarr.storage.DirectoryStore)
+    assert (store.normalize_keys, store._dimension_separator) == (False, "/")
+    assert store == GDSStore(str(tmp_path))
+
+
+def test_values_of_keys(tmp_path: Path) -> None:
+    store = GDSStore(str(tmp_path))
+    store["a/b"] = b"value"
+    store[".zattrs"] = b"{}"
+    store["empty"] = b""
+    assert bytes(store["a/b"]) == b"value"
+    assert store[".zattrs"] == b"{}"
+    assert bytes(store["empty"]) == b""
+    assert sorted(store) == [".zattrs", "a/b", "empty"]
+    assert "a/b" in store
+    assert "a" not in store
+    for missing in ("none", "a", "a/b/c"):
+        with pytest.raises(KeyError, match=missing):
+            store[missing]
+    del store["a/b"]
+    assert "a/b" not in store
+
+
+def test_keys_are_normalized(tmp_path: Path) -> None:
+    store = GDSStore(str(tmp_path), normalize_keys=True)
+    store["FOO"] = b"value"
+    assert bytes(store["foo"]) == b"value"
+    assert os.listdir(tmp_path) == ["foo"]
+
+
+def test_many_items_at_once_leave_out_what_is_missing(tmp_path: Path) -> None:
+    store = GDSStore(str(tmp_path))
+    expected = {str(i): os.urandom(i) for i in range(700)}
+    for key, value in expected.items():
+        store[key] = value
+    values = store.getitems(["none", *expected, "nothing"], contexts={})
+    assert {key: bytes(value) for key, value in values.items()} == expected
+
+
+@pytest.mark.parametrize("separator", [None, ".", "/"])
+@pytest.mark.parametrize("compressor", [None, "default"])
+@pytest.mark.parametrize("fsync", [False, True])
+def test_arrays_come_back_as_written(tmp_path: Path, separator: str | None, compressor: Any, fsync: bool) -> None:
+    group = zarr.group(GDSStore(str(tmp_path), dimension_separator=separator, fsync=fsync))
+    array = group.create_dataset("a", shape=DATA.shape, chunks=(10, 15), dtype=DATA.dtype, compressor=compressor)
+    array[...] = DATA
+    array.attrs["name"] = "value"
+    for kind in (GDSStore, zarr.DirectoryStore):
+        store = kind(str(tmp_path), dimension_separator=separator)
+        again = zarr.open_group(store, mode="r")["a"]
+        assert dict(again.attrs) == {"name": "value"}
+        np.testing.assert_array_equal(again[...], DATA)
+        np.testing.assert_array_equal(again[5:70:3, 40:], DATA[5:70:3, 40:])
+        assert explain(again).direct == (compressor is None)
+        np.testing.assert_array_equal(load(again), DATA)
+        np.testing.assert_array_equal(load(again, (slice(3, 50), 7)), DATA[3:50, 7])
+
+
+def test_nested_stores_and_consolidated_metadata_load(tmp_path: Path) -> None:
+    store = zarr.NestedDirectoryStore(str(tmp_path))
+    zarr.group(store).create_dataset("a", data=DATA, chunks=(10, 15), compressor=None)
+    zarr.consolidate_metadata(store)
+    for array in (zarr.open_group(store)["a"], zarr.open_consolidated(store)["a"]):
+        np.testing.assert_array_equal(load(array), DATA)
+    assert explain(zarr.open_group(store)["a"]).direct
+
+
+def test_filters_are_left_to_zarr(tmp_path: Path) -> None:
+    import numcodecs
+
+    array = zarr.create(
+        DATA.shape, chunks=(10, 15), dtype="i4", compressor=None, filters=[numcodecs.Delta("i4")], store=GDSStore(str(tmp_path))
+    )
+    array[...] = DATA
+    assert "filters" in explain(array).reason
+    np.testing.assert_array_equal(load(array), DATA)
+
+
+def test_chunks_are_in_memory_like_the_meta_array(tmp_path: Path) -> None:
+    class Kind(np.ndarray[Any, Any]):
+        pass
+
+    store = GDSStore(str(tmp_path))
+    array = zarr.create(DATA.shape, chunks=(10, 91), dtype="i4", compressor=None, store=store)
+    array[...] = DATA
+    array = zarr.open_array(store, meta_array=np.empty(()).view(Kind))
+    np.testing.assert_array_equal(np.asarray(array[...]), DATA)
+
+
+def test_a_failed_write_leaves_the_old_value_and_no_other_file(tmp_path: Path) -> None:
+    store = GDSStore(str(tmp_path))
+    store["k"] = b"old"
+    with pytest.raises((OSError, KeyError)):
+        store["k/below"] = b"new"
+    assert bytes(store["k"]) == b"old"
+    assert os.listdir(tmp_path) == ["k"]
+
+
+def test_may_be_used_by_many_threads(tmp_path: Path) -> None:
+    store = GDSStore(str(tmp_path))
+    for i in range(64):
+        store[str(i)] = bytes([i]) * 5000
+    failed = []
+
+    def read() -> None:
+        try:
+            for i in range(64):
+                if bytes(store[str(i)]) != bytes([i]) * 5000:
+                    failed.append(i)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
