@@ -170,8 +170,8 @@ void batch_request::start_single(const io_request& asked, const std::shared_ptr<
 void batch_request::settle(std::uint32_t index, io_result outcome) {
   auto& entry = entries_[index];
   items_[index] = std::move(outcome);
-  if (entry.file != nullptr) entry.file->end();
   if (each_) each_(index, items_[index]);
+  if (entry.file != nullptr) entry.file->end();
   ended(1);
 }
 
@@ -184,8 +184,8 @@ void batch_request::finished(path::job& ended_job, std::uint64_t bytes, status e
     outcome.error = in_context(outcome.error, {range.memory, range.length, range.offset, ended_job.is_write}, *entries_[range.index].file);
     engine().stats().count_request(ended_job.is_write, outcome);
     items_[range.index] = std::move(outcome);
-    entries_[range.index].file->end();
     if (each_) each_(range.index, items_[range.index]);
+    entries_[range.index].file->end();
   }
   ended(count);
 }

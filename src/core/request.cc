@@ -192,8 +192,9 @@ void request::ended() {
   io_result outcome = sum_up();
   outcome.error = in_context(outcome.error, what_, file_);
   engine().stats().count_request(what_.is_write, outcome);
-  if (begun_) file_.end();
+  // Told before the file is let go: whoever closes the file may then count on it.
   if (on_end_) std::exchange(on_end_, {})(outcome);
+  if (begun_) file_.end();
   complete(std::move(outcome));
 }
 
