@@ -46,7 +46,11 @@ install(
   RENAME $<TARGET_SONAME_FILE_NAME:penstock_cufile>
   DESTINATION lib/penstock
   COMPONENT python EXCLUDE_FROM_ALL)
-install(TARGETS penstock_audit LIBRARY DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
-if(TARGET penstock_cli)
-  install(TARGETS penstock_cli RUNTIME DESTINATION bin COMPONENT python EXCLUDE_FROM_ALL)
+install(PROGRAMS $<TARGET_FILE:penstock_audit> DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
+install(PROGRAMS $<TARGET_FILE:penstock_cli> DESTINATION bin COMPONENT python EXCLUDE_FROM_ALL)
+
+# All that the wheel holds.
+add_custom_target(penstock_python DEPENDS penstock_native)
+if(NOT PENSTOCK_PREBUILT)
+  add_dependencies(penstock_python penstock_cli penstock_cufile penstock_audit)
 endif()
