@@ -169,7 +169,7 @@ def read_async(
     """Queues a read on a stream of the device that owns the memory: after its earlier work, before its later work. Does not block.
 
     bytes_read_ptr: address, in host or device memory, of 8 bytes that are set before later work of the stream starts: the bytes read,
-    or a negative number: -1 for an I/O error, else a negated OpError. 0: not wanted. Buffer and result must stay allocated until then.
+    or -1 for a failure. 0: not wanted. Buffer and result must stay allocated until then.
     stream: a CUstream; 0 is the default stream. cuFileError, when nothing was queued: as for read(), and
     CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED for host memory, which has no stream.
     """
