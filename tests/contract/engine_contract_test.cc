@@ -380,5 +380,52 @@ TEST(engine_under_load, many_waiting_readers_share_few_slabs) {
   }
 }
 
+// Reads, cached and not, writes of both kinds and batches, all at once.
+TEST(engine_under_load, everything_at_once_shares_few_slabs) {
+  constexpr std::size_t requests = 96;
+  constexpr std::uint64_t length = mib;
+  constexpr std::uint64_t small = 4 * kib;
+  const temp_dir directory = temp_dir::on_build_disk();
+  const auto content = pattern::make(requests * length, 3);
+  std::ofstream(directory.file("data"), std::ios::binary).write(reinterpret_cast<const char*>(content.data()), requests * length);
+  for (const bool cold : {false, true}) {
+    engine_options options;
+    options.lanes = 2;
+    options.pinned_budget_bytes = staging::least_budget_bytes;
+    open_house house(options);
+    if (cold) drop_cache(directory.file("data"));
+    const auto from = house.engine().open(directory.file("data"));
+    const auto to = house.engine().open(directory.file("copy"), {.read = true, .write = true, .create = true, .direct_writes = cold});
+    const auto target = house.engine().allocate(house.device(), requests * length);
+    const auto source = house.engine().allocate(house.device(), requests * length);
+    ASSERT_TRUE(from.ok() && to.ok() && target.ok() && source.ok());
+    ASSERT_TRUE(house.engine().copy(source->data(), content.data(), content.size()).ok());
+    auto* const into = static_cast<std::byte*>(target->data());
+    std::vector<operation> under_way;
+    std::vector<batch> batches;
+    for (std::size_t i = 0; i < requests; ++i) {
+      const auto at = static_cast<std::int64_t>(i * length);
+      if (i % 8 == 0) {
+        std::vector<io_request> pieces;
+        for (std::uint64_t done = 0; done < length; done += small) {
+          pieces.push_back({&*from, into + at + done, small, at + static_cast<std::int64_t>(done), false});
+        }
+        batches.push_back(house.engine().submit(pieces));
+      } else {
+        under_way.push_back(from->read_async(into + at, length, at));
+      }
+      under_way.push_back(to->write_async(static_cast<std::byte*>(source->data()) + at, length, at));
+    }
+    for (auto& each : under_way) EXPECT_EQ(each.wait().bytes_done, length);
+    for (auto& each : batches) {
+      for (const auto& outcome : each.wait()) EXPECT_EQ(outcome.bytes_done, small) << told(outcome.error);
+    }
+    bytes seen(requests * length);
+    ASSERT_TRUE(house.engine().copy(seen.data(), into, seen.size()).ok());
+    EXPECT_EQ(pattern::first_difference(seen, 3, 0), std::nullopt);
+    EXPECT_EQ(pattern::first_difference(contents_of(directory.file("copy")), 3, 0), std::nullopt);
+  }
+}
+
 }  // namespace
 }  // namespace penstock::testing
