@@ -229,8 +229,8 @@ bool find(void* image, const char* symbol, Function*& function) {
 
 // Loaded libraries bind to the global scope first, and NVIDIA's libcufile calls its own exported functions that way (1.15.1 does, e.g.
 // cuFileHandleRegister): it would call another libcufile that the program is linked with or has preloaded, which does not know its handles.
-// RTLD_DEEPBIND puts its own functions first; AddressSanitizer's runtime refuses that flag.
-#if defined(__SANITIZE_ADDRESS__)
+// RTLD_DEEPBIND puts its own functions first; the sanitizers' runtimes refuse that flag.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int own_functions_first = 0;
 #else
 constexpr int own_functions_first = RTLD_DEEPBIND;

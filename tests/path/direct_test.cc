@@ -288,8 +288,8 @@ TEST_F(direct_path, refuses_penstocks_own_libcufile) {
 }
 
 TEST_F(direct_path, another_libcufile_of_the_program_does_not_shadow_the_library) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "AddressSanitizer refuses RTLD_DEEPBIND";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizers refuse RTLD_DEEPBIND";
 #endif
   void* linked = dlopen(CUFILE_RECORDER_OWN_PATH, RTLD_NOW | RTLD_GLOBAL);
   ASSERT_NE(linked, nullptr);
