@@ -101,19 +101,14 @@ void destroy(CUfileBatchHandle_t batch) {
   driver::current().stats().count(counted::batch_destroy, batches.remove(batch) != nullptr);
 }
 
-CUfileError_t told(counted what, CUfileError_t outcome) {
-  driver::current().stats().count(what, outcome.err == CU_FILE_SUCCESS);
-  return outcome;
-}
-
 }  // namespace
 
 CUfileError_t cuFileBatchIOSetUp(CUfileBatchHandle_t* batch, unsigned capacity) {
-  return guarded([&] { return told(counted::batch_setup, set_up(batch, capacity)); });
+  return guarded([&] { return driver::current().counted_as(counted::batch_setup, set_up(batch, capacity)); });
 }
 
 CUfileError_t cuFileBatchIOSubmit(CUfileBatchHandle_t batch, unsigned count, CUfileIOParams_t* entries, unsigned flags) {
-  return guarded([&] { return told(counted::batch_submit, submit(batch, count, entries, flags)); });
+  return guarded([&] { return driver::current().counted_as(counted::batch_submit, submit(batch, count, entries, flags)); });
 }
 
 CUfileError_t cuFileBatchIOGetStatus(CUfileBatchHandle_t batch, unsigned at_least, unsigned* count, CUfileIOEvents_t* events,
@@ -124,7 +119,7 @@ CUfileError_t cuFileBatchIOGetStatus(CUfileBatchHandle_t batch, unsigned at_leas
 CUfileError_t cuFileBatchIOCancel(CUfileBatchHandle_t batch) {
   return guarded([&] {
     if (const auto used = driver::current().batches().find(batch)) used->cancel();
-    return told(counted::batch_cancel, answer(CU_FILE_SUCCESS));
+    return driver::current().counted_as(counted::batch_cancel, answer(CU_FILE_SUCCESS));
   });
 }
 

@@ -72,6 +72,11 @@ class driver {
 
   [[nodiscard]] settings_book& settings() noexcept { return settings_; }
   [[nodiscard]] counters& stats() noexcept { return counters_; }
+  // Counts the outcome of a call, and hands it on.
+  CUfileError_t counted_as(counted what, CUfileError_t outcome) {
+    counters_.count(what, outcome.err == CU_FILE_SUCCESS);
+    return outcome;
+  }
   [[nodiscard]] log& lines() noexcept { return log_; }
 
   // --- how GPUs and storage reach each other: kept and given back, since the engine finds its ways by itself

@@ -37,11 +37,6 @@ CUfileError_t register_buffer(const void* base, std::size_t length) {
   return library.register_buffer(base, length);
 }
 
-CUfileError_t told(counted what, CUfileError_t outcome) {
-  driver::current().stats().count(what, outcome.err == CU_FILE_SUCCESS);
-  return outcome;
-}
-
 ssize_t failed(int error) {
   errno = error;
   return -1;
@@ -134,7 +129,7 @@ ssize_t guarded_transfer(Call call) noexcept {
 }  // namespace
 
 CUfileError_t cuFileHandleRegister(CUfileHandle_t* handle, CUfileDescr_t* descriptor) {
-  return guarded([&] { return told(counted::handle_register, register_file(handle, descriptor)); });
+  return guarded([&] { return driver::current().counted_as(counted::handle_register, register_file(handle, descriptor)); });
 }
 
 void cuFileHandleDeregister(CUfileHandle_t handle) {
@@ -145,11 +140,11 @@ void cuFileHandleDeregister(CUfileHandle_t handle) {
 }
 
 CUfileError_t cuFileBufRegister(const void* base, size_t length, int /*flags*/) {
-  return guarded([&] { return told(counted::buffer_register, register_buffer(base, length)); });
+  return guarded([&] { return driver::current().counted_as(counted::buffer_register, register_buffer(base, length)); });
 }
 
 CUfileError_t cuFileBufDeregister(const void* base) {
-  return guarded([&] { return told(counted::buffer_deregister, driver::current().deregister_buffer(base)); });
+  return guarded([&] { return driver::current().counted_as(counted::buffer_deregister, driver::current().deregister_buffer(base)); });
 }
 
 ssize_t cuFileRead(CUfileHandle_t handle, void* base, size_t size, off_t file_offset, off_t memory_offset) {

@@ -316,18 +316,41 @@ TEST_F(engine_contract, a_child_may_let_go_of_all_it_inherited) {
 }
 
 // More requests at once than there are slabs: each is cut into waves whose pieces share a slab.
-TEST(engine_under_load, many_reads_in_flight_share_few_slabs) {
-  constexpr std::size_t requests = 256;
-  constexpr std::uint64_t length = mib;
-  const temp_dir directory;
-  const auto content = pattern::make(4 * mib, 3);
-  std::ofstream(directory.file("data"), std::ios::binary).write(reinterpret_cast<const char*>(content.data()), 4 * mib);
-  for (const unsigned lanes : {2U, 3U, 8U}) {
+class engine_under_load : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t seed = 3;
+  static constexpr std::uint64_t length = mib;  // of a request
+
+  static engine_options few_slabs(unsigned lanes) {
     engine_options options;
     options.lanes = lanes;
     options.pinned_budget_bytes = staging::least_budget_bytes;
-    open_house house(options);
-    auto from = house.engine().open(directory.file("data"));
+    return options;
+  }
+  bytes make_file(std::size_t size) {
+    auto content = pattern::make(size, seed);
+    std::ofstream(file_, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(size));
+    return content;
+  }
+  // Request i has read the part i % parts of the file to its own place in memory.
+  static void expect_parts(open_house& house, const std::byte* memory, std::size_t requests, std::size_t parts) {
+    bytes seen(length);
+    for (std::size_t i = 0; i < requests; ++i) {
+      ASSERT_TRUE(house.engine().copy(seen.data(), memory + i * length, length).ok());
+      ASSERT_EQ(pattern::first_difference(seen, seed, i % parts * length), std::nullopt) << i;
+    }
+  }
+
+  temp_dir directory_ = temp_dir::on_build_disk();
+  std::string file_ = directory_.file("data");
+};
+
+TEST_F(engine_under_load, many_reads_in_flight_share_few_slabs) {
+  constexpr std::size_t requests = 256;
+  make_file(4 * length);
+  for (const unsigned lanes : {2U, 3U, 8U}) {
+    open_house house(few_slabs(lanes));
+    auto from = house.engine().open(file_);
     ASSERT_TRUE(from.ok());
     const auto memory = house.engine().allocate(house.device(), requests * length);
     ASSERT_TRUE(memory.ok()) << told(memory.error());
@@ -337,27 +360,17 @@ TEST(engine_under_load, many_reads_in_flight_share_few_slabs) {
       under_way.push_back(from->read_async(base + i * length, length, static_cast<std::int64_t>(i % 4 * length)));
     }
     for (auto& each : under_way) EXPECT_EQ(each.wait().bytes_done, length);
-    bytes seen(length);
-    for (std::size_t i = 0; i < requests; ++i) {
-      ASSERT_TRUE(house.engine().copy(seen.data(), base + i * length, length).ok());
-      ASSERT_EQ(pattern::first_difference(seen, 3, i % 4 * length), std::nullopt) << i;
-    }
+    expect_parts(house, base, requests, 4);
   }
 }
 
 // The same with callers that wait, and lend a hand with their own pieces.
-TEST(engine_under_load, many_waiting_readers_share_few_slabs) {
+TEST_F(engine_under_load, many_waiting_readers_share_few_slabs) {
   constexpr std::size_t callers = 48;
-  constexpr std::uint64_t length = mib;
-  const temp_dir directory;
-  const auto content = pattern::make(4 * mib, 3);
-  std::ofstream(directory.file("data"), std::ios::binary).write(reinterpret_cast<const char*>(content.data()), 4 * mib);
+  make_file(4 * length);
   for (const unsigned lanes : {2U, 8U}) {
-    engine_options options;
-    options.lanes = lanes;
-    options.pinned_budget_bytes = staging::least_budget_bytes;
-    open_house house(options);
-    auto from = house.engine().open(directory.file("data"));
+    open_house house(few_slabs(lanes));
+    auto from = house.engine().open(file_);
     ASSERT_TRUE(from.ok());
     const auto memory = house.engine().allocate(house.device(), callers * length);
     ASSERT_TRUE(memory.ok()) << told(memory.error());
@@ -372,30 +385,20 @@ TEST(engine_under_load, many_waiting_readers_share_few_slabs) {
       });
     }
     for (auto& each : crew) each.join();
-    bytes seen(length);
-    for (std::size_t i = 0; i < callers; ++i) {
-      ASSERT_TRUE(house.engine().copy(seen.data(), base + i * length, length).ok());
-      ASSERT_EQ(pattern::first_difference(seen, 3, i % 4 * length), std::nullopt) << i;
-    }
+    expect_parts(house, base, callers, 4);
   }
 }
 
 // Reads, cached and not, writes of both kinds and batches, all at once.
-TEST(engine_under_load, everything_at_once_shares_few_slabs) {
+TEST_F(engine_under_load, everything_at_once_shares_few_slabs) {
   constexpr std::size_t requests = 96;
-  constexpr std::uint64_t length = mib;
   constexpr std::uint64_t small = 4 * kib;
-  const temp_dir directory = temp_dir::on_build_disk();
-  const auto content = pattern::make(requests * length, 3);
-  std::ofstream(directory.file("data"), std::ios::binary).write(reinterpret_cast<const char*>(content.data()), requests * length);
+  const auto content = make_file(requests * length);
   for (const bool cold : {false, true}) {
-    engine_options options;
-    options.lanes = 2;
-    options.pinned_budget_bytes = staging::least_budget_bytes;
-    open_house house(options);
-    if (cold) drop_cache(directory.file("data"));
-    const auto from = house.engine().open(directory.file("data"));
-    const auto to = house.engine().open(directory.file("copy"), {.read = true, .write = true, .create = true, .direct_writes = cold});
+    open_house house(few_slabs(2));
+    if (cold) drop_cache(file_);
+    const auto from = house.engine().open(file_);
+    const auto to = house.engine().open(directory_.file("copy"), {.read = true, .write = true, .create = true, .direct_writes = cold});
     const auto target = house.engine().allocate(house.device(), requests * length);
     const auto source = house.engine().allocate(house.device(), requests * length);
     ASSERT_TRUE(from.ok() && to.ok() && target.ok() && source.ok());
@@ -422,8 +425,8 @@ TEST(engine_under_load, everything_at_once_shares_few_slabs) {
     }
     bytes seen(requests * length);
     ASSERT_TRUE(house.engine().copy(seen.data(), into, seen.size()).ok());
-    EXPECT_EQ(pattern::first_difference(seen, 3, 0), std::nullopt);
-    EXPECT_EQ(pattern::first_difference(contents_of(directory.file("copy")), 3, 0), std::nullopt);
+    EXPECT_EQ(pattern::first_difference(seen, seed, 0), std::nullopt);
+    EXPECT_EQ(pattern::first_difference(contents_of(directory_.file("copy")), seed, 0), std::nullopt);
   }
 }
 
