@@ -10,10 +10,11 @@ import atexit
 import operator
 import re
 import threading
-from types import TracebackType
 from typing import Any, overload
 
 from penstock import cufile
+
+from ._config import ConfigContextManager, wanted_values
 
 __all__ = [
     "ConfigContextManager",
@@ -115,21 +116,6 @@ properties = DriverProperties()
 """The properties of this process."""
 
 
-class ConfigContextManager:
-    """What set() returns: leaving its with block puts the earlier values back. Made by set() only."""
-
-    def __init__(self, earlier: dict[str, Any]) -> None:
-        self._earlier = earlier
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _apply(self._earlier)
-
-
 @overload
 def set(config: dict[str, Any], /) -> ConfigContextManager: ...
 
@@ -143,18 +129,13 @@ def set(*config: Any) -> ConfigContextManager:
 
     KeyError: unknown name, or one that is read-only. OverflowError: a negative value. ValueError: arguments of neither form.
     """
-    if len(config) == 1 and isinstance(config[0], dict):
-        wanted = dict(config[0])
-    elif len(config) == 2 and isinstance(config[0], str):
-        wanted = {config[0]: config[1]}
-    else:
-        raise ValueError("Valid arguments are set(config: dict) or set(key: str, value: Any)")
+    wanted = wanted_values(config)
     for name in wanted:
         if name in _read_only:
             raise KeyError(f"{name} is read-only")
         if name not in _settable:
             raise KeyError(name)
-    return ConfigContextManager(_apply(wanted))
+    return ConfigContextManager(_apply, _apply(wanted))
 
 
 def get(config_name: str) -> Any:

@@ -27,8 +27,9 @@ import enum
 import operator
 import os
 import threading
-from types import TracebackType
 from typing import Any, Callable, NamedTuple, overload
+
+from ._config import ConfigContextManager, wanted_values
 
 __all__ = [
     "CompatMode",
@@ -74,21 +75,6 @@ class CompatMode(enum.IntEnum):
     AUTO = 2
 
 
-class ConfigContextManager:
-    """What set() returns: leaving its with block puts the earlier values back. Made by set() only."""
-
-    def __init__(self, earlier: dict[str, Any]) -> None:
-        self._earlier = earlier
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _apply(self._earlier)
-
-
 @overload
 def set(config: dict[str, Any], /) -> ConfigContextManager: ...
 
@@ -103,14 +89,9 @@ def set(*config: Any) -> ConfigContextManager:
     All values are checked before the first is set. KeyError: unknown name. ValueError: zero where a positive integer is needed, or
     arguments of neither form. OverflowError: a negative value. TypeError: a value of another type.
     """
-    if len(config) == 1 and isinstance(config[0], dict):
-        wanted = dict(config[0])
-    elif len(config) == 2 and isinstance(config[0], str):
-        wanted = {config[0]: config[1]}
-    else:
-        raise ValueError("Valid arguments are set(config: dict) or set(key: str, value: Any)")
+    wanted = wanted_values(config)
     checked = {name: _SETTINGS[name].check(name, value) for name, value in wanted.items()}
-    return ConfigContextManager(_apply(checked))
+    return ConfigContextManager(_apply, _apply(checked))
 
 
 def get(config_name: str) -> Any:
