@@ -29,7 +29,7 @@ enum class errc : std::uint8_t {
   io,                 // the kernel reported an I/O error
   no_space,           // disk or quota full
   out_of_memory,      // host, pinned or device memory exhausted
-  would_block,        // only inside the library: the range is not resident
+  would_block,        // the kernel says to try again (EAGAIN)
   closed,             // the handle was closed, or is stale
   unsupported,        // this kernel, file system or device cannot do it
   cancelled,          // cancel() came first
