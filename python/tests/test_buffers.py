@@ -148,7 +148,7 @@ def test_read_only_memory_is_written_from_and_not_read_into(file: penstock.File)
         Exporter(np.zeros(100, np.uint8)[::2]),
         Tensor(np.zeros(100, np.uint8)[::2]),
     ],
-    ids=str,
+    ids=lambda buffer: type(buffer).__name__,
 )
 def test_memory_with_gaps_is_refused(file: penstock.File, buffer: Any) -> None:
     for call in (file.read_into, file.write_from, file.pread, file.pwrite):
@@ -161,7 +161,7 @@ def test_a_mask_is_refused(file: penstock.File) -> None:
         file.read_into(CudaArray(np.zeros(10, np.uint8), mask=CudaArray(np.zeros(10, np.bool_))))
 
 
-@pytest.mark.parametrize("what", [None, 3, "text", [1, 2], object()], ids=str)
+@pytest.mark.parametrize("what", [None, 3, "text", [1, 2], object()], ids=lambda what: type(what).__name__)
 def test_what_is_no_memory_is_a_type_error(file: penstock.File, what: Any) -> None:
     for call in (file.read_into, file.write_from, file.pread, file.pwrite):
         with pytest.raises(TypeError, match=f"memory is needed, not .*{type(what).__name__}"):

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "cli/program.hpp"
 
@@ -26,13 +27,17 @@ ended_program run_shell(const std::string& script, std::vector<std::string> opti
 // Sets a variable for the programs that a test starts.
 class scoped_variable {
  public:
-  scoped_variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  scoped_variable(const char* name, const std::string& value) : name_(name) {
+    if (const char* present = std::getenv(name)) before_ = present;
+    ::setenv(name, value.c_str(), 1);
+  }
   scoped_variable(const scoped_variable&) = delete;
   scoped_variable& operator=(const scoped_variable&) = delete;
-  ~scoped_variable() { ::unsetenv(name_); }
+  ~scoped_variable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
 
  private:
   const char* name_;
+  std::optional<std::string> before_;
 };
 
 // Tests in which a program really is started with our libraries in it.
@@ -68,6 +73,7 @@ TEST_F(run_program, gets_signals_itself) {
 }
 
 TEST_F(run_program, finds_our_libraries_in_its_environment) {
+  const scoped_variable path("LD_LIBRARY_PATH", "");
   const std::string print = "echo $LD_PRELOAD,$LD_AUDIT,$LD_LIBRARY_PATH,$PENSTOCK_LOG";
   const std::string folder = build_folder / "cufile";
   EXPECT_EQ(run_shell(print).out, library + "," + audit + "," + folder + ",\n");

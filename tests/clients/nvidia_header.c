@@ -122,6 +122,7 @@ static void free_memory(void* memory) {
 static void put(void* memory, const void* bytes, size_t length) {
   if (has_gpu) {
     EQUAL(gpu.to_device((uint64_t)(uintptr_t)memory, bytes, length), 0);
+    EQUAL(gpu.stream_synchronize(NULL), 0); /* small copies return early, and cuFile follows no stream */
   } else {
     memcpy(memory, bytes, length);
   }
