@@ -132,16 +132,19 @@ class PENSTOCK_API batch {
 };
 
 // A request that runs in the order of a stream: after the work queued before it, before the work queued after it.
-// The host is not blocked. The pointed-to values are read when the stream reaches the request, and must stay valid until it has
-// ended; so must memory. *bytes_done, if given, is written before later work of the stream starts: bytes, or -1 on failure.
+// The host is not blocked, and once queued the request ends whatever other threads ask of the driver meanwhile. The pointed-to values are
+// read when the stream reaches the request, and must stay valid until it has ended; so must memory. *length may only become less than it
+// was when the request was queued. *bytes_done, if given, is written before later work of the stream starts: bytes, or -1 on failure.
 struct stream_request {
   void* stream = nullptr;  // CUstream of the device that owns memory (null: its default stream)
   void* memory = nullptr;
   const std::size_t* length = nullptr;
   const std::int64_t* offset = nullptr;         // in the file
   const std::int64_t* memory_offset = nullptr;  // null: 0
-  std::int64_t* bytes_done = nullptr;
-  io_callback ended{};  // may be empty. Called before later work of the stream starts, once bytes_done is written; must not block
+  std::int64_t* bytes_done = nullptr;           // in memory of the host or of the stream's device
+  // May be empty. Called before later work of the stream starts, once bytes_done is written, on a thread of the driver's: it must not block
+  // and must not call the driver.
+  io_callback ended{};
 };
 
 // Makes repeated use of one memory range cheaper: the range is classified once (device memory) or pinned (host memory).

@@ -41,10 +41,9 @@ void stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t off
   const auto part = memory.slice(buffer_offset, size);
   length_ = part.size;
   offset_ = offset;
-  result_ = reinterpret_cast<void*>(result);
-  stream_request request{stream_handle(stream), part.data, &length_, &offset_, nullptr, &bytes_done_, {}};
+  auto* const count = result != 0 ? reinterpret_cast<std::int64_t*>(result) : nullptr;
+  stream_request request{stream_handle(stream), part.data, &length_, &offset_, nullptr, count, {}};
   request.ended = [this](const io_result& outcome) {
-    store_result(outcome);
     outcome_ = outcome;
     {
       const std::lock_guard guard(lock_);
@@ -65,13 +64,6 @@ void stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t off
   if (!queued.ok()) never_began();
   release_file(held);
   raise_unless_ok(queued, {file_name_, offset, 0});
-}
-
-// Where the result is to be, may be known to a GPU only: then it takes a copy of 8 bytes, on a stream of the engine's own.
-void stream_flight::store_result(const io_result& outcome) const noexcept {
-  if (result_ == nullptr) return;
-  const std::int64_t count = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
-  if (auto shared = engine::shared(); shared) (void)shared->copy(result_, &count, sizeof(count));
 }
 
 bool stream_flight::wait(std::optional<double> timeout_s) {

@@ -34,15 +34,12 @@ class stream_flight final : public under_way {
 
  private:
   ~stream_flight() override = default;
-  void store_result(const io_result& outcome) const noexcept;
 
   kept_objects kept_;
   std::string file_name_;
   // What the engine reads when the stream reaches the request.
   std::size_t length_ = 0;
   std::int64_t offset_ = 0;
-  std::int64_t bytes_done_ = 0;
-  void* result_ = nullptr;
   io_result outcome_;  // valid once ended_
   std::mutex lock_;    // with ended_now_, for those that wait
   std::condition_variable ended_now_;

@@ -35,6 +35,9 @@ unsigned choose_lanes(const engine_options& options, unsigned cores) {
 // One ring serves 150,000 requests a second, or any drive of this day in pieces of a megabyte.
 unsigned disk_lane_count(unsigned cores) { return cores >= 32 ? 2 : 1; }
 
+// Enough to keep up with a link's copies where one core reads 5 GB/s out of the page cache past its own caches.
+unsigned stream_lane_count(unsigned cores) { return std::clamp(cores / 4, 1U, 4U); }
+
 }  // namespace
 
 std::int64_t engine_core::now_ns() noexcept {
@@ -73,6 +76,9 @@ engine_core::engine_core(const engine_options& options, seams doors)
   cuda_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
   host_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
   lanes_ = std::make_unique<staging::lanes>(lane_count_, cores_ > few_cores ? 500us : 0us, feeders_);
+  stream_lanes_ = std::make_unique<staging::lanes>(stream_lane_count(cores_), cores_ > few_cores ? 50us : 0us, no_feeders_);
+  cuda_stream_memory_ = std::make_unique<stream_memory>(*cuda_pool_);
+  host_stream_memory_ = std::make_unique<stream_memory>(*host_pool_);
   disk_ = std::make_unique<staging::disk_lanes>(disk_lane_count(cores_), *doors_.kernel, feeders_);
   paths_ = path::make_paths({doors_.kernel, &feeders_, lanes_.get(), disk_.get()}, options_.cufile_library);
 }
@@ -83,7 +89,7 @@ engine_core::~engine_core() {
   disk_.reset();
   while (feeders_.outstanding()) feeders_.pump();
   paths_.clear();
-  flags_.clear();
+  stream_lanes_.reset();
   for (std::size_t i = 0; i < state_count_.load(); ++i) {
     for (auto& slot : states_[i].small_streams) {
       if (auto* stream = slot.load()) (void)states_[i].session.load()->destroy_stream(stream);

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "core/flag_pool.hpp"
 #include "core/planner.hpp"
 #include "core/request.hpp"
 #include "core/stats.hpp"
+#include "core/stream_memory.hpp"
 #include "device/device.hpp"
 #include "path/data_path.hpp"
 #include "penstock/engine.hpp"
@@ -70,6 +70,11 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   [[nodiscard]] sys::kernel& kernel() const noexcept { return *doors_.kernel; }
   [[nodiscard]] staging::feeders& feeders() noexcept { return feeders_; }
   [[nodiscard]] staging::lanes& lanes() noexcept { return *lanes_; }
+  // Threads for stream-ordered requests: they never call a device.
+  [[nodiscard]] staging::lanes& stream_lanes() noexcept { return *stream_lanes_; }
+  [[nodiscard]] stream_memory& stream_memory_of(const path::memory_view& place) noexcept {
+    return place.emulated ? *host_stream_memory_ : *cuda_stream_memory_;
+  }
   [[nodiscard]] staging::disk_lanes& disk() noexcept { return *disk_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
   [[nodiscard]] stats_book& stats() noexcept { return stats_; }
@@ -140,7 +145,10 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   std::unique_ptr<staging::lanes> lanes_;
   std::unique_ptr<staging::disk_lanes> disk_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
-  flag_pool flags_;
+  staging::feeders no_feeders_;  // of stream_lanes_
+  std::unique_ptr<staging::lanes> stream_lanes_;
+  std::unique_ptr<stream_memory> cuda_stream_memory_;
+  std::unique_ptr<stream_memory> host_stream_memory_;
   std::atomic<unsigned> active_{0};  // blocking device requests under way
   spin_lock states_lock_;            // guards additions to states_
   std::array<context_state, staging::feeders::capacity> states_;

@@ -1,10 +1,71 @@
 #include "core/stream_operation.hpp"
 
+#include <algorithm>
+#include <bit>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "core/engine_core.hpp"
+#include "path/file_io.hpp"
 
 namespace penstock::core {
+
+namespace {
+
+constexpr std::uint64_t page = path::direct_alignment;
+constexpr std::uint64_t round_down(std::uint64_t value) { return value / page * page; }
+constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + page - 1); }
+
+// In a slab a wave lies as in the file, so that whole blocks around it can be read past the page cache: a page is lost at each end.
+constexpr std::uint64_t most_bytes(stream_memory::kind of) { return stream_memory::slab_bytes(of) - 2 * page; }
+
+// Of a table. The kernel gives each segment a block of threads; 256 keep PCIe busy.
+constexpr std::size_t most_segments = 256;
+constexpr std::uint64_t least_segment_bytes = 4096;
+
+constexpr std::uint64_t least_part_bytes = std::uint64_t{128} << 10;
+constexpr std::uint64_t least_direct_write = std::uint64_t{1} << 20;
+
+void store(std::uint32_t& word, std::uint32_t value) { std::atomic_ref(word).store(value, std::memory_order_release); }
+
+}  // namespace
+
+stream_operation::stream_operation(std::shared_ptr<engine_core> engine, std::shared_ptr<file_core> file, const stream_request& what,
+                                   bool is_write)
+    : engine_(std::move(engine)), file_(std::move(file)), what_(what), is_write_(is_write) {
+  farewell_.owner = this;
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    for (auto& each : lines_[i].parts) {
+      each.owner = this;
+      each.of = i;
+    }
+  }
+}
+
+void stream_operation::release() noexcept {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+// Whoever changes an operation: keeps it, since its stream may pass at once, and gives slabs back once the lock is open.
+class stream_operation::visit {
+ public:
+  explicit visit(stream_operation& op) : op_(op), guard_(op.lock_) { op_.retain(); }
+  visit(const visit&) = delete;
+  visit& operator=(const visit&) = delete;
+  ~visit() {
+    const auto slabs = std::exchange(op_.loose_, {});
+    guard_.unlock();
+    for (auto* each : slabs) op_.memory_->give_slab(op_.layout_.size, each);
+    op_.release();
+  }
+
+ private:
+  stream_operation& op_;
+  std::unique_lock<std::mutex> guard_;
+};
+
+// --- while it is queued
 
 status stream_operation::queue(const std::shared_ptr<engine_core>& engine, const std::shared_ptr<file_core>& file,
                                const stream_request& what, bool is_write) {
@@ -15,92 +76,402 @@ status stream_operation::queue(const std::shared_ptr<engine_core>& engine, const
   if (!place) return place.error();
   if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
   if (auto problem = engine->lanes().ready(); !problem.ok()) return problem;
+  if (auto problem = engine->stream_lanes().ready(); !problem.ok()) return problem;
   if (auto problem = file->begin(is_write); !problem.ok()) return problem;
+  (void)file->view();  // opened now, while nothing is held
 
-  auto& session = *place->session;
-  auto flag = engine->flags_.take(*place->pool, session);
-  if (!flag) {
-    file->end();
-    return flag.error();
-  }
   auto* made = new stream_operation(engine, file, what, is_write);
-  made->flag_ = *flag;
-  if (auto problem = session.call(what.stream, &stream_operation::reached, made); !problem.ok()) {
-    engine->flags_.unused(*flag);
-    engine->flags_.raise(*flag);
-    file->end();
-    delete made;
-    return problem.with_context("stream-ordered request");
+  auto outcome = made->prepare(*place);
+  if (outcome.ok()) outcome = made->put_onto(*place->session);
+  if (outcome.ok()) return outcome;
+  // As the last means to keep the order, the host waits.
+  if (made->give_up(*place->session)) {
+    engine->stats().count_fallback(path_kind::staged, fmt::format("the host waits for a stream: {}", outcome.message()));
+    outcome = run_now(*engine, *file, what, is_write);
   }
-  made->hold(session);
-  made->release();
+  file->end();
+  return outcome.ok() ? outcome : outcome.with_context("stream-ordered request");
+}
+
+status stream_operation::prepare(const path::memory_view& place) {
+  emulated_ = place.emulated;
+  const std::uint64_t skip =
+      what_.memory_offset != nullptr ? static_cast<std::uint64_t>(std::max<std::int64_t>(*what_.memory_offset, 0)) : 0;
+  const auto facts = engine_->describe(what_.memory);
+  if (!facts) return facts.error();
+  layout_.room = facts->size - static_cast<std::uint64_t>(static_cast<std::byte*>(what_.memory) - static_cast<std::byte*>(facts->base));
+  // A range of several mappings is longer than the first; one that is too long fails when the stream gets there.
+  if (const std::uint64_t asked = skip + *what_.length; asked > layout_.room && asked >= skip && engine_->place_of(what_.memory, asked)) {
+    layout_.room = asked;
+  }
+  const std::uint64_t most = std::min<std::uint64_t>(*what_.length, layout_.room);
+  layout_.size = most <= most_bytes(kind::small) ? kind::small : kind::large;
+  layout_.wave_bytes = most_bytes(layout_.size);
+  layout_.waves = static_cast<std::size_t>(std::max<std::uint64_t>((most + layout_.wave_bytes - 1) / layout_.wave_bytes, 1));
+  layout_.segments =
+      static_cast<std::size_t>(std::clamp<std::uint64_t>(std::min(most, layout_.wave_bytes) / least_segment_bytes, 1,
+                                                         layout_.size == kind::small ? most_bytes(kind::small) / page : most_segments));
+  if (what_.bytes_done != nullptr) {
+    const auto where = engine_->place_of(what_.bytes_done, sizeof(std::int64_t));
+    if (!where) return where.error();
+    if (where->on_device()) count_on_device_ = what_.bytes_done;
+  }
+  memory_ = &engine_->stream_memory_of(place);
+  auto block = memory_->enter(layout_.size, *place.session);
+  if (!block) return block.error();
+  block_ = *block;
   return {};
 }
 
-// Holds the work that comes later on the stream until the request has ended.
-void stream_operation::hold(device::session& session) {
-  if (session.wait_value(what_.stream, flag_.word, flag_.raised).ok()) {
-    engine_->flags_.queued(flag_, what_.stream);
-    return;
+status stream_operation::put_onto(device::session& session) {
+  const auto on = what_.stream;
+  status outcome = put_call(session, &stream_operation::reached);
+  for (std::size_t i = 0; outcome.ok() && i < layout_.waves; ++i) {
+    outcome = session.wait_value(on, &shared().turn, static_cast<std::uint32_t>(i + 1));
+    if (outcome.ok()) outcome = session.scatter(table(i % waves_at_once), layout_.segments, on);
+    if (outcome.ok()) outcome = put_call(session, &stream_operation::copied);
   }
-  engine_->flags_.unused(flag_);
-  holders_.fetch_add(1);
-  if (session.call(what_.stream, &stream_operation::wait_until_ended, this).ok()) return;
-  // Nor that way: then the host waits, as the last means to keep the order.
-  wait_until_ended(this);
+  if (outcome.ok() && is_write_) outcome = session.wait_value(on, &shared().written, 1);
+  if (outcome.ok() && count_on_device_ != nullptr) {
+    shared().count_segment = {&shared().count, count_on_device_, sizeof(std::int64_t)};
+    outcome = session.scatter(&shared().count_segment, 1, on);
+  }
+  if (outcome.ok()) outcome = session.call(on, &stream_operation::passed, this);
+  if (!outcome.ok()) return outcome;
+  visit here(*this);
+  queued_ = true;
+  if (reached_) begin();
+  return {};
 }
+
+status stream_operation::put_call(device::session& session, void (*function)(void*)) {
+  {
+    const std::lock_guard guard(lock_);
+    ++calls_to_come_;
+  }
+  auto outcome = session.call(what_.stream, function, this);
+  if (!outcome.ok()) {
+    const std::lock_guard guard(lock_);
+    --calls_to_come_;
+  }
+  return outcome;
+}
+
+// Waits until the stream has passed what is on it already, which then does nothing. False: that cannot be known.
+bool stream_operation::give_up(device::session& session) {
+  {
+    const std::lock_guard guard(lock_);
+    given_up_ = true;
+  }
+  if (block_ != nullptr) {
+    store(shared().turn, static_cast<std::uint32_t>(layout_.waves));
+    store(shared().written, 1);
+  }
+  const bool passed = session.synchronize(what_.stream).ok();
+  if (block_ != nullptr) passed ? memory_->leave(layout_.size, block_) : memory_->lose(layout_.size, block_);
+  // Where the stream may still get there, this stays for its calls, with nothing in it.
+  engine_ = nullptr;
+  file_ = nullptr;
+  const visit here(*this);
+  orphaned_ = true;
+  if (calls_to_come_ == 0) release();
+  return passed;
+}
+
+status stream_operation::run_now(engine_core& engine, file_core& file, const stream_request& what, bool is_write) {
+  const std::int64_t skip = what.memory_offset != nullptr ? *what.memory_offset : 0;
+  io_result outcome;
+  if (skip < 0) {
+    outcome.error = {errc::invalid_argument, "negative memory offset"};
+  } else {
+    outcome = engine.run(
+        file, {static_cast<std::byte*>(what.memory) + skip, *what.length, static_cast<std::uint64_t>(*what.offset), is_write}, {});
+  }
+  const std::int64_t count = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
+  if (what.bytes_done != nullptr) {
+    if (auto told = engine.copy(what.bytes_done, &count, sizeof(count)); !told.ok()) return told;
+  }
+  if (what.ended) what.ended(outcome);
+  return {};
+}
+
+// --- called by the stream
 
 void stream_operation::reached(void* self) {
-  const staging::worker_scope borrowed;  // the driver's thread, on which no engine may end
   auto& op = *static_cast<stream_operation*>(self);
-  const auto engine = op.engine_;  // the request may end before push_urgent() returns
-  engine->lanes().push_urgent(op.list_, op);
+  const visit here(op);
+  op.came();
+  op.reached_ = true;
+  if (op.queued_) op.begin();
 }
 
-bool stream_operation::run() {
-  start();
+void stream_operation::copied(void* self) {
+  auto& op = *static_cast<stream_operation*>(self);
+  const visit here(op);
+  op.came();
+  const std::size_t index = op.copied_++;
+  if (op.given_up_ || index >= op.needed_) return;
+  auto& which = op.lines_[index % waves_at_once];
+  if (!op.is_write_) {
+    op.let_go(which);
+    op.start_waves();
+  } else if (op.stopped_) {
+    op.settle_write(which);
+  } else {
+    op.carry(which);
+  }
+  op.end_if_done();
+}
+
+void stream_operation::passed(void* self) {
+  const staging::worker_scope borrowed;  // no engine may end on this thread
+  auto& op = *static_cast<stream_operation*>(self);
+  const auto engine = op.engine_;  // the operation may be gone before push_urgent() returns
+  engine->stats().count_request(op.is_write_, op.outcome_);
+  if (op.what_.bytes_done != nullptr && op.count_on_device_ == nullptr) *op.what_.bytes_done = op.shared().count;
+  if (op.what_.ended) op.what_.ended(op.outcome_);
+  engine->lanes().push_urgent(op.farewell_.list, op.farewell_);
+}
+
+bool stream_operation::farewell::run() {
+  owner->clean_up();
   return true;
 }
 
-void stream_operation::start() {
-  const std::int64_t skip = what_.memory_offset != nullptr ? *what_.memory_offset : 0;
-  const std::int64_t offset = *what_.offset;
-  const transfer what{static_cast<std::byte*>(what_.memory) + skip, *what_.length, static_cast<std::uint64_t>(offset), is_write_};
-  const io_options options;
-  status problem = skip < 0 ? status(errc::invalid_argument, "negative memory offset") : engine_->check(what, options);
-  const auto place =
-      problem.ok() && what.length > 0 ? engine_->place_of(what.memory, what.length) : result<path::memory_view>(path::memory_view{});
-  if (problem.ok()) problem = place.error();
-  const auto engine = engine_;
-  auto* op = engine->make_request(*file_, file_, what, place.value_or({}), options);
-  op->set_on_end([this](const io_result& outcome) { ended(outcome); });
-  auto pieces = problem.ok() && what.length > 0 ? engine->plan_request(*file_, what, *place, options, engine->lanes().count())
-                                                : result<std::vector<planned_piece>>(std::vector<planned_piece>());
-  if (problem.ok()) problem = pieces.error();
-  if (problem.ok()) {
-    op->start(*pieces, false);
-  } else {
-    op->fail(std::move(problem));
-  }
-}
-
-void stream_operation::ended(const io_result& outcome) {
-  if (what_.bytes_done != nullptr) *what_.bytes_done = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
-  if (what_.ended) what_.ended(outcome);
-  engine_->flags_.raise(flag_);
-  done_.release();
+void stream_operation::clean_up() {
+  memory_->forget(layout_.size, *this);
+  memory_->leave(layout_.size, block_);
+  file_->end();
   release();
 }
 
-void stream_operation::wait_until_ended(void* self) {
-  const staging::worker_scope borrowed;
-  auto* op = static_cast<stream_operation*>(self);
-  op->done_.acquire();
-  op->release();
+// --- with the lock held
+
+void stream_operation::came() {
+  if (--calls_to_come_ == 0 && orphaned_) release();
 }
 
-void stream_operation::release() {
-  if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+void stream_operation::begin() {
+  if (auto problem = read_values(); !problem.ok()) {
+    stop(in_context(problem, {target_, length_, offset_, is_write_}, *file_));
+  } else {
+    needed_ = static_cast<std::size_t>((length_ + layout_.wave_bytes - 1) / layout_.wave_bytes);
+    start_waves();
+  }
+  end_if_done();
+}
+
+status stream_operation::read_values() {
+  const std::int64_t skip = what_.memory_offset != nullptr ? *what_.memory_offset : 0;
+  offset_ = static_cast<std::uint64_t>(*what_.offset);
+  length_ = *what_.length;
+  target_ = static_cast<std::byte*>(what_.memory) + skip;
+  if (skip < 0) return {errc::invalid_argument, "negative memory offset"};
+  if (auto problem = engine_->check({target_, length_, offset_, is_write_}, {}); !problem.ok()) return problem;
+  const auto start = static_cast<std::uint64_t>(skip);
+  if (start > layout_.room || length_ > layout_.room - start) {
+    return {errc::bad_memory, fmt::format("{} bytes at {} reach past the end of their allocation, {} bytes from {}", length_,
+                                          static_cast<void*>(target_), layout_.room, what_.memory)};
+  }
+  if (length_ > layout_.waves * layout_.wave_bytes) {
+    return {errc::invalid_argument, fmt::format("the length is {}, longer than it was when the request was queued", length_)};
+  }
+  return {};
+}
+
+void stream_operation::start_waves() {
+  while (!stopped_ && !waits_for_slab_ && started_ < needed_) {
+    auto& next = lines_[started_ % waves_at_once];
+    if (next.slab != nullptr) return;
+    next.slab = memory_->take_slab(layout_.size, *this);
+    waits_for_slab_ = next.slab == nullptr;
+    if (!waits_for_slab_) start_wave(next, started_++);
+  }
+}
+
+void stream_operation::start_wave(line& next, std::uint64_t index) {
+  const std::uint64_t at = index * layout_.wave_bytes;
+  next.offset = offset_ + at;
+  next.length = std::min(layout_.wave_bytes, length_ - at);
+  next.carried = false;
+  next.began_ns = engine_core::now_ns();
+  if (!is_write_) {
+    carry(next);
+    return;
+  }
+  fill_table(index % waves_at_once, next, next.length);
+  store(shared().turn, static_cast<std::uint32_t>(index + 1));
+}
+
+// Between file and slab, by the threads that never call the device. Writes to one file take turns in the kernel: one part.
+void stream_operation::carry(line& which) {
+  const std::size_t crew = is_write_ ? 1 : std::min<std::size_t>(most_parts, engine_->stream_lanes().count());
+  const std::uint64_t share = std::max(round_up(which.length / crew), least_part_bytes);
+  which.part_count = 0;
+  for (std::uint64_t at = which.offset; at < which.offset + which.length;) {
+    auto& next = which.parts[which.part_count++];
+    const std::uint64_t end =
+        which.part_count == crew ? which.offset + which.length : std::min(round_down(at) + share, which.offset + which.length);
+    next.offset = at;
+    next.length = end - at;
+    next.outcome = {};
+    at = end;
+  }
+  which.parts_left = which.part_count;
+  for (std::size_t i = 0; i < which.part_count; ++i) engine_->stream_lanes().push_urgent(parts_, which.parts[i]);
+}
+
+// In file order, since what comes after a short or failed wave does not count.
+void stream_operation::settle_reads() {
+  while (settled_ < started_ && lines_[settled_ % waves_at_once].carried) {
+    const std::size_t index = settled_++;
+    auto& which = lines_[index % waves_at_once];
+    which.carried = false;
+    if (stopped_) {
+      let_go(which);
+      continue;
+    }
+    std::uint64_t bytes = 0;
+    status problem;
+    for (std::size_t i = 0; i < which.part_count; ++i) {
+      bytes += which.parts[i].outcome.bytes_done;
+      problem = std::move(which.parts[i].outcome.error);
+      if (!problem.ok() || which.parts[i].outcome.bytes_done < which.parts[i].length) break;
+    }
+    outcome_.bytes_done += bytes;
+    engine_->stats().count_piece(path_kind::staged, bytes, {which.began_ns, engine_core::now_ns()}, !problem.ok());
+    if (bytes < which.length) {
+      needed_ = index + 1;
+      stop(in_context(problem, {target_, length_, offset_, is_write_}, *file_));
+    }
+    fill_table(index % waves_at_once, which, bytes);
+    store(shared().turn, static_cast<std::uint32_t>(index + 1));
+  }
+}
+
+void stream_operation::settle_write(line& which) {
+  ++settled_;
+  if (which.carried) {
+    auto& done = which.parts[0].outcome;
+    outcome_.bytes_done += done.bytes_done;
+    engine_->stats().count_piece(path_kind::staged, done.bytes_done, {which.began_ns, engine_core::now_ns()}, !done.ok());
+    if (!done.ok()) stop(in_context(done.error, {target_, length_, offset_, is_write_}, *file_));
+  }
+  let_go(which);
+  start_waves();
+}
+
+void stream_operation::stop(status why) {
+  if (outcome_.ok()) outcome_.error = std::move(why);
+  stopped_ = true;
+  if (is_write_) needed_ = started_;
+}
+
+// Everything that was started is over: lets the stream pass the waves that are not needed. Their tables hold nothing.
+void stream_operation::end_if_done() {
+  if (ended_ || started_ < needed_ || settled_ < started_ || copied_ < needed_) return;
+  ended_ = true;
+  for (std::size_t i = 0; i < std::min(waves_at_once, layout_.waves); ++i) {
+    std::fill_n(table(i), layout_.segments, device::segment{nullptr, nullptr, 0});
+  }
+  shared().count = outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1;
+  store(shared().written, 1);
+  store(shared().turn, static_cast<std::uint32_t>(layout_.waves));
+}
+
+void stream_operation::let_go(line& which) {
+  if (which.slab != nullptr) loose_.push_back(std::exchange(which.slab, nullptr));
+}
+
+// --- without
+
+void stream_operation::resume() {
+  const visit here(*this);
+  waits_for_slab_ = false;
+  start_waves();
+}
+
+bool stream_operation::part::run() {
+  const auto& from = owner->lines_[of];
+  outcome = owner->is_write_ ? owner->write(*this, from) : owner->read(*this, from);
+  owner->finished(*this);
+  return true;
+}
+
+void stream_operation::finished(part& done) {
+  const visit here(*this);
+  auto& which = lines_[done.of];
+  if (--which.parts_left > 0) return;
+  which.carried = true;
+  is_write_ ? settle_write(which) : settle_reads();
+  end_if_done();
+}
+
+io_result stream_operation::read(const part& which, const line& from) {
+  auto& kernel = engine_->kernel();
+  const auto& file = file_->view_if_open();
+  std::byte* const target = from.slab + (which.offset - round_down(from.offset));
+  const bool cold = file.direct_fd >= 0 &&
+                    (file.cached_fd < 0 || kernel.resident_bytes(file.cached_fd, which.offset, which.length).value_or(which.length) == 0);
+  if (cold) {
+    const std::uint64_t skip = which.offset % page;
+    auto got = path::read_direct(kernel, file, target - skip, round_up(skip + which.length), which.offset - skip);
+    got.bytes_done = std::min(which.length, got.bytes_done > skip ? got.bytes_done - skip : 0);
+    if (got.ok() || file.cached_fd < 0) return got;
+    engine_->stats().count_fallback(path_kind::staged, got.error.message());
+  }
+  return emulated_ ? path::read_fully(kernel, file, target, which.length, which.offset)
+                   : path::read_streaming(kernel, file, target, which.length, which.offset);
+}
+
+io_result stream_operation::write(const part& which, const line& from) {
+  auto& kernel = engine_->kernel();
+  const auto& file = file_->view_if_open();
+  const std::uint64_t end = which.offset + which.length;
+  const std::uint64_t body = round_up(which.offset);
+  const std::uint64_t body_end = round_down(end);
+  const auto at = [&](std::uint64_t offset) { return from.slab + (offset - round_down(from.offset)); };
+  const auto cached = [&](std::uint64_t start, std::uint64_t stop) {
+    return path::write_fully(kernel, file, at(start), stop - start, start);
+  };
+  const bool direct = file.direct_fd >= 0 && (file_->wants_direct_writes() || file.cached_fd < 0) && body_end > body &&
+                      body_end - body >= least_direct_write;
+  if (!direct) return cached(which.offset, end);
+  io_result total = cached(which.offset, body);
+  if (total.ok()) {
+    auto put = path::write_direct(kernel, file, at(body), body_end - body, body);
+    if (!put.ok() && file.cached_fd >= 0) {
+      engine_->stats().count_fallback(path_kind::staged, put.error.message());
+      put = cached(body, body_end);
+    }
+    total.bytes_done += put.bytes_done;
+    total.error = std::move(put.error);
+  }
+  if (total.ok()) {
+    auto put = cached(body_end, end);
+    total.bytes_done += put.bytes_done;
+    total.error = std::move(put.error);
+  }
+  return total;
+}
+
+// --- tables
+
+device::segment* stream_operation::table(std::size_t line_index) const noexcept {
+  return reinterpret_cast<device::segment*>(block_ + sizeof(words)) + line_index * layout_.segments;
+}
+
+void stream_operation::fill_table(std::size_t line_index, const line& with, std::uint64_t bytes) {
+  device::segment* const entries = table(line_index);
+  std::byte* const in_slab = with.slab + with.offset % page;
+  std::byte* const on_device = target_ + (with.offset - offset_);
+  const std::uint64_t share = std::max(round_up((bytes + layout_.segments - 1) / layout_.segments), least_segment_bytes);
+  for (std::size_t i = 0; i < layout_.segments; ++i) {
+    const std::uint64_t start = std::min(bytes, i * share);
+    const std::uint64_t length = std::min(share, bytes - start);
+    entries[i] = is_write_ ? device::segment{on_device + start, in_slab + start, length}
+                           : device::segment{in_slab + start, on_device + start, length};
+  }
 }
 
 }  // namespace penstock::core

@@ -1,0 +1,149 @@
+#include "core/stream_memory.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "core/stream_operation.hpp"
+
+namespace penstock::core {
+
+result<std::byte*> stream_memory::enter(kind which, device::session& session) {
+  {
+    const std::lock_guard guard(lock_);
+    ++of(which).users;  // from now on nothing is given back
+  }
+  auto problem = slabs_for(which, session);
+  auto block = problem.ok() ? block_for(which, session) : result<std::byte*>(problem);
+  if (!block) {
+    leave(which, nullptr);
+    return block;
+  }
+  std::memset(*block, 0, block_bytes(which));
+  return block;
+}
+
+status stream_memory::slabs_for(kind which, device::session& session) {
+  for (;;) {
+    std::size_t have = 0;
+    {
+      const std::lock_guard guard(lock_);
+      have = of(which).slabs.size();
+      if (have >= std::min(most_slabs, 2 * of(which).users)) return {};
+    }
+    auto more = take_from_pool(slab_bytes(which), session, have == 0);
+    if (!more) return have > 0 ? status() : more.error();
+    if (!*more) return {};
+    {
+      const std::lock_guard guard(lock_);
+      of(which).slabs.push_back(*more);
+    }
+    give_slab(which, more->data);
+  }
+}
+
+result<std::byte*> stream_memory::block_for(kind which, device::session& session) {
+  auto& mine = of(which);
+  for (;;) {
+    {
+      const std::lock_guard guard(lock_);
+      if (!mine.free_blocks.empty()) {
+        auto* found = mine.free_blocks.back();
+        mine.free_blocks.pop_back();
+        return found;
+      }
+    }
+    auto more = take_from_pool(staging::small_slab_bytes, session, true);
+    if (!more) return more.error();
+    const std::lock_guard guard(lock_);
+    mine.block_slabs.push_back(*more);
+    for (std::size_t at = 0; at + block_bytes(which) <= more->size; at += block_bytes(which)) mine.free_blocks.push_back(more->data + at);
+  }
+}
+
+result<staging::slab> stream_memory::take_from_pool(std::size_t bytes, device::session& session, bool wait) {
+  for (unsigned waits = 0; waits < most_waits; ++waits) {
+    auto taken = pool_.try_take(bytes, session, staging::slab_user::keeper);
+    if (!taken || *taken || !wait) return taken;
+    pool_.wait_for_return(std::chrono::milliseconds(1));
+  }
+  return status(errc::out_of_memory, "no pinned memory is free for another stream-ordered request");
+}
+
+void stream_memory::leave(kind which, std::byte* block) {
+  std::vector<staging::slab> unused;
+  {
+    const std::lock_guard guard(lock_);
+    auto& mine = of(which);
+    if (block != nullptr) mine.free_blocks.push_back(block);
+    if (--mine.users == 0) {
+      unused = std::exchange(mine.slabs, {});
+      unused.insert(unused.end(), mine.block_slabs.begin(), mine.block_slabs.end());
+      mine.block_slabs.clear();
+      mine.free_slabs.clear();
+      mine.free_blocks.clear();
+    }
+  }
+  for (const auto& each : unused) pool_.give_back(each);
+}
+
+void stream_memory::lose(kind which, const std::byte* block) {
+  const auto holds = [&](const staging::slab& each) { return block >= each.data && block < each.data + each.size; };
+  staging::slab lost;
+  {
+    const std::lock_guard guard(lock_);
+    auto& mine = of(which);
+    const auto found = std::find_if(mine.block_slabs.begin(), mine.block_slabs.end(), holds);
+    if (found != mine.block_slabs.end()) {
+      lost = *found;  // its other blocks stay in use: what is abandoned stays mapped
+      mine.block_slabs.erase(found);
+      std::erase_if(mine.free_blocks, [&](const std::byte* each) { return each >= lost.data && each < lost.data + lost.size; });
+    }
+  }
+  if (lost) pool_.abandon(lost);
+  leave(which, nullptr);
+}
+
+std::byte* stream_memory::take_slab(kind which, stream_operation& waiting) {
+  const std::lock_guard guard(lock_);
+  auto& mine = of(which);
+  if (mine.free_slabs.empty()) {
+    mine.waiting.push_back(&waiting);
+    return nullptr;
+  }
+  auto* found = mine.free_slabs.back();
+  mine.free_slabs.pop_back();
+  return found;
+}
+
+void stream_memory::give_slab(kind which, std::byte* slab) {
+  {
+    const std::lock_guard guard(lock_);
+    of(which).free_slabs.push_back(slab);
+  }
+  wake(which);
+}
+
+void stream_memory::forget(kind which, const stream_operation& waiting) {
+  const std::lock_guard guard(lock_);
+  std::erase(of(which).waiting, &waiting);
+}
+
+void stream_memory::wake(kind which) {
+  for (;;) {
+    stream_operation* next = nullptr;
+    {
+      const std::lock_guard guard(lock_);
+      auto& mine = of(which);
+      if (mine.free_slabs.empty() || mine.waiting.empty()) return;
+      next = mine.waiting.front();
+      mine.waiting.pop_front();
+      next->retain();
+    }
+    next->resume();
+    next->release();
+  }
+}
+
+}  // namespace penstock::core
