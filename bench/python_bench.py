@@ -192,6 +192,7 @@ class Bench:
         try:
             import cupy
             import kvikio as real
+            import kvikio.defaults
         except ImportError as error:
             return [Row("KvikIO as installed", skipped=str(error))]
         memory = cupy.empty(self.nbytes, dtype=cupy.uint8)
@@ -199,6 +200,16 @@ class Bench:
             rows = [self.large("KvikIO as installed", lambda: file.read(memory))]
             with real.defaults.set({"num_threads": 8, "task_size": 16 << 20, "bounce_buffer_size": 16 << 20}):
                 rows.append(self.large("KvikIO, 8 threads, 16 MiB tasks", lambda: file.read(memory)))
+            places = [memory[i * RANGE_BYTES : (i + 1) * RANGE_BYTES] for i in range(RANGES)]
+
+            def call(offsets: list[int]) -> None:
+                waiting = [file.pread(place, RANGE_BYTES, at) for place, at in zip(places, offsets)]
+                for each in waiting:
+                    each.get()
+
+            offsets = self.offsets()
+            seconds, _ = self.best(lambda: call(offsets))
+            rows.append(Row(f"KvikIO, {RANGES} random 4 KiB pread futures", us=seconds / RANGES * 1e6))
         return rows
 
     def rows(self) -> list[Row]:

@@ -16,7 +16,7 @@ from typing import Any, Callable, TypeVar
 
 import penstock
 from penstock.kvikio import defaults
-from penstock.kvikio._memory import is_device_memory, require_device_memory
+from penstock.kvikio._memory import is_device_memory, require_device_memory, settle
 from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
 
 __all__ = [
@@ -210,6 +210,7 @@ class CuFile:
 
     def _run(self, call: Callable[..., int], buf: Any, size: int | None, file_offset: int, dev_offset: int) -> int:
         _check_offsets(size, file_offset, dev_offset)
+        settle(buf)
         return _attempt(self._name, lambda: call(buf, file_offset, size, dev_offset, path=_forced_path(buf)))
 
     def _start(
@@ -222,6 +223,7 @@ class CuFile:
     ) -> IOFuture:
         _check_task_size(task_size)
         _check_offsets(size, file_offset, 0)
+        settle(buf)
         future = _attempt(self._name, lambda: call(buf, file_offset, size, path=_forced_path(buf)))
         return IOFuture(future, self._name, self)
 
