@@ -93,12 +93,16 @@ batch::~batch() { release(state_); }
 
 std::vector<io_result> batch::wait() {
   if (state_ == nullptr) return {};
+  static_cast<core::batch_request*>(state_)->help(deadline_clock::time_point::max());
   state_->wait(state_->engine().batch_spin());
   if (!state_->done()) return std::vector<io_result>(state_->item_count(), {0, left_behind()});
   return state_->items();
 }
 bool batch::wait_for(std::chrono::nanoseconds timeout) {
-  return state_ == nullptr || state_->wait_until(after(timeout), state_->engine().batch_spin());
+  if (state_ == nullptr) return true;
+  const auto until = after(timeout);
+  static_cast<core::batch_request*>(state_)->help(until);
+  return state_->wait_until(until, state_->engine().batch_spin());
 }
 bool batch::done() const noexcept { return state_ == nullptr || state_->done(); }
 void batch::cancel() noexcept {

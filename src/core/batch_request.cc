@@ -71,6 +71,10 @@ void batch_request::start(std::span<const io_request> requests, const std::vecto
   ended(1);
 }
 
+void batch_request::help(deadline_clock::time_point until) {
+  while (!engine().forked() && !done() && deadline_clock::now() < until && engine().lanes().help(cpu_works)) engine().feeders().pump();
+}
+
 void batch_request::add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index) {
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
   status problem = file == nullptr ? status(errc::closed, "the file of this request is closed") : file->begin(asked.is_write);

@@ -22,6 +22,9 @@ class batch_request final : public pending, public path::job_owner {
   // files[i] is the file of requests[i]; null: it was closed.
   void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options);
 
+  // Works on what no lane has taken yet, until the time given: who waits anyway is quicker than a lane that has to be woken.
+  void help(deadline_clock::time_point until);
+
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override;
   [[nodiscard]] status stopped() const override { return stop_reason(); }
