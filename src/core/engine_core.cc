@@ -463,6 +463,9 @@ io_result engine_core::run_pieces(file_core& file, const transfer& what, const p
   auto pieces = plan_request(file, what, place, options, crowded ? 1 : lane_count_, active > 2);
   auto* op = make_request(file, nullptr, what, place, options);
   op->retain();
+  // Disks are slow, and what is waited for long should be slept for.
+  const bool soon_over = what.length <= spun_request_bytes && pieces &&
+                         std::none_of(pieces->begin(), pieces->end(), [](const planned_piece& piece) { return piece.bypass_cache; });
   if (!pieces) {
     op->fail(pieces.error());
   } else {
@@ -472,7 +475,7 @@ io_result engine_core::run_pieces(file_core& file, const transfer& what, const p
     op->start(*pieces, alone);
     if (!alone && what.length <= helped_request_bytes) op->help();
   }
-  op->wait(cores_ > 2 && what.length <= spun_request_bytes ? 2000us : 0us);
+  op->wait(soon_over && cores_ > 2 ? 2000us : 0us);
   active_.fetch_sub(1);
   io_result outcome = op->outcome();
   op->release();
