@@ -43,6 +43,17 @@ class stream_contract : public contract_fixture {
     pinned_memory memory_;
   };
 
+  // The first request of a context loads a kernel, for which the driver waits until all its streams are quiet: before any is held.
+  void SetUp() override {
+    contract_fixture::SetUp();
+    make_file("first", 1);
+    const auto first = open("first");
+    const guarded_memory memory(house_, memory_place::device, 1);
+    values now{.length = 1};
+    PENSTOCK_EXPECT_OK(first.read_on_stream(now.on(nullptr, memory.data())));
+    expect_quiet(nullptr);
+  }
+
   void expect_quiet(device::stream stream) { PENSTOCK_EXPECT_OK(house_.session().synchronize(stream)); }
 };
 
