@@ -8,7 +8,8 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
 from penstock.zarr._files import MISSING, HandleCache, Lease, write_file
-from penstock.zarr._places import Place, place_like
+from penstock.zarr._places import Place, places_like
 from penstock.zarr._reads import Outcome, Read, start_reads
 
 if TYPE_CHECKING:
@@ -27,18 +28,21 @@ __all__ = ["GDSStore"]
 
 DEFAULT_OPEN_FILES = 128
 
-# Requests of one turn go out in batches of about this size: small values together, which saves most of what a request costs, and large
-# ones by themselves, so that zarr decodes the first while the next are read.
-BATCH_BYTES = 4 << 20
+# Requests of one turn go out in batches, which saves most of what a request costs: two of them under way, so that zarr decodes the chunks
+# of one while the other is read. Small values go together anyhow, and large ones in batches of their own.
+BATCHES_UNDER_WAY = 2
+LEAST_BATCH_BYTES = 4 << 20
+MOST_BATCH_BYTES = 32 << 20
 
 
 class GDSStore(LocalStore):
     """A zarr store in a folder of the local file system, read and written by penstock.
 
     What zarr asks for with a GPU buffer prototype (`zarr.config.enable_gpu()`) is read straight into GPU memory. All
-    requests that arrive in one turn of the event loop are submitted together, so raise `zarr.config.set({"async.concurrency":
-    64})` (zarr's default is 10) to keep more chunks under way. To read a whole uncompressed array, `penstock.zarr.load` is
-    several times faster still: it goes past zarr's work per chunk.
+    requests that arrive in one turn of the event loop are submitted together, so let zarr have more chunks under way. With
+    `zarr.config.set({"codec_pipeline.batch_size": 16})` (zarr's default is 1) before an array is opened it has up to the square
+    of its "async.concurrency" (10), and half the work of its own per chunk; with {"async.concurrency": 64} alone it has 64. To
+    read a whole uncompressed array, `penstock.zarr.load` is several times faster still: it goes past zarr's work per chunk.
 
     root: the folder, made when missing unless read_only.
     read_only: refuse writes with ValueError.
@@ -258,15 +262,15 @@ class GDSStore(LocalStore):
         await super().move(dest_root)
 
 
-_examples: dict[type[Buffer], Any] = {}
+_places: dict[type[Buffer], Callable[[], Place]] = {}
 
 
 def place_of(prototype: BufferPrototype) -> Place:
     """Where a prototype's buffers lie."""
-    example = _examples.get(prototype.buffer)
-    if example is None:
-        example = _examples[prototype.buffer] = prototype.buffer.create_zero_length().as_array_like()
-    return place_like(example)
+    place = _places.get(prototype.buffer)
+    if place is None:
+        place = _places[prototype.buffer] = places_like(prototype.buffer.create_zero_length().as_array_like())
+    return place()
 
 
 def _check(key: str, byte_range: ByteRequest | None) -> None:
@@ -289,79 +293,93 @@ def _clipped(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
     return start, max(0, stop - start)
 
 
+# Open files for all stores. Not the loop's executor: that would wake up the loop for each call that has returned.
+_openers: ThreadPoolExecutor
+
+
+def _make_openers() -> None:
+    global _openers
+    _openers = ThreadPoolExecutor(thread_name_prefix="penstock-zarr")
+
+
+_make_openers()
+os.register_at_fork(after_in_child=_make_openers)  # the threads stay in the parent
+
+
 class _Gatherer:
-    """Collects the requests of one turn of one event loop, and reads them as one batch."""
+    """Collects the requests of one turn of one event loop, and reads them in batches."""
 
     def __init__(self, store: GDSStore) -> None:
         self._store = store
-        self._waiting: list[_Request] = []
+        self._waiting: dict[Place, list[_Request]] = {}
+        self._under_way = 0
 
     def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
     ) -> asyncio.Future[Buffer | None]:
-        """Called on the loop's thread."""
         loop = asyncio.get_running_loop()
         request = _Request(key, prototype, byte_range, loop.create_future())
-        self._waiting.append(request)
-        if len(self._waiting) == 1:
+        if not self._waiting:
             loop.call_soon(self._flush, loop)
+        self._waiting.setdefault(place_of(prototype), []).append(request)
+        self._under_way += 1
         return request.future
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        batch, self._waiting = self._waiting, []
-        # Opening files may wait for a disk or a server: no work for the loop's own thread.
-        loop.run_in_executor(None, self._start, loop, batch)
+        waiting, self._waiting = self._waiting, {}
+        for place, requests in waiting.items():
+            # Opening files may wait for a disk or a server: no work for the loop's own thread.
+            _openers.submit(self._start, loop, place, requests, self._under_way // BATCHES_UNDER_WAY)
 
-    def _start(self, loop: asyncio.AbstractEventLoop, requests: list[_Request]) -> None:
-        batch: list[_Request] = []
-        reads: list[Read] = []
-        failed: list[_Request] = []
-        nbytes = 0
-        for request in requests:
-            try:
-                read = request.prepare(self._store)
-            except BaseException as error:
-                request.end(error)
-                failed.append(request)
-                continue
-            batch.append(request)
-            reads.append(read)
-            nbytes += read.size
-            if nbytes >= BATCH_BYTES:
-                _submit(loop, batch, reads)
-                batch, reads, nbytes = [], [], 0
-        _submit(loop, batch, reads)
-        _tell(loop, failed)
+    def _start(self, loop: asyncio.AbstractEventLoop, place: Place, requests: list[_Request], share: int) -> None:
+        """Opens the files and starts to read them."""
+        failed = {request: error for request in requests if (error := request.open(self._store)) is not None}
+        if failed:
+            self._tell(loop, list(failed), list(failed.values()))
+        for batch in _batches([request for request in requests if request not in failed], share):
+            self._read(loop, place, batch)
 
+    def _read(self, loop: asyncio.AbstractEventLoop, place: Place, batch: list[_Request]) -> None:
+        try:
+            arrays = place.empty_many([request.size for request in batch])
+            place.settle()
+            reads = [request.read_into(array) for request, array in zip(batch, arrays)]
+            start_reads(reads).when_done(lambda outcomes: self._tell(loop, batch, outcomes))
+        except BaseException as error:
+            self._tell(loop, batch, [error] * len(batch))
 
-def _submit(loop: asyncio.AbstractEventLoop, batch: list[_Request], reads: list[Read]) -> None:
-    """Reads a batch; its values are handed to the loop when all are there."""
-    if not batch:
-        return
-    for request in batch:
-        request.place.settle()
+    def _tell(self, loop: asyncio.AbstractEventLoop, batch: list[_Request], outcomes: list[Outcome]) -> None:
+        """Hands the outcomes to the loop, all at once: each time wakes it up. What they cost is paid there, where no thread waits."""
+        try:
+            loop.call_soon_threadsafe(self._end, batch, outcomes)
+        except RuntimeError:  # the loop was closed meanwhile: nobody waits
+            for request in batch:
+                request.close()
 
-    def ended(outcomes: list[Outcome]) -> None:
+    def _end(self, batch: list[_Request], outcomes: list[Outcome]) -> None:
+        self._under_way -= len(batch)
         for request, outcome in zip(batch, outcomes):
             request.end(outcome)
-        _tell(loop, batch)
-
-    try:
-        start_reads(reads).when_done(ended)
-    except BaseException as error:
-        ended([error] * len(batch))
 
 
-def _tell(loop: asyncio.AbstractEventLoop, requests: list[_Request]) -> None:
-    if requests:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
-            loop.call_soon_threadsafe(_set_results, requests)
+def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
+    """Requests in groups of about that many."""
+    batch: list[_Request] = []
+    nbytes = 0
+    for request in requests:
+        batch.append(request)
+        nbytes += request.size
+        if nbytes >= MOST_BATCH_BYTES or (nbytes >= LEAST_BATCH_BYTES and len(batch) >= share):
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
 
 
 class _Request:
-    """One get() until its batch has been read."""
+    """One get() until its bytes are there."""
 
-    __slots__ = ("_array", "_byte_range", "_key", "_lease", "_outcome", "_prototype", "_store", "future", "place")
+    __slots__ = ("_array", "_byte_range", "_key", "_lease", "_offset", "_prototype", "_store", "future", "size")
 
     def __init__(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, future: asyncio.Future[Buffer | None]
@@ -370,42 +388,45 @@ class _Request:
         self._prototype = prototype
         self._byte_range = byte_range
         self._lease: Lease | None = None
-        self._outcome: Buffer | BaseException | None = None
         self.future = future
-        self.place = place_of(prototype)
 
-    def prepare(self, store: GDSStore) -> Read:
-        """Opens the file and makes the memory. Blocks."""
+    def open(self, store: GDSStore) -> BaseException | None:
+        """Opens the file; the error where that fails. Blocks."""
         self._store = store
-        self._lease = store._files.acquire(store._path(self._key))
-        offset, length = _clipped(self._byte_range, self._lease.size)
-        self._array = self.place.empty(length)
-        return Read(self._lease.file, self._array, offset, length)
+        try:
+            self._lease = store._files.acquire(store._path(self._key))
+        except BaseException as error:
+            return error
+        self._offset, self.size = _clipped(self._byte_range, self._lease.size)
+        return None
 
-    def end(self, outcome: Outcome) -> None:
-        """Called once, when the bytes are there or an error is."""
+    def read_into(self, array: Any) -> Read:
+        """After open(): what is to be read, into an array of its size."""
+        assert self._lease is not None
+        self._array = array
+        return Read(self._lease.file, array, self._offset, self.size)
+
+    def close(self) -> None:
+        """Lets go of the file."""
         if self._lease is not None:
             self._store._files.release(self._lease)
-        if isinstance(outcome, MISSING):
-            self._outcome = None
-        elif isinstance(outcome, BaseException):
-            self._outcome = outcome
-        else:
-            self._outcome = _value(self._prototype, self._array, outcome)
 
-    def set_result(self) -> None:
-        """Called on the loop's thread."""
+    def end(self, outcome: Outcome) -> None:
+        """Called once, on the loop's thread, when the bytes are there or an error is."""
+        self.close()
         if self.future.done():  # the task that waited was cancelled
             return
-        if isinstance(self._outcome, BaseException):
-            self.future.set_exception(self._outcome)
-        else:
-            self.future.set_result(self._outcome)
+        try:
+            self.future.set_result(self._value(outcome))
+        except BaseException as error:
+            self.future.set_exception(error)
 
-
-def _set_results(batch: list[_Request]) -> None:
-    for request in batch:
-        request.set_result()
+    def _value(self, outcome: Outcome) -> Buffer | None:
+        if isinstance(outcome, MISSING):
+            return None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return _value(self._prototype, self._array, outcome)
 
 
 def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
