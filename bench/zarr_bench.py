@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How fast one uncompressed zarr array is read: by zarr from its own store, from penstock's, and by penstock.zarr.load.
+"""How fast one uncompressed zarr array is read: by zarr from its own store, from penstock's and KvikIO's, and by penstock.zarr.load.
 
     bench/zarr_bench.py                          4 GiB in chunks of 1 MiB, into host memory, from a warm page cache
-    bench/zarr_bench.py --device cuda:0          into the memory of a GPU (needs cupy)
+    bench/zarr_bench.py --device cuda:0          into the memory of a GPU (needs cupy; KvikIO's store is measured where installed)
     bench/zarr_bench.py --size 256M --json       one JSON object per row
 
 Each row is the best of --repeat reads, the data of the first is checked. GB/s are 10^9 bytes per second; CPU is user and system time of
@@ -74,6 +74,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--chunk", type=size_of, default=1 << 20, help="of a chunk, likewise (default 1M)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda:0, or host:0 (load only; default cpu)")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--rows", default="", help="only rows whose name holds one of these words, separated by commas")
     parser.add_argument("--folder", help="where to make the array (default: the folder for temporary files)")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -94,9 +95,11 @@ def run(arguments: argparse.Namespace, folder: str) -> int:
     def opened(store: Any) -> zarr.Array[Any]:
         return zarr.open_array(store, mode="r")
 
-    def of(store: Callable[[], Any], concurrency: int) -> Callable[[], Any]:
+    def of(store: Callable[[], Any], concurrency: int, chunks_at_once: int = 1) -> Callable[[], Any]:
+        settings = {"async.concurrency": concurrency, "codec_pipeline.batch_size": chunks_at_once}
+
         def read() -> Any:
-            with zarr.config.set({"async.concurrency": concurrency}):
+            with zarr.config.set(settings):
                 return opened(store())[...]
 
         return read
@@ -112,17 +115,22 @@ def run(arguments: argparse.Namespace, folder: str) -> int:
     measured += [
         (f"zarr, GDSStore, concurrency {n}", of(lambda: GDSStore(folder), n), True) for n in (10, 64)
     ]
+    measured.append(("zarr, GDSStore, concurrency 10, batch_size 16", of(lambda: GDSStore(folder), 10, 16), True))
     measured += [
         (f"zarr, GDSStore without gathering, concurrency {n}", of(lambda: UngatheredStore(folder), n), True) for n in (10, 64)
     ]
+    measured += of_kvikio(folder, of) if arguments.device.startswith("cuda:") else []
     measured += [
         ("penstock.zarr.load", loaded, True),
         ("penstock.zarr.load into out", lambda: loaded(ready_out), True),
         ("limit: zarr, a store with ready memory", of(lambda: ready_store, 10), False),
+        ("limit: the same, batch_size 16", of(lambda: ready_store, 10, 16), False),
     ]
     if arguments.device == "cpu":
         measured.append(("limit: readinto() of each chunk file", lambda: plain(folder, rows, ready_out), True))
 
+    words = arguments.rows.split(",")
+    measured = [row for row in measured if any(word in row[0] for word in words)]
     if not arguments.json:
         print(f"zarr {zarr.__version__}, {nbytes / 1e9:.2f} GB in {rows} chunks of {arguments.chunk} bytes, into {arguments.device}")
     correct = True
@@ -132,6 +140,17 @@ def run(arguments: argparse.Namespace, folder: str) -> int:
             correct &= right
             report(name, best_of(read, arguments.repeat), nbytes, right, arguments.json)
     return 0 if correct else 1
+
+
+def of_kvikio(folder: str, of: Callable[..., Callable[[], Any]]) -> list[tuple[str, Callable[[], Any], bool]]:
+    """The rows of KvikIO's own store, where it is installed."""
+    try:
+        from kvikio.zarr import GDSStore as KvikioStore
+    except ImportError as error:
+        print(f"KvikIO's GDSStore is left out: {error}", file=sys.stderr)
+        return []
+    rows = [(f"zarr, KvikIO's GDSStore, concurrency {n}", of(lambda: KvikioStore(folder), n), True) for n in (10, 64)]
+    return [*rows, ("zarr, KvikIO's GDSStore, concurrency 10, batch_size 16", of(lambda: KvikioStore(folder), 10, 16), True)]
 
 
 def write(array: zarr.Array[Any], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
@@ -202,7 +221,7 @@ def report(name: str, took: tuple[float, float], nbytes: int, right: bool, as_js
     if as_json:
         print(json.dumps({"name": name, "gb_per_s": round(speed, 3), "cpu_s_per_gb": round(cpu, 4), "correct": right}))
     else:
-        print(f"{name:52} {speed:8.2f} GB/s {cpu:7.3f} CPU s/GB{'' if right else '  WRONG DATA'}", flush=True)
+        print(f"{name:55} {speed:8.2f} GB/s {cpu:7.3f} CPU s/GB{'' if right else '  WRONG DATA'}", flush=True)
 
 
 if __name__ == "__main__":
