@@ -75,7 +75,7 @@ status lanes::ready() {
 status lanes::push(work_list& list, work& first, work& last, std::size_t count) {
   if (auto problem = ready(); !problem.ok()) return problem;
   queue_.push(list, first, last, count);
-  if (sleepers_.load() > 0) wake_one();
+  wake(count);
   return {};
 }
 
@@ -89,7 +89,7 @@ bool lanes::help(work_list& list) {
 void lanes::push_urgent(work_list& list, work& item) {
   (void)ready();  // without threads, whoever waits runs it
   urgent_.push(list, item, item, 1);
-  if (sleepers_.load() > 0) wake_one();
+  wake(1);
 }
 
 bool lanes::help_urgent() {
@@ -102,13 +102,17 @@ bool lanes::help_urgent() {
 void lanes::nudge() {
   if (copies_.watched()) return;
   if (!ready().ok()) return;  // copies only come from works, and those only run after a start
-  if (sleepers_.load() > 0) wake_one();
+  wake(1);
 }
 
-void lanes::wake_one() {
+// Wakes up to two lanes. A burst wakes all without its submitter paying for each: whoever finds work wakes the next two.
+void lanes::wake(std::size_t works) {
+  const unsigned asleep = sleepers_.load();
+  if (asleep == 0 || works == 0) return;
   // A sleeper that has checked for work holds the lock until it waits, so passing through the lock makes the signal count.
   { const std::lock_guard guard(lock_); }
   alarm_.notify_one();
+  if (asleep > 1 && works > 1) alarm_.notify_one();
 }
 
 bool lanes::something_to_do() const noexcept {
@@ -133,8 +137,7 @@ void lanes::loop(unsigned index) {
       continue;
     }
     if (work* item = queue_.take()) {
-      // Whoever finds work calls the next: a burst wakes all lanes without its submitter paying for each.
-      if (queue_.size() > 0 && sleepers_.load() > 0) wake_one();
+      wake(queue_.size());
       (void)item->run();
       copies_.pump();
       busy = clock::now();

@@ -43,7 +43,7 @@ class lanes {
   void loop(unsigned index);
   void sleep();
   [[nodiscard]] bool something_to_do() const noexcept;
-  void wake_one();
+  void wake(std::size_t works);
 
   const unsigned count_;
   const std::chrono::microseconds spin_;
