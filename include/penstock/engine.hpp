@@ -215,6 +215,9 @@ class PENSTOCK_API file {
                        io_callback callback = {}) const;
   operation write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
                         io_callback callback = {}) const;
+  // True where they only queue such a request, and wait for neither file nor device nor driver: sooner done than letting go of a lock that
+  // the caller holds and taking it again.
+  [[nodiscard]] bool only_queues(std::uint64_t length, const io_options& options = {}) const noexcept;
   // Stream-ordered forms; see stream_request. An error here means that nothing was queued.
   status read_on_stream(const stream_request& request) const;
   status write_on_stream(const stream_request& request) const;

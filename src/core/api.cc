@@ -156,6 +156,10 @@ operation file::write_async(const void* memory, std::uint64_t length, std::int64
   return operation(core_->engine()->run_async(core_, writing(memory, length, offset), options, std::move(callback)));
 }
 
+bool file::only_queues(std::uint64_t length, const io_options& options) const noexcept {
+  return core_ != nullptr && core_->engine()->only_queues(length, options);
+}
+
 status file::read_on_stream(const stream_request& request) const {
   return core_ == nullptr ? closed_file() : core_->engine()->run_on_stream(core_, request, false);
 }

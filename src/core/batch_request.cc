@@ -12,16 +12,9 @@ namespace penstock::core {
 
 namespace {
 
-constexpr std::size_t most_ranges_per_job = 256;
 constexpr std::size_t least_ranges_per_job = 32;  // a copy of them costs 7 us (H200), reading one 1 us
 // The kernel looks at 4 GiB of a file's page cache in 1.5 ms (H200 machine), at one range in half a microsecond.
 constexpr std::uint64_t most_asked_per_range = std::uint64_t{512} << 10;
-
-// The room of a range in a slab, as staged lays it out, with its line of the table.
-std::uint64_t room_of(const path::gather_range& range) {
-  const std::uint64_t blocks = (range.offset % path::direct_alignment + range.length + path::direct_alignment - 1) / path::direct_alignment;
-  return blocks * path::direct_alignment + sizeof(device::segment);
-}
 
 }  // namespace
 
@@ -84,8 +77,8 @@ void batch_request::add(const io_request& asked, const std::shared_ptr<file_core
   }
   entries_[index] = {file, asked.is_write};
   problem = engine().check(what, options);
-  const auto place =
-      problem.ok() && asked.length > 0 ? engine().place_of(asked.memory, asked.length) : result<path::memory_view>(path::memory_view{});
+  const auto place = problem.ok() && asked.length > 0 ? engine().place_of(asked.memory, asked.length, &seen_)
+                                                      : result<path::memory_view>(path::memory_view{});
   if (problem.ok()) problem = place.error();
   if (!problem.ok() || asked.length == 0) {
     if (!problem.ok()) problem = problem.with_context(fmt::format("request {} of the batch: {}", index, file->name()));
@@ -141,14 +134,11 @@ batch_request::group& batch_request::group_for(const path::memory_view& place, b
 }
 
 void batch_request::add_range(group& to, const path::gather_range& range) {
-  const std::uint64_t room = room_of(range);
+  const std::uint64_t room = room_of(range.offset, range.length);
   if (to.open != nullptr && (to.room + room > staging::large_slab_bytes || to.open->ranges.size() >= ranges_per_job_)) close_group(to);
   if (to.open == nullptr) {
     to.open = &jobs_.emplace_back();
-    to.open->owner = this;
-    to.open->path = &engine().path(to.place.on_device() ? path_kind::staged : path_kind::posix);
-    to.open->memory_place = to.place;
-    to.open->is_write = to.is_write;
+    prepare_gather(*to.open, *this, engine(), to.place, to.is_write);
     to.open->ranges.reserve(ranges_per_job_);
   }
   to.open->ranges.push_back(range);
@@ -188,27 +178,14 @@ void batch_request::finished(path::job& ended_job, std::uint64_t bytes, status e
   engine().stats().count_piece(ended_job.path->kind(), bytes, {ended_job.started_ns, engine_core::now_ns()}, !error.ok());
   const auto count = static_cast<std::uint32_t>(ended_job.ranges.size());
   for (auto& range : ended_job.ranges) {
-    io_result outcome{range.moved, std::move(range.error)};
-    if (!error.ok()) outcome = {0, error};
-    outcome.error = in_context(outcome.error, {range.memory, range.length, range.offset, ended_job.is_write}, *entries_[range.index].file);
-    engine().stats().count_request(ended_job.is_write, outcome);
-    items_[range.index] = std::move(outcome);
+    items_[range.index] = outcome_of(range, ended_job, error, engine(), *entries_[range.index].file);
     if (each_) each_(range.index, items_[range.index]);
     entries_[range.index].file->end();
   }
   ended(count);
 }
 
-// Only ever because the ring died: the job runs again, and finds none.
-void batch_request::hand_over(path::job& refused, status why) {
-  engine().stats().count_fallback(refused.path->kind(), why.message());
-  refused.draining = false;
-  for (auto& range : refused.ranges) {
-    range.moved = 0;
-    range.error = {};
-  }
-  if (!engine().lanes().push(cpu_works, refused).ok()) (void)refused.run();
-}
+void batch_request::hand_over(path::job& refused, status why) { run_again(refused, why, engine()); }
 
 void batch_request::ended(std::uint32_t count) {
   if (remaining_.fetch_sub(count, std::memory_order_acq_rel) != count) return;

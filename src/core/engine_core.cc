@@ -68,7 +68,8 @@ engine_core::engine_core(const engine_options& options, seams doors)
       doors_(std::move(doors)),
       cores_(doors_.kernel->usable_cores()),
       lane_count_(choose_lanes(options, cores_)),
-      budget_(options.pinned_budget_bytes) {
+      budget_(options.pinned_budget_bytes),
+      small_requests_(*this, lane_count_) {
   // Enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for themselves.
   const std::size_t for_cpu = std::max(std::size_t{64} << 20, std::size_t{lane_count_} * (std::size_t{12} << 20));
   const std::size_t for_disk =
@@ -123,7 +124,8 @@ result<std::pair<device::driver*, device::memory_info>> engine_core::classify(co
   return std::pair<device::driver*, device::memory_info>(nullptr, {});
 }
 
-result<path::memory_view> engine_core::place_of(const void* memory, std::uint64_t length) {
+result<path::memory_view> engine_core::place_of(const void* memory, std::uint64_t length, seen_allocation* seen) {
+  if (seen != nullptr && seen->holds(memory, length)) return seen->place;
   if (registered_count_.load(std::memory_order_acquire) > 0) {
     const auto* at = static_cast<const std::byte*>(memory);
     const std::lock_guard guard(registered_lock_);
@@ -138,7 +140,13 @@ result<path::memory_view> engine_core::place_of(const void* memory, std::uint64_
   if (!found) return found.error();
   auto& [driver, info] = *found;
   path::memory_view place;
-  if (driver == nullptr || info.type != device::memory_type::device) return place;
+  const auto remember = [&, &info = info] {
+    if (seen != nullptr) *seen = {info.base, info.size, place};
+  };
+  if (driver == nullptr || info.type != device::memory_type::device) {
+    remember();
+    return place;
+  }
   // A range of several mappings (cuMemCreate: PyTorch's expandable segments) is classified mapping by mapping.
   const auto* const end = static_cast<const std::byte*>(memory) + length;
   for (const std::byte* reach = info.base + info.size; reach < end;) {
@@ -156,6 +164,7 @@ result<path::memory_view> engine_core::place_of(const void* memory, std::uint64_
   place.feeder = (*state)->feeder;
   place.pool = (*state)->pool;
   place.emulated = (*state)->emulated;
+  remember();
   return place;
 }
 
@@ -484,6 +493,7 @@ io_result engine_core::run_pieces(file_core& file, const transfer& what, const p
 
 pending* engine_core::run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
                                 io_callback callback) {
+  if (only_queues(what.length, options)) return run_small_async(file, what, options, std::move(callback));
   auto problem = file->begin(what.is_write);
   const bool begun = problem.ok();
   if (begun) problem = check(what, options);
@@ -501,6 +511,23 @@ pending* engine_core::run_async(const std::shared_ptr<file_core>& file, const tr
     op->fail(std::move(problem));
   } else {
     op->start(*pieces, false);
+  }
+  return op;
+}
+
+pending* engine_core::run_small_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+                                      io_callback callback) {
+  auto* op = new small_request(shared_from_this(), file, what);
+  op->set_deadline(options.deadline);
+  op->set_callback(std::move(callback));
+  op->retain();
+  auto problem = op->begin();
+  if (problem.ok()) problem = check(what, options);
+  if (problem.ok()) problem = lanes_->ready();
+  if (problem.ok() && what.length > 0) {
+    small_requests_.add(*op);
+  } else {
+    op->end({0, std::move(problem)});
   }
   return op;
 }

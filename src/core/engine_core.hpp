@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "core/gather.hpp"
 #include "core/planner.hpp"
 #include "core/request.hpp"
+#include "core/small_requests.hpp"
 #include "core/stats.hpp"
 #include "core/stream_memory.hpp"
 #include "device/device.hpp"
@@ -34,8 +36,8 @@ struct seams {
   std::shared_ptr<device::driver> host;
 };
 
-// Requests up to this run on the caller's own thread, without a hand-over (64 KiB over two lanes take 26 us, alone 18); in a batch they
-// travel together.
+// Requests up to this run on the caller's own thread, without a hand-over (64 KiB over two lanes take 26 us, alone 18); in a batch, and
+// where nobody waits, they travel together.
 inline constexpr std::uint64_t small_request_bytes = std::uint64_t{128} << 10;
 
 class engine_core : public std::enable_shared_from_this<engine_core> {
@@ -46,6 +48,10 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
 
   // --- requests
   io_result run(file_core& file, const transfer& what, const io_options& options);
+  // Whether run_async() leaves all but the queueing to a lane.
+  [[nodiscard]] bool only_queues(std::uint64_t length, const io_options& options) const noexcept {
+    return length <= small_request_bytes && !forced(options);
+  }
   pending* run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback callback);
   pending* submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options,
                   io_callback callback, item_callback each);
@@ -53,8 +59,8 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   result<plan> explain(file_core& file, memory_kind memory, const transfer& what, const io_options& options);
 
   // --- memory
-  // Where a range lies, and that all of it does. Errors: bad_memory.
-  result<path::memory_view> place_of(const void* memory, std::uint64_t length);
+  // Where a range lies, and that all of it does. seen: of the range before this one, if any. Errors: bad_memory.
+  result<path::memory_view> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
   result<memory_facts> describe(const void* memory);
   std::vector<pci_device> pci_devices();
   result<void*> allocate(std::string_view device, std::size_t bytes);
@@ -118,6 +124,7 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   status check(const transfer& what, const io_options& options) const;
   io_result run_small(file_core& file, const transfer& what, const path::memory_view& place);
   io_result run_small_on_device(const path::file_view& view, const transfer& what, const path::memory_view& place);
+  pending* run_small_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback callback);
   io_result run_pieces(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options);
   void remark(plan& told, file_core& file, const path::memory_view& place, const transfer& what);
   request* make_request(file_core& file, std::shared_ptr<file_core> keep, const transfer& what, const path::memory_view& place,
@@ -149,6 +156,7 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   std::unique_ptr<staging::lanes> stream_lanes_;
   std::unique_ptr<stream_memory> cuda_stream_memory_;
   std::unique_ptr<stream_memory> host_stream_memory_;
+  small_requests small_requests_;
   std::atomic<unsigned> active_{0};  // blocking device requests under way
   spin_lock states_lock_;            // guards additions to states_
   std::array<context_state, staging::feeders::capacity> states_;

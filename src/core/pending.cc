@@ -21,37 +21,36 @@ status pending::stop_reason() const {
 }
 
 void pending::complete(io_result outcome) {
-  outcome_ = std::move(outcome);
-  if (callback_) {
-    // The work's reference is the one that the running request held.
+  const bool calls_back = has_callback();
+  if (calls_back) {
     callback_work_ = std::make_unique<callback_work>(*this);
-    auto& lanes = engine_->lanes();
     retain();
-    {
-      const std::lock_guard guard(lock_);
-      done_.store(true, std::memory_order_release);
-      ended_.notify_all();
-    }
-    if (engine_->forked() || !lanes.ready().ok()) {
-      (void)callback_work_->run();  // there are no threads, as in a forked child
-    } else {
-      lanes.push_urgent(callback_work_->list, *callback_work_);
-    }
-    release();
-    return;
   }
-  {
-    const std::lock_guard guard(lock_);
-    done_.store(true, std::memory_order_release);
-    ended_.notify_all();
-  }
+  settle(std::move(outcome));
+  if (calls_back) run_soon(*engine_, callback_work_->list, *callback_work_);
   release();
+}
+
+void pending::settle(io_result outcome) {
+  outcome_ = std::move(outcome);
+  const std::lock_guard guard(lock_);
+  done_.store(true, std::memory_order_release);
+  ended_.notify_all();
+}
+
+void pending::call_back() { std::exchange(callback_, {})(outcome_); }
+
+void pending::run_soon(engine_core& engine, staging::work_list& list, staging::work& item) {
+  if (engine.forked() || !engine.lanes().ready().ok()) {
+    (void)item.run();  // there are no threads, as in a forked child
+  } else {
+    engine.lanes().push_urgent(list, item);
+  }
 }
 
 bool pending::callback_work::run() {
   auto& owner = owner_;
-  const auto callback = std::exchange(owner.callback_, {});
-  callback(owner.outcome_);
+  owner.call_back();
   owner.release();
   return true;
 }

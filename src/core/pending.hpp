@@ -45,6 +45,12 @@ class pending {
   virtual ~pending();
   // Ends it, exactly once. The running request's reference is released: the object may be gone on return.
   void complete(io_result outcome);
+  // The parts of complete(), for requests that end together: who waits may go on; and the callback, on a thread of the engine.
+  void settle(io_result outcome);
+  [[nodiscard]] bool has_callback() const noexcept { return static_cast<bool>(callback_); }
+  void call_back();
+  // Runs a work that calls back on a thread of the engine. It may have run, and the engine be gone, on return.
+  static void run_soon(engine_core& engine, staging::work_list& list, staging::work& item);
   // Cancelled or past the deadline: which.
   [[nodiscard]] status stop_reason() const;
 
@@ -54,7 +60,7 @@ class pending {
   class callback_work final : public staging::work {
    public:
     explicit callback_work(pending& owner) : owner_(owner) {}
-    bool run() override;
+    bool run() override;  // with it goes the running request's reference
     staging::work_list list;
 
    private:

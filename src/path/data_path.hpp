@@ -53,6 +53,7 @@ struct services {
 
 class data_path;
 class job;
+struct gather_range;
 
 // Whoever a job belongs to.
 class job_owner {
@@ -64,6 +65,8 @@ class job_owner {
   virtual void hand_over(job& refused, status why) = 0;
   // Cancelled or past the deadline: an error that says which. Asked before each step.
   [[nodiscard]] virtual status stopped() const = 0;
+  // The same of one range of a gathering job.
+  [[nodiscard]] virtual status range_stopped(const gather_range& /*range*/) const { return stopped(); }
   // Lists for the queues; one per request.
   staging::work_list cpu_works;
   staging::work_list disk_works;

@@ -40,7 +40,7 @@ class posix final : public data_path {
   bool run_ranges(job& item) {
     std::uint64_t total = 0;
     for (auto& range : item.ranges) {
-      range.error = item.owner->stopped();
+      range.error = item.owner->range_stopped(range);
       if (!range.error.ok()) continue;
       auto outcome = transfer(*range.file, item.is_write, range.memory, range.length, range.offset);
       range.moved = outcome.bytes_done;

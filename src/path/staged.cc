@@ -467,7 +467,7 @@ class staged final : public data_path {
     for (auto& range : item.ranges) {
       std::byte* place = item.slab.data + at + range_skip(range);
       at += range_room(range);
-      if (auto stop = item.owner->stopped(); !stop.ok()) {
+      if (auto stop = item.owner->range_stopped(range); !stop.ok()) {
         range.error = std::move(stop);
       } else if (!ring || !read_later(item, range, place)) {
         auto got = read_fully(*with_.kernel, *range.file, place, range.length, range.offset);
@@ -557,6 +557,10 @@ class staged final : public data_path {
       finish_ranges(item);
       return;
     }
+    if (count == 1) {  // one copy is quicker than the kernel
+      copy_one_by_one(item, count);
+      return;
+    }
     item.copy = {};
     item.copy.table = table_of(item);
     item.copy.count = count;
@@ -589,7 +593,7 @@ class staged final : public data_path {
     }
   }
 
-  // Where the kernel cannot be loaded: the segments as single copies, one after the other. next is kept in item.moved.
+  // A lone segment; and where the kernel cannot be loaded, all as single copies, one after the other. next is kept in item.moved.
   void copy_one_by_one(job& item, std::size_t count) {
     const device::segment segment = table_of(item)[count - 1];
     item.moved = count - 1;
@@ -617,7 +621,7 @@ class staged final : public data_path {
     for (auto& range : item.ranges) {
       const std::byte* place = item.slab.data + at + range_skip(range);
       at += range_room(range);
-      if (range.error.ok()) range.error = item.owner->stopped();
+      if (range.error.ok()) range.error = item.owner->range_stopped(range);
       if (!range.error.ok()) continue;
       auto put = write_fully(*with_.kernel, *range.file, place, range.length, range.offset);
       range.moved = put.bytes_done;

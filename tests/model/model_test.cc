@@ -251,7 +251,7 @@ class run {
 
   void cancelled_write() {
     auto& of = any_file();
-    const std::uint64_t length = pick(1, 6 * mib);
+    const std::uint64_t length = pick(1, chance(2) ? 64 * kib : 6 * mib);
     const auto offset = random_offset(most_file_bytes - length);
     const auto place = any_place();
     bytes content;
@@ -277,7 +277,7 @@ class run {
 
   void cancelled_read() {
     auto& of = any_file();
-    const std::uint64_t length = pick(1, 6 * mib);
+    const std::uint64_t length = pick(1, chance(2) ? 64 * kib : 6 * mib);
     const auto offset = random_offset(most_file_bytes - length);
     guarded_memory memory(house_, any_place(), length, pick(0, 20));
     auto reading = any_handle(of).read_async(memory.data(), length, static_cast<std::int64_t>(offset));
@@ -364,7 +364,7 @@ class run {
 
   void volley() {
     auto& of = any_file();
-    auto made = plan_many(of, 8);
+    auto made = plan_many(of, chance(2) ? 8 : 80);  // many: small ones travel together
     std::vector<operation> under_way;
     for (auto& each : made) {
       const auto offset = static_cast<std::int64_t>(each.asked.offset);

@@ -1,0 +1,37 @@
+#include "core/gather.hpp"
+
+#include "core/engine_core.hpp"
+
+namespace penstock::core {
+
+std::uint64_t room_of(std::uint64_t offset, std::uint64_t length) {
+  const std::uint64_t blocks = (offset % path::direct_alignment + length + path::direct_alignment - 1) / path::direct_alignment;
+  return blocks * path::direct_alignment + sizeof(device::segment);
+}
+
+void prepare_gather(path::job& made, path::job_owner& owner, engine_core& engine, const path::memory_view& place, bool is_write) {
+  made.owner = &owner;
+  made.path = &engine.path(place.on_device() ? path_kind::staged : path_kind::posix);
+  made.memory_place = place;
+  made.is_write = is_write;
+}
+
+io_result outcome_of(path::gather_range& range, const path::job& ended, const status& error, engine_core& engine, const file_core& file) {
+  io_result outcome{range.moved, std::move(range.error)};
+  if (!error.ok()) outcome = {0, error};
+  outcome.error = in_context(outcome.error, {range.memory, range.length, range.offset, ended.is_write}, file);
+  engine.stats().count_request(ended.is_write, outcome);
+  return outcome;
+}
+
+void run_again(path::job& refused, const status& why, engine_core& engine) {
+  engine.stats().count_fallback(refused.path->kind(), why.message());
+  refused.draining = false;
+  for (auto& range : refused.ranges) {
+    range.moved = 0;
+    range.error = {};
+  }
+  if (!engine.lanes().push(refused.owner->cpu_works, refused).ok()) (void)refused.run();
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,39 @@
+// Jobs that carry many small ranges in one slab: what batches and small asynchronous requests share of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/file_core.hpp"
+#include "path/data_path.hpp"
+
+namespace penstock::core {
+
+// As many blocks of 4 KiB as fit a slab of 1 MiB.
+inline constexpr std::size_t most_ranges_per_job = staging::mib / (path::direct_alignment + sizeof(device::segment));
+
+// The room of a range in a slab, as staged lays it out, with its line of the table. A job's must not exceed the largest slab.
+std::uint64_t room_of(std::uint64_t offset, std::uint64_t length);
+
+// The allocation that the last of several ranges was found in: of its neighbours there the driver is not asked again
+// (cuPointerGetAttributes: half a microsecond). For ranges that are placed one right after the other, since an allocation may go.
+struct seen_allocation {
+  const std::byte* base = nullptr;
+  std::uint64_t size = 0;
+  path::memory_view place;
+  [[nodiscard]] bool holds(const void* memory, std::uint64_t length) const noexcept {
+    const auto skip = static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - base);  // huge where memory lies below
+    return skip < size && length <= size - skip;
+  }
+};
+
+// Makes a new job one that gathers ranges in (or of) memory at place.
+void prepare_gather(path::job& made, path::job_owner& owner, engine_core& engine, const path::memory_view& place, bool is_write);
+
+// The outcome of one range of a job that ended with error, counted as a request of its own. Takes what it needs out of range.
+io_result outcome_of(path::gather_range& range, const path::job& ended, const status& error, engine_core& engine, const file_core& file);
+
+// For job_owner::hand_over, which comes only ever because a ring died: the job runs again, and finds none.
+void run_again(path::job& refused, const status& why, engine_core& engine);
+
+}  // namespace penstock::core
