@@ -196,7 +196,7 @@ template <bool is_write>
 nb::list run_many(const python_file& self, nb::handle requests, nb::handle path, nb::handle prefer, nb::handle timeout) {
   const auto options = request_options(path, prefer, timeout);
   const auto target = self.target;
-  std::deque<held_memory> held;
+  std::list<held_memory> held;
   const auto parsed = parse_requests(requests, *target, held, is_write);
   nb::list counts;
   for (const auto& each : run_batch(parsed, options, *target)) counts.append(each.bytes_done);

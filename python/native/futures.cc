@@ -46,11 +46,17 @@ void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, 
   offsets_ = {offset};
   auto held = kept_.target;  // the request may end, and be reported, before the call below returns
   begin();
-  {
-    const without_gil unlocked;
+  const auto start = [&] {
     const auto told = [this](const io_result&) { ended(); };
     running_ =
         is_write ? held->write_async(memory, length, offset, options, told) : held->read_async(memory, length, offset, options, told);
+  };
+  // Else the thread of completions, at work on earlier requests, would take the GIL each time.
+  if (held->only_queues(length, options)) {
+    start();
+  } else {
+    const without_gil unlocked;
+    start();
   }
   release_file(held);
   started();

@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <penstock/penstock.hpp>
@@ -19,7 +19,7 @@ namespace penstock::python {
 
 // What a request keeps alive until it has ended. Let go of with the GIL.
 struct kept_objects {
-  std::deque<held_memory> memories;
+  std::list<held_memory> memories;
   std::shared_ptr<file> target;
   std::vector<std::shared_ptr<file>> others;  // of a batch over many files, which has no target
   void let_go();
@@ -37,7 +37,7 @@ class flight final : public under_way {
   // --- before it starts, with the GIL
   held_memory& keep(nb::handle buffer, memory_use use) { return kept_.memories.emplace_back(buffer, use); }
   [[nodiscard]] file& target() const noexcept { return *kept_.target; }
-  [[nodiscard]] std::deque<held_memory>& held() noexcept { return kept_.memories; }
+  [[nodiscard]] std::list<held_memory>& held() noexcept { return kept_.memories; }
   file& keep_file(std::shared_ptr<file> target);
   void start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options);
   void start_many(std::vector<io_request> requests, const io_options& options);

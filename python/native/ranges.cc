@@ -75,7 +75,7 @@ io_request make_request(const held_memory::part& memory, const file& target, std
 
 }  // namespace
 
-io_request parse_request(const nb::object& items, std::size_t skip, const file& target, std::deque<held_memory>& held, bool is_write) {
+io_request parse_request(const nb::object& items, std::size_t skip, const file& target, std::list<held_memory>& held, bool is_write) {
   const auto count = nb::len(items) - skip;
   const auto& memory = held.emplace_back(nb::object(items[skip]), is_write ? memory_use::source : memory_use::target);
   const nb::object size = count > 2 ? nb::object(items[skip + 2]) : nb::none();
@@ -84,7 +84,7 @@ io_request parse_request(const nb::object& items, std::size_t skip, const file& 
   return make_request(part, target, integer(items[skip + 1]), is_write);
 }
 
-std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::deque<held_memory>& held, bool is_write) {
+std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::list<held_memory>& held, bool is_write) {
   std::vector<io_request> parsed;
   for (const nb::handle each : requests) {
     const nb::object items = nb::steal(PySequence_Tuple(each.ptr()));

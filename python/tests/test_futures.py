@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import _native
 
 NBYTES = 1_000_003
 
@@ -55,6 +56,35 @@ def test_many_futures_at_once_each_bring_their_bytes(memory: Any, path: Path, pa
         expected = pattern(NBYTES)[i * 4_999 : i * 4_999 + 9_001]
         assert count == len(expected)
         assert memory.bytes(target)[:count] == expected
+
+
+def test_thousands_of_small_futures_end_each_on_its_own(memory: Any, path: Path, pattern: Any) -> None:
+    count, size = 3_000, 2_048
+    expected = pattern(NBYTES)
+    target = memory.empty(count * size)
+    forced = "staged" if isinstance(target, penstock.DeviceBuffer) else "posix"
+    called: list[Any] = []
+    with penstock.open(path) as file:
+        futures = []
+        for i in range(count):
+            # Some end early, some past the end; some are for a path of their own, which lies behind another door of the engine.
+            offset = NBYTES - 100 if i % 100 == 1 else NBYTES + i if i % 100 == 2 else i * 331
+            futures.append(file.pread(target, offset, size, i * size, path=forced if i % 100 == 3 else None))
+            if i % 3 == 0:
+                futures[-1].add_done_callback(called.append)
+            if i % 100 == 4:
+                with pytest.raises(penstock.Error):
+                    file.pwrite(target, 0, size).result()
+        dropped = [file.pread(memory.empty(size), i * 331) for i in range(100)]
+        del dropped
+        counts = [future.result() for future in futures]
+        seen = memory.bytes(target)
+        for i, done in enumerate(counts):
+            assert done == (100 if i % 100 == 1 else 0 if i % 100 == 2 else size)
+            begin = NBYTES - 100 if i % 100 == 1 else i * 331
+            assert seen[i * size : i * size + done] == expected[begin : begin + done]
+    _native._settle()
+    assert len(called) == len(set(map(id, called))) == count // 3
 
 
 def test_a_callback_is_called_once_with_its_future(memory: Any, path: Path) -> None:
