@@ -272,12 +272,13 @@ class one_transfer final : public scenario {
   bool failed_quietly_ = false;
 };
 
-// --- a batch of many small ranges, reads and writes, hot and cold
+// --- many small ranges, reads and writes, hot and cold: a batch, or requests that come together
 
 class many_ranges final : public scenario {
  public:
-  many_ranges(faulty_world& world, bool on_device)
+  many_ranges(faulty_world& world, bool on_device, bool is_batch)
       : engine_(world.engine()),
+        is_batch_(is_batch),
         memory_(on_device, slot_bytes * slots),
         source_(must_open(world, read_file())),
         target_(must_open(world, written_file(), for_writing(true))) {
@@ -293,7 +294,7 @@ class many_ranges final : public scenario {
     read_file().make(heat::half, 0, slots * apart);
   }
 
-  void act() override { outcomes_ = engine_.submit(requests_).wait(); }
+  void act() override { outcomes_ = is_batch_ ? engine_.submit(requests_).wait() : one_by_one(); }
 
   findings judge() override {
     findings found;
@@ -319,6 +320,17 @@ class many_ranges final : public scenario {
     request.offset = static_cast<std::int64_t>(i * apart + (i % 3 == 0 ? 0 : 13 * i));
     request.memory = memory_.data() + i * slot_bytes;
     requests_.push_back(request);
+  }
+
+  std::vector<io_result> one_by_one() {
+    std::vector<operation> under_way;
+    for (const auto& each : requests_) {
+      under_way.push_back(each.is_write ? each.target->write_async(each.memory, each.length, each.offset)
+                                        : each.target->read_async(each.memory, each.length, each.offset));
+    }
+    std::vector<io_result> outcomes;
+    for (auto& each : under_way) outcomes.push_back(each.wait());
+    return outcomes;
   }
 
   [[nodiscard]] std::size_t place_of(const io_request& request) {
@@ -355,6 +367,7 @@ class many_ranges final : public scenario {
   }
 
   engine& engine_;
+  const bool is_batch_;
   buffer memory_;
   file source_;
   file target_;
@@ -622,8 +635,12 @@ class listing {
   }
 
   void batches() {
-    add("batch_device", [](faulty_world& world) { return std::make_unique<many_ranges>(world, true); });
-    add("batch_host", [](faulty_world& world) { return std::make_unique<many_ranges>(world, false); });
+    for (const bool on_device : {true, false}) {
+      const auto* const where = on_device ? "device" : "host";
+      add(fmt::format("batch_{}", where), [=](faulty_world& world) { return std::make_unique<many_ranges>(world, on_device, true); });
+      add(fmt::format("small_async_{}", where),
+          [=](faulty_world& world) { return std::make_unique<many_ranges>(world, on_device, false); });
+    }
   }
 };
 
