@@ -116,6 +116,7 @@ status stream_operation::prepare(const path::memory_view& place) {
     if (!where) return where.error();
     if (where->on_device()) count_on_device_ = what_.bytes_done;
   }
+  if (auto problem = place.session->prepare_scatter(); !problem.ok()) return problem;  // now: once a stream is held, it would wait for it
   memory_ = &engine_->stream_memory_of(place);
   auto block = memory_->enter(layout_.size, *place.session);
   if (!block) return block.error();

@@ -61,6 +61,7 @@ class cuda_session final : public session {
   status destroy_event(event target) override;
   status copy(void* target, const void* source, std::size_t bytes, stream on) override;
   status scatter(const segment* table, std::size_t count, stream on) override;
+  status prepare_scatter() override;
   status record(event target, stream on) override;
   status call(stream on, void (*function)(void*), void* argument) override;
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
@@ -86,6 +87,7 @@ class cuda_session final : public session {
     return error == cuda::success ? status() : failure(api_, error, fmt::format("cuda:{}: {}", ordinal_, what()), invalid_value);
   }
   result<handle> scatter_kernel();
+  code launch_nothing(handle kernel);
   code wait_for_word(stream on);
   std::byte* words();
 
@@ -258,6 +260,8 @@ std::byte* cuda_session::words() {
   return page;
 }
 
+constexpr unsigned scatter_threads = 256;  // of a block; 16 bytes each are 4 KiB
+
 bool says_kernel_cannot_run(code error) {
   switch (error) {
     case cuda::error_invalid_image:
@@ -286,7 +290,8 @@ result<handle> cuda_session::scatter_kernel() {
         return loading;
       }
     }
-    return api_.module_get_function(&kernel, module_, "penstock_scatter");
+    if (const code finding = api_.module_get_function(&kernel, module_, "penstock_scatter")) return finding;
+    return launch_nothing(kernel);
   });
   if (says_kernel_cannot_run(error)) {
     const status reason = outcome(error, [] { return "load the scatter kernel"; });
@@ -296,6 +301,23 @@ result<handle> cuda_session::scatter_kernel() {
   if (error != cuda::success) return outcome(error, [] { return "load the scatter kernel"; });
   kernel_.store(kernel, std::memory_order_release);
   return kernel;
+}
+
+// Drivers load a kernel when it is first launched.
+code cuda_session::launch_nothing(handle kernel) {
+  handle on = nullptr;
+  if (const code error = api_.stream_create(&on, cuda::stream_non_blocking)) return error;
+  cuda::address table = 0;
+  unsigned long long count = 0;
+  void* parameters[] = {&table, &count};
+  const code error = api_.launch_kernel(kernel, 1, 1, 1, scatter_threads, 1, 1, 0, on, parameters, nullptr);
+  (void)api_.stream_destroy(on);
+  return error;
+}
+
+status cuda_session::prepare_scatter() {
+  if (!host_pointers_usable_) return {errc::unsupported, fmt::format("cuda:{}: kernels cannot use pinned memory in place", ordinal_)};
+  return scatter_kernel().error();
 }
 
 void cuda_session::unload() {
@@ -312,7 +334,6 @@ struct scatter_grid {
   unsigned shares = 1;    // blocks per segment
 };
 
-constexpr unsigned scatter_threads = 256;    // of a block; 16 bytes each are 4 KiB
 constexpr std::size_t scatter_blocks = 256;  // 1 MiB under way keeps PCIe busy and leaves most of the GPU alone
 constexpr std::size_t scatter_share_bytes = std::size_t{scatter_threads} * 16;
 
@@ -326,15 +347,14 @@ scatter_grid grid_for(const segment* table, std::size_t count) {
 
 status cuda_session::scatter(const segment* table, std::size_t count, stream on) {
   if (count == 0) return {};
-  if (!host_pointers_usable_) return {errc::unsupported, fmt::format("cuda:{}: kernels cannot use pinned memory in place", ordinal_)};
-  const auto kernel = scatter_kernel();
-  if (!kernel) return kernel.error();
+  if (auto problem = prepare_scatter(); !problem.ok()) return problem;
+  const handle kernel = kernel_.load(std::memory_order_acquire);
   const auto grid = grid_for(table, count);
   cuda::address table_address = address_of(table);
   unsigned long long table_length = count;
   void* parameters[] = {&table_address, &table_length};
   return outcome(
-      inside([&] { return api_.launch_kernel(*kernel, grid.segments, grid.shares, 1, scatter_threads, 1, 1, 0, on, parameters, nullptr); }),
+      inside([&] { return api_.launch_kernel(kernel, grid.segments, grid.shares, 1, scatter_threads, 1, 1, 0, on, parameters, nullptr); }),
       [&] { return fmt::format("scatter {} segments", count); });
 }
 

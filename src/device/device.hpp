@@ -63,6 +63,8 @@ class session {
   // Runs every segment with one kernel. table and host ends lie in pinned memory and stay valid until the stream has passed.
   // errc::unsupported where the kernel cannot be loaded.
   virtual status scatter(const segment* table, std::size_t count, stream on) = 0;
+  // Loads what scatter() needs, which it else does itself: the first time that waits until every stream of the context is quiet.
+  virtual status prepare_scatter() { return {}; }
   virtual status record(event target, stream on) = 0;
   virtual status call(stream on, void (*function)(void*), void* argument) = 0;  // function makes no device call
   // Holds the stream until *flag >= value (as unsigned, cyclic). flag lies in pinned memory. errc::unsupported where the device cannot.

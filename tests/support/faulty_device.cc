@@ -43,6 +43,9 @@ class faulty_driver::faulty_session final : public device::session {
   status copy(void* target, const void* source, std::size_t bytes, stream on) override {
     return pass("copy", [&] { return inner_.copy(target, source, bytes, on); });
   }
+  status prepare_scatter() override {
+    return pass("prepare_scatter", [&] { return inner_.prepare_scatter(); });
+  }
   status scatter(const segment* table, std::size_t count, stream on) override {
     return pass("scatter", [&] { return inner_.scatter(table, count, on); });
   }
