@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -101,6 +102,7 @@ class GdsFile:
     def save_storage(self, storage: Any, offset: int = 0) -> None:
         """Writes all bytes of the storage to the file from offset on. Blocks; releases the GIL. Errors as for load_storage()."""
         assert self._file is not None, "Cannot save data to a file that is not registered."
+        _settle(storage)
         self._complete("save_storage", self._file.write_from, storage, offset)
 
     def close(self) -> None:
@@ -152,3 +154,10 @@ _lock = threading.Lock()
 _registered: set[int] = set()  # addresses; guarded by _lock
 _fallbacks = Fallbacks(0, "")
 _handles = itertools.count(1)
+
+
+def _settle(storage: Any) -> None:
+    """Waits for the work that makes what a storage holds, as far as it is on PyTorch's current stream."""
+    device = getattr(storage, "device", None)
+    if getattr(device, "type", None) == "cuda":
+        sys.modules["torch"].cuda.current_stream(device).synchronize()

@@ -80,6 +80,10 @@ void batch_request::add(const io_request& asked, const std::shared_ptr<file_core
   const auto place = problem.ok() && asked.length > 0 ? engine().place_of(asked.memory, asked.length, &seen_)
                                                       : result<path::memory_view>(path::memory_view{});
   if (problem.ok()) problem = place.error();
+  if (problem.ok() && asked.length > 0 && asked.is_write && place->session != settled_) {
+    problem = engine_core::settle(*place, asked.is_write, options);
+    settled_ = place->session;
+  }
   if (!problem.ok() || asked.length == 0) {
     if (!problem.ok()) problem = problem.with_context(fmt::format("request {} of the batch: {}", index, file->name()));
     settle(index, {0, std::move(problem)});

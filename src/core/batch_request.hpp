@@ -55,6 +55,7 @@ class batch_request final : public pending, public path::job_owner {
   std::vector<pending*> singles_;
   item_callback each_;
   std::size_t ranges_per_job_ = 1;
+  device::session* settled_ = nullptr;  // whose default stream has been waited for
   seen_allocation seen_;                     // by start()
   std::atomic<std::uint64_t> remaining_{1};  // requests, and one while start() runs
 };

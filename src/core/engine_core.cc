@@ -353,12 +353,17 @@ status engine_core::check(const transfer& what, const io_options& options) const
   return check_range(static_cast<std::int64_t>(what.offset), what.length);
 }
 
+status engine_core::settle(const path::memory_view& place, bool is_write, const io_options& options) {
+  return options.after_default_stream && is_write && place.on_device() ? place.session->synchronize(nullptr) : status();
+}
+
 io_result engine_core::run(file_core& file, const transfer& what, const io_options& options) {
   if (auto problem = file.begin(what.is_write); !problem.ok()) return {0, std::move(problem)};
   io_result outcome;
   outcome.error = check(what, options);
   const auto place = outcome.ok() && what.length > 0 ? place_of(what.memory, what.length) : result<path::memory_view>(path::memory_view{});
   if (outcome.ok()) outcome.error = place.error();
+  if (outcome.ok() && what.length > 0) outcome.error = settle(*place, what.is_write, options);
   if (!outcome.ok() || what.length == 0) {
     outcome.error = in_context(outcome.error, what, file);
     file.end();
@@ -500,6 +505,7 @@ pending* engine_core::run_async(const std::shared_ptr<file_core>& file, const tr
   if (problem.ok()) problem = lanes_->ready();
   const auto place = problem.ok() && what.length > 0 ? place_of(what.memory, what.length) : result<path::memory_view>(path::memory_view{});
   if (problem.ok()) problem = place.error();
+  if (problem.ok() && what.length > 0) problem = settle(*place, what.is_write, options);
   auto* op = make_request(*file, file, what, place.value_or({}), options);
   op->set_callback(std::move(callback));
   op->retain();

@@ -50,7 +50,7 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   io_result run(file_core& file, const transfer& what, const io_options& options);
   // Whether run_async() leaves all but the queueing to a lane.
   [[nodiscard]] bool only_queues(std::uint64_t length, const io_options& options) const noexcept {
-    return length <= small_request_bytes && !forced(options);
+    return length <= small_request_bytes && !forced(options) && !options.after_default_stream;
   }
   pending* run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback callback);
   pending* submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options,
@@ -122,6 +122,8 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   static void destroy(engine_core* core);
 
   status check(const transfer& what, const io_options& options) const;
+  // As io_options::after_default_stream asks.
+  static status settle(const path::memory_view& place, bool is_write, const io_options& options);
   io_result run_small(file_core& file, const transfer& what, const path::memory_view& place);
   io_result run_small_on_device(const path::file_view& view, const transfer& what, const path::memory_view& place);
   pending* run_small_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback callback);

@@ -88,6 +88,7 @@ void driver::take_settings() {
   const auto now = settings_.values();
   (void)log_.open(now);  // silent where that fails: a log that cannot be written must not keep anyone from reading
   options_ = {};
+  options_.after_default_stream = true;
   options_.gpu_direct = !now[CUFILE_PARAM_FORCE_COMPAT_MODE];
   only_direct_ = !now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE] && options_.gpu_direct;
   allows_host_memory_ = now[CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY];

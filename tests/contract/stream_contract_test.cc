@@ -1,7 +1,9 @@
 // Requests in the order of a device stream.
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -37,6 +39,7 @@ class stream_contract : public contract_fixture {
     status close(device::session& session, device::stream stream) {
       return session.wait_value(stream, reinterpret_cast<std::uint32_t*>(memory_.data()), 1);
     }
+    void shut() { memory_.fill(std::byte{0}); }
     void open() { std::atomic_ref(*reinterpret_cast<std::uint32_t*>(memory_.data())).store(1, std::memory_order_release); }
 
    private:
@@ -357,6 +360,37 @@ TEST_F(stream_contract, closing_the_file_waits_for_the_stream) {
   expect_quiet(nullptr);
   EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(mib));
   memory.expect(content);
+}
+
+TEST_F(stream_contract, a_write_may_wait_for_the_default_stream) {
+  constexpr std::size_t length = 50 * kib;
+  const auto to = open_for_writing();
+  auto& session = house_.session();
+  const guarded_memory memory(house_, memory_place::device, length);
+  pinned_memory source(session, length);
+  gate held(session);
+  const io_options after{.after_default_stream = true};
+  const std::vector<std::function<void()>> ways{
+      [&] { EXPECT_EQ(to.write(memory.data(), length, 0, after).bytes_done, length); },
+      [&] { EXPECT_EQ(to.write_async(memory.data(), length, 0, after).wait().bytes_done, length); },
+      [&] {
+        const io_request request{&to, memory.data(), length, 0, true};
+        EXPECT_EQ(house_.engine().submit(std::span(&request, 1), after).wait().at(0).bytes_done, length);
+      }};
+  for (std::uint64_t i = 0; i < ways.size(); ++i) {
+    const auto made = pattern::make(length, 20 + i);
+    source.fill(made);
+    held.shut();
+    PENSTOCK_EXPECT_OK(held.close(session, nullptr));
+    PENSTOCK_EXPECT_OK(session.copy(memory.data(), source.data(), length, nullptr));
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      held.open();
+    });
+    ways[i]();
+    opener.join();
+    expect_file(to.path(), made);
+  }
 }
 
 // The engine may end as soon as its last request has; streams and their calls belong to the device.
