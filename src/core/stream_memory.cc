@@ -88,21 +88,21 @@ void stream_memory::leave(kind which, std::byte* block) {
   for (const auto& each : unused) pool_.give_back(each);
 }
 
-void stream_memory::lose(kind which, const std::byte* block) {
-  const auto holds = [&](const staging::slab& each) { return block >= each.data && block < each.data + each.size; };
+void stream_memory::lose(kind which, const std::byte* memory) {
+  const auto holds = [&](const staging::slab& each) { return memory >= each.data && memory < each.data + each.size; };
   staging::slab lost;
   {
     const std::lock_guard guard(lock_);
     auto& mine = of(which);
-    const auto found = std::find_if(mine.block_slabs.begin(), mine.block_slabs.end(), holds);
-    if (found != mine.block_slabs.end()) {
-      lost = *found;  // its other blocks stay in use: what is abandoned stays mapped
-      mine.block_slabs.erase(found);
-      std::erase_if(mine.free_blocks, [&](const std::byte* each) { return each >= lost.data && each < lost.data + lost.size; });
+    for (auto* slabs : {&mine.slabs, &mine.block_slabs}) {
+      const auto found = std::find_if(slabs->begin(), slabs->end(), holds);
+      if (found == slabs->end()) continue;
+      lost = *found;  // other blocks in it stay in use: what is abandoned stays mapped
+      slabs->erase(found);
     }
+    std::erase_if(mine.free_blocks, [&](const std::byte* each) { return each >= lost.data && each < lost.data + lost.size; });
   }
   if (lost) pool_.abandon(lost);
-  leave(which, nullptr);
 }
 
 std::byte* stream_memory::take_slab(kind which, stream_operation& waiting) {

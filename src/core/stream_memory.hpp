@@ -32,8 +32,8 @@ class stream_memory {
   result<std::byte*> enter(kind of, device::session& session);
   // Ends it.
   void leave(kind of, std::byte* block);
-  // Instead of leave(), when the device may still read the block.
-  void lose(kind of, const std::byte* block);
+  // A block or slab that the device may still use is never given back. leave() without a block follows.
+  void lose(kind of, const std::byte* memory);
 
   // A slab; null when none is free: then resume() of `waiting` is called once when one may be.
   std::byte* take_slab(kind of, stream_operation& waiting);

@@ -137,12 +137,10 @@ status stream_operation::put_onto(device::session& session) {
     shared().count_segment = {&shared().count, count_on_device_, sizeof(std::int64_t)};
     outcome = session.scatter(&shared().count_segment, 1, on);
   }
+  // From the first call on it is under way: each wait depends only on what is on the stream before it, since the driver may not let the
+  // rest in until the stream is quiet.
   if (outcome.ok()) outcome = session.call(on, &stream_operation::passed, this);
-  if (!outcome.ok()) return outcome;
-  visit here(*this);
-  queued_ = true;
-  if (reached_) begin();
-  return {};
+  return outcome;
 }
 
 status stream_operation::put_call(device::session& session, void (*function)(void*)) {
@@ -158,18 +156,29 @@ status stream_operation::put_call(device::session& session, void (*function)(voi
   return outcome;
 }
 
-// Waits until the stream has passed what is on it already, which then does nothing. False: that cannot be known.
+// Drops what is under way, and waits until the stream has passed what is on it already. False: that cannot be known.
 bool stream_operation::give_up(device::session& session) {
   {
     const std::lock_guard guard(lock_);
     given_up_ = true;
+    stopped_ = true;
   }
   if (block_ != nullptr) {
     store(shared().turn, static_cast<std::uint32_t>(layout_.waves));
     store(shared().written, 1);
   }
   const bool passed = session.synchronize(what_.stream).ok();
-  if (block_ != nullptr) passed ? memory_->leave(layout_.size, block_) : memory_->lose(layout_.size, block_);
+  std::unique_lock guard(lock_);
+  idle_.wait(guard, [this] { return carried_now_ == 0; });
+  for (auto& each : lines_) let_go(each);
+  const auto slabs = std::exchange(loose_, {});
+  guard.unlock();
+  if (memory_ != nullptr) memory_->forget(layout_.size, *this);
+  for (auto* each : slabs) passed ? memory_->give_slab(layout_.size, each) : memory_->lose(layout_.size, each);
+  if (block_ != nullptr) {
+    if (!passed) memory_->lose(layout_.size, block_);
+    memory_->leave(layout_.size, passed ? block_ : nullptr);
+  }
   // Where the stream may still get there, this stays for its calls, with nothing in it.
   engine_ = nullptr;
   file_ = nullptr;
@@ -202,8 +211,7 @@ void stream_operation::reached(void* self) {
   auto& op = *static_cast<stream_operation*>(self);
   const visit here(op);
   op.came();
-  op.reached_ = true;
-  if (op.queued_) op.begin();
+  if (!op.given_up_) op.begin();
 }
 
 void stream_operation::copied(void* self) {
@@ -319,6 +327,7 @@ void stream_operation::carry(line& which) {
     at = end;
   }
   which.parts_left = which.part_count;
+  ++carried_now_;
   for (std::size_t i = 0; i < which.part_count; ++i) engine_->stream_lanes().push_urgent(parts_, which.parts[i]);
 }
 
@@ -370,7 +379,7 @@ void stream_operation::stop(status why) {
 
 // Everything that was started is over: lets the stream pass the waves that are not needed. Their tables hold nothing.
 void stream_operation::end_if_done() {
-  if (ended_ || started_ < needed_ || settled_ < started_ || copied_ < needed_) return;
+  if (ended_ || given_up_ || started_ < needed_ || settled_ < started_ || copied_ < needed_) return;
   ended_ = true;
   for (std::size_t i = 0; i < std::min(waves_at_once, layout_.waves); ++i) {
     std::fill_n(table(i), layout_.segments, device::segment{nullptr, nullptr, 0});
@@ -403,6 +412,7 @@ void stream_operation::finished(part& done) {
   const visit here(*this);
   auto& which = lines_[done.of];
   if (--which.parts_left > 0) return;
+  if (--carried_now_ == 0) idle_.notify_all();
   which.carried = true;
   is_write_ ? settle_write(which) : settle_reads();
   end_if_done();

@@ -25,7 +25,7 @@ namespace penstock::core {
 
 class stream_operation {
  public:
-  // Ok: queued; the operation will end, and say how in *bytes_done. An error: nothing of it will run.
+  // Ok: queued; the operation will end, and say how in *bytes_done. An error: it is over, and may have moved some of the bytes.
   static status queue(const std::shared_ptr<engine_core>& engine, const std::shared_ptr<file_core>& file, const stream_request& what,
                       bool is_write);
 
@@ -127,9 +127,9 @@ class stream_operation {
   std::byte* block_ = nullptr;
   std::atomic<int> references_{1};
 
-  std::mutex lock_;      // guards what follows; never held across a call of the device
-  bool queued_ = false;  // all of it
-  bool reached_ = false;
+  std::mutex lock_;               // guards what follows; never held across a call of the device
+  std::condition_variable idle_;  // nothing is carried now
+  std::size_t carried_now_ = 0;   // waves, by threads
   bool given_up_ = false;
   bool orphaned_ = false;  // given up, and gone with the last call that is still to come
   std::size_t calls_to_come_ = 0;
