@@ -117,12 +117,9 @@ std::byte* stream_memory::take_slab(kind which, stream_operation& waiting) {
   return found;
 }
 
-void stream_memory::give_slab(kind which, std::byte* slab) {
-  {
-    const std::lock_guard guard(lock_);
-    of(which).free_slabs.push_back(slab);
-  }
-  wake(which);
+void stream_memory::put_slab(kind which, std::byte* slab) {
+  const std::lock_guard guard(lock_);
+  of(which).free_slabs.push_back(slab);
 }
 
 void stream_memory::forget(kind which, const stream_operation& waiting) {

@@ -37,8 +37,13 @@ class stream_memory {
 
   // A slab; null when none is free: then resume() of `waiting` is called once when one may be.
   std::byte* take_slab(kind of, stream_operation& waiting);
-  // May call resume() of others: to be called without a lock that they take.
-  void give_slab(kind of, std::byte* slab);
+  // Gives one back, before leave(); then wake() is to be called, without a lock that resume() takes.
+  void put_slab(kind of, std::byte* slab);
+  void wake(kind of);
+  void give_slab(kind of, std::byte* slab) {  // both
+    put_slab(of, slab);
+    wake(of);
+  }
   // Waits no more.
   void forget(kind of, const stream_operation& waiting);
 
@@ -56,7 +61,6 @@ class stream_memory {
     std::deque<stream_operation*> waiting;
   };
   share& of(kind which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
-  void wake(kind which);
   result<std::byte*> block_for(kind which, device::session& session);
   status slabs_for(kind which, device::session& session);
   result<staging::slab> take_from_pool(std::size_t bytes, device::session& session, bool wait);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -47,22 +48,23 @@ void stream_operation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
-// Whoever changes an operation: keeps it, since its stream may pass at once, and gives slabs back once the lock is open.
+// Whoever changes an operation: keeps it, since its stream may pass at once, and wakes those that wait for slabs once the lock is open.
 class stream_operation::visit {
  public:
-  explicit visit(stream_operation& op) : op_(op), guard_(op.lock_) { op_.retain(); }
+  explicit visit(stream_operation& op) : op_(op), guard_(op.lock_), engine_(op.engine_) { op_.retain(); }
   visit(const visit&) = delete;
   visit& operator=(const visit&) = delete;
   ~visit() {
-    const auto slabs = std::exchange(op_.loose_, {});
+    const bool wakes = std::exchange(op_.gave_slabs_, false);
     guard_.unlock();
-    for (auto* each : slabs) op_.memory_->give_slab(op_.layout_.size, each);
+    if (wakes) op_.memory_->wake(op_.layout_.size);
     op_.release();
   }
 
  private:
   stream_operation& op_;
   std::unique_lock<std::mutex> guard_;
+  std::shared_ptr<engine_core> engine_;  // with the memory
 };
 
 // --- while it is queued
@@ -170,8 +172,10 @@ bool stream_operation::give_up(device::session& session) {
   const bool passed = session.synchronize(what_.stream).ok();
   std::unique_lock guard(lock_);
   idle_.wait(guard, [this] { return carried_now_ == 0; });
-  for (auto& each : lines_) let_go(each);
-  const auto slabs = std::exchange(loose_, {});
+  std::vector<std::byte*> slabs;
+  for (auto& each : lines_) {
+    if (each.slab != nullptr) slabs.push_back(std::exchange(each.slab, nullptr));
+  }
   guard.unlock();
   if (memory_ != nullptr) memory_->forget(layout_.size, *this);
   for (auto* each : slabs) passed ? memory_->give_slab(layout_.size, each) : memory_->lose(layout_.size, each);
@@ -208,6 +212,7 @@ status stream_operation::run_now(engine_core& engine, file_core& file, const str
 // --- called by the stream
 
 void stream_operation::reached(void* self) {
+  const staging::worker_scope borrowed;  // no engine may end on this thread
   auto& op = *static_cast<stream_operation*>(self);
   const visit here(op);
   op.came();
@@ -215,6 +220,7 @@ void stream_operation::reached(void* self) {
 }
 
 void stream_operation::copied(void* self) {
+  const staging::worker_scope borrowed;
   auto& op = *static_cast<stream_operation*>(self);
   const visit here(op);
   op.came();
@@ -233,7 +239,7 @@ void stream_operation::copied(void* self) {
 }
 
 void stream_operation::passed(void* self) {
-  const staging::worker_scope borrowed;  // no engine may end on this thread
+  const staging::worker_scope borrowed;
   auto& op = *static_cast<stream_operation*>(self);
   const auto engine = op.engine_;  // the operation may be gone before push_urgent() returns
   engine->stats().count_request(op.is_write_, op.outcome_);
@@ -385,12 +391,15 @@ void stream_operation::end_if_done() {
     std::fill_n(table(i), layout_.segments, device::segment{nullptr, nullptr, 0});
   }
   shared().count = outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1;
-  store(shared().written, 1);
+  // The stream may pass with the last of these, and the block belong to another request.
   store(shared().turn, static_cast<std::uint32_t>(layout_.waves));
+  if (is_write_) store(shared().written, 1);
 }
 
 void stream_operation::let_go(line& which) {
-  if (which.slab != nullptr) loose_.push_back(std::exchange(which.slab, nullptr));
+  if (which.slab == nullptr) return;
+  memory_->put_slab(layout_.size, std::exchange(which.slab, nullptr));
+  gave_slabs_ = true;
 }
 
 // --- without

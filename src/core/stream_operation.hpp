@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "core/file_core.hpp"
 #include "core/stream_memory.hpp"
@@ -92,7 +91,7 @@ class stream_operation {
   static void copied(void* self);
   static void passed(void* self);
 
-  // --- with lock_ held; slabs that came free are added to loose_
+  // --- with lock_ held
   void came();
   void begin();
   status read_values();
@@ -145,7 +144,7 @@ class stream_operation {
   std::size_t copied_ = 0;   // waves, by the device
   std::array<line, waves_at_once> lines_{};
   io_result outcome_;
-  std::vector<std::byte*> loose_;
+  bool gave_slabs_ = false;
 
   staging::work_list parts_;
   struct farewell final : staging::work {
