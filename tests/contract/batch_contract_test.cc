@@ -268,7 +268,7 @@ TEST_F(batch_contract, every_request_is_counted) {
   const std::array<io_request, 4> asked{{{&both, memory.data(), 100, 0, false},
                                          {&both, memory.data() + 4096, 200, 0, false},
                                          {&both, memory.data() + 8192, 2 * mib, 0, false},
-                                         {&both, memory.data(), 300, 4096, true}}};
+                                         {&both, memory.data() + 3 * mib, 300, 4096, true}}};
   for (const auto& outcome : engine_of().submit(asked).wait()) EXPECT_TRUE(outcome.ok()) << told(outcome.error);
   const auto seen = engine_of().stats();
   EXPECT_EQ(seen.reads, 3U);
