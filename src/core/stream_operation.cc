@@ -1,9 +1,7 @@
 #include "core/stream_operation.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -26,7 +24,8 @@ constexpr std::size_t most_segments = 256;
 constexpr std::uint64_t least_segment_bytes = 4096;
 
 constexpr std::uint64_t least_part_bytes = std::uint64_t{128} << 10;
-constexpr std::uint64_t least_direct_write = std::uint64_t{1} << 20;
+
+std::int64_t memory_offset_of(const stream_request& what) { return what.memory_offset != nullptr ? *what.memory_offset : 0; }
 
 void store(std::uint32_t& word, std::uint32_t value) { std::atomic_ref(word).store(value, std::memory_order_release); }
 
@@ -97,8 +96,7 @@ status stream_operation::queue(const std::shared_ptr<engine_core>& engine, const
 
 status stream_operation::prepare(const path::memory_view& place) {
   emulated_ = place.emulated;
-  const std::uint64_t skip =
-      what_.memory_offset != nullptr ? static_cast<std::uint64_t>(std::max<std::int64_t>(*what_.memory_offset, 0)) : 0;
+  const auto skip = static_cast<std::uint64_t>(std::max<std::int64_t>(memory_offset_of(what_), 0));
   const auto facts = engine_->describe(what_.memory);
   if (!facts) return facts.error();
   layout_.room = facts->size - static_cast<std::uint64_t>(static_cast<std::byte*>(what_.memory) - static_cast<std::byte*>(facts->base));
@@ -193,7 +191,7 @@ bool stream_operation::give_up(device::session& session) {
 }
 
 status stream_operation::run_now(engine_core& engine, file_core& file, const stream_request& what, bool is_write) {
-  const std::int64_t skip = what.memory_offset != nullptr ? *what.memory_offset : 0;
+  const std::int64_t skip = memory_offset_of(what);
   io_result outcome;
   if (skip < 0) {
     outcome.error = {errc::invalid_argument, "negative memory offset"};
@@ -277,7 +275,7 @@ void stream_operation::begin() {
 }
 
 status stream_operation::read_values() {
-  const std::int64_t skip = what_.memory_offset != nullptr ? *what_.memory_offset : 0;
+  const std::int64_t skip = memory_offset_of(what_);
   offset_ = static_cast<std::uint64_t>(*what_.offset);
   length_ = *what_.length;
   target_ = static_cast<std::byte*>(what_.memory) + skip;
@@ -434,9 +432,7 @@ io_result stream_operation::read(const part& which, const line& from) {
   const bool cold = file.direct_fd >= 0 &&
                     (file.cached_fd < 0 || kernel.resident_bytes(file.cached_fd, which.offset, which.length).value_or(which.length) == 0);
   if (cold) {
-    const std::uint64_t skip = which.offset % page;
-    auto got = path::read_direct(kernel, file, target - skip, round_up(skip + which.length), which.offset - skip);
-    got.bytes_done = std::min(which.length, got.bytes_done > skip ? got.bytes_done - skip : 0);
+    auto got = path::read_blocks_around(kernel, file, target - which.offset % page, which.length, which.offset);
     if (got.ok() || file.cached_fd < 0) return got;
     engine_->stats().count_fallback(path_kind::staged, got.error.message());
   }
@@ -447,32 +443,36 @@ io_result stream_operation::read(const part& which, const line& from) {
 io_result stream_operation::write(const part& which, const line& from) {
   auto& kernel = engine_->kernel();
   const auto& file = file_->view_if_open();
-  const std::uint64_t end = which.offset + which.length;
-  const std::uint64_t body = round_up(which.offset);
-  const std::uint64_t body_end = round_down(end);
-  const auto at = [&](std::uint64_t offset) { return from.slab + (offset - round_down(from.offset)); };
-  const auto cached = [&](std::uint64_t start, std::uint64_t stop) {
-    return path::write_fully(kernel, file, at(start), stop - start, start);
-  };
-  const bool direct = file.direct_fd >= 0 && (file_->wants_direct_writes() || file.cached_fd < 0) && body_end > body &&
-                      body_end - body >= least_direct_write;
-  if (!direct) return cached(which.offset, end);
-  io_result total = cached(which.offset, body);
-  if (total.ok()) {
-    auto put = path::write_direct(kernel, file, at(body), body_end - body, body);
-    if (!put.ok() && file.cached_fd >= 0) {
+  io_result total;
+  for (const auto& piece : plan_write(which)) {
+    const std::byte* const source = from.slab + (piece.offset - round_down(from.offset));
+    auto put = piece.bypass_cache ? path::write_direct(kernel, file, source, piece.length, piece.offset)
+                                  : path::write_fully(kernel, file, source, piece.length, piece.offset);
+    if (!put.ok() && piece.bypass_cache && file.cached_fd >= 0) {
       engine_->stats().count_fallback(path_kind::staged, put.error.message());
-      put = cached(body, body_end);
+      put = path::write_fully(kernel, file, source, piece.length, piece.offset);
     }
     total.bytes_done += put.bytes_done;
     total.error = std::move(put.error);
-  }
-  if (total.ok()) {
-    auto put = cached(body_end, end);
-    total.bytes_done += put.bytes_done;
-    total.error = std::move(put.error);
+    if (!total.ok()) break;
   }
   return total;
+}
+
+// What goes through the page cache and what past it.
+std::vector<planned_piece> stream_operation::plan_write(const part& which) const {
+  const auto& file = file_->view_if_open();
+  plan_input input;
+  input.offset = which.offset;
+  input.length = which.length;
+  input.is_write = true;
+  input.on_device = true;
+  input.direct_writes = file_->wants_direct_writes();
+  input.has_cached = file.cached_fd >= 0;
+  input.has_direct = file.direct_fd >= 0;
+  input.forced = path_kind::staged;
+  input.refuses = [](path_kind) { return std::nullopt; };
+  return *make_plan(input);
 }
 
 // --- tables

@@ -13,8 +13,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "core/file_core.hpp"
+#include "core/planner.hpp"
 #include "core/stream_memory.hpp"
 #include "device/device.hpp"
 #include "penstock/engine.hpp"
@@ -109,6 +111,7 @@ class stream_operation {
   void finished(part& done);
   io_result read(const part& which, const line& from);
   io_result write(const part& which, const line& from);
+  [[nodiscard]] std::vector<planned_piece> plan_write(const part& which) const;
   void clean_up();
 
   [[nodiscard]] words& shared() const noexcept { return *reinterpret_cast<words*>(block_); }

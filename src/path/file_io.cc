@@ -36,14 +36,12 @@ io_result read_bounced(sys::kernel& kernel, const file_view& file, std::byte* ta
   while (total.bytes_done < length) {
     const std::uint64_t from = offset + total.bytes_done;
     const std::uint64_t want = std::min(length - total.bytes_done, bounce_bytes);
-    const std::uint64_t skip = from - round_down(from);
     auto* block = static_cast<std::byte*>(bounce.get());
-    const auto got = read_direct(kernel, file, block, round_up(skip + want), from - skip);
-    const std::uint64_t usable = got.bytes_done > skip ? std::min(got.bytes_done - skip, want) : 0;
-    std::memcpy(target + total.bytes_done, block + skip, usable);
-    total.bytes_done += usable;
+    const auto got = read_blocks_around(kernel, file, block, want, from);
+    std::memcpy(target + total.bytes_done, block + from % direct_alignment, got.bytes_done);
+    total.bytes_done += got.bytes_done;
     total.error = got.error;
-    if (!got.ok() || usable < want) break;
+    if (!got.ok() || got.bytes_done < want) break;
   }
   return total;
 }
@@ -74,6 +72,13 @@ io_result read_direct(sys::kernel& kernel, const file_view& file, std::byte* tar
     }
   }
   return total;
+}
+
+io_result read_blocks_around(sys::kernel& kernel, const file_view& file, std::byte* block, std::uint64_t length, std::uint64_t offset) {
+  const std::uint64_t skip = offset % direct_alignment;
+  auto got = read_direct(kernel, file, block, round_up(skip + length), offset - skip);
+  got.bytes_done = std::min(length, got.bytes_done > skip ? got.bytes_done - skip : 0);
+  return got;
 }
 
 io_result read_fully(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset) {

@@ -24,6 +24,9 @@ io_result write_fully(sys::kernel& kernel, const file_view& file, const std::byt
 
 // The same through direct_fd only; target, length and offset are aligned.
 io_result read_direct(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset);
+// Reads the whole blocks around any range through direct_fd; block is aligned and has room for them. The range then lies
+// offset % direct_alignment behind it, and its bytes alone are counted.
+io_result read_blocks_around(sys::kernel& kernel, const file_view& file, std::byte* block, std::uint64_t length, std::uint64_t offset);
 io_result write_direct(sys::kernel& kernel, const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset);
 
 }  // namespace penstock::path

@@ -150,9 +150,8 @@ class staged final : public data_path {
     std::uint64_t skip = 0;
     io_result got;
     if (item.bypass_cache) {
-      skip = item.offset - round_down(item.offset);
-      got = read_direct(*with_.kernel, *item.file, item.slab.data, round_up(skip + item.length), item.offset - skip);
-      got.bytes_done = std::min(item.length, got.bytes_done > skip ? got.bytes_done - skip : 0);
+      skip = item.offset % direct_alignment;
+      got = read_blocks_around(*with_.kernel, *item.file, item.slab.data, item.length, item.offset);
       if (!got.ok() && got.bytes_done < item.length) {
         hand_over(item, std::move(got.error));
         return;
