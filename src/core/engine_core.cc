@@ -4,7 +4,6 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -13,6 +12,7 @@
 #include "core/stream_operation.hpp"
 #include "path/cufile_library.hpp"
 #include "path/file_io.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::core {
 
@@ -53,14 +53,13 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
   return std::shared_ptr<engine_core>(new engine_core(options, std::move(doors)), &engine_core::destroy);
 }
 
-// The last handle may go on a lane (in a callback), which cannot wait for itself; and a forked child has none of the threads.
+// The last handle may go on a lane (in a callback), which cannot wait for itself: the watcher can, and is there wherever a lane is. A forked
+// child has none of the threads.
 void engine_core::destroy(engine_core* core) {
   if (core->forked()) return;
-  if (staging::on_worker_thread()) {
-    std::thread([core] { delete core; }).detach();
-  } else {
-    delete core;
-  }
+  const bool waits_for_itself = staging::on_worker_thread();
+  if (waits_for_itself && core->feeders_.end_with([](void* ended) { delete static_cast<engine_core*>(ended); }, core)) return;
+  delete core;
 }
 
 engine_core::engine_core(const engine_options& options, seams doors)
@@ -76,8 +75,8 @@ engine_core::engine_core(const engine_options& options, seams doors)
       disk_lane_count(cores_) * staging::disk_lanes::tasks_in_flight * (std::size_t{12} << 20);  // read into, or sent
   cuda_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
   host_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
-  lanes_ = std::make_unique<staging::lanes>(lane_count_, cores_ > few_cores ? 500us : 0us, feeders_);
-  stream_lanes_ = std::make_unique<staging::lanes>(stream_lane_count(cores_), cores_ > few_cores ? 50us : 0us, no_feeders_);
+  lanes_ = std::make_unique<staging::lanes>(lane_count_, cores_ > few_cores ? 500us : 0us, &feeders_);
+  stream_lanes_ = std::make_unique<staging::lanes>(stream_lane_count(cores_), cores_ > few_cores ? 50us : 0us, nullptr);
   cuda_stream_memory_ = std::make_unique<stream_memory>(*cuda_pool_);
   host_stream_memory_ = std::make_unique<stream_memory>(*host_pool_);
   disk_ = std::make_unique<staging::disk_lanes>(disk_lane_count(cores_), *doors_.kernel, feeders_);

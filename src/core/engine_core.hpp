@@ -154,7 +154,6 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   std::unique_ptr<staging::lanes> lanes_;
   std::unique_ptr<staging::disk_lanes> disk_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
-  staging::feeders no_feeders_;  // of stream_lanes_
   std::unique_ptr<staging::lanes> stream_lanes_;
   std::unique_ptr<stream_memory> cuda_stream_memory_;
   std::unique_ptr<stream_memory> host_stream_memory_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/engine_core.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::core {
 
@@ -60,23 +61,31 @@ void pending::wait(std::chrono::microseconds spin) { (void)wait_until(std::chron
 bool pending::wait_until(std::chrono::steady_clock::time_point when, std::chrono::microseconds spin) {
   using clock = std::chrono::steady_clock;
   auto& copies = engine_->feeders();
+  staging::feeders::watch watch;
   const auto began = clock::now();
   while (!done()) {
     const auto now = clock::now();
     if (now >= when || engine_->forked()) return false;
+    if (!watch) watch = copies.try_watch();
     if (copies.pump()) continue;
-    if (auto& lanes = engine_->lanes(); lanes.without_threads() && lanes.help_urgent()) continue;
+    auto& lanes = engine_->lanes();
+    if (lanes.without_threads() && lanes.help_urgent()) continue;
     if (now - began < spin) {
       staging::relax();
-      continue;
-    }
-    if (copies.outstanding() && copies.try_watch()) {
+    } else if (watch && copies.outstanding()) {
       staging::nap();
-      copies.unwatch();
-      continue;
+    } else if (lanes.without_threads()) {
+      std::unique_lock guard(lock_);
+      ended_.wait_for(guard, std::min<clock::duration>(std::chrono::milliseconds(1), when - now), [this] { return done(); });
+    } else {
+      watch.end();
+      std::unique_lock guard(lock_);
+      if (when == clock::time_point::max()) {
+        ended_.wait(guard, [this] { return done(); });
+      } else {
+        ended_.wait_until(guard, when, [this] { return done(); });
+      }
     }
-    std::unique_lock guard(lock_);
-    ended_.wait_for(guard, std::min<clock::duration>(std::chrono::milliseconds(1), when - now), [this] { return done(); });
   }
   if (engine_->forked()) return true;  // the lock may have been taken when the process forked
   const std::lock_guard guard(lock_);

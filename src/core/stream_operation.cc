@@ -7,6 +7,7 @@
 
 #include "core/engine_core.hpp"
 #include "path/file_io.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::core {
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "path/data_path.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::path {
 

@@ -11,6 +11,7 @@
 
 #include "path/data_path.hpp"
 #include "path/file_io.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::path {
 
@@ -101,15 +102,15 @@ class staged final : public data_path {
   // Waits until there is a slab, or the owner is stopped. Does what else keeps slabs from coming back meanwhile.
   result<staging::slab> wait_for_slab(const job& item, std::uint64_t bytes) {
     auto& pool = *item.memory_place.pool;
+    staging::feeders::watch watch;
     for (;;) {
       auto taken = pool.try_take(bytes, *item.memory_place.session, staging::slab_user::cpu);
       if (!taken || *taken) return taken;
       if (with_.lanes->help_urgent() || with_.feeders->pump()) continue;
       if (auto stop = item.owner->stopped(); !stop.ok()) return stop;
-      if (with_.feeders->try_watch()) {
+      if (!watch) watch = with_.feeders->try_watch();
+      if (watch && with_.feeders->outstanding()) {
         staging::nap();
-        with_.feeders->unwatch();
-        pool.wake();  // somebody else may have the watch now
       } else {
         pool.wait_for_return(std::chrono::microseconds(500));
       }
@@ -315,11 +316,10 @@ class staged final : public data_path {
   }
 
   void submit(job& item, staging::copy_task& copy) {
-    const bool on_disk_lane = item.on_disk_lane;
     auto& feeder = *item.memory_place.feeder;  // item may be done and gone as soon as it is submitted
     feeder.submit(copy);
-    // Who has other work to wait for leaves the copy to a lane.
-    if (!feeder.pump() || on_disk_lane) with_.lanes->nudge();
+    (void)feeder.pump();
+    with_.feeders->attend();
   }
 
   static void arrived_on_device(staging::copy_task& task, status outcome) {

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "staging/lanes.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::staging {
 

@@ -1,10 +1,27 @@
 #include "staging/feeder.hpp"
 
+#include <algorithm>
 #include <cassert>
+#include <chrono>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <utility>
 
+#include "staging/worker.hpp"
+
 namespace penstock::staging {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Between two looks of the watcher: short while copies end, since others wait for that; longer where it finds nothing, since then others
+// are at it, or the link is far behind.
+constexpr std::chrono::microseconds shortest_pause = 40us;
+constexpr std::chrono::microseconds longest_pause = 640us;
+
+}  // namespace
 
 feeder::~feeder() {
   assert(outstanding_.load() == 0);
@@ -168,6 +185,91 @@ bool feeders::outstanding() const noexcept {
     if (list_[i].load(std::memory_order_relaxed)->outstanding()) return true;
   }
   return false;
+}
+
+// --- the watch
+
+void feeders::watch::end() noexcept {
+  if (of_ == nullptr) return;
+  auto& all = *std::exchange(of_, nullptr);
+  all.watched_.store(false);
+  all.attend();
+}
+
+feeders::watch feeders::try_watch() noexcept {
+  if (watched_.load(std::memory_order_relaxed) || watched_.exchange(true)) return {};
+  return watch(this);
+}
+
+// Either this sees that the watcher sleeps, or the watcher sees, before it does, what there is to do.
+void feeders::attend() noexcept {
+  if (!outstanding() || watched_.load() || !asleep_.load()) return;
+  { const std::lock_guard guard(watcher_lock_); }
+  alarm_.notify_one();
+}
+
+feeders::~feeders() {
+  if (!watcher_.joinable()) return;  // or this is its last deed
+  stop(nullptr, nullptr);
+  watcher_.join();
+}
+
+status feeders::ready() {
+  if (started_.load(std::memory_order_acquire)) return {};
+  const std::lock_guard guard(watcher_lock_);
+  if (started_.load()) return {};
+  try {
+    watcher_ = std::thread(&feeders::look_after, this);
+  } catch (const std::system_error& problem) {
+    return {errc::out_of_memory, std::string("starting a worker thread: ") + problem.what(), error_domain::os, problem.code().value()};
+  }
+  started_.store(true, std::memory_order_release);
+  return {};
+}
+
+void feeders::stop(void (*function)(void*), void* argument) {
+  {
+    const std::lock_guard guard(watcher_lock_);
+    last_deed_ = function;
+    last_argument_ = argument;
+    stopping_.store(true);
+  }
+  alarm_.notify_one();
+}
+
+bool feeders::end_with(void (*function)(void*), void* argument) {
+  if (!started_.load()) return false;
+  stop(function, argument);
+  return true;
+}
+
+void feeders::look_after() {
+  become_worker("penstock-copies");
+  auto pause = shortest_pause;
+  while (!stopping_.load()) {
+    const bool mine = outstanding() && !watched_.load();
+    if (mine && pump()) {
+      pause = shortest_pause;
+    } else if (mine || pause < longest_pause) {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, longest_pause);
+    } else {
+      std::unique_lock guard(watcher_lock_);
+      asleep_.store(true);
+      alarm_.wait(guard, [this] { return stopping_.load() || (outstanding() && !watched_.load()); });
+      asleep_.store(false);
+      pause = shortest_pause;
+    }
+  }
+  void (*deed)(void*) = nullptr;
+  void* argument = nullptr;
+  {
+    const std::lock_guard guard(watcher_lock_);
+    deed = last_deed_;
+    argument = last_argument_;
+    if (deed != nullptr) watcher_.detach();
+  }
+  if (deed != nullptr) deed(argument);
 }
 
 }  // namespace penstock::staging

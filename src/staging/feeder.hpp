@@ -5,9 +5,13 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/spin_lock.hpp"
@@ -85,26 +89,70 @@ class feeder {
   std::vector<finished> finished_;
 };
 
-// All feeders of an engine, and the watch: while copies are outstanding, at least one thread looks after them.
+// All feeders of an engine, and the watch over their copies: while some are outstanding, somebody looks after them. That is who holds the
+// watch, or else the watcher, a thread that does nothing which could hold it up. So no copy depends on what else its submitter does.
 class feeders {
  public:
   static constexpr std::size_t capacity = 64;  // device contexts of one engine
 
+  // The right and the duty to pump. Letting go of it while copies are outstanding wakes the watcher.
+  class watch {
+   public:
+    watch() noexcept = default;
+    watch(watch&& other) noexcept : of_(std::exchange(other.of_, nullptr)) {}
+    watch& operator=(watch&& other) noexcept {
+      if (this != &other) {
+        end();
+        of_ = std::exchange(other.of_, nullptr);
+      }
+      return *this;
+    }
+    ~watch() { end(); }
+    void end() noexcept;
+    explicit operator bool() const noexcept { return of_ != nullptr; }
+
+   private:
+    friend class feeders;
+    explicit watch(feeders* of) noexcept : of_(of) {}
+    feeders* of_ = nullptr;
+  };
+
+  feeders() = default;
+  feeders(const feeders&) = delete;
+  feeders& operator=(const feeders&) = delete;
+  ~feeders();  // nothing is outstanding
+
+  // Starts the watcher, if that has not been done. An error (out_of_memory) when it cannot be had: then only threads that wait for a
+  // request, and pump, bring copies forward.
+  status ready();
   // The feeder of a session, made on first use. Errors: out_of_memory when there are more than capacity contexts.
   result<feeder*> of(device::session& session);
   bool pump();
   [[nodiscard]] bool outstanding() const noexcept;
-  // The watch is held by one thread at a time, which pumps and naps. False: somebody else has it.
-  bool try_watch() noexcept { return !watched_.load(std::memory_order_relaxed) && !watched_.exchange(true); }
-  void unwatch() noexcept { watched_.store(false); }
-  [[nodiscard]] bool watched() const noexcept { return watched_.load(); }
+  // Empty when somebody else has the watch.
+  [[nodiscard]] watch try_watch() noexcept;
+  // To be called after feeder::submit by a thread that will not pump until the copy has ended.
+  void attend() noexcept;
+  // Runs function(argument), which may destroy this, as the last deed of the watcher. False: there is no watcher.
+  bool end_with(void (*function)(void*), void* argument);
 
  private:
+  void look_after();
+  void stop(void (*function)(void*), void* argument);
+
   std::array<std::atomic<feeder*>, capacity> list_{};
   std::atomic<std::size_t> count_{0};
   std::vector<std::unique_ptr<feeder>> owned_;
   spin_lock lock_;  // guards additions
   std::atomic<bool> watched_{false};
+  std::mutex watcher_lock_;  // guards starting, stopping and sleeping of the watcher
+  std::condition_variable alarm_;
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> started_{false};
+  std::atomic<bool> stopping_{false};
+  void (*last_deed_)(void*) = nullptr;
+  void* last_argument_ = nullptr;
+  std::thread watcher_;
 };
 
 }  // namespace penstock::staging

@@ -1,50 +1,13 @@
 #include "staging/lanes.hpp"
 
-#include <pthread.h>
-#include <sys/prctl.h>
-
-#include <csignal>
 #include <string>
 #include <system_error>
-#include <utility>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "staging/worker.hpp"
 
 namespace penstock::staging {
 
-namespace {
-
-thread_local bool is_worker = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
-
-}  // namespace
-
-void relax() noexcept {
-#if defined(__x86_64__)
-  for (int i = 0; i < 8; ++i) _mm_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
-
-bool on_worker_thread() noexcept { return is_worker; }
-
-worker_scope::worker_scope() noexcept : before_(std::exchange(is_worker, true)) {}
-worker_scope::~worker_scope() { is_worker = before_; }
-
-void become_worker(const char* name) {
-  is_worker = true;
-  pthread_setname_np(pthread_self(), name);
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
-}
-
-void nap() { std::this_thread::sleep_for(std::chrono::microseconds(40)); }
-
-lanes::lanes(unsigned count, std::chrono::microseconds spin, feeders& copies) : count_(count), spin_(spin), copies_(copies) {}
+lanes::lanes(unsigned count, std::chrono::microseconds spin, feeders* copies) : count_(count), spin_(spin), copies_(copies) {}
 
 lanes::~lanes() {
   {
@@ -59,6 +22,9 @@ status lanes::ready() {
   if (started_.load(std::memory_order_acquire)) return {};
   const std::lock_guard guard(lock_);
   if (started_.load()) return {};
+  if (copies_ != nullptr) {
+    if (auto problem = copies_->ready(); !problem.ok()) return problem;
+  }
   threads_.reserve(count_);
   try {
     while (threads_.size() < count_) threads_.emplace_back(&lanes::loop, this, static_cast<unsigned>(threads_.size()));
@@ -99,12 +65,6 @@ bool lanes::help_urgent() {
   return true;
 }
 
-void lanes::nudge() {
-  if (copies_.watched()) return;
-  if (!ready().ok()) return;  // copies only come from works, and those only run after a start
-  wake(1);
-}
-
 // Wakes up to two lanes. A burst wakes all without its submitter paying for each: whoever finds work wakes the next two.
 void lanes::wake(std::size_t works) {
   const unsigned asleep = sleepers_.load();
@@ -115,48 +75,48 @@ void lanes::wake(std::size_t works) {
   if (asleep > 1 && works > 1) alarm_.notify_one();
 }
 
-bool lanes::something_to_do() const noexcept {
-  return queue_.size() > 0 || urgent_.size() > 0 || stopping_.load() || (copies_.outstanding() && !copies_.watched());
-}
-
 void lanes::sleep() {
   std::unique_lock guard(lock_);
   sleepers_.fetch_add(1);
-  alarm_.wait(guard, [this] { return something_to_do(); });
+  alarm_.wait(guard, [this] { return queue_.size() > 0 || urgent_.size() > 0 || stopping_.load(); });
   sleepers_.fetch_sub(1);
+}
+
+work* lanes::take() {
+  if (work* item = urgent_.take()) return item;
+  work* item = queue_.take();
+  if (item != nullptr) wake(queue_.size());
+  return item;
+}
+
+// True: there may be more to do at once. soon: copies are short right after work, and more work is near; later there is time.
+bool lanes::look_after_copies(feeders::watch& watch, bool soon) {
+  if (copies_ == nullptr || !copies_->outstanding()) return false;
+  if (!watch) watch = copies_->try_watch();
+  if (!watch) return false;
+  if (!copies_->pump()) soon ? relax() : nap();
+  return true;
 }
 
 void lanes::loop(unsigned index) {
   become_worker(("penstock-" + std::to_string(index)).c_str());
   using clock = std::chrono::steady_clock;
   auto busy = clock::now();
+  feeders::watch watch;
   for (;;) {
-    if (help_urgent()) {
-      copies_.pump();
-      busy = clock::now();
-      continue;
-    }
-    if (work* item = queue_.take()) {
-      wake(queue_.size());
+    if (work* item = take()) {
+      watch.end();
       (void)item->run();
-      copies_.pump();
+      if (copies_ != nullptr) copies_->pump();
       busy = clock::now();
       continue;
     }
-    if (copies_.outstanding() && copies_.try_watch()) {
-      if (!copies_.pump()) {
-        // Right after work, copies are short and more work is near; later there is time.
-        if (clock::now() - busy < spin_) {
-          relax();
-        } else {
-          nap();
-        }
-      }
-      copies_.unwatch();
-      continue;
-    }
-    if (stopping_.load() && queue_.size() == 0 && urgent_.size() == 0 && !copies_.outstanding()) return;
-    if (clock::now() - busy < spin_) {
+    const bool soon = clock::now() - busy < spin_;
+    if (look_after_copies(watch, soon)) continue;
+    watch.end();
+    const bool copying = copies_ != nullptr && copies_->outstanding();
+    if (stopping_.load() && queue_.size() == 0 && urgent_.size() == 0 && !copying) return;
+    if (soon) {
       relax();
     } else if (stopping_.load()) {
       nap();

@@ -16,8 +16,9 @@ namespace penstock::staging {
 
 class lanes {
  public:
-  // Threads are started by the first push. spin: how long an idle lane spins before it sleeps; zero where cores are few.
-  lanes(unsigned count, std::chrono::microseconds spin, feeders& copies);
+  // Threads are started by the first push. spin: how long an idle lane spins before it sleeps; zero where cores are few. copies: what they
+  // look after when idle; null: nothing.
+  lanes(unsigned count, std::chrono::microseconds spin, feeders* copies);
   lanes(const lanes&) = delete;
   lanes& operator=(const lanes&) = delete;
   ~lanes();  // runs what is queued, then joins
@@ -34,20 +35,19 @@ class lanes {
   bool help(work_list& list);
   // Runs an urgent work, if there is one. For whoever waits for a slab: were all lanes to wait, nobody else would run it.
   bool help_urgent();
-  // To be called after feeder::submit by a thread that will not pump: sees to it that somebody does.
-  void nudge();
   [[nodiscard]] bool without_threads() const noexcept { return !started_.load(std::memory_order_acquire); }
   [[nodiscard]] unsigned count() const noexcept { return count_; }
 
  private:
   void loop(unsigned index);
+  work* take();
+  bool look_after_copies(feeders::watch& watch, bool soon);
   void sleep();
-  [[nodiscard]] bool something_to_do() const noexcept;
   void wake(std::size_t works);
 
   const unsigned count_;
   const std::chrono::microseconds spin_;
-  feeders& copies_;
+  feeders* const copies_;
   work_queue queue_;
   work_queue urgent_;
   std::mutex lock_;  // guards starting and sleeping
@@ -57,29 +57,5 @@ class lanes {
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> threads_;
 };
-
-// Names the calling thread, blocks all signals in it (they belong to the program's own threads) and makes its naps short.
-void become_worker(const char* name);
-
-// Whether the calling thread has become one, or counts as one.
-bool on_worker_thread() noexcept;
-
-// While it lives the calling thread counts as a worker: a thread of the driver's, say, on which the last owner of an engine may let go.
-class worker_scope {
- public:
-  worker_scope() noexcept;
-  worker_scope(const worker_scope&) = delete;
-  worker_scope& operator=(const worker_scope&) = delete;
-  ~worker_scope();
-
- private:
-  bool before_;
-};
-
-// Between two looks at memory that another thread will write: about 0.3 us.
-void relax() noexcept;
-
-// A pause of about 45 us for workers, 100 us for threads with the default timer slack.
-void nap();
 
 }  // namespace penstock::staging

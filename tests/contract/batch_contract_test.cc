@@ -1,5 +1,6 @@
 // Batches: requests of any mix submitted at once, each with a result of its own.
 #include <atomic>
+#include <latch>
 #include <random>
 #include <thread>
 
@@ -276,6 +277,32 @@ TEST_F(batch_contract, every_request_is_counted) {
   EXPECT_EQ(seen.read_bytes, 2 * mib + 300);
   EXPECT_EQ(seen.written_bytes, 300U);
   EXPECT_EQ(seen.failed, 0U);
+}
+
+// What a disk lane has read is copied by whoever looks after copies: the lane itself goes back to its ring.
+TEST_F(batch_contract, cold_small_ones_call_back_though_nobody_waits) {
+  constexpr std::size_t count = 8;
+  constexpr std::size_t length = 128 * kib;
+  const auto content = make_file("data", count * length);
+  const auto read = open("data");
+  guarded_memory memory(house_, memory_place::device, content.size());
+  for (int round = 0; round < 20; ++round) {
+    drop_cache(name());
+    std::latch ended(count + 1);
+    std::vector<io_request> requests;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i < count / 2) {
+        requests.push_back({&read, memory.data() + i * length, length, static_cast<std::int64_t>(i * length), false});
+        ended.count_down();  // one for all of the batch, below
+      } else {
+        (void)read.read_async(memory.data() + i * length, length, static_cast<std::int64_t>(i * length), {},
+                              [&](const io_result&) { ended.count_down(); });
+      }
+    }
+    (void)engine_of().submit(requests, {}, [&](const io_result&) { ended.count_down(); });
+    ended.wait();
+    memory.expect(content);
+  }
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "device/device_fixture.hpp"
-#include "staging/lanes.hpp"
+#include "staging/worker.hpp"
 #include "support/faulty_device.hpp"
 #include "support/faulty_kernel.hpp"
 #include "support/pattern.hpp"

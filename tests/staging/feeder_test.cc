@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <semaphore>
 #include <thread>
 #include <vector>
 
@@ -262,12 +263,64 @@ TEST_F(feeder_test, a_session_has_one_feeder_and_one_thread_has_the_watch) {
   feeder* first = testing::value_of(all.of(*session_));
   EXPECT_EQ(testing::value_of(all.of(*session_)), first);
   EXPECT_FALSE(all.outstanding());
-  EXPECT_TRUE(all.try_watch());
-  EXPECT_TRUE(all.watched());
+  auto watch = all.try_watch();
+  EXPECT_TRUE(watch);
   EXPECT_FALSE(all.try_watch());
-  all.unwatch();
+  watch.end();
+  EXPECT_FALSE(watch);
   EXPECT_TRUE(all.try_watch());
-  all.unwatch();
+}
+
+// Copies that nobody pumps but the watcher.
+class watcher_test : public feeder_test {
+ protected:
+  void submit_and_leave() {
+    feeders all;
+    feeder* fed = testing::value_of(all.of(*session_));
+    PENSTOCK_EXPECT_OK(all.ready());
+    pinned_memory there(*session_, slot_bytes);
+    const device_memory memory(*session_, slot_bytes);
+    there.fill(std::byte{1});
+    for (int i = 0; i < 50; ++i) {
+      std::binary_semaphore ended(0);
+      copy_task task{.target = memory.data(), .source = there.data(), .bytes = slot_bytes};
+      task.context = &ended;
+      task.done = [](copy_task& done, status copied) {
+        PENSTOCK_EXPECT_OK(copied);
+        static_cast<std::binary_semaphore*>(done.context)->release();
+      };
+      auto watch = watched_ ? all.try_watch() : feeders::watch();
+      fed->submit(task);
+      all.attend();
+      watch.end();
+      ended.acquire();
+    }
+    while (all.outstanding()) std::this_thread::yield();
+  }
+  bool watched_ = false;
+};
+
+TEST_F(watcher_test, a_copy_ends_though_its_submitter_leaves) {
+  submit_and_leave();
+}
+
+TEST_F(watcher_test, who_lets_go_of_the_watch_hands_it_over) {
+  watched_ = true;
+  submit_and_leave();
+}
+
+TEST_F(watcher_test, its_last_deed_may_be_its_own_end) {
+  static std::binary_semaphore gone(0);
+  auto* all = new feeders();
+  EXPECT_FALSE(all->end_with([](void*) {}, nullptr)) << "there is no watcher yet";
+  PENSTOCK_EXPECT_OK(all->ready());
+  EXPECT_TRUE(all->end_with(
+      [](void* self) {
+        delete static_cast<feeders*>(self);
+        gone.release();
+      },
+      all));
+  gone.acquire();
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/device_fixture.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::staging {
 namespace {
@@ -38,7 +39,7 @@ TEST_P(lanes_test, every_work_runs_once_on_a_worker_thread) {
   std::latch all(count);
   std::deque<function_work> works;
   work_list list;
-  lanes crew(3, spin(), copies_);
+  lanes crew(3, spin(), &copies_);
   for (int i = 0; i < count; ++i) {
     works.emplace_back([&] {
       ran.fetch_add(1);
@@ -58,7 +59,7 @@ TEST_P(lanes_test, ending_runs_what_is_queued) {
   std::deque<function_work> works;
   work_list list;
   {
-    lanes crew(2, spin(), copies_);
+    lanes crew(2, spin(), &copies_);
     for (int i = 0; i < 100; ++i) {
       works.emplace_back([&] { ran.fetch_add(1); });
       ASSERT_TRUE(crew.push(list, works.back()).ok());
@@ -86,7 +87,7 @@ TEST_P(lanes_test, urgent_works_go_before_queued_ones) {
   work_list second;
   work_list third;
   {
-    lanes crew(1, spin(), copies_);
+    lanes crew(1, spin(), &copies_);
     ASSERT_TRUE(crew.push(first, blocker).ok());
     started.wait();
     ASSERT_TRUE(crew.push(second, plain).ok());
@@ -113,7 +114,7 @@ TEST_P(lanes_test, a_caller_may_help_with_its_own_list_and_with_urgent_works) {
   work_list other_list;
   work_list urgent_list;
   {
-    lanes crew(1, spin(), copies_);
+    lanes crew(1, spin(), &copies_);
     ASSERT_TRUE(crew.push(first, blocker).ok());
     started.wait();
     EXPECT_FALSE(crew.help(my_list));
@@ -129,29 +130,6 @@ TEST_P(lanes_test, a_caller_may_help_with_its_own_list_and_with_urgent_works) {
   }
   ASSERT_EQ(who.size(), 3U);
   EXPECT_NE(who[2], std::this_thread::get_id());
-}
-
-TEST_P(lanes_test, a_nudge_sees_to_it_that_copies_end) {
-  const auto driver = device::make_host_driver();
-  auto& session = *testing::value_of(driver->open(0, nullptr));
-  testing::pinned_memory there(session, 4096);
-  const testing::device_memory memory(session, 4096);
-  there.fill(std::byte{1});
-  feeders copies;
-  feeder* fed = testing::value_of(copies.of(session));
-  lanes crew(2, spin(), copies);
-  for (int i = 0; i < 20; ++i) {
-    std::binary_semaphore ended(0);
-    copy_task task{.target = memory.data(), .source = there.data(), .bytes = 4096};
-    task.context = &ended;
-    task.done = [](copy_task& done, status ended) {
-      PENSTOCK_EXPECT_OK(ended);
-      static_cast<std::binary_semaphore*>(done.context)->release();
-    };
-    fed->submit(task);
-    crew.nudge();
-    ended.acquire();
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(spinning, lanes_test, ::testing::Values(0, 150), [](const auto& tested) {

@@ -1,0 +1,47 @@
+#include "staging/worker.hpp"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace penstock::staging {
+
+namespace {
+
+thread_local bool is_worker = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+
+}  // namespace
+
+bool on_worker_thread() noexcept { return is_worker; }
+
+worker_scope::worker_scope() noexcept : before_(std::exchange(is_worker, true)) {}
+worker_scope::~worker_scope() { is_worker = before_; }
+
+void become_worker(const char* name) {
+  is_worker = true;
+  pthread_setname_np(pthread_self(), name);
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+}
+
+void relax() noexcept {
+#if defined(__x86_64__)
+  for (int i = 0; i < 8; ++i) _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+void nap() { std::this_thread::sleep_for(std::chrono::microseconds(40)); }
+
+}  // namespace penstock::staging

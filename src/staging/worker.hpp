@@ -1,0 +1,30 @@
+// What threads of an engine have in common, and how a thread passes short times.
+#pragma once
+
+namespace penstock::staging {
+
+// Names the calling thread, blocks all signals in it (they belong to the program's own threads) and makes its naps short.
+void become_worker(const char* name);
+
+// Whether the calling thread has become one, or counts as one: no engine may end on it.
+bool on_worker_thread() noexcept;
+
+// While it lives the calling thread counts as a worker: a thread of the driver's, say, on which the last owner of an engine may let go.
+class worker_scope {
+ public:
+  worker_scope() noexcept;
+  worker_scope(const worker_scope&) = delete;
+  worker_scope& operator=(const worker_scope&) = delete;
+  ~worker_scope();
+
+ private:
+  bool before_;
+};
+
+// Between two looks at memory that another thread will write: about 0.3 us.
+void relax() noexcept;
+
+// A pause of about 45 us for workers, 100 us for threads with the default timer slack.
+void nap();
+
+}  // namespace penstock::staging
