@@ -53,10 +53,14 @@ class kernel {
  public:
   virtual ~kernel() = default;
 
-  // --- files. flags as for open(2); O_CLOEXEC is added.
+  // --- files. flags as for open(2); O_CLOEXEC is added. A regular file that another process holds a lease on is waited for, also under
+  // O_NONBLOCK, which then only keeps an open from waiting for the other end of a FIFO.
   virtual result<int> open(const std::string& path, int flags, unsigned mode) = 0;
-  // Opens the file behind fd anew, with other flags, through /proc/self/fd.
+  // Opens the file behind fd anew, with other flags, through /proc/self/fd. would_block where fd itself holds a lease that this would
+  // break.
   virtual result<int> reopen(int fd, int flags) = 0;
+  // fd is the kernel's from then on. Where closing it would drop record locks of this process, it is kept open (see
+  // sys/kept_descriptors.hpp).
   virtual status close(int fd) = 0;
   virtual result<file_info> describe(int fd) = 0;
   virtual result<int> descriptor_flags(int fd) = 0;  // F_GETFL

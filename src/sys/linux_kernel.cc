@@ -23,6 +23,7 @@
 
 #include "base/checked.hpp"
 #include "sys/cpu_quota.hpp"
+#include "sys/kept_descriptors.hpp"
 #include "sys/kernel.hpp"
 #include "sys/pci.hpp"
 #include "sys/residency.hpp"
@@ -80,6 +81,11 @@ file_type type_of(unsigned mode) noexcept {
   if (S_ISREG(mode)) return file_type::regular;
   if (S_ISBLK(mode)) return file_type::block_device;
   return file_type::other;
+}
+
+bool is_regular(const std::string& path) noexcept {
+  struct stat facts {};
+  return ::stat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode);
 }
 
 // File systems that refuse O_DIRECT, or (tmpfs since Linux 6.6) accept it and copy through memory all the same.
@@ -162,12 +168,26 @@ unsigned cores_of_affinity_mask() {
 class linux_kernel final : public kernel {
  public:
   result<int> open(const std::string& path, int flags, unsigned mode) override {
-    const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, static_cast<mode_t>(mode)); });
+    if ((flags & (O_TRUNC | O_EXCL)) == 0) {
+      if (const auto kept = kept_.take(path, flags)) return *kept;
+    }
+    const auto attempt = [&](int with) {
+      return uninterrupted([&] { return ::open(path.c_str(), with | O_CLOEXEC, static_cast<mode_t>(mode)); });
+    };
+    int fd = attempt(flags);
+    // Under O_NONBLOCK a file that another process holds a lease on (F_SETLEASE) is refused, where open(2) waits until the lease is given
+    // up.
+    if (fd < 0 && errno == EWOULDBLOCK && (flags & O_NONBLOCK) != 0 && is_regular(path)) fd = attempt(flags & ~O_NONBLOCK);
     if (fd < 0) return status::from_errno(errno, fmt::format("open {} with flags {:#o}", path, flags));
     return fd;
   }
 
   result<int> reopen(int fd, int flags) override {
+    if (const auto kept = kept_.take(fd, flags)) return *kept;
+    // Also one's own lease is broken by opening the file a second time, and that would wait for oneself.
+    if (fcntl(fd, F_GETLEASE) == F_WRLCK) {
+      return status(errc::would_block, fmt::format("reopen fd {}: it holds a lease, which a second open would break", fd));
+    }
     const std::string link = fmt::format("/proc/self/fd/{}", fd);
     const int anew = uninterrupted([&] { return ::open(link.c_str(), flags | O_CLOEXEC); });
     if (anew < 0) return status::from_errno(errno, fmt::format("reopen fd {} with flags {:#o}", fd, flags));
@@ -175,9 +195,8 @@ class linux_kernel final : public kernel {
   }
 
   status close(int fd) override {
-    // Never repeated: Linux frees the number also when it reports an error, and another thread may have it by now.
-    if (::close(fd) == 0 || errno == EINTR) return {};
-    return status::from_errno(errno, fmt::format("close fd {}", fd));
+    const int error = kept_.close(fd);
+    return error == 0 ? status() : status::from_errno(error, fmt::format("close fd {}", fd));
   }
 
   result<file_info> describe(int fd) override;
@@ -251,6 +270,9 @@ class linux_kernel final : public kernel {
   std::vector<std::string> pci_addresses() override { return list_pci_addresses(); }
 
   bool path_exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
+
+ private:
+  kept_descriptors kept_;
 };
 
 result<file_info> linux_kernel::describe(int fd) {

@@ -1,0 +1,112 @@
+#include "sys/kept_descriptors.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace penstock::sys {
+namespace {
+
+// How many kept descriptors one close asks about.
+constexpr std::size_t looks_per_close = 16;
+
+// Whether closing fd could drop a lock. F_OFD_GETLK (Linux 3.15) asks in the name of the descriptor, which holds none, so it is told of
+// the locks of this process, for which F_GETLK is blind. Locks of others are told too: one of ours may lie behind them.
+bool may_drop_locks(int fd) noexcept {
+  struct flock asked {};
+  asked.l_type = F_WRLCK;
+  asked.l_whence = SEEK_SET;  // with start and length 0: the whole file
+  if (fcntl(fd, F_OFD_GETLK, &asked) == 0) return asked.l_type != F_UNLCK;
+  switch (errno) {
+    case EBADF:
+    case EINVAL:
+    case ENOLCK:
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return false;  // no descriptor of a file that could be locked
+    default:
+      return true;
+  }
+}
+
+int close_once(int fd) noexcept {
+  // Never repeated: Linux frees the number also when it reports an error, and another thread may have it by now.
+  return ::close(fd) == 0 || errno == EINTR ? 0 : errno;
+}
+
+constexpr int flags_that_matter = O_ACCMODE | O_DIRECT | O_SYNC | O_DSYNC | O_NOATIME;
+
+}  // namespace
+
+kept_descriptors::~kept_descriptors() {
+  for (const auto& each : kept_) {
+    if (fork_guard_.forked() || !may_drop_locks(each.fd)) (void)close_once(each.fd);
+  }
+}
+
+int kept_descriptors::close(int fd) {
+  if (fork_guard_.forked()) return close_once(fd);
+  if (may_drop_locks(fd)) {
+    if (const auto what = identify(fd, fcntl(fd, F_GETFL))) {
+      const std::lock_guard guard(lock_);
+      kept_.push_back({*what, fd});
+      count_.store(kept_.size());
+    }
+    return 0;
+  }
+  const int outcome = close_once(fd);
+  if (count_.load() != 0) close_released();
+  return outcome;
+}
+
+std::optional<int> kept_descriptors::take(int fd, int flags) {
+  if (count_.load() == 0 || fork_guard_.forked()) return std::nullopt;
+  const auto wanted = identify(fd, flags);
+  return wanted ? take(*wanted) : std::nullopt;
+}
+
+std::optional<int> kept_descriptors::take(const std::string& path, int flags) {
+  if (count_.load() == 0 || fork_guard_.forked()) return std::nullopt;
+  // O_PATH opens nothing that could drop a lock when it is closed.
+  const int place = ::open(path.c_str(), O_PATH | O_CLOEXEC);
+  if (place < 0) return std::nullopt;
+  const auto wanted = identify(place, flags);
+  ::close(place);
+  return wanted ? take(*wanted) : std::nullopt;
+}
+
+std::optional<int> kept_descriptors::take(const identity& wanted) {
+  const std::lock_guard guard(lock_);
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const entry& each) { return each.what == wanted; });
+  if (found == kept_.end()) return std::nullopt;
+  const int fd = found->fd;
+  kept_.erase(found);
+  count_.store(kept_.size());
+  return fd;
+}
+
+std::optional<kept_descriptors::identity> kept_descriptors::identify(int fd, int flags) {
+  struct stat facts {};
+  if (fstat(fd, &facts) != 0) return std::nullopt;
+  return identity{facts.st_dev, facts.st_ino, flags & flags_that_matter};
+}
+
+void kept_descriptors::close_released() {
+  const std::lock_guard guard(lock_);
+  for (std::size_t looks = std::min(looks_per_close, kept_.size()); looks > 0; --looks) {
+    if (next_look_ >= kept_.size()) next_look_ = 0;
+    if (may_drop_locks(kept_[next_look_].fd)) {
+      ++next_look_;
+      continue;
+    }
+    (void)close_once(kept_[next_look_].fd);
+    kept_[next_look_] = kept_.back();
+    kept_.pop_back();
+  }
+  count_.store(kept_.size());
+}
+
+}  // namespace penstock::sys
