@@ -200,6 +200,26 @@ std::size_t uring::take(std::span<ring_completion> out) {
   return taken;
 }
 
+// Seccomp profiles may allow making a ring and deny io_uring_enter, without which it is of no use. Returns 0 or an errno.
+int try_out(io_uring& made) noexcept {
+  io_uring_sqe* entry = io_uring_get_sqe(&made);
+  if (entry == nullptr) return ENOMEM;
+  io_uring_prep_nop(entry);
+  int outcome = 0;
+  for (int tries = 0; tries < max_idle_retries && io_uring_sq_ready(&made) > 0; ++tries) {
+    outcome = io_uring_submit(&made);
+    if (outcome < 0 && !is_transient(-outcome)) return -outcome;
+  }
+  if (outcome < 0) return -outcome;
+  io_uring_cqe* completion = nullptr;
+  do outcome = io_uring_wait_cqe(&made, &completion);
+  while (outcome == -EINTR);
+  if (outcome < 0) return -outcome;
+  outcome = completion->res;
+  io_uring_cqe_seen(&made, completion);
+  return outcome < 0 ? -outcome : 0;
+}
+
 }  // namespace
 
 result<std::unique_ptr<ring>> make_uring(unsigned entries) {
@@ -214,6 +234,10 @@ result<std::unique_ptr<ring>> make_uring(unsigned entries) {
     error = io_uring_queue_init_params(entries, &made, &params);
   }
   if (error < 0) return status::from_errno(-error, fmt::format("io_uring: make a ring of {} entries", entries));
+  if (const int refused = try_out(made); refused != 0) {
+    io_uring_queue_exit(&made);
+    return status::from_errno(refused, "io_uring: a ring was made, but an empty request fails");
+  }
   return std::unique_ptr<ring>(std::make_unique<uring>(made));
 }
 

@@ -13,8 +13,9 @@
 namespace penstock::sys {
 
 // entries: length of the submission queue, rounded up to a power of two and cut to what the kernel allows. More requests than
-// entries may be in flight. Errors: unsupported (no io_uring), permission_denied (disabled by sysctl or seccomp),
-// out_of_memory (some kernels count rings against RLIMIT_MEMLOCK), invalid_argument (no entries).
+// entries may be in flight. The ring has carried an empty request before it is returned. Errors: unsupported (no io_uring),
+// permission_denied (disabled by sysctl or seccomp, making rings or using them), out_of_memory (some kernels count rings against
+// RLIMIT_MEMLOCK), invalid_argument (no entries).
 result<std::unique_ptr<ring>> make_uring(unsigned entries);
 
 }  // namespace penstock::sys

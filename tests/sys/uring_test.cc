@@ -249,6 +249,17 @@ TEST_F(uring_test, a_ring_denied_by_a_container_profile_says_so) {
   }
 }
 
+TEST_F(uring_test, a_ring_that_can_be_made_but_not_used_is_denied) {
+  for (const auto& [refusal, code] : {std::pair{EPERM, errc::permission_denied}, std::pair{ENOSYS, errc::unsupported}}) {
+    const int outcome = run_in_child([&, refusal = refusal, code = code] {
+      if (!deny_system_call(SYS_io_uring_enter, refusal)) return 2;
+      return kernel_->make_ring(8).error().code() == code ? 0 : 1;
+    });
+    if (outcome == 2) GTEST_SKIP() << "seccomp filters cannot be set here";
+    EXPECT_EQ(outcome, 0) << refusal;
+  }
+}
+
 TEST_F(uring_test, requests_that_cannot_be_submitted_complete_with_the_reason) {
   for (const int refusal : {EPERM, EAGAIN, EBUSY}) {
     const int outcome = run_in_child([&] {
