@@ -11,7 +11,7 @@ namespace penstock::core {
 file_core::file_core(std::shared_ptr<engine_core> engine, std::string name) : engine_(std::move(engine)) { view_.name = std::move(name); }
 
 file_core::~file_core() {
-  if (!closed_.load()) (void)close();
+  if ((uses_.load() & closed_bit) == 0) (void)close();
 }
 
 result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<engine_core> engine, const std::string& path,
@@ -32,7 +32,7 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<engine_core> 
   const auto descriptor = kernel.open(path, flags, options.mode);
   if (!descriptor) return descriptor.error();
   std::shared_ptr<file_core> made(new file_core(std::move(engine), path));
-  made->view_.cached_fd = *descriptor;
+  made->view_.cached_fd = made->first_descriptor_ = *descriptor;
   made->owns_cached_ = true;
   made->access_ = flags & O_ACCMODE;
   made->direct_writes_ = options.direct_writes;
@@ -51,7 +51,9 @@ result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<engine_core>
   std::shared_ptr<file_core> made(new file_core(std::move(engine), fmt::format("descriptor {}", descriptor)));
   const bool direct = (*flags & O_DIRECT) != 0;
   (direct ? made->view_.direct_fd : made->view_.cached_fd) = descriptor;
+  made->first_descriptor_ = descriptor;
   made->access_ = *flags & O_ACCMODE;
+  made->promises_ = *flags & (O_SYNC | O_DSYNC | O_NOATIME);
   made->direct_writes_ = direct;
   if (auto problem = made->examine(descriptor); !problem.ok()) return problem;
   return made;
@@ -72,21 +74,28 @@ const path::file_view& file_core::view() {
   return view_;
 }
 
+// Opens the file a second time, with what the first descriptor promises.
+result<int> file_core::reopen(int flags) {
+  auto opened = engine_->kernel().reopen(first_descriptor_, flags | promises_);
+  // Only the owner may ask for O_NOATIME, and a lent descriptor may come from the owner.
+  if (opened || (promises_ & O_NOATIME) == 0) return opened;
+  return engine_->kernel().reopen(first_descriptor_, flags | (promises_ & ~O_NOATIME));
+}
+
 void file_core::open_other_kind() {
-  auto& kernel = engine_->kernel();
   if (view_.direct_fd < 0) {
     // Alignments past a page would break the rule that edges are cut at a page; no file system in use has them.
     if (facts_.direct_offset_alignment == 0) {
       direct_problem_ = {errc::unsupported, "the file system has no direct I/O"};
     } else if (facts_.direct_offset_alignment > path::direct_alignment || facts_.direct_memory_alignment > path::direct_alignment) {
       direct_problem_ = {errc::unsupported, fmt::format("direct I/O here needs {} byte blocks", facts_.direct_offset_alignment)};
-    } else if (auto opened = kernel.reopen(view_.cached_fd, access_ | O_DIRECT); opened) {
+    } else if (auto opened = reopen(access_ | O_DIRECT); opened) {
       view_.direct_fd = *opened;
       owns_direct_ = true;
     } else {
       direct_problem_ = opened.error();
     }
-  } else if (auto opened = kernel.reopen(view_.direct_fd, access_); opened) {
+  } else if (auto opened = reopen(access_); opened) {
     view_.cached_fd = *opened;
     owns_cached_ = true;
   } else {
@@ -94,44 +103,62 @@ void file_core::open_other_kind() {
   }
 }
 
-status file_core::begin(bool is_write) {
-  in_flight_.fetch_add(1);
-  status problem;
-  if (closed_.load()) {
-    problem = {errc::closed, fmt::format("{} was closed", view_.name)};
-  } else if (engine_->forked()) {
-    problem = {errc::forked, fmt::format("{} belongs to the parent process; open it anew after fork", view_.name)};
-  } else if (access_ == (is_write ? O_RDONLY : O_WRONLY)) {
-    problem = {errc::permission_denied, fmt::format("{} is not open for {}", view_.name, is_write ? "writing" : "reading")};
+file_use::file_use(file_core& file) noexcept : file_(&file) { file.uses_.fetch_add(1); }
+
+status file_core::usable() const {
+  if ((uses_.load() & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed", view_.name)};
+  if (engine_->forked()) {
+    return {errc::forked, fmt::format("{} belongs to the parent process; open it anew after fork", view_.name)};
   }
-  if (!problem.ok()) end();
-  return problem;
+  return {};
 }
 
-void file_core::end() {
-  if (in_flight_.fetch_sub(1) != 1 || !closed_.load()) return;
+result<file_use> file_core::use() {
+  file_use held(*this);
+  if (auto problem = usable(); !problem.ok()) return problem;
+  return held;
+}
+
+result<file_use> file_core::use(bool is_write) {
+  auto held = use();
+  if (held && access_ == (is_write ? O_RDONLY : O_WRONLY)) {
+    return status(errc::permission_denied, fmt::format("{} is not open for {}", view_.name, is_write ? "writing" : "reading"));
+  }
+  return held;
+}
+
+status file_core::begin(bool is_write) {
+  auto held = use(is_write);
+  if (held) held->release();
+  return held.error();
+}
+
+void file_core::end() noexcept {
+  if (uses_.fetch_sub(1) != (closed_bit | 1)) return;
   const std::lock_guard guard(lock_);
   quiet_.notify_all();
 }
 
 status file_core::sync() {
-  if (closed_.load()) return {errc::closed, fmt::format("{} was closed", view_.name)};
+  const auto held = use();
+  if (!held) return held.error();
   return engine_->kernel().sync_data(any_descriptor()).with_context(view_.name);
 }
 
 result<std::uint64_t> file_core::size() {
-  if (closed_.load()) return status(errc::closed, fmt::format("{} was closed", view_.name));
-  if (facts_.type == sys::file_type::block_device) return facts_.size_bytes;
+  const auto held = use();
+  if (!held) return held.error();
   auto bytes = engine_->kernel().file_size(any_descriptor());
   if (!bytes) return bytes.error().with_context(view_.name);
   return bytes;
 }
 
 status file_core::close() {
-  if (closed_.exchange(true)) return {errc::closed, fmt::format("{} was closed before", view_.name)};
+  if ((uses_.fetch_or(closed_bit) & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed before", view_.name)};
+  // A forked child has none of the threads that would end what was under way.
   if (!engine_->forked()) {
     std::unique_lock guard(lock_);
-    while (in_flight_.load() != 0) quiet_.wait_for(guard, std::chrono::milliseconds(5));
+    quiet_.wait(guard, [this] { return uses_.load() == closed_bit; });
   }
   engine_->forget(view_);
   status outcome;

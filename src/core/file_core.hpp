@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "path/data_path.hpp"
 #include "penstock/engine.hpp"
@@ -16,6 +17,27 @@ namespace penstock::core {
 
 class engine_core;
 
+class file_core;
+
+// One use of a file: as long as it lives, the file is not closed. The file outlives it. For one thread at a time.
+class file_use {
+ public:
+  file_use() noexcept = default;  // of no file
+  file_use(file_use&& other) noexcept : file_(std::exchange(other.file_, nullptr)) {}
+  file_use& operator=(file_use&& other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  ~file_use();
+  // Leaves the use to whoever calls file_core::end() later.
+  void release() noexcept { file_ = nullptr; }
+
+ private:
+  friend class file_core;
+  explicit file_use(file_core& file) noexcept;
+  file_core* file_ = nullptr;
+};
+
 class file_core {
  public:
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<engine_core> engine, const std::string& path, const open_options& options);
@@ -24,9 +46,12 @@ class file_core {
   file_core& operator=(const file_core&) = delete;
   ~file_core();
 
-  // To be called before the file is used by a request, and end() after. An error names the file: closed, or not open for this.
+  // To be held while the file is used. An error names the file: closed, or of the parent process; for a request also not open for this.
+  [[nodiscard]] result<file_use> use();
+  [[nodiscard]] result<file_use> use(bool is_write);
+  // The same in two halves: end() is to be called once for every begin() that was ok.
   status begin(bool is_write);
-  void end();
+  void end() noexcept;
 
   // Both descriptors, as far as they can be had; the second kind is opened when first asked for.
   const path::file_view& view();
@@ -38,32 +63,47 @@ class file_core {
   [[nodiscard]] const sys::file_info& facts() const noexcept { return facts_; }
   [[nodiscard]] bool wants_direct_writes() const noexcept { return direct_writes_; }
   [[nodiscard]] const std::string& name() const noexcept { return view_.name; }
-  [[nodiscard]] int any_descriptor() const noexcept { return view_.cached_fd >= 0 ? view_.cached_fd : view_.direct_fd; }
+  // The one that the file was opened or lent with.
+  [[nodiscard]] int any_descriptor() const noexcept { return first_descriptor_; }
   [[nodiscard]] const std::shared_ptr<engine_core>& engine() const noexcept { return engine_; }
 
   status sync();
+  // As of now; of a block device that has grown, too.
   [[nodiscard]] result<std::uint64_t> size();
+  // Waits for every use to end.
   status close();
 
  private:
   file_core(std::shared_ptr<engine_core> engine, std::string name);
   status examine(int descriptor);
   void open_other_kind();
+  result<int> reopen(int flags);
+  [[nodiscard]] status usable() const;
+  friend class file_use;
+
+  static constexpr std::uint64_t closed_bit = std::uint64_t{1} << 63;
 
   std::shared_ptr<engine_core> engine_;
+  int first_descriptor_ = -1;
   path::file_view view_;
   sys::file_info facts_;
   status cached_problem_;
   status direct_problem_;
-  int access_ = 0;  // O_RDONLY, O_WRONLY or O_RDWR
+  int access_ = 0;    // O_RDONLY, O_WRONLY or O_RDWR
+  int promises_ = 0;  // O_SYNC, O_DSYNC and O_NOATIME, as far as they are set on a lent descriptor: they hold for the second one too
   bool direct_writes_ = false;
   bool owns_cached_ = false;
   bool owns_direct_ = false;
   std::once_flag other_kind_;
-  std::atomic<std::uint64_t> in_flight_{0};
-  std::atomic<bool> closed_{false};
-  std::mutex lock_;  // guards waiting for in_flight_ to reach zero
+  // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
+  // file.
+  std::atomic<std::uint64_t> uses_{0};
+  std::mutex lock_;  // makes sure that close() does not miss quiet_ between looking at uses_ and sleeping
   std::condition_variable quiet_;
 };
+
+inline file_use::~file_use() {
+  if (file_ != nullptr) file_->end();
+}
 
 }  // namespace penstock::core

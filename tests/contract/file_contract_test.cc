@@ -4,12 +4,57 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "contract/contract_fixture.hpp"
+#include "support/child.hpp"
+#include "support/forwarding_kernel.hpp"
 
 namespace penstock::testing {
 namespace {
+
+// Remembers how files were opened a second time, and what the descriptors promise that were written to. May refuse a second time.
+class watching_kernel final : public forwarding_kernel {
+ public:
+  result<int> reopen(int fd, int flags) override {
+    if (refuse_second) return status::from_errno(EACCES, "reopen refused by the test");
+    if (refuse_noatime && (flags & O_NOATIME) != 0) return status::from_errno(EPERM, "O_NOATIME refused by the test");
+    auto opened = inner().reopen(fd, flags);
+    if (opened) second_flags = ::fcntl(*opened, F_GETFL);
+    return opened;
+  }
+  result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
+    const std::lock_guard guard(lock_);
+    written_flags.push_back(::fcntl(fd, F_GETFL));
+    return inner().pwrite(fd, source, length, offset);
+  }
+
+  bool refuse_second = false;
+  bool refuse_noatime = false;
+  int second_flags = 0;
+  std::vector<int> written_flags;
+
+ private:
+  std::mutex lock_;
+};
+
+// As drop_cache(), through a descriptor that is open: closing another one would drop record locks.
+void drop_cache_of(int fd) {
+  EXPECT_EQ(::fdatasync(fd), 0);
+  EXPECT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+}
+
+core::seams with_kernel(std::shared_ptr<sys::kernel> kernel) {
+  auto doors = core::real_seams({});
+  doors.kernel = std::move(kernel);
+  return doors;
+}
 
 class file_contract : public contract_fixture {
  protected:
@@ -200,6 +245,221 @@ TEST_F(file_contract, the_file_system_of_temporary_files_serves_too) {
   memory.expect(content);
   EXPECT_EQ(opened->write(memory.data(), content.size(), 0).bytes_done, content.size());
   expect_file(path, content);
+}
+
+TEST_F(file_contract, the_second_descriptor_of_a_lent_file_promises_what_the_first_did) {
+  const auto content = make_file("data", 8 * mib);
+  for (const int promise : {O_DSYNC, O_SYNC, O_NOATIME, O_DSYNC | O_NOATIME, 0}) {
+    for (const int kind : {O_DIRECT, 0}) {
+      const int lent = ::open(name().c_str(), O_RDWR | O_CLOEXEC | kind | promise);
+      if (lent < 0) GTEST_SKIP() << "the build's file system has no O_DIRECT";
+      const auto kernel = std::make_shared<watching_kernel>();
+      open_house house({}, with_kernel(kernel));
+      auto adopted = house.engine().adopt(lent);
+      ASSERT_TRUE(adopted.ok());
+      guarded_memory memory(house, memory_place::device, 4 * mib);
+      EXPECT_TRUE(adopted->write(content.data(), 100, 4096).ok());
+      EXPECT_TRUE(adopted->write(memory.data(), 4 * mib - 100, 0).ok());
+      constexpr int kept = O_SYNC | O_DSYNC | O_NOATIME;
+      EXPECT_EQ(kernel->second_flags & kept, promise);
+      EXPECT_EQ(kernel->second_flags & O_DIRECT, kind ^ O_DIRECT);
+      EXPECT_FALSE(kernel->written_flags.empty());
+      for (const int flags : kernel->written_flags) EXPECT_EQ(flags & kept, promise);
+      EXPECT_TRUE(adopted->close().ok());
+      ::close(lent);
+    }
+  }
+}
+
+TEST_F(file_contract, a_second_descriptor_that_may_not_leave_times_alone_still_syncs) {
+  make_file("data", mib);
+  const int lent = ::open(name().c_str(), O_RDWR | O_CLOEXEC | O_NOATIME | O_DSYNC);
+  ASSERT_GE(lent, 0);
+  const auto kernel = std::make_shared<watching_kernel>();
+  kernel->refuse_noatime = true;
+  open_house house({}, with_kernel(kernel));
+  auto adopted = house.engine().adopt(lent);
+  guarded_memory memory(house, memory_place::device, mib);
+  EXPECT_TRUE(adopted->read(memory.data(), mib, 0).ok());
+  EXPECT_EQ(kernel->second_flags & (O_DSYNC | O_NOATIME), O_DSYNC);
+  EXPECT_TRUE(adopted->close().ok());
+  ::close(lent);
+}
+
+TEST_F(file_contract, record_locks_of_the_program_outlive_files_and_the_engine) {
+  make_file("data", 8 * mib);
+  const int lent = ::open(name().c_str(), O_RDWR | O_CLOEXEC);
+  const auto still_locked = [&] {
+    return run_in_child([&] {
+             struct flock asked {};
+             asked.l_type = F_WRLCK;
+             return ::fcntl(lent, F_GETLK, &asked) == 0 && asked.l_type != F_UNLCK ? 1 : 0;
+           }) == 1;
+  };
+  struct flock range {};
+  range.l_type = F_RDLCK;
+  range.l_start = 4096;
+  range.l_len = 100;
+  ASSERT_EQ(::fcntl(lent, F_SETLK, &range), 0);
+  auto house = std::make_unique<open_house>();
+  for (int round = 0; round < 3; ++round) {
+    auto adopted = house->engine().adopt(lent);
+    guarded_memory memory(*house, memory_place::device, 8 * mib);
+    EXPECT_TRUE(adopted->read(memory.data(), 8 * mib, 0).ok());
+    drop_cache_of(lent);
+    EXPECT_TRUE(adopted->read(memory.data(), 8 * mib, 0).ok());
+    EXPECT_TRUE(adopted->write(memory.data(), 8 * mib, 0).ok());
+    EXPECT_TRUE(adopted->close().ok());
+    EXPECT_TRUE(still_locked()) << round;
+    EXPECT_TRUE(house->engine().open(name())->close().ok());
+    EXPECT_TRUE(still_locked()) << round;
+  }
+  house.reset();
+  EXPECT_TRUE(still_locked());
+  ::close(lent);
+}
+
+TEST_F(file_contract, the_size_of_a_file_being_closed_is_its_own_or_none) {
+  make_file("mine", 1000);
+  make_file("other", 77);
+  for (int round = 0; round < 2000; ++round) {
+    auto mine = open("mine");
+    std::atomic<bool> asking{false};
+    std::thread asker([&] {
+      for (;;) {
+        const auto size = mine.size();
+        asking = true;
+        if (!size.ok()) {
+          EXPECT_EQ(size.error().code(), errc::closed);
+          return;
+        }
+        if (*size != 1000U) ADD_FAILURE() << *size;
+      }
+    });
+    while (!asking) std::this_thread::yield();
+    EXPECT_TRUE(mine.close().ok());
+    const int taker = ::open(name("other").c_str(), O_RDONLY | O_CLOEXEC);  // takes the number that is free now
+    asker.join();
+    ::close(taker);
+  }
+}
+
+TEST_F(file_contract, a_direct_descriptor_that_cannot_be_opened_again_serves_every_kind_of_request) {
+  auto content = make_file("data", 4 * mib + 100);
+  const int lent = ::open(name().c_str(), O_RDWR | O_CLOEXEC | O_DIRECT);
+  if (lent < 0) GTEST_SKIP() << "the build's file system has no O_DIRECT";
+  const auto kernel = std::make_shared<watching_kernel>();
+  kernel->refuse_second = true;
+  open_house house({}, with_kernel(kernel));
+  auto adopted = house.engine().adopt(lent);
+  ASSERT_TRUE(adopted.ok());
+  const auto part = [&](std::uint64_t offset, std::uint64_t length) {
+    return std::span(content).subspan(offset, std::min<std::uint64_t>(length, content.size() - offset));
+  };
+  for (const auto place : {memory_place::pageable, memory_place::aligned, memory_place::device}) {
+    for (const auto& [offset, length] : {std::pair<std::uint64_t, std::uint64_t>{0, 4 * mib},
+                                         {4096, 8192},
+                                         {4097, 4095},
+                                         {1, 3 * mib},
+                                         {4 * mib, 4096},
+                                         {mib - 5, 10 * mib}}) {
+      SCOPED_TRACE(to_string(place) + " " + std::to_string(length) + " at " + std::to_string(offset));
+      const auto at = static_cast<std::int64_t>(offset);
+      const auto expected = part(offset, length);
+      // The kernel itself fills up the last block with zeros.
+      if (place == memory_place::aligned && offset % 4096 == 0 && expected.size() < length) continue;
+      guarded_memory memory(house, place, length);
+      const auto read = adopted->read(memory.data(), length, at);
+      EXPECT_EQ(read.bytes_done, expected.size()) << told(read.error);
+      memory.expect(expected);
+      guarded_memory later(house, place, length);
+      EXPECT_EQ(adopted->read_async(later.data(), length, at).wait().bytes_done, expected.size());
+      later.expect(expected);
+      guarded_memory among(house, place, length);
+      const std::array<io_request, 2> asked{{{&*adopted, among.data(), length, at, false}, {&*adopted, among.data(), 0, at, false}}};
+      const auto outcomes = house.engine().submit(asked).wait();
+      EXPECT_EQ(outcomes.at(0).bytes_done, expected.size()) << told(outcomes.at(0).error);
+      among.expect(expected);
+      for (const auto kind : {memory_kind::host, memory_kind::pinned, memory_kind::device}) {
+        EXPECT_TRUE(house.engine().explain(*adopted, kind, length, at).ok());
+        EXPECT_TRUE(house.engine().explain(*adopted, kind, length, at, true).ok());
+      }
+      // Only whole blocks can be written without the page cache.
+      const bool whole_blocks = (offset | length) % 4096 == 0 && place != memory_place::pageable;
+      const auto check_write = [&](const io_result& written) {
+        if (written.ok()) {
+          EXPECT_EQ(written.bytes_done, length);
+        } else {
+          EXPECT_FALSE(whole_blocks) << told(written.error);
+          EXPECT_EQ(written.error.code(), errc::invalid_argument);
+          EXPECT_NE(written.error.message().find("multiples of 4096"), std::string_view::npos) << told(written.error);
+        }
+      };
+      if (offset + length <= content.size()) {
+        check_write(adopted->write(memory.data(), length, at));
+        check_write(adopted->write_async(memory.data(), length, at).wait());
+        const std::array<io_request, 1> writing{{{&*adopted, memory.data(), length, at, true}}};
+        check_write(house.engine().submit(writing).wait().at(0));
+      }
+      if (place != memory_place::device) continue;
+      auto stream = house.session().make_stream();
+      ASSERT_TRUE(stream.ok());
+      const std::size_t stream_length = length;
+      std::int64_t done = 0;
+      guarded_memory streamed(house, place, length);
+      const stream_request request{
+          .stream = *stream, .memory = streamed.data(), .length = &stream_length, .offset = &at, .bytes_done = &done};
+      const auto queued = adopted->read_on_stream(request);
+      EXPECT_TRUE(queued.ok()) << told(queued);
+      EXPECT_TRUE(house.session().synchronize(*stream).ok());
+      EXPECT_EQ(done, static_cast<std::int64_t>(expected.size()));
+      streamed.expect(expected);
+      if (offset + length <= content.size()) {
+        const auto write_queued = adopted->write_on_stream(request);
+        EXPECT_TRUE(write_queued.ok()) << told(write_queued);
+        EXPECT_TRUE(house.session().synchronize(*stream).ok());
+        EXPECT_TRUE(done == static_cast<std::int64_t>(length) || (!whole_blocks && done == -1)) << done;
+      }
+      EXPECT_TRUE(house.session().destroy_stream(*stream).ok());
+    }
+  }
+  for (const auto path : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
+    for (const auto place : {memory_place::pageable, memory_place::device}) {
+      SCOPED_TRACE(std::string(to_string(path)) + " " + to_string(place));
+      guarded_memory memory(house, place, 2 * mib);
+      const io_options forced{.path = path};
+      for (const std::int64_t offset : {0, 1, 4 << 20}) {
+        const auto read = adopted->read(memory.data(), 2 * mib, offset, forced);
+        if (read.ok()) memory.expect(part(static_cast<std::uint64_t>(offset), 2 * mib));
+        (void)house.engine().explain(*adopted, memory_kind::device, 2 * mib, offset, false, forced).ok();
+      }
+    }
+  }
+  constexpr std::size_t many = 300;
+  constexpr std::uint64_t each = 5000;
+  guarded_memory memory(house, memory_place::device, many * each);
+  std::vector<io_request> asked;
+  for (std::size_t i = 0; i < many; ++i) {
+    asked.push_back({&*adopted, memory.data() + i * each, each, static_cast<std::int64_t>(i * each + 3), false});
+  }
+  for (const auto& outcome : house.engine().submit(asked).wait()) EXPECT_EQ(outcome.bytes_done, each) << told(outcome.error);
+  memory.expect(part(3, many * each));
+  std::vector<operation> under_way;
+  for (const auto& one : asked) under_way.push_back(adopted->read_async(one.memory, one.length, one.offset));
+  for (auto& one : under_way) EXPECT_EQ(one.wait().bytes_done, each);
+  under_way.clear();
+  for (const auto& one : asked) under_way.push_back(adopted->write_async(one.memory, one.length, one.offset));
+  for (auto& one : under_way) EXPECT_EQ(one.wait().error.code(), errc::invalid_argument);
+  for (auto& one : asked) one.is_write = true;
+  for (const auto& outcome : house.engine().submit(asked).wait()) {
+    EXPECT_EQ(outcome.error.code(), errc::invalid_argument);
+    EXPECT_NE(outcome.error.message().find("multiples of 4096"), std::string_view::npos) << told(outcome.error);
+  }
+  EXPECT_EQ(adopted->size().value_or(0), content.size());
+  EXPECT_TRUE(adopted->sync().ok());
+  EXPECT_TRUE(adopted->close().ok());
+  expect_file(name(), content);
+  ::close(lent);
 }
 
 }  // namespace
