@@ -31,6 +31,7 @@ namespace core {
 class engine_core;
 class file_core;
 class pending;
+struct transfer;
 }  // namespace core
 
 enum class memory_kind : std::uint8_t { host = 0, pinned, device };
@@ -232,6 +233,7 @@ class PENSTOCK_API file {
  private:
   friend class engine;
   explicit file(std::shared_ptr<core::file_core> core) noexcept : core_(std::move(core)) {}
+  operation begin(const core::transfer& what, const io_options& options, io_callback& callback) const;
   std::shared_ptr<core::file_core> core_;
 };
 

@@ -3,6 +3,7 @@
 // Owned by whoever holds it; copies share one immutable record. Safe to read from any thread.
 #pragma once
 
+#include <array>
 #include <cassert>
 #include <cstdint>
 #include <memory>
@@ -38,6 +39,7 @@ enum class errc : std::uint8_t {
   device,             // the GPU driver reported an error that fits no other code
   internal,           // a defect in Penstock; please report it
 };
+inline constexpr int errc_count = static_cast<int>(errc::internal) + 1;
 
 // Who reported the native number.
 enum class error_domain : std::uint8_t { penstock = 0, os, cuda, cufile };
@@ -59,7 +61,7 @@ class [[nodiscard]] PENSTOCK_API status {
   [[nodiscard]] int native() const noexcept { return record_ ? record_->native : 0; }
   // "staged: read 4096 at 1048576 of /data/x: No space left on device (os 28)"; empty when ok.
   [[nodiscard]] std::string_view message() const noexcept { return record_ ? std::string_view(record_->message) : std::string_view(); }
-  // The same status with "context: " in front of its message. Ok stays ok.
+  // The same status with "context: " in front of its message (or as it is, where there is no memory for that). Ok stays ok.
   [[nodiscard]] status with_context(std::string_view context) const;
 
  private:
@@ -69,7 +71,10 @@ class [[nodiscard]] PENSTOCK_API status {
     int native;
     std::string message;
   };
-  std::shared_ptr<const record> record_;
+  using record_pointer = std::shared_ptr<const record>;
+  static const std::array<record_pointer, errc_count>& spare_records();
+
+  record_pointer record_;
 };
 
 // A value or the reason why there is none. Reading the value of a failed result is a caller's defect and asserts.

@@ -1,7 +1,11 @@
 #include "penstock/status.hpp"
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
+
+#include "base/no_memory.hpp"
 
 namespace penstock {
 namespace {
@@ -110,9 +114,27 @@ std::string_view to_string(error_domain domain) noexcept {
   return "unknown";
 }
 
+// One for each code, for when there is no memory for a better one: the code is right, and nobody has to think of exceptions.
+const std::array<status::record_pointer, errc_count>& status::spare_records() {
+  static const auto made = [] {
+    std::array<record_pointer, errc_count> records;
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      const auto code = static_cast<errc>(i);
+      records[i] = std::make_shared<const record>(record{code, error_domain::penstock, 0, std::string(to_string(code))});
+    }
+    return records;
+  }();
+  return made;
+}
+
 status::status(errc code, std::string message, error_domain domain, int native) {
   if (code == errc::ok) return;
-  record_ = std::make_shared<const record>(record{code, domain, native, std::move(message)});
+  const auto& spare = spare_records();  // made with the first status, which is no_memory()'s, when the library is loaded
+  try {
+    record_ = std::make_shared<const record>(record{code, domain, native, std::move(message)});
+  } catch (const std::bad_alloc&) {
+    record_ = spare[static_cast<std::size_t>(code)];
+  }
 }
 
 status status::from_errno(int error_number, std::string message) {
@@ -124,9 +146,24 @@ status status::from_errno(int error_number, std::string message) {
 
 status status::with_context(std::string_view context) const {
   if (ok()) return {};
-  std::string message(context);
-  message.append(": ").append(record_->message);
-  return {record_->code, std::move(message), record_->domain, record_->native};
+  try {
+    std::string message(context);
+    message.append(": ").append(record_->message);
+    return {record_->code, std::move(message), record_->domain, record_->native};
+  } catch (const std::bad_alloc&) {
+    return *this;
+  }
 }
+
+const status& no_memory() noexcept {
+  static const status told(errc::out_of_memory, "no memory");
+  return told;
+}
+
+namespace {
+
+[[maybe_unused]] const status& made_at_load = no_memory();
+
+}  // namespace
 
 }  // namespace penstock

@@ -1,9 +1,11 @@
 // The public classes: thin handles over the core.
 #include <atomic>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "core/batch_request.hpp"
 #include "core/engine_core.hpp"
 #include "core/summary.hpp"
@@ -33,6 +35,14 @@ std::chrono::steady_clock::time_point after(std::chrono::nanoseconds timeout) {
   const auto most = std::chrono::steady_clock::time_point::max() - now;
   return timeout < most ? now + timeout : std::chrono::steady_clock::time_point::max();
 }
+
+// What never starts is told of where it was asked for.
+core::pending* refuse(const status& why, const io_callback& callback) {
+  if (callback) callback({0, why});
+  return core::refused(why);
+}
+
+io_result without_memory() { return {0, no_memory()}; }
 
 void release(core::pending* state) {
   if (state != nullptr) state->release();
@@ -93,20 +103,21 @@ batch::~batch() { release(state_); }
 
 std::vector<io_result> batch::wait() {
   if (state_ == nullptr) return {};
-  static_cast<core::batch_request*>(state_)->help(deadline_clock::time_point::max());
-  state_->wait(state_->engine().batch_spin());
+  if (auto* engine = state_->engine_if_any()) {
+    static_cast<core::batch_request*>(state_)->help();
+    state_->wait(engine->batch_spin());
+  }
   if (!state_->done()) return std::vector<io_result>(state_->item_count(), {0, left_behind()});
   return state_->items();
 }
 bool batch::wait_for(std::chrono::nanoseconds timeout) {
   if (state_ == nullptr) return true;
-  const auto until = after(timeout);
-  static_cast<core::batch_request*>(state_)->help(until);
-  return state_->wait_until(until, state_->engine().batch_spin());
+  auto* const engine = state_->engine_if_any();
+  return engine == nullptr || state_->wait_until(after(timeout), engine->batch_spin());
 }
 bool batch::done() const noexcept { return state_ == nullptr || state_->done(); }
 void batch::cancel() noexcept {
-  if (state_ != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();
+  if (state_ != nullptr && state_->engine_if_any() != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();
 }
 
 // --- registration
@@ -137,23 +148,27 @@ file::~file() {
 
 io_result file::read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options) const {
   if (core_ == nullptr) return {0, closed_file()};
-  return core_->engine()->run(*core_, reading(memory, length, offset), options);
+  return or_without_memory([&] { return core_->engine()->run(*core_, reading(memory, length, offset), options); }, &without_memory);
 }
 
 io_result file::write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options) const {
   if (core_ == nullptr) return {0, closed_file()};
-  return core_->engine()->run(*core_, writing(memory, length, offset), options);
+  return or_without_memory([&] { return core_->engine()->run(*core_, writing(memory, length, offset), options); }, &without_memory);
+}
+
+operation file::begin(const core::transfer& what, const io_options& options, io_callback& callback) const {
+  if (core_ == nullptr) return operation(refuse(closed_file(), callback));
+  return operation(or_without_memory([&] { return core_->engine()->run_async(core_, what, options, callback); },
+                                     [&] { return refuse(no_memory(), callback); }));
 }
 
 operation file::read_async(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options, io_callback callback) const {
-  if (core_ == nullptr) return {};
-  return operation(core_->engine()->run_async(core_, reading(memory, length, offset), options, std::move(callback)));
+  return begin(reading(memory, length, offset), options, callback);
 }
 
 operation file::write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options,
                             io_callback callback) const {
-  if (core_ == nullptr) return {};
-  return operation(core_->engine()->run_async(core_, writing(memory, length, offset), options, std::move(callback)));
+  return begin(writing(memory, length, offset), options, callback);
 }
 
 bool file::only_queues(std::uint64_t length, const io_options& options) const noexcept {
@@ -161,18 +176,23 @@ bool file::only_queues(std::uint64_t length, const io_options& options) const no
 }
 
 status file::read_on_stream(const stream_request& request) const {
-  return core_ == nullptr ? closed_file() : core_->engine()->run_on_stream(core_, request, false);
+  if (core_ == nullptr) return closed_file();
+  return or_no_memory([&] { return core_->engine()->run_on_stream(core_, request, false); });
 }
 
 status file::write_on_stream(const stream_request& request) const {
-  return core_ == nullptr ? closed_file() : core_->engine()->run_on_stream(core_, request, true);
+  if (core_ == nullptr) return closed_file();
+  return or_no_memory([&] { return core_->engine()->run_on_stream(core_, request, true); });
 }
 
-status file::sync() const { return core_ == nullptr ? closed_file() : core_->sync(); }
+status file::sync() const {
+  if (core_ == nullptr) return closed_file();
+  return or_no_memory([&] { return core_->sync(); });
+}
 
 result<std::uint64_t> file::size() const {
   if (core_ == nullptr) return closed_file();
-  return core_->size();
+  return or_no_memory([&] { return core_->size(); });
 }
 
 const std::string& file::path() const noexcept {
@@ -188,12 +208,16 @@ engine::engine(engine&&) noexcept = default;
 engine& engine::operator=(engine&&) noexcept = default;
 engine::~engine() = default;
 
-result<engine> engine::create(const engine_options& options) { return core::make_engine(options, core::real_seams(options)); }
+result<engine> engine::create(const engine_options& options) {
+  return or_no_memory([&] { return core::make_engine(options, core::real_seams(options)); });
+}
 
 result<engine> engine::create() {
-  const auto options = engine_options::from_environment();
-  if (!options) return options.error();
-  return create(*options);
+  return or_no_memory([]() -> result<engine> {
+    const auto options = engine_options::from_environment();
+    if (!options) return options.error();
+    return create(*options);
+  });
 }
 
 result<engine> engine::shared() {
@@ -204,55 +228,66 @@ result<engine> engine::shared() {
     if (seen != nullptr && !(*seen)->forked()) return engine(*seen);
     auto made = create();
     if (!made) return made.error();
-    auto* fresh = new std::shared_ptr<core::engine_core>(made->core_);
+    auto* fresh = new (std::nothrow) std::shared_ptr<core::engine_core>(made->core_);
+    if (fresh == nullptr) return no_memory();
     if (!current.compare_exchange_strong(seen, fresh)) delete fresh;
   }
 }
 
 result<file> engine::open(const std::string& path, const open_options& options) const {
   if (core_ == nullptr) return no_engine();
-  auto opened = core::file_core::open(core_, path, options);
-  if (!opened) return opened.error();
-  return file(std::move(*opened));
+  return or_no_memory([&]() -> result<file> {
+    auto opened = core::file_core::open(core_, path, options);
+    if (!opened) return opened.error();
+    return file(std::move(*opened));
+  });
 }
 
 result<file> engine::adopt(int descriptor) const {
   if (core_ == nullptr) return no_engine();
-  auto adopted = core::file_core::adopt(core_, descriptor);
-  if (!adopted) return adopted.error();
-  return file(std::move(*adopted));
+  return or_no_memory([&]() -> result<file> {
+    auto adopted = core::file_core::adopt(core_, descriptor);
+    if (!adopted) return adopted.error();
+    return file(std::move(*adopted));
+  });
 }
 
 std::vector<device_info> engine::devices() const { return core_ == nullptr ? std::vector<device_info>() : core_->devices(); }
 
-status engine::cuda_status() const { return core_ == nullptr ? no_engine() : core_->cuda_status(); }
+status engine::cuda_status() const {
+  if (core_ == nullptr) return no_engine();
+  return or_no_memory([&] { return core_->cuda_status(); });
+}
 
 result<device_buffer> engine::allocate(std::string_view device, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
-  const auto memory = core_->allocate(device, bytes);
-  if (!memory) return memory.error();
-  device_buffer made;
-  made.engine_ = core_;
-  made.device_ = device;
-  made.data_ = *memory;
-  made.size_ = bytes;
-  return made;
+  return or_no_memory([&]() -> result<device_buffer> {
+    device_buffer made;
+    made.engine_ = core_;
+    made.device_ = device;
+    const auto memory = core_->allocate(device, bytes);
+    if (!memory) return memory.error();
+    made.data_ = *memory;
+    made.size_ = bytes;
+    return made;
+  });
 }
 
 result<memory_facts> engine::describe(const void* memory) const {
   if (core_ == nullptr) return no_engine();
-  return core_->describe(memory);
+  return or_no_memory([&] { return core_->describe(memory); });
 }
 
 std::vector<pci_device> engine::pci_devices() const { return core_ == nullptr ? std::vector<pci_device>() : core_->pci_devices(); }
 
 status engine::copy(void* target, const void* source, std::size_t bytes) const {
-  return core_ == nullptr ? no_engine() : core_->copy(target, source, bytes);
+  if (core_ == nullptr) return no_engine();
+  return or_no_memory([&] { return core_->copy(target, source, bytes); });
 }
 
 result<registration> engine::register_memory(void* memory, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
-  if (auto problem = core_->register_memory(memory, bytes); !problem.ok()) return problem;
+  if (auto problem = or_no_memory([&] { return core_->register_memory(memory, bytes); }); !problem.ok()) return problem;
   registration made;
   made.engine_ = core_;
   made.base_ = memory;
@@ -260,11 +295,22 @@ result<registration> engine::register_memory(void* memory, std::size_t bytes) co
 }
 
 batch engine::submit(std::span<const io_request> requests, const io_options& options, io_callback callback, item_callback each) const {
-  if (core_ == nullptr) return {};
-  std::vector<std::shared_ptr<core::file_core>> files;
-  files.reserve(requests.size());
-  for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core_);
-  return batch(core_->submit(requests, files, options, std::move(callback), std::move(each)));
+  const auto refuse_all = [&](const status& why) {
+    if (each) {
+      for (std::size_t i = 0; i < requests.size(); ++i) each(i, {0, why});
+    }
+    if (callback) callback({0, why});
+    return core::refused(why, requests.size());
+  };
+  if (core_ == nullptr) return batch(refuse_all(no_engine()));
+  return batch(or_without_memory(
+      [&] {
+        std::vector<std::shared_ptr<core::file_core>> files;
+        files.reserve(requests.size());
+        for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core_);
+        return core_->submit(requests, files, options, callback, each);
+      },
+      [&] { return refuse_all(no_memory()); }));
 }
 
 result<plan> engine::explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset, bool is_write,
@@ -273,14 +319,17 @@ result<plan> engine::explain(const file& target, memory_kind memory, std::uint64
   if (target.core_ == nullptr) return closed_file();
   auto what = reading(nullptr, length, offset);
   what.is_write = is_write;
-  return core_->explain(*target.core_, memory, what, options);
+  return or_no_memory([&] { return core_->explain(*target.core_, memory, what, options); });
 }
 
 engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }
 
 std::string engine::summary() const { return core_ == nullptr ? std::string() : core::summarize(core_->snapshot(), gpu_direct_status()); }
 
-status engine::gpu_direct_status() const { return core_ == nullptr ? no_engine() : core_->gpu_direct_status(); }
+status engine::gpu_direct_status() const {
+  if (core_ == nullptr) return no_engine();
+  return or_no_memory([&] { return core_->gpu_direct_status(); });
+}
 
 const engine_options& engine::options() const noexcept {
   static const engine_options defaults;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
 
 namespace penstock::core {
@@ -18,8 +19,9 @@ constexpr std::uint64_t most_asked_per_range = std::uint64_t{512} << 10;
 
 }  // namespace
 
-// Ranges that may travel together: same device context (or the host's memory), same direction.
+// Ranges that may travel together: of files of one file system, same device context (or the host's memory), same direction.
 struct batch_request::group {
+  share* on = nullptr;
   path::memory_view place;
   bool is_write = false;
   path::job* open = nullptr;
@@ -35,66 +37,94 @@ batch_request::~batch_request() {
   for (auto* single : singles_) single->release();
 }
 
-void batch_request::cancel_all() noexcept {
+void batch_request::cancel_all() {
   cancel();
   for (auto* single : singles_) single->cancel();
 }
 
+void batch_request::end_queued() {
+  for (auto& each : shares_) path::end_queued(each.queues);
+}
+
 void batch_request::start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
-                          const io_options& options) {
+                          const io_options& options) noexcept {
   remaining_.fetch_add(requests.size());
-  ranges_per_job_ = std::clamp(requests.size() / (std::size_t{4} * engine().lanes().count()), least_ranges_per_job, most_ranges_per_job);
-  const auto threads = engine().forked() ? status() : engine().lanes().ready();
+  ranges_per_job_ = std::clamp(requests.size() / (std::size_t{4} * engine().lane_count()), least_ranges_per_job, most_ranges_per_job);
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
-    threads.ok() ? add(requests[i], files[i], options, i) : settle(i, {0, threads});
+    auto problem = or_no_memory([&] { return add(requests[i], files[i], options, i); });
+    if (!problem.ok()) item_ended(i, {0, std::move(problem)});
   }
-  for (auto& each : groups_) close_group(each);
-  ask_residency();
+  // Where there is no memory for asking, each range is asked for when it is read.
+  (void)or_no_memory([this]() -> status {
+    ask_residency();
+    return {};
+  });
+  // Nothing below allocates. A deadline that nobody can watch is asked for by each job all the same.
+  (void)watch_deadline();
   const auto now = engine_core::now_ns();
-  staging::work* first = nullptr;
-  staging::work* last = nullptr;
   for (auto& item : jobs_) {
     item.started_ns = now;
-    (last == nullptr ? first : last->next_work) = &item;
-    last = &item;
+    auto& on = *static_cast<share*>(item.context);
+    (on.last == nullptr ? on.first : on.last->next_work) = &item;
+    on.last = &item;
+    ++on.count;
   }
-  if (first != nullptr && !engine().lanes().push(cpu_works, *first, *last, jobs_.size()).ok()) {
-    for (auto& item : jobs_) (void)item.run();
+  for (auto& on : shares_) {
+    if (on.first != nullptr) (void)on.queues.lanes->push(on.queues.cpu_works, *on.first, *on.last, on.count);  // threads were ready in add()
   }
+  if (!stop_reason().ok()) end_queued();
   ended(1);
 }
 
-void batch_request::help(deadline_clock::time_point until) {
-  while (!engine().forked() && !done() && deadline_clock::now() < until && engine().lanes().help(cpu_works)) engine().feeders().pump();
+void batch_request::help() {
+  for (auto& each : shares_) {
+    while (!engine().forked() && !done() && each.queues.lanes->help(each.queues.cpu_works)) engine().feeders().pump();
+  }
 }
 
-void batch_request::add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index) {
+// An error is the outcome of this request.
+status batch_request::add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index) {
+  if (file == nullptr) return {errc::closed, "the file of this request is closed"};
+  auto use = file->use(asked.is_write);
+  if (!use) return use.error();
+  entries_[index] = {file, *std::move(use), asked.is_write};
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
-  status problem = file == nullptr ? status(errc::closed, "the file of this request is closed") : file->begin(asked.is_write);
-  if (!problem.ok()) {
-    settle(index, {0, std::move(problem)});
-    return;
+  const auto problem = [&](const status& why) { return why.with_context(fmt::format("request {} of the batch: {}", index, file->name())); };
+  auto wrong = engine().check(what, options);
+  if (wrong.ok()) wrong = file->mount().lanes().ready();
+  if (!wrong.ok()) return problem(wrong);
+  if (asked.length == 0) {
+    item_ended(index, {});
+    return {};
   }
-  entries_[index] = {file, asked.is_write};
-  problem = engine().check(what, options);
-  const auto place = problem.ok() && asked.length > 0 ? engine().place_of(asked.memory, asked.length, &seen_)
-                                                      : result<path::memory_view>(path::memory_view{});
-  if (problem.ok()) problem = place.error();
-  if (problem.ok() && asked.length > 0 && asked.is_write && place->session != settled_) {
-    problem = engine_core::settle(*place, asked.is_write, options);
-    settled_ = place->session;
+  const auto place = engine().place_of(asked.memory, asked.length, &seen_);
+  if (!place) return problem(place.error());
+  if (asked.is_write && place->on_device()) {
+    if (wrong = settle_default_stream(*place, options); !wrong.ok()) return problem(wrong);
   }
-  if (!problem.ok() || asked.length == 0) {
-    if (!problem.ok()) problem = problem.with_context(fmt::format("request {} of the batch: {}", index, file->name()));
-    settle(index, {0, std::move(problem)});
-    return;
-  }
-  if (asked.length > small_request_bytes || engine().forced(options)) {
-    start_single(asked, file, *place, options, index);
-    return;
-  }
-  add_range(group_for(*place, asked.is_write),
+  if (asked.length > small_request_bytes || engine().forced(options)) return start_single(asked, file, *place, options, index);
+  add_range(group_for(share_on(file->mount()), *place, asked.is_write),
             {&file->view(), what.offset, what.length, what.memory, index, path::residency::unknown, 0, {}});
+  return {};
+}
+
+status batch_request::settle_default_stream(const path::memory_view& place, const io_options& options) {
+  if (settled_ != place.session) {
+    settled_problem_ = engine_core::settle(place, true, options);
+    settled_ = place.session;
+  }
+  return settled_problem_;
+}
+
+batch_request::share& batch_request::share_on(mount& on) {
+  for (auto& known : shares_) {
+    if (known.on == &on) return known;
+  }
+  auto& made = shares_.emplace_back();
+  made.on = &on;
+  made.queues.lanes = &on.lanes();
+  made.queues.disk = &on.disk();
+  return made;
 }
 
 // One question for all ranges of a file, where they lie close enough that it costs less than one for each, and where the answer is the same
@@ -129,52 +159,53 @@ void batch_request::ask_residency() {
   }
 }
 
-batch_request::group& batch_request::group_for(const path::memory_view& place, bool is_write) {
+batch_request::group& batch_request::group_for(share& on, const path::memory_view& place, bool is_write) {
   for (auto& known : groups_) {
-    if (known.place.session == place.session && known.is_write == is_write) return known;
+    if (known.on == &on && known.place.session == place.session && known.is_write == is_write) return known;
   }
-  groups_.push_back({place, is_write, nullptr, 0});
+  groups_.push_back({&on, place, is_write, nullptr, 0});
   return groups_.back();
 }
 
 void batch_request::add_range(group& to, const path::gather_range& range) {
   const std::uint64_t room = room_of(range.offset, range.length);
-  if (to.open != nullptr && (to.room + room > staging::large_slab_bytes || to.open->ranges.size() >= ranges_per_job_)) close_group(to);
+  if (to.open != nullptr && (to.room + room > staging::large_slab_bytes || to.open->ranges.size() >= ranges_per_job_)) to.open = nullptr;
   if (to.open == nullptr) {
-    to.open = &jobs_.emplace_back();
-    prepare_gather(*to.open, *this, engine(), to.place, to.is_write);
-    to.open->ranges.reserve(ranges_per_job_);
+    std::list<path::job> made(1);
+    prepare_gather(made.front(), *this, to.on->queues, engine(), to.place, to.is_write);
+    made.front().context = to.on;
+    made.front().ranges.reserve(ranges_per_job_);
+    to.open = &made.front();
+    to.room = 0;
+    jobs_.splice(jobs_.end(), made);
   }
   to.open->ranges.push_back(range);
   to.room += room;
 }
 
-void batch_request::close_group(group& done) {
-  done.open = nullptr;
-  done.room = 0;
-}
-
-void batch_request::start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const path::memory_view& place,
-                                 const io_options& options, std::uint32_t index) {
+status batch_request::start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const path::memory_view& place,
+                                   const io_options& options, std::uint32_t index) {
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
-  auto* op = engine().make_request(*file, file, what, place, options);
-  op->never_begun();  // the batch began the file's use, and ends it
-  op->set_on_end([this, index](const io_result& outcome) { settle(index, outcome); });
+  singles_.reserve(entries_.size());
+  auto* op = new request(engine().shared_from_this(), *file, file, what, options);
+  op->lies_in(place);
+  op->set_on_end([this, index](const io_result& outcome) { item_ended(index, outcome); });
   op->retain();
   singles_.push_back(op);
-  auto pieces = engine().plan_request(*file, what, place, options, engine().lanes().count());
-  if (pieces) {
-    op->start(*pieces, false);
+  auto planned = or_no_memory([&] { return op->plan({engine().lane_count(), false}); });
+  if (planned.ok()) {
+    op->start(false);
   } else {
-    op->fail(pieces.error());
+    op->fail(std::move(planned));
   }
+  return {};
 }
 
-void batch_request::settle(std::uint32_t index, io_result outcome) {
+void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept {
   auto& entry = entries_[index];
   items_[index] = std::move(outcome);
   if (each_) each_(index, items_[index]);
-  if (entry.file != nullptr) entry.file->end();
+  entry.use = {};
   ended(1);
 }
 
@@ -184,14 +215,14 @@ void batch_request::finished(path::job& ended_job, std::uint64_t bytes, status e
   for (auto& range : ended_job.ranges) {
     items_[range.index] = outcome_of(range, ended_job, error, engine(), *entries_[range.index].file);
     if (each_) each_(range.index, items_[range.index]);
-    entries_[range.index].file->end();
+    entries_[range.index].use = {};
   }
   ended(count);
 }
 
 void batch_request::hand_over(path::job& refused, status why) { run_again(refused, why, engine()); }
 
-void batch_request::ended(std::uint32_t count) {
+void batch_request::ended(std::uint32_t count) noexcept {
   if (remaining_.fetch_sub(count, std::memory_order_acq_rel) != count) return;
   io_result total;
   for (const auto& item : items_) {

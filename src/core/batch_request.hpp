@@ -3,13 +3,14 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "core/file_core.hpp"
 #include "core/gather.hpp"
+#include "core/mount.hpp"
 #include "core/pending.hpp"
 #include "path/data_path.hpp"
 
@@ -21,41 +22,55 @@ class batch_request final : public pending, public path::job_owner {
   void set_item_callback(item_callback each) { each_ = std::move(each); }
 
   // files[i] is the file of requests[i]; null: it was closed.
-  void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options);
+  void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options) noexcept;
 
-  // Works on what no lane has taken yet, until the time given: who waits anyway is quicker than a lane that has to be woken.
-  void help(deadline_clock::time_point until);
+  // Works on what no lane has taken yet: who waits for all of it anyway is quicker than a lane that has to be woken.
+  void help();
+
+  void end_queued() override;
+  void cancel_all();
 
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override;
   [[nodiscard]] status stopped() const override { return stop_reason(); }
-  void cancel_all() noexcept;
 
  private:
   ~batch_request() override;
   struct entry {
     std::shared_ptr<file_core> file;
+    file_use use;
     bool is_write = false;
   };
   struct group;
+  // What the batch has on one file system.
+  struct share {
+    mount* on = nullptr;
+    path::job_queues queues;
+    staging::work* first = nullptr;  // jobs, linked by next_work
+    staging::work* last = nullptr;
+    std::size_t count = 0;
+  };
 
-  void add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index);
+  status add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index);
   void ask_residency();
   void add_range(group& to, const path::gather_range& range);
-  group& group_for(const path::memory_view& place, bool is_write);
-  void close_group(group& done);
-  void start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const path::memory_view& place,
-                    const io_options& options, std::uint32_t index);
-  void settle(std::uint32_t index, io_result outcome);
-  void ended(std::uint32_t count);
+  group& group_for(share& on, const path::memory_view& place, bool is_write);
+  share& share_on(mount& on);
+  status settle_default_stream(const path::memory_view& place, const io_options& options);
+  status start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const path::memory_view& place,
+                      const io_options& options, std::uint32_t index);
+  void item_ended(std::uint32_t index, io_result outcome) noexcept;
+  void ended(std::uint32_t count) noexcept;
 
   std::vector<entry> entries_;
+  std::list<share> shares_;
   std::vector<group> groups_;
-  std::deque<path::job> jobs_;
+  std::list<path::job> jobs_;
   std::vector<pending*> singles_;
   item_callback each_;
   std::size_t ranges_per_job_ = 1;
-  device::session* settled_ = nullptr;  // whose default stream has been waited for
+  device::session* settled_ = nullptr;  // whose default stream was waited for last, and what came of it
+  status settled_problem_;
   seen_allocation seen_;                     // by start()
   std::atomic<std::uint64_t> remaining_{1};  // requests, and one while start() runs
 };

@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 
 #include "base/checked.hpp"
+#include "base/no_memory.hpp"
 #include "core/batch_request.hpp"
+#include "core/small_requests.hpp"
 #include "core/stream_operation.hpp"
 #include "path/cufile_library.hpp"
 #include "path/file_io.hpp"
@@ -21,7 +23,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t tmpfs_magic = 0x01021994;
-constexpr unsigned few_cores = 4;
 // Calls up to this are split over lanes that are still awake, and the caller lends a hand.
 constexpr std::uint64_t helped_request_bytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t spun_request_bytes = std::uint64_t{64} << 20;
@@ -32,11 +33,42 @@ unsigned choose_lanes(const engine_options& options, unsigned cores) {
   return options.lanes != 0 ? options.lanes : std::clamp(cores * 5 / 8, 2U, 16U);
 }
 
-// One ring serves 150,000 requests a second, or any drive of this day in pieces of a megabyte.
-unsigned disk_lane_count(unsigned cores) { return cores >= 32 ? 2 : 1; }
+// Further file systems share the lanes of others.
+constexpr std::size_t most_mounts = 64;
 
-// Enough to keep up with a link's copies where one core reads 5 GB/s out of the page cache past its own caches.
-unsigned stream_lane_count(unsigned cores) { return std::clamp(cores / 4, 1U, 4U); }
+// For each file system: enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for
+// themselves; but never all of the budget, so that a file system that stalls leaves something for others.
+std::size_t cpu_share(const engine_options& options, unsigned lanes) {
+  return std::min(std::max(std::size_t{64} << 20, std::size_t{lanes} * (std::size_t{12} << 20)), options.pinned_budget_bytes / 2);
+}
+
+std::size_t disk_share(const engine_options& options, unsigned cores) {
+  const std::size_t wanted = mount::disk_lane_count(cores) * staging::disk_lanes::tasks_in_flight * (std::size_t{12} << 20);  // read into, or sent
+  return std::min(wanted, options.pinned_budget_bytes / 4);
+}
+
+// Counts what is under way.
+struct in_use {
+  std::atomic<unsigned>* count;
+  explicit in_use(std::atomic<unsigned>* counter) : count(counter) {
+    if (count != nullptr) count->fetch_add(1);
+  }
+  in_use(const in_use&) = delete;
+  in_use& operator=(const in_use&) = delete;
+  ~in_use() {
+    if (count != nullptr) count->fetch_sub(1);
+  }
+};
+
+// Gives a slab back.
+struct slab_return {
+  staging::slab_pool* to;
+  staging::slab lent;
+  slab_return(staging::slab_pool* pool, const staging::slab& taken) : to(pool), lent(taken) {}
+  slab_return(const slab_return&) = delete;
+  slab_return& operator=(const slab_return&) = delete;
+  ~slab_return() { to->give_back(lent); }
+};
 
 }  // namespace
 
@@ -68,28 +100,18 @@ engine_core::engine_core(const engine_options& options, seams doors)
       cores_(doors_.kernel->usable_cores()),
       lane_count_(choose_lanes(options, cores_)),
       budget_(options.pinned_budget_bytes),
-      small_requests_(*this, lane_count_) {
-  // Enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for themselves.
-  const std::size_t for_cpu = std::max(std::size_t{64} << 20, std::size_t{lane_count_} * (std::size_t{12} << 20));
-  const std::size_t for_disk =
-      disk_lane_count(cores_) * staging::disk_lanes::tasks_in_flight * (std::size_t{12} << 20);  // read into, or sent
+      callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb") {
+  const auto for_cpu = cpu_share(options_, lane_count_);
+  const auto for_disk = disk_share(options_, cores_);
   cuda_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
   host_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
-  lanes_ = std::make_unique<staging::lanes>(lane_count_, cores_ > few_cores ? 500us : 0us, &feeders_);
-  stream_lanes_ = std::make_unique<staging::lanes>(stream_lane_count(cores_), cores_ > few_cores ? 50us : 0us, nullptr);
-  cuda_stream_memory_ = std::make_unique<stream_memory>(*cuda_pool_);
-  host_stream_memory_ = std::make_unique<stream_memory>(*host_pool_);
-  disk_ = std::make_unique<staging::disk_lanes>(disk_lane_count(cores_), *doors_.kernel, feeders_);
-  paths_ = path::make_paths({doors_.kernel, &feeders_, lanes_.get(), disk_.get()}, options_.cufile_library);
+  paths_ = path::make_paths({doors_.kernel, &feeders_}, options_.cufile_library);
 }
 
 engine_core::~engine_core() {
-  disk_->stop();   // its last completions may need lanes
-  lanes_.reset();  // runs what is left, copies too; the last that a lane does may be to wake the disk
-  disk_.reset();
+  mounts_.clear();  // runs what is left, copies too
   while (feeders_.outstanding()) feeders_.pump();
   paths_.clear();
-  stream_lanes_.reset();
   for (std::size_t i = 0; i < state_count_.load(); ++i) {
     for (auto& slot : states_[i].small_streams) {
       if (auto* stream = slot.load()) (void)states_[i].session.load()->destroy_stream(stream);
@@ -97,7 +119,20 @@ engine_core::~engine_core() {
   }
 }
 
+mount& engine_core::mount_of(std::uint64_t device) {
+  const std::lock_guard guard(mounts_lock_);
+  const auto known = std::find_if(mounts_.begin(), mounts_.end(), [&](const auto& each) { return each->device() == device; });
+  if (known != mounts_.end()) return **known;
+  if (mounts_.size() == most_mounts) return *mounts_[device % most_mounts];
+  mounts_.push_back(std::make_unique<mount>(*this, device));
+  if (mounts_.size() > 1) {
+    for (auto* pool : {cuda_pool_.get(), host_pool_.get()}) pool->widen(cpu_share(options_, lane_count_), disk_share(options_, cores_));
+  }
+  return *mounts_.back();
+}
+
 engine_stats engine_core::snapshot() const {
+  if (forked()) return {};  // a lock may have been taken when the process forked
   auto seen = stats_.snapshot();
   seen.pinned_bytes = budget_.used_bytes.load();
   seen.pinned_peak_bytes = budget_.peak_bytes.load();
@@ -156,8 +191,11 @@ result<path::memory_view> engine_core::place_of(const void* memory, std::uint64_
     }
     reach = next->base + next->size;
   }
+  const bool first_gpu = driver == doors_.cuda.get() && session_in_use(false) == nullptr;
   const auto state = state_of(*driver, info.ordinal, info.context);
   if (!state) return state.error();
+  // Memory that cannot be pinned is still memory: its copies are slower.
+  if (first_gpu && registered_count_.load() > 0) (void)pin_registered(*(*state)->session.load());
   place.type = device::memory_type::device;
   place.session = (*state)->session.load(std::memory_order_relaxed);
   place.feeder = (*state)->feeder;
@@ -257,6 +295,7 @@ status engine_core::copy(void* target, const void* source, std::size_t bytes) {
   if (!to) return to.error();
   const auto from = place_of(source, bytes);
   if (!from) return from.error();
+  if (to->on_device() && from->on_device() && to->emulated != from->emulated) return copy_over_host(target, source, bytes);
   auto* session = to->on_device() ? to->session : from->session;
   if (session == nullptr) {
     std::memmove(target, source, bytes);
@@ -270,23 +309,50 @@ status engine_core::copy(void* target, const void* source, std::size_t bytes) {
   return outcome;
 }
 
+// A GPU and the host device know nothing of each other.
+status engine_core::copy_over_host(void* target, const void* source, std::size_t bytes) {
+  constexpr std::size_t most_at_once = std::size_t{4} << 20;
+  std::vector<std::byte> between(std::min(bytes, most_at_once));
+  for (std::size_t at = 0; at < bytes; at += between.size()) {
+    const std::size_t length = std::min(between.size(), bytes - at);
+    if (auto problem = copy(between.data(), static_cast<const std::byte*>(source) + at, length); !problem.ok()) return problem;
+    if (auto problem = copy(static_cast<std::byte*>(target) + at, between.data(), length); !problem.ok()) return problem;
+  }
+  return {};
+}
+
 status engine_core::register_memory(void* memory, std::size_t bytes) {
   if (forked()) return {errc::forked, "the engine belongs to the parent process"};
   if (memory == nullptr || bytes == 0) return {errc::invalid_argument, "register_memory: empty range"};
   const auto place = place_of(memory, bytes);
   if (!place) return place.error();
-  registered_range range{bytes, *place, nullptr};
-  if (!place->on_device() && doors_.cuda != nullptr) {
-    if (const auto count = doors_.cuda->count(); count && *count > 0 && state_count_.load() > 0) {
-      auto* session = states_[0].session.load();
-      if (auto pinned = session->pin(memory, bytes, false); !pinned.ok()) return pinned.with_context("register_memory");
-      range.pinned_by = session;
+  const std::lock_guard guard(registered_lock_);
+  const auto added = registered_.emplace(static_cast<const std::byte*>(memory), registered_range{bytes, *place, nullptr});
+  if (!place->on_device()) {
+    // Where no GPU is in use yet, the first one that comes into use pins it: a question must not make a context.
+    if (auto* session = session_in_use(false); session != nullptr) {
+      if (auto pinned = session->pin(memory, bytes, false); !pinned.ok()) {
+        registered_.erase(added);
+        return pinned.with_context("register_memory");
+      }
+      added->second.pinned_by = session;
     }
   }
-  const std::lock_guard guard(registered_lock_);
-  registered_.emplace(static_cast<const std::byte*>(memory), range);
   registered_count_.fetch_add(1, std::memory_order_release);
   return {};
+}
+
+// Host memory that was registered before any GPU was in use.
+status engine_core::pin_registered(device::session& session) {
+  const std::lock_guard guard(registered_lock_);
+  status outcome;
+  for (auto& [base, range] : registered_) {
+    if (range.place.on_device() || range.pinned_by != nullptr) continue;
+    auto pinned = session.pin(const_cast<std::byte*>(base), range.length, false);
+    if (pinned.ok()) range.pinned_by = &session;
+    if (outcome.ok()) outcome = std::move(pinned);
+  }
+  return outcome;
 }
 
 void engine_core::unregister_memory(void* memory) {
@@ -304,6 +370,7 @@ void engine_core::unregister_memory(void* memory) {
 }
 
 result<memory_facts> engine_core::describe(const void* memory) {
+  if (forked()) return status(errc::forked, "the engine belongs to the parent process");
   const auto found = classify(memory);
   if (!found) return found.error();
   const auto& [driver, info] = *found;
@@ -321,6 +388,7 @@ std::vector<pci_device> engine_core::pci_devices() {
 
 std::vector<device_info> engine_core::devices() {
   std::vector<device_info> found;
+  if (forked()) return found;
   for (auto* driver : {doors_.cuda.get(), doors_.host.get()}) {
     if (driver == nullptr) continue;
     const int count = driver->count().value_or(0);
@@ -336,6 +404,7 @@ std::vector<device_info> engine_core::devices() {
 }
 
 status engine_core::cuda_status() {
+  if (forked()) return {errc::forked, "the engine belongs to the parent process"};
   if (doors_.cuda == nullptr) return {errc::not_found, "CUDA was switched off for this engine"};
   const auto count = doors_.cuda->count();
   if (!count) return count.error();
@@ -356,32 +425,37 @@ status engine_core::settle(const path::memory_view& place, bool is_write, const 
   return options.after_default_stream && is_write && place.on_device() ? place.session->synchronize(nullptr) : status();
 }
 
+status engine_core::admit(const transfer& what, const io_options& options, path::memory_view& place) {
+  if (auto problem = check(what, options); !problem.ok() || what.length == 0) return problem;
+  const auto found = place_of(what.memory, what.length);
+  if (!found) return found.error();
+  place = *found;
+  return settle(place, what.is_write, options);
+}
+
 io_result engine_core::run(file_core& file, const transfer& what, const io_options& options) {
-  if (auto problem = file.begin(what.is_write); !problem.ok()) return {0, std::move(problem)};
+  auto use = file.use(what.is_write);
+  if (!use) return {0, use.error()};
   io_result outcome;
-  outcome.error = check(what, options);
-  const auto place = outcome.ok() && what.length > 0 ? place_of(what.memory, what.length) : result<path::memory_view>(path::memory_view{});
-  if (outcome.ok()) outcome.error = place.error();
-  if (outcome.ok() && what.length > 0) outcome.error = settle(*place, what.is_write, options);
+  path::memory_view place;
+  outcome.error = admit(what, options, place);
   if (!outcome.ok() || what.length == 0) {
     outcome.error = in_context(outcome.error, what, file);
-    file.end();
     stats_.count_request(what.is_write, outcome);
     return outcome;
   }
   const auto forced = forced_path(options);
-  const bool inline_path = forced == path_kind::automatic || forced == (place->on_device() ? path_kind::staged : path_kind::posix);
-  if (inline_path && what.length <= (place->on_device() ? small_request_bytes : small_host_request_bytes)) {
-    outcome = run_small(file, what, *place);
+  const bool inline_path = forced == path_kind::automatic || forced == (place.on_device() ? path_kind::staged : path_kind::posix);
+  if (inline_path && what.length <= (place.on_device() ? small_request_bytes : small_host_request_bytes)) {
+    outcome = or_without_memory([&] { return run_small(file, what, place, options); }, [] { return io_result{0, no_memory()}; });
     outcome.error = in_context(outcome.error, what, file);
-    file.end();
     stats_.count_request(what.is_write, outcome);
     return outcome;
   }
-  return run_pieces(file, what, *place, options);  // which ends the use of the file
+  return run_pieces(file, *std::move(use), what, place, options);
 }
 
-io_result engine_core::run_small(file_core& file, const transfer& what, const path::memory_view& place) {
+io_result engine_core::run_small(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options) {
   const auto began = now_ns();
   const auto& view = file.view();
   io_result outcome;
@@ -391,14 +465,16 @@ io_result engine_core::run_small(file_core& file, const transfer& what, const pa
                             : path::read_fully(kernel(), view, what.memory, what.length, what.offset);
   } else {
     kind = path_kind::staged;
-    outcome = run_small_on_device(view, what, place);
+    outcome = run_small_on_device(file, what, place, options);
   }
   if (!outcome.ok()) outcome.error = outcome.error.with_context(to_string(kind));
   stats_.count_piece(kind, outcome.bytes_done, {began, now_ns()}, !outcome.ok());
   return outcome;
 }
 
-io_result engine_core::run_small_on_device(const path::file_view& view, const transfer& what, const path::memory_view& place) {
+io_result engine_core::run_small_on_device(file_core& file, const transfer& what, const path::memory_view& place,
+                                           const io_options& options) {
+  const auto& view = file.view();
   auto& session = *place.session;
   const auto state = std::find_if(states_.begin(), states_.end(), [&](const auto& each) { return each.session.load() == &session; });
   const auto stream = small_stream(*state);
@@ -408,8 +484,11 @@ io_result engine_core::run_small_on_device(const path::file_view& view, const tr
     auto taken = place.pool->try_take(what.length, session, staging::slab_user::cpu);
     if (!taken) return {0, taken.error()};
     slab = *taken;
-    if (!slab && !lanes_->help_urgent() && !feeders_.pump()) place.pool->wait_for_return(100us);
+    if (slab || file.mount().lanes().help_urgent() || feeders_.pump()) continue;
+    if (deadline_clock::now() >= options.deadline) return {0, {errc::timed_out, "the deadline has passed"}};
+    place.pool->wait_for_return(100us);
   }
+  const slab_return back{place.pool, slab};
   io_result outcome;
   if (what.is_write) {
     outcome.error = session.copy_small(slab.data, what.memory, what.length, *stream);
@@ -421,16 +500,28 @@ io_result engine_core::run_small_on_device(const path::file_view& view, const tr
         outcome = {0, std::move(copied)};
     }
   }
-  place.pool->give_back(slab);
   return outcome;
 }
 
-result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, const transfer& what, const path::memory_view& place,
-                                                             const io_options& options, unsigned lanes, bool shared_link) {
+result<std::uint64_t> engine_core::readable(file_core& file, const transfer& what) {
+  constexpr std::uint64_t past_the_end = std::uint64_t{4} << 20;  // planned at once where nobody knows how much there is
+  const auto size = kernel().file_size(file.any_descriptor());
+  if (!size) return size.error();
+  if (*size > what.offset) return std::min(what.length, *size - what.offset);
+  const auto ends = path::ends_at(kernel(), file.view(), what.offset);
+  if (!ends) return ends.error();
+  return *ends ? 0 : std::min(what.length, past_the_end);
+}
+
+result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, const transfer& what, const transfer& whole,
+                                                             const path::memory_view& place, const io_options& options,
+                                                             const cutting& how) {
   const auto& view = file.view();
   plan_input input;
   input.offset = what.offset;
   input.length = what.length;
+  input.continues = what.offset > whole.offset;
+  input.is_continued = what.offset + what.length < whole.offset + whole.length && what.length == request::section_bytes;
   input.is_write = what.is_write;
   input.on_device = place.on_device();
   input.emulated_device = place.emulated;
@@ -439,9 +530,9 @@ result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, co
   input.has_direct = view.direct_fd >= 0;
   input.forced = forced_path(options);
   input.prefer = options.prefer != preference::automatic ? options.prefer : options_.prefer;
-  input.lanes = lanes;
-  input.shared_link = shared_link;
-  input.few_cores = cores_ <= few_cores;
+  input.lanes = how.lanes;
+  input.shared_link = how.shared_link;
+  input.few_cores = few_cores();
   input.memory_file_system = file.facts().filesystem_magic == tmpfs_magic;
   input.most_bytes = most_piece_bytes();
   input.refuses = [&](path_kind kind) -> std::optional<std::string> {
@@ -452,85 +543,79 @@ result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, co
     const auto bytes = kernel().resident_bytes(view.cached_fd, offset, length);
     return bytes ? std::optional(*bytes) : std::nullopt;
   };
-  if (!what.is_write) {
-    // Beyond the end of the file there is nothing to plan; what is missing shows as a short count.
-    const auto size = file.facts().type == sys::file_type::block_device ? result<std::uint64_t>(file.facts().size_bytes)
-                                                                        : kernel().file_size(file.any_descriptor());
-    if (!size) return size.error();
-    input.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
-  }
   return make_plan(input);
 }
 
-request* engine_core::make_request(file_core& file, std::shared_ptr<file_core> keep, const transfer& what, const path::memory_view& place,
-                                   const io_options& options) {
-  auto* made = new request(shared_from_this(), file, std::move(keep), what, place, !forced(options));
-  made->set_deadline(options.deadline);
-  return made;
-}
-
-io_result engine_core::run_pieces(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options) {
-  // Where many callers are at work, each reads its own slabs: splitting would only make the copies smaller.
-  const unsigned active = active_.fetch_add(1) + 1;
+io_result engine_core::run_pieces(file_core& file, file_use use, const transfer& what, const path::memory_view& place,
+                                  const io_options& options) {
+  // Where many callers are at work on a device, each reads its own slabs: splitting would only make the copies smaller.
+  const in_use counted(place.on_device() ? &active_ : nullptr);
+  const unsigned active = active_.load();
   const bool crowded = place.on_device() && !what.is_write && active > 2 && active + lane_count_ > cores_ + cores_ / 4;
-  auto pieces = plan_request(file, what, place, options, crowded ? 1 : lane_count_, active > 2);
-  auto* op = make_request(file, nullptr, what, place, options);
+  auto* op = new request(shared_from_this(), file, nullptr, what, options);
+  op->hold(std::move(use));
+  op->lies_in(place);
   op->retain();
+  auto planned = or_no_memory([&] { return op->plan({crowded ? 1 : lane_count_, active > 2}); });
+  const auto pieces = op->pieces();
   // Disks are slow, and what is waited for long should be slept for.
-  const bool soon_over = what.length <= spun_request_bytes && pieces &&
-                         std::none_of(pieces->begin(), pieces->end(), [](const planned_piece& piece) { return piece.bypass_cache; });
-  if (!pieces) {
-    op->fail(pieces.error());
+  const bool soon_over = what.length <= spun_request_bytes && planned.ok() &&
+                         std::none_of(pieces.begin(), pieces.end(), [](const planned_piece& piece) { return piece.bypass_cache; });
+  if (!planned.ok()) {
+    op->fail(std::move(planned));
   } else {
     const auto on_caller = [](const planned_piece& piece) { return piece.path == path_kind::staged && !piece.bypass_cache; };
-    const bool alone = (crowded && std::all_of(pieces->begin(), pieces->end(), on_caller)) ||
-                       (pieces->size() == 1 && pieces->front().path == path_kind::mapped);
-    op->start(*pieces, alone);
+    const bool alone = (crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
+                       (pieces.size() == 1 && pieces.front().path == path_kind::mapped);
+    op->start(alone);
     if (!alone && what.length <= helped_request_bytes) op->help();
   }
   op->wait(soon_over && cores_ > 2 ? 2000us : 0us);
-  active_.fetch_sub(1);
   io_result outcome = op->outcome();
   op->release();
   return outcome;
 }
 
 pending* engine_core::run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
-                                io_callback callback) {
-  if (only_queues(what.length, options)) return run_small_async(file, what, options, std::move(callback));
-  auto problem = file->begin(what.is_write);
-  const bool begun = problem.ok();
-  if (begun) problem = check(what, options);
-  if (problem.ok()) problem = lanes_->ready();
-  const auto place = problem.ok() && what.length > 0 ? place_of(what.memory, what.length) : result<path::memory_view>(path::memory_view{});
-  if (problem.ok()) problem = place.error();
-  if (problem.ok() && what.length > 0) problem = settle(*place, what.is_write, options);
-  auto* op = make_request(*file, file, what, place.value_or({}), options);
-  op->set_callback(std::move(callback));
+                                io_callback& callback) {
+  if (only_queues(what.length, options)) return run_small_async(file, what, options, callback);
+  auto* op = new request(shared_from_this(), *file, file, what, options);
+  op->set_callback(std::move(callback));  // from here on its end is told by calling back
   op->retain();
-  if (!begun) op->never_begun();
-  auto pieces = problem.ok() && what.length > 0 ? plan_request(*file, what, *place, options, lane_count_)
-                                                : result<std::vector<planned_piece>>(std::vector<planned_piece>());
-  if (problem.ok()) problem = pieces.error();
-  if (!problem.ok()) {
-    op->fail(std::move(problem));
+  auto problem = or_no_memory([&]() -> status {
+    auto use = file->use(what.is_write);
+    if (!use) return use.error();
+    op->hold(*std::move(use));
+    if (auto threads = file->mount().lanes().ready(); !threads.ok()) return threads;
+    path::memory_view place;
+    if (auto refused = admit(what, options, place); !refused.ok()) return refused;
+    op->lies_in(place);
+    return op->plan({lane_count_, false});
+  });
+  if (problem.ok()) {
+    op->start(false);
   } else {
-    op->start(*pieces, false);
+    op->fail(std::move(problem));
   }
   return op;
 }
 
 pending* engine_core::run_small_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
-                                      io_callback callback) {
+                                      io_callback& callback) {
   auto* op = new small_request(shared_from_this(), file, what);
   op->set_deadline(options.deadline);
   op->set_callback(std::move(callback));
   op->retain();
-  auto problem = op->begin();
-  if (problem.ok()) problem = check(what, options);
-  if (problem.ok()) problem = lanes_->ready();
+  auto problem = or_no_memory([&]() -> status {
+    auto use = file->use(what.is_write);
+    if (!use) return use.error();
+    op->hold(*std::move(use));
+    if (auto refused = check(what, options); !refused.ok()) return refused;
+    if (auto threads = file->mount().lanes().ready(); !threads.ok()) return threads;
+    return op->watch();
+  });
   if (problem.ok() && what.length > 0) {
-    small_requests_.add(*op);
+    file->mount().small().add(*op);
   } else {
     op->end({0, std::move(problem)});
   }
@@ -539,14 +624,21 @@ pending* engine_core::run_small_async(const std::shared_ptr<file_core>& file, co
 
 result<plan> engine_core::explain(file_core& file, memory_kind memory, const transfer& what, const io_options& options) {
   if (auto problem = check_range(static_cast<std::int64_t>(what.offset), what.length); !problem.ok()) return problem;
-  if (auto problem = file.begin(what.is_write); !problem.ok()) return problem;
+  const auto use = file.use();  // a question: the file need not be open for it
+  if (!use) return use.error();
   path::memory_view place;
   if (memory == memory_kind::device) {
     place.type = device::memory_type::device;
     place.emulated = !cuda_status().ok();
     place.session = session_in_use(place.emulated);
   }
-  auto pieces = plan_request(file, what, place, options, lane_count_);
+  transfer part = what;
+  if (!what.is_write) {
+    const auto size = kernel().file_size(file.any_descriptor());
+    if (!size) return in_context(size.error(), what, file);
+    part.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
+  }
+  auto pieces = plan_request(file, part, part, place, options, {lane_count_, false});
   plan told;
   if (pieces) {
     for (const auto& piece : *pieces) {
@@ -559,7 +651,6 @@ result<plan> engine_core::explain(file_core& file, memory_kind memory, const tra
     }
     remark(told, file, place, what);
   }
-  file.end();
   if (!pieces) return in_context(pieces.error(), what, file);
   return told;
 }
@@ -578,22 +669,25 @@ void engine_core::remark(plan& told, file_core& file, const path::memory_view& p
   }
   if (!file.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", file.direct_problem().message()));
   if (!file.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", file.cached_problem().message()));
-  if (auto rings = disk_->available(); !rings.ok()) {
+  if (auto rings = file.mount().disk().available(); !rings.ok()) {
     told.remarks.push_back(
         fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
   }
-  if (cores_ <= few_cores)
+  if (few_cores())
     told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", cores_));
 }
 
-status engine_core::gpu_direct_status() { return path::cufile_library::possible(kernel()); }
+status engine_core::gpu_direct_status() {
+  if (forked()) return {errc::forked, "the engine belongs to the parent process"};
+  return path::cufile_library::possible(kernel());
+}
 
-std::chrono::microseconds engine_core::batch_spin() const noexcept { return cores_ > few_cores ? 1000us : 0us; }
+std::chrono::microseconds engine_core::batch_spin() const noexcept { return !few_cores() ? 1000us : 0us; }
 
 pending* engine_core::submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
-                             const io_options& options, io_callback callback, item_callback each) {
+                             const io_options& options, io_callback& callback, item_callback& each) {
   auto* made = new batch_request(shared_from_this(), requests.size());
-  made->set_item_callback(std::move(each));
+  made->set_item_callback(std::move(each));  // from here on their ends are told by calling back
   made->set_deadline(options.deadline);
   made->set_callback(std::move(callback));
   made->retain();

@@ -7,20 +7,20 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/deadlines.hpp"
 #include "core/gather.hpp"
+#include "core/mount.hpp"
 #include "core/planner.hpp"
 #include "core/request.hpp"
-#include "core/small_requests.hpp"
 #include "core/stats.hpp"
-#include "core/stream_memory.hpp"
 #include "device/device.hpp"
 #include "path/data_path.hpp"
 #include "penstock/engine.hpp"
-#include "staging/disk_lanes.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
 #include "staging/slab_pool.hpp"
@@ -46,15 +46,15 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   engine_core(const engine_core&) = delete;
   engine_core& operator=(const engine_core&) = delete;
 
-  // --- requests
+  // --- requests. Those that take callbacks take them for good with what they return; where they throw (bad_alloc), nothing was taken.
   io_result run(file_core& file, const transfer& what, const io_options& options);
   // Whether run_async() leaves all but the queueing to a lane.
   [[nodiscard]] bool only_queues(std::uint64_t length, const io_options& options) const noexcept {
     return length <= small_request_bytes && !forced(options) && !options.after_default_stream;
   }
-  pending* run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback callback);
+  pending* run_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback& callback);
   pending* submit(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options,
-                  io_callback callback, item_callback each);
+                  io_callback& callback, item_callback& each);
   status run_on_stream(const std::shared_ptr<file_core>& file, const stream_request& what, bool is_write);
   result<plan> explain(file_core& file, memory_kind memory, const transfer& what, const io_options& options);
 
@@ -66,6 +66,7 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   result<void*> allocate(std::string_view device, std::size_t bytes);
   void release(std::string_view device, void* memory);
   status copy(void* target, const void* source, std::size_t bytes);
+  status copy_over_host(void* target, const void* source, std::size_t bytes);
   status register_memory(void* memory, std::size_t bytes);
   void unregister_memory(void* memory);
   std::vector<device_info> devices();
@@ -75,13 +76,15 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   // --- parts, for requests
   [[nodiscard]] sys::kernel& kernel() const noexcept { return *doors_.kernel; }
   [[nodiscard]] staging::feeders& feeders() noexcept { return feeders_; }
-  [[nodiscard]] staging::lanes& lanes() noexcept { return *lanes_; }
-  // Threads for stream-ordered requests: they never call a device.
-  [[nodiscard]] staging::lanes& stream_lanes() noexcept { return *stream_lanes_; }
-  [[nodiscard]] stream_memory& stream_memory_of(const path::memory_view& place) noexcept {
-    return place.emulated ? *host_stream_memory_ : *cuda_stream_memory_;
-  }
-  [[nodiscard]] staging::disk_lanes& disk() noexcept { return *disk_; }
+  // Where callbacks of users run: a thread that nothing else can hold up.
+  [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
+  [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
+  // What serves the files of a file system (of a block device, itself).
+  mount& mount_of(std::uint64_t device);
+  [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? *host_pool_ : *cuda_pool_; }
+  [[nodiscard]] unsigned cores() const noexcept { return cores_; }
+  [[nodiscard]] bool few_cores() const noexcept { return cores_ <= 4; }
+  [[nodiscard]] unsigned lane_count() const noexcept { return lane_count_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
   [[nodiscard]] stats_book& stats() noexcept { return stats_; }
   [[nodiscard]] engine_stats snapshot() const;
@@ -92,8 +95,12 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
   void forget(const path::file_view& closing);
   static std::int64_t now_ns() noexcept;
-  result<std::vector<planned_piece>> plan_request(file_core& file, const transfer& what, const path::memory_view& place,
-                                                  const io_options& options, unsigned lanes, bool shared_link = false);
+  // The pieces of a part of a request.
+  result<std::vector<planned_piece>> plan_request(file_core& file, const transfer& part, const transfer& whole,
+                                                  const path::memory_view& place, const io_options& options, const cutting& how);
+  // How much of the range a read should be planned for: to the end of the file as it is known, and on from there only where the kernel
+  // has more, since what it says of a file's size may be old, or nothing. 0: the file ends there. Reads a byte.
+  result<std::uint64_t> readable(file_core& file, const transfer& what);
   [[nodiscard]] bool forced(const io_options& options) const noexcept { return forced_path(options) != path_kind::automatic; }
   [[nodiscard]] path_kind forced_path(const io_options& options) const noexcept {
     return options.path != path_kind::automatic ? options.path : options_.path;
@@ -114,8 +121,9 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   struct registered_range {
     std::size_t length;
     path::memory_view place;
-    device::session* pinned_by;  // host memory
+    device::session* pinned_by;  // host memory; null: not pinned, for want of a GPU in use
   };
+  status pin_registered(device::session& session);
 
   engine_core(const engine_options& options, seams doors);
   ~engine_core();
@@ -124,13 +132,13 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   status check(const transfer& what, const io_options& options) const;
   // As io_options::after_default_stream asks.
   static status settle(const path::memory_view& place, bool is_write, const io_options& options);
-  io_result run_small(file_core& file, const transfer& what, const path::memory_view& place);
-  io_result run_small_on_device(const path::file_view& view, const transfer& what, const path::memory_view& place);
-  pending* run_small_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback callback);
-  io_result run_pieces(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options);
+  io_result run_small(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options);
+  io_result run_small_on_device(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options);
+  // Checks a request, finds where its memory lies, and waits for the default stream where that is asked for.
+  status admit(const transfer& what, const io_options& options, path::memory_view& place);
+  pending* run_small_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback& callback);
+  io_result run_pieces(file_core& file, file_use use, const transfer& what, const path::memory_view& place, const io_options& options);
   void remark(plan& told, file_core& file, const path::memory_view& place, const transfer& what);
-  request* make_request(file_core& file, std::shared_ptr<file_core> keep, const transfer& what, const path::memory_view& place,
-                        const io_options& options);
   result<context_state*> state_of(device::driver& from, int ordinal, void* context);
   result<device::stream> small_stream(context_state& state);
   result<std::pair<device::driver*, device::memory_info>> classify(const void* memory);
@@ -151,13 +159,11 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   staging::feeders feeders_;
   std::unique_ptr<staging::slab_pool> cuda_pool_;
   std::unique_ptr<staging::slab_pool> host_pool_;
-  std::unique_ptr<staging::lanes> lanes_;
-  std::unique_ptr<staging::disk_lanes> disk_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
-  std::unique_ptr<staging::lanes> stream_lanes_;
-  std::unique_ptr<stream_memory> cuda_stream_memory_;
-  std::unique_ptr<stream_memory> host_stream_memory_;
-  small_requests small_requests_;
+  staging::lanes callbacks_;
+  core::deadlines deadlines_;
+  std::mutex mounts_lock_;  // guards mounts_
+  std::vector<std::unique_ptr<mount>> mounts_;
   std::atomic<unsigned> active_{0};  // blocking device requests under way
   spin_lock states_lock_;            // guards additions to states_
   std::array<context_state, staging::feeders::capacity> states_;

@@ -66,6 +66,7 @@ status file_core::examine(int descriptor) {
     return {errc::not_a_file, fmt::format("{} is neither a regular file nor a block device", view_.name)};
   }
   facts_ = *facts;
+  mount_ = &engine_->mount_of(facts->type == sys::file_type::block_device ? facts->block_device : facts->device);
   return {};
 }
 
@@ -125,12 +126,6 @@ result<file_use> file_core::use(bool is_write) {
     return status(errc::permission_denied, fmt::format("{} is not open for {}", view_.name, is_write ? "writing" : "reading"));
   }
   return held;
-}
-
-status file_core::begin(bool is_write) {
-  auto held = use(is_write);
-  if (held) held->release();
-  return held.error();
 }
 
 void file_core::end() noexcept {

@@ -16,8 +16,8 @@
 namespace penstock::core {
 
 class engine_core;
-
 class file_core;
+class mount;
 
 // One use of a file: as long as it lives, the file is not closed. The file outlives it. For one thread at a time.
 class file_use {
@@ -29,8 +29,6 @@ class file_use {
     return *this;
   }
   ~file_use();
-  // Leaves the use to whoever calls file_core::end() later.
-  void release() noexcept { file_ = nullptr; }
 
  private:
   friend class file_core;
@@ -49,9 +47,6 @@ class file_core {
   // To be held while the file is used. An error names the file: closed, or of the parent process; for a request also not open for this.
   [[nodiscard]] result<file_use> use();
   [[nodiscard]] result<file_use> use(bool is_write);
-  // The same in two halves: end() is to be called once for every begin() that was ok.
-  status begin(bool is_write);
-  void end() noexcept;
 
   // Both descriptors, as far as they can be had; the second kind is opened when first asked for.
   const path::file_view& view();
@@ -66,6 +61,8 @@ class file_core {
   // The one that the file was opened or lent with.
   [[nodiscard]] int any_descriptor() const noexcept { return first_descriptor_; }
   [[nodiscard]] const std::shared_ptr<engine_core>& engine() const noexcept { return engine_; }
+  // What serves this file.
+  [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
 
   status sync();
   // As of now; of a block device that has grown, too.
@@ -79,11 +76,13 @@ class file_core {
   void open_other_kind();
   result<int> reopen(int flags);
   [[nodiscard]] status usable() const;
+  void end() noexcept;
   friend class file_use;
 
   static constexpr std::uint64_t closed_bit = std::uint64_t{1} << 63;
 
   std::shared_ptr<engine_core> engine_;
+  core::mount* mount_ = nullptr;
   int first_descriptor_ = -1;
   path::file_view view_;
   sys::file_info facts_;

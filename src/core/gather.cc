@@ -9,8 +9,10 @@ std::uint64_t room_of(std::uint64_t offset, std::uint64_t length) {
   return blocks * path::direct_alignment + sizeof(device::segment);
 }
 
-void prepare_gather(path::job& made, path::job_owner& owner, engine_core& engine, const path::memory_view& place, bool is_write) {
+void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, engine_core& engine, const path::memory_view& place,
+                    bool is_write) {
   made.owner = &owner;
+  made.queues = &queues;
   made.path = &engine.path(place.on_device() ? path_kind::staged : path_kind::posix);
   made.memory_place = place;
   made.is_write = is_write;
@@ -31,7 +33,8 @@ void run_again(path::job& refused, const status& why, engine_core& engine) {
     range.moved = 0;
     range.error = {};
   }
-  if (!engine.lanes().push(refused.owner->cpu_works, refused).ok()) (void)refused.run();
+  auto& queues = *refused.queues;
+  if (!queues.lanes->push(queues.cpu_works, refused).ok()) (void)refused.run();
 }
 
 }  // namespace penstock::core

@@ -28,7 +28,8 @@ struct seen_allocation {
 };
 
 // Makes a new job one that gathers ranges in (or of) memory at place.
-void prepare_gather(path::job& made, path::job_owner& owner, engine_core& engine, const path::memory_view& place, bool is_write);
+void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, engine_core& engine, const path::memory_view& place,
+                    bool is_write);
 
 // The outcome of one range of a job that ended with error, counted as a request of its own. Takes what it needs out of range.
 io_result outcome_of(path::gather_range& range, const path::job& ended, const status& error, engine_core& engine, const file_core& file);

@@ -1,11 +1,21 @@
 #include "core/pending.hpp"
 
+#include <algorithm>
+#include <cassert>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::core {
+
+namespace {
+
+// Whose callback runs on this thread, if one does.
+thread_local const pending* calling_back = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+
+}  // namespace
 
 pending::pending(std::shared_ptr<engine_core> engine) : engine_(std::move(engine)) {}
 pending::~pending() = default;
@@ -14,38 +24,65 @@ void pending::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
+bool pending::done() const noexcept {
+  const auto now = life_.load(std::memory_order_acquire);
+  return now == life::done || (now == life::settled && calling_back == this);
+}
+
+// Who queues work of a request looks afterwards whether it was stopped meanwhile: so either that thread ends it, or this one finds it.
+void pending::cancel() {
+  cancelled_.store(true);
+  end_queued();
+}
+
 status pending::stop_reason() const {
-  if (cancelled_.load(std::memory_order_relaxed)) return {errc::cancelled, "cancelled"};
+  if (cancelled_.load()) return {errc::cancelled, "cancelled"};
   if (deadline_ != deadline_clock::time_point::max() && deadline_clock::now() >= deadline_)
     return {errc::timed_out, "the deadline has passed"};
   return {};
 }
 
-void pending::complete(io_result outcome) {
+status pending::watch_deadline() {
+  if (deadline_ == deadline_clock::time_point::max()) return {};
+  auto problem = engine_->deadlines().watch(*this);
+  deadline_watched_ = problem.ok();
+  return problem;
+}
+
+void pending::complete(io_result outcome) noexcept {
   const bool calls_back = has_callback();
-  if (calls_back) {
-    callback_work_ = std::make_unique<callback_work>(*this);
-    retain();
-  }
+  if (calls_back) retain();
   settle(std::move(outcome));
-  if (calls_back) run_soon(*engine_, callback_work_->list, *callback_work_);
+  if (calls_back) run_soon(*engine_, callback_work_.list, callback_work_);
   release();
 }
 
-void pending::settle(io_result outcome) {
+void pending::settle(io_result outcome) noexcept {
+  if (deadline_watched_) engine_->deadlines().forget(*this);
   outcome_ = std::move(outcome);
-  const std::lock_guard guard(lock_);
-  done_.store(true, std::memory_order_release);
-  ended_.notify_all();
+  move_to(has_callback() ? life::settled : life::done);
 }
 
-void pending::call_back() { std::exchange(callback_, {})(outcome_); }
+void pending::move_to(life next) noexcept {
+  const std::lock_guard guard(lock_);
+  assert(life_.load() < next);
+  life_.store(next, std::memory_order_release);
+  if (next == life::done) ended_.notify_all();
+}
 
-void pending::run_soon(engine_core& engine, staging::work_list& list, staging::work& item) {
-  if (engine.forked() || !engine.lanes().ready().ok()) {
+void pending::call_back() noexcept {
+  const auto* const outer = std::exchange(calling_back, this);
+  // Gone before anybody hears of the end: what it holds may be what they wait for.
+  std::exchange(callback_, {})(outcome_);
+  calling_back = outer;
+  move_to(life::done);
+}
+
+void pending::run_soon(engine_core& engine, staging::work_list& list, staging::work& item) noexcept {
+  if (engine.forked() || !engine.callbacks().ready().ok()) {
     (void)item.run();  // there are no threads, as in a forked child
   } else {
-    engine.lanes().push_urgent(list, item);
+    engine.callbacks().push_urgent(list, item);
   }
 }
 
@@ -60,27 +97,31 @@ void pending::wait(std::chrono::microseconds spin) { (void)wait_until(std::chron
 
 bool pending::wait_until(std::chrono::steady_clock::time_point when, std::chrono::microseconds spin) {
   using clock = std::chrono::steady_clock;
+  if (engine_ == nullptr) return true;
   auto& copies = engine_->feeders();
   staging::feeders::watch watch;
   const auto began = clock::now();
+  // Who waits in a callback keeps the thread that other callbacks wait for.
+  const bool is_called_back = calling_back != nullptr;
+  const bool for_ever = when == clock::time_point::max();
   while (!done()) {
     const auto now = clock::now();
     if (now >= when || engine_->forked()) return false;
     if (!watch) watch = copies.try_watch();
-    if (copies.pump()) continue;
-    auto& lanes = engine_->lanes();
-    if (lanes.without_threads() && lanes.help_urgent()) continue;
+    if (copies.pump() || (is_called_back && engine_->callbacks().help_urgent())) continue;
+    auto* const helpless = for_ever ? lanes_without_threads() : nullptr;
+    if (helpless != nullptr && helpless->help_urgent()) continue;
     if (now - began < spin) {
       staging::relax();
     } else if (watch && copies.outstanding()) {
       staging::nap();
-    } else if (lanes.without_threads()) {
+    } else if (is_called_back || helpless != nullptr || !copies.has_watcher()) {
       std::unique_lock guard(lock_);
       ended_.wait_for(guard, std::min<clock::duration>(std::chrono::milliseconds(1), when - now), [this] { return done(); });
     } else {
       watch.end();
       std::unique_lock guard(lock_);
-      if (when == clock::time_point::max()) {
+      if (for_ever) {
         ended_.wait(guard, [this] { return done(); });
       } else {
         ended_.wait_until(guard, when, [this] { return done(); });
@@ -90,6 +131,29 @@ bool pending::wait_until(std::chrono::steady_clock::time_point when, std::chrono
   if (engine_->forked()) return true;  // the lock may have been taken when the process forked
   const std::lock_guard guard(lock_);
   return true;
+}
+
+namespace {
+
+class refused_request final : public pending {
+ public:
+  refused_request(const status& why, std::size_t item_count) : pending(nullptr) {
+    items_.assign(item_count, {0, why});
+    settle({0, why});
+  }
+};
+
+// Made when the library is loaded; never destroyed, since handles may outlive static objects.
+refused_request* const spare = new refused_request(no_memory(), 0);
+
+}  // namespace
+
+pending* refused(const status& why, std::size_t item_count) noexcept {
+  return or_without_memory([&]() -> pending* { return new refused_request(why, item_count); },
+                           []() -> pending* {
+                             spare->retain();
+                             return spare;
+                           });
 }
 
 }  // namespace penstock::core

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "penstock/engine.hpp"
+#include "staging/lanes.hpp"
 #include "staging/work.hpp"
 
 namespace penstock::core {
@@ -25,10 +26,12 @@ class pending {
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept;
 
-  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
-  void cancel() noexcept { cancelled_.store(true, std::memory_order_relaxed); }
-  // Blocks until done, helping with copies meanwhile. spin: how long to do so without sleeping. In a forked child nothing ends that had
-  // not before, and both return at once.
+  // Its outcome is known, and its callback has run; on the thread of the callback, true already while it runs.
+  [[nodiscard]] bool done() const noexcept;
+  // Does not block: what is queued ends on this thread.
+  void cancel();
+  // Blocks until done. spin: how long to do so without sleeping. In a forked child nothing ends that had not before, and both return at
+  // once. The second carries out nothing that could block, so that it takes no longer than asked.
   void wait(std::chrono::microseconds spin);
   bool wait_until(std::chrono::steady_clock::time_point when, std::chrono::microseconds spin);
   // Valid once done.
@@ -38,28 +41,43 @@ class pending {
   [[nodiscard]] std::size_t item_count() const noexcept { return items_.size(); }
 
   void set_deadline(deadline_clock::time_point when) noexcept { deadline_ = when; }
-  void set_callback(io_callback callback) { callback_ = std::move(callback); }
+  [[nodiscard]] deadline_clock::time_point deadline() const noexcept { return deadline_; }
+  void set_callback(io_callback callback) noexcept { callback_ = std::move(callback); }
+  // Null for what ended before there was an engine to run it.
+  [[nodiscard]] engine_core* engine_if_any() const noexcept { return engine_.get(); }
   [[nodiscard]] engine_core& engine() const noexcept { return *engine_; }
+
+  // The lanes that should have threads and have none, so that who waits has to do their urgent works; null where there are threads.
+  virtual staging::lanes* lanes_without_threads() noexcept { return nullptr; }
+
+  // Ends what is queued and has not begun of a request that was stopped (cancelled, or past its deadline). Does not block. Any thread.
+  virtual void end_queued() {}
 
  protected:
   virtual ~pending();
+  // From now on end_queued() is called when the deadline passes. Called once, before the request can have ended.
+  status watch_deadline();
   // Ends it, exactly once. The running request's reference is released: the object may be gone on return.
-  void complete(io_result outcome);
-  // The parts of complete(), for requests that end together: who waits may go on; and the callback, on a thread of the engine.
-  void settle(io_result outcome);
+  void complete(io_result outcome) noexcept;
+  // The parts of complete(), for requests that end together: the outcome, and who waits may go on where there is no callback; and the
+  // callback, on a thread of the engine, after which they may.
+  void settle(io_result outcome) noexcept;
   [[nodiscard]] bool has_callback() const noexcept { return static_cast<bool>(callback_); }
-  void call_back();
-  // Runs a work that calls back on a thread of the engine. It may have run, and the engine be gone, on return.
-  static void run_soon(engine_core& engine, staging::work_list& list, staging::work& item);
+  void call_back() noexcept;
+  // Runs a work that calls back on the engine's thread for that. It may have run, and the engine be gone, on return.
+  static void run_soon(engine_core& engine, staging::work_list& list, staging::work& item) noexcept;
   // Cancelled or past the deadline: which.
   [[nodiscard]] status stop_reason() const;
 
   std::vector<io_result> items_;
 
  private:
+  // settled: the outcome is known; done: the callback, if there is one, has run too.
+  enum class life : std::uint8_t { running, settled, done };
+
   class callback_work final : public staging::work {
    public:
-    explicit callback_work(pending& owner) : owner_(owner) {}
+    explicit callback_work(pending& owner) noexcept : owner_(owner) {}
     bool run() override;  // with it goes the running request's reference
     staging::work_list list;
 
@@ -67,16 +85,23 @@ class pending {
     pending& owner_;
   };
 
+  void move_to(life next) noexcept;
+
   std::shared_ptr<engine_core> engine_;
   std::atomic<std::uint32_t> references_{1};
-  std::atomic<bool> done_{false};
+  std::atomic<life> life_{life::running};
   std::atomic<bool> cancelled_{false};
+  bool deadline_watched_ = false;
   deadline_clock::time_point deadline_ = deadline_clock::time_point::max();
   io_result outcome_;
   io_callback callback_;
-  std::unique_ptr<callback_work> callback_work_;
-  std::mutex lock_;  // guards the end: who sees done_ and takes it once knows that complete() has let go
+  callback_work callback_work_{*this};
+  std::mutex lock_;  // guards the end: who sees that it is done and takes this once knows that complete() has let go
   std::condition_variable ended_;
 };
+
+// One that has ended before it began, with an error, and a result for each of so many requests of a batch. The caller's reference. Where there
+// is no memory for it: out_of_memory, without those.
+pending* refused(const status& why, std::size_t item_count = 0) noexcept;
 
 }  // namespace penstock::core

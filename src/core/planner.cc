@@ -140,7 +140,9 @@ class planner {
     const std::uint64_t least = in_.lanes <= 1 || in_.shared_link ? mib : least_wave;
     const std::uint64_t usual = std::clamp(std::bit_floor(std::max<std::uint64_t>(length / 8, 1)), least, in_.most_bytes);
     for (std::uint64_t at = offset; at < end;) {
-      const std::uint64_t ramp = std::bit_floor(std::max(std::min(at - offset, end - at), least));
+      const std::uint64_t before = in_.continues && offset == in_.offset ? usual : at - offset;
+      const std::uint64_t behind = in_.is_continued && end == in_.offset + in_.length ? usual : end - at;
+      const std::uint64_t ramp = std::bit_floor(std::max(std::min(before, behind), least));
       const std::uint64_t bytes = std::min(in_.lanes <= 1 ? usual : std::min(usual, ramp), end - at);
       cut_wave(at, bytes, reason);
       at += bytes;

@@ -41,6 +41,8 @@ struct planned_piece {
 struct plan_input {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
+  bool continues = false;     // something was planned before this, and waits for nothing
+  bool is_continued = false;  // and something will be after it
   bool is_write = false;
   bool on_device = false;
   bool emulated_device = false;

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
+#include "core/mount.hpp"
 
 namespace penstock::core {
 
@@ -19,22 +23,78 @@ constexpr std::uint64_t rest_bytes = staging::large_slab_bytes / 2;
 
 }  // namespace
 
-status in_context(const status& error, const transfer& what, const file_core& file) {
+status in_context(const status& error, const transfer& what, const file_core& file) noexcept {
   if (error.ok() || error.message().find(file.name()) != std::string_view::npos) return error;
-  return error.with_context(fmt::format("{} {} at {} of {}", what.is_write ? "write" : "read", what.length, what.offset, file.name()));
+  return or_without_memory(
+      [&] {
+        return error.with_context(fmt::format("{} {} at {} of {}", what.is_write ? "write" : "read", what.length,
+                                              static_cast<std::int64_t>(what.offset), file.name()));
+      },
+      [&] { return error; });
 }
 
 request::request(std::shared_ptr<engine_core> engine, file_core& file, std::shared_ptr<file_core> keep_file, const transfer& what,
-                 const path::memory_view& place, bool may_fall_back)
-    : pending(std::move(engine)),
-      file_(file),
-      keep_file_(std::move(keep_file)),
-      what_(what),
-      place_(place),
-      may_fall_back_(may_fall_back) {}
+                 const io_options& options)
+    : pending(std::move(engine)), file_(file), keep_file_(std::move(keep_file)), what_(what), options_(options), cursor_(what.offset) {
+  queues_.lanes = &file.mount().lanes();
+  queues_.disk = &file.mount().disk();
+  planning_work_.owner = this;
+  set_deadline(options.deadline);
+}
 
-void request::fill(path::job& added, const planned_piece& piece) {
+// --- planning
+
+status request::plan(const cutting& how) {
+  how_ = how;
+  if (auto problem = watch_deadline(); !problem.ok()) return problem;
+  auto& first = sections_[0];
+  if (auto problem = plan_section(first); !problem.ok()) return problem;
+  if (first.length == 0) {
+    no_more_ = true;
+  } else {
+    planned_ = 1;
+    cursor_ += first.length;
+  }
+  return {};
+}
+
+// The pieces from cursor_ on, with jobs for them; a length of 0 where the file ends there.
+status request::plan_section(section& next) {
+  transfer part = what_;
+  part.offset = cursor_;
+  part.length = std::min(what_.length - (cursor_ - what_.offset), section_bytes);
+  part.memory = what_.memory + (cursor_ - what_.offset);
+  next.length = 0;
+  if (part.length == 0) return {};
+  if (cursor_ > what_.offset) {
+    if (auto stop = stop_reason(); !stop.ok()) return stop;
+  }
+  if (!what_.is_write) {
+    const auto reach = engine().readable(file_, part);
+    if (!reach) return reach.error();
+    part.length = *reach;
+  }
+  if (part.length == 0) return {};
+  auto pieces = engine().plan_request(file_, part, what_, place_, options_, how_);
+  if (!pieces) return pieces.error();
+  next.pieces = *std::move(pieces);
+  next.offset = part.offset;
+  next.job_count = next.pieces.size();
+  next.jobs = std::make_unique<path::job[]>(next.job_count);
+  next.waves.reset();
+  next.held = {};
+  const auto index = static_cast<std::uint32_t>(&next - sections_.data());
+  for (std::size_t i = 0; i < next.job_count; ++i) fill(next.jobs[i], next.pieces[i], index);
+  make_waves(next);
+  next.remaining.store(static_cast<std::uint32_t>(next.job_count) + 1);
+  next.over = false;
+  next.length = part.length;
+  return {};
+}
+
+void request::fill(path::job& added, const planned_piece& piece, std::uint32_t part) noexcept {
   added.owner = this;
+  added.queues = &queues_;
   added.path = &engine().path(piece.path);
   added.file = &file_.view_if_open();
   added.memory_place = place_;
@@ -44,68 +104,109 @@ void request::fill(path::job& added, const planned_piece& piece) {
   added.is_write = what_.is_write;
   added.bypass_cache = piece.bypass_cache;
   added.sent_at_once = !place_.emulated && what_.length < aging_request_bytes;
+  added.part = part;
 }
 
-void request::start(const std::vector<planned_piece>& pieces, bool alone) {
-  std::vector<path::job*> jobs;
-  jobs.reserve(pieces.size());
-  job_count_ = pieces.size();
-  jobs_ = std::make_unique<path::job[]>(job_count_);
-  for (std::size_t i = 0; i < job_count_; ++i) {
-    fill(jobs_[i], pieces[i]);
-    jobs.push_back(&jobs_[i]);
-  }
-  remaining_.fetch_add(static_cast<std::uint32_t>(jobs.size()));
-  make_waves(pieces);
-  if (alone) {
-    for (auto* item : jobs) {
-      item->started_ns = engine().now_ns();
-      (void)item->run();
-    }
-  } else if (place_.on_device() && what_.is_write && jobs.size() > most_writes_at_once) {
-    held_ = std::span(jobs_.get() + most_writes_at_once, job_count_ - most_writes_at_once);
-    dispatch(std::span(jobs).first(most_writes_at_once));
-  } else {
-    dispatch(jobs);
-  }
-  ended();
-}
-
-void request::make_waves(const std::vector<planned_piece>& pieces) {
+void request::make_waves(section& of) {
+  const auto& pieces = of.pieces;
   const auto starts_wave = [](const planned_piece& piece) { return piece.wave > 0; };
   if (std::none_of(pieces.begin(), pieces.end(), [](const planned_piece& piece) { return piece.wave != 1; })) return;
-  waves_ = std::make_unique<path::wave[]>(static_cast<std::size_t>(std::count_if(pieces.begin(), pieces.end(), starts_wave)));
-  path::wave* next = waves_.get();
+  of.waves = std::make_unique<path::wave[]>(static_cast<std::size_t>(std::count_if(pieces.begin(), pieces.end(), starts_wave)));
+  path::wave* next = of.waves.get();
   for (std::size_t i = 0; i < pieces.size(); i += pieces[i].wave) {
     if (pieces[i].wave == 1) continue;
     auto& made = *next++;
-    made.offset = jobs_[i].offset;
-    made.memory = jobs_[i].memory;
-    made.first = &jobs_[i];
+    made.offset = of.jobs[i].offset;
+    made.memory = of.jobs[i].memory;
+    made.first = &of.jobs[i];
     made.count = pieces[i].wave;
     made.remaining.store(made.count);
     for (std::size_t j = i; j < i + made.count; ++j) {
-      jobs_[j].shared = &made;
-      jobs_[j].with_next = j + 1 < i + made.count;
-      made.length += jobs_[j].length;
+      of.jobs[j].shared = &made;
+      of.jobs[j].with_next = j + 1 < i + made.count;
+      made.length += of.jobs[j].length;
     }
   }
 }
 
-void request::run_next_held() {
-  path::job* next = nullptr;
-  {
-    const std::lock_guard guard(lock_);
-    if (held_.empty()) return;
-    next = &held_.front();
-    held_ = held_.subspan(1);
-  }
-  dispatch(std::span<path::job* const>(&next, 1));
+bool request::claim_planning() noexcept {
+  // Of writes to the page cache more at once would only push each other out of the CPU's cache.
+  const std::size_t most_sections = what_.is_write && place_.on_device() ? 1 : sections_.size();
+  if (planning_ || no_more_ || planned_ - folded_ >= most_sections || cursor_ - what_.offset == what_.length) return false;
+  return planning_ = true;
 }
 
-void request::dispatch(std::span<path::job* const> jobs) {
-  const auto now = engine().now_ns();
-  const bool rings = engine().disk().available().ok();
+// Plans and launches what there is room for. planning_ was claimed.
+void request::plan_more() noexcept {
+  for (bool more = true; more;) {
+    section* next = &sections_[planned_ % sections_.size()];  // nobody else plans, nor touches it
+    auto problem = or_no_memory([&] { return plan_section(*next); });
+    bool over = false;
+    {
+      const std::lock_guard guard(lock_);
+      planning_ = false;
+      if (!problem.ok()) note_error(cursor_, std::move(problem));
+      no_more_ = no_more_ || first_error_at_ == cursor_ || next->length == 0;
+      if (no_more_) {
+        next = nullptr;
+      } else {
+        ++planned_;
+        cursor_ += next->length;
+      }
+      more = claim_planning();
+      over = is_over();
+    }
+    if (next != nullptr) launch(*next, false);
+    if (over) finish();
+  }
+}
+
+bool request::planning_work::run() {
+  auto& of = *owner;
+  of.plan_more();
+  of.release();
+  return true;
+}
+
+// --- running
+
+void request::start(bool alone) noexcept {
+  retain();
+  const bool any = planned_ > 0;
+  bool more = false;
+  bool over = false;
+  {
+    const std::lock_guard guard(lock_);
+    more = claim_planning();
+    over = is_over();
+  }
+  if (any) launch(sections_[0], alone);
+  if (more) plan_more();
+  if (over) finish();
+  release();
+}
+
+void request::launch(section& next, bool alone) noexcept {
+  const std::span<path::job> jobs(next.jobs.get(), next.job_count);
+  if (alone) {
+    for (auto& item : jobs) {
+      item.started_ns = engine_core::now_ns();
+      (void)item.run();
+    }
+  } else if (place_.on_device() && what_.is_write && jobs.size() > most_writes_at_once) {
+    next.held = jobs.subspan(most_writes_at_once);
+    auto first = jobs.first(most_writes_at_once);
+    dispatch(first);
+  } else {
+    dispatch(jobs);
+  }
+  job_ended(next);
+}
+
+template <class Jobs>
+void request::dispatch(Jobs& jobs) noexcept {
+  const auto now = engine_core::now_ns();
+  const bool rings = queues_.disk->available().ok();
   struct chain {
     staging::work* first = nullptr;
     staging::work* last = nullptr;
@@ -116,48 +217,84 @@ void request::dispatch(std::span<path::job* const> jobs) {
       ++count;
     }
   } cpu, disk;
-  for (auto* item : jobs) {
-    item->started_ns = now;
-    item->on_disk_lane = rings && item->bypass_cache && !item->is_write;
-    (item->on_disk_lane ? disk : cpu).add(*item);
+  for (auto& item : jobs) {
+    item.started_ns = now;
+    item.on_disk_lane = rings && item.bypass_cache && !item.is_write;
+    (item.on_disk_lane ? disk : cpu).add(item);
   }
-  if (disk.count > 0) engine().disk().push(disk_works, *disk.first, *disk.last, disk.count);
-  if (cpu.count == 0) return;
-  auto queued = engine().lanes().push(cpu_works, *cpu.first, *cpu.last, cpu.count);
-  if (queued.ok()) return;
-  // No thread could be started: the caller does the work.
-  for (auto* item = cpu.first; item != nullptr;) {
-    auto* next = item->next_work;
-    (void)item->run();
-    item = next;
+  if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
+  if (cpu.count > 0 && !queues_.lanes->push(queues_.cpu_works, *cpu.first, *cpu.last, cpu.count).ok()) {
+    // No thread could be started: the caller does the work.
+    for (auto* item = cpu.first; item != nullptr;) {
+      auto* next = item->next_work;
+      (void)item->run();
+      item = next;
+    }
   }
+  // Who has stopped it may have come before there was anything to end.
+  if (!stop_reason().ok()) path::end_queued(queues_);
 }
 
 void request::help() {
-  while (!done() && engine().lanes().help(cpu_works)) engine().feeders().pump();
+  while (!done() && queues_.lanes->help(queues_.cpu_works)) engine().feeders().pump();
 }
 
-void request::fail(status why) {
+void request::end_queued() {
+  path::end_queued(queues_);
+  for (auto& each : sections_) run_next_held(each);
+}
+
+void request::fail(status why) noexcept {
   {
     const std::lock_guard guard(lock_);
-    first_error_at_ = 0;
-    first_error_ = std::move(why);
+    note_error(0, std::move(why));
+    no_more_ = true;
+    finished_ = true;
   }
-  ended();
+  finish();
 }
 
-void request::finished(path::job& ended_job, std::uint64_t bytes, status error) {
-  engine().stats().count_piece(ended_job.path->kind(), bytes, {ended_job.started_ns, engine_core::now_ns()}, !error.ok());
-  ended_job.done = ended_job.prior + bytes;
-  if (!error.ok()) {
-    const std::lock_guard guard(lock_);
-    if (ended_job.offset < first_error_at_) {
-      first_error_at_ = ended_job.offset;
-      first_error_ = std::move(error);
+// --- what becomes of jobs
+
+void request::note_error(std::uint64_t offset, status error) noexcept {
+  if (offset >= first_error_at_) return;
+  first_error_at_ = offset;
+  first_error_ = std::move(error);
+}
+
+void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept {
+  engine().stats().count_piece(ended.path->kind(), bytes, {ended.started_ns, engine_core::now_ns()}, !error.ok());
+  ended.done = bytes;
+  if (error.ok()) return;
+  const std::lock_guard guard(lock_);
+  note_error(ended.offset, std::move(error));
+}
+
+void request::finished(path::job& ended, std::uint64_t bytes, status error) {
+  auto& of = sections_[ended.part];
+  note(ended, bytes, std::move(error));
+  if (what_.is_write) run_next_held(of);
+  job_ended(of);
+}
+
+// Those of a request that was stopped end here, one after the other.
+void request::run_next_held(section& of) noexcept {
+  for (;;) {
+    std::span<path::job> next;
+    {
+      const std::lock_guard guard(lock_);
+      if (of.held.empty()) return;
+      next = of.held.first(1);
+      of.held = of.held.subspan(1);
     }
+    auto stop = stop_reason();
+    if (stop.ok()) {
+      dispatch(next);
+      return;
+    }
+    note(next.front(), 0, std::move(stop));
+    job_ended(of);
   }
-  if (what_.is_write) run_next_held();
-  ended();
 }
 
 // The next path after direct and mapped is staged through the page cache, and so it is after staged past the cache.
@@ -165,58 +302,99 @@ void request::hand_over(path::job& refused, status why) {
   engine().stats().count_fallback(refused.path->kind(), why.message());
   const bool staged_direct = refused.path->kind() == path_kind::staged && refused.bypass_cache;
   const bool other_left = staged_direct ? refused.file->cached_fd >= 0 : refused.path->kind() != path_kind::staged;
-  if (!refused.ranges.empty() || !other_left || (!may_fall_back_ && !staged_direct)) {
-    finished(refused, refused.moved, std::move(why));
-    return;
-  }
+  const bool may_fall_back = !engine().forced(options_);
   // The part that was moved is done; the rest becomes new jobs, cut for slabs.
   const std::uint64_t moved = refused.moved;
-  std::vector<path::job*> jobs;
+  std::list<path::job> rest;
+  if (refused.ranges.empty() && other_left && (may_fall_back || staged_direct)) {
+    const auto made = or_no_memory([&]() -> status {
+      for (std::uint64_t at = moved; at < refused.length; at += rest_bytes) {
+        fill(rest.emplace_back(),
+             {refused.offset + at, std::min(rest_bytes, refused.length - at), path_kind::staged, refused.file->cached_fd < 0,
+              plan_reason::forced},
+             refused.part);
+      }
+      return {};
+    });
+    if (!made.ok()) {
+      rest.clear();
+      why = made;
+    }
+  }
+  if (rest.empty()) {
+    finished(refused, moved, std::move(why));
+    return;
+  }
+  auto& of = sections_[refused.part];
+  of.remaining.fetch_add(static_cast<std::uint32_t>(rest.size()));
+  refused.length = moved;
+  dispatch(rest);
   {
     const std::lock_guard guard(lock_);
-    for (std::uint64_t at = moved; at < refused.length; at += rest_bytes) {
-      const planned_piece rest{refused.offset + at, std::min(rest_bytes, refused.length - at), path_kind::staged,
-                               refused.file->cached_fd < 0, plan_reason::forced};
-      fill(later_jobs_.emplace_back(), rest);
-      jobs.push_back(&later_jobs_.back());
-    }
-    refused.length = moved;
-    remaining_.fetch_add(static_cast<std::uint32_t>(jobs.size()));
+    of.later_jobs.splice(of.later_jobs.end(), rest);
   }
-  dispatch(jobs);
   finished(refused, moved, {});
 }
 
-void request::ended() {
-  if (remaining_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  io_result outcome = sum_up();
+// The last job of a section brings it into the total, in order, and makes room for another.
+void request::job_ended(section& of) noexcept {
+  if (of.remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  bool more = false;
+  bool over = false;
+  {
+    const std::lock_guard guard(lock_);
+    of.over = true;
+    while (folded_ < planned_ && sections_[folded_ % sections_.size()].over) fold(sections_[folded_++ % sections_.size()]);
+    more = claim_planning();
+    over = is_over();
+  }
+  if (more) {
+    // Not here: this may be the thread that looks after copies, and planning asks the file system.
+    retain();
+    queues_.lanes->push_urgent(queues_.urgent_works, planning_work_);
+  }
+  if (over) finish();
+}
+
+// Jobs end in any order; what counts is the part from the start on that has no gap.
+void request::fold(section& ended) noexcept {
+  ended.over = false;
+  auto& later = ended.later_jobs;
+  later.sort([](const path::job& a, const path::job& b) { return a.offset < b.offset; });
+  auto next_later = later.begin();
+  const auto count = [&](const path::job& item) {
+    if (gap_at_ != none) return;
+    bytes_done_ += item.done;
+    if (item.done < item.length) gap_at_ = item.offset;
+  };
+  for (std::size_t i = 0; i < ended.job_count; ++i) {
+    for (; next_later != later.end() && next_later->offset < ended.jobs[i].offset; ++next_later) count(*next_later);
+    count(ended.jobs[i]);
+  }
+  for (; next_later != later.end(); ++next_later) count(*next_later);
+  no_more_ = no_more_ || gap_at_ != none || first_error_at_ != none;
+}
+
+bool request::is_over() noexcept {
+  const bool all_planned = no_more_ || cursor_ - what_.offset == what_.length;
+  if (finished_ || planning_ || planned_ != folded_ || !all_planned) return false;
+  return finished_ = true;
+}
+
+// A gap without an error of its own is the end of the file, and later errors do not matter.
+void request::finish() noexcept {
+  io_result outcome;
+  {
+    const std::lock_guard guard(lock_);
+    outcome.bytes_done = bytes_done_;
+    if (first_error_at_ != none && (gap_at_ == none || first_error_at_ <= gap_at_)) outcome.error = first_error_;
+  }
   outcome.error = in_context(outcome.error, what_, file_);
   engine().stats().count_request(what_.is_write, outcome);
   // Told before the file is let go: whoever closes the file may then count on it.
   if (on_end_) std::exchange(on_end_, {})(outcome);
-  if (begun_) file_.end();
+  use_ = {};
   complete(std::move(outcome));
-}
-
-// Jobs end in any order; what counts is the part from the start on that has no gap.
-io_result request::sum_up() {
-  std::vector<const path::job*> order;
-  order.reserve(job_count_ + later_jobs_.size());
-  for (std::size_t i = 0; i < job_count_; ++i) order.push_back(&jobs_[i]);
-  for (const auto& item : later_jobs_) order.push_back(&item);
-  if (!later_jobs_.empty()) std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
-  io_result total;
-  for (const auto* item : order) {
-    total.bytes_done += item->done;
-    if (item->done < item->length) {
-      // A gap without an error of its own is the end of the file, and later errors do not matter.
-      if (first_error_at_ <= item->offset) total.error = first_error_;
-      break;
-    }
-  }
-  if (order.empty()) total.error = first_error_;
-  if (total.ok() && first_error_at_ != ~std::uint64_t{0} && total.bytes_done == what_.length) total.error = first_error_;
-  return total;
 }
 
 }  // namespace penstock::core

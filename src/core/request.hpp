@@ -1,11 +1,15 @@
-// One read or write under way: its jobs, what they have moved, and the first error.
+// One read or write under way: its jobs, what they have moved, and the first error. A long one is carried section by section, with jobs for two
+// sections at a time, so that what it allocates does not grow with its length.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "base/spin_lock.hpp"
 #include "core/file_core.hpp"
@@ -24,56 +28,108 @@ struct transfer {
 };
 
 // The error with the request in front of it, unless it names the file already (a failed copy or a missing slab knows of none). Ok stays ok.
-status in_context(const status& error, const transfer& what, const file_core& file);
+status in_context(const status& error, const transfer& what, const file_core& file) noexcept;
+
+// How a request is cut.
+struct cutting {
+  unsigned lanes = 1;        // over so many
+  bool shared_link = false;  // with other requests
+};
 
 class request final : public pending, public path::job_owner {
  public:
-  // keep_file is set for requests that outlive the call that made them.
-  request(std::shared_ptr<engine_core> engine, file_core& file, std::shared_ptr<file_core> keep_file, const transfer& what,
-          const path::memory_view& place, bool may_fall_back);
+  // Sections are planned and ended one by one; a multiple of every piece.
+  static constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
 
+  // keep_file is set for requests that outlive the call that made them; use for those that hold the use of the file themselves.
+  request(std::shared_ptr<engine_core> engine, file_core& file, std::shared_ptr<file_core> keep_file, const transfer& what,
+          const io_options& options);
+
+  void hold(file_use use) noexcept { use_ = std::move(use); }
+  void lies_in(const path::memory_view& place) noexcept { place_ = place; }
   // Told the outcome instead of completing alone: a batch that this is part of.
   using on_end = std::function<void(const io_result&)>;
   void set_on_end(on_end told) { on_end_ = std::move(told); }
 
-  // Runs the pieces. alone: on the calling thread only, which waits (the caller must be about to wait). Ends at once when there are none.
-  void start(const std::vector<planned_piece>& pieces, bool alone);
+  // Plans the first section. After it comes start() where this was ok, else fail().
+  status plan(const cutting& how);
+  // The pieces of the first section, before start().
+  [[nodiscard]] std::span<const planned_piece> pieces() const noexcept { return sections_[0].pieces; }
+  // Runs it. alone: the first section on the calling thread only, which waits (the caller must be about to wait).
+  void start(bool alone) noexcept;
   // Runs pieces of this request that no lane has taken yet, on the calling thread.
   void help();
   // Ends a request that never started.
-  void fail(status why);
-  // Says that the file's begin() refused, so that its end() is not called.
-  void never_begun() noexcept { begun_ = false; }
+  void fail(status why) noexcept;
 
+  void end_queued() override;
+  staging::lanes* lanes_without_threads() noexcept override { return queues_.lanes->without_threads() ? queues_.lanes : nullptr; }
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override;
   [[nodiscard]] status stopped() const override { return stop_reason(); }
 
  private:
+  // A part of the range, all of whose jobs exist at once.
+  struct section {
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    std::vector<planned_piece> pieces;
+    std::unique_ptr<path::job[]> jobs;  // as planned
+    std::size_t job_count = 0;
+    std::unique_ptr<path::wave[]> waves;
+    std::span<path::job> held;             // writes that wait for earlier ones: more at once would only push each other out of the CPU's cache
+    std::list<path::job> later_jobs;       // from hand_over
+    std::atomic<std::uint32_t> remaining;  // jobs, and one while it is launched
+    bool over = false;
+  };
+  struct planning_work final : staging::work {
+    bool run() override;
+    request* owner = nullptr;
+  };
+
   ~request() override = default;
-  void fill(path::job& target, const planned_piece& piece);
-  void make_waves(const std::vector<planned_piece>& pieces);
-  void dispatch(std::span<path::job* const> jobs);
-  void run_next_held();
-  void ended();
-  [[nodiscard]] io_result sum_up();
+  void fill(path::job& target, const planned_piece& piece, std::uint32_t part) noexcept;
+  status plan_section(section& next);
+  void make_waves(section& of);
+  void launch(section& next, bool alone) noexcept;
+  void plan_more() noexcept;
+  template <class Jobs>
+  void dispatch(Jobs& jobs) noexcept;
+  void note(path::job& ended, std::uint64_t bytes, status error) noexcept;
+  void run_next_held(section& of) noexcept;
+  void job_ended(section& of) noexcept;
+  void finish() noexcept;
+
+  // --- with the lock
+  [[nodiscard]] bool claim_planning() noexcept;
+  [[nodiscard]] bool is_over() noexcept;
+  void fold(section& ended) noexcept;
+  void note_error(std::uint64_t offset, status error) noexcept;
 
   file_core& file_;
   std::shared_ptr<file_core> keep_file_;
+  file_use use_;
   const transfer what_;
-  const path::memory_view place_;
-  const bool may_fall_back_;
-  bool begun_ = true;
+  const io_options options_;
+  path::memory_view place_;
+  cutting how_;
+  path::job_queues queues_;
   on_end on_end_;
-  std::atomic<std::uint32_t> remaining_{1};  // jobs, and one while start() runs
-  spin_lock lock_;                           // guards what follows
-  std::unique_ptr<path::job[]> jobs_;        // as planned
-  std::size_t job_count_ = 0;
-  std::unique_ptr<path::wave[]> waves_;
-  std::span<path::job> held_;         // writes that wait for earlier ones: more at once would only push each other out of the CPU's cache
-  std::deque<path::job> later_jobs_;  // from hand_over
-  std::uint64_t first_error_at_ = ~std::uint64_t{0};
+  std::array<section, 2> sections_;
+  std::uint64_t cursor_;  // where the next section begins; belongs to who plans
+  planning_work planning_work_;
+
+  spin_lock lock_;  // guards what follows
+  std::size_t planned_ = 0;  // sections
+  std::size_t folded_ = 0;   // sections whose outcome is in the total, in order
+  bool planning_ = false;
+  bool no_more_ = false;  // the file ends, or an error ends the request: what lies behind is not planned
+  bool finished_ = false;
+  std::uint64_t bytes_done_ = 0;
+  std::uint64_t gap_at_ = none;
+  std::uint64_t first_error_at_ = none;
   status first_error_;
+  static constexpr std::uint64_t none = ~std::uint64_t{0};
 };
 
 }  // namespace penstock::core

@@ -4,47 +4,52 @@
 #include <mutex>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
-#include "core/gather.hpp"
+#include "core/mount.hpp"
 
 namespace penstock::core {
 
 small_request::small_request(std::shared_ptr<engine_core> engine, std::shared_ptr<file_core> file, const transfer& what)
     : pending(std::move(engine)), file_(std::move(file)), what_(what) {}
 
-status small_request::begin() {
-  auto problem = file_->begin(what_.is_write);
-  begun_ = problem.ok();
-  return problem;
-}
-
-void small_request::end(io_result outcome) {
+void small_request::end(io_result outcome) noexcept {
   outcome.error = in_context(outcome.error, what_, *file_);
   engine().stats().count_request(what_.is_write, outcome);
-  if (begun_) file_->end();
+  use_ = {};
   complete(std::move(outcome));
 }
+
+void small_request::end_queued() { file_->mount().small().withdraw(*this); }
 
 // Requests that travel together: same device context (or the host's memory), same direction. As a work it calls their callbacks.
 class small_requests::group final : public path::job_owner, public staging::work {
  public:
-  group(small_requests& home, const path::memory_view& place, bool is_write) : home_(home) {
-    prepare_gather(job_, *this, home.engine_, place, is_write);
+  group(small_requests& home, const path::memory_view& place, bool is_write, std::size_t capacity) : home_(home) {
+    queues_.lanes = &home.lanes_;
+    queues_.disk = &home.disk_;
+    prepare_gather(job_, *this, queues_, home.engine_, place, is_write);
+    job_.ranges.reserve(capacity);
+    requests_.reserve(capacity);
   }
 
   [[nodiscard]] bool suits(const path::memory_view& place, bool is_write) const noexcept {
     return job_.memory_place.session == place.session && job_.is_write == is_write;
   }
-  void add(small_request& added) {
+  void add(small_request& added) noexcept {
     const auto& what = added.what_;
     const auto index = static_cast<std::uint32_t>(requests_.size());
-    job_.ranges.push_back({&added.file_->view(), what.offset, what.length, what.memory, index, path::residency::unknown, 0, {}});
+    job_.ranges.push_back({&added.file_->view_if_open(), what.offset, what.length, what.memory, index, path::residency::unknown, 0, {}});
     requests_.push_back(&added);
   }
-  path::job& ready_job() {
+  path::job& ready_job() noexcept {
     job_.started_ns = engine_core::now_ns();
     return job_;
   }
+  [[nodiscard]] path::job_queues& queues() noexcept { return queues_; }
+  [[nodiscard]] const std::vector<small_request*>& requests() const noexcept { return requests_; }
+  // Ends those that were stopped, before the job has begun; the others go again.
+  void end_stopped() { finished(job_, 0, stopped()); }
 
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override { run_again(refused, why, home_.engine_); }
@@ -59,22 +64,26 @@ class small_requests::group final : public path::job_owner, public staging::work
 
   bool run() override;
 
+  group* next = nullptr;  // of those that one lane has sorted
+
  private:
   ~group() override = default;
 
   small_requests& home_;
+  path::job_queues queues_;
   path::job job_;
   std::vector<small_request*> requests_;
-  std::vector<small_request*> told_;  // have ended, and have a callback
+  small_request* told_ = nullptr;  // have ended, and have a callback; by next_
 };
 
 void small_requests::group::finished(path::job& ended, std::uint64_t bytes, status error) {
   auto& engine = home_.engine_;
   const auto alive = engine.shared_from_this();  // the last request may be the last to keep it
   engine.stats().count_piece(ended.path->kind(), bytes, {ended.started_ns, engine_core::now_ns()}, !error.ok());
-  home_.group_ended();
+  home_.group_ended(*this);
   // An error of the whole job comes before anything has moved. Where some are stopped it may concern them alone: the others go again.
   const bool some_stopped = !error.ok() && !stopped().ok();
+  small_request* last_told = nullptr;
   for (auto& range : ended.ranges) {
     auto& each = *requests_[range.index];
     if (some_stopped) error = each.stop_reason();
@@ -83,128 +92,173 @@ void small_requests::group::finished(path::job& ended, std::uint64_t bytes, stat
       continue;
     }
     auto outcome = outcome_of(range, ended, error, engine, *each.file_);
-    each.file_->end();
+    each.use_ = {};
+    const bool calls_back = each.has_callback();  // once it is settled, and has none, it may be gone
     each.settle(std::move(outcome));
-    if (each.has_callback()) {
-      told_.push_back(&each);
+    if (calls_back) {
+      each.next_ = nullptr;
+      (last_told == nullptr ? told_ : last_told->next_) = &each;
+      last_told = &each;
     } else {
       each.release();
     }
   }
-  if (told_.empty()) {
+  if (told_ == nullptr) {
     delete this;
   } else {
-    pending::run_soon(engine, urgent_works, *this);
+    pending::run_soon(engine, queues_.urgent_works, *this);
   }
 }
 
 bool small_requests::group::run() {
-  for (auto* each : told_) {
-    each->call_back();
-    each->release();
+  while (told_ != nullptr) {
+    auto& each = *std::exchange(told_, told_->next_);
+    each.call_back();
+    each.release();
   }
   delete this;
   return true;
 }
 
-void small_requests::add(small_request& added) {
+void small_requests::add(small_request& added) noexcept {
+  added.retain();
   bool first = false;
   {
     const std::lock_guard guard(lock_);
-    (inbox_tail_ == nullptr ? inbox_head_ : inbox_tail_->next_) = &added;
-    inbox_tail_ = &added;
+    added.waits_ = true;
+    added.next_ = nullptr;
+    added.previous_ = tail_;
+    (tail_ == nullptr ? head_ : tail_->next_) = &added;
+    tail_ = &added;
     ++waiting_;
     first = must_call();
   }
   if (first) call();
+  if (!added.stop_reason().ok()) withdraw(added);  // who has stopped it may have come too early to find it here
+  added.release();
+}
+
+void small_requests::unlink(small_request& gone) noexcept {
+  (gone.previous_ == nullptr ? head_ : gone.previous_->next_) = gone.next_;
+  (gone.next_ == nullptr ? tail_ : gone.next_->previous_) = gone.previous_;
+  gone.next_ = gone.previous_ = nullptr;
+  gone.waits_ = false;
+  --waiting_;
+}
+
+void small_requests::withdraw(small_request& stopped) {
+  group* queued = nullptr;
+  bool waited = false;
+  {
+    const std::lock_guard guard(lock_);
+    waited = stopped.waits_;
+    if (waited) {
+      unlink(stopped);
+    } else if (auto* with = static_cast<group*>(stopped.group_); with != nullptr && lanes_.withdraw(with->queues().cpu_works) != nullptr) {
+      queued = with;
+    }
+  }
+  if (waited) stopped.end({0, stopped.stop_reason()});
+  if (queued != nullptr) queued->end_stopped();
 }
 
 // With the lock. True: the caller lets go of it and calls a lane.
-bool small_requests::must_call() {
+bool small_requests::must_call() noexcept {
   if (called_ || waiting_ == 0 || under_way_ >= most_under_way_) return false;
   return called_ = true;
 }
 
-void small_requests::call() { (void)engine_.lanes().push(list_, *this); }
+void small_requests::call() noexcept { (void)lanes_.push(list_, *this); }
 
 bool small_requests::run() {
-  auto* const taken = take();
-  if (taken == nullptr) return true;
-  const auto groups = sort(taken);
-  if (groups.empty()) {
-    group_ended();
-    return true;
+  const auto taken = take();
+  if (taken.first == nullptr) return true;
+  auto* groups = sort(taken);
+  while (groups != nullptr) {
+    auto& each = *std::exchange(groups, groups->next);
+    if (groups != nullptr) {
+      (void)lanes_.push(each.queues().cpu_works, each.ready_job());
+    } else {
+      (void)each.ready_job().run();
+    }
   }
-  {
-    const std::lock_guard guard(lock_);
-    under_way_ += groups.size() - 1;
-  }
-  for (std::size_t i = 1; i < groups.size(); ++i) (void)engine_.lanes().push(groups[i]->cpu_works, groups[i]->ready_job());
-  (void)groups[0]->ready_job().run();
   return true;
 }
 
 // What a lane carries: its share of what waits, if each group that may still start were to take as much. Counts as one group under way.
-small_request* small_requests::take() {
-  std::size_t share = 0;
-  {
-    const std::lock_guard guard(lock_);
-    if (waiting_ == 0 || under_way_ >= most_under_way_) {
-      called_ = false;
-      return nullptr;
-    }
-    const std::size_t free = most_under_way_ - under_way_;
-    share = std::min((waiting_ + free - 1) / free, most_ranges_per_job);
-    ++under_way_;
-    if (head_ == nullptr) {
-      head_ = std::exchange(inbox_head_, nullptr);
-      inbox_tail_ = nullptr;
-    }
-  }
-  auto* const first = head_;
-  std::size_t count = 0;
-  std::uint64_t room = 0;
-  small_request* last = nullptr;
-  for (; head_ != nullptr && count < share; head_ = head_->next_, ++count) {
-    room += room_of(head_->what_.offset, head_->what_.length);
-    if (room > staging::large_slab_bytes) break;
-    last = head_;
-  }
-  last->next_ = nullptr;
+small_requests::chain small_requests::take() {
+  chain taken;
   bool more = false;
   {
     const std::lock_guard guard(lock_);
-    waiting_ -= count;
     called_ = false;
+    if (waiting_ == 0 || under_way_ >= most_under_way_) return {};
+    const std::size_t free = most_under_way_ - under_way_;
+    const std::size_t share = std::min((waiting_ + free - 1) / free, most_ranges_per_job);
+    std::uint64_t room = 0;
+    small_request* last = nullptr;
+    while (head_ != nullptr && taken.count < share) {
+      room += room_of(head_->what_.offset, head_->what_.length);
+      if (room > staging::large_slab_bytes) break;
+      auto& each = *head_;
+      unlink(each);
+      (last == nullptr ? taken.first : last->next_) = &each;
+      last = &each;
+      ++taken.count;
+    }
+    ++under_way_;
     more = must_call();
   }
   if (more) call();
-  return first;
+  return taken;
 }
 
-std::vector<small_requests::group*> small_requests::sort(small_request* taken) {
-  std::vector<group*> groups;
+// Into groups, each of which counts as under way; what cannot travel ends.
+small_requests::group* small_requests::sort(chain taken) {
+  group* groups = nullptr;
   seen_allocation seen;
-  while (taken != nullptr) {
-    auto& each = *std::exchange(taken, taken->next_);
+  for (; taken.first != nullptr; --taken.count) {
+    auto& each = *std::exchange(taken.first, taken.first->next_);
     each.next_ = nullptr;
-    const auto& what = each.what_;
-    const auto place = engine_.place_of(what.memory, what.length, &seen);
-    if (!place) {
-      each.end({0, place.error()});
-      continue;
-    }
-    auto known = std::find_if(groups.begin(), groups.end(), [&](const auto* one) { return one->suits(*place, what.is_write); });
-    if (known == groups.end()) known = groups.insert(known, new group(*this, *place, what.is_write));
-    (*known)->add(each);
+    const auto problem = or_no_memory([&] { return join(each, groups, taken.count, seen); });
+    if (!problem.ok()) each.end({0, problem});
   }
-  return groups;
-}
-
-void small_requests::group_ended() {
   bool more = false;
   {
     const std::lock_guard guard(lock_);
+    --under_way_;
+    for (auto* each = groups; each != nullptr; each = each->next) {
+      ++under_way_;
+      for (auto* request : each->requests()) request->group_ = each;
+    }
+    more = must_call();
+  }
+  if (more) call();
+  return groups;
+}
+
+// To the group that suits it, or a new one. An error: to none.
+status small_requests::join(small_request& each, group*& groups, std::size_t still_to_come, seen_allocation& seen) {
+  const auto& what = each.what_;
+  const auto place = engine_.place_of(what.memory, what.length, &seen);
+  if (!place) return place.error();
+  (void)each.file_->view();  // both descriptors
+  auto* found = groups;
+  while (found != nullptr && !found->suits(*place, what.is_write)) found = found->next;
+  if (found == nullptr) {
+    found = new group(*this, *place, what.is_write, still_to_come);
+    found->next = groups;
+    groups = found;
+  }
+  found->add(each);
+  return {};
+}
+
+void small_requests::group_ended(group& ended) {
+  bool more = false;
+  {
+    const std::lock_guard guard(lock_);
+    for (auto* request : ended.requests()) request->group_ = nullptr;
     --under_way_;
     more = must_call();
   }

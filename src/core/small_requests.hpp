@@ -9,8 +9,11 @@
 
 #include "base/spin_lock.hpp"
 #include "core/file_core.hpp"
+#include "core/gather.hpp"
 #include "core/pending.hpp"
 #include "core/request.hpp"
+#include "staging/disk_lanes.hpp"
+#include "staging/lanes.hpp"
 #include "staging/work.hpp"
 
 namespace penstock::core {
@@ -19,10 +22,13 @@ class small_request final : public pending {
  public:
   small_request(std::shared_ptr<engine_core> engine, std::shared_ptr<file_core> file, const transfer& what);
 
-  // The use of the file. After an error, end() is to be called.
-  status begin();
+  // The use of the file.
+  void hold(file_use use) noexcept { use_ = std::move(use); }
+  // Its deadline, from before it is queued.
+  status watch() { return watch_deadline(); }
   // Ends one that does not travel. It may be gone on return.
-  void end(io_result outcome);
+  void end(io_result outcome) noexcept;
+  void end_queued() override;
 
  private:
   friend class small_requests;
@@ -30,40 +36,54 @@ class small_request final : public pending {
 
   const std::shared_ptr<file_core> file_;
   const transfer what_;
-  bool begun_ = false;
-  small_request* next_ = nullptr;  // in the queue's lists
+  file_use use_;
+  // The queue's, with its lock: where this is.
+  bool waits_ = false;
+  small_request* next_ = nullptr;
+  small_request* previous_ = nullptr;
+  void* group_ = nullptr;
 };
 
-// The queue of an engine. Thread-safe. Never holds a request when the engine goes, since each keeps it.
+// The queue of one file system. Thread-safe. Never holds a request when the engine goes, since each keeps it.
 class small_requests final : public staging::work {
  public:
   // most_under_way: groups that travel at once. More requests wait until one has arrived, and so travel in larger groups.
-  small_requests(engine_core& engine, std::size_t most_under_way) : engine_(engine), most_under_way_(most_under_way) {}
+  small_requests(engine_core& engine, staging::lanes& lanes, staging::disk_lanes& disk, std::size_t most_under_way)
+      : engine_(engine), lanes_(lanes), disk_(disk), most_under_way_(most_under_way) {}
 
   // Takes over the running request's reference. Threads of the lanes must have been started.
-  void add(small_request& added);
+  void add(small_request& added) noexcept;
   // On a lane: carries what has come.
   bool run() override;
+  // Ends a request that was stopped, if it has not begun to travel.
+  void withdraw(small_request& stopped);
 
  private:
   class group;
+  struct chain {  // by next_
+    small_request* first = nullptr;
+    std::size_t count = 0;
+  };
 
-  small_request* take();
-  std::vector<group*> sort(small_request* taken);
-  void group_ended();
-  [[nodiscard]] bool must_call();
-  void call();
+  chain take();
+  group* sort(chain taken);
+  status join(small_request& each, group*& groups, std::size_t still_to_come, seen_allocation& seen);
+  void group_ended(group& ended);
+  [[nodiscard]] bool must_call() noexcept;
+  void call() noexcept;
+  void unlink(small_request& gone) noexcept;
 
   engine_core& engine_;
+  staging::lanes& lanes_;
+  staging::disk_lanes& disk_;
   const std::size_t most_under_way_;
   staging::work_list list_;
   spin_lock lock_;  // guards what follows
-  small_request* inbox_head_ = nullptr;
-  small_request* inbox_tail_ = nullptr;
-  std::size_t waiting_ = 0;        // in the inbox and in the list below
-  std::size_t under_way_ = 0;      // groups
-  bool called_ = false;            // a lane has been called, and has not taken its share yet: only one at a time takes
-  small_request* head_ = nullptr;  // that lane's: what has left the inbox
+  small_request* head_ = nullptr;
+  small_request* tail_ = nullptr;
+  std::size_t waiting_ = 0;    // in that list
+  std::size_t under_way_ = 0;  // groups
+  bool called_ = false;        // a lane has been called, and has not taken its share yet: only one at a time takes
 };
 
 }  // namespace penstock::core

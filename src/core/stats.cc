@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <mutex>
+#include <string>
+
+#include "base/no_memory.hpp"
 
 namespace penstock::core {
 
@@ -39,8 +42,12 @@ void stats_book::count_piece(path_kind path, std::uint64_t bytes, span when, boo
 void stats_book::count_fallback(path_kind path, std::string_view why) {
   const auto index = static_cast<std::size_t>(path);
   paths_[index].fallbacks.fetch_add(1, relaxed);
-  const std::lock_guard guard(lock_);
-  last_fallback_[index] = why;
+  (void)or_no_memory([&]() -> status {
+    std::string told(why);  // before the lock is taken: it may take a while
+    const std::lock_guard guard(lock_);
+    last_fallback_[index].swap(told);
+    return {};
+  });
 }
 
 void stats_book::count_request(bool is_write, const io_result& outcome) {

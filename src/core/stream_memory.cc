@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "core/stream_operation.hpp"
 
 namespace penstock::core {
@@ -14,8 +15,8 @@ result<std::byte*> stream_memory::enter(kind which, device::session& session) {
     const std::lock_guard guard(lock_);
     ++of(which).users;  // from now on nothing is given back
   }
-  auto problem = slabs_for(which, session);
-  auto block = problem.ok() ? block_for(which, session) : result<std::byte*>(problem);
+  auto problem = or_no_memory([&] { return slabs_for(which, session); });
+  auto block = problem.ok() ? or_no_memory([&] { return block_for(which, session); }) : result<std::byte*>(problem);
   if (!block) {
     leave(which, nullptr);
     return block;
@@ -29,6 +30,8 @@ status stream_memory::slabs_for(kind which, device::session& session) {
     std::size_t have = 0;
     {
       const std::lock_guard guard(lock_);
+      of(which).slabs.reserve(most_slabs);
+      of(which).free_slabs.reserve(most_slabs);
       have = of(which).slabs.size();
       if (have >= std::min(most_slabs, 2 * of(which).users)) return {};
     }
@@ -37,9 +40,14 @@ status stream_memory::slabs_for(kind which, device::session& session) {
     if (!*more) return {};
     {
       const std::lock_guard guard(lock_);
-      of(which).slabs.push_back(*more);
+      if (of(which).slabs.size() < most_slabs) {
+        of(which).slabs.push_back(*more);
+        of(which).free_slabs.push_back(more->data);
+        more = staging::slab{};
+      }
     }
-    give_slab(which, more->data);
+    if (*more) pool_.give_back(*more);  // others were quicker
+    wake(which);
   }
 }
 
@@ -57,6 +65,15 @@ result<std::byte*> stream_memory::block_for(kind which, device::session& session
     auto more = take_from_pool(staging::small_slab_bytes, session, true);
     if (!more) return more.error();
     const std::lock_guard guard(lock_);
+    const auto lacking = or_no_memory([&]() -> status {
+      mine.block_slabs.reserve(mine.block_slabs.size() + 1);
+      mine.free_blocks.reserve((mine.block_slabs.size() + 1) * blocks_per_slab(which) * (more->size / staging::small_slab_bytes));
+      return {};
+    });
+    if (!lacking.ok()) {
+      pool_.give_back(*more);
+      return lacking;
+    }
     mine.block_slabs.push_back(*more);
     for (std::size_t at = 0; at + block_bytes(which) <= more->size; at += block_bytes(which)) mine.free_blocks.push_back(more->data + at);
   }
@@ -72,20 +89,21 @@ result<staging::slab> stream_memory::take_from_pool(std::size_t bytes, device::s
 }
 
 void stream_memory::leave(kind which, std::byte* block) {
-  std::vector<staging::slab> unused;
+  std::vector<staging::slab> slabs;
+  std::vector<staging::slab> block_slabs;
   {
     const std::lock_guard guard(lock_);
     auto& mine = of(which);
     if (block != nullptr) mine.free_blocks.push_back(block);
     if (--mine.users == 0) {
-      unused = std::exchange(mine.slabs, {});
-      unused.insert(unused.end(), mine.block_slabs.begin(), mine.block_slabs.end());
-      mine.block_slabs.clear();
+      slabs.swap(mine.slabs);
+      block_slabs.swap(mine.block_slabs);
       mine.free_slabs.clear();
       mine.free_blocks.clear();
     }
   }
-  for (const auto& each : unused) pool_.give_back(each);
+  for (const auto& each : slabs) pool_.give_back(each);
+  for (const auto& each : block_slabs) pool_.give_back(each);
 }
 
 void stream_memory::lose(kind which, const std::byte* memory) {
@@ -109,7 +127,9 @@ std::byte* stream_memory::take_slab(kind which, stream_operation& waiting) {
   const std::lock_guard guard(lock_);
   auto& mine = of(which);
   if (mine.free_slabs.empty()) {
-    mine.waiting.push_back(&waiting);
+    waiting.next_waiting = nullptr;
+    (mine.last_waiting == nullptr ? mine.first_waiting : mine.last_waiting->next_waiting) = &waiting;
+    mine.last_waiting = &waiting;
     return nullptr;
   }
   auto* found = mine.free_slabs.back();
@@ -124,7 +144,17 @@ void stream_memory::put_slab(kind which, std::byte* slab) {
 
 void stream_memory::forget(kind which, const stream_operation& waiting) {
   const std::lock_guard guard(lock_);
-  std::erase(of(which).waiting, &waiting);
+  auto& mine = of(which);
+  auto* each = std::exchange(mine.first_waiting, nullptr);
+  mine.last_waiting = nullptr;
+  while (each != nullptr) {
+    auto* next = std::exchange(each->next_waiting, nullptr);
+    if (each != &waiting) {
+      (mine.last_waiting == nullptr ? mine.first_waiting : mine.last_waiting->next_waiting) = each;
+      mine.last_waiting = each;
+    }
+    each = next;
+  }
 }
 
 void stream_memory::wake(kind which) {
@@ -133,9 +163,10 @@ void stream_memory::wake(kind which) {
     {
       const std::lock_guard guard(lock_);
       auto& mine = of(which);
-      if (mine.free_slabs.empty() || mine.waiting.empty()) return;
-      next = mine.waiting.front();
-      mine.waiting.pop_front();
+      if (mine.free_slabs.empty() || mine.first_waiting == nullptr) return;
+      next = mine.first_waiting;
+      mine.first_waiting = next->next_waiting;
+      if (mine.first_waiting == nullptr) mine.last_waiting = nullptr;
       next->retain();
     }
     next->resume();

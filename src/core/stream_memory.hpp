@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -50,6 +49,7 @@ class stream_memory {
  private:
   static constexpr std::size_t large_slab = std::size_t{4} << 20;
   static constexpr std::size_t most_slabs = 8;  // of a kind: one is filled while others are copied
+  static constexpr std::size_t blocks_per_slab(kind of) noexcept { return staging::small_slab_bytes / block_bytes(of); }
   static constexpr unsigned most_waits = 1000;
 
   struct share {
@@ -58,7 +58,8 @@ class stream_memory {
     std::vector<std::byte*> free_slabs;
     std::vector<staging::slab> block_slabs;  // and those that were cut into blocks
     std::vector<std::byte*> free_blocks;
-    std::deque<stream_operation*> waiting;
+    stream_operation* first_waiting = nullptr;  // by next_waiting
+    stream_operation* last_waiting = nullptr;
   };
   share& of(kind which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
   result<std::byte*> block_for(kind which, device::session& session);

@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
+#include "core/mount.hpp"
 #include "path/file_io.hpp"
 #include "staging/worker.hpp"
 
@@ -77,21 +79,23 @@ status stream_operation::queue(const std::shared_ptr<engine_core>& engine, const
   const auto place = engine->place_of(what.memory, 1);
   if (!place) return place.error();
   if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
-  if (auto problem = engine->lanes().ready(); !problem.ok()) return problem;
-  if (auto problem = engine->stream_lanes().ready(); !problem.ok()) return problem;
-  if (auto problem = file->begin(is_write); !problem.ok()) return problem;
+  if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
+  if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
+  if (auto problem = engine->callbacks().ready(); !problem.ok()) return problem;
+  auto use = file->use(is_write);
+  if (!use) return use.error();
   (void)file->view();  // opened now, while nothing is held
 
   auto* made = new stream_operation(engine, file, what, is_write);
-  auto outcome = made->prepare(*place);
-  if (outcome.ok()) outcome = made->put_onto(*place->session);
+  made->use_ = *std::move(use);
+  auto outcome = or_no_memory([&] { return made->prepare(*place); });
+  if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(*place->session); });
   if (outcome.ok()) return outcome;
   // As the last means to keep the order, the host waits.
   if (made->give_up(*place->session)) {
-    engine->stats().count_fallback(path_kind::staged, fmt::format("the host waits for a stream: {}", outcome.message()));
-    outcome = run_now(*engine, *file, what, is_write);
+    engine->stats().count_fallback(path_kind::staged, outcome.message());
+    outcome = or_no_memory([&] { return run_now(*engine, *file, what, is_write); });
   }
-  file->end();
   return outcome.ok() ? outcome : outcome.with_context("stream-ordered request");
 }
 
@@ -118,7 +122,7 @@ status stream_operation::prepare(const path::memory_view& place) {
     if (where->on_device()) count_on_device_ = what_.bytes_done;
   }
   if (auto problem = place.session->prepare_scatter(); !problem.ok()) return problem;  // now: once a stream is held, it would wait for it
-  memory_ = &engine_->stream_memory_of(place);
+  memory_ = &file_->mount().stream_memory_of(place);
   auto block = memory_->enter(layout_.size, *place.session);
   if (!block) return block.error();
   block_ = *block;
@@ -182,12 +186,19 @@ bool stream_operation::give_up(device::session& session) {
     if (!passed) memory_->lose(layout_.size, block_);
     memory_->leave(layout_.size, passed ? block_ : nullptr);
   }
-  // Where the stream may still get there, this stays for its calls, with nothing in it.
-  engine_ = nullptr;
-  file_ = nullptr;
-  const visit here(*this);
-  orphaned_ = true;
-  if (calls_to_come_ == 0) release();
+  use_ = {};
+  // Where the stream may still get there, this stays for its calls, with nothing in it. Whoever is about to resume it keeps it too.
+  std::shared_ptr<engine_core> engine;
+  std::shared_ptr<file_core> file;
+  bool gone = false;
+  {
+    const std::lock_guard last(lock_);
+    engine = std::move(engine_);
+    file = std::move(file_);
+    orphaned_ = true;
+    gone = calls_to_come_ == 0;
+  }
+  if (gone) release();
   return passed;
 }
 
@@ -244,7 +255,7 @@ void stream_operation::passed(void* self) {
   engine->stats().count_request(op.is_write_, op.outcome_);
   if (op.what_.bytes_done != nullptr && op.count_on_device_ == nullptr) *op.what_.bytes_done = op.shared().count;
   if (op.what_.ended) op.what_.ended(op.outcome_);
-  engine->lanes().push_urgent(op.farewell_.list, op.farewell_);
+  engine->callbacks().push_urgent(op.farewell_.list, op.farewell_);
 }
 
 bool stream_operation::farewell::run() {
@@ -255,7 +266,7 @@ bool stream_operation::farewell::run() {
 void stream_operation::clean_up() {
   memory_->forget(layout_.size, *this);
   memory_->leave(layout_.size, block_);
-  file_->end();
+  use_ = {};
   release();
 }
 
@@ -266,7 +277,7 @@ void stream_operation::came() {
 }
 
 void stream_operation::begin() {
-  if (auto problem = read_values(); !problem.ok()) {
+  if (auto problem = or_no_memory([this] { return read_values(); }); !problem.ok()) {
     stop(in_context(problem, {target_, length_, offset_, is_write_}, *file_));
   } else {
     needed_ = static_cast<std::size_t>((length_ + layout_.wave_bytes - 1) / layout_.wave_bytes);
@@ -319,7 +330,7 @@ void stream_operation::start_wave(line& next, std::uint64_t index) {
 
 // Between file and slab, by the threads that never call the device. Writes to one file take turns in the kernel: one part.
 void stream_operation::carry(line& which) {
-  const std::size_t crew = is_write_ ? 1 : std::min<std::size_t>(most_parts, engine_->stream_lanes().count());
+  const std::size_t crew = is_write_ ? 1 : std::min<std::size_t>(most_parts, file_->mount().stream_lanes().count());
   const std::uint64_t share = std::max(round_up(which.length / crew), least_part_bytes);
   which.part_count = 0;
   for (std::uint64_t at = which.offset; at < which.offset + which.length;) {
@@ -333,7 +344,7 @@ void stream_operation::carry(line& which) {
   }
   which.parts_left = which.part_count;
   ++carried_now_;
-  for (std::size_t i = 0; i < which.part_count; ++i) engine_->stream_lanes().push_urgent(parts_, which.parts[i]);
+  for (std::size_t i = 0; i < which.part_count; ++i) file_->mount().stream_lanes().push_urgent(parts_, which.parts[i]);
 }
 
 // In file order, since what comes after a short or failed wave does not count.
@@ -406,12 +417,13 @@ void stream_operation::let_go(line& which) {
 void stream_operation::resume() {
   const visit here(*this);
   waits_for_slab_ = false;
-  start_waves();
+  if (!given_up_) start_waves();
 }
 
 bool stream_operation::part::run() {
   const auto& from = owner->lines_[of];
-  outcome = owner->is_write_ ? owner->write(*this, from) : owner->read(*this, from);
+  outcome = or_without_memory([&] { return owner->is_write_ ? owner->write(*this, from) : owner->read(*this, from); },
+                              [] { return io_result{0, no_memory()}; });
   owner->finished(*this);
   return true;
 }

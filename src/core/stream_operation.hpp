@@ -34,6 +34,7 @@ class stream_operation {
   void resume();
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept;
+  stream_operation* next_waiting = nullptr;  // stream_memory's
 
  private:
   using kind = stream_memory::kind;
@@ -120,6 +121,7 @@ class stream_operation {
 
   std::shared_ptr<engine_core> engine_;
   std::shared_ptr<file_core> file_;
+  file_use use_;
   const stream_request what_;
   const bool is_write_;
   bool emulated_ = false;

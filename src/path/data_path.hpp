@@ -47,8 +47,6 @@ struct memory_view {
 struct services {
   std::shared_ptr<sys::kernel> kernel;
   staging::feeders* feeders = nullptr;
-  staging::lanes* lanes = nullptr;
-  staging::disk_lanes* disk = nullptr;
 };
 
 class data_path;
@@ -67,7 +65,13 @@ class job_owner {
   [[nodiscard]] virtual status stopped() const = 0;
   // The same of one range of a gathering job.
   [[nodiscard]] virtual status range_stopped(const gather_range& /*range*/) const { return stopped(); }
-  // Lists for the queues; one per request.
+};
+
+// Where the jobs that one request has on one file system are queued: the lanes that serve that file system, and the request's own lists.
+// Outlives the jobs.
+struct job_queues {
+  staging::lanes* lanes = nullptr;
+  staging::disk_lanes* disk = nullptr;
   staging::work_list cpu_works;
   staging::work_list disk_works;
   staging::work_list urgent_works;
@@ -80,6 +84,10 @@ class job_owner {
     unsigned running = 0;
   } drains;
 };
+
+// Runs, on the calling thread, the jobs that are queued and have not begun. For requests that were stopped: their jobs then only end, so
+// this does not block.
+void end_queued(job_queues& queues);
 
 // What is known of a range's place in the page cache before it is read.
 enum class residency : std::uint8_t { unknown, resident, absent };
@@ -116,9 +124,11 @@ struct wave {
 // One extent under way, or several small ranges that travel in one slab. Owned by its owner until finished or handed over.
 class job final : public staging::work {
  public:
+  // Ends at once where the owner was stopped.
   bool run() override;
 
   job_owner* owner = nullptr;
+  job_queues* queues = nullptr;
   data_path* path = nullptr;
   const file_view* file = nullptr;
   memory_view memory_place;
@@ -126,12 +136,13 @@ class job final : public staging::work {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t done = 0;  // the owner's
+  std::uint32_t part = 0;  // likewise
+  void* context = nullptr;  // likewise
   bool is_write = false;
   bool bypass_cache = false;         // staged: O_DIRECT
   bool on_disk_lane = false;         // staged: queued to a disk lane
   bool ring_refused = false;         // staged: a disk lane could not read all ranges
   bool draining = false;             // staged: its slab is full and goes to the file
-  std::uint64_t prior = 0;           // the owner's: bytes that an earlier path moved
   wave* shared = nullptr;            // staged: the wave that this is part of
   bool sent_at_once = false;         // staged: the device will read the slab while it is still in the CPU's caches
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused
@@ -168,7 +179,6 @@ class data_path {
   virtual void forget(const file_view& /*closing*/) {}
 };
 
-inline bool job::run() { return path->run(*this); }
 
 std::unique_ptr<data_path> make_posix(const services& with);
 std::unique_ptr<data_path> make_staged(const services& with);

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "path/data_path.hpp"
 #include "path/file_io.hpp"
 #include "staging/worker.hpp"
@@ -69,15 +70,17 @@ class staged final : public data_path {
       return true;
     }
     if (const auto got = take_slab(item); got != slab_wait::taken) return got == slab_wait::ended;
-    if (!item.ranges.empty()) {
-      item.is_write ? start_gather_write(item) : start_gather_read(item);
-    } else if (item.is_write) {
-      send(item, item.length, false);
-    } else if (item.on_disk_lane) {
-      start_ring_read(item);
-    } else {
-      read_here(item);
-    }
+    step(item, [&] {
+      if (!item.ranges.empty()) {
+        item.is_write ? start_gather_write(item) : start_gather_read(item);
+      } else if (item.is_write) {
+        send(item, item.length, false);
+      } else if (item.on_disk_lane) {
+        start_ring_read(item);
+      } else {
+        read_here(item);
+      }
+    });
     return true;
   }
 
@@ -89,8 +92,10 @@ class staged final : public data_path {
   // ended: there will be no slab, and the job has been finished.
   slab_wait take_slab(job& item) {
     const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
-    auto taken = item.on_disk_lane ? item.memory_place.pool->try_take(bytes, *item.memory_place.session, staging::slab_user::disk)
-                                   : wait_for_slab(item, bytes);
+    auto taken = or_no_memory([&] {
+      return item.on_disk_lane ? item.memory_place.pool->try_take(bytes, *item.memory_place.session, staging::slab_user::disk)
+                               : wait_for_slab(item, bytes);
+    });
     if (!taken) {
       finish(item, 0, taken.error());
       return slab_wait::ended;
@@ -106,7 +111,7 @@ class staged final : public data_path {
     for (;;) {
       auto taken = pool.try_take(bytes, *item.memory_place.session, staging::slab_user::cpu);
       if (!taken || *taken) return taken;
-      if (with_.lanes->help_urgent() || with_.feeders->pump()) continue;
+      if (item.queues->lanes->help_urgent() || with_.feeders->pump()) continue;
       if (auto stop = item.owner->stopped(); !stop.ok()) return stop;
       if (!watch) watch = with_.feeders->try_watch();
       if (watch && with_.feeders->outstanding()) {
@@ -127,6 +132,16 @@ class staged final : public data_path {
     std::uint64_t bytes = item.ranges.size() * sizeof(device::segment);
     for (const auto& range : item.ranges) bytes += range_room(range);
     return bytes;
+  }
+
+  // A step on the way of a job. One that runs out of memory has handed nothing on yet, and ends the job.
+  template <class Step>
+  void step(job& item, Step go) {
+    try {
+      go();
+    } catch (const std::bad_alloc&) {
+      finish(item, 0, no_memory());
+    }
   }
 
   void give_back(job& item) {
@@ -172,7 +187,8 @@ class staged final : public data_path {
     item.moved = 0;
     if (item.failure.ok()) item.failure = enter(shared, item);
     if (item.failure.ok()) {
-      auto got = read_cached(item, shared.slab.data + (item.offset - shared.offset));
+      auto got = or_without_memory([&] { return read_cached(item, shared.slab.data + (item.offset - shared.offset)); },
+                                   [] { return io_result{0, no_memory()}; });
       item.moved = got.bytes_done;
       item.failure = std::move(got.error);
     }
@@ -183,7 +199,7 @@ class staged final : public data_path {
   status enter(wave& shared, const job& item) {
     auto seen = wave::state::untaken;
     if (shared.slab_state.compare_exchange_strong(seen, wave::state::taking)) {
-      auto taken = wait_for_slab(item, shared.length);
+      auto taken = or_no_memory([&] { return wait_for_slab(item, shared.length); });
       if (taken) {
         shared.slab = *taken;
       } else {
@@ -254,7 +270,8 @@ class staged final : public data_path {
     }
     item.ring.done = [](staging::ring_task& task) {
       auto& done = job_of(task);
-      static_cast<staged*>(done.path)->ring_read_done(done);
+      auto& self = *static_cast<staged*>(done.path);
+      self.step(done, [&] { self.ring_read_done(done); });
     };
     staging::disk_lanes::begin(item.ring);
   }
@@ -277,10 +294,10 @@ class staged final : public data_path {
     read_arrived(item, bytes, skip);
   }
 
-  // A direct read may stop early on some file systems; only the size tells that from the end of the file.
+  // A direct read may stop early on some file systems; only the kernel tells that from the end of the file.
   bool ends_at(const file_view& file, std::uint64_t offset) {
-    const auto size = with_.kernel->file_size(file.direct_fd);
-    return size && *size <= offset;
+    const auto end = path::ends_at(*with_.kernel, file, offset);
+    return end && *end;
   }
 
   void prepare_ring(job& item, bool is_write) {
@@ -288,6 +305,7 @@ class staged final : public data_path {
     item.ring.memory = item.slab;
     item.ring.pool = item.memory_place.pool;
     item.ring.context = &item;
+    item.ring.group = item.queues;
     item.ring.pieces.clear();
   }
 
@@ -342,8 +360,8 @@ class staged final : public data_path {
       self.finish(item, 0, std::move(outcome));
       return;
     }
-    if (item.ranges.empty() && item.bypass_cache && self.with_.disk->available().ok()) {
-      self.start_ring_write(item);
+    if (item.ranges.empty() && item.bypass_cache && item.queues->disk->available().ok()) {
+      self.step(item, [&] { self.start_ring_write(item); });
     } else {
       self.queue_drain(item);
     }
@@ -359,9 +377,10 @@ class staged final : public data_path {
     }
     item.ring.done = [](staging::ring_task& task) {
       auto& done = job_of(task);
-      static_cast<staged*>(done.path)->ring_write_done(done);
+      auto& self = *static_cast<staged*>(done.path);
+      self.step(done, [&] { self.ring_write_done(done); });
     };
-    with_.disk->push_ready(item.ring);
+    item.queues->disk->push_ready(item.ring);
   }
 
   void ring_write_done(job& item) {
@@ -392,27 +411,24 @@ class staged final : public data_path {
   void queue_drain(job& item) {
     item.draining = true;
     item.next_drain = nullptr;
-    auto& owner = *item.owner;
-    auto& drains = owner.drains;
-    const std::lock_guard guard(drains.lock);
-    if (drains.running < drainers_per_request) {
+    auto& drains = item.queues->drains;
+    {
+      const std::lock_guard guard(drains.lock);
+      if (drains.running >= drainers_per_request) {
+        (drains.tail == nullptr ? drains.head : drains.tail->next_drain) = &item;
+        drains.tail = &item;
+        return;
+      }
       ++drains.running;
-      with_.lanes->push_urgent(owner.urgent_works, item);  // under the lock: the owner lives at least until this job is done
-      return;
     }
-    if (drains.tail != nullptr) {
-      drains.tail->next_drain = &item;
-    } else {
-      drains.head = &item;
-    }
-    drains.tail = &item;
+    item.queues->lanes->push_urgent(item.queues->urgent_works, item);
   }
 
   // Writes this slab to the file and then those that have come since. The owner may be gone with its last job.
   void drain(job& first) {
     for (job* item = &first; item != nullptr;) {
-      write_out(*item);
-      job* next = next_drain(*item->owner);
+      if (!or_no_memory([&] { return write_out(*item); }).ok()) item->failure = no_memory();
+      job* next = next_drain(*item->queues);
       if (item->ranges.empty() && item->bypass_cache && refuses_direct(item->failure)) {
         hand_over(*item, std::exchange(item->failure, {}));
       } else {
@@ -422,8 +438,8 @@ class staged final : public data_path {
     }
   }
 
-  static job* next_drain(job_owner& owner) {
-    auto& drains = owner.drains;
+  static job* next_drain(job_queues& queues) {
+    auto& drains = queues.drains;
     const std::lock_guard guard(drains.lock);
     job* next = drains.head;
     if (next == nullptr) {
@@ -435,21 +451,21 @@ class staged final : public data_path {
     return next;
   }
 
-  void write_out(job& item) {
+  // The outcome is in item.moved and item.failure; what is returned is ok.
+  status write_out(job& item) {
     item.draining = false;
+    item.moved = 0;
     if (!item.ranges.empty()) {
       write_out_ranges(item);
-      return;
+      return {};
     }
-    if (auto stop = item.owner->stopped(); !stop.ok()) {
-      item.moved = 0;
-      item.failure = std::move(stop);
-      return;
-    }
+    item.failure = item.owner->stopped();
+    if (!item.failure.ok()) return {};
     auto put = item.bypass_cache ? write_direct(*with_.kernel, *item.file, item.slab.data, item.length, item.offset)
                                  : write_fully(*with_.kernel, *item.file, item.slab.data, item.length, item.offset);
     item.moved = put.bytes_done;
     item.failure = std::move(put.error);
+    return {};
   }
 
   // --- many small ranges in one slab
@@ -461,7 +477,7 @@ class staged final : public data_path {
 
   void start_gather_read(job& item) {
     prepare_ring(item, false);
-    const bool ring = !item.ring_refused && with_.disk->available().ok();
+    const bool ring = !item.ring_refused && item.queues->disk->available().ok();
     std::uint64_t at = 0;
     for (auto& range : item.ranges) {
       std::byte* place = item.slab.data + at + range_skip(range);
@@ -480,9 +496,10 @@ class staged final : public data_path {
     }
     item.ring.done = [](staging::ring_task& task) {
       auto& done = job_of(task);
-      static_cast<staged*>(done.path)->gather_ring_done(done);
+      auto& self = *static_cast<staged*>(done.path);
+      self.step(done, [&] { self.gather_ring_done(done); });
     };
-    with_.disk->push_ready(item.ring);
+    item.queues->disk->push_ready(item.ring);
   }
 
   // True: the range is not in the page cache, and is queued for a disk lane. Asks with cachestat: a read that is told not to wait

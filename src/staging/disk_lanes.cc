@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/no_memory.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::staging {
@@ -20,12 +21,44 @@ constexpr unsigned most_tasks = 2 * disk_lanes::tasks_in_flight;
 constexpr unsigned max_piece_retries = 64;
 constexpr unsigned max_failed_reaps = 100;  // in a row; then the ring is taken for dead
 
+void cancel(ring_task& task) {
+  for (auto& piece : task.pieces) piece.error = ECANCELED;
+}
+
 }  // namespace
+
+void ring_task_list::push_back(ring_task& added) noexcept {
+  added.next_task = nullptr;
+  (tail_ == nullptr ? head_ : tail_->next_task) = &added;
+  tail_ = &added;
+}
+
+ring_task* ring_task_list::pop_front() noexcept {
+  ring_task* first = head_;
+  if (first == nullptr) return nullptr;
+  head_ = first->next_task;
+  if (head_ == nullptr) tail_ = nullptr;
+  return first;
+}
+
+std::size_t ring_task_list::size() const noexcept {
+  std::size_t count = 0;
+  for (const auto* each = head_; each != nullptr; each = each->next_task) ++count;
+  return count;
+}
+
+ring_task_list ring_task_list::take_group(const void* group) noexcept {
+  ring_task_list taken;
+  auto all = std::exchange(*this, {});
+  while (ring_task* each = all.pop_front()) (each->group == group ? taken : *this).push_back(*each);
+  return taken;
+}
 
 class disk_lanes::lane {
  public:
   lane(disk_lanes& house, std::unique_ptr<sys::ring> ring) : house_(house), ring_(std::move(ring)), slots_(depth) {
     for (std::uint32_t i = 0; i < depth; ++i) free_slots_.push_back(depth - 1 - i);
+    buffers_.reserve(max_ring_buffers);
   }
 
   ~lane();
@@ -42,10 +75,18 @@ class disk_lanes::lane {
       return;
     }
     if (dead_) {
-      fail_unqueued(task);
+      cancel(task);
+      finish(task);
       return;
     }
-    active_.push_back(&task);
+    unqueued_ += task.pieces.size();
+    active_.push_back(task);
+  }
+  // If this lane sleeps in its ring: wakes it. On any thread.
+  bool interrupt() {
+    if (!in_ring_.load() || !in_ring_.exchange(false)) return false;
+    ring_->interrupt();
+    return true;
   }
 
  private:
@@ -54,6 +95,7 @@ class disk_lanes::lane {
     std::uint32_t piece = 0;
   };
 
+  [[nodiscard]] bool startable() const noexcept;
   bool start_works();
   bool queue_pieces();
   bool queue_piece(ring_task& task, std::uint32_t index);
@@ -62,7 +104,6 @@ class disk_lanes::lane {
   void piece_ended(ring_task& task);
   void finish(ring_task& task);
   void declare_dead();
-  void fail_unqueued(ring_task& task);
   int buffer_slot(const ring_task& task);
   void rest();
 
@@ -70,12 +111,14 @@ class disk_lanes::lane {
   std::unique_ptr<sys::ring> ring_;
   std::vector<slot> slots_;
   std::vector<std::uint32_t> free_slots_;
-  std::deque<ring_task*> active_;  // with pieces still to queue
-  unsigned tasks_ = 0;             // begun and not done
-  unsigned in_flight_ = 0;         // pieces
+  ring_task_list active_;           // with pieces still to queue
+  std::size_t unqueued_ = 0;        // such pieces
+  unsigned tasks_ = 0;              // begun and not done
+  unsigned in_flight_ = 0;          // pieces
   unsigned failed_reaps_ = 0;
   bool dead_ = false;
-  work* held_ = nullptr;  // could not start yet
+  bool refused_ = false;              // the next work could not start yet
+  std::atomic<bool> in_ring_{false};  // sleeps there, for lack of anything to start
   struct registered {
     slab_pool* pool;
     std::uint32_t chunk;
@@ -92,30 +135,33 @@ void disk_lanes::lane::loop() {
     const bool queued = queue_pieces();
     const bool reaped = reap();
     if (started || queued || reaped) continue;
-    if (house_.stopping_.load() && tasks_ == 0 && held_ == nullptr && house_.queue_.size() == 0 && house_.ready_count_.load() == 0) return;
+    if (house_.stopping_.load() && tasks_ == 0 && house_.queue_.size() == 0 && house_.ready_count_.load() == 0) return;
     rest();
   }
 }
 
+// None is begun of which no piece could be handed to the kernel: until then it can be stopped.
+bool disk_lanes::lane::startable() const noexcept {
+  if (unqueued_ > 0 && unqueued_ >= free_slots_.size()) return false;
+  return (tasks_ < most_tasks && house_.ready_count_.load() > 0) || (tasks_ < tasks_in_flight && house_.queue_.size() > 0);
+}
+
 bool disk_lanes::lane::start_works() {
   bool progressed = false;
-  while (house_.ready_count_.load() > 0 && tasks_ < most_tasks) {
-    ring_task* task = nullptr;
-    {
-      const std::lock_guard guard(house_.ready_lock_);
-      if (house_.ready_.empty()) break;
-      task = house_.ready_.front();
-      house_.ready_.pop_front();
+  refused_ = false;
+  while (startable()) {
+    if (ring_task* task = tasks_ < most_tasks ? house_.take_ready() : nullptr) {
+      begin(*task);
+      progressed = true;
+      continue;
     }
-    house_.ready_count_.fetch_sub(1);
-    begin(*task);
-    progressed = true;
-  }
-  while (tasks_ < tasks_in_flight) {
-    work* item = held_ != nullptr ? std::exchange(held_, nullptr) : house_.queue_.take();
+    if (tasks_ >= tasks_in_flight) break;
+    work_list* from = nullptr;
+    work* item = house_.queue_.take(&from);
     if (item == nullptr) break;
     if (!item->run()) {
-      held_ = item;
+      house_.queue_.put_back(*from, *item);
+      refused_ = true;
       break;
     }
     progressed = true;
@@ -126,9 +172,10 @@ bool disk_lanes::lane::start_works() {
 bool disk_lanes::lane::queue_pieces() {
   bool progressed = false;
   while (!active_.empty() && !free_slots_.empty()) {
-    ring_task& task = *active_.front();
+    ring_task& task = active_.front();
     if (!queue_piece(task, task.next)) break;
     progressed = true;
+    --unqueued_;
     if (++task.next == task.pieces.size()) active_.pop_front();
   }
   return progressed;
@@ -159,7 +206,7 @@ int disk_lanes::lane::buffer_slot(const ring_task& task) {
   const auto index = static_cast<unsigned>(buffers_.size());
   const auto memory = task.pool->chunk(task.memory.chunk);
   // Refused under a small RLIMIT_MEMLOCK: the same reads then go on with plain buffers.
-  const bool usable = ring_->register_buffer(index, memory.data(), memory.size()).ok();
+  const bool usable = or_no_memory([&] { return ring_->register_buffer(index, memory.data(), memory.size()); }).ok();
   buffers_.push_back({task.pool, task.memory.chunk, usable});
   return usable ? static_cast<int>(index) : -1;
 }
@@ -167,12 +214,15 @@ int disk_lanes::lane::buffer_slot(const ring_task& task) {
 bool disk_lanes::lane::reap() {
   if (in_flight_ == 0) return false;
   std::array<sys::ring_completion, depth> events;
-  // Blocks when there is nothing to start. Copies are looked after by copy lanes meanwhile (polling here would cost many small
-  // submissions: 4 KiB reads at depth 128 went from 150 k/s to 87 k/s), and a slab for a held work comes with them.
-  const bool startable =
-      (tasks_ < most_tasks && house_.ready_count_.load() > 0) || (tasks_ < tasks_in_flight && held_ == nullptr && house_.queue_.size() > 0);
-  const bool wait = !startable && (active_.empty() || free_slots_.empty());
-  auto count = ring_->reap(events, wait);
+  // Blocks when there is nothing to start. Copies are looked after by others meanwhile (polling here would cost many small
+  // submissions: 4 KiB reads at depth 128 went from 150 k/s to 87 k/s), and a slab for a work that was refused comes with them.
+  bool wait = (refused_ || !startable()) && (active_.empty() || free_slots_.empty());
+  if (wait) {
+    in_ring_.store(true);
+    wait = refused_ || !startable();  // who has pushed since then does not know yet that it has to wake this
+  }
+  auto count = or_no_memory([&] { return ring_->reap(events, wait); });
+  in_ring_.store(false);
   if (!count) {
     if (++failed_reaps_ < max_failed_reaps) {
       nap();
@@ -224,7 +274,9 @@ void disk_lanes::lane::finish(ring_task& task) {
 void disk_lanes::lane::declare_dead() {
   dead_ = true;
   house_.working_.fetch_sub(1);
-  for (auto* task : std::exchange(active_, {})) {
+  auto begun = std::exchange(active_, {});
+  unqueued_ = 0;
+  while (ring_task* task = begun.pop_front()) {
     // Its queued pieces, if any, are failed below, the last of them finishing the task.
     const auto unqueued = static_cast<std::uint32_t>(task->pieces.size()) - task->next;
     for (; task->next < task->pieces.size(); ++task->next) task->pieces[task->next].error = ECANCELED;
@@ -245,15 +297,10 @@ void disk_lanes::lane::declare_dead() {
   (void)ring_.release();  // freeing it while requests are in flight is not safe
 }
 
-void disk_lanes::lane::fail_unqueued(ring_task& task) {
-  for (auto& piece : task.pieces) piece.error = ECANCELED;
-  finish(task);
-}
-
 disk_lanes::lane::~lane() = default;
 
 void disk_lanes::lane::rest() {
-  if (in_flight_ > 0 || held_ != nullptr) {
+  if (in_flight_ > 0 || refused_) {
     if (!house_.copies_.pump()) nap();
     return;
   }
@@ -263,7 +310,8 @@ void disk_lanes::lane::rest() {
   house_.sleepers_.fetch_sub(1);
 }
 
-disk_lanes::disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies) : count_(count), kernel_(kernel), copies_(copies) {}
+disk_lanes::disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies, status refusal)
+    : count_(count), kernel_(kernel), copies_(copies), start_problem_(std::move(refusal)) {}
 
 disk_lanes::~disk_lanes() { stop(); }
 
@@ -277,6 +325,24 @@ void disk_lanes::stop() {
   threads_.clear();
 }
 
+// As many lanes as can be had. An error when one cannot.
+status disk_lanes::start() {
+  lanes_.reserve(count_);
+  threads_.reserve(count_);
+  while (start_problem_.ok() && lanes_.size() < count_) {
+    auto ring = kernel_.make_ring(2 * depth);
+    if (!ring) return ring.error();
+    auto made = std::make_unique<lane>(*this, std::move(*ring));
+    try {
+      threads_.emplace_back(&lane::loop, made.get());
+    } catch (const std::system_error& problem) {
+      return status::from_errno(problem.code().value(), "starting a disk lane");
+    }
+    lanes_.push_back(std::move(made));
+  }
+  return start_problem_;
+}
+
 status disk_lanes::available() {
   if (started_.load(std::memory_order_acquire)) {
     if (working_.load() > 0) return {};
@@ -285,20 +351,7 @@ status disk_lanes::available() {
   }
   const std::lock_guard guard(lock_);
   if (started_.load()) return start_problem_;
-  while (lanes_.size() < count_ && start_problem_.ok()) {
-    auto ring = kernel_.make_ring(2 * depth);
-    if (!ring) {
-      start_problem_ = ring.error();
-      break;
-    }
-    try {
-      lanes_.push_back(std::make_unique<lane>(*this, std::move(*ring)));
-      threads_.emplace_back(&lane::loop, lanes_.back().get());
-    } catch (const std::system_error& problem) {
-      lanes_.pop_back();
-      start_problem_ = status::from_errno(problem.code().value(), "starting a disk lane");
-    }
-  }
+  start_problem_ = or_no_memory([&] { return start(); });
   if (!threads_.empty()) start_problem_ = {};  // one ring is enough
   working_.store(static_cast<unsigned>(threads_.size()));
   started_.store(true, std::memory_order_release);
@@ -313,16 +366,49 @@ void disk_lanes::push(work_list& list, work& first, work& last, std::size_t coun
 void disk_lanes::push_ready(ring_task& task) {
   {
     const std::lock_guard guard(ready_lock_);
-    ready_.push_back(&task);
+    ready_.push_back(task);
+    ready_count_.fetch_add(1);
   }
-  ready_count_.fetch_add(1);
   wake();
 }
 
+ring_task* disk_lanes::take_ready() {
+  if (ready_count_.load() == 0) return nullptr;
+  const std::lock_guard guard(ready_lock_);
+  ring_task* task = ready_.pop_front();
+  if (task != nullptr) ready_count_.fetch_sub(1);
+  return task;
+}
+
+bool disk_lanes::help(work_list& list) {
+  work* item = queue_.take_from(list);
+  if (item == nullptr) return false;
+  (void)item->run();
+  return true;
+}
+
+void disk_lanes::end_ready(const void* group) {
+  ring_task_list taken;
+  {
+    const std::lock_guard guard(ready_lock_);
+    taken = ready_.take_group(group);
+    ready_count_.fetch_sub(taken.size());
+  }
+  while (ring_task* each = taken.pop_front()) {
+    cancel(*each);
+    each->done(*each);
+  }
+}
+
 void disk_lanes::wake() {
-  if (sleepers_.load() == 0) return;
-  { const std::lock_guard guard(lock_); }
-  alarm_.notify_all();
+  if (sleepers_.load() > 0) {
+    { const std::lock_guard guard(lock_); }
+    alarm_.notify_all();
+    return;
+  }
+  for (const auto& each : lanes_) {
+    if (each->interrupt()) return;
+  }
 }
 
 void disk_lanes::begin(ring_task& task) { static_cast<lane*>(current_lane)->begin(task); }

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -37,9 +36,26 @@ struct ring_task {
   slab_pool* pool = nullptr;  // that memory came from
   std::vector<ring_piece> pieces;
   void (*done)(ring_task&) = nullptr;
-  void* context = nullptr;        // the submitter's
-  std::uint32_t next = 0;         // the lane's: first piece not yet queued
-  std::uint32_t outstanding = 0;  // the lane's: pieces not yet ended
+  void* context = nullptr;         // the submitter's
+  const void* group = nullptr;     // what end_ready() knows it by
+  std::uint32_t next = 0;          // the lane's: first piece not yet queued
+  std::uint32_t outstanding = 0;   // the lane's: pieces not yet ended
+  ring_task* next_task = nullptr;  // the lane's
+};
+
+// Tasks in a row, linked by next_task.
+class ring_task_list {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
+  [[nodiscard]] ring_task& front() const noexcept { return *head_; }
+  void push_back(ring_task& added) noexcept;
+  ring_task* pop_front() noexcept;                         // null when empty
+  ring_task_list take_group(const void* group) noexcept;  // takes out those of a group
+  [[nodiscard]] std::size_t size() const noexcept;
+
+ private:
+  ring_task* head_ = nullptr;
+  ring_task* tail_ = nullptr;
 };
 
 class disk_lanes {
@@ -47,7 +63,8 @@ class disk_lanes {
   static constexpr unsigned depth = 128;          // pieces in flight, per lane
   static constexpr unsigned tasks_in_flight = 8;  // slabs in flight, per lane
 
-  disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies);
+  // refusal: why there are to be no rings; ok where there may be.
+  disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies, status refusal = {});
   disk_lanes(const disk_lanes&) = delete;
   disk_lanes& operator=(const disk_lanes&) = delete;
   ~disk_lanes();  // stops
@@ -60,11 +77,17 @@ class disk_lanes {
   void push(work_list& list, work& first, work& last, std::size_t count);
   // Queues one whose file data is ready in its slab (a write whose copy has arrived): it starts before other works.
   void push_ready(ring_task& task);
+  // Runs one work of the list on the calling thread: one of a request that was stopped, which only ends. False: there was none.
+  bool help(work_list& list);
+  // Ends the tasks of a group that are ready and have not started: their pieces are cancelled, with nothing moved.
+  void end_ready(const void* group);
   // Only from run() of a work on a disk lane: starts the task on that lane.
   static void begin(ring_task& task);
 
  private:
   class lane;
+  status start();
+  ring_task* take_ready();
   void wake();
 
   const unsigned count_;
@@ -72,7 +95,7 @@ class disk_lanes {
   feeders& copies_;
   work_queue queue_;
   spin_lock ready_lock_;  // guards ready_
-  std::deque<ring_task*> ready_;
+  ring_task_list ready_;
   std::atomic<std::size_t> ready_count_{0};
   std::mutex lock_;  // guards starting and sleeping
   std::condition_variable alarm_;

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::staging {
@@ -55,14 +56,16 @@ bool feeder::pump() {
   take_inbox();
   const bool issued = each_lane([this](lane& each) { return issue_waiting(each); });
   const bool collected = each_lane([this](lane& each) { return collect(each); });
-  const auto done = std::exchange(finished_, {});
+  copy_task* done = std::exchange(finished_head_, nullptr);
+  finished_tail_ = nullptr;
   pumping_.clear(std::memory_order_release);
   // Outside the lock: done may submit again, and lets go of memory.
-  for (const auto& item : done) {
-    item.task->done(*item.task, item.outcome);
+  while (done != nullptr) {
+    auto& task = *std::exchange(done, done->next);
+    task.done(task, std::move(task.outcome));
     outstanding_.fetch_sub(1);
   }
-  return issued || collected || !done.empty();
+  return issued || collected;
 }
 
 void feeder::take_inbox() {
@@ -101,7 +104,7 @@ bool feeder::issue_waiting(lane& target) {
     copy_task* task = target.waiting_head;
     target.waiting_head = task->next;
     if (target.waiting_head == nullptr) target.waiting_tail = nullptr;
-    if (auto problem = issue(target, *task); !problem.ok()) finished_.push_back({task, std::move(problem)});
+    if (auto problem = or_no_memory([&] { return issue(target, *task); }); !problem.ok()) finish(*task, std::move(problem));
     progressed = true;
   }
   return progressed;
@@ -131,9 +134,9 @@ status feeder::issue(lane& target, copy_task& task) {
                                 : session_.copy(task.target, task.source, task.bytes, target.stream);
   if (!queued.ok()) return queued;
   const auto slot = target.head % target.tasks.size();
-  if (auto recorded = session_.record(target.events[slot], target.stream); !recorded.ok()) {
+  if (auto recorded = or_no_memory([&] { return session_.record(target.events[slot], target.stream); }); !recorded.ok()) {
     // The copy may be under way: its memory must be quiet before anybody hears of the failure.
-    (void)session_.synchronize(target.stream);
+    (void)or_no_memory([&] { return session_.synchronize(target.stream); });
     return recorded;
   }
   target.tasks[slot] = &task;
@@ -141,14 +144,21 @@ status feeder::issue(lane& target, copy_task& task) {
   return {};
 }
 
+void feeder::finish(copy_task& task, status outcome) noexcept {
+  task.outcome = std::move(outcome);
+  task.next = nullptr;
+  (finished_tail_ == nullptr ? finished_head_ : finished_tail_->next) = &task;
+  finished_tail_ = &task;
+}
+
 bool feeder::collect(lane& target) {
   bool progressed = false;
   while (target.tail != target.head) {
     const auto slot = target.tail % target.tasks.size();
-    auto reached = session_.reached(target.events[slot]);
+    auto reached = or_no_memory([&] { return session_.reached(target.events[slot]); });
     if (reached && !*reached) break;
-    if (!reached) (void)session_.synchronize(target.stream);
-    finished_.push_back({target.tasks[slot], reached.error()});
+    if (!reached) (void)or_no_memory([&] { return session_.synchronize(target.stream); });
+    finish(*target.tasks[slot], reached.error());
     ++target.tail;
     progressed = true;
   }
@@ -222,6 +232,8 @@ status feeders::ready() {
     watcher_ = std::thread(&feeders::look_after, this);
   } catch (const std::system_error& problem) {
     return {errc::out_of_memory, std::string("starting a worker thread: ") + problem.what(), error_domain::os, problem.code().value()};
+  } catch (const std::bad_alloc&) {
+    return no_memory();
   }
   started_.store(true, std::memory_order_release);
   return {};

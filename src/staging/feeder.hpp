@@ -34,6 +34,7 @@ struct copy_task {
   void (*done)(copy_task&, status) = nullptr;
   void* context = nullptr;    // the submitter's
   copy_task* next = nullptr;  // the feeder's, while submitted
+  status outcome{};           // likewise
 };
 
 class feeder {
@@ -61,17 +62,13 @@ class feeder {
     copy_task* waiting_tail = nullptr;
     bool ready = false;
   };
-  struct finished {
-    copy_task* task;
-    status outcome;
-  };
-
   status prepare(lane& target);
   status issue(lane& target, copy_task& task);
   void take_inbox();
   lane& lane_for(const copy_task& task);
   bool issue_waiting(lane& target);
   bool collect(lane& target);
+  void finish(copy_task& task, status outcome) noexcept;
   template <class Function>
   bool each_lane(Function function);
   void destroy(lane& target);
@@ -86,7 +83,8 @@ class feeder {
   lane to_device_;
   lane promptly_to_device_;
   lane to_host_;
-  std::vector<finished> finished_;
+  copy_task* finished_head_ = nullptr;
+  copy_task* finished_tail_ = nullptr;
 };
 
 // All feeders of an engine, and the watch over their copies: while some are outstanding, somebody looks after them. That is who holds the
@@ -125,6 +123,7 @@ class feeders {
   // Starts the watcher, if that has not been done. An error (out_of_memory) when it cannot be had: then only threads that wait for a
   // request, and pump, bring copies forward.
   status ready();
+  [[nodiscard]] bool has_watcher() const noexcept { return started_.load(std::memory_order_acquire); }
   // The feeder of a session, made on first use. Errors: out_of_memory when there are more than capacity contexts.
   result<feeder*> of(device::session& session);
   bool pump();

@@ -1,13 +1,18 @@
 #include "staging/lanes.hpp"
 
+#include <array>
+#include <cstdio>
+#include <new>
 #include <string>
 #include <system_error>
 
+#include "base/no_memory.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::staging {
 
-lanes::lanes(unsigned count, std::chrono::microseconds spin, feeders* copies) : count_(count), spin_(spin), copies_(copies) {}
+lanes::lanes(unsigned count, std::chrono::microseconds spin, feeders* copies, const char* name)
+    : count_(count), spin_(spin), copies_(copies), name_(name) {}
 
 lanes::~lanes() {
   {
@@ -25,15 +30,17 @@ status lanes::ready() {
   if (copies_ != nullptr) {
     if (auto problem = copies_->ready(); !problem.ok()) return problem;
   }
-  threads_.reserve(count_);
+  status problem;
   try {
+    threads_.reserve(count_);
     while (threads_.size() < count_) threads_.emplace_back(&lanes::loop, this, static_cast<unsigned>(threads_.size()));
-  } catch (const std::system_error& problem) {
-    // Fewer lanes are slower, none is a failure.
-    if (threads_.empty()) {
-      return {errc::out_of_memory, std::string("starting a worker thread: ") + problem.what(), error_domain::os, problem.code().value()};
-    }
+  } catch (const std::system_error& refused) {
+    problem = {errc::out_of_memory, std::string("starting a worker thread: ") + refused.what(), error_domain::os, refused.code().value()};
+  } catch (const std::bad_alloc&) {
+    problem = no_memory();
   }
+  // Fewer lanes are slower, none is a failure.
+  if (threads_.empty()) return problem;
   started_.store(true, std::memory_order_release);
   return {};
 }
@@ -47,6 +54,13 @@ status lanes::push(work_list& list, work& first, work& last, std::size_t count) 
 
 bool lanes::help(work_list& list) {
   work* item = queue_.take_from(list);
+  if (item == nullptr) return false;
+  (void)item->run();
+  return true;
+}
+
+bool lanes::help_urgent(work_list& list) {
+  work* item = urgent_.take_from(list);
   if (item == nullptr) return false;
   (void)item->run();
   return true;
@@ -99,7 +113,9 @@ bool lanes::look_after_copies(feeders::watch& watch, bool soon) {
 }
 
 void lanes::loop(unsigned index) {
-  become_worker(("penstock-" + std::to_string(index)).c_str());
+  std::array<char, 16> name{};
+  (void)std::snprintf(name.data(), name.size(), "%s%u", name_, index);
+  become_worker(name.data());
   using clock = std::chrono::steady_clock;
   auto busy = clock::now();
   feeders::watch watch;

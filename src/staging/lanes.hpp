@@ -17,8 +17,8 @@ namespace penstock::staging {
 class lanes {
  public:
   // Threads are started by the first push. spin: how long an idle lane spins before it sleeps; zero where cores are few. copies: what they
-  // look after when idle; null: nothing.
-  lanes(unsigned count, std::chrono::microseconds spin, feeders* copies);
+  // look after when idle; null: nothing. name: of the threads, at most 10 characters, with a number behind it.
+  lanes(unsigned count, std::chrono::microseconds spin, feeders* copies, const char* name = "penstock-");
   lanes(const lanes&) = delete;
   lanes& operator=(const lanes&) = delete;
   ~lanes();  // runs what is queued, then joins
@@ -33,8 +33,11 @@ class lanes {
   void push_urgent(work_list& list, work& item);
   // Runs one work of the list on the calling thread. False: there was none.
   bool help(work_list& list);
-  // Runs an urgent work, if there is one. For whoever waits for a slab: were all lanes to wait, nobody else would run it.
+  // Runs an urgent work (of this list only), if there is one. For whoever waits for a slab: were all lanes to wait, nobody else would run it.
   bool help_urgent();
+  bool help_urgent(work_list& list);
+  // Takes one work out of the list, for the caller to run or end; null when there is none.
+  work* withdraw(work_list& list) { return queue_.take_from(list); }
   [[nodiscard]] bool without_threads() const noexcept { return !started_.load(std::memory_order_acquire); }
   [[nodiscard]] unsigned count() const noexcept { return count_; }
 
@@ -48,6 +51,7 @@ class lanes {
   const unsigned count_;
   const std::chrono::microseconds spin_;
   feeders* const copies_;
+  const char* const name_;
   work_queue queue_;
   work_queue urgent_;
   std::mutex lock_;  // guards starting and sleeping

@@ -3,6 +3,8 @@
 #include <cassert>
 #include <utility>
 
+#include "base/no_memory.hpp"
+
 namespace penstock::staging {
 
 bool pinned_budget::reserve(std::size_t bytes) noexcept {
@@ -17,7 +19,13 @@ bool pinned_budget::reserve(std::size_t bytes) noexcept {
 }
 
 slab_pool::slab_pool(sys::kernel& kernel, pinned_budget& budget, std::size_t most_for_cpu, std::size_t most_for_disk)
-    : kernel_(kernel), budget_(budget), most_bytes_{most_for_cpu, most_for_disk, budget.limit_bytes}, chunks_(max_chunks) {}
+    : kernel_(kernel), budget_(budget), most_bytes_{most_for_cpu, most_for_disk, budget.limit_bytes / 4}, chunks_(max_chunks) {}
+
+void slab_pool::widen(std::size_t for_cpu, std::size_t for_disk) noexcept {
+  const std::lock_guard guard(lock_);
+  most_bytes_[static_cast<std::size_t>(slab_user::cpu)] += for_cpu;
+  most_bytes_[static_cast<std::size_t>(slab_user::disk)] += for_disk;
+}
 
 slab_pool::~slab_pool() {
   assert(slabs_out() == 0);
@@ -46,13 +54,13 @@ result<slab> slab_pool::try_take(std::size_t bytes, device::session& session, sl
     if (chunk_count_ == max_chunks) return pop(wanted, user);
     growing_ = true;
   }
-  const status grown = grow(affordable(wanted), session);
+  const status grown = or_no_memory([&] { return grow(affordable(wanted), session); });
   const std::lock_guard guard(lock_);
   growing_ = false;
   returned_.notify_all();
   if (slab found = pop(wanted, user)) return found;
   // Nothing free, and nothing to come back: waiting would be for ever.
-  if (!grown.ok() && slabs_out_[0] + slabs_out_[1] == 0) return grown;
+  if (!grown.ok() && slabs_out_[0] + slabs_out_[1] + slabs_out_[2] == 0) return grown;
   return slab{};
 }
 
@@ -98,6 +106,10 @@ std::size_t slab_pool::affordable(std::size_t wanted) const noexcept {
 
 status slab_pool::grow(std::size_t of_class, device::session& session) {
   const auto [slab_bytes, length] = slab_classes[of_class];
+  {
+    const std::lock_guard guard(lock_);
+    free_[of_class].reserve(slabs_of_class_[of_class] + length / slab_bytes);
+  }
   if (!budget_.reserve(length)) return {errc::out_of_memory, "the budget for pinned memory is used up"};
   auto mapped = kernel_.map_memory(length, -1);
   if (!mapped) {
@@ -113,6 +125,7 @@ status slab_pool::grow(std::size_t of_class, device::session& session) {
   const std::lock_guard guard(lock_);
   const auto index = static_cast<std::uint32_t>(chunk_count_++);
   chunks_[index].length = length;
+  slabs_of_class_[of_class] += length / slab_bytes;
   if (of_class == class_count - 1) has_largest_ = true;
   chunks_[index].pinned_by = &session;
   chunks_[index].base.store(base, std::memory_order_release);

@@ -33,8 +33,8 @@ inline constexpr std::size_t large_slab_bytes = slab_classes.back().slab_bytes;
 // With less than this a pool cannot serve every size.
 inline constexpr std::size_t least_budget_bytes = slab_classes.front().chunk_bytes + slab_classes.back().chunk_bytes;
 
-// Who asks: disk lanes keep a share of their own, so that a burst of cached reads does not leave the disk idle. keeper: for good, so
-// that nobody waits for its return.
+// Who asks: disk lanes keep a share of their own, so that a burst of cached reads does not leave the disk idle. keeper: for as long as
+// requests in the order of a stream are under way, which may be long, so their share is a quarter of the budget.
 enum class slab_user : std::uint8_t { cpu, disk, keeper };
 
 struct slab {
@@ -68,6 +68,8 @@ class slab_pool {
   // A slab of at least bytes (at most large_slab_bytes); an empty one when none is free now. An error when there is none
   // and never will be: the first chunk cannot be had. session pins a new chunk, for all contexts of its driver.
   result<slab> try_take(std::size_t bytes, device::session& session, slab_user user);
+  // Lets so many bytes more be out with cpu and with disk users: for another crew of lanes, which must not wait for what others hold.
+  void widen(std::size_t for_cpu, std::size_t for_disk) noexcept;
   void give_back(slab used);
   // Instead of give_back, when the kernel or device may still write to it: the slab is lost for good, and with it the mapping of its chunk,
   // which no longer counts against the budget.
@@ -103,10 +105,11 @@ class slab_pool {
 
   sys::kernel& kernel_;
   pinned_budget& budget_;
-  const std::array<std::size_t, 3> most_bytes_;  // by slab_user
-  mutable std::mutex lock_;                      // guards the free lists and counters
+  mutable std::mutex lock_;  // guards what follows, but for the chunks that were added
   std::condition_variable returned_;
-  std::array<std::vector<slab>, class_count> free_;
+  std::array<std::size_t, 3> most_bytes_;                // by slab_user
+  std::array<std::vector<slab>, class_count> free_;      // with room for all that there are: giving back allocates nothing
+  std::array<std::size_t, class_count> slabs_of_class_{};
   std::array<std::size_t, 3> bytes_out_{};  // by slab_user, without the smallest size
   std::array<std::size_t, 3> slabs_out_{};  // by slab_user
   std::size_t waiting_ = 0;

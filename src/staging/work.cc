@@ -17,13 +17,23 @@ void work_queue::push(work_list& list, work& first, work& last, std::size_t coun
   size_.fetch_add(count);
 }
 
-work* work_queue::take() {
+work* work_queue::take(work_list** from) {
   if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard guard(lock_);
   if (turn_ == nullptr) return nullptr;
   work_list& list = *turn_;
+  if (from != nullptr) *from = &list;
   if (!list.head->with_next) turn_ = list.next_list;
   return pop(list);
+}
+
+void work_queue::put_back(work_list& list, work& item) {
+  const std::lock_guard guard(lock_);
+  item.next_work = list.head;
+  list.head = &item;
+  if (list.tail == nullptr) list.tail = &item;
+  if (!list.linked) link(list);
+  size_.fetch_add(1);
 }
 
 work* work_queue::take_from(work_list& list) {

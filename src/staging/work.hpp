@@ -35,8 +35,10 @@ class work_queue {
  public:
   // Appends the chain first..last (linked by next_work) of count items to the list.
   void push(work_list& list, work& first, work& last, std::size_t count);
-  // Takes the next item in turn; null when there is none.
-  work* take();
+  // Takes the next item in turn; null when there is none. from: the list that it stood in.
+  work* take(work_list** from = nullptr);
+  // Puts back the first item of a list, which take() gave.
+  void put_back(work_list& list, work& item);
   // Takes an item of this list only.
   work* take_from(work_list& list);
   // Exact for the thread that pushed or took last; a hint for others.

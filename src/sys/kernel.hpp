@@ -22,6 +22,7 @@ struct file_info {
   std::uint64_t size_bytes = 0;  // of a block device too
   std::uint64_t device = 0;      // st_dev and st_ino: together they name the file
   std::uint64_t inode = 0;
+  std::uint64_t block_device = 0;      // st_rdev, of a block device
   std::uint64_t filesystem_magic = 0;  // f_type of statfs(2)
   // What O_DIRECT demands (statx STATX_DIOALIGN, Linux 6.1); 0: not supported. 4096 where the kernel does not say.
   std::uint32_t direct_memory_alignment = 0;
@@ -33,7 +34,7 @@ struct ring_completion {
   std::int32_t result = 0;  // bytes, or -errno
 };
 
-// One io_uring. For one thread at a time.
+// One io_uring. For one thread at a time, but for interrupt().
 class ring {
  public:
   virtual ~ring() = default;
@@ -47,6 +48,8 @@ class ring {
   virtual status submit() = 0;
   // Submits what is queued and takes completions, at least one if wait is set (and something is in flight). Returns how many.
   virtual result<std::size_t> reap(std::span<ring_completion> out, bool wait) = 0;
+  // Makes a reap() that waits, or else the next one that would, return at once, maybe with nothing. On any thread.
+  virtual void interrupt() noexcept = 0;
 };
 
 class kernel {

@@ -290,6 +290,7 @@ result<file_info> linux_kernel::describe(int fd) {
   info.filesystem_magic = static_cast<std::uint64_t>(filesystem.f_type);
   fill_direct_alignment(facts, info);
   if (info.type == file_type::block_device) {
+    info.block_device = makedev(facts.stx_rdev_major, facts.stx_rdev_minor);
     auto size = block_device_size(fd);
     if (!size) return size.error();
     info.size_bytes = *size;

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 #include <liburing.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,16 +22,20 @@ constexpr unsigned buffer_slots = 16;
 // How often a submission that makes no progress is tried again; the thread yields in between.
 constexpr int max_idle_retries = 1000;
 
+// Of the poll of the eventfd that interrupt() writes to; no request of the owner's has it.
+constexpr std::uint64_t alarm_token = ~std::uint64_t{0};
+
 bool is_transient(int error) noexcept { return error == EINTR || error == EAGAIN || error == EBUSY; }
 
 class uring final : public ring {
  public:
-  explicit uring(const io_uring& made) noexcept : ring_(made) {}
+  uring(const io_uring& made, int alarm) noexcept : ring_(made), alarm_(alarm) {}
   uring(const uring&) = delete;
   uring& operator=(const uring&) = delete;
   ~uring() override {
     assert(pending_ == 0 && "a ring is destroyed only when every request has been reaped");
     io_uring_queue_exit(&ring_);
+    ::close(alarm_);
   }
 
   status register_buffer(unsigned slot, void* base, std::size_t length) override;
@@ -36,17 +43,26 @@ class uring final : public ring {
   bool queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) override;
   status submit() override;
   result<std::size_t> reap(std::span<ring_completion> out, bool wait) override;
+  void interrupt() noexcept override {
+    const std::uint64_t one = 1;
+    (void)!::write(alarm_, &one, sizeof one);  // fails only where it is set already
+  }
 
  private:
   bool enqueued(io_uring_sqe* entry, std::uint64_t token) noexcept;
   int submit_all();
   int wait_for_completion();
+  void arm();
+  bool note(const ring_completion& event, std::span<ring_completion> out, std::size_t taken) noexcept;
   bool retry_after(int error, int& idle_retries);
   void fail_queued(int error);
   void stash_completions();
   std::size_t take(std::span<ring_completion> out);
 
   io_uring ring_;
+  const int alarm_;                     // eventfd
+  bool armed_ = false;                  // its poll is in the ring
+  bool interrupted_ = false;            // it has fired
   std::size_t pending_ = 0;             // queued or in flight, and not yet handed out by reap
   bool slots_made_ = false;             // the sparse table of fixed buffers exists
   std::vector<ring_completion> stash_;  // taken from the kernel, or made by fail_queued, before reap asked
@@ -115,7 +131,9 @@ result<std::size_t> uring::reap(std::span<ring_completion> out, bool wait) {
     submit_all();
     return taken;
   }
-  while (taken == 0 && pending_ > 0) {
+  interrupted_ = false;
+  while (taken == 0 && pending_ > 0 && !interrupted_) {
+    arm();
     const int error = wait_for_completion();
     taken = take(out);
     if (taken == 0 && error != 0) return status::from_errno(error, "io_uring: wait for a completion");
@@ -138,6 +156,29 @@ int uring::submit_all() {
     }
   }
   return 0;
+}
+
+// Puts the poll of the alarm into the ring, with what is submitted next. Where the queue is full, another turn does.
+void uring::arm() {
+  if (armed_) return;
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  if (entry == nullptr) return;
+  io_uring_prep_poll_add(entry, alarm_, POLLIN);
+  io_uring_sqe_set_data64(entry, alarm_token);
+  armed_ = true;
+}
+
+// A completion of the kernel's: the owner's are for out, the alarm's is for this.
+bool uring::note(const ring_completion& event, std::span<ring_completion> out, std::size_t taken) noexcept {
+  if (event.token != alarm_token) {
+    out[taken] = event;
+    return true;
+  }
+  armed_ = false;
+  interrupted_ = true;
+  std::uint64_t count = 0;
+  (void)!::read(alarm_, &count, sizeof count);
+  return false;
 }
 
 // Submits what is queued and sleeps until a completion is there, with one system call when all goes well. Returns 0 or an errno.
@@ -184,16 +225,17 @@ void uring::stash_completions() {
 }
 
 std::size_t uring::take(std::span<ring_completion> out) {
-  std::size_t taken = std::min(out.size(), stash_.size());
-  std::copy_n(stash_.begin(), taken, out.begin());
-  stash_.erase(stash_.begin(), stash_.begin() + static_cast<std::ptrdiff_t>(taken));
+  const std::size_t stashed = std::min(out.size(), stash_.size());
+  std::size_t taken = 0;
+  for (std::size_t i = 0; i < stashed; ++i) taken += note(stash_[i], out, taken) ? 1 : 0;
+  stash_.erase(stash_.begin(), stash_.begin() + static_cast<std::ptrdiff_t>(stashed));
   std::array<io_uring_cqe*, 64> entries;
   while (taken < out.size()) {
     // Enters the kernel by itself where completions overflowed or where their task work has yet to run.
     const auto wanted = static_cast<unsigned>(std::min(out.size() - taken, entries.size()));
     const unsigned count = io_uring_peek_batch_cqe(&ring_, entries.data(), wanted);
     if (count == 0) break;
-    for (unsigned i = 0; i < count; ++i) out[taken++] = {entries[i]->user_data, entries[i]->res};
+    for (unsigned i = 0; i < count; ++i) taken += note({entries[i]->user_data, entries[i]->res}, out, taken) ? 1 : 0;
     io_uring_cq_advance(&ring_, count);
   }
   pending_ -= taken;
@@ -238,7 +280,13 @@ result<std::unique_ptr<ring>> make_uring(unsigned entries) {
     io_uring_queue_exit(&made);
     return status::from_errno(refused, "io_uring: a ring was made, but an empty request fails");
   }
-  return std::unique_ptr<ring>(std::make_unique<uring>(made));
+  const int alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (alarm < 0) {
+    error = errno;
+    io_uring_queue_exit(&made);
+    return status::from_errno(error, "io_uring: make an eventfd");
+  }
+  return std::unique_ptr<ring>(std::make_unique<uring>(made, alarm));
 }
 
 }  // namespace penstock::sys

@@ -71,6 +71,7 @@ class reclaiming_kernel final : public forwarding_kernel {
     }
     status submit() override { return inner_.submit(); }
     result<std::size_t> reap(std::span<sys::ring_completion> out, bool wait) override { return inner_.reap(out, wait); }
+    void interrupt() noexcept override { inner_.interrupt(); }
 
    private:
     reclaiming_kernel& owner_;

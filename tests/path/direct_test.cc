@@ -569,7 +569,7 @@ INSTANTIATE_TEST_SUITE_P(each_way_to_say_so, direct_path_failing,
 TEST_F(direct_path, stops_between_pieces) {
   const auto file = open_pattern("data", 3 * piece, 7);
   auto* memory = allocate(3 * piece);
-  const auto owner = run(file, false, memory, 3 * piece, 0, 2);
+  const auto owner = run(file, false, memory, 3 * piece, 0, 3);  // asked once more, before it begins
   EXPECT_EQ(owner->finished_bytes, 2 * piece);
   EXPECT_EQ(owner->outcome.code(), errc::cancelled);
   EXPECT_EQ(recorder_.calls(cufile_call::read).size(), 2U);

@@ -191,13 +191,36 @@ TEST_F(slab_pool_test, a_later_chunk_that_cannot_be_had_means_waiting) {
   give_back(pool, taken);
 }
 
-TEST_F(slab_pool_test, a_slab_kept_for_good_is_nothing_to_wait_for) {
+TEST_F(slab_pool_test, a_slab_of_a_keeper_is_waited_for) {
   pinned_budget budget(plenty);
   slab_pool pool(*kernel_, budget, plenty, plenty);
   const slab kept = take(pool, 1, slab_user::keeper);
   driver_->fail("pin", 1, status(errc::out_of_memory, "no more pinned memory"));
-  EXPECT_EQ(pool.try_take(large_slab_bytes, *session_, slab_user::cpu).error().code(), errc::out_of_memory);
+  EXPECT_FALSE(take(pool, large_slab_bytes)) << "it comes back with the last request in the order of a stream";
   pool.give_back(kept);
+}
+
+TEST_F(slab_pool_test, keepers_leave_three_quarters_of_the_budget) {
+  pinned_budget budget(4 * large_chunk_bytes);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  auto kept = take_all(pool, large_slab_bytes, slab_user::keeper);
+  EXPECT_EQ(kept.size(), large_per_chunk);
+  auto others = take_all(pool, large_slab_bytes);
+  EXPECT_EQ(others.size(), 3 * large_per_chunk);
+  give_back(pool, kept);
+  give_back(pool, others);
+}
+
+TEST_F(slab_pool_test, another_crew_brings_a_share_of_its_own) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, large(2), large(1));
+  auto first = take_all(pool, large_slab_bytes);
+  EXPECT_EQ(first.size(), 2U);
+  pool.widen(large(2), large(1));
+  auto second = take_all(pool, large_slab_bytes);
+  EXPECT_EQ(second.size(), 2U);
+  give_back(pool, first);
+  give_back(pool, second);
 }
 
 TEST_F(slab_pool_test, small_requests_take_free_large_slabs_rather_than_fail) {

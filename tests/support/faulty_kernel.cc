@@ -176,6 +176,8 @@ class faulty_ring final : public sys::ring {
     return count;
   }
 
+  void interrupt() noexcept override { inner_->interrupt(); }
+
  private:
   struct request {
     std::uint64_t token;

@@ -1,0 +1,33 @@
+// What becomes of an allocation that fails: errc::out_of_memory, told without allocating. Exceptions end here, and nowhere above.
+#pragma once
+
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "penstock/status.hpp"
+
+namespace penstock {
+
+// Made when the library is loaded; copying it allocates nothing.
+const status& no_memory() noexcept;
+
+// What step returns, or what instead returns where step ran out of memory. A length that no container can have counts as that.
+template <class Step, class Instead>
+auto or_without_memory(Step&& step, Instead&& instead) -> decltype(step()) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return instead();
+  } catch (const std::length_error&) {
+    return instead();
+  }
+}
+
+// The same for steps that return a status or a result.
+template <class Step>
+auto or_no_memory(Step&& step) -> decltype(step()) {
+  return or_without_memory(std::forward<Step>(step), []() -> decltype(step()) { return no_memory(); });
+}
+
+}  // namespace penstock

@@ -1,0 +1,72 @@
+#include "core/deadlines.hpp"
+
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "staging/worker.hpp"
+
+namespace penstock::core {
+
+deadlines::~deadlines() {
+  {
+    const std::lock_guard guard(lock_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+status deadlines::watch(pending& request) {
+  return or_no_memory([&]() -> status {
+    const std::lock_guard guard(lock_);
+    if (!thread_.joinable()) {
+      try {
+        thread_ = std::thread(&deadlines::loop, this);
+      } catch (const std::system_error& problem) {
+        return {errc::out_of_memory, fmt::format("starting a worker thread: {}", problem.what()), error_domain::os, problem.code().value()};
+      }
+    }
+    const auto added = watched_.emplace(request.deadline(), &request);
+    request.retain();
+    if (added == watched_.begin()) changed_.notify_one();
+    return {};
+  });
+}
+
+void deadlines::forget(pending& request) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    auto [at, end] = watched_.equal_range(request.deadline());
+    while (at != end && at->second != &request) ++at;
+    if (at == end) return;  // it has passed
+    watched_.erase(at);
+  }
+  request.release();
+}
+
+void deadlines::loop() {
+  staging::become_worker("penstock-time");
+  std::unique_lock guard(lock_);
+  for (;;) {
+    if (stopping_) return;
+    if (watched_.empty()) {
+      changed_.wait(guard);
+      continue;
+    }
+    const auto next = watched_.begin();
+    if (const auto when = next->first; deadline_clock::now() < when) {
+      changed_.wait_until(guard, when);
+      continue;
+    }
+    auto* late = next->second;
+    watched_.erase(next);
+    guard.unlock();
+    late->end_queued();
+    late->release();
+    guard.lock();
+  }
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,47 @@
+// What serves the files of one file system: its lanes, its disk lanes, and the queue of its small requests. Threads that a stalled file system
+// holds up are its own, so that the files of others go on. Owned by the engine, from the first such file on until the engine ends.
+#pragma once
+
+#include <cstdint>
+
+#include "core/small_requests.hpp"
+#include "core/stream_memory.hpp"
+#include "path/data_path.hpp"
+#include "staging/disk_lanes.hpp"
+#include "staging/lanes.hpp"
+
+namespace penstock::core {
+
+class engine_core;
+
+class mount {
+ public:
+  // Starts no thread; all do when they first get work. device names it: st_dev, or st_rdev of a block device.
+  mount(engine_core& engine, std::uint64_t device);
+  mount(const mount&) = delete;
+  mount& operator=(const mount&) = delete;
+  ~mount();  // runs what is queued
+
+  static unsigned disk_lane_count(unsigned cores) noexcept;
+  [[nodiscard]] std::uint64_t device() const noexcept { return device_; }
+  [[nodiscard]] staging::lanes& lanes() noexcept { return lanes_; }
+  [[nodiscard]] staging::disk_lanes& disk() noexcept { return disk_; }
+  // Threads for stream-ordered requests: they never call a device.
+  [[nodiscard]] staging::lanes& stream_lanes() noexcept { return stream_lanes_; }
+  [[nodiscard]] stream_memory& stream_memory_of(const path::memory_view& place) noexcept {
+    return place.emulated ? host_stream_memory_ : cuda_stream_memory_;
+  }
+  [[nodiscard]] small_requests& small() noexcept { return small_; }
+
+ private:
+  // In this order: lanes run what is queued when they go, and need the others for it.
+  const std::uint64_t device_;
+  stream_memory cuda_stream_memory_;
+  stream_memory host_stream_memory_;
+  small_requests small_;
+  staging::disk_lanes disk_;
+  staging::lanes lanes_;
+  staging::lanes stream_lanes_;
+};
+
+}  // namespace penstock::core
