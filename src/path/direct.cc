@@ -14,6 +14,7 @@
 
 #include "path/cufile_library.hpp"
 #include "path/data_path.hpp"
+#include "path/file_io.hpp"
 
 namespace penstock::path {
 
@@ -60,7 +61,8 @@ class asked_once {
 struct registration {
   asked_once asked;
   cufile_handle handle = nullptr;
-  status why_not;  // where there is no handle
+  device::session* session = nullptr;  // in whose context the handle was made
+  status why_not;                      // where there is no handle
 };
 
 class direct final : public data_path {
@@ -155,14 +157,18 @@ class direct final : public data_path {
     auto handle = library_->register_file(file.direct_fd);
     if (handle) {
       entry.handle = *handle;
+      entry.session = &session;
     } else {
       entry.why_not = handle.error();
     }
     return {};
   }
 
+  // Where the context cannot be made current any more, its handles went with it, or libcufile does without.
   void release(registration& entry) {
-    if (entry.handle != nullptr) library_->deregister_file(std::exchange(entry.handle, nullptr));
+    if (entry.handle == nullptr) return;
+    const current_context current(*entry.session);
+    library_->deregister_file(std::exchange(entry.handle, nullptr));
   }
 
   // The registered handle of a file that refuses() has accepted; null for any other.
@@ -205,9 +211,9 @@ class direct final : public data_path {
   // write, whose rest may not be aligned.
   ending short_count(const job& item, std::uint64_t missing) {
     if (item.is_write) return give_up(at({errc::io, "libcufile wrote less than asked"}, item, missing));
-    const auto size = kernel_->file_size(item.file->direct_fd);
-    if (!size) return give_up(size.error());
-    if (*size <= item.offset + item.moved) return {};
+    const auto ended = ends_at(*kernel_, *item.file, item.offset + item.moved);
+    if (!ended) return give_up(ended.error());
+    if (*ended) return {};
     return give_up(at({errc::io, "libcufile read less than asked, before the end of the file"}, item, missing));
   }
 

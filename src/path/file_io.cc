@@ -27,10 +27,31 @@ status at(const status& error, const char* verb, const file_view& file, std::uin
   return error.with_context(fmt::format("{} {} at {} of {}", verb, length, offset, file.name));
 }
 
+struct free_memory {
+  void operator()(void* memory) const noexcept { std::free(memory); }
+};
+using aligned_memory = std::unique_ptr<void, free_memory>;
+
+aligned_memory allocate_blocks(std::uint64_t bytes) { return aligned_memory(std::aligned_alloc(direct_alignment, bytes)); }
+
+// Through O_DIRECT alone. Most file systems answer a read at or past the end before they look at its alignment.
+result<bool> ends_at_by_blocks(sys::kernel& kernel, const file_view& file, std::uint64_t offset) {
+  const auto block = allocate_blocks(direct_alignment);
+  if (block == nullptr) return at({errc::out_of_memory, "no memory for a block"}, "direct read", file, 1, offset);
+  if (const auto beyond = kernel.pread(file.direct_fd, block.get(), 1, offset)) return *beyond == 0;
+  const std::uint64_t start = round_down(offset);
+  const auto got = kernel.pread(file.direct_fd, block.get(), direct_alignment, start);
+  if (!got) return at(got.error(), "direct read", file, direct_alignment, start);
+  if (*got > offset - start) return false;
+  // The block ends here twice in a row: a read that merely stopped early does not do that.
+  const auto again = kernel.pread(file.direct_fd, block.get(), direct_alignment, start);
+  if (!again) return at(again.error(), "direct read", file, direct_alignment, start);
+  return *again == *got;
+}
+
 // Reads through an O_DIRECT descriptor where target, length or offset is not aligned.
 io_result read_bounced(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset) {
-  const std::unique_ptr<void, decltype(&std::free)> bounce(std::aligned_alloc(direct_alignment, bounce_bytes + direct_alignment),
-                                                           &std::free);
+  const auto bounce = allocate_blocks(bounce_bytes + direct_alignment);
   if (bounce == nullptr) return {0, at({errc::out_of_memory, "no memory for a bounce buffer"}, "read", file, length, offset)};
   io_result total;
   while (total.bytes_done < length) {
@@ -48,6 +69,14 @@ io_result read_bounced(sys::kernel& kernel, const file_view& file, std::byte* ta
 
 }  // namespace
 
+result<bool> ends_at(sys::kernel& kernel, const file_view& file, std::uint64_t offset) {
+  if (file.cached_fd < 0) return ends_at_by_blocks(kernel, file, offset);
+  std::byte unused{};
+  const auto got = kernel.pread(file.cached_fd, &unused, 1, offset);
+  if (!got) return at(got.error(), "read", file, 1, offset);
+  return *got == 0;
+}
+
 io_result read_direct(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset) {
   constexpr int most_idle_tries = 8;
   int idle_tries = 0;
@@ -62,8 +91,9 @@ io_result read_direct(sys::kernel& kernel, const file_view& file, std::byte* tar
     if (*got == 0) break;
     if (total.bytes_done % direct_alignment == 0) continue;
     // An unaligned count is the end of the file, unless the read stopped early: then the last whole block is where it goes on.
-    const auto size = kernel.file_size(file.direct_fd);
-    if (size && *size <= offset + total.bytes_done) break;
+    const auto ended = ends_at(kernel, file, offset + total.bytes_done);
+    if (!ended) total.error = at(ended.error(), "direct read", file, length, offset);
+    if (!ended || *ended) break;
     total.bytes_done = round_down(total.bytes_done);
     idle_tries = *got < direct_alignment ? idle_tries + 1 : 0;
     if (idle_tries > most_idle_tries) {
@@ -102,7 +132,7 @@ io_result read_fully(sys::kernel& kernel, const file_view& file, std::byte* targ
 io_result read_streaming(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset) {
   // Fits the second-level cache and stays there.
   constexpr std::uint64_t block_bytes = std::uint64_t{64} << 10;
-  thread_local const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(direct_alignment, block_bytes), &std::free);
+  thread_local const aligned_memory block = allocate_blocks(block_bytes);
   if (block == nullptr) return read_fully(kernel, file, target, length, offset);
   io_result total;
   while (total.bytes_done < length) {

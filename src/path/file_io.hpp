@@ -22,6 +22,10 @@ io_result read_streaming(sys::kernel& kernel, const file_view& file, std::byte* 
 // read-modify-write, which can lose a neighbour's bytes (errc::invalid_argument names the alignment).
 io_result write_fully(sys::kernel& kernel, const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset);
 
+// Whether the file ends at offset or before, by the kernel's own count of 0: st_size may be 0 or stale (/proc, sysfs, FUSE, a block device
+// that grew). For paths that were given less than they asked for. Errors: of the read.
+result<bool> ends_at(sys::kernel& kernel, const file_view& file, std::uint64_t offset);
+
 // The same through direct_fd only; target, length and offset are aligned.
 io_result read_direct(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset);
 // Reads the whole blocks around any range through direct_fd; block is aligned and has room for them. The range then lies

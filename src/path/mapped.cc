@@ -12,6 +12,7 @@
 
 #include "path/data_path.hpp"
 #include "staging/worker.hpp"
+#include "path/file_io.hpp"
 
 namespace penstock::path {
 
@@ -69,6 +70,7 @@ class mapped final : public data_path {
       }
       item.moved += bytes;
     }
+    if (stop.ok() && item.moved < item.length) return end_short(item);
     item.owner->finished(item, item.moved, std::move(stop));
     return true;
   }
@@ -81,7 +83,20 @@ class mapped final : public data_path {
     device::event arrived = nullptr;
   };
 
-  // Bytes of the job that the file has: pages past its end cannot be registered.
+  // What lies beyond the size that the kernel states need not be the end; if not, the next path reads on.
+  bool end_short(job& item) {
+    const auto ended = ends_at(*kernel_, *item.file, item.offset + item.moved);
+    if (ended && *ended) {
+      item.owner->finished(item, item.moved, {});
+    } else {
+      const status why = ended ? status(errc::unsupported, "the file goes on past the size that the kernel states") : ended.error();
+      item.owner->hand_over(item, why.with_context(fmt::format("mapped: read {} at {} of {}", item.length - item.moved,
+                                                               item.offset + item.moved, item.file->name)));
+    }
+    return true;
+  }
+
+  // Bytes of the job that the file has, by its stated size: pages past that cannot be registered.
   result<std::uint64_t> reach_of(const job& item) {
     const auto size = kernel_->file_size(item.file->cached_fd);
     if (!size) return size.error();

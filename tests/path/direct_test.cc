@@ -518,6 +518,14 @@ TEST_F(direct_path, short_read_before_the_end_is_handed_over) {
   EXPECT_NE(owner->outcome.message().find("before the end of the file"), std::string::npos) << owner->outcome.message();
 }
 
+TEST_F(direct_path, short_read_at_a_stated_size_that_is_not_the_end_is_handed_over) {
+  const auto file = open_pattern("data", 3 * piece, 3);
+  kernel_->state_size(8192);
+  recorder_.settings().short_transfer = 1;
+  recorder_.settings().short_bytes = 8192;
+  EXPECT_EQ(run(file, false, allocate(piece), piece, 0)->handed_over_after, 8192U);
+}
+
 TEST_F(direct_path, short_write_is_handed_over) {
   const auto file = open_file("data");
   auto* memory = allocate(65536);
@@ -626,6 +634,21 @@ TEST_F(direct_path, each_transfer_runs_with_the_sessions_context_current) {
   EXPECT_EQ(run(file, false, allocate(4096), 4096, 0)->finished_bytes, 4096U);
   EXPECT_EQ(current_contexts, 1);
   EXPECT_EQ(driver_->live().current_contexts, 0);
+}
+
+TEST_F(direct_path, a_file_is_forgotten_with_the_sessions_context_current) {
+  const auto file = open_file("data");
+  EXPECT_EQ(refusal(file), std::nullopt);
+  int made_current = 0;
+  driver_->set_hook([&](std::string_view call, std::uint64_t) -> std::optional<status> {
+    made_current += call == "make_current" ? 1 : 0;
+    return std::nullopt;
+  });
+  path().forget(file);
+  EXPECT_EQ(made_current, 1);
+  EXPECT_EQ(recorder_.calls(cufile_call::deregister_file).size(), 1U);
+  EXPECT_EQ(driver_->live().current_contexts, 0);
+  driver_->clear_faults();
 }
 
 TEST_F(direct_path, a_context_that_cannot_be_made_current_hands_over) {

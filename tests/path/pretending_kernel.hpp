@@ -2,7 +2,9 @@
 // this machine has can be hidden. Set it up before it is shared.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,6 +19,10 @@ class pretending_kernel final : public forwarding_kernel {
   // Nothing exists whose path begins like this, but for what show() shows.
   void hide_below(const std::string& prefix) { hidden_ = prefix; }
 
+  // States that files are this long.
+  void state_size(std::uint64_t bytes) { stated_size_ = bytes; }
+
+  result<std::uint64_t> file_size(int fd) override { return stated_size_ ? *stated_size_ : inner().file_size(fd); }
   bool path_exists(const std::string& path) override {
     if (places_.count(path) != 0) return inner().path_exists(places_.at(path));
     return !hidden(path) && inner().path_exists(path);
@@ -32,6 +38,7 @@ class pretending_kernel final : public forwarding_kernel {
 
   std::map<std::string, std::string> places_;
   std::string hidden_;
+  std::optional<std::uint64_t> stated_size_;
 };
 
 }  // namespace penstock::testing
