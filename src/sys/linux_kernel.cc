@@ -227,7 +227,13 @@ class linux_kernel final : public kernel {
   }
 
   result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override {
-    return sys::resident_bytes(fd, offset, length);
+    auto known = sys::resident_bytes(fd, offset, length);
+    if (known || known.error().code() != errc::unsupported || length < least_estimated_bytes) return known;
+    const auto own = reopen(fd, O_RDONLY);
+    if (!own) return known;
+    auto estimated = estimate_resident_bytes(*own, offset, length);
+    (void)close(*own);
+    return estimated ? estimated : known;
   }
 
   status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) override {

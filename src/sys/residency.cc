@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,7 +112,80 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
   return std::min(pages * page_size(), range.length);
 }
 
+// --- estimates
+//
+// Whether a page is in the page cache shows without rights to the file only by reading it in a way that does not wait (RWF_NOWAIT, Linux
+// 4.14). Such a read starts the I/O for what it does not find, with read-ahead unless the descriptor has POSIX_FADV_RANDOM: then it is that
+// one page. Read-ahead would pollute the page cache with what direct I/O is about to fetch, and halve its speed; so the descriptor is one
+// of our own, and the pages that the question has brought in are dropped. (Where a sample meets the mark that another reader's read-ahead
+// has left at its end, the kernel goes on with that: rare, and one window at most.) mincore is no way out, whatever the mapping: it answers
+// by the file.
+
+constexpr std::uint64_t bytes_per_sample = std::uint64_t{1} << 20;
+constexpr std::uint64_t least_samples = 4;
+constexpr std::uint64_t most_samples = 64;
+
+// Gives a descriptor POSIX_FADV_RANDOM for as long as it lives.
+class random_access {
+ public:
+  explicit random_access(int fd) noexcept : fd_(fd) { posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM); }
+  random_access(const random_access&) = delete;
+  random_access& operator=(const random_access&) = delete;
+  ~random_access() { posix_fadvise(fd_, 0, 0, POSIX_FADV_NORMAL); }
+
+ private:
+  int fd_;
+};
+
+// Waits for the I/O that a sample has started, and lets its page go.
+void drop_sample(int fd, std::uint64_t at) noexcept {
+  char byte = 0;
+  if (pread(fd, &byte, 1, static_cast<off_t>(at)) < 0) return;
+  const std::uint64_t page = at / page_size() * page_size();
+  posix_fadvise(fd, static_cast<off_t>(page), static_cast<off_t>(page_size()), POSIX_FADV_DONTNEED);
+}
+
+// Another place in each part of the file each time, so that two who ask at once do not find each other's samples.
+std::uint64_t place_in(std::uint64_t part_bytes) noexcept {
+  static std::atomic<std::uint64_t> sequence{0};
+  constexpr std::uint64_t golden = 0x9e3779b97f4a7c15;
+  return (sequence.fetch_add(1, std::memory_order_relaxed) * golden >> 16) % part_bytes;
+}
+
 }  // namespace
+
+result<std::uint64_t> estimate_resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) {
+  const file_range range{fd, offset, length};
+  struct stat facts {};
+  if (fstat(fd, &facts) != 0) return status::from_errno(errno, described(range));
+  const auto size = static_cast<std::uint64_t>(facts.st_size);
+  const std::uint64_t there = !S_ISREG(facts.st_mode) ? length : offset < size ? std::min(length, size - offset) : 0;
+  if (there == 0) return std::uint64_t{0};
+  const random_access scope(fd);
+  const std::uint64_t count = std::clamp(there / bytes_per_sample, std::min(least_samples, there), most_samples);
+  std::array<std::uint64_t, most_samples> absent;
+  std::uint64_t absent_count = 0;
+  std::uint64_t present_count = 0;
+  int error = 0;
+  for (std::uint64_t i = 0; i < count && error == 0; ++i) {
+    const std::uint64_t at = offset + there / count * i + place_in(there / count);
+    char byte = 0;
+    const iovec target{&byte, 1};
+    const ssize_t got = preadv2(fd, &target, 1, static_cast<off_t>(at), RWF_NOWAIT);
+    if (got > 0) {
+      ++present_count;
+    } else if (got < 0 && errno == EAGAIN) {
+      absent[absent_count++] = at;
+    } else if (got < 0) {
+      error = errno;
+    }
+  }
+  for (std::uint64_t i = 0; i < absent_count; ++i) drop_sample(fd, absent[i]);
+  if (error != 0) return status(errc::unsupported, described(range) + ": it cannot be sampled", error_domain::os, error);
+  if (present_count == 0) return std::uint64_t{0};
+  if (absent_count == 0) return length;
+  return std::clamp(there / count * present_count, page_size(), there - 1);
+}
 
 result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) {
   const file_range range{fd, offset, length};
