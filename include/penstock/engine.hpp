@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -172,8 +173,9 @@ struct plan_part {
   std::string reason;  // one sentence
 };
 struct plan {
-  std::vector<plan_part> parts;      // in file order, covering the range once
-  std::uint64_t cached_bytes = 0;    // of the range, in the page cache
+  std::vector<plan_part> parts;  // in file order, covering the range once
+  // Of the range, in the page cache. Estimated from samples where this process may not write the file, and nothing where it is not known.
+  std::optional<std::uint64_t> cached_bytes;
   std::vector<std::string> remarks;  // why faster paths were not taken, and what would make it faster
 };
 
@@ -271,7 +273,8 @@ class PENSTOCK_API engine {
   [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {},
                              item_callback each = {}) const;
 
-  // What a read (or write) of the range into memory of that kind would do.
+  // What a read (or write) of the range into memory of that kind would do. Asks for no right: a write of a file that is open for reading only
+  // is told as if it were allowed.
   [[nodiscard]] result<plan> explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
   [[nodiscard]] engine_stats stats() const;

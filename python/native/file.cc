@@ -315,7 +315,8 @@ nb::object explain(const python_file& self, optional_size size, std::int64_t off
   }
   nb::list remarks;
   for (const auto& each : told->remarks) remarks.append(nb::str(each.c_str()));
-  return nb::module_::import_("penstock._plan").attr("make_plan")(parts, remarks, told->cached_bytes);
+  return nb::module_::import_("penstock._plan")
+      .attr("make_plan")(parts, remarks, told->cached_bytes ? nb::object(nb::int_(*told->cached_bytes)) : nb::none());
 }
 
 }  // namespace

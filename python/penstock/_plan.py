@@ -22,22 +22,23 @@ class PlanPart(NamedTuple):
 class Plan:
     """What a read or write would do: the parts, in the order of the file, and remarks on why no faster path is taken.
 
-    ``cached_bytes``: how many bytes of the range are in the page cache.
+    ``cached_bytes``: how many bytes of the range are in the page cache; None where the kernel does not say.
     """
 
     parts: list[PlanPart]
     remarks: list[str]
-    cached_bytes: int
+    cached_bytes: int | None
 
     def __str__(self) -> str:
         total = sum(part.length for part in self.parts)
-        lines = [f"{_size(total)}, {_size(self.cached_bytes)} of it in the page cache"]
+        cached = "an unknown part" if self.cached_bytes is None else _size(self.cached_bytes)
+        lines = [f"{_size(total)}, {cached} of it in the page cache"]
         lines += [f"  {_size(part.length):>10} at {part.offset}: {part.path}, {part.reason}" for part in self.parts]
         lines += [f"  remark: {remark}" for remark in self.remarks]
         return "\n".join(lines)
 
 
-def make_plan(parts: Iterable[tuple[int, int, str, str]], remarks: list[str], cached_bytes: int) -> Plan:
+def make_plan(parts: Iterable[tuple[int, int, str, str]], remarks: list[str], cached_bytes: int | None) -> Plan:
     """Called by penstock._native."""
     return Plan([PlanPart(*part) for part in parts], remarks, cached_bytes)
 

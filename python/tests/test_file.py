@@ -286,7 +286,7 @@ def test_explain_covers_the_range_once(file_of: Any) -> None:
                 offset += part.length
             assert all(part.path in str(plan) for part in plan.parts)
         assert file.explain(100, 50, memory="host").parts[0][:3] == (50, 100, "posix")
-        assert 0 <= plan.cached_bytes <= 2_000_003
+        assert plan.cached_bytes is None or 0 <= plan.cached_bytes <= 2_000_003
         assert isinstance(plan.remarks, list)
     with penstock.open(path, "r+") as file:
         assert sum(part.length for part in file.explain(5_000_000, write=True).parts) == 5_000_000

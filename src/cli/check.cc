@@ -2,7 +2,9 @@
 #include "cli/check.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 
 #include "bench/machine.hpp"
@@ -41,18 +43,23 @@ check_plan explain(const engine& owner, const file& target, std::uint64_t size, 
   return {{}, std::move(*found)};
 }
 
-// For writing too where that is allowed, since writes can only be explained of a file that takes them. Nothing is written.
-result<file> open_for_questions(const engine& owner, const std::string& name) {
-  open_options how;
-  how.write = true;
-  auto target = owner.open(name, how);
-  return target ? std::move(target) : owner.open(name);
+// Asked of the name: opening the file for writing would copy it up on overlayfs, and tell those who watch it that it may have changed.
+check_plan explain_write(const engine& owner, const file& target, std::uint64_t size) {
+  if (::access(target.path().c_str(), W_OK) != 0) return {status::from_errno(errno, fmt::format("write {}", target.path())), {}};
+  return explain(owner, target, size, true);
+}
+
+std::string describe_cached(const check_report& report) {
+  if (!report.read.what.cached_bytes) return "unknown";
+  const std::uint64_t cached = *report.read.what.cached_bytes;
+  const double percent = report.size > 0 ? 100.0 * static_cast<double>(cached) / static_cast<double>(report.size) : 0;
+  return fmt::format("{} ({:.0f}%)", format_size(cached), percent);
 }
 
 result<check_report> look_at(const engine& owner, const check_options& wanted) {
   auto device = choose_device(owner, wanted.device);
   if (!device) return device.error();
-  auto target = open_for_questions(owner, wanted.file);
+  auto target = owner.open(wanted.file);
   if (!target) return target.error();
   auto size = target->size();
   if (!size) return size.error();
@@ -62,7 +69,7 @@ result<check_report> look_at(const engine& owner, const check_options& wanted) {
   report.device = device->name;
   report.size = *size;
   report.read = explain(owner, *target, *size, false);
-  report.write = explain(owner, *target, *size, true);
+  report.write = explain_write(owner, *target, *size);
   report.devices = owner.devices();
   report.cuda = owner.cuda_status();
   return report;
@@ -87,11 +94,10 @@ void print_plan(std::string_view title, const check_plan& found) {
 }
 
 void print_report(const check_report& report) {
-  const double cached = report.size > 0 ? 100.0 * static_cast<double>(report.read.what.cached_bytes) / static_cast<double>(report.size) : 0;
   fmt::print("{}\n", report.file);
   fmt::print("  size         {} ({} bytes)\n", format_size(report.size), report.size);
   fmt::print("  file system  {}\n", report.file_system);
-  fmt::print("  page cache   {} ({:.0f}%)\n", format_size(report.read.what.cached_bytes), cached);
+  fmt::print("  page cache   {}\n", describe_cached(report));
   print_plan(fmt::format("reads to {} would take", report.device), report.read);
   print_plan(fmt::format("writes from {} would take", report.device), report.write);
   fmt::print("devices\n");

@@ -31,10 +31,11 @@ json devices_json(const std::vector<device_info>& devices) {
 }  // namespace
 
 std::string to_json(const check_report& report) {
+  const auto& cached = report.read.what.cached_bytes;
   const json out{{"file", report.file},
                  {"size", report.size},
                  {"file_system", report.file_system},
-                 {"cached_bytes", report.read.what.cached_bytes},
+                 {"cached_bytes", cached ? json(*cached) : json(nullptr)},
                  {"device", report.device},
                  {"read", plan_json(report.read)},
                  {"write", plan_json(report.write)},

@@ -92,8 +92,9 @@ status drop_from_cache(const bench::sample_file& sample, const engine& owner, co
   if (error_number != 0) return status::from_errno(error_number, fmt::format("drop {} from the page cache", sample.path()));
   auto seen = owner.explain(source, memory_kind::device, sample.size(), 0);
   if (!seen) return seen.error();
-  if (seen->cached_bytes == 0) return {};
-  return {errc::unsupported, fmt::format("{} of it cannot be dropped from the page cache", format_size(seen->cached_bytes))};
+  if (seen->cached_bytes == 0U) return {};
+  const std::string left = seen->cached_bytes ? format_size(*seen->cached_bytes) : "an unknown part";
+  return {errc::unsupported, fmt::format("{} of it cannot be dropped from the page cache", left)};
 }
 
 status print_run(std::string_view title, const stage& on, const demo_run& run, const std::optional<limit>& against) {

@@ -657,8 +657,7 @@ result<plan> engine_core::explain(file_core& file, memory_kind memory, const tra
 
 void engine_core::remark(plan& told, file_core& file, const path::memory_view& place, const transfer& what) {
   const auto& view = file.view();
-  if (view.cached_fd >= 0 && what.length > 0)
-    told.cached_bytes = kernel().resident_bytes(view.cached_fd, what.offset, what.length).value_or(0);
+  if (const auto cached = kernel().resident_bytes(file.any_descriptor(), what.offset, what.length)) told.cached_bytes = *cached;
   if (place.on_device()) {
     if (place.emulated) told.remarks.push_back(fmt::format("no GPU: {}", cuda_status().message()));
     for (const auto kind : {path_kind::direct, path_kind::mapped}) {

@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "path/data_path.hpp"
-#include "staging/worker.hpp"
 #include "path/file_io.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::path {
 

@@ -1,7 +1,13 @@
 // The penstock command as a user meets it: what it prints where, and its exit codes.
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -176,6 +182,33 @@ TEST(check, tells_size_file_system_and_paths_to_people) {
   for (const char* part : {"1 MiB (1048576 bytes)", "file system", "page cache", "reads to host:0", "writes from host:0"}) {
     EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
   }
+}
+
+TEST(check, opens_nothing_for_writing) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", mib);
+  const int watch = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  ASSERT_GE(::inotify_add_watch(watch, path.c_str(), IN_CLOSE_WRITE | IN_MODIFY | IN_ATTRIB), 0);
+  EXPECT_EQ(run({"check", path, "--device", "host:0"}).exit_code, 0);
+  EXPECT_EQ(run({"check", path, "--json", "--device", "host:0"}).exit_code, 0);
+  alignas(inotify_event) std::array<char, 4096> events;
+  EXPECT_EQ(::read(watch, events.data(), events.size()), -1) << "the file was opened for writing, or changed";
+  ::close(watch);
+}
+
+TEST(check, leaves_a_file_in_the_lower_layer_of_an_overlay) {
+  const scratch_directory directory;
+  for (const char* part : {"lower", "upper", "work", "at"}) std::filesystem::create_directory(directory.path() + "/" + part);
+  (void)directory.make_file("lower/data", mib);
+  const std::string layers =
+      "lowerdir=" + directory.path() + "/lower,upperdir=" + directory.path() + "/upper,workdir=" + directory.path() + "/work";
+  const std::string at = directory.path() + "/at";
+  if (::mount("overlay", at.c_str(), "overlay", 0, layers.c_str()) != 0)
+    GTEST_SKIP() << "cannot mount an overlay: " << std::strerror(errno);
+  const ended_program ended = run({"check", at + "/data", "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path() + "/upper")) << "copied up";
+  EXPECT_EQ(::umount2(at.c_str(), MNT_DETACH), 0);
 }
 
 TEST(check, tells_what_each_key_of_a_cufile_json_does) {

@@ -218,7 +218,7 @@ TEST_F(engine_contract, explain_says_why_in_words) {
     for (const auto& part : on_host->parts) EXPECT_EQ(part.path, path_kind::posix);
   }
   EXPECT_EQ(engine_of().explain(from, memory_kind::device, 1, -1).error().code(), errc::invalid_argument);
-  EXPECT_EQ(engine_of().explain(from, memory_kind::device, 1, 0, true).error().code(), errc::permission_denied);
+  EXPECT_TRUE(engine_of().explain(from, memory_kind::device, 1, 0, true).ok()) << "a question needs no right to write";
   const auto behind = engine_of().explain(from, memory_kind::device, 100, static_cast<std::int64_t>(16 * mib));
   ASSERT_TRUE(behind.ok());
   EXPECT_TRUE(behind->parts.empty());
