@@ -141,6 +141,8 @@ status host_session::destroy_stream(stream target) {
   const std::lock_guard guard(lock_);
   const auto found = streams_.find(target);
   if (found == streams_.end()) return {errc::invalid_argument, fmt::format("host:0: destroy {}: no stream", target)};
+  destroyed_.reserve(destroyed_.size() + 1);
+  finished.reserve(destroyed_.size() + 1);
   found->second->close();
   destroyed_.push_back(std::move(found->second));
   streams_.erase(found);

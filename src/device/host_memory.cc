@@ -1,6 +1,5 @@
 #include "device/host_memory.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -9,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <utility>
 
 namespace penstock::device {
 namespace {
@@ -23,10 +23,28 @@ std::uint64_t physical_memory() {
 }
 
 // Making a memfd larger than RLIMIT_FSIZE would raise SIGXFSZ.
-std::uint64_t largest_file() {
+bool may_be_a_file(std::uint64_t bytes) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return host_memory::largest_region_bytes;
-  return limit.rlim_cur / host_memory::granule_bytes * host_memory::granule_bytes;
+  return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes;
+}
+
+// Null (and errno) on failure.
+void* map_shared(std::uint64_t bytes, int descriptor) {
+  const int kind = descriptor < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
+  void* content = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, descriptor, 0);
+  return content == MAP_FAILED ? nullptr : content;
+}
+
+// Pages of a memfd are accounted when touched, also where overcommitting is forbidden; those of anonymous shared memory all at once, but
+// there no limit on files applies.
+result<void*> map_content(std::uint64_t bytes) {
+  const int descriptor = may_be_a_file(bytes) ? ::memfd_create("penstock-host-device", MFD_CLOEXEC) : -1;
+  const bool sized = descriptor < 0 || ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0;
+  void* content = sized ? map_shared(bytes, descriptor) : nullptr;
+  const int error = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (content == nullptr) return status::from_errno(error, fmt::format("host device: map {} bytes", bytes));
+  return content;
 }
 
 }  // namespace
@@ -36,45 +54,31 @@ host_memory::~host_memory() {
   if (region == nullptr) return;
   ::munmap(region, region_bytes_);
   ::munmap(bytes_, region_bytes_);
-  ::close(descriptor_);
 }
 
 status host_memory::reserve() {
   if (region_.load(std::memory_order_relaxed) != nullptr) return {};
-  status refused(errc::out_of_memory, "host device: RLIMIT_FSIZE leaves no room for its memory");
-  for (std::uint64_t bytes = std::min(largest_region_bytes, largest_file()); bytes >= smallest_region_bytes; bytes /= 2) {
-    refused = map_region(round_up(bytes, granule_bytes));
-    if (refused.ok()) return refused;
+  status refused;
+  for (std::uint64_t bytes = largest_region_bytes; bytes >= smallest_region_bytes; bytes /= 2) {
+    refused = map_region(bytes);
+    if (refused.ok()) break;
   }
   return refused;
 }
 
 status host_memory::map_region(std::uint64_t bytes) {
-  // memfd pages are accounted when touched, also where overcommitting is forbidden.
-  const int descriptor = ::memfd_create("penstock-host-device", MFD_CLOEXEC);
-  if (descriptor < 0) return status::from_errno(errno, "host device: memfd_create");
-  status taken = take_region(descriptor, bytes);
-  if (!taken.ok()) ::close(descriptor);
-  return taken;
-}
-
-status host_memory::take_region(int descriptor, std::uint64_t bytes) {
-  if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    return status::from_errno(errno, fmt::format("host device: size its memfd to {}", bytes));
-  }
+  ranges all{{0, bytes}};  // before anything is mapped that running out of memory would leave behind
   void* region = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (region == MAP_FAILED) return status::from_errno(errno, fmt::format("host device: reserve {} bytes of addresses", bytes));
-  void* content = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
-  if (content == MAP_FAILED) {
-    const int error = errno;
+  const auto content = map_content(bytes);
+  if (!content) {
     ::munmap(region, bytes);
-    return status::from_errno(error, fmt::format("host device: map {} bytes", bytes));
+    return content.error();
   }
   region_bytes_ = bytes;
   capacity_ = std::min(physical_memory() / 4 * 3, bytes);
-  bytes_ = static_cast<std::byte*>(content);
-  descriptor_ = descriptor;
-  free_.emplace(0, bytes);
+  bytes_ = static_cast<std::byte*>(*content);
+  free_ = std::move(all);
   region_.store(static_cast<std::byte*>(region), std::memory_order_release);
   return {};
 }
@@ -96,51 +100,49 @@ result<void*> host_memory::allocate(std::uint64_t bytes) {
   const auto gap = std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= footprint; });
   if (gap == free_.end()) return status(errc::out_of_memory, fmt::format("host:0: allocate {} bytes: no gap is that large", bytes));
   const auto [offset, length] = *gap;
-  free_.erase(gap);
-  if (length > footprint) free_.emplace(offset + footprint, length - footprint);
-  live_.emplace(offset, bytes);
+  live_.emplace(offset, bytes);  // the only step that may run out of memory
+  auto rest = free_.extract(gap);
+  if (length > footprint) {
+    rest.key() = offset + footprint;
+    rest.mapped() = length - footprint;
+    free_.insert(std::move(rest));
+  }
   used_ += bytes;
   return static_cast<void*>(region_.load(std::memory_order_relaxed) + offset);
 }
 
 status host_memory::release(void* base) {
-  std::uint64_t offset = 0;
-  std::uint64_t footprint = 0;
+  ranges::node_type range;
   {
     const std::lock_guard guard(lock_);
-    offset = contains(base) ? static_cast<std::uint64_t>(static_cast<std::byte*>(base) - region_.load()) : 0;
-    const auto found = contains(base) ? live_.find(offset) : live_.end();
-    if (found == live_.end()) return {errc::bad_memory, fmt::format("host:0: free {}: not the start of an allocation", base)};
-    footprint = footprint_of(found->second);
-    used_ -= found->second;
-    live_.erase(found);
+    if (contains(base)) range = live_.extract(static_cast<std::uint64_t>(static_cast<std::byte*>(base) - region_.load()));
+    if (range.empty()) return {errc::bad_memory, fmt::format("host:0: free {}: not the start of an allocation", base)};
+    used_ -= range.mapped();
+    range.mapped() = footprint_of(range.mapped());
   }
   // In between the range is neither live nor free, so the pages can go without the lock. A failure costs memory, not correctness.
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t first = round_up(offset, page);
-  const std::uint64_t last = (offset + footprint) / page * page;
-  if (first < last) {
-    (void)::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first), static_cast<off_t>(last - first));
-  }
+  const std::uint64_t first = round_up(range.key(), page);
+  const std::uint64_t last = (range.key() + range.mapped()) / page * page;
+  if (first < last) (void)::madvise(bytes_ + first, last - first, MADV_REMOVE);
   const std::lock_guard guard(lock_);
-  give_back(offset, footprint);
+  give_back(std::move(range));
   return {};
 }
 
-void host_memory::give_back(std::uint64_t offset, std::uint64_t footprint) {
-  auto after = free_.lower_bound(offset);
-  if (after != free_.end() && after->first == offset + footprint) {
-    footprint += after->second;
-    after = free_.erase(after);
+// Joins the range with its neighbours. Needs no memory: it is its own entry.
+void host_memory::give_back(ranges::node_type range) {
+  const auto after = free_.lower_bound(range.key());
+  if (after != free_.end() && after->first == range.key() + range.mapped()) {
+    range.mapped() += after->second;
+    free_.erase(after);
   }
-  if (after != free_.begin()) {
-    const auto before = std::prev(after);
-    if (before->first + before->second == offset) {
-      before->second += footprint;
-      return;
-    }
-  }
-  free_.emplace(offset, footprint);
+  const auto at = free_.insert(std::move(range)).position;
+  if (at == free_.begin()) return;
+  const auto before = std::prev(at);
+  if (before->first + before->second != at->first) return;
+  before->second += at->second;
+  free_.erase(at);
 }
 
 bool host_memory::contains(const void* address) const noexcept {

@@ -1,6 +1,6 @@
 // The memory of the host device: an address space of its own, and the bytes behind it. Callers see addresses of a region that no CPU access
-// survives (PROT_NONE), so a layer that touches device memory itself is found out at once; the bytes live in a memfd mapped elsewhere, and
-// only this room translates. Owned by the driver; thread-safe.
+// survives (PROT_NONE), so a layer that touches device memory itself is found out at once; the bytes live in shared memory mapped
+// elsewhere, and only this room translates. Owned by the driver; thread-safe.
 #pragma once
 
 #include <atomic>
@@ -50,19 +50,19 @@ class host_memory {
 
  private:
   status reserve();
+  using ranges = std::map<std::uint64_t, std::uint64_t>;
+
   status map_region(std::uint64_t bytes);
-  status take_region(int descriptor, std::uint64_t bytes);
-  void give_back(std::uint64_t offset, std::uint64_t footprint);
+  void give_back(ranges::node_type range);
 
   mutable std::mutex lock_;                  // guards everything but the atomic and what is fixed once it is set
   std::atomic<std::byte*> region_{nullptr};  // released after the next four were written
   std::uint64_t region_bytes_ = 0;
   std::uint64_t capacity_ = 0;
   std::byte* bytes_ = nullptr;
-  int descriptor_ = -1;
 
-  std::map<std::uint64_t, std::uint64_t> live_;  // offset in the region -> bytes asked for
-  std::map<std::uint64_t, std::uint64_t> free_;  // offset -> bytes; neighbours are joined
+  ranges live_;  // offset in the region -> bytes asked for
+  ranges free_;  // offset -> bytes; neighbours are joined
   std::uint64_t used_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -66,6 +67,7 @@ status host_event::wait() {
 
 result<std::shared_ptr<host_stream>> host_stream::start() {
   std::shared_ptr<host_stream> made(new host_stream);
+  made->no_memory_ = std::make_shared<host_failure>(status(errc::out_of_memory, "host:0: no memory for the work of a stream"));
   try {
     const signals_blocked scope;
     made->thread_ = std::thread([stream = made.get()] { stream->run(); });
@@ -89,8 +91,9 @@ status host_stream::push(item next) {
     const std::lock_guard guard(lock_);
     if (closed_) return {errc::closed, "host:0: the stream was destroyed"};
     if (queue_.size() >= queue_limit) return {errc::out_of_memory, fmt::format("host:0: {} operations wait in one stream", queue_limit)};
-    if (next.event != nullptr) next.recording = next.event->begin();
-    queue_.push_back(std::move(next));
+    // An event counts its recordings, so the place in the queue comes first: it may be refused for want of memory.
+    auto& queued = queue_.emplace_back(std::move(next));
+    if (queued.event != nullptr) queued.recording = queued.event->begin();
     ++pushed_;
   }
   arrived_.notify_one();
@@ -140,9 +143,15 @@ void host_stream::perform(item& next) {
     next.event->finish(next.recording, std::exchange(for_event_, nullptr));
     return;
   }
-  status ended = next.work();
-  if (ended.ok()) return;
-  auto failure = std::make_shared<host_failure>(std::move(ended));
+  std::shared_ptr<host_failure> failure;
+  try {
+    status ended = next.work();
+    if (ended.ok()) return;
+    failure = std::make_shared<host_failure>(std::move(ended));
+  } catch (const std::bad_alloc&) {
+    failure = no_memory_;
+    failure->reported.store(false);
+  }
   if (for_event_ == nullptr) for_event_ = failure;
   const std::lock_guard guard(lock_);
   if (for_synchronize_ == nullptr || for_synchronize_->reported.load()) for_synchronize_ = std::move(failure);

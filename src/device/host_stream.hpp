@@ -88,6 +88,7 @@ class host_stream {
   bool closed_ = false;
   bool ended_ = false;
   std::shared_ptr<host_failure> for_event_;  // the thread's own
+  std::shared_ptr<host_failure> no_memory_;  // made in advance
   std::thread thread_;
 };
 
