@@ -101,6 +101,66 @@ TEST(restricted_process, without_io_uring_all_goes_by_plain_calls_and_explain_sa
   });
 }
 
+TEST(restricted_process, with_rings_that_can_be_made_but_not_used_all_goes_by_plain_calls) {
+  const auto dir = temp_dir::on_build_disk();
+  write_file(dir.file("cold"), 8 * mib);
+  expect_in_child([&]() -> std::string {
+    if (!deny_system_call(SYS_io_uring_enter, EPERM)) return "cannot set a seccomp filter";
+    auto made = engine::create(without_cuda());
+    if (auto wrong = round_trip(*made, dir.file("x")).run(); !wrong.empty()) return wrong;
+    auto opened = made->open(dir.file("cold"), {.read = true, .write = true, .direct_writes = true});
+    auto memory = made->allocate("host:0", 8 * mib);
+    if (!opened || !memory) return "no file or no memory";
+    const int fd = ::open(dir.file("cold").c_str(), O_RDONLY | O_CLOEXEC);
+    ::fdatasync(fd);
+    ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(fd);
+    if (const auto read = opened->read(memory->data(), 8 * mib, 0); read.bytes_done != 8 * mib) return std::string(read.error.message());
+    if (const auto put = opened->write(memory->data(), 8 * mib, 0); put.bytes_done != 8 * mib) return std::string(put.error.message());
+    const auto told = made->explain(*opened, memory_kind::device, mib, 0);
+    return remarks_say(*told, "io_uring cannot be used") ? "" : "explain says nothing of io_uring";
+  });
+}
+
+TEST(restricted_process, a_file_size_limit_leaves_the_host_device_as_it_is) {
+  for (const rlim_t limit : {rlim_t{0}, rlim_t{1} << 20}) {
+    expect_in_child([&]() -> std::string {
+      if (auto wrong = set_limit(RLIMIT_FSIZE, limit); !wrong.empty()) return wrong;
+      auto made = engine::create(without_cuda());
+      if (!made) return std::string(made.error().message());
+      if (made->devices().empty()) return "no device is listed";
+      const auto memory = made->allocate("host:0", mib);
+      return memory ? "" : std::string(memory.error().message());
+    });
+  }
+}
+
+TEST(restricted_process, a_data_set_of_somebody_else_is_read_past_the_page_cache) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const auto dir = temp_dir::on_build_disk();
+  write_file(dir.file("shared"), 32 * mib);
+  const int fd = ::open(dir.file("shared").c_str(), O_RDONLY | O_CLOEXEC);
+  const int direct = ::open(dir.file("shared").c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (direct < 0) GTEST_SKIP() << "the build's file system has no O_DIRECT";
+  ::close(direct);
+  ASSERT_EQ(::fdatasync(fd), 0);
+  ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+  expect_in_child([&]() -> std::string {
+    if (auto wrong = become_nobody(); !wrong.empty()) return wrong;
+    auto made = engine::create(without_cuda());
+    auto lent = made->adopt(fd);
+    const auto told = made->explain(*lent, memory_kind::device, 32 * mib, 0);
+    if (!told) return std::string(told.error().message());
+    if (told->cached_bytes != 0U) return told->cached_bytes ? "it seems to be cached" : "it is not known whether it is cached";
+    if (told->parts.size() != 1 || told->parts[0].reason.find("not in the page cache") == std::string::npos) return told->parts[0].reason;
+    auto memory = made->allocate("host:0", 32 * mib);
+    const auto read = lent->read(memory->data(), 32 * mib, 0);
+    if (read.bytes_done != 32 * mib) return std::string(read.error.message());
+    return made->explain(*lent, memory_kind::device, 32 * mib, 0)->cached_bytes == 0U ? "" : "reading it has filled the page cache";
+  });
+  ::close(fd);
+}
+
 TEST(restricted_process, with_little_lockable_memory_everything_works) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user, to whom the limit applies";
   const auto dir = dir_of_nobody();
