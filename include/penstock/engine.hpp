@@ -273,8 +273,8 @@ class PENSTOCK_API engine {
   [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {},
                              item_callback each = {}) const;
 
-  // What a read (or write) of the range into memory of that kind would do. Asks for no right: a write of a file that is open for reading only
-  // is told as if it were allowed.
+  // What a read (or write) of the range into memory of that kind would do. Asks for no right: a write of a file that is open for reading
+  // only is told as if it were allowed.
   [[nodiscard]] result<plan> explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
   [[nodiscard]] engine_stats stats() const;

@@ -71,8 +71,8 @@ class kernel {
   // One system call each, EINTR retried: may be short.
   virtual result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) = 0;
   virtual result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) = 0;
-  // Bytes of the range in the page cache, to the page. cachestat(2) (Linux 6.5), else mincore on a mapping. Both tell only who may write the
-  // file; to others a range of at least 1 MiB is estimated from samples, so that 0 and length can be relied on (see sys/residency.hpp).
+  // Bytes of the range in the page cache, to the page. cachestat(2) (Linux 6.5), else mincore on a mapping. Both tell only who may write
+  // the file; to others a range of at least 1 MiB is estimated from samples: 0 and length say that all of them agree (sys/residency.hpp).
   // errc::unsupported where nothing is known.
   virtual result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) = 0;
   virtual status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) = 0;  // POSIX_FADV_DONTNEED
