@@ -124,6 +124,8 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
 constexpr std::uint64_t bytes_per_sample = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_samples = 4;
 constexpr std::uint64_t most_samples = 64;
+// One sample in so many may be found by mistake: the I/O that it started had ended before the kernel looked, as when it lost the CPU.
+constexpr std::uint64_t samples_per_mistake = 16;
 
 // Gives a descriptor POSIX_FADV_RANDOM for as long as it lives.
 class random_access {
@@ -163,24 +165,29 @@ result<std::uint64_t> estimate_resident_bytes(int fd, std::uint64_t offset, std:
   if (there == 0) return std::uint64_t{0};
   const random_access scope(fd);
   const std::uint64_t count = std::clamp(there / bytes_per_sample, std::min(least_samples, there), most_samples);
-  std::array<std::uint64_t, most_samples> absent;
+  // Those that were not found are filled in from the front, those that were from the back.
+  std::array<std::uint64_t, most_samples> sampled;
   std::uint64_t absent_count = 0;
   std::uint64_t present_count = 0;
   int error = 0;
-  for (std::uint64_t i = 0; i < count && error == 0; ++i) {
+  // From the end on: what a sample may set off then lies behind it, where the others have been.
+  for (std::uint64_t i = count; i-- > 0 && error == 0;) {
     const std::uint64_t at = offset + there / count * i + place_in(there / count);
     char byte = 0;
     const iovec target{&byte, 1};
     const ssize_t got = preadv2(fd, &target, 1, static_cast<off_t>(at), RWF_NOWAIT);
     if (got > 0) {
-      ++present_count;
+      sampled[most_samples - ++present_count] = at;
     } else if (got < 0 && errno == EAGAIN) {
-      absent[absent_count++] = at;
+      sampled[absent_count++] = at;
     } else if (got < 0) {
       error = errno;
     }
   }
-  for (std::uint64_t i = 0; i < absent_count; ++i) drop_sample(fd, absent[i]);
+  if (absent_count > 0 && present_count <= count / samples_per_mistake) {
+    for (; present_count > 0; --present_count) sampled[absent_count++] = sampled[most_samples - present_count];
+  }
+  for (std::uint64_t i = 0; i < absent_count; ++i) drop_sample(fd, sampled[i]);
   if (error != 0) return status(errc::unsupported, described(range) + ": it cannot be sampled", error_domain::os, error);
   if (present_count == 0) return std::uint64_t{0};
   if (absent_count == 0) return length;

@@ -351,6 +351,7 @@ TEST_F(linux_kernel_test, residency_of_a_file_one_may_not_write_is_estimated_and
   EXPECT_EQ(as_nobody(20, 0, 0), 0);
   const auto left = kernel_->resident_bytes(own, 0, size);
   EXPECT_EQ(left.value_or(0), 0U) << "samples stay in the page cache";
+  ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM), 0);  // no read-ahead into the other half
   std::vector<std::byte> half(size / 2);
   ASSERT_TRUE(kernel_->pread(fd, half.data(), half.size(), 0).ok());
   EXPECT_EQ(as_nobody(1, size / 4, size / 4 * 3), 0);
