@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <exception>
+#include <utility>
 
 #include "cufile/errors.hpp"
 
@@ -10,57 +12,95 @@ namespace penstock::cufile {
 
 namespace {
 
-CUfileIOEvents_t event_of(void* cookie, const io_result& outcome) {
+CUfileIOEvents_t failed(void* cookie, int error) noexcept {
+  return {cookie, CUFILE_FAILED, static_cast<std::size_t>(-static_cast<ssize_t>(error))};
+}
+
+CUfileIOEvents_t event_of(void* cookie, const io_result& outcome) noexcept {
   if (outcome.ok()) return {cookie, CUFILE_COMPLETE, outcome.bytes_done};
   if (outcome.error.code() == errc::cancelled) return {cookie, CUFILE_CANCELED, outcome.bytes_done};
-  return {cookie, CUFILE_FAILED, static_cast<std::size_t>(-static_cast<ssize_t>(errno_of(outcome.error)))};
+  return failed(cookie, errno_of(outcome.error));
 }
 
 }  // namespace
 
-void batch_state::inner::ended(void* cookie, bool is_write, const io_result& outcome, clock::time_point submitted) {
-  stats.count_entry(is_write, outcome, submitted);
+// The entries that one call gave to the engine; kept by the engine until the last of them has ended.
+struct batch_state::submission {
+  struct entry {
+    void* cookie = nullptr;
+    bool is_write = false;
+    std::atomic<bool> ended{false};
+  };
+
+  submission(std::shared_ptr<inner> into, std::size_t count) : target(std::move(into)), entries(count) {}
+
+  void ended(std::size_t index, const io_result& outcome) noexcept {
+    entry& one = entries[index];
+    if (one.ended.exchange(true)) return;
+    target->stats.count_entry(one.is_write, outcome, began);
+    target->add(event_of(one.cookie, outcome));
+  }
+  // The engine threw: what it has not told of, it will not run.
+  void give_up() noexcept {
+    for (entry& one : entries) {
+      if (!one.ended.exchange(true)) target->add(failed(one.cookie, ENOMEM));
+    }
+  }
+
+  const std::shared_ptr<inner> target;
+  const clock::time_point began = clock::now();
+  std::vector<entry> entries;
+};
+
+void batch_state::inner::add(const CUfileIOEvents_t& event) noexcept {
+  bool wake = false;
   {
     const std::lock_guard guard(lock);
-    events.push_back(event_of(cookie, outcome));
+    events.push_back(event);
+    wake = events.size() >= enough;
+    if (wake) enough = nobody;
   }
-  changed.notify_all();
+  if (wake) changed.notify_all();
 }
 
 batch_state::~batch_state() {
-  cancel();
-  for (auto& each : running()) (void)each->wait();
+  stop();
+  for (auto& each : running_) (void)each->wait();
 }
 
 bool batch_state::submit(const engine& owner, std::span<const CUfileIOParams_t> entries, std::span<const io_request> requests,
                          std::span<const int> refused, const io_options& options) {
-  const auto submitted = clock::now();
+  // All that may throw comes before the room is taken.
+  std::vector<io_request> good;
+  good.reserve(requests.size());
+  std::ranges::copy_if(requests, std::back_inserter(good), [](const io_request& each) { return each.target != nullptr; });
+  const auto made = std::make_shared<submission>(inner_, good.size());
+  item_callback each = [made](std::size_t index, const io_result& outcome) { made->ended(index, outcome); };
+  std::list<std::shared_ptr<batch>> started{std::make_shared<batch>()};
   {
     const std::lock_guard guard(inner_->lock);
-    if (entries.size() > capacity_ - std::min<std::size_t>(capacity_, inner_->outstanding)) return false;
+    if (entries.size() > capacity_ - inner_->outstanding) return false;
     inner_->outstanding += entries.size();
   }
-  auto cookies = std::make_shared<std::vector<std::pair<void*, bool>>>();
-  std::vector<io_request> good;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
+  for (std::size_t i = 0, next = 0; i < entries.size(); ++i) {
     if (requests[i].target == nullptr) {
-      const std::lock_guard guard(inner_->lock);
-      inner_->events.push_back({entries[i].cookie, CUFILE_FAILED, static_cast<std::size_t>(-static_cast<ssize_t>(refused[i]))});
+      inner_->add(failed(entries[i].cookie, refused[i]));
     } else {
-      cookies->emplace_back(entries[i].cookie, requests[i].is_write);
-      good.push_back(requests[i]);
+      made->entries[next].cookie = entries[i].cookie;
+      made->entries[next++].is_write = requests[i].is_write;
     }
   }
-  inner_->changed.notify_all();
   if (good.empty()) return true;
-  auto each = [kept = inner_, cookies, submitted](std::size_t index, const io_result& outcome) {
-    const auto [cookie, is_write] = (*cookies)[index];
-    kept->ended(cookie, is_write, outcome, submitted);
-  };
-  auto made = std::make_shared<batch>(owner.submit(good, options, {}, std::move(each)));
-  const std::lock_guard guard(submissions_lock_);
-  std::erase_if(submissions_, [](const submission& old) { return old->done(); });
-  submissions_.push_back(std::move(made));
+  try {
+    *started.front() = owner.submit(good, options, {}, std::move(each));
+  } catch (const std::exception&) {
+    made->give_up();
+    return true;
+  }
+  const std::lock_guard guard(running_lock_);
+  if (stopped_) started.front()->cancel();
+  running_.remove_if([](const std::shared_ptr<batch>& old) { return old->done(); });
+  running_.splice(running_.end(), started);
   return true;
 }
 
@@ -72,29 +112,32 @@ std::size_t batch_state::collect(std::size_t at_least, std::span<CUfileIOEvents_
   for (;;) {
     const std::size_t wanted = std::min({at_least, inner_->outstanding, out.size()});
     if (events.size() >= wanted || (until && clock::now() >= *until)) break;
-    wait_once(lock, wanted, until);
+    wait(lock, wanted, until);
   }
-  const std::size_t count = std::min(out.size(), events.size());
+  const auto count = static_cast<std::ptrdiff_t>(std::min(out.size(), events.size()));
   std::copy_n(events.begin(), count, out.begin());
-  events.erase(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(count));
-  inner_->outstanding -= count;
+  events.erase(events.begin(), events.begin() + count);
+  inner_->outstanding -= static_cast<std::size_t>(count);
+  // Others may be waiting for events that cannot come any more.
+  const bool wake = count > 0 && std::exchange(inner_->enough, inner::nobody) != inner::nobody;
   lock.unlock();
-  inner_->changed.notify_all();  // others may be waiting for events that cannot come any more
-  return count;
+  if (wake) inner_->changed.notify_all();
+  return static_cast<std::size_t>(count);
 }
 
-// Who waits for everything waits inside the engine, which lets the caller's thread help; else until the next event.
-void batch_state::wait_once(std::unique_lock<std::mutex>& lock, std::size_t wanted, std::optional<clock::time_point> until) {
-  if (wanted == inner_->outstanding) {
+// Returns when events may have come. Who wants every event, and has the time, waits inside the engine, which may let the caller's thread
+// help: each submission that runs has events that are wanted, and all of them are there when it has ended.
+void batch_state::wait(std::unique_lock<std::mutex>& lock, std::size_t wanted, std::optional<clock::time_point> until) {
+  if (!until && wanted == inner_->outstanding) {
     lock.unlock();
-    const auto left = running();
-    const bool any = !left.empty();
-    if (any) (void)left.front()->wait_for(until ? *until - clock::now() : std::chrono::hours(1));
+    const auto running = first_running();
+    if (running != nullptr) (void)running->wait();
     lock.lock();
-    if (any) return;
-    // Between the last event of a submission and its end there is nothing to wait for in the engine.
-    if (inner_->events.size() >= wanted) return;
+    // None runs: another thread has taken the events, or is about to start a submission that it has made room for.
+    wanted = std::min(wanted, inner_->outstanding);
+    if (running != nullptr || inner_->events.size() >= wanted) return;
   }
+  inner_->enough = std::min(inner_->enough, wanted);
   if (until) {
     inner_->changed.wait_until(lock, *until);
   } else {
@@ -102,17 +145,21 @@ void batch_state::wait_once(std::unique_lock<std::mutex>& lock, std::size_t want
   }
 }
 
-std::vector<batch_state::submission> batch_state::running() {
-  const std::lock_guard guard(submissions_lock_);
-  std::vector<submission> found;
-  for (const auto& each : submissions_) {
-    if (!each->done()) found.push_back(each);
-  }
-  return found;
+std::shared_ptr<batch> batch_state::first_running() {
+  const std::lock_guard guard(running_lock_);
+  const auto found = std::ranges::find_if(running_, [](const auto& each) { return !each->done(); });
+  return found == running_.end() ? nullptr : *found;
 }
 
-void batch_state::cancel() {
-  for (auto& each : running()) each->cancel();
+void batch_state::cancel() noexcept {
+  const std::lock_guard guard(running_lock_);
+  for (auto& each : running_) each->cancel();
+}
+
+void batch_state::stop() noexcept {
+  const std::lock_guard guard(running_lock_);
+  stopped_ = true;
+  for (auto& each : running_) each->cancel();
 }
 
 }  // namespace penstock::cufile
