@@ -94,13 +94,6 @@ CUfileError_t get_status(CUfileBatchHandle_t batch, unsigned at_least, unsigned*
   return answer(CU_FILE_SUCCESS);
 }
 
-void destroy(CUfileBatchHandle_t batch) {
-  auto& batches = driver::current().batches();
-  // Whoever waits for its events is let go before it is waited for.
-  if (const auto used = batches.find(batch)) used->cancel();
-  driver::current().stats().count(counted::batch_destroy, batches.remove(batch) != nullptr);
-}
-
 }  // namespace
 
 CUfileError_t cuFileBatchIOSetUp(CUfileBatchHandle_t* batch, unsigned capacity) {
@@ -125,7 +118,8 @@ CUfileError_t cuFileBatchIOCancel(CUfileBatchHandle_t batch) {
 
 void cuFileBatchIODestroy(CUfileBatchHandle_t batch) {
   (void)guarded([&] {
-    destroy(batch);
+    auto& library = driver::current();
+    library.stats().count(counted::batch_destroy, library.destroy_batch(batch));
     return answer(CU_FILE_SUCCESS);
   });
 }

@@ -115,11 +115,8 @@ CUfileError_t driver::close() {
 
 // Each step waits for what still runs on the thing that it releases.
 void driver::release_all() {
-  for (auto* name : batches_.names()) {
-    if (auto used = batches_.find(name)) used->cancel();
-    batches_.remove(name);
-  }
-  for (auto* name : files_.names()) deregister_file(name);
+  batches_.remove_all([](batch_state& each) { each.stop(); });
+  files_.remove_all([](registered_file&) {});
   buffers_.clear();
   const std::unique_lock guard(streams_lock_);
   streams_.clear();
@@ -138,23 +135,16 @@ std::string driver::summary() {
 // --- files
 
 CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
-  {
-    const std::lock_guard guard(descriptors_lock_);
-    if (!descriptors_.insert(descriptor).second) return answer(CU_FILE_HANDLE_ALREADY_REGISTERED);
-  }
-  const auto forget = [&](CUfileError_t why) {
-    const std::lock_guard guard(descriptors_lock_);
-    descriptors_.erase(descriptor);
-    return why;
-  };
+  auto claimed = descriptors_.add(descriptor);
+  if (!claimed) return answer(CU_FILE_HANDLE_ALREADY_REGISTERED);
   auto adopted = owner().adopt(descriptor);
-  status problem = adopted ? refusal(*adopted) : adopted.error();
+  const status problem = adopted ? refusal(*adopted) : adopted.error();
   if (!problem.ok()) {
     log_.write(log_level::error, "cuFileHandleRegister: {}", problem.message());
-    return forget(adopted ? answer(CU_FILE_IO_NOT_SUPPORTED) : registration_error(problem));
+    return adopted ? answer(CU_FILE_IO_NOT_SUPPORTED) : registration_error(problem);
   }
-  auto* made = files_.add(std::unique_ptr<registered_file>(new registered_file{std::move(*adopted), descriptor}));
-  if (made == nullptr) return forget(answer(CU_FILE_NOMEM_ERROR));
+  auto* made = files_.add(std::unique_ptr<registered_file>(new registered_file{std::move(claimed), std::move(*adopted)}));
+  if (made == nullptr) return answer(CU_FILE_NOMEM_ERROR);
   *handle = made;
   return answer(CU_FILE_SUCCESS);
 }
@@ -174,16 +164,7 @@ status driver::refusal(const file& target) const {
   return {};
 }
 
-void driver::deregister_file(CUfileHandle_t handle) {
-  auto removed = files_.remove(handle);
-  const bool known = removed != nullptr;
-  if (known) {
-    (void)removed->target.close();
-    const std::lock_guard guard(descriptors_lock_);
-    descriptors_.erase(removed->descriptor);
-  }
-  counters_.count(counted::handle_deregister, known);
-}
+void driver::deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, files_.remove(handle)); }
 
 // --- memory
 
@@ -193,7 +174,10 @@ CUfileError_t driver::register_buffer(const void* base, std::size_t length) {
 
 CUfileError_t driver::deregister_buffer(const void* base) {
   if (base == nullptr) return answer(CU_FILE_INVALID_VALUE);
-  if (!is_open()) return answer(was_open_.load() ? CU_FILE_DRIVER_CLOSING : CU_FILE_DRIVER_NOT_INITIALIZED);
+  if (!is_open()) {
+    const std::lock_guard until_closed(lock_);
+    if (!is_open()) return answer(was_open_.load() ? CU_FILE_DRIVER_CLOSING : CU_FILE_DRIVER_NOT_INITIALIZED);
+  }
   return buffers_.remove(base);
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "cufile/batch.hpp"
 #include "cufile/buffers.hpp"
@@ -26,9 +27,46 @@ namespace penstock::cufile {
 // What cuFileGetVersion tells: 1000 * major + 10 * minor. The layout of the stats structs belongs to it; docs/CUFILE.md says why this one.
 inline constexpr int advertised_version = 1170;
 
+// The descriptors that have a handle. Thread-safe.
+class descriptor_set {
+ public:
+  // A place in the set, given up when it dies.
+  class claim {
+   public:
+    claim() noexcept = default;
+    claim(claim&& other) noexcept : set_(std::exchange(other.set_, nullptr)), descriptor_(other.descriptor_) {}
+    claim& operator=(claim&&) = delete;
+    ~claim() {
+      if (set_ != nullptr) set_->release(descriptor_);
+    }
+    explicit operator bool() const noexcept { return set_ != nullptr; }
+
+   private:
+    friend class descriptor_set;
+    claim(descriptor_set& set, int descriptor) noexcept : set_(&set), descriptor_(descriptor) {}
+    descriptor_set* set_ = nullptr;
+    int descriptor_ = -1;
+  };
+
+  // Empty for a descriptor that is in the set already.
+  claim add(int descriptor) {
+    const std::lock_guard guard(lock_);
+    return members_.insert(descriptor).second ? claim(*this, descriptor) : claim();
+  }
+
+ private:
+  void release(int descriptor) noexcept {
+    const std::lock_guard guard(lock_);
+    members_.erase(descriptor);
+  }
+  std::mutex lock_;  // guards members_
+  std::set<int> members_;
+};
+
+// Destroyed from the last member to the first: the descriptor can have a new handle when nothing runs on this one any more.
 struct registered_file {
+  descriptor_set::claim descriptor;
   file target;
-  int descriptor = -1;
 };
 
 class driver {
@@ -51,16 +89,22 @@ class driver {
 
   // --- files. A descriptor has one handle.
   CUfileError_t register_file(int descriptor, CUfileHandle_t* handle);
+  // Waits for what runs on the file, also when another thread is deregistering it.
   void deregister_file(CUfileHandle_t handle);
   [[nodiscard]] slots<registered_file>::user find_file(CUfileHandle_t handle) noexcept { return files_.find(handle); }
 
   // --- memory
   CUfileError_t register_buffer(const void* base, std::size_t length);
+  // DRIVER_CLOSING when the library was closed, or is being closed: then once that has ended, and nothing runs any more.
   CUfileError_t deregister_buffer(const void* base);
   [[nodiscard]] const buffers& memory() const noexcept { return buffers_; }
 
   // --- batches
   [[nodiscard]] slots<batch_state>& batches() noexcept { return batches_; }
+  // Cancels what runs and waits for it, also when another thread is doing so. True for the thread that destroyed the batch.
+  bool destroy_batch(CUfileBatchHandle_t batch) noexcept {
+    return batches_.remove(batch, [](batch_state& each) { each.stop(); });
+  }
 
   // --- streams: the flags that one was registered with; 0 for an unknown one
   CUfileError_t register_stream(CUstream stream, unsigned flags);
@@ -101,9 +145,8 @@ class driver {
   bool only_direct_ = false;
   unsigned batch_limit_ = 128;
 
+  descriptor_set descriptors_;
   slots<registered_file> files_;
-  std::mutex descriptors_lock_;
-  std::set<int> descriptors_;
   buffers buffers_;
   slots<batch_state> batches_;
   std::shared_mutex streams_lock_;

@@ -17,7 +17,7 @@ namespace penstock::cufile {
 template <class T>
 class slots {
   struct slot {
-    std::atomic<std::uint64_t> name{0};  // 0: free, or on the way out
+    std::atomic<std::uint64_t> name{0};  // 0: free; with leaving_bit: on the way out
     std::atomic<std::uint32_t> users{0};
     std::unique_ptr<T> object;
   };
@@ -51,18 +51,17 @@ class slots {
     for (auto& each : chunks_) delete[] each.load();
   }
 
-  // Null when all slots are taken.
+  // Null when all slots are taken. Throws bad_alloc, and nothing is added.
   void* add(std::unique_ptr<T> object) {
     const std::lock_guard guard(lock_);
-    std::uint64_t index = 0;
+    std::uint64_t index = used_;
     if (!free_.empty()) {
       index = free_.back();
       free_.pop_back();
-    } else if (used_ < most_slots) {
-      index = used_++;
-      if (index % chunk_slots == 0) chunks_[index / chunk_slots].store(new slot[chunk_slots], std::memory_order_release);
     } else {
-      return nullptr;
+      if (used_ == most_slots) return nullptr;
+      if (used_ % chunk_slots == 0) add_chunk();
+      ++used_;
     }
     slot& taken = at(index);
     taken.object = std::move(object);
@@ -75,33 +74,48 @@ class slots {
   user find(const void* pointer) noexcept {
     const std::uint64_t name = reinterpret_cast<std::uint64_t>(pointer);
     slot* found = slot_of(name);
-    if (found == nullptr || name == 0) return {};
+    if (found == nullptr || !may_be_name(name)) return {};
     found->users.fetch_add(1, std::memory_order_seq_cst);
     if (found->name.load(std::memory_order_seq_cst) == name) return user(found);
     leave(*found);
     return {};
   }
 
-  // Takes the object out, so that nobody finds it any more, and waits until nobody uses it. Null for a name that is not issued.
-  std::unique_ptr<T> remove(const void* pointer) {
-    std::uint64_t name = reinterpret_cast<std::uint64_t>(pointer);
+  // Takes the object out, so that nobody finds it any more; calls stop(object), while others may still be using it; waits until nobody
+  // does; and destroys it. Who asks for an object that another thread is removing waits until it is destroyed, too. True for the thread
+  // that removed it; false at once for a name that is not issued. stop must not throw.
+  template <class Stop>
+  bool remove(const void* pointer, Stop stop) noexcept {
+    const std::uint64_t name = reinterpret_cast<std::uint64_t>(pointer);
     slot* found = slot_of(name);
-    if (found == nullptr || name == 0 || !found->name.compare_exchange_strong(name, 0, std::memory_order_seq_cst)) return nullptr;
+    if (found == nullptr || !may_be_name(name)) return false;
+    std::uint64_t seen = name;
+    if (!found->name.compare_exchange_strong(seen, name | leaving_bit, std::memory_order_seq_cst)) {
+      if (seen == (name | leaving_bit)) found->name.wait(seen);
+      return false;
+    }
+    stop(*found->object);
     for (auto users = found->users.load(); users != 0; users = found->users.load()) found->users.wait(users);
-    auto object = std::move(found->object);
+    found->object.reset();
+    found->name.store(0);
+    found->name.notify_all();
     const std::lock_guard guard(lock_);
-    free_.push_back(reinterpret_cast<std::uint64_t>(pointer) & slot_mask);
-    return object;
+    free_.push_back(name & slot_mask);  // add_chunk() has made room
+    return true;
+  }
+  bool remove(const void* pointer) noexcept {
+    return remove(pointer, [](T&) {});
   }
 
-  // The names of all objects at this moment.
-  [[nodiscard]] std::vector<void*> names() {
-    const std::lock_guard guard(lock_);
-    std::vector<void*> found;
-    for (std::uint64_t i = 0; i < used_; ++i) {
-      if (const auto name = at(i).name.load(); name != 0) found.push_back(as_pointer(name));
+  // Removes all objects that are there at this moment, as remove() does, each told to stop before the first is waited for. On return those
+  // that other threads were removing are destroyed too.
+  template <class Stop>
+  void remove_all(Stop stop) noexcept {
+    const std::uint64_t count = used();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (auto object = find(name_at(i))) stop(*object);
     }
-    return found;
+    for (std::uint64_t i = 0; i < count; ++i) remove(name_at(i), stop);
   }
 
  private:
@@ -109,9 +123,13 @@ class slots {
   static constexpr std::uint64_t most_slots = std::uint64_t{1} << slot_bits;
   static constexpr std::uint64_t slot_mask = most_slots - 1;
   static constexpr std::uint64_t chunk_slots = 1024;
+  static constexpr std::uint64_t leaving_bit = std::uint64_t{1} << 63;
 
+  static bool may_be_name(std::uint64_t name) noexcept { return name != 0 && (name & leaving_bit) == 0; }
   static void leave(slot& used) noexcept {
-    if (used.users.fetch_sub(1, std::memory_order_seq_cst) == 1 && used.name.load(std::memory_order_seq_cst) == 0) used.users.notify_all();
+    if (used.users.fetch_sub(1, std::memory_order_seq_cst) == 1 && (used.name.load(std::memory_order_seq_cst) & leaving_bit) != 0) {
+      used.users.notify_all();
+    }
   }
   // Process-wide, so that a name of a table that is gone (before a fork) does not fit the next one. Never 0, so that no name is null.
   static std::uint64_t next_generation() noexcept {
@@ -119,7 +137,16 @@ class slots {
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
   }
   static void* as_pointer(std::uint64_t name) noexcept { return reinterpret_cast<void*>(name); }
+  void add_chunk() {
+    free_.reserve(used_ + chunk_slots);
+    chunks_[used_ / chunk_slots].store(new slot[chunk_slots], std::memory_order_release);
+  }
   slot& at(std::uint64_t index) noexcept { return chunks_[index / chunk_slots].load(std::memory_order_acquire)[index % chunk_slots]; }
+  void* name_at(std::uint64_t index) noexcept { return as_pointer(at(index).name.load() & ~leaving_bit); }
+  std::uint64_t used() {
+    const std::lock_guard guard(lock_);
+    return used_;
+  }
   slot* slot_of(std::uint64_t name) noexcept {
     const std::uint64_t index = name & slot_mask;
     auto* chunk = chunks_[index / chunk_slots].load(std::memory_order_acquire);
