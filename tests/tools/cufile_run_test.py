@@ -104,6 +104,29 @@ int cuFileGetVersion(int* version);
 int main(void) { int version = 0; cuFileGetVersion(&version); printf("%d\\n", version); return 0; }
 """
 
+# A library whose thread-local storage must lie in the static block, and programs that are linked to it or open it.
+TLS_C = """
+static __thread char room[BYTES] __attribute__((tls_model("initial-exec")));
+int touch(void) { for (int i = 0; i < BYTES; ++i) room[i] = 1; return room[BYTES - 1]; }
+"""
+
+TLS_LINKED_C = """
+#include <stdio.h>
+int touch(void);
+int main(void) { printf("%d\\n", touch()); return 0; }
+"""
+
+TLS_OPENER_C = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char** argv) {
+  void* library = dlopen(argv[argc - 1], RTLD_NOW);
+  if (!library) { fprintf(stderr, "%s\\n", dlerror()); return 1; }
+  printf("%d\\n", ((int (*)(void))dlsym(library, "touch"))());
+  return 0;
+}
+"""
+
 
 class Stage:
     """A folder with the stand-ins: ours/ (with the audit module), alone/ (the module without a library), theirs/, and programs."""
@@ -128,6 +151,15 @@ class Stage:
         self.build(root / "opener.c", "-pthread", "-ldl", "-o", self.opener)
         self.linked = root / "linked"
         self.build(root / "linked.c", self.theirs, f"-Wl,-rpath,{root}/theirs", "-o", self.linked)
+        for bytes_wanted in (2048, 4096, 24 << 10):
+            (root / "tls.c").write_text(TLS_C.replace("BYTES", str(bytes_wanted)))
+            (root / "tls_linked.c").write_text(TLS_LINKED_C)
+            (root / "tls_opener.c").write_text(TLS_OPENER_C)
+            library = root / f"libtls{bytes_wanted}.so"
+            self.build("-shared", "-fPIC", root / "tls.c", f"-Wl,-soname,{library.name}", "-o", library)
+            self.build(root / "tls_linked.c", library, f"-Wl,-rpath,{root}", "-o", root / f"tls_linked{bytes_wanted}")
+        self.tls_opener = root / "tls_opener"
+        self.build(root / "tls_opener.c", "-ldl", "-o", self.tls_opener)
         self.audit = shutil.copy(audit, root / "ours")
         self.lonely_audit = shutil.copy(audit, root / "alone")
 
@@ -237,6 +269,48 @@ class AuditTest(unittest.TestCase):
         self.assertEqual(self.answers(*requests, command=command, audit=False), [OURS] * len(requests))
         command = [ARGUMENTS.penstock, "run", "--no-audit", "--", self.stage.opener]
         self.assertEqual(self.answers("OPEN:libcufile.so.0", f"OPEN:{self.stage.theirs}", command=command, audit=False), [OURS, THEIRS])
+
+    def run_command(self, *words, audit_only=False, **environment):
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("LD_") and name != "GLIBC_TUNABLES"}
+        if audit_only:
+            variables["LD_AUDIT"] = str(self.stage.audit)
+        variables.update(environment)
+        return subprocess.run([str(word) for word in words], capture_output=True, text=True, env=variables, cwd=self.stage.root)
+
+    def test_penstock_run_starts_programs_that_want_static_tls(self):
+        if not ARGUMENTS.penstock:
+            self.skipTest("no --penstock")
+        kept_out = 0
+        for bytes_wanted in (2048, 4096, 24 << 10):
+            linked = self.stage.root / f"tls_linked{bytes_wanted}"
+            library = self.stage.root / f"libtls{bytes_wanted}.so"
+            kept_out += self.run_command(linked, audit_only=True).returncode != 0
+            for command in ([linked], [self.stage.tls_opener, library], ["sh", "-c", f"{linked}"]):
+                done = self.run_command(ARGUMENTS.penstock, "run", "--", *command)
+                self.assertEqual((done.returncode, done.stdout), (0, "1\n"), f"{command}: {done.stderr}")
+        if kept_out == 0:
+            print("note: this C library starts all of them under an audit module anyway")
+
+    def test_penstock_run_keeps_the_users_tunables(self):
+        if not ARGUMENTS.penstock:
+            self.skipTest("no --penstock")
+        ours = "glibc.rtld.optional_static_tls=32768"
+        theirs = "glibc.rtld.optional_static_tls=4096"
+        other = "glibc.malloc.check=0"
+        show = ("sh", "-c", "echo $GLIBC_TUNABLES")
+        for present, expected in (
+            ("", ours),
+            (other, f"{other}:{ours}"),
+            (theirs, theirs),
+            (f"{other}:{theirs}", f"{other}:{theirs}"),
+            (f"x{theirs}", f"x{theirs}:{ours}"),
+        ):
+            done = self.run_command(ARGUMENTS.penstock, "run", "--", *show, GLIBC_TUNABLES=present)
+            self.assertEqual(done.stdout.strip(), expected)
+        nested = self.run_command(ARGUMENTS.penstock, "run", "--", ARGUMENTS.penstock, "run", "--", *show)
+        self.assertEqual(nested.stdout.strip(), ours)
+        without = self.run_command(ARGUMENTS.penstock, "run", "--no-audit", "--", *show)
+        self.assertEqual(without.stdout.strip(), "")
 
 
 if __name__ == "__main__":
