@@ -4,6 +4,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <exception>
 
 namespace penstock::cufile {
 
@@ -16,16 +17,6 @@ std::uint64_t us_since(counters::clock::time_point began) {
 std::uint64_t per(std::uint64_t amount, std::uint64_t count) { return count == 0 ? 0 : amount / count; }
 std::uint64_t per_second(std::uint64_t amount, double seconds) {
   return seconds <= 0 ? 0 : static_cast<std::uint64_t>(static_cast<double>(amount) / seconds);
-}
-
-// The GPU that owns memory: its number, or -1.
-int gpu_of(const engine& owner, const void* memory) {
-  constexpr std::string_view prefix = "cuda:";
-  const auto facts = owner.describe(memory);
-  if (!facts || facts->kind != memory_kind::device || !facts->device.starts_with(prefix)) return -1;
-  int ordinal = -1;
-  std::from_chars(facts->device.data() + prefix.size(), facts->device.data() + facts->device.size(), ordinal);
-  return ordinal;
 }
 
 }  // namespace
@@ -68,23 +59,34 @@ void counters::reset() {
   since_ = clock::now();
 }
 
-void counters::count(counted what, bool ok) {
+int counters::gpu_of(const engine& owner, const void* memory) const noexcept try {
+  constexpr std::string_view prefix = "cuda:";
+  if (!on() || level() < 3 || memory == nullptr) return -1;
+  const auto facts = owner.describe(memory);
+  if (!facts || facts->kind != memory_kind::device || !facts->device.starts_with(prefix)) return -1;
+  int ordinal = -1;
+  std::from_chars(facts->device.data() + prefix.size(), facts->device.data() + facts->device.size(), ordinal);
+  return ordinal;
+} catch (const std::exception&) {  // out of memory: counted for no GPU
+  return -1;
+}
+
+void counters::count(counted what, bool ok) noexcept {
   if (!on()) return;
   const std::lock_guard guard(lock_);
   totals_.calls[static_cast<std::size_t>(what)].add(ok);
 }
 
-void counters::count_transfer(const engine& owner, const void* memory, bool is_write, const io_result& outcome, clock::time_point began) {
+void counters::count_transfer(int gpu, bool is_write, const io_result& outcome, clock::time_point began) noexcept {
   if (!on()) return;
   const auto took = us_since(began);
-  const int gpu = level() >= 3 ? gpu_of(owner, memory) : -1;
   const std::lock_guard guard(lock_);
   totals_.transfers[is_write].add(outcome, took);
   if (gpu >= 0 && static_cast<std::size_t>(gpu) < totals_.gpus.size())
     totals_.gpus[static_cast<std::size_t>(gpu)][is_write].add(outcome, took);
 }
 
-void counters::count_submitted(std::size_t entries, clock::time_point began) {
+void counters::count_submitted(std::size_t entries, clock::time_point began) noexcept {
   if (!on()) return;
   const auto took = us_since(began);
   const std::lock_guard guard(lock_);
@@ -92,7 +94,7 @@ void counters::count_submitted(std::size_t entries, clock::time_point began) {
   totals_.batch_submit_us += took;
 }
 
-void counters::count_entry(bool is_write, const io_result& outcome, clock::time_point submitted) {
+void counters::count_entry(bool is_write, const io_result& outcome, clock::time_point submitted) noexcept {
   if (!on()) return;
   const auto took = us_since(submitted);
   const std::lock_guard guard(lock_);

@@ -37,12 +37,16 @@ class counters {
   void stop();
   void reset();
 
-  // Each of these does nothing while statistics are off.
-  void count(counted what, bool ok);
-  // A read or write that has ended. memory is looked up at level 3, to find its GPU.
-  void count_transfer(const engine& owner, const void* memory, bool is_write, const io_result& outcome, clock::time_point began);
-  void count_submitted(std::size_t entries, clock::time_point began);
-  void count_entry(bool is_write, const io_result& outcome, clock::time_point submitted);
+  // The number of the GPU that owns memory, for count_transfer. -1 where there is none, and below level 3, which alone counts by GPU.
+  // May call the GPU's driver.
+  [[nodiscard]] int gpu_of(const engine& owner, const void* memory) const noexcept;
+
+  // Each of these does nothing while statistics are off. None calls the GPU's driver.
+  void count(counted what, bool ok) noexcept;
+  // A read or write that has ended.
+  void count_transfer(int gpu, bool is_write, const io_result& outcome, clock::time_point began) noexcept;
+  void count_submitted(std::size_t entries, clock::time_point began) noexcept;
+  void count_entry(bool is_write, const io_result& outcome, clock::time_point submitted) noexcept;
 
   void fill(CUfileStatsLevel1_t& out) const;
   void fill(CUfileStatsLevel2_t& out) const;

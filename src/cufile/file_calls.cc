@@ -71,13 +71,14 @@ ssize_t transfer(CUfileHandle_t handle, const range& asked, bool is_write) {
   const bool counting = library.stats().on();
   const auto began = counting ? counters::clock::now() : counters::clock::time_point();
   if (const int fault = fault_of(library, asked); fault != 0) {
-    if (counting) library.stats().count_transfer(library.owner(), nullptr, is_write, {0, refused_arguments()}, began);
+    constexpr int no_gpu = -1;
+    if (counting) library.stats().count_transfer(no_gpu, is_write, {0, refused_arguments()}, began);
     return failed(fault);
   }
   auto* const memory = static_cast<std::byte*>(asked.base) + asked.memory_offset;
   const auto outcome = is_write ? used->target.write(memory, asked.size, asked.file_offset, library.options())
                                 : used->target.read(memory, asked.size, asked.file_offset, library.options());
-  if (counting) library.stats().count_transfer(library.owner(), memory, is_write, outcome, began);
+  if (counting) library.stats().count_transfer(library.stats().gpu_of(library.owner(), memory), is_write, outcome, began);
   return told(outcome);
 }
 
@@ -109,7 +110,10 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
     outcome.error = ended[i].error;
     if (!ended[i].ok() || ended[i].bytes_done < requests[i].length) break;
   }
-  if (!requests.empty()) library.stats().count_transfer(library.owner(), requests.front().memory, is_write, outcome, began);
+  if (!requests.empty()) {
+    const int gpu = library.stats().gpu_of(library.owner(), requests.front().memory);
+    library.stats().count_transfer(gpu, is_write, outcome, began);
+  }
   // As readv(2): what was moved before an error is told first.
   if (outcome.bytes_done > 0) return static_cast<ssize_t>(outcome.bytes_done);
   return told(outcome);

@@ -62,9 +62,11 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   request.length = (flags & CU_FILE_STREAM_FIXED_FILE_SIZE) != 0 ? &fixed->size : at.size;
   request.offset = (flags & CU_FILE_STREAM_FIXED_FILE_OFFSET) != 0 ? &fixed->file_offset : at.file_offset;
   request.memory_offset = (flags & CU_FILE_STREAM_FIXED_BUF_OFFSET) != 0 ? &fixed->memory_offset : at.memory_offset;
-  request.ended = [&library, fixed, base, bytes = at.bytes, is_write, began = counters::clock::now()](const io_result& outcome) {
+  // It runs on a thread of the GPU's driver, where the driver must not be called: the GPU is looked up here.
+  const int gpu = library.stats().gpu_of(library.owner(), base);
+  request.ended = [&library, fixed, gpu, bytes = at.bytes, is_write, began = counters::clock::now()](const io_result& outcome) {
     *bytes = bytes_or_code(outcome);
-    library.stats().count_transfer(library.owner(), base, is_write, outcome, began);
+    library.stats().count_transfer(gpu, is_write, outcome, began);
   };
   const auto queued = is_write ? used->target.write_on_stream(request) : used->target.read_on_stream(request);
   return queued.ok() ? answer(CU_FILE_SUCCESS) : refusal(queued);

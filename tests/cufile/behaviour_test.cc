@@ -487,6 +487,28 @@ TEST_F(cufile_test, statistics_count_what_was_done_while_they_ran) {
   EXPECT_EQ(seen.detailed.basic.read_ops.ok, 0U);
 }
 
+TEST_F(cufile_test, a_stream_ordered_transfer_is_counted_for_its_gpu) {
+  const auto handle = handle_of(make_file("x", mib));
+  const auto memory = device_memory(mib);
+  ASSERT_EQ(cuFileSetStatsLevel(3).err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileStatsReset().err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileStatsStart().err, CU_FILE_SUCCESS);
+  std::size_t size = 4096;
+  off_t zero = 0;
+  ssize_t bytes = 0;
+  ASSERT_EQ(cuFileReadAsync(handle, memory.data(), &size, &zero, &zero, &bytes, nullptr).err, CU_FILE_SUCCESS);
+  cuFileHandleDeregister(handle);
+  EXPECT_EQ(bytes, 4096);
+  CUfileStatsLevel3_t seen{};
+  ASSERT_EQ(cuFileGetStatsL3(&seen).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(seen.detailed.basic.read_ops.ok, 1U);
+  EXPECT_EQ(seen.detailed.basic.read_bytes, 4096U);
+  // On the thread that ends a request, the driver of a GPU does not tell whose memory it is.
+  if (engine::shared()->cuda_status().ok()) {
+    EXPECT_EQ(seen.per_gpu_stats[0].n_total_reads, 1U);
+  }
+}
+
 // --- the machine
 
 TEST_F(cufile_test, peer_to_peer_flags_are_checked_and_kept) {
