@@ -2,11 +2,14 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
+#include "cufile/raw.hpp"
 #include "cufile/settings.hpp"
 
 namespace {
@@ -14,25 +17,38 @@ namespace {
 using penstock::cufile::answer;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::raw;
 using penstock::cufile::settings_book;
 using penstock::cufile::size_range;
 using penstock::cufile::slab_pool;
 
 settings_book& book() { return driver::current().settings(); }
 
-template <class Parameter, class Value>
-CUfileError_t get_value(Parameter parameter, Value* value) noexcept {
-  return guarded([&] { return answer(value == nullptr ? CU_FILE_INVALID_VALUE : book().get(parameter, *value)); });
+// How many parameters there are of each kind.
+constexpr std::size_t count_of(std::type_identity<CUFileSizeTConfigParameter_t>) { return penstock::cufile::size_parameter_count; }
+constexpr std::size_t count_of(std::type_identity<CUFileBoolConfigParameter_t>) { return penstock::cufile::flag_parameter_count; }
+constexpr std::size_t count_of(std::type_identity<CUFileStringConfigParameter_t>) { return penstock::cufile::word_parameter_count; }
+
+// To be asked before a parameter is read as anything but the int that it is: by reference, since a copy reads it.
+template <class Parameter>
+bool exists(const Parameter& parameter) noexcept {
+  const int number = raw(parameter);
+  return number >= 0 && static_cast<std::size_t>(number) < count_of(std::type_identity<Parameter>());
 }
 
 template <class Parameter, class Value>
-CUfileError_t set_value(Parameter parameter, Value value) noexcept {
-  return guarded([&] { return answer(book().set(parameter, value)); });
+CUfileError_t get_value(const Parameter& parameter, Value* value) noexcept {
+  return guarded([&] { return answer(!exists(parameter) || value == nullptr ? CU_FILE_INVALID_VALUE : book().get(parameter, *value)); });
+}
+
+template <class Parameter, class Value>
+CUfileError_t set_value(const Parameter& parameter, Value value) noexcept {
+  return guarded([&] { return answer(exists(parameter) ? book().set(parameter, std::move(value)) : CU_FILE_INVALID_VALUE); });
 }
 
 // The text and the zero byte behind it must fit.
-CUfileOpError get_text(CUFileStringConfigParameter_t parameter, char* target, int length) {
-  if (target == nullptr || length <= 0) return CU_FILE_INVALID_VALUE;
+CUfileOpError get_text(const CUFileStringConfigParameter_t& parameter, char* target, int length) {
+  if (!exists(parameter) || target == nullptr || length <= 0) return CU_FILE_INVALID_VALUE;
   std::string text;
   if (const CUfileOpError code = book().get(parameter, text); code != CU_FILE_SUCCESS) return code;
   if (static_cast<std::size_t>(length) <= text.size()) return CU_FILE_INVALID_VALUE;
@@ -40,8 +56,8 @@ CUfileOpError get_text(CUFileStringConfigParameter_t parameter, char* target, in
   return CU_FILE_SUCCESS;
 }
 
-CUfileOpError get_range(CUFileSizeTConfigParameter_t parameter, size_t* least, size_t* most) {
-  if (least == nullptr || most == nullptr) return CU_FILE_INVALID_VALUE;
+CUfileOpError get_range(const CUFileSizeTConfigParameter_t& parameter, size_t* least, size_t* most) {
+  if (!exists(parameter) || least == nullptr || most == nullptr) return CU_FILE_INVALID_VALUE;
   size_range range;
   if (const CUfileOpError code = settings_book::range(parameter, range); code != CU_FILE_SUCCESS) return code;
   *least = range.least;
@@ -81,7 +97,7 @@ CUfileError_t cuFileGetParameterString(CUFileStringConfigParameter_t parameter, 
 }
 
 CUfileError_t cuFileSetParameterString(CUFileStringConfigParameter_t parameter, const char* text) {
-  return guarded([&] { return answer(text == nullptr ? CU_FILE_INVALID_VALUE : book().set(parameter, std::string(text))); });
+  return guarded([&] { return text == nullptr ? answer(CU_FILE_INVALID_VALUE) : set_value(parameter, std::string(text)); });
 }
 
 CUfileError_t cuFileGetParameterMinMaxValue(CUFileSizeTConfigParameter_t parameter, size_t* least, size_t* most) {

@@ -14,4 +14,11 @@ int raw(const Enumeration& value) noexcept {
   return number;
 }
 
+// For a caller to read as the int that it is.
+template <class Enumeration>
+void store_raw(Enumeration* target, int number) noexcept {
+  static_assert(sizeof *target == sizeof(int), "C's enumerations are ints");
+  std::memcpy(target, &number, sizeof number);
+}
+
 }  // namespace penstock::cufile

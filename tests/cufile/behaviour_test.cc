@@ -509,6 +509,26 @@ TEST_F(cufile_test, a_stream_ordered_transfer_is_counted_for_its_gpu) {
   }
 }
 
+// --- parameters
+
+TEST_F(cufile_test, numbers_that_are_no_parameter_are_errors) {
+  for (const int number : {-1, std::numeric_limits<int>::min(), 12, 15, 99, std::numeric_limits<int>::max()}) {
+    std::size_t size = 0;
+    bool flag = false;
+    std::array<char, 64> text{};
+    const auto size_parameter = as<CUFileSizeTConfigParameter_t>(number);
+    const auto text_parameter = as<CUFileStringConfigParameter_t>(number);
+    EXPECT_EQ(cuFileGetParameterSizeT(size_parameter, &size).err, CU_FILE_INVALID_VALUE) << number;
+    EXPECT_EQ(cuFileSetParameterSizeT(size_parameter, 1).err, CU_FILE_INVALID_VALUE) << number;
+    EXPECT_EQ(cuFileGetParameterMinMaxValue(size_parameter, &size, &size).err, CU_FILE_INVALID_VALUE) << number;
+    EXPECT_EQ(cuFileGetParameterString(text_parameter, text.data(), 64).err, CU_FILE_INVALID_VALUE) << number;
+    EXPECT_EQ(cuFileSetParameterString(text_parameter, "x").err, CU_FILE_INVALID_VALUE) << number;
+    if (number >= 0 && number < 14) continue;  // there are more flags
+    EXPECT_EQ(cuFileGetParameterBool(as<CUFileBoolConfigParameter_t>(number), &flag).err, CU_FILE_INVALID_VALUE) << number;
+    EXPECT_EQ(cuFileSetParameterBool(as<CUFileBoolConfigParameter_t>(number), true).err, CU_FILE_INVALID_VALUE) << number;
+  }
+}
+
 // --- the machine
 
 TEST_F(cufile_test, peer_to_peer_flags_are_checked_and_kept) {
