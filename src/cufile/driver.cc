@@ -20,6 +20,9 @@ std::atomic<driver*> the_driver{nullptr};
 // The parent's locks may be held by threads that the child does not have: it leaves the whole state behind, and takes no lock.
 void forget_parent() { the_driver.store(nullptr); }
 
+// When the library is loaded, not at the first call: a child that is forked during that would wait for it for ever.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_parent);
+
 // What adopt() answers, in cuFile's words.
 CUfileError_t registration_error(const status& problem) {
   if (problem.domain() == error_domain::os && problem.native() == EBADF) return answer(CU_FILE_INVALID_VALUE);
@@ -31,8 +34,6 @@ CUfileError_t registration_error(const status& problem) {
 
 // Never destroyed: clients call from their own static destructors.
 driver& driver::current() noexcept {
-  static const int registered = pthread_atfork(nullptr, nullptr, forget_parent);
-  (void)registered;
   auto* seen = the_driver.load(std::memory_order_acquire);
   if (seen != nullptr) return *seen;
   auto* fresh = new driver;
