@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <thread>
 
 #include "cufile_fixture.hpp"
@@ -217,6 +218,18 @@ TEST_F(cufile_test, the_end_of_the_file_shortens_a_read) {
   EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 9'999, 0), 1);
   EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 10'000, 0), 0);
   EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 1 << 30, 0), 0);
+}
+
+TEST_F(cufile_test, a_file_that_tells_no_size_is_read_to_its_end) {
+  const auto handle = handle_of("/proc/self/limits", O_RDONLY);
+  std::ifstream in("/proc/self/limits", std::ios::binary);
+  const std::string expected(std::istreambuf_iterator<char>(in), {});
+  std::vector<char> host(64 * kib);
+  ASSERT_EQ(cuFileRead(handle, host.data(), host.size(), 0, 0), static_cast<ssize_t>(expected.size()));
+  EXPECT_EQ(std::string(host.data(), expected.size()), expected);
+  const auto memory = device_memory(host.size());
+  ASSERT_EQ(cuFileRead(handle, memory.data(), host.size(), 0, 0), static_cast<ssize_t>(expected.size()));
+  EXPECT_EQ(std::memcmp(fetch(memory.data(), expected.size()).data(), expected.data(), expected.size()), 0);
 }
 
 TEST_F(cufile_test, past_an_allocation_is_an_io_error) {
