@@ -178,9 +178,10 @@ bool held_memory::take_native(nb::handle object, memory_use use) {
     data_ = pointer_of(pointer.address);
     size_ = pointer.nbytes;
   } else if (nb::isinstance<device_memory>(object)) {
-    const auto& memory = nb::inst_ptr<device_memory>(object)->memory;
-    data_ = static_cast<std::byte*>(memory.data());
-    size_ = memory.size();
+    const auto& held = *nb::inst_ptr<device_memory>(object);
+    if (held.process != this_process()) raise({errc::forked, "this memory of " + held.device + " is the parent process's"});
+    data_ = static_cast<std::byte*>(held.memory.data());
+    size_ = held.memory.size();
   } else {
     return false;
   }

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <memory>
+#include <system_error>
 #include <utility>
 
 #include "errors.hpp"
@@ -18,34 +20,41 @@ std::atomic<bool> interpreter_ends{false};
 
 }  // namespace
 
+unsigned this_process() noexcept { return process_number.load(std::memory_order_relaxed); }
+
 class completions {
  public:
   // That of this process, with its thread; null once the interpreter ends. With the GIL.
   static completions* get() {
     if (interpreter_ends.load()) return nullptr;
-    auto* found = current.load();
-    if (found == nullptr) {
-      found = new completions();  // never freed: a callback may come late
-      found->thread_ = std::thread([found] { found->run(); });
-      current.store(found);
+    if (auto* found = current.load()) return found;
+    auto made = std::make_unique<completions>();
+    try {
+      made->thread_ = std::thread([running = made.get()] { running->run(); });
+    } catch (const std::system_error& problem) {
+      raise(status::from_errno(problem.code().value(), "start a thread for what has ended"));
     }
-    return found;
+    current.store(made.get());
+    return made.release();  // never freed: a callback may come late
   }
 
   void begun() {
     const std::lock_guard guard(lock_);
     ++count_;
   }
-  void put_back() {
+  void put_back() noexcept {
     const std::lock_guard guard(lock_);
     --count_;
+    quiet_.notify_all();
   }
 
   void push(under_way* ended) noexcept {
     const std::lock_guard guard(lock_);
     if (stopped_) return;  // leaked, with all that it keeps
-    ended_.push_back(ended);
-    if (ended_.size() == 1) wake_.notify_one();
+    const bool was_empty = first_ == nullptr;
+    (was_empty ? first_ : last_->next_) = ended;
+    last_ = ended;
+    if (was_empty) wake_.notify_one();
   }
 
   // With the GIL, which is released while it blocks. Waits until nothing is under way. False: interrupted, and the exception is set.
@@ -54,7 +63,7 @@ class completions {
       {
         const without_gil unlocked;
         std::unique_lock guard(lock_);
-        if (quiet_.wait_for(guard, interrupt_interval, [this] { return count_ == 0 && ended_.empty() && !reporting_; })) return true;
+        if (quiet_.wait_for(guard, interrupt_interval, [this] { return count_ == 0 && first_ == nullptr && !reporting_; })) return true;
       }
       if (interrupted()) return false;
     }
@@ -76,17 +85,17 @@ class completions {
   void run() {
     const auto gil = PyGILState_Ensure();
     auto* state = PyEval_SaveThread();
-    std::vector<under_way*> taken;
-    while (take(taken)) {
+    while (auto* each = take()) {
       if (interpreter_is_finalizing()) return;  // without the handler of atexit having run
       take_gil(state);
       std::size_t kept = 0;
-      for (auto* each : taken) {
+      while (each != nullptr) {
+        auto* const next = each->next_;
         kept += each->keeps_process_ ? 1 : 0;
         each->report();
         each->release();
+        each = next;
       }
-      taken.clear();
       state = PyEval_SaveThread();
       const std::lock_guard guard(lock_);
       count_ -= kept;
@@ -97,24 +106,21 @@ class completions {
     PyGILState_Release(gil);
   }
 
-  // False: to end.
-  bool take(std::vector<under_way*>& into) {
+  // All that have ended, in their order. Null: to end.
+  under_way* take() {
     std::unique_lock guard(lock_);
-    wake_.wait(guard, [this] { return !ended_.empty() || stopping_; });
-    if (ended_.empty()) {
-      stopped_ = true;
-      return false;
-    }
-    into.swap(ended_);
-    reporting_ = true;
-    return true;
+    wake_.wait(guard, [this] { return first_ != nullptr || stopping_; });
+    stopped_ = first_ == nullptr;
+    reporting_ = !stopped_;
+    return std::exchange(first_, nullptr);
   }
 
   std::mutex lock_;  // guards what follows
   std::condition_variable wake_;
   std::condition_variable quiet_;
-  std::vector<under_way*> ended_;
-  std::size_t count_ = 0;  // of those that keep the process, from begin() until they are reported
+  under_way* first_ = nullptr;  // of those that have ended, one after the other by next_
+  under_way* last_ = nullptr;   // valid where there is a first
+  std::size_t count_ = 0;       // of those that keep the process, from begin() until they are reported
   bool reporting_ = false;
   bool stopping_ = false;
   bool stopped_ = false;
@@ -126,13 +132,13 @@ void under_way::release() noexcept {
 }
 
 void under_way::begin() {
-  process_ = process_number.load();
   home_ = completions::get();
+  process_ = this_process();
   if (home_ != nullptr && keeps_process_) home_->begun();
   retain();
 }
 
-void under_way::never_began() {
+void under_way::never_began() noexcept {
   if (home_ != nullptr && keeps_process_) home_->put_back();
   release();
 }
@@ -145,7 +151,7 @@ void under_way::ended() noexcept {
   }
 }
 
-bool under_way::left_behind() const noexcept { return process_ != process_number.load(std::memory_order_relaxed); }
+bool under_way::left_behind() const noexcept { return process_ != this_process(); }
 
 void add_completions(nb::module_& module) {
   // The lock may be held, and there is no thread, in a child: it begins anew.

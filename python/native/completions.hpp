@@ -5,7 +5,8 @@
 // this module takes the GIL for all that are on it: it lets go of what they kept and runs the callbacks of the user.
 //
 // When the interpreter ends, all requests under way are waited for, and the thread is gone before Python is. What ends later is leaked:
-// nothing touches Python any more. In a forked child, what the parent began never ends, and is leaked too.
+// nothing touches Python any more. In a forked child, what the parent began never ends, and is leaked too: whoever asks for it there is
+// told so at once.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,13 +16,15 @@
 #include <cstddef>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace penstock::python {
 
 namespace nb = nanobind;
 
 class completions;
+
+// Changes with each fork, in the child.
+[[nodiscard]] unsigned this_process() noexcept;
 
 // Something under way that holds on to Python. Counted by reference: the object of Python that shows it, and the running request.
 class under_way {
@@ -33,13 +36,14 @@ class under_way {
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept;
 
-  // Before the request is started, with the GIL. After it, ended() must be called exactly once.
+  // Before the request is started, with the GIL. After it, ended() must be called exactly once. Raises where there is no memory or no
+  // thread for it; then nothing began.
   void begin();
   // Undoes begin() for a request that did not start, with the GIL.
-  void never_began();
+  void never_began() noexcept;
   // The running request has ended: on any thread, with the GIL or without. Does not block.
   void ended() noexcept;
-  // True in a process forked after it began: it will never end here.
+  // True in a process forked after it began: what has not ended will never end here, and nothing of it is reported any more.
   [[nodiscard]] bool left_behind() const noexcept;
   // True when there is no thread to report to any more: whoever begins the request then waits for it, and calls reported().
   [[nodiscard]] bool must_wait() const noexcept { return home_ == nullptr; }
@@ -58,6 +62,7 @@ class under_way {
   std::atomic<int> references_{1};
   completions* home_ = nullptr;
   unsigned process_ = 0;
+  under_way* next_ = nullptr;  // in the list of those that have ended: to be put there takes no memory
 };
 
 // Waits at the interpreter's end; registered with atexit.

@@ -76,10 +76,11 @@ void copy_objects(nb::handle target, nb::handle source) {
   copy_bytes(to.data(), from.data(), from.size());
 }
 
-nb::object to_host(const device_memory& self) {
-  nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(self.memory.size())));
+nb::object to_host(nb::handle self) {
+  const held_memory memory(self, memory_use::source);
+  nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(memory.size())));
   if (!bytes.is_valid()) throw nb::python_error();
-  copy_bytes(PyBytes_AsString(bytes.ptr()), self.memory.data(), self.memory.size());
+  copy_bytes(PyBytes_AsString(bytes.ptr()), memory.data(), memory.size());
   return bytes;
 }
 

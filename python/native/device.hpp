@@ -6,6 +6,8 @@
 #include <penstock/penstock.hpp>
 #include <string>
 
+#include "completions.hpp"
+
 namespace penstock::python {
 
 namespace nb = nanobind;
@@ -14,7 +16,8 @@ namespace nb = nanobind;
 struct device_memory {
   device_buffer memory;
   std::string device;
-  device_memory(device_buffer taken, std::string name) : memory(std::move(taken)), device(std::move(name)) {}
+  unsigned process;  // that allocated it: a forked child has the object, not the memory
+  device_memory(device_buffer taken, std::string name) : memory(std::move(taken)), device(std::move(name)), process(this_process()) {}
   device_memory(device_memory&&) noexcept = default;
   device_memory& operator=(device_memory&&) = delete;
   ~device_memory();

@@ -18,6 +18,24 @@ using namespace nb::literals;
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
+void call(const nb::object& callback, const nb::object& future) {
+  PyObject* returned = PyObject_CallFunctionObjArgs(callback.ptr(), future.ptr(), nullptr);
+  if (returned == nullptr) PyErr_WriteUnraisable(callback.ptr());
+  Py_XDECREF(returned);
+}
+
+const char* word(flight::state state) {
+  switch (state) {
+    case flight::state::under_way:
+      return "under way";
+    case flight::state::ended:
+      return "ended";
+    case flight::state::left_in_parent:
+      return "left in the parent process";
+  }
+  return "";
+}
+
 }  // namespace
 
 void release_file(std::shared_ptr<file>& held) {
@@ -45,21 +63,34 @@ void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, 
   file_name_ = target().path();
   offsets_ = {offset};
   auto held = kept_.target;  // the request may end, and be reported, before the call below returns
-  begin();
   const auto start = [&] {
     const auto told = [this](const io_result&) { ended(); };
     running_ =
         is_write ? held->write_async(memory, length, offset, options, told) : held->read_async(memory, length, offset, options, told);
   };
-  // Else the thread of completions, at work on earlier requests, would take the GIL each time.
-  if (held->only_queues(length, options)) {
-    start();
-  } else {
-    const without_gil unlocked;
-    start();
-  }
+  begin_and([&] {
+    // Else the thread of completions, at work on earlier requests, would take the GIL each time.
+    if (held->only_queues(length, options)) {
+      start();
+    } else {
+      const without_gil unlocked;
+      start();
+    }
+  });
   release_file(held);
   started();
+}
+
+// What is thrown by start, such as for want of memory, means that nothing was started.
+template <class Start>
+void flight::begin_and(Start start) {
+  begin();
+  try {
+    start();
+  } catch (...) {
+    never_began();
+    throw;
+  }
 }
 
 file& flight::keep_file(std::shared_ptr<file> target) {
@@ -74,11 +105,10 @@ void flight::start_many(std::vector<io_request> requests, const io_options& opti
   const auto engine = shared_engine();
   auto held = kept_.target;
   auto others = kept_.others;
-  begin();
-  {
+  begin_and([&] {
     const without_gil unlocked;
     running_ = engine.submit(requests, options, [this](const io_result&) { ended(); });
-  }
+  });
   if (held != nullptr) release_file(held);
   for (auto& each : others) release_file(each);
   started();
@@ -102,21 +132,21 @@ bool flight::wait_once(std::chrono::nanoseconds time) {
 bool flight::wait(std::optional<double> timeout_s) {
   const auto until = timeout_s ? deadline_after(*timeout_s) : deadline_clock::time_point::max();
   while (!done()) {
-    if (left_behind()) raise({errc::forked, "the request is under way in the parent process"}, {file_name_});
-    const auto now = clock::now();
-    if (now >= until) return false;
+    const auto time = clock::now();
+    if (time >= until) return false;
     {
       const without_gil unlocked;
-      (void)wait_once(std::min<clock::duration>(interrupt_interval, until - now));
+      (void)wait_once(std::min<clock::duration>(interrupt_interval, until - time));
     }
     if (interrupted()) throw nb::python_error();
   }
-  kept_.let_go();
+  if (now() == state::ended) kept_.let_go();
   return true;
 }
 
-bool flight::done() const {
-  return std::visit([](const auto& running) { return running.done(); }, running_);
+flight::state flight::now() const {
+  if (std::visit([](const auto& running) { return running.done(); }, running_)) return state::ended;
+  return left_behind() ? state::left_in_parent : state::under_way;
 }
 
 void flight::cancel() {
@@ -124,6 +154,12 @@ void flight::cancel() {
 }
 
 std::optional<flight::failure> flight::first_failure() {
+  if (now() == state::left_in_parent) {
+    return failure{{errc::forked, "the request is under way in the parent process"},
+                   file_names_.empty() ? file_name_ : file_names_.front(),
+                   offsets_.empty() ? 0 : offsets_.front(),
+                   0};
+  }
   if (outcomes_.empty()) {
     // It has ended: this does not block.
     if (auto* one = std::get_if<operation>(&running_)) {
@@ -153,19 +189,25 @@ nb::object flight::value() {
 }
 
 void flight::call_back(nb::object callback, nb::object future) {
-  callbacks_.emplace_back(std::move(callback), std::move(future));
-  if (reported_) report();
+  if (reported_ || left_behind()) {
+    call(callback, future);
+  } else {
+    callbacks_.emplace_back(std::move(callback), std::move(future));
+  }
+}
+
+void flight::forget_callback(nb::handle callback) {
+  const auto found = std::find_if(callbacks_.begin(), callbacks_.end(), [&](const auto& each) { return each.first.is(callback); });
+  if (found == callbacks_.end()) return;
+  const auto gone = std::move(*found);  // let go of once it is out of the list: that may run code of Python
+  callbacks_.erase(found);
 }
 
 void flight::report() {
   reported_ = true;
   kept_.let_go();
   const auto callbacks = std::exchange(callbacks_, {});
-  for (const auto& [callback, future] : callbacks) {
-    PyObject* returned = PyObject_CallFunctionObjArgs(callback.ptr(), future.ptr(), nullptr);
-    if (returned == nullptr) PyErr_WriteUnraisable(callback.ptr());
-    Py_XDECREF(returned);
-  }
+  for (const auto& [callback, future] : callbacks) call(callback, future);
 }
 
 namespace {
@@ -223,10 +265,12 @@ void add_futures(nb::module_& module) {
               "Calls fn(future) once it has ended: on a thread of Penstock, or at once where it has ended before. fn must not block. What "
               "it\n"
               "raises goes to sys.unraisablehook.")
+          .def(
+              "_forget_callback", [](const future& self, nb::handle fn) { self->forget_callback(fn); }, "fn"_a,
+              "Takes back one add_done_callback(fn), by identity. For wait() and as_completed().")
           .def("__await__", &await_future)
           .def("__repr__", [](const future& self) {
-            return nb::str("<penstock.Future {} at {:#x}>")
-                .format(self->done() ? "ended" : "under way", reinterpret_cast<std::uint64_t>(&*self));
+            return nb::str("<penstock.Future {} at {:#x}>").format(word(self->now()), reinterpret_cast<std::uint64_t>(&*self));
           });
   // Future[int], in annotations.
   type.attr("__class_getitem__") = nb::module_::import_("builtins").attr("classmethod")(nb::module_::import_("types").attr("GenericAlias"));

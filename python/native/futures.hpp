@@ -42,16 +42,20 @@ class flight final : public under_way {
   void start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options);
   void start_many(std::vector<io_request> requests, const io_options& options);
 
-  // --- with the GIL, which is released while they block
-  // Blocks until it has ended. False: not within the time. Raises what a signal handler raises, and forked.
+  // --- with the GIL, which is released while they block. In a forked child what the parent left under way counts as ended: with forked.
+  enum class state : std::uint8_t { under_way, ended, left_in_parent };
+  [[nodiscard]] state now() const;
+  [[nodiscard]] bool done() const { return now() != state::under_way; }
+  // Blocks until it has ended. False: not within the time. Raises what a signal handler raises.
   bool wait(std::optional<double> timeout_s);
-  [[nodiscard]] bool done() const;
   void cancel();
   // Once it has ended: the count or the list of counts; or the exception, else none.
   [[nodiscard]] nb::object value();
   [[nodiscard]] nb::object error();
   // Calls back with the future, when it has ended: from the thread of completions, or at once where that has been told.
   void call_back(nb::object callback, nb::object future);
+  // Takes back one call_back() of that very object; nothing where it was called.
+  void forget_callback(nb::handle callback);
   void report() override;
 
  private:
@@ -63,6 +67,8 @@ class flight final : public under_way {
   };
   ~flight() override = default;
   bool wait_once(std::chrono::nanoseconds time);
+  template <class Start>
+  void begin_and(Start start);
   void started();
   std::optional<failure> first_failure();
 

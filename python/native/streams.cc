@@ -57,10 +57,14 @@ void stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t off
     never_began();
     raise_invalid("the interpreter ends: nothing can be queued onto a stream any more");
   }
-  const auto queued = [&] {
+  status queued;
+  try {
     const without_gil unlocked;
-    return is_write ? held->write_on_stream(request) : held->read_on_stream(request);
-  }();
+    queued = is_write ? held->write_on_stream(request) : held->read_on_stream(request);
+  } catch (...) {
+    never_began();
+    throw;
+  }
   if (!queued.ok()) never_began();
   release_file(held);
   raise_unless_ok(queued, {file_name_, offset, 0});
@@ -69,7 +73,6 @@ void stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t off
 bool stream_flight::wait(std::optional<double> timeout_s) {
   const auto until = timeout_s ? deadline_after(*timeout_s) : deadline_clock::time_point::max();
   while (!done()) {
-    if (left_behind()) raise({errc::forked, "the request was queued in the parent process"}, {file_name_, offset_});
     const auto now = deadline_clock::now();
     if (now >= until) return false;
     {
@@ -84,6 +87,7 @@ bool stream_flight::wait(std::optional<double> timeout_s) {
 
 std::uint64_t stream_flight::bytes() {
   if (!done()) raise_invalid("the request has not ended: synchronize its stream first");
+  if (!ended_.load(std::memory_order_acquire)) raise({errc::forked, "the request was queued in the parent process"}, {file_name_, offset_});
   kept_.let_go();
   raise_unless_ok(outcome_.error, {file_name_, offset_, outcome_.bytes_done});
   return outcome_.bytes_done;

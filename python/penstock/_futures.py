@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ._native import Future
@@ -31,32 +32,49 @@ class DoneAndNotDone(NamedTuple):
 
 
 class _Ended:
-    """Collects futures as they end."""
+    """Hands out futures as they end, each once. close() when no more of them are wanted."""
 
-    def __init__(self, futures: Iterable[Future[Any]]) -> None:
-        self._changed = threading.Condition()
-        self._ended: deque[Future[Any]] = deque()
-        for future in futures:
-            future.add_done_callback(self._add)
+    def __init__(self, futures: Iterable[Future[Any]], timeout: float | None) -> None:
+        """timeout: seconds from now, for all of them. ValueError: it is no number."""
+        if timeout is not None and timeout != timeout:
+            raise ValueError("timeout is not a number")
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.waiting = set(futures)
+        self._process = os.getpid()
+        self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._tell = self._ended.put  # one object: _forget_callback() compares by identity
+        for future in self.waiting:
+            future.add_done_callback(self._tell)
 
-    def _add(self, future: Future[Any]) -> None:
-        with self._changed:
-            self._ended.append(future)
-            self._changed.notify()
+    def next(self) -> Future[Any] | None:
+        """The next one, which is no longer in waiting; None when the time is up before."""
+        if os.getpid() != self._process:
+            return self.waiting.pop()  # a generator that a forked child inherited: nobody tells it anything, and all count as ended
+        future = None
+        while future not in self.waiting:  # else told of after it was found done
+            try:
+                future = self._ended.get(timeout=self._time_left())
+            except Empty:
+                return self._found_done()
+        self.waiting.discard(future)
+        return future
 
-    def next(self, deadline: float | None) -> Future[Any] | None:
-        """The next one; None when the deadline (of time.monotonic) comes first."""
-        with self._changed:
-            while not self._ended:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                self._changed.wait(left)
-            return self._ended.popleft()
+    def close(self) -> None:
+        for future in self.waiting:
+            future._forget_callback(self._tell)
 
+    def _time_left(self) -> float | None:
+        if self._deadline is None:
+            return None
+        return min(max(0.0, self._deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
-def _deadline(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
+    def _found_done(self) -> Future[Any] | None:
+        """One that has ended, and was not told of yet."""
+        future = next((each for each in self.waiting if each.done()), None)
+        if future is not None:
+            future._forget_callback(self._tell)
+            self.waiting.discard(future)
+        return future
 
 
 def wait(
@@ -68,32 +86,32 @@ def wait(
     """
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
         raise ValueError(f"return_when is ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION, not {return_when!r}")
-    deadline = _deadline(timeout)
     done: set[Future[Any]] = set()
-    not_done = set(futures)
-    ended = _Ended(not_done)
-    while not_done:
-        future = ended.next(deadline)
-        if future is None:
-            break
-        not_done.discard(future)
-        done.add(future)
-        if return_when == FIRST_COMPLETED or (return_when == FIRST_EXCEPTION and future.exception() is not None):
-            break
-    return DoneAndNotDone(done, not_done)
+    ended = _Ended(futures, timeout)
+    try:
+        while ended.waiting:
+            future = ended.next()
+            if future is None:
+                break
+            done.add(future)
+            if return_when == FIRST_COMPLETED or (return_when == FIRST_EXCEPTION and future.exception() is not None):
+                break
+    finally:
+        ended.close()
+    return DoneAndNotDone(done, ended.waiting)
 
 
 def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
     """The futures as they end, each once. Raises TimeoutError where timeout, in seconds, passes first."""
-    deadline = _deadline(timeout)
-    waiting = set(futures)
-    ended = _Ended(waiting)
-    while waiting:
-        future = ended.next(deadline)
-        if future is None:
-            raise TimeoutError(f"{len(waiting)} requests have not ended yet")
-        waiting.discard(future)
-        yield future
+    ended = _Ended(futures, timeout)
+    try:
+        while ended.waiting:
+            future = ended.next()
+            if future is None:
+                raise TimeoutError(f"{len(ended.waiting)} requests have not ended yet")
+            yield future
+    finally:
+        ended.close()
 
 
 async def await_future(future: Future[T]) -> T:

@@ -17,13 +17,13 @@ import fcntl
 import itertools
 import os
 import struct
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import penstock
 from penstock._cufile_codes import CODE_NUMBERS, FeatureFlags, FileHandleType, OpError, Status, cuFileError
 from penstock._file_facts import direct_io_alignment, mount_of
+from penstock._forks import forkable_lock
 
 __all__ = [
     "CU_FILE_BUF_REGISTER_FLAGS_NONE",
@@ -250,7 +250,7 @@ class _File:
         self.told = descriptor
         self.path: str | None = None
         self.priority: str | None = None
-        self._lock = threading.Lock()
+        self._lock = forkable_lock()
         self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
         self._descriptor = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
@@ -352,7 +352,7 @@ class _Driver:
     """What is registered in this process, and how often the driver was opened."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forkable_lock()
         self._uses = 0
         self._files: dict[int, _File] = {}
         self._buffers: dict[int, _Buffer] = {}

@@ -11,13 +11,13 @@ import errno
 import itertools
 import os
 import sys
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import penstock
 from penstock import _native
+from penstock._forks import forkable_lock
 
 __all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer", "gds_register_buffer"]
 
@@ -150,7 +150,7 @@ class GdsFile:
             raise RuntimeError(f"{place}: {done} of {nbytes} bytes, then the end of the file")
 
 
-_lock = threading.Lock()
+_lock = forkable_lock()
 _registered: set[int] = set()  # addresses; guarded by _lock
 _fallbacks = Fallbacks(0, "")
 _handles = itertools.count(1)

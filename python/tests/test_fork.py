@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -138,3 +140,14 @@ def test_memory_of_the_parent_may_be_dropped_in_the_child() -> None:
     in_child(check)
     held[0].copy_from(b"still here")
     assert held[0].to_host()[:10] == b"still here"
+
+
+# --- forked while threads are at work, so while one of them is anywhere
+
+
+def test_a_child_hangs_nowhere(path: Path) -> None:
+    forks = os.environ.get("PENSTOCK_TEST_FORKS", "10")
+    command = [sys.executable, str(Path(__file__).with_name("forked_children.py")), str(path), forks]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stdout[-1000:] + ended.stderr[-6000:]
+    assert ended.stdout == "all children ended\n"

@@ -257,3 +257,79 @@ def test_futures_of_threads_do_not_mix(memory: Any, path: Path, pattern: Any) ->
         for thread in threads:
             thread.join()
     assert wrong == []
+
+
+def test_waiting_in_vain_leaves_nothing_behind(path: Path) -> None:
+    told: list[Any] = []
+    with penstock.open(path) as file:
+        future = file.pread_many([(bytearray(NBYTES), 0)] * 300)
+        future.add_done_callback(told.append)
+        before = sys.getrefcount(future)
+        for timeout in (0, -1, 1e-9):
+            for _ in range(50):
+                done, not_done = penstock.wait([future], timeout)
+                assert done | not_done == {future}
+                try:
+                    assert list(penstock.as_completed([future], timeout)) == [future]
+                except TimeoutError as error:
+                    assert not isinstance(error, penstock.Error)
+                some = penstock.as_completed([future], 60)
+                del some
+        del done, not_done
+        if not future.done():
+            assert sys.getrefcount(future) < before + 50  # a callback that stayed would hold its future
+        assert penstock.wait([future]).done == {future}
+    _native._settle()
+    assert told == [future]
+
+
+@pytest.mark.parametrize("timeout", [1e30, float("inf"), 1e9])
+def test_a_time_out_may_be_as_long_as_one_likes(path: Path, timeout: float) -> None:
+    with penstock.open(path) as file:
+        assert len(penstock.wait([file.pread(bytearray(1000)) for _ in range(3)], timeout).done) == 3
+        assert len(list(penstock.as_completed([file.pread(bytearray(1000)) for _ in range(3)], timeout))) == 3
+        assert file.pread(bytearray(1000)).result(timeout) == 1000
+        assert file.pread(bytearray(1000)).exception(timeout) is None
+
+
+def test_a_time_out_is_a_number(path: Path) -> None:
+    with penstock.open(path) as file:
+        future = file.pread(bytearray(1000))
+        for call in (penstock.wait, lambda *a: list(penstock.as_completed(*a))):
+            with pytest.raises(ValueError, match="number"):
+                call([future], float("nan"))
+        with pytest.raises(ValueError, match="number"):
+            file.pread_many([(bytearray(NBYTES), 0)] * 300).result(float("nan"))
+
+
+def test_a_time_out_of_a_task_cancels_the_request(path: Path) -> None:
+    async def read(file: penstock.File, timeout: float) -> Any:
+        future = file.pread_many([(bytearray(NBYTES), 0)] * 300)
+        try:
+            await asyncio.wait_for(_result(future), timeout)
+        except asyncio.TimeoutError:  # of a name of its own before Python 3.11
+            pass
+        return future
+
+    async def _result(future: Any) -> Any:
+        return await future
+
+    with penstock.open(path) as file:
+        for timeout in (0, 1e-6, 1e-3):
+            future = asyncio.run(read(file, timeout))
+            assert future.exception(60) is None or isinstance(future.exception(), penstock.Cancelled)
+
+
+def test_requests_queued_behind_many_others_time_out_on_time(memory: Any, path: Path) -> None:
+    target = memory.empty(NBYTES)
+    with penstock.open(path) as file:
+        futures = [file.pread(target) for _ in range(200)]
+        for future in reversed(futures):
+            for call in (future.result, future.exception):
+                try:
+                    call(1e-6)
+                except TimeoutError as error:
+                    assert not isinstance(error, penstock.Error)
+        done, not_done = penstock.wait(futures, 1e-6)
+        assert done | not_done == set(futures)
+        assert [future.result() for future in futures] == [NBYTES] * 200

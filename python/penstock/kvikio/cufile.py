@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
 import penstock
+from penstock._forks import forkable_lock
 from penstock.kvikio import defaults
 from penstock.kvikio._memory import is_device_memory, require_device_memory, settle
 from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
@@ -81,7 +81,7 @@ class CuFile:
         """
         self._descriptor = -1
         self._direct_descriptor = -1
-        self._closing = threading.Lock()
+        self._closing = forkable_lock()
         access = _open_flags(flags)
         self._name = os.fsdecode(file)
         wants_direct_writes = defaults.get("auto_direct_io_write")

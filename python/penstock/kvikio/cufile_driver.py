@@ -9,10 +9,10 @@ from __future__ import annotations
 import atexit
 import operator
 import re
-import threading
 from typing import Any, overload
 
 from penstock import cufile
+from penstock._forks import forkable_lock
 
 from ._config import ConfigContextManager, wanted_values
 
@@ -35,7 +35,7 @@ class DriverProperties:
     """The properties of the driver as attributes: four that can be set, the rest read-only (AttributeError). Sizes are in KiB."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forkable_lock()
         self._poll_mode = False
         self._poll_thresh_size = 4
         self._max_device_cache_size = 131072

@@ -26,8 +26,9 @@ from __future__ import annotations
 import enum
 import operator
 import os
-import threading
 from typing import Any, Callable, NamedTuple, overload
+
+from penstock._forks import forkable_lock
 
 from ._config import ConfigContextManager, wanted_values
 
@@ -317,7 +318,7 @@ _SETTINGS = {
     "http_timeout": _counted(60, "KVIKIO_HTTP_TIMEOUT"),
 }
 
-_lock = threading.Lock()
+_lock = forkable_lock()
 _values: dict[str, Any] = {}  # those asked for or set so far; guarded by _lock
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 import warnings
 from typing import Any, Callable, TypeVar
+
+from penstock._forks import forkable_lock
 
 __all__ = ["call_once", "kvikio_deprecate_module", "kvikio_deprecation_notice"]
 
@@ -19,7 +20,7 @@ def call_once(func: Callable[..., Result]) -> Callable[..., Result]:
 
     When func raises, it counts as not called. Thread-safe: callers wait for the one that runs.
     """
-    lock = threading.Lock()
+    lock = forkable_lock()
     kept: list[Result] = []
 
     @functools.wraps(func)

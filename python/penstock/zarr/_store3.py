@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Suf
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
+from penstock._forks import forkable_lock
 from penstock.zarr._files import MISSING, HandleCache, Lease, write_file
 from penstock.zarr._places import Place, places_like
 from penstock.zarr._reads import Outcome, Read, start_reads
@@ -71,7 +71,7 @@ class GDSStore(LocalStore):
         self._files = HandleCache(self.max_open_files)
         self._gatherers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Gatherer]
         self._gatherers = weakref.WeakKeyDictionary()
-        self._gatherers_lock = threading.Lock()
+        self._gatherers_lock = forkable_lock()
 
     @classmethod
     async def open(
