@@ -9,7 +9,8 @@
 #include "info.hpp"
 #include "streams.hpp"
 
-NB_MODULE(_native, module) {
+// Loaded by PyInit__native() below.
+NB_MODULE(_native_of_main, module) {
   using namespace penstock::python;
   add_completions(module);
   add_buffers(module);
@@ -18,4 +19,14 @@ NB_MODULE(_native, module) {
   add_streams(module);
   add_files(module);
   add_info(module);
+}
+
+// One interpreter of a process can have the module, since its threads and its end are that interpreter's. Asked before anything else is
+// done: a second interpreter that began to load it would take the types of the first along when it ends.
+extern "C" NB_EXPORT PyObject* PyInit__native() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError, "penstock works in the main interpreter of a process only, and this is a sub-interpreter");
+    return nullptr;
+  }
+  return PyInit__native_of_main();
 }
