@@ -311,3 +311,38 @@ def test_a_signal_interrupts_a_long_request(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", INTERRUPTED, path], capture_output=True, text=True, timeout=300)
     assert "interrupted" in run.stdout or "Interrupt" in run.stderr  # by the handler, wherever Python was
     assert run.returncode in (0, 1)
+
+
+NO_MEMORY = """
+import faulthandler, os, resource, sys
+import penstock
+from penstock import _native
+
+faulthandler.dump_traceback_later(120, exit=True)
+file = penstock.open(sys.argv[1])
+buffer = bytearray(100)
+requests = [(buffer, 0)] * 100_000
+file.pread(buffer).result()
+_native._settle()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+refused = 0
+for room in range(0, 64 << 20, 512 << 10):
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, resource.RLIM_INFINITY))
+    try:
+        future = file.pread_many(requests)
+    except MemoryError:
+        refused += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+future = None
+assert refused
+_native._settle()  # as the interpreter's end does
+assert (_native._under_way(), _native._held_memories()) == (0, 0), (_native._under_way(), _native._held_memories())
+print("settled", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_request_that_memory_was_short_for_is_not_waited_for(path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", NO_MEMORY, path], capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "settled\n", "")
