@@ -3,9 +3,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "arguments.hpp"
 #include "device.hpp"
 #include "errors.hpp"
 
@@ -22,8 +24,6 @@ struct raw_pointer {
   nb::object owner;
   bool readonly = false;
 };
-
-std::string kind_of(nb::handle object) { return nb::type_name(object.type()).c_str(); }
 
 // Nothing where there is no such attribute. RuntimeError counts as that too: PyTorch's tensors raise it for __cuda_array_interface__
 // where they require a gradient.
@@ -51,7 +51,7 @@ struct array_names {
   }
 };
 
-[[noreturn]] void refuse(nb::handle object, const char* why) { raise_bad_memory("the memory of this " + kind_of(object) + " " + why); }
+[[noreturn]] void refuse(nb::handle object, const char* why) { raise_bad_memory("the memory of this " + type_of(object) + " " + why); }
 
 constexpr auto is_readonly = "is read-only and cannot be read into";
 constexpr auto is_not_contiguous = "is not contiguous";
@@ -81,15 +81,24 @@ class contiguity {
   std::int64_t fortran_step_;
 };
 
-std::vector<std::int64_t> integers(nb::handle sequence) {
+std::vector<std::int64_t> integers(nb::handle sequence, const char* name) {
   std::vector<std::int64_t> values;
-  for (const nb::handle each : sequence) values.push_back(nb::cast<std::int64_t>(each));
+  for (const nb::handle each : sequence) values.push_back(signed_integer(each, name));
   return values;
+}
+
+// Two objects, of a tuple or a list.
+std::pair<nb::object, nb::object> pair_of(nb::handle object, nb::handle sequence, const char* name) {
+  const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
+  if (!items.is_valid()) throw nb::python_error();
+  if (nb::len(items) != 2) refuse(object, (std::string("has a ") + name + " that is no pair").c_str());
+  return {nb::object(items[0]), nb::object(items[1])};
 }
 
 // "<f4": 4
 std::int64_t item_size_of(nb::handle object, nb::handle typestr) {
-  const std::string text = nb::cast<nb::str>(typestr).c_str();
+  if (!PyUnicode_Check(typestr.ptr())) refuse(object, "has a typestr that is no str");
+  const std::string text = nb::str(typestr).c_str();
   std::int64_t bytes = 0;
   for (std::size_t i = 2; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) bytes = bytes * 10 + (text[i] - '0');
   if (bytes <= 0) refuse(object, ("has a type string that names no size: " + text).c_str());
@@ -119,10 +128,14 @@ bool is_addressable_device(std::int32_t type) {
   return type == cpu || type == cuda || type == cuda_host || type == cuda_managed;
 }
 
-std::uint64_t product(const std::int64_t* shape, std::size_t count) {
-  std::uint64_t items = 1;
-  for (std::size_t i = 0; i < count; ++i) items *= static_cast<std::uint64_t>(shape[i]);
-  return items;
+std::uint64_t byte_count(nb::handle object, const std::int64_t* shape, std::size_t count, std::int64_t item_size) {
+  if (std::any_of(shape, shape + count, [](std::int64_t each) { return each < 0; })) refuse(object, "has a negative length");
+  if (std::find(shape, shape + count, 0) != shape + count) return 0;
+  std::int64_t bytes = item_size;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (__builtin_mul_overflow(bytes, shape[i], &bytes)) refuse(object, "has more bytes than 63 bits count");
+  }
+  return static_cast<std::uint64_t>(bytes);
 }
 
 std::byte* pointer_of(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
@@ -135,7 +148,7 @@ held_memory::held_memory(nb::handle object, memory_use use) {
     ++count_;
     return;
   }
-  throw nb::type_error(("memory is needed, not " + kind_of(object) +
+  throw nb::type_error(("memory is needed, not " + type_of(object) +
                         ": an object with the buffer protocol, __cuda_array_interface__ or __dlpack__, a penstock.DeviceBuffer or a "
                         "penstock.Pointer")
                            .c_str());
@@ -193,21 +206,26 @@ bool held_memory::take_cuda_array(nb::handle object, memory_use use) {
   const auto& names = array_names::get();
   const auto found = attribute(object, names.interface);
   if (!found) return false;
-  const auto interface = nb::cast<nb::dict>(*found);
+  if (!PyDict_Check(found->ptr())) refuse(object, "has a __cuda_array_interface__ that is no dict");
+  const auto interface = nb::borrow<nb::dict>(*found);
   const auto entry = [&](nb::handle name) { return interface.contains(name) ? nb::object(interface[name]) : nb::none(); };
+  for (const auto name : {names.data, names.typestr, names.shape}) {
+    if (entry(name).is_none()) refuse(object, (std::string("has a __cuda_array_interface__ without ") + nb::str(name).c_str()).c_str());
+  }
   if (!entry(names.mask).is_none()) refuse(object, is_masked);
-  const auto data = nb::cast<std::pair<std::uint64_t, bool>>(interface[names.data]);
-  if (data.second && use == memory_use::target) refuse(object, is_readonly);
+  const auto [address, readonly] = pair_of(object, interface[names.data], "data");
+  if (PyObject_IsTrue(readonly.ptr()) != 0 && use == memory_use::target) refuse(object, is_readonly);
   const auto item_size = item_size_of(object, interface[names.typestr]);
-  const auto shape = integers(interface[names.shape]);
+  const auto shape = integers(interface[names.shape], "a length of its shape");
+  const auto bytes = byte_count(object, shape.data(), shape.size(), item_size);
   if (const auto strides = entry(names.strides); !strides.is_none()) {
-    const auto steps = integers(strides);
+    const auto steps = integers(strides, "a stride");
     if (steps.size() != shape.size() || !contiguity::holds(shape.data(), steps.data(), shape.size(), item_size)) {
       refuse(object, is_not_contiguous);
     }
   }
-  data_ = pointer_of(data.first);
-  size_ = product(shape.data(), shape.size()) * static_cast<std::uint64_t>(item_size);
+  data_ = pointer_of(unsigned_integer(address, "the address of data"));
+  size_ = bytes;
   owner_ = nb::borrow(object);
   return true;
 }
@@ -219,11 +237,11 @@ bool held_memory::take_data_pointer(nb::handle object) {
   auto bytes = attribute(object, "nbytes");
   if (!bytes) return false;
   if (PyCallable_Check(bytes->ptr()) != 0) bytes = (*bytes)();
-  if (const auto contiguous = attribute(object, "is_contiguous"); contiguous && !nb::cast<bool>((*contiguous)())) {
+  if (const auto contiguous = attribute(object, "is_contiguous"); contiguous && PyObject_IsTrue((*contiguous)().ptr()) == 0) {
     refuse(object, is_not_contiguous);
   }
-  data_ = pointer_of(nb::cast<std::uint64_t>((*pointer)()));
-  size_ = nb::cast<std::uint64_t>(*bytes);
+  data_ = pointer_of(unsigned_integer((*pointer)(), "data_ptr()"));
+  size_ = unsigned_integer(*bytes, "nbytes");
   owner_ = nb::borrow(object);
   return true;
 }
@@ -232,15 +250,16 @@ bool held_memory::take_dlpack(nb::handle object) {
   const auto exporter = attribute(object, "__dlpack__");
   const auto device = attribute(object, "__dlpack_device__");
   if (!exporter || !device) return false;
-  const auto where = nb::cast<std::pair<std::int64_t, std::int64_t>>((*device)());
-  if (!is_addressable_device(static_cast<std::int32_t>(where.first))) refuse(object, "lies on a device that Penstock does not know");
+  const auto where = signed_integer(pair_of(object, (*device)(), "__dlpack_device__").first, "the device type of __dlpack_device__");
+  if (!is_addressable_device(static_cast<std::int32_t>(where))) refuse(object, "lies on a device that Penstock does not know");
   // Without a version asked for, an exporter refuses memory that is read-only. -1: no stream is to be waited for, as with the other ways.
   constexpr std::int64_t cpu = 1;
-  nb::object capsule = where.first == cpu ? (*exporter)() : (*exporter)("stream"_a = -1);
+  nb::object capsule = where == cpu ? (*exporter)() : (*exporter)("stream"_a = -1);
   const auto* tensor = static_cast<const dl_tensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (tensor == nullptr) throw nb::python_error();
   const auto count = static_cast<std::size_t>(tensor->dimensions);
   const std::int64_t item_size = (tensor->type.bits * tensor->type.lanes + 7) / 8;
+  const auto bytes = byte_count(object, tensor->shape, count, item_size);
   if (tensor->strides != nullptr) {
     std::vector<std::int64_t> steps(tensor->strides, tensor->strides + count);
     for (auto& step : steps) step *= item_size;
@@ -248,7 +267,7 @@ bool held_memory::take_dlpack(nb::handle object) {
   }
 
   data_ = static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
-  size_ = product(tensor->shape, count) * static_cast<std::uint64_t>(item_size);
+  size_ = bytes;
   owner_ = std::move(capsule);  // not consumed: it frees the tensor when it goes
   return true;
 }

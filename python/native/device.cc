@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "arguments.hpp"
 #include "buffers.hpp"
 #include "errors.hpp"
 #include "gil.hpp"
@@ -106,7 +107,7 @@ nb::dict describe(nb::handle object) {
   std::optional<held_memory> memory;
   std::uint64_t address = 0;
   if (PyLong_Check(object.ptr())) {
-    address = nb::cast<std::uint64_t>(object);
+    address = unsigned_integer(object, "an address");
   } else {
     address = reinterpret_cast<std::uint64_t>(memory.emplace(object, memory_use::source).data());
   }

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "arguments.hpp"
 #include "buffers.hpp"
 #include "device.hpp"
 #include "errors.hpp"
@@ -101,7 +102,9 @@ python_file open_file(nb::object path, const std::string& mode, bool direct) {
   how.options.direct_writes = direct;
   const auto engine = shared_engine();
   if (PyLong_Check(path.ptr()) && !PyBool_Check(path.ptr())) {
-    auto adopted = engine.adopt(nb::cast<int>(path));
+    const auto number = signed_integer(path, "a descriptor");
+    if (number != static_cast<int>(number)) raise_invalid("no descriptor is " + std::to_string(number));
+    auto adopted = engine.adopt(static_cast<int>(number));
     if (!adopted) raise(adopted.error());
     return {std::move(*adopted), std::move(path), std::move(how.text)};
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "arguments.hpp"
 #include "errors.hpp"
 
 namespace penstock::python {
@@ -12,7 +13,7 @@ namespace {
 
 std::string_view word(nb::handle text, const char* name) {
   Py_ssize_t length = 0;
-  if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(name) + " is a str or None").c_str());
+  if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(name) + " is a str or None, not " + type_of(text)).c_str());
   const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
   if (bytes == nullptr) throw nb::python_error();
   return {bytes, static_cast<std::size_t>(length)};
@@ -41,7 +42,7 @@ io_options request_options(nb::handle path, nb::handle prefer, nb::handle timeou
     if (!parsed) raise(parsed.error());
     options.prefer = *parsed;
   }
-  if (!timeout.is_none()) options.deadline = deadline_after(nb::cast<double>(timeout));
+  if (!timeout.is_none()) options.deadline = deadline_after(real_number(timeout, "timeout"));
   return options;
 }
 

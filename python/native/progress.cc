@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 
+#include "arguments.hpp"
 #include "errors.hpp"
 #include "gil.hpp"
 
@@ -89,6 +90,9 @@ io_result run_in_pieces(const blocking_request& of, const io_options& options, n
 io_result run_blocking(const blocking_request& request, const io_options& options, nb::handle progress) {
   if (progress.is_none()) return run_plain(request, options);
   const nb::object update = nb::hasattr(progress, "update") ? nb::object(progress.attr("update")) : nb::borrow(progress);
+  if (PyCallable_Check(update.ptr()) == 0) {
+    throw nb::type_error(("progress is a callable, or an object with update(), not " + type_of(progress)).c_str());
+  }
   if (request.length == 0) return run_plain(request, options);
   return run_in_pieces(request, options, update);
 }

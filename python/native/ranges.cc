@@ -1,10 +1,12 @@
 #include "ranges.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "arguments.hpp"
 #include "errors.hpp"
 
 namespace penstock::python {
@@ -22,25 +24,23 @@ std::optional<std::vector<std::int64_t>> from_array(nb::handle object) {
   std::optional<std::vector<std::int64_t>> values;
   const char* format = view.format == nullptr ? "B" : view.format;
   if (*format == '=' || *format == '<' || *format == '@') ++format;
-  if (view.itemsize == 8 && std::strchr("lqLQnN", *format) != nullptr) {
+  const bool is_unsigned = *format == 'L' || *format == 'Q' || *format == 'N';
+  if (view.itemsize == 8 && (is_unsigned || *format == 'l' || *format == 'q' || *format == 'n')) {
     values.emplace(static_cast<std::size_t>(view.len) / 8);
     if (view.len > 0) std::memcpy(values->data(), view.buf, static_cast<std::size_t>(view.len));
+    // Too large to be signed: one by one they are refused by their value.
+    if (is_unsigned && std::any_of(values->begin(), values->end(), [](std::int64_t each) { return each < 0; })) values.reset();
   }
   PyBuffer_Release(&view);
   return values;
 }
 
-std::int64_t integer(nb::handle item) {
-  const nb::object index = nb::steal(PyNumber_Index(item.ptr()));
-  if (!index.is_valid()) throw nb::python_error();
-  return nb::cast<std::int64_t>(index);
-}
-
-std::vector<std::int64_t> integers(nb::handle object) {
+// name: of one of them.
+std::vector<std::int64_t> integers(nb::handle object, const char* name) {
   if (auto values = from_array(object)) return std::move(*values);
   std::vector<std::int64_t> values;
   values.reserve(nb::len_hint(object));
-  for (const nb::handle each : object) values.push_back(integer(each));
+  for (const nb::handle each : object) values.push_back(signed_integer(each, name));
   return values;
 }
 
@@ -50,8 +50,9 @@ void expect_count(const char* name, std::size_t count, std::size_t expected) {
 }
 
 std::vector<std::int64_t> sizes_for(nb::handle sizes, std::size_t count) {
-  if (PyIndex_Check(sizes.ptr()) && PySequence_Check(sizes.ptr()) == 0) return std::vector<std::int64_t>(count, integer(sizes));
-  auto values = integers(sizes);
+  if (PyIndex_Check(sizes.ptr()) && PySequence_Check(sizes.ptr()) == 0)
+    return std::vector<std::int64_t>(count, signed_integer(sizes, "size"));
+  auto values = integers(sizes, "a size");
   expect_count("sizes", values.size(), count);
   return values;
 }
@@ -79,9 +80,9 @@ io_request parse_request(const nb::object& items, std::size_t skip, const file& 
   const auto count = nb::len(items) - skip;
   const auto& memory = held.emplace_back(nb::object(items[skip]), is_write ? memory_use::source : memory_use::target);
   const nb::object size = count > 2 ? nb::object(items[skip + 2]) : nb::none();
-  const std::int64_t start = count > 3 ? integer(items[skip + 3]) : 0;
-  const auto part = memory.slice(start, size.is_none() ? std::nullopt : std::optional(integer(size)));
-  return make_request(part, target, integer(items[skip + 1]), is_write);
+  const std::int64_t start = count > 3 ? signed_integer(items[skip + 3], "buffer_offset") : 0;
+  const auto part = memory.slice(start, size.is_none() ? std::nullopt : std::optional(signed_integer(size, "size")));
+  return make_request(part, target, signed_integer(items[skip + 1], "offset"), is_write);
 }
 
 std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::list<held_memory>& held, bool is_write) {
@@ -98,9 +99,9 @@ std::vector<io_request> parse_requests(nb::handle requests, const file& target, 
 
 std::vector<io_request> parse_ranges(const held_memory& memory, const file& target, nb::handle offsets, nb::handle sizes,
                                      nb::handle buffer_offsets, bool is_write) {
-  const auto places = integers(offsets);
+  const auto places = integers(offsets, "an offset");
   const auto lengths = sizes_for(sizes, places.size());
-  const auto starts = buffer_offsets.is_none() ? one_after_the_other(lengths) : integers(buffer_offsets);
+  const auto starts = buffer_offsets.is_none() ? one_after_the_other(lengths) : integers(buffer_offsets, "a buffer_offset");
   expect_count("buffer_offsets", starts.size(), places.size());
   std::vector<io_request> parsed;
   parsed.reserve(places.size());

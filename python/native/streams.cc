@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "arguments.hpp"
 #include "device.hpp"
 #include "errors.hpp"
 #include "gil.hpp"
@@ -19,16 +20,16 @@ using namespace nb::literals;
 // An integer, an object of CuPy (ptr) or PyTorch (cuda_stream), or one with the protocol of cuda-python (__cuda_stream__).
 void* stream_handle(nb::handle stream) {
   if (stream.is_none()) return nullptr;
-  if (PyLong_Check(stream.ptr())) return reinterpret_cast<void*>(nb::cast<std::uint64_t>(stream));
+  if (PyLong_Check(stream.ptr())) return reinterpret_cast<void*>(unsigned_integer(stream, "stream"));
   if (nb::hasattr(stream, "__cuda_stream__")) {
     nb::object pair = stream.attr("__cuda_stream__");
     if (PyCallable_Check(pair.ptr()) != 0) pair = pair();
-    return reinterpret_cast<void*>(nb::cast<std::uint64_t>(pair[1]));
+    return reinterpret_cast<void*>(unsigned_integer(pair[1], "the handle of __cuda_stream__"));
   }
   for (const char* name : {"cuda_stream", "ptr"}) {
-    if (nb::hasattr(stream, name)) return reinterpret_cast<void*>(nb::cast<std::uint64_t>(stream.attr(name)));
+    if (nb::hasattr(stream, name)) return reinterpret_cast<void*>(unsigned_integer(stream.attr(name), name));
   }
-  throw nb::type_error("a stream is an int, or an object with __cuda_stream__, cuda_stream or ptr");
+  throw nb::type_error(("stream is an int, or an object with __cuda_stream__, cuda_stream or ptr, not " + type_of(stream)).c_str());
 }
 
 }  // namespace

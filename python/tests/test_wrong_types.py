@@ -1,0 +1,215 @@
+"""Each function of the native module, with what each of its arguments cannot be: a TypeError or a ValueError, and words for people."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import _native
+
+WRONG: list[Any] = [None, "x", b"x", object(), -1, 0, 1.5, 1 << 31, 1 << 63, 1 << 64, 1 << 70, -(1 << 63), -(1 << 70), 10**400, [], [None]]
+WRONG += [(), (1, 2, 3), {}, {"x": 1}, True, 1j, float("nan"), float("inf"), int, len, [[]], [(1,)], [("x", 0)], [(None, None, None)]]
+
+NBYTES = 10_000
+
+
+class Given:
+    """Arguments of each function that are right."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "file").write_bytes(bytes(NBYTES))
+        self.path = str(folder / "file")
+        self.file = penstock.open(self.path, "r+")
+        self.buffer = bytearray(100)
+        self.memory = penstock.device("host:0").empty(NBYTES)
+        self.future = self.file.pread(bytearray(10))
+        self.future.result()
+        self.result = self.file.read_on_stream(self.memory, None)
+        self.result.wait()
+
+    def functions(self) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+        options = {"path": None, "prefer": None, "timeout": None}
+        one = {"buffer": self.buffer, "offset": 0, "size": 10, "buffer_offset": 0, **options}
+        many = {"requests": [(self.buffer, 0, 10, 0)], **options}
+        files = {"requests": [(self.file, self.buffer, 0, 10, 0)], **options}
+        ranges = {"buffer": self.buffer, "offsets": [0], "sizes": [10], "buffer_offsets": [0], **options}
+        queued = {"buffer": self.memory, "stream": None, "offset": 0, "size": 10, "buffer_offset": 0}
+        explained = {"size": 10, "offset": 0, "memory": "host", "write": False, "path": None, "prefer": None}
+        file, future = self.file, self.future
+        return {
+            "open": (penstock.open, {"path": self.path, "mode": "r", "direct": False}),
+            "read_into": (file.read_into, {**one, "progress": None}),
+            "write_from": (file.write_from, {**one, "progress": None}),
+            "readinto": (file.readinto, {"buffer": self.buffer}),
+            "pread": (file.pread, one),
+            "pwrite": (file.pwrite, one),
+            "read_many": (file.read_many, many),
+            "write_many": (file.write_many, many),
+            "pread_many": (file.pread_many, many),
+            "pwrite_many": (file.pwrite_many, many),
+            "penstock.pread_many": (penstock.pread_many, files),
+            "penstock.pwrite_many": (penstock.pwrite_many, files),
+            "read_ranges": (file.read_ranges, ranges),
+            "write_ranges": (file.write_ranges, ranges),
+            "read_on_stream": (file.read_on_stream, queued),
+            "write_on_stream": (file.write_on_stream, queued),
+            "explain": (file.explain, explained),
+            "__exit__": (penstock.open(self.path).__exit__, {"type": None, "value": None, "traceback": None}),
+            "result": (future.result, {"timeout": None}),
+            "exception": (future.exception, {"timeout": None}),
+            "add_done_callback": (future.add_done_callback, {"fn": lambda _: None}),
+            "_forget_callback": (future._forget_callback, {"fn": lambda _: None}),
+            "StreamResult.wait": (self.result.wait, {"timeout": None}),
+            "Pointer": (penstock.Pointer, {"address": 1, "nbytes": 1, "owner": None, "readonly": False}),
+            "Device.empty": (penstock.device("host:0").empty, {"nbytes": 10}),
+            "DeviceBuffer.copy_from": (self.memory.copy_from, {"source": b"1"}),
+            "DeviceBuffer.copy_to": (self.memory.copy_to, {"target": bytearray(NBYTES)}),
+            "device": (penstock.device, {"name": "host:0"}),
+            "copy": (penstock.copy, {"target": self.buffer, "source": b"1"}),
+            "describe": (penstock.describe, {"memory": self.buffer}),
+            "resolve": (_native.resolve, {"obj": self.buffer, "writable": False}),
+        }
+
+
+# What cannot be tried: any number may be the address of a stream, or of memory that is written to.
+SKIPPED = {("read_on_stream", "stream"), ("write_on_stream", "stream")}
+
+
+def refused(call: Callable[[], Any]) -> None:
+    """Calls: it may do what is asked; or refuse it by an error for what the caller got wrong."""
+    try:
+        done = call()
+        if isinstance(done, penstock.Future):
+            done.exception(60)
+    except (TypeError, ValueError, OverflowError, penstock.Error, TimeoutError) as error:
+        assert str(error) and "bad_cast" not in str(error) and "std::" not in str(error)
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        given = Given(Path(folder))
+        for name, (_, arguments) in given.functions().items():
+            for argument in arguments:
+                if (name, argument) not in SKIPPED:
+                    yield name, argument
+        given.file.close()
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Iterator[Given]:
+    made = Given(tmp_path)
+    yield made
+    made.file.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("name", "argument"), list(cases()))
+def test_a_wrong_argument_is_refused_in_words(
+    given: Given, monkeypatch: pytest.MonkeyPatch, name: str, argument: str
+) -> None:
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # of callbacks that cannot be called
+    call, arguments = given.functions()[name]
+    for wrong in WRONG:
+        refused(lambda: call(**{**arguments, argument: wrong}))
+
+
+def test_the_functions_are_all_there_are(given: Given) -> None:
+    tried = {name.rpartition(".")[2] for name in given.functions()}
+    without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "cuda_status"}
+    without_arguments |= {"gpu_direct_status", "_finish", "_settle", "_under_way", "_held_memories"}
+    for owner in (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer):
+        for name, member in vars(owner).items():
+            if callable(member) and not isinstance(member, type) and not name.startswith("__"):
+                assert name in tried | without_arguments, name
+
+
+def test_the_error_names_what_is_wrong(given: Given) -> None:
+    file, buffer = given.file, given.buffer
+    for words, call in {
+        "timeout is a number, not str": lambda: file.pread(buffer, timeout="soon"),  # type: ignore[arg-type]
+        "path is a str or None, not int": lambda: file.pread(buffer, path=3),  # type: ignore[arg-type]
+        "^offset is an int, not str": lambda: file.read_many([(buffer, "x")]),  # type: ignore[list-item]
+        "size is an int, not float": lambda: file.read_many([(buffer, 0, 1.5)]),  # type: ignore[list-item]
+        "buffer_offset is an int, not NoneType": lambda: file.read_many([(buffer, 0, 1, None)]),  # type: ignore[list-item]
+        "an offset is an int, not str": lambda: file.read_ranges(buffer, ["x"], [1]),
+        "a size is an int, not str": lambda: file.read_ranges(buffer, [0], ["x"]),
+        "progress is a callable": lambda: file.read_into(buffer, progress="x"),  # type: ignore[arg-type]
+        "stream is an int": lambda: file.read_on_stream(given.memory, object()),
+        "memory is needed, not list": lambda: penstock.describe([]),
+    }.items():
+        with pytest.raises(TypeError, match=words):
+            call()
+    with pytest.raises(ValueError, match="offset is -1:"):
+        file.read_ranges(buffer, [-1], [1])
+    for words, call in {
+        "offset is -1:": lambda: file.read_many([(buffer, -1)]),
+        "an offset is 18446744073709551615:": lambda: file.read_ranges(buffer, memoryview(b"\xff" * 8).cast("Q"), [1]),
+        "offset is 1180591620717411303424:": lambda: file.read_many([(buffer, 1 << 70)]),
+        "stream is -1:": lambda: file.read_on_stream(given.memory, -1),
+        "an address is -1:": lambda: penstock.describe(-1),
+        "no descriptor is 2147483648": lambda: penstock.open(1 << 31),
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+class Interface:
+    def __init__(self, **facts: Any) -> None:
+        self.__cuda_array_interface__ = {"shape": (4,), "typestr": "|u1", "data": (4096, False), "version": 3, **facts}
+
+
+WRONG_FACTS: list[dict[str, Any]] = [
+    *({"shape": wrong} for wrong in (None, "x", 4, (None,), (1.5,), (-1,), (1 << 70,), (1 << 40, 1 << 40))),
+    *({"typestr": wrong} for wrong in (None, 4, "", "f", b"<f4", "<f0")),
+    *({"data": wrong} for wrong in (None, 4, (4,), (None, False), ("x", False), (-1, False), (1 << 70, False), "xy")),
+    *({"strides": wrong} for wrong in ("x", 4, (None,), (1.5,), (1, 1), (-1,))),
+]
+
+
+@pytest.mark.parametrize("facts", WRONG_FACTS, ids=str)
+def test_an_array_that_tells_nonsense_is_refused(facts: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        _native.resolve(Interface(**facts))
+    assert str(caught.value) and "bad_cast" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [None, 4, "x", [], {}])
+def test_what_is_no_interface_is_refused(wrong: Any) -> None:
+    array = Interface()
+    array.__cuda_array_interface__ = wrong
+    with pytest.raises((TypeError, ValueError)):
+        _native.resolve(array)
+
+
+class Tensor:
+    """As PyTorch's, with what its methods should not tell."""
+
+    def __init__(self, address: Any, nbytes: Any) -> None:
+        self.data_ptr = lambda: address
+        self.nbytes = nbytes
+
+
+@pytest.mark.parametrize("wrong", [None, "x", 1.5, -1, 1 << 70])
+def test_a_tensor_that_tells_nonsense_is_refused(wrong: Any) -> None:
+    for tensor in (Tensor(wrong, 4), Tensor(4096, wrong)):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            _native.resolve(tensor)
+        assert "bad_cast" not in str(caught.value)
+
+
+class Capsule:
+    def __init__(self, where: Any) -> None:
+        self.__dlpack_device__ = lambda: where
+        self.__dlpack__ = lambda **_: "no capsule"
+
+
+@pytest.mark.parametrize("where", [None, 4, (1,), ("x", 0), (1.5, 0), (1 << 70, 0), (-1, 0), (1, 0)])
+def test_a_dlpack_that_tells_nonsense_is_refused(where: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        _native.resolve(Capsule(where))
+    assert "bad_cast" not in str(caught.value)
