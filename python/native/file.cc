@@ -335,7 +335,7 @@ void add_files(nb::module_& module) {
       .def_ro("name", &python_file::name, "What it was opened by.")
       .def_ro("mode", &python_file::mode, "How it was opened.")
       .def_ro("closed", &python_file::closed)
-      .def("size", &size, "Its size now.")
+      .def("size", &size, "Its size now, as the kernel tells it: 0 for files of /proc, whatever they hold.")
       .def("sync", &sync, "Forces written data to the disk. Blocks.")
       .def("close", &close, "Waits for requests under way, then closes. A second time does nothing.")
       .def("__enter__", [](nb::object self) { return self; })

@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._errors import Error, InvalidArgument
+from ._errors import InvalidArgument
+from ._unsized import read_to_the_end
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -35,15 +36,20 @@ def fromfile(
         raise InvalidArgument(f"count is {count}; -1 means all", code="invalid_argument")
     where = _target(like, device)
     item_size = _item_size(dtype, where)
+    if offset < 0:
+        raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
     with _native.open(path) as file:
-        available = max(0, file.size() - offset) // item_size if offset >= 0 else 0
+        size = file.size()
+        if size == 0:
+            content = read_to_the_end(file.read_into, offset, None if count == -1 else count * item_size)
+            return _filled(content, len(content) // item_size, dtype, item_size, where)
+        available = max(0, size - offset) // item_size
         items = available if count == -1 else min(count, available)
         array = _empty(items, dtype, item_size, where)
-        if items > 0 or offset < 0:
-            done = file.read_into(array, offset, items * item_size)
-            if done < items * item_size:
-                raise Error(f"{path!r} became shorter while it was read", code="io", offset=offset, bytes_done=done)
-    return array
+        done = file.read_into(array, offset, items * item_size) if items > 0 else 0
+    if done == items * item_size:
+        return array
+    return _filled(array, done // item_size, dtype, item_size, where)  # the file ended before its size
 
 
 def tofile(array: Any, path: _Path, offset: int = 0) -> int:
@@ -100,6 +106,15 @@ def _empty(items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
         with cupy.cuda.Device(int(where.partition(":")[2])):
             return cupy.empty(items, dtype)
     return _native.device(where).empty(items * item_size)
+
+
+def _filled(content: Any, items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
+    """A new array with the first items of the content, which is memory."""
+    array = _empty(items, dtype, item_size, where)
+    if items > 0:
+        address, _ = _native.resolve(content)
+        _native.copy(array, _native.Pointer(address, items * item_size, content))
+    return array
 
 
 def _in_c_order(array: Any) -> Any:

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import penstock
+import penstock.kvikio.numpy
+from penstock import kvikio
 
 HAS_GPU = any(device.name.startswith("cuda:") for device in penstock.devices())
 
@@ -115,3 +117,51 @@ except ImportError:
 def test_numpy_is_needed_only_for_its_arrays(path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", WITHOUT_NUMPY, path], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == ("100003\nImportError\n", "")
+
+
+# Their size is said to be 0, or a page, whatever they hold.
+UNSIZED = ["/proc/version", "/proc/filesystems", "/proc/kallsyms", "/sys/kernel/mm/transparent_hugepage/enabled"]
+
+
+@pytest.mark.parametrize("name", UNSIZED)
+def test_a_file_that_does_not_tell_its_size_is_read_to_its_end(name: str) -> None:
+    if not os.path.exists(name):
+        pytest.skip(f"no {name}")
+    expected = Path(name).read_bytes()
+    assert expected and len(expected) != os.stat(name).st_size
+    for offset in (0, 5, len(expected), len(expected) + 100):
+        assert penstock.fromfile(name, "u1", offset=offset).tobytes() == expected[offset:]
+        assert penstock.fromfile(name, "<u2", 3, offset).tobytes() == expected[offset : offset + 6][: len(expected[offset:]) // 2 * 2]
+        assert penstock.fromfile(name, "u1", 1_000_000_000, offset).tobytes() == expected[offset:]
+        assert kvikio.numpy.fromfile(name, "u1", offset=offset).tobytes() == expected[offset:]
+        assert kvikio.numpy.fromfile(name, "u1", 4, offset=offset).tobytes() == expected[offset:][:4]
+        assert kvikio.numpy.fromfile(name, "u1", offset=offset, like=np.empty(0)).tobytes() == expected[offset:]
+    assert penstock.fromfile(name, "u1", device="host:0").to_host() == expected
+
+
+@pytest.mark.parametrize("name", UNSIZED)
+def test_the_end_of_a_request_is_the_engines_to_find(memory: Any, name: str) -> None:
+    if not os.path.exists(name):
+        pytest.skip(f"no {name}")
+    expected = Path(name).read_bytes()
+    with penstock.open(name) as file:
+        for read in (
+            lambda buffer: file.read_into(buffer),
+            lambda buffer: file.read_into(buffer, progress=lambda _: None),
+            lambda buffer: file.pread(buffer).result(),
+            lambda buffer: file.read_many([(buffer, 0)])[0],
+            lambda buffer: file.pread_many([(buffer, 0)]).result()[0],
+            lambda buffer: file.read_ranges(buffer, [0], [len(expected) + 10]),
+        ):
+            buffer = memory.empty(len(expected) + 10)
+            assert read(buffer) == len(expected)
+            assert memory.bytes(buffer)[: len(expected)] == expected
+        short = memory.empty(10)
+        assert file.read_into(short) == 10
+        assert memory.bytes(short) == expected[:10]
+
+
+def test_a_negative_offset_says_so(path: Path) -> None:
+    for call in (penstock.fromfile, kvikio.numpy.fromfile):
+        with pytest.raises(ValueError, match="-1"):
+            call(path, offset=-1)

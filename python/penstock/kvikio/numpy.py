@@ -11,6 +11,7 @@ from typing import Any, Callable, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import DTypeLike
 
+from penstock._unsized import read_to_the_end
 from penstock.kvikio.cufile import CuFile
 
 __all__ = ["FileLike", "LikeWrapper", "fromfile", "tofile"]
@@ -64,12 +65,18 @@ def fromfile(
         raise ValueError(f"fromfile: offset has to be 0 or more and count -1 or more, not {offset} and {count}")
     item = np.dtype(dtype)
     with CuFile(_path_of(file), "r") as source:
-        there = max(0, os.fstat(source.fileno()).st_size - offset) // max(1, item.itemsize)
+        size = os.fstat(source.fileno()).st_size
+        if size == 0:
+            limit = None if count == -1 else count * item.itemsize
+            content = read_to_the_end(lambda buffer, at: source.read(buffer, file_offset=at), offset, limit)
+            items = np.frombuffer(content, item, len(content) // max(1, item.itemsize))
+            return items.copy() if like is None else np.asarray(items, like=like)
+        there = max(0, size - offset) // max(1, item.itemsize)
         length = there if count == -1 else min(count, there)
         array = np.empty(length, item) if like is None else np.empty_like(like, shape=(length,), dtype=item)
-        if length > 0:
-            source.read(array, file_offset=offset)
-    return array
+        done = source.read(array, file_offset=offset) if length > 0 else 0
+    # Less where the file ended before its size.
+    return array if done == array.nbytes else array[: done // item.itemsize]
 
 
 def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
