@@ -43,6 +43,12 @@ device_info device_named(const std::string& name) {
     if (each.name == name) return each;
   }
   const auto engine = shared_engine();
+  // The list leaves out what cannot be used; the reason, such as that descriptors have run out, comes when it is asked for memory.
+  const auto tried = [&] {
+    const without_gil unlocked;
+    return engine.allocate(name, 1).error();
+  }();
+  if (!tried.ok() && tried.code() != errc::not_found && tried.code() != errc::invalid_argument) raise(tried);
   const auto why = is_cuda(name) && !engine.cuda_status().ok() ? std::string(engine.cuda_status().message())
                                                                : std::string("penstock.devices() lists what there is");
   raise({errc::not_found, "no device is called \"" + name + "\": " + why});

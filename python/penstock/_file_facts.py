@@ -22,7 +22,10 @@ def direct_io_alignment(descriptor: int) -> tuple[int, int]:
 
 
 def mount_of(descriptor: int) -> tuple[str, str]:
-    """(file system type, mount point) of an open file, as /proc/self/mountinfo names them; empty where that is not told."""
+    """(file system type, mount point) of an open file, as /proc/self/mountinfo names them; empty where that is not told.
+
+    Raises OSError where there is no room for a further open file.
+    """
     told = _statx(descriptor, _statx_mount_id)
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
@@ -31,8 +34,8 @@ def mount_of(descriptor: int) -> tuple[str, str]:
                 words = fields.split()
                 if told.mask & _statx_mount_id and int(words[0]) == told.mount_id:
                     return kind.split()[0], _unescaped(words[4])
-    except OSError:
-        pass
+    except (FileNotFoundError, PermissionError):
+        pass  # no /proc
     return "", ""
 
 

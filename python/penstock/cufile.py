@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import itertools
 import os
@@ -291,6 +292,8 @@ class _File:
             try:
                 descriptor = os.open(f"/proc/self/fd/{self._descriptor}", flags)
             except OSError as error:
+                if error.errno in _no_room:
+                    raise cuFileError(CODE_NUMBERS["out_of_memory"], f"direct_io: {self.name}: {error.strerror}") from error
                 raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"direct_io: {self.name}: {error.strerror}") from error
             self._opened[direct] = (descriptor, self._adopt(descriptor))
         self.direct = direct
@@ -309,7 +312,7 @@ class _File:
 
     def properties(self) -> dict[str, Any]:
         size = _attempt(self.file.size, self)
-        file_system, mount = mount_of(self._descriptor)
+        file_system, mount = _attempt(lambda: mount_of(self._descriptor), self)
         told: dict[str, Any] = {
             "name": self.name,
             "size": size,
@@ -473,7 +476,12 @@ def _attempt(call: Callable[[], Outcome], used: _File | None = None) -> Outcome:
         place = f"{used.name}: " if used is not None else ""
         number = CODE_NUMBERS.get(error.code, OpError.CU_FILE_INTERNAL_ERROR)
         raise cuFileError(number, f"{place}{error}") from error
+    except OSError as error:
+        number = CODE_NUMBERS["out_of_memory" if error.errno in _no_room else "io"]
+        raise cuFileError(number, str(error)) from error
 
+
+_no_room = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for a further open file
 
 _most = 1 << 63  # sizes and offsets are 64-bit and signed
 _addresses = 1 << 64
@@ -487,7 +495,7 @@ def _descriptor_in(descr: int) -> int:
         return _plain(descr)
     if descr < _lowest_address:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: descriptor {descr} is not open")
-    kind, descriptor = struct.unpack_from("=i4xi", _read_own_memory(descr, _struct_bytes))
+    kind, descriptor = struct.unpack_from("=i4xi", _attempt(lambda: _read_own_memory(descr, _struct_bytes)))
     if kind != FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD:
         raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: a descriptor struct of type {kind}")
     if not _is_descriptor(descriptor):
@@ -515,8 +523,8 @@ def _read_own_memory(address: int, size: int) -> bytes:
     """As the kernel reads it: an address that is none is an error instead of a crash."""
     try:
         descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ctypes.string_at(address, size)
+    except (FileNotFoundError, PermissionError):
+        return ctypes.string_at(address, size)  # no /proc
     try:
         content = os.pread(descriptor, size, address)
     except (OSError, OverflowError):

@@ -346,3 +346,73 @@ os._exit(0)
 def test_a_request_that_memory_was_short_for_is_not_waited_for(path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", NO_MEMORY, path], capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "settled\n", "")
+
+
+NO_DESCRIPTORS = """
+import errno, os, resource, sys
+import penstock
+import penstock.kvikio.numpy
+from penstock import cufile, gds, kvikio
+
+path, was_used = sys.argv[1], sys.argv[2] == "used"
+file = penstock.open(path, "r+")
+given = os.open(path, os.O_RDWR)
+handle = cufile.handle_register(given)
+kvikio_file = kvikio.CuFile(path, "r")
+with kvikio.defaults.set("auto_direct_io_read", True):
+    kvikio_direct = kvikio.CuFile(path, "r")
+if was_used:
+    file.read_into(penstock.device("host:0").empty(10))
+calls = {
+    "open": lambda: penstock.open(path),
+    "open a new file": lambda: penstock.open(path + ".new", "x"),
+    "device": lambda: penstock.device("host:0"),
+    "fromfile": lambda: penstock.fromfile(path, "u1"),
+    "fromfile into a device": lambda: penstock.fromfile(path, "u1", device="host:0"),
+    "tofile": lambda: penstock.tofile(b"x", path),
+    "CuFile": lambda: kvikio.CuFile(path),
+    "Mmap": lambda: kvikio.Mmap(path),
+    "kvikio.numpy": lambda: kvikio.numpy.fromfile(path),
+    "is_direct_io_supported": kvikio_direct.is_direct_io_supported,
+    "get_page_cache_info": lambda: kvikio.get_page_cache_info(path),
+    "GdsFile": lambda: gds.GdsFile(path, os.O_RDONLY),
+    "handle_register": lambda: cufile.handle_register(given),
+    "handle_register of an address": lambda: cufile.handle_register(1 << 20),
+    "get_file_properties": lambda: cufile.get_file_properties(handle),
+    "set_file_properties": lambda: cufile.set_file_properties(handle, {"direct_io": True}),
+}
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+taken = []
+try:
+    while True:
+        taken.append(os.dup(0))
+except OSError:
+    pass
+told = {}
+for name, call in calls.items():
+    try:
+        told[name] = f"no error: {call()}"
+    except Exception as error:
+        told[name] = error
+for each in taken:
+    os.close(each)
+for name, error in told.items():
+    if name == "device" and was_used and not isinstance(error, Exception):
+        continue
+    cause = error
+    while cause is not None and getattr(cause, "errno", None) is None:
+        cause = cause.__cause__ if isinstance(cause, Exception) else None
+    well = cause is not None and cause.errno == errno.EMFILE and not isinstance(error, FileNotFoundError)
+    if isinstance(error, penstock.Error):
+        well = well and isinstance(error, penstock.OutOfMemory)
+    if isinstance(error, cufile.cuFileError):
+        well = well and error.status == cufile.OpError.CU_FILE_NOMEM_ERROR
+    if not well:
+        print(name, repr(error))
+"""
+
+
+@pytest.mark.parametrize("state", ["fresh", "used"])
+def test_no_descriptor_left_is_no_missing_file(path: Path, state: str) -> None:
+    run = subprocess.run([sys.executable, "-c", NO_DESCRIPTORS, path, state], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -8,6 +8,7 @@ mode.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from types import TracebackType
@@ -122,10 +123,16 @@ class CuFile:
         return fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
 
     def is_direct_io_supported(self) -> bool:
-        """Whether the file can be opened with O_DIRECT, and the settings auto_direct_io_read and _write were not both off when it was."""
+        """Whether the file can be opened with O_DIRECT, and the settings auto_direct_io_read and _write were not both off when it was.
+
+        RuntimeError: the file is closed, or there is no room for a further open file.
+        """
         if not self._tries_direct:
             return False
-        probe = _reopen_direct(self.fileno())
+        try:
+            probe = _reopen_direct(self.fileno())
+        except OSError as error:
+            raise RuntimeError(f"Unable to open file {self._name}: {error.strerror}") from error
         if probe >= 0:
             os.close(probe)
         return probe >= 0
@@ -265,11 +272,16 @@ def _mode_of(access: int) -> str:
 
 
 def _reopen_direct(descriptor: int) -> int:
-    """The same file with O_DIRECT; -1 where it cannot be had. Through the descriptor, so that a renamed file is no other one."""
+    """The same file with O_DIRECT; -1 where it cannot be had. Through the descriptor, so that a renamed file is no other one.
+
+    OSError: there is no room for a further open file, which says nothing of this one.
+    """
     access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
     try:
         return os.open(f"/proc/self/fd/{descriptor}", access | os.O_DIRECT | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
         return -1
 
 
