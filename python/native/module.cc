@@ -22,7 +22,8 @@ NB_MODULE(_native_of_main, module) {
 }
 
 // One interpreter of a process can have the module, since its threads and its end are that interpreter's. Asked before anything else is
-// done: a second interpreter that began to load it would take the types of the first along when it ends.
+// done: a second interpreter that began to load it would take the types of the first along when it ends. From Python 3.13 on this runs in
+// the main interpreter whichever imports it, so penstock/__init__.py asks too.
 extern "C" NB_EXPORT PyObject* PyInit__native() {
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
     PyErr_SetString(PyExc_ImportError, "penstock works in the main interpreter of a process only, and this is a sub-interpreter");

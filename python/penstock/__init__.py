@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit as _atexit
 
+from . import _interpreter as _interpreter  # first: it may refuse
 from . import _native
 from ._arrays import fromfile, tofile
 from ._errors import (
