@@ -13,6 +13,21 @@ if(support_sources)
   target_link_libraries(penstock_test_support INTERFACE penstock_test_support_objects)
 endif()
 
+# Serves the file systems that hang and lie (tests/support/fuse_world). Without libfuse3 the tests that need them are skipped.
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  pkg_check_modules(fuse3 QUIET IMPORTED_TARGET fuse3>=3.12)
+endif()
+if(TARGET PkgConfig::fuse3)
+  add_executable(penstock_fuse_server tests/fuse_server/fuse_server.cc)
+  set_target_properties(penstock_fuse_server PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_include_directories(penstock_fuse_server PRIVATE tests)
+  target_compile_features(penstock_fuse_server PRIVATE cxx_std_20)
+  target_link_libraries(penstock_fuse_server PRIVATE PkgConfig::fuse3)
+  target_compile_definitions(penstock_test_support_objects PRIVATE PENSTOCK_FUSE_SERVER_PATH="$<TARGET_FILE:penstock_fuse_server>")
+  add_dependencies(penstock_test_support_objects penstock_fuse_server)
+endif()
+
 set(long_tests "long_*:*.long_*:*/long_*")
 
 function(penstock_add_test_folder folder)
