@@ -23,6 +23,7 @@ std::atomic<std::uint64_t> of_workers{0};
 std::atomic<bool> of_workers_lasting{false};
 
 std::atomic<std::uint64_t> one_in_so_many{0};
+thread_local unsigned exposed = 0;
 thread_local unsigned reliable = 0;
 thread_local std::uint64_t random_state = 0;
 
@@ -59,7 +60,7 @@ bool strikes(countdown& of) noexcept {
 
 bool strikes_at_random() noexcept {
   const auto one_in = one_in_so_many.load(std::memory_order_relaxed);
-  if (one_in == 0 || reliable > 0) return false;
+  if (one_in == 0 || reliable > 0 || (exposed == 0 && !on_worker())) return false;
   if (random_state == 0) random_state = reinterpret_cast<std::uintptr_t>(&random_state) | 1;
   random_state ^= random_state << 13;
   random_state ^= random_state >> 7;
@@ -113,6 +114,8 @@ std::uint64_t failed_allocations() noexcept { return failures.load(); }
 
 void fail_allocations_at_random(std::uint64_t one_in) noexcept { one_in_so_many = one_in; }
 
+exposed_allocations::exposed_allocations() noexcept { ++exposed; }
+exposed_allocations::~exposed_allocations() { --exposed; }
 reliable_allocations::reliable_allocations() noexcept { ++reliable; }
 reliable_allocations::~reliable_allocations() { --reliable; }
 

@@ -28,9 +28,18 @@ class failing_allocations {
 // Allocations that have been made to fail, in this process.
 std::uint64_t failed_allocations() noexcept;
 
-// From now on each allocation of any thread but those that opt out fails with a chance of one in this many; 0: none does.
+// From now on each allocation of a thread whose name begins with "penstock", and of a thread that is exposed, fails with a chance of one in
+// this many; 0: none does.
 void fail_allocations_at_random(std::uint64_t one_in) noexcept;
-// While it lives the calling thread's allocations do not fail at random: for what is not the library's.
+// While it lives the calling thread's allocations may fail at random: around calls of the library.
+class exposed_allocations {
+ public:
+  exposed_allocations() noexcept;
+  exposed_allocations(const exposed_allocations&) = delete;
+  exposed_allocations& operator=(const exposed_allocations&) = delete;
+  ~exposed_allocations();
+};
+// While it lives they do not, whatever else holds: in what a test does inside callbacks.
 class reliable_allocations {
  public:
   reliable_allocations() noexcept;

@@ -1,0 +1,126 @@
+// Everything at once: threads that do random operations of every kind beside each other, on files that they share, while allocations and
+// calls of the kernel fail, a file system stalls, and processes fork. Each thread owns a region of each file, so that it knows every byte.
+//   PENSTOCK_STORM_SEED      the seed that a run has printed (threads still race, so it makes a repeat likely, not sure)
+//   PENSTOCK_STORM_SECONDS   how long (5; long_storm 3600)
+//   PENSTOCK_STORM_WITHOUT   what not to do, of: allocations,faults,stalls,forks
+// A thread that makes no progress for a minute ends the process, after a dump of what each thread is doing.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <iostream>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "memory/failing_allocations.hpp"
+#include "storm/storm_world.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+constexpr auto patience = 60s;
+
+// Looks at the threads from time to time, and makes the weather.
+class supervisor {
+ public:
+  supervisor(const storm_settings& settings, storm_files& files, std::deque<storm_activity>& threads)
+      : settings_(settings), files_(files), threads_(threads), seen_(threads.size(), 0), since_(threads.size(), steady_clock::now()) {}
+
+  // Until the time is over, or a thread has failed.
+  void storm(std::atomic<bool>& over) {
+    const auto end = steady_clock::now() + settings_.duration;
+    std::minstd_rand random(static_cast<unsigned>(settings_.seed));
+    while (steady_clock::now() < end && !::testing::Test::HasFailure()) {
+      if (settings_.allocations) fail_allocations_at_random(random() % 3 == 0 ? 0 : 500 + random() % 3000);
+      if (settings_.stalls) files_.stall(random() % 3 == 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 40));
+      look();
+    }
+    fail_allocations_at_random(0);
+    files_.stall(false);
+    over = true;
+  }
+  // Until all threads have ended.
+  void wait_for_the_end(const std::atomic<unsigned>& running) {
+    while (running > 0) {
+      std::this_thread::sleep_for(10ms);
+      look();
+    }
+  }
+
+ private:
+  void look() {
+    for (std::size_t i = 0; i < threads_.size(); ++i) {
+      const auto steps = threads_[i].steps.load();
+      if (steps != seen_[i]) {
+        seen_[i] = steps;
+        since_[i] = steady_clock::now();
+      } else if (steady_clock::now() - since_[i] > patience && std::string_view(threads_[i].doing) != "ended") {
+        dump(i);
+      }
+    }
+  }
+  [[noreturn]] void dump(std::size_t stuck) {
+    std::fprintf(stderr, "\nstorm: thread %zu makes no progress; seed %llu\n", stuck, static_cast<unsigned long long>(settings_.seed));
+    for (std::size_t i = 0; i < threads_.size(); ++i) {
+      const auto& each = threads_[i];
+      const auto text = fmt::format("  thread {}: step {}, {} (file {}, {} bytes at {}), {} under way\n", i, each.steps.load(),
+                                    each.doing.load(), each.file.load(), each.length.load(), each.offset.load(), each.under_way.load());
+      std::fputs(text.c_str(), stderr);
+    }
+    std::abort();
+  }
+
+  const storm_settings& settings_;
+  storm_files& files_;
+  std::deque<storm_activity>& threads_;
+  std::vector<std::uint64_t> seen_;
+  std::vector<steady_clock::time_point> since_;
+};
+
+void run(std::chrono::seconds usual) {
+  const auto settings = storm_settings::from_environment(usual);
+  std::cout << "PENSTOCK_STORM_SEED=" << settings.seed << std::endl;
+  storm_files files(settings);
+  std::vector<std::shared_ptr<storm_engine>> engines;
+  for (const bool faulty : {false, true}) {
+    engine_options options;
+    options.use_cuda = false;
+    options.lanes = faulty ? 2 : 0;
+    engines.push_back(storm_engine::make(files, options, faulty && settings.faults, settings.seed));
+    ASSERT_NE(engines.back(), nullptr);
+  }
+  std::deque<storm_activity> activities(settings.threads);
+  std::atomic<bool> over{false};
+  std::atomic<unsigned> running{settings.threads};
+  std::vector<std::thread> crew;
+  for (unsigned i = 0; i < settings.threads; ++i) {
+    crew.emplace_back([&, i] {
+      storm_thread(settings, files, engines, i, activities[i]).run(over);
+      activities[i].doing = "ended";
+      --running;
+    });
+  }
+  supervisor watching(settings, files, activities);
+  watching.storm(over);
+  watching.wait_for_the_end(running);
+  for (auto& each : crew) each.join();
+  std::uint64_t steps = 0;
+  for (const auto& each : activities) steps += each.steps.load();
+  std::cout << fmt::format("{} steps, {} allocations failed\n", steps, failed_allocations());
+}
+
+TEST(storm, passes) { run(5s); }
+
+TEST(long_storm, passes) { run(3600s); }
+
+}  // namespace
+}  // namespace penstock::testing
