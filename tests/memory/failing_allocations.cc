@@ -33,12 +33,12 @@ std::atomic<std::uint64_t> of_threads{0};
 std::atomic<bool> of_threads_lasting{false};
 std::atomic<std::uint64_t> refused_threads{0};
 
-// A thread is named once it runs: only a yes is kept.
+// A thread is named once it runs: only a yes is kept. The main thread bears the name of the executable, "penstock_memory_tests".
 bool on_worker() noexcept {
   thread_local bool known = false;
   if (known) return true;
   char name[17] = {};
-  known = prctl(PR_GET_NAME, name) == 0 && std::strncmp(name, "penstock", 8) == 0;
+  known = prctl(PR_GET_NAME, name) == 0 && std::strncmp(name, "penstock-", 9) == 0;
   return known;
 }
 

@@ -10,7 +10,7 @@ namespace penstock::testing {
 enum class allocations_of : std::uint8_t {
   nobody,
   the_caller,   // of the thread that arms
-  the_workers,  // of every thread whose name begins with "penstock"
+  the_workers,  // of every thread whose name begins with "penstock-"
 };
 
 // While it lives, the nth allocation (from 1) fails; lasting: the ones after it too. At most one for the workers at a time.
@@ -28,8 +28,8 @@ class failing_allocations {
 // Allocations that have been made to fail, in this process.
 std::uint64_t failed_allocations() noexcept;
 
-// From now on each allocation of a thread whose name begins with "penstock", and of a thread that is exposed, fails with a chance of one in
-// this many; 0: none does.
+// From now on each allocation of a thread whose name begins with "penstock-", and of a thread that is exposed, fails with a chance of one
+// in this many; 0: none does.
 void fail_allocations_at_random(std::uint64_t one_in) noexcept;
 // While it lives the calling thread's allocations may fail at random: around calls of the library.
 class exposed_allocations {
