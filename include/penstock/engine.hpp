@@ -8,6 +8,8 @@
 // Memory is named by plain pointers: pageable host memory, pinned memory, or memory of any device that the engine knows
 // (cudaMalloc, cudaMallocAsync, cuMemCreate, or engine.allocate). It is classified on each call; registering is never required.
 // Thread-safe: everything here may be called from any thread, except that destroying or moving an object needs it to be otherwise unused.
+// Where memory runs out, a call ends with errc::out_of_memory, and everything works afterwards. Only calls that return a container or a
+// string and no status (batch::wait, devices, pci_devices, stats, summary) throw std::bad_alloc then, and may be called again.
 #pragma once
 
 #include <array>
@@ -80,13 +82,15 @@ class PENSTOCK_API operation {
   operation(operation&&) noexcept;
   operation& operator=(operation&&) noexcept;
   ~operation();
-  // Blocks until the request has ended; any number of times, from any thread.
+  // Blocks until the request has ended, and its callback, if it has one, has run; any number of times, from any thread. In that callback
+  // itself it returns at once.
   io_result wait();
-  // True when the request ended within the time.
+  // True when the request ended within the time. Never takes longer, whatever the file system does.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
+  // Whether wait() would return at once.
   [[nodiscard]] bool done() const noexcept;
   // Asks the request to stop: pieces not yet started are dropped, and it ends with errc::cancelled and a true bytes_done,
-  // or ends as if cancel() had not been called when it was too late. Does not block.
+  // or ends as if cancel() had not been called when it was too late. Does not block: what is still queued ends at once, on this thread.
   void cancel() noexcept;
 
  private:
@@ -96,7 +100,9 @@ class PENSTOCK_API operation {
   core::pending* state_ = nullptr;
 };
 
-// Called exactly once, on a thread of the engine, when a request has ended. Must not block; may start other requests.
+// Called exactly once, when a request has ended, on a thread of the engine that calls back and does nothing else: one that blocks holds
+// up other callbacks, not requests. May start other requests. What could not start (a closed file, no memory) is told of before the call
+// that asked for it returns, on the caller's thread.
 using io_callback = std::function<void(const io_result&)>;
 
 // Called exactly once for each request of a batch, when it has ended: its place in the order of submission, and its outcome. On any
@@ -120,8 +126,8 @@ class PENSTOCK_API batch {
   batch(batch&&) noexcept;
   batch& operator=(batch&&) noexcept;
   ~batch();
-  // Blocks until every request has ended. Returns one result per request, in the order of submission. Errors of single
-  // requests are in their results; the others are not disturbed.
+  // Blocks until every request has ended, and its callback has run. Returns one result per request, in the order of submission. Errors
+  // of single requests are in their results; the others are not disturbed.
   std::vector<io_result> wait();
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
   [[nodiscard]] bool done() const noexcept;
@@ -129,8 +135,9 @@ class PENSTOCK_API batch {
 
  private:
   friend class engine;
-  explicit batch(core::pending* state) noexcept : state_(state) {}
+  batch(core::pending* state, std::size_t count) noexcept : state_(state), count_(count) {}
   core::pending* state_ = nullptr;
+  std::size_t count_ = 0;  // requests
 };
 
 // A request that runs in the order of a stream: after the work queued before it, before the work queued after it.

@@ -54,7 +54,8 @@ struct open_options {
 using deadline_clock = std::chrono::steady_clock;
 
 struct io_options {
-  // After this no new piece of the request is started; pieces under way are finished first, so memory is quiet on return.
+  // After this no new piece of the request is started, and what is still queued ends, with errc::timed_out; pieces under way are finished
+  // first, so memory is quiet on return.
   deadline_clock::time_point deadline = deadline_clock::time_point::max();
   path_kind path = path_kind::automatic;  // overrides the engine's
   preference prefer = preference::automatic;

@@ -94,9 +94,10 @@ void operation::cancel() noexcept {
   if (state_ != nullptr) state_->cancel();
 }
 
-batch::batch(batch&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+batch::batch(batch&& other) noexcept : state_(std::exchange(other.state_, nullptr)), count_(std::exchange(other.count_, 0)) {}
 batch& batch::operator=(batch&& other) noexcept {
   std::swap(state_, other.state_);
+  std::swap(count_, other.count_);
   return *this;
 }
 batch::~batch() { release(state_); }
@@ -107,7 +108,8 @@ std::vector<io_result> batch::wait() {
     static_cast<core::batch_request*>(state_)->help();
     state_->wait(engine->batch_spin());
   }
-  if (!state_->done()) return std::vector<io_result>(state_->item_count(), {0, left_behind()});
+  if (!state_->done()) return std::vector<io_result>(count_, {0, left_behind()});
+  if (state_->item_count() < count_) return std::vector<io_result>(count_, state_->outcome());  // there was no memory to begin
   return state_->items();
 }
 bool batch::wait_for(std::chrono::nanoseconds timeout) {
@@ -300,17 +302,18 @@ batch engine::submit(std::span<const io_request> requests, const io_options& opt
       for (std::size_t i = 0; i < requests.size(); ++i) each(i, {0, why});
     }
     if (callback) callback({0, why});
-    return core::refused(why, requests.size());
+    return core::refused(why);
   };
-  if (core_ == nullptr) return batch(refuse_all(no_engine()));
-  return batch(or_without_memory(
-      [&] {
-        std::vector<std::shared_ptr<core::file_core>> files;
-        files.reserve(requests.size());
-        for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core_);
-        return core_->submit(requests, files, options, callback, each);
-      },
-      [&] { return refuse_all(no_memory()); }));
+  if (core_ == nullptr) return {refuse_all(no_engine()), requests.size()};
+  return {or_without_memory(
+              [&] {
+                std::vector<std::shared_ptr<core::file_core>> files;
+                files.reserve(requests.size());
+                for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core_);
+                return core_->submit(requests, files, options, callback, each);
+              },
+              [&] { return refuse_all(no_memory()); }),
+          requests.size()};
 }
 
 result<plan> engine::explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset, bool is_write,

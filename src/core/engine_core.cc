@@ -114,7 +114,7 @@ engine_core::~engine_core() {
   paths_.clear();
   for (std::size_t i = 0; i < state_count_.load(); ++i) {
     for (auto& slot : states_[i].small_streams) {
-      if (auto* stream = slot.load()) (void)states_[i].session.load()->destroy_stream(stream);
+      if (auto* stream = slot.load()) (void)or_no_memory([&] { return states_[i].session.load()->destroy_stream(stream); });
     }
   }
 }
@@ -284,7 +284,10 @@ result<void*> engine_core::allocate(std::string_view device, std::size_t bytes) 
 
 void engine_core::release(std::string_view device, void* memory) {
   if (forked()) return;
-  if (const auto session = session_named(device)) (void)(*session)->release(memory);
+  (void)or_no_memory([&]() -> status {
+    const auto session = session_named(device);
+    return session ? (*session)->release(memory) : session.error();
+  });
 }
 
 status engine_core::copy(void* target, const void* source, std::size_t bytes) {
@@ -366,7 +369,7 @@ void engine_core::unregister_memory(void* memory) {
     registered_.erase(found);
     registered_count_.fetch_sub(1, std::memory_order_release);
   }
-  if (pinned_by != nullptr) (void)pinned_by->unpin(memory);
+  if (pinned_by != nullptr) (void)or_no_memory([&] { return pinned_by->unpin(memory); });
 }
 
 result<memory_facts> engine_core::describe(const void* memory) {

@@ -137,19 +137,16 @@ namespace {
 
 class refused_request final : public pending {
  public:
-  refused_request(const status& why, std::size_t item_count) : pending(nullptr) {
-    items_.assign(item_count, {0, why});
-    settle({0, why});
-  }
+  explicit refused_request(const status& why) : pending(nullptr) { settle({0, why}); }
 };
 
 // Made when the library is loaded; never destroyed, since handles may outlive static objects.
-refused_request* const spare = new refused_request(no_memory(), 0);
+refused_request* const spare = new refused_request(no_memory());
 
 }  // namespace
 
-pending* refused(const status& why, std::size_t item_count) noexcept {
-  return or_without_memory([&]() -> pending* { return new refused_request(why, item_count); },
+pending* refused(const status& why) noexcept {
+  return or_without_memory([&]() -> pending* { return new refused_request(why); },
                            []() -> pending* {
                              spare->retain();
                              return spare;

@@ -100,8 +100,8 @@ class pending {
   std::condition_variable ended_;
 };
 
-// One that has ended before it began, with an error, and a result for each of so many requests of a batch. The caller's reference. Where there
-// is no memory for it: out_of_memory, without those.
-pending* refused(const status& why, std::size_t item_count = 0) noexcept;
+// One that has ended before it began, with this error (where there is no memory for that: out_of_memory), and without results of single
+// requests. The caller's reference.
+pending* refused(const status& why) noexcept;
 
 }  // namespace penstock::core

@@ -82,6 +82,7 @@ status request::plan_section(section& next) {
   next.job_count = next.pieces.size();
   next.jobs = std::make_unique<path::job[]>(next.job_count);
   next.waves.reset();
+  next.later_jobs.clear();
   next.held = {};
   const auto index = static_cast<std::uint32_t>(&next - sections_.data());
   for (std::size_t i = 0; i < next.job_count; ++i) fill(next.jobs[i], next.pieces[i], index);

@@ -172,16 +172,17 @@ bool stream_operation::give_up(device::session& session) {
     store(shared().turn, static_cast<std::uint32_t>(layout_.waves));
     store(shared().written, 1);
   }
-  const bool passed = session.synchronize(what_.stream).ok();
+  const bool passed = or_no_memory([&] { return session.synchronize(what_.stream); }).ok();
   std::unique_lock guard(lock_);
   idle_.wait(guard, [this] { return carried_now_ == 0; });
-  std::vector<std::byte*> slabs;
-  for (auto& each : lines_) {
-    if (each.slab != nullptr) slabs.push_back(std::exchange(each.slab, nullptr));
-  }
+  std::array<std::byte*, waves_at_once> slabs{};
+  for (std::size_t i = 0; i < slabs.size(); ++i) slabs[i] = std::exchange(lines_[i].slab, nullptr);
   guard.unlock();
   if (memory_ != nullptr) memory_->forget(layout_.size, *this);
-  for (auto* each : slabs) passed ? memory_->give_slab(layout_.size, each) : memory_->lose(layout_.size, each);
+  for (auto* each : slabs) {
+    if (each == nullptr) continue;
+    passed ? memory_->give_slab(layout_.size, each) : memory_->lose(layout_.size, each);
+  }
   if (block_ != nullptr) {
     if (!passed) memory_->lose(layout_.size, block_);
     memory_->leave(layout_.size, passed ? block_ : nullptr);

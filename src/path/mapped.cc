@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "path/data_path.hpp"
 #include "path/file_io.hpp"
 #include "staging/worker.hpp"
@@ -29,8 +30,8 @@ class mapped final : public data_path {
 
   ~mapped() override {
     for (auto& line : lines_) {
-      (void)line.session->destroy_event(line.arrived);
-      (void)line.session->destroy_stream(line.stream);
+      (void)or_no_memory([&] { return line.session->destroy_event(line.arrived); });
+      (void)or_no_memory([&] { return line.session->destroy_stream(line.stream); });
     }
   }
 

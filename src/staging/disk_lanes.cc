@@ -347,7 +347,7 @@ status disk_lanes::available() {
   if (started_.load(std::memory_order_acquire)) {
     if (working_.load() > 0) return {};
     const std::lock_guard guard(lock_);
-    return start_problem_.ok() ? status(errc::unsupported, "io_uring stopped working") : start_problem_;
+    return start_problem_.ok() ? died_ : start_problem_;
   }
   const std::lock_guard guard(lock_);
   if (started_.load()) return start_problem_;

@@ -104,6 +104,7 @@ class disk_lanes {
   std::atomic<bool> started_{false};
   std::atomic<unsigned> working_{0};  // lanes whose ring works
   status start_problem_;
+  const status died_{errc::unsupported, "io_uring stopped working"};
   std::vector<std::unique_ptr<lane>> lanes_;
   std::vector<std::thread> threads_;
 };

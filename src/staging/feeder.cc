@@ -33,9 +33,9 @@ feeder::~feeder() {
 
 void feeder::destroy(lane& target) {
   for (auto& event : target.events) {
-    if (event != nullptr) (void)session_.destroy_event(event);
+    if (event != nullptr) (void)or_no_memory([&] { return session_.destroy_event(event); });
   }
-  if (target.stream != nullptr) (void)session_.destroy_stream(target.stream);
+  if (target.stream != nullptr) (void)or_no_memory([&] { return session_.destroy_stream(target.stream); });
 }
 
 void feeder::submit(copy_task& task) {

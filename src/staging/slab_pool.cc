@@ -33,8 +33,8 @@ slab_pool::~slab_pool() {
     auto& chunk = chunks_[i];
     if (chunk.pinned_by == nullptr) continue;
     budget_.release(chunk.length);
-    (void)chunk.pinned_by->unpin(chunk.base.load());
-    (void)kernel_.unmap(chunk.base.load(), chunk.length);
+    (void)or_no_memory([&] { return chunk.pinned_by->unpin(chunk.base.load()); });
+    (void)or_no_memory([&] { return kernel_.unmap(chunk.base.load(), chunk.length); });
   }
 }
 
@@ -111,14 +111,14 @@ status slab_pool::grow(std::size_t of_class, device::session& session) {
     free_[of_class].reserve(slabs_of_class_[of_class] + length / slab_bytes);
   }
   if (!budget_.reserve(length)) return {errc::out_of_memory, "the budget for pinned memory is used up"};
-  auto mapped = kernel_.map_memory(length, -1);
+  auto mapped = or_no_memory([&] { return kernel_.map_memory(length, -1); });
   if (!mapped) {
     budget_.release(length);
     return mapped.error();
   }
   auto* base = static_cast<std::byte*>(*mapped);
-  if (auto pinned = session.pin(base, length, false); !pinned.ok()) {
-    (void)kernel_.unmap(base, length);
+  if (auto pinned = or_no_memory([&] { return session.pin(base, length, false); }); !pinned.ok()) {
+    (void)or_no_memory([&] { return kernel_.unmap(base, length); });
     budget_.release(length);
     return pinned.with_context("pinning staging memory");
   }

@@ -1,9 +1,12 @@
 #include "sys/pci.hpp"
 
+#include <dirent.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 
 #include <fmt/format.h>
@@ -83,9 +86,12 @@ pci_device describe_pci_device(const std::string& address, const std::string& ro
 }
 
 std::vector<std::string> list_pci_addresses(const std::string& root) {
+  // Not a directory_iterator of an error_code: libstdc++ ends the process where that runs out of memory.
   std::vector<std::string> found;
-  std::error_code failed;
-  for (const auto& entry : std::filesystem::directory_iterator(root, failed)) found.push_back(entry.path().filename().string());
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(root.c_str()), &closedir);
+  while (const dirent* entry = folder == nullptr ? nullptr : readdir(folder.get())) {
+    if (entry->d_name[0] != '.') found.emplace_back(entry->d_name);
+  }
   std::sort(found.begin(), found.end());
   return found;
 }

@@ -109,6 +109,7 @@ class trial {
     if (outcome.ok()) return;
     EXPECT_EQ(outcome.code(), errc::out_of_memory) << to_string(outcome.code()) << ": " << outcome.message();
     failed_ = true;
+    why_ = outcome;
   }
   void saw(const io_result& outcome, std::size_t length) {
     saw(outcome.error);
@@ -130,6 +131,7 @@ class trial {
   }
   void blank() { stage(std::vector<std::byte>(file_bytes)); }
   [[nodiscard]] bool failed() const { return failed_; }
+  [[nodiscard]] std::string_view why() const { return why_.message(); }
 
   // From now on nothing fails. The engine is the one that has seen the failure.
   void calm() {
@@ -163,6 +165,7 @@ class trial {
   const std::uint64_t nth_;
   const bool lasting_;
   bool failed_ = false;
+  status why_;
 };
 
 struct call_kind {
@@ -331,7 +334,12 @@ void question(trial& t, Call it) {
 template <class Call>
 void value(trial& t, Call it) {
   std::optional<decltype(it())> answer;
-  t.call([&] { answer.emplace(it()); });
+  t.call([&] {
+    try {
+      answer.emplace(it());
+    } catch (const std::bad_alloc&) {  // which has no other way to say so
+    }
+  });
 }
 
 void with_sizes(std::vector<call_kind>& all) {
@@ -420,7 +428,7 @@ std::vector<call_kind> make_kinds() {
   all.push_back({"batch_wait", [](trial& t) {
                    const std::vector<io_request> asked(20, {&t.from, t.memory(true), small, 0, false});
                    auto made = t.engine_of().submit(asked);
-                   t.call([&] { (void)made.wait(); });
+                   value(t, [&] { return made.wait(); });
                    const auto outcomes = made.wait();
                    EXPECT_EQ(outcomes.size(), asked.size());
                    for (const auto& each : outcomes) t.saw(each, small);
@@ -460,7 +468,7 @@ class allocations : public ::testing::TestWithParam<std::size_t> {
     watch_.feed(current_trial() + ", then again");
     now.calm();
     kind().run(now);
-    EXPECT_FALSE(now.failed()) << "the same call does not work afterwards";
+    EXPECT_FALSE(now.failed()) << "the same call does not work afterwards: " << now.why();
     now.close();
     return struck;
   }

@@ -1,4 +1,5 @@
 #include "support/faulty_device.hpp"
+#include "support/reliable.hpp"
 
 #include <utility>
 
@@ -119,6 +120,7 @@ faulty_driver::faulty_driver(std::shared_ptr<device::driver> inner) : inner_(std
 faulty_driver::~faulty_driver() = default;
 
 void faulty_driver::set_hook(hook ask) {
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   hook_ = std::move(ask);
 }
@@ -126,33 +128,39 @@ void faulty_driver::set_hook(hook ask) {
 void faulty_driver::fail_any(std::uint64_t nth, status error, std::uint64_t times) { fail({}, nth, std::move(error), times); }
 
 void faulty_driver::fail(std::string_view call, std::uint64_t nth, status error, std::uint64_t times) {
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   faults_.push_back({std::string(call), nth - 1, times, std::move(error)});
 }
 
 void faulty_driver::clear_faults() {
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   faults_.clear();
   hook_ = nullptr;
 }
 
 std::uint64_t faulty_driver::calls() const {
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   return all_calls_;
 }
 
 std::uint64_t faulty_driver::calls(std::string_view call) const {
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   const auto found = calls_.find(call);
   return found == calls_.end() ? 0 : found->second;
 }
 
 std::uint64_t faulty_driver::injected() const {
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   return injected_;
 }
 
 faulty_driver::live_counts faulty_driver::live() const {
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   return live_;
 }
@@ -177,6 +185,7 @@ std::optional<status> faulty_driver::enter(std::string_view call) {
   std::uint64_t number = 0;
   std::optional<status> chosen;
   {
+    const keeping_books spared;
     const std::lock_guard guard(lock_);
     ++all_calls_;
     number = ++calls_[std::string(call)];
@@ -185,12 +194,14 @@ std::optional<status> faulty_driver::enter(std::string_view call) {
   }
   if (!chosen && ask) chosen = ask(call, number);
   if (!chosen) return std::nullopt;
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   ++injected_;
   return chosen;
 }
 
 void faulty_driver::change(std::int64_t live_counts::*what, std::int64_t by) {
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   live_.*what += by;
 }
@@ -214,6 +225,7 @@ result<device::session*> faulty_driver::open(int ordinal, void* context) {
   if (auto error = enter("open")) return *std::move(error);
   const auto inside = inner_->open(ordinal, context);
   if (!inside) return inside.error();
+  const keeping_books spared;
   const std::lock_guard guard(lock_);
   auto& wrapped = sessions_[*inside];
   if (wrapped == nullptr) wrapped = std::make_unique<faulty_session>(*this, **inside);
