@@ -349,9 +349,11 @@ struct engine_access {
 namespace core {
 
 result<engine> make_engine(const engine_options& options, seams doors) {
-  auto made = engine_core::make(options, std::move(doors));
-  if (!made) return made.error();
-  return engine_access::make(std::move(*made));
+  return or_no_memory([&]() -> result<engine> {
+    auto made = engine_core::make(options, std::move(doors));
+    if (!made) return made.error();
+    return engine_access::make(std::move(*made));
+  });
 }
 
 }  // namespace core

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
 
 namespace penstock::core {
@@ -28,10 +29,10 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<engine_core> 
   int flags = O_NONBLOCK | (options.read && options.write ? O_RDWR : options.write ? O_WRONLY : O_RDONLY);
   if (options.create) flags |= O_CREAT;
   if (options.truncate) flags |= O_TRUNC;
-  auto& kernel = engine->kernel();
-  const auto descriptor = kernel.open(path, flags, options.mode);
-  if (!descriptor) return descriptor.error();
+  // Made before there is a descriptor that could be lost.
   std::shared_ptr<file_core> made(new file_core(std::move(engine), path));
+  const auto descriptor = made->engine_->kernel().open(path, flags, options.mode);
+  if (!descriptor) return descriptor.error();
   made->view_.cached_fd = made->first_descriptor_ = *descriptor;
   made->owns_cached_ = true;
   made->access_ = flags & O_ACCMODE;
@@ -159,7 +160,7 @@ status file_core::close() {
   status outcome;
   const auto shut = [&](bool owned, int descriptor) {
     if (!owned) return;
-    auto closed = engine_->kernel().close(descriptor);
+    auto closed = or_no_memory([&] { return engine_->kernel().close(descriptor); });
     if (outcome.ok() && !closed.ok()) outcome = closed.with_context(view_.name);
   };
   shut(owns_cached_, view_.cached_fd);

@@ -15,6 +15,10 @@ namespace {
 // Whose callback runs on this thread, if one does.
 thread_local const pending* calling_back = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
+// Made when the library is loaded: asked for before every step, where nothing may fail.
+const status cancelled_before(errc::cancelled, "cancelled");
+const status deadline_passed(errc::timed_out, "the deadline has passed");
+
 }  // namespace
 
 pending::pending(std::shared_ptr<engine_core> engine) : engine_(std::move(engine)) {}
@@ -35,10 +39,9 @@ void pending::cancel() {
   end_queued();
 }
 
-status pending::stop_reason() const {
-  if (cancelled_.load()) return {errc::cancelled, "cancelled"};
-  if (deadline_ != deadline_clock::time_point::max() && deadline_clock::now() >= deadline_)
-    return {errc::timed_out, "the deadline has passed"};
+status pending::stop_reason() const noexcept {
+  if (cancelled_.load()) return cancelled_before;
+  if (deadline_ != deadline_clock::time_point::max() && deadline_clock::now() >= deadline_) return deadline_passed;
   return {};
 }
 

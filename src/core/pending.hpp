@@ -67,7 +67,7 @@ class pending {
   // Runs a work that calls back on the engine's thread for that. It may have run, and the engine be gone, on return.
   static void run_soon(engine_core& engine, staging::work_list& list, staging::work& item) noexcept;
   // Cancelled or past the deadline: which.
-  [[nodiscard]] status stop_reason() const;
+  [[nodiscard]] status stop_reason() const noexcept;
 
   std::vector<io_result> items_;
 

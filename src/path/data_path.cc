@@ -1,6 +1,9 @@
 #include "path/data_path.hpp"
 
 #include <mutex>
+#include <new>
+
+#include "base/no_memory.hpp"
 
 namespace penstock::path {
 
@@ -27,7 +30,12 @@ bool job::run() {
       return true;
     }
   }
-  return path->run(*this);
+  try {
+    return path->run(*this);
+  } catch (const std::bad_alloc&) {  // a path that lets this out has told the owner nothing
+    owner->finished(*this, moved, no_memory());
+    return true;
+  }
 }
 
 void end_queued(job_queues& queues) {

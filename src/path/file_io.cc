@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "staging/stream_copy.hpp"
 
 namespace penstock::path {
@@ -23,8 +24,14 @@ bool aligned(const void* memory, std::uint64_t length, std::uint64_t offset) {
   return (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % direct_alignment == 0;
 }
 
-status at(const status& error, const char* verb, const file_view& file, std::uint64_t length, std::uint64_t offset) {
-  return error.with_context(fmt::format("{} {} at {} of {}", verb, length, offset, file.name));
+status at(const status& error, const char* verb, const file_view& file, std::uint64_t length, std::uint64_t offset) noexcept {
+  return or_without_memory([&] { return error.with_context(fmt::format("{} {} at {} of {}", verb, length, offset, file.name)); },
+                           [&] { return error; });
+}
+
+// One system call, whose error may be that there is no memory to tell it.
+result<std::size_t> pread(sys::kernel& kernel, int fd, void* target, std::uint64_t length, std::uint64_t offset) noexcept {
+  return or_no_memory([&] { return kernel.pread(fd, target, length, offset); });
 }
 
 struct free_memory {
@@ -38,13 +45,13 @@ aligned_memory allocate_blocks(std::uint64_t bytes) { return aligned_memory(std:
 result<bool> ends_at_by_blocks(sys::kernel& kernel, const file_view& file, std::uint64_t offset) {
   const auto block = allocate_blocks(direct_alignment);
   if (block == nullptr) return at({errc::out_of_memory, "no memory for a block"}, "direct read", file, 1, offset);
-  if (const auto beyond = kernel.pread(file.direct_fd, block.get(), 1, offset)) return *beyond == 0;
+  if (const auto beyond = pread(kernel, file.direct_fd, block.get(), 1, offset)) return *beyond == 0;
   const std::uint64_t start = round_down(offset);
-  const auto got = kernel.pread(file.direct_fd, block.get(), direct_alignment, start);
+  const auto got = pread(kernel, file.direct_fd, block.get(), direct_alignment, start);
   if (!got) return at(got.error(), "direct read", file, direct_alignment, start);
   if (*got > offset - start) return false;
   // The block ends here twice in a row: a read that merely stopped early does not do that.
-  const auto again = kernel.pread(file.direct_fd, block.get(), direct_alignment, start);
+  const auto again = pread(kernel, file.direct_fd, block.get(), direct_alignment, start);
   if (!again) return at(again.error(), "direct read", file, direct_alignment, start);
   return *again == *got;
 }
@@ -72,7 +79,7 @@ io_result read_bounced(sys::kernel& kernel, const file_view& file, std::byte* ta
 result<bool> ends_at(sys::kernel& kernel, const file_view& file, std::uint64_t offset) {
   if (file.cached_fd < 0) return ends_at_by_blocks(kernel, file, offset);
   std::byte unused{};
-  const auto got = kernel.pread(file.cached_fd, &unused, 1, offset);
+  const auto got = pread(kernel, file.cached_fd, &unused, 1, offset);
   if (!got) return at(got.error(), "read", file, 1, offset);
   return *got == 0;
 }
@@ -82,7 +89,7 @@ io_result read_direct(sys::kernel& kernel, const file_view& file, std::byte* tar
   int idle_tries = 0;
   io_result total;
   while (total.bytes_done < length) {
-    auto got = kernel.pread(file.direct_fd, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    auto got = pread(kernel, file.direct_fd, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
     if (!got) {
       total.error = at(got.error(), "direct read", file, length, offset);
       break;
@@ -118,7 +125,7 @@ io_result read_fully(sys::kernel& kernel, const file_view& file, std::byte* targ
   }
   io_result total;
   while (total.bytes_done < length) {
-    auto got = kernel.pread(file.cached_fd, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    auto got = pread(kernel, file.cached_fd, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
     if (!got) {
       total.error = at(got.error(), "read", file, length, offset);
       break;
@@ -152,7 +159,7 @@ io_result write_loop(sys::kernel& kernel, int fd, const file_view& file, const s
                      std::uint64_t offset) {
   io_result total;
   while (total.bytes_done < length) {
-    auto put = kernel.pwrite(fd, source + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    auto put = or_no_memory([&] { return kernel.pwrite(fd, source + total.bytes_done, length - total.bytes_done, offset + total.bytes_done); });
     if (put && *put == 0) put = status(errc::io, "the kernel wrote nothing");
     if (!put) {
       total.error = at(put.error(), "write", file, length, offset);
