@@ -83,7 +83,6 @@ status request::plan_section(section& next) {
   next.jobs = std::make_unique<path::job[]>(next.job_count);
   next.waves.reset();
   next.later_jobs.clear();
-  next.held = {};
   const auto index = static_cast<std::uint32_t>(&next - sections_.data());
   for (std::size_t i = 0; i < next.job_count; ++i) fill(next.jobs[i], next.pieces[i], index);
   make_waves(next);
@@ -195,7 +194,10 @@ void request::launch(section& next, bool alone) noexcept {
       (void)item.run();
     }
   } else if (place_.on_device() && what_.is_write && jobs.size() > most_writes_at_once) {
-    next.held = jobs.subspan(most_writes_at_once);
+    {
+      const std::lock_guard guard(lock_);
+      next.held = jobs.subspan(most_writes_at_once);
+    }
     auto first = jobs.first(most_writes_at_once);
     dispatch(first);
   } else {

@@ -77,7 +77,8 @@ class request final : public pending, public path::job_owner {
     std::unique_ptr<path::job[]> jobs;  // as planned
     std::size_t job_count = 0;
     std::unique_ptr<path::wave[]> waves;
-    std::span<path::job> held;             // writes that wait for earlier ones: more at once would only push each other out of the CPU's cache
+    // Writes that wait for earlier ones: more at once would only push each other out of the CPU's cache. With the lock.
+    std::span<path::job> held;
     std::list<path::job> later_jobs;       // from hand_over
     std::atomic<std::uint32_t> remaining;  // jobs, and one while it is launched
     bool over = false;
