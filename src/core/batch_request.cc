@@ -70,7 +70,8 @@ void batch_request::start(std::span<const io_request> requests, const std::vecto
     ++on.count;
   }
   for (auto& on : shares_) {
-    if (on.first != nullptr) (void)on.queues.lanes->push(on.queues.cpu_works, *on.first, *on.last, on.count);  // threads were ready in add()
+    if (on.first != nullptr)
+      (void)on.queues.lanes->push(on.queues.cpu_works, *on.first, *on.last, on.count);  // threads were ready in add()
   }
   if (!stop_reason().ok()) end_queued();
   ended(1);

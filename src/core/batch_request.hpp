@@ -22,7 +22,8 @@ class batch_request final : public pending, public path::job_owner {
   void set_item_callback(item_callback each) { each_ = std::move(each); }
 
   // files[i] is the file of requests[i]; null: it was closed.
-  void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files, const io_options& options) noexcept;
+  void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
+             const io_options& options) noexcept;
 
   // Works on what no lane has taken yet: who waits for all of it anyway is quicker than a lane that has to be woken.
   void help();

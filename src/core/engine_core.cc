@@ -43,7 +43,8 @@ std::size_t cpu_share(const engine_options& options, unsigned lanes) {
 }
 
 std::size_t disk_share(const engine_options& options, unsigned cores) {
-  const std::size_t wanted = mount::disk_lane_count(cores) * staging::disk_lanes::tasks_in_flight * (std::size_t{12} << 20);  // read into, or sent
+  const std::size_t wanted =
+      mount::disk_lane_count(cores) * staging::disk_lanes::tasks_in_flight * (std::size_t{12} << 20);  // read into, or sent
   return std::min(wanted, options.pinned_budget_bytes / 4);
 }
 
@@ -85,8 +86,8 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
   return std::shared_ptr<engine_core>(new engine_core(options, std::move(doors)), &engine_core::destroy);
 }
 
-// The last handle may go on a lane (in a callback), which cannot wait for itself: the watcher can, and is there wherever a lane is. A forked
-// child has none of the threads.
+// The last handle may go on a lane (in a callback), which cannot wait for itself: the watcher can, and is there wherever a lane is. A
+// forked child has none of the threads.
 void engine_core::destroy(engine_core* core) {
   if (core->forked()) return;
   const bool waits_for_itself = staging::on_worker_thread();
@@ -675,8 +676,7 @@ void engine_core::remark(plan& told, file_core& file, const path::memory_view& p
     told.remarks.push_back(
         fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
   }
-  if (few_cores())
-    told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", cores_));
+  if (few_cores()) told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", cores_));
 }
 
 status engine_core::gpu_direct_status() {

@@ -1,5 +1,5 @@
-// What serves the files of one file system: its lanes, its disk lanes, and the queue of its small requests. Threads that a stalled file system
-// holds up are its own, so that the files of others go on. Owned by the engine, from the first such file on until the engine ends.
+// What serves the files of one file system: its lanes, its disk lanes, and the queue of its small requests. Threads that a stalled file
+// system holds up are its own, so that the files of others go on. Owned by the engine, from the first such file on until the engine ends.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// One read or write under way: its jobs, what they have moved, and the first error. A long one is carried section by section, with jobs for two
-// sections at a time, so that what it allocates does not grow with its length.
+// One read or write under way: its jobs, what they have moved, and the first error. A long one is carried section by section, with jobs for
+// two sections at a time, so that what it allocates does not grow with its length.
 #pragma once
 
 #include <array>
@@ -120,7 +120,7 @@ class request final : public pending, public path::job_owner {
   std::uint64_t cursor_;  // where the next section begins; belongs to who plans
   planning_work planning_work_;
 
-  spin_lock lock_;  // guards what follows
+  spin_lock lock_;           // guards what follows
   std::size_t planned_ = 0;  // sections
   std::size_t folded_ = 0;   // sections whose outcome is in the total, in order
   bool planning_ = false;

@@ -81,7 +81,6 @@ status stream_operation::queue(const std::shared_ptr<engine_core>& engine, const
   if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
   if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
   if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
-  if (auto problem = engine->callbacks().ready(); !problem.ok()) return problem;
   auto use = file->use(is_write);
   if (!use) return use.error();
   (void)file->view();  // opened now, while nothing is held
@@ -153,7 +152,7 @@ status stream_operation::put_call(device::session& session, void (*function)(voi
     const std::lock_guard guard(lock_);
     ++calls_to_come_;
   }
-  auto outcome = session.call(what_.stream, function, this);
+  auto outcome = or_no_memory([&] { return session.call(what_.stream, function, this); });
   if (!outcome.ok()) {
     const std::lock_guard guard(lock_);
     --calls_to_come_;
@@ -256,7 +255,8 @@ void stream_operation::passed(void* self) {
   engine->stats().count_request(op.is_write_, op.outcome_);
   if (op.what_.bytes_done != nullptr && op.count_on_device_ == nullptr) *op.what_.bytes_done = op.shared().count;
   if (op.what_.ended) op.what_.ended(op.outcome_);
-  engine->callbacks().push_urgent(op.farewell_.list, op.farewell_);
+  // Not where callbacks run: one of them may be closing the file, which waits for this.
+  op.file_->mount().lanes().push_urgent(op.farewell_.list, op.farewell_);
 }
 
 bool stream_operation::farewell::run() {
@@ -424,7 +424,9 @@ void stream_operation::resume() {
 bool stream_operation::part::run() {
   const auto& from = owner->lines_[of];
   outcome = or_without_memory([&] { return owner->is_write_ ? owner->write(*this, from) : owner->read(*this, from); },
-                              [] { return io_result{0, no_memory()}; });
+                              [] {
+                                return io_result{0, no_memory()};
+                              });
   owner->finished(*this);
   return true;
 }

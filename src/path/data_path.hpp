@@ -135,8 +135,8 @@ class job final : public staging::work {
   std::byte* memory = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  std::uint64_t done = 0;  // the owner's
-  std::uint32_t part = 0;  // likewise
+  std::uint64_t done = 0;   // the owner's
+  std::uint32_t part = 0;   // likewise
   void* context = nullptr;  // likewise
   bool is_write = false;
   bool bypass_cache = false;         // staged: O_DIRECT
@@ -178,7 +178,6 @@ class data_path {
   // its descriptors are still open, and once no question or job of it is under way or can come.
   virtual void forget(const file_view& /*closing*/) {}
 };
-
 
 std::unique_ptr<data_path> make_posix(const services& with);
 std::unique_ptr<data_path> make_staged(const services& with);

@@ -159,7 +159,8 @@ io_result write_loop(sys::kernel& kernel, int fd, const file_view& file, const s
                      std::uint64_t offset) {
   io_result total;
   while (total.bytes_done < length) {
-    auto put = or_no_memory([&] { return kernel.pwrite(fd, source + total.bytes_done, length - total.bytes_done, offset + total.bytes_done); });
+    auto put =
+        or_no_memory([&] { return kernel.pwrite(fd, source + total.bytes_done, length - total.bytes_done, offset + total.bytes_done); });
     if (put && *put == 0) put = status(errc::io, "the kernel wrote nothing");
     if (!put) {
       total.error = at(put.error(), "write", file, length, offset);

@@ -188,7 +188,9 @@ class staged final : public data_path {
     if (item.failure.ok()) item.failure = enter(shared, item);
     if (item.failure.ok()) {
       auto got = or_without_memory([&] { return read_cached(item, shared.slab.data + (item.offset - shared.offset)); },
-                                   [] { return io_result{0, no_memory()}; });
+                                   [] {
+                                     return io_result{0, no_memory()};
+                                   });
       item.moved = got.bytes_done;
       item.failure = std::move(got.error);
     }

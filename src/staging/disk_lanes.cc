@@ -111,10 +111,10 @@ class disk_lanes::lane {
   std::unique_ptr<sys::ring> ring_;
   std::vector<slot> slots_;
   std::vector<std::uint32_t> free_slots_;
-  ring_task_list active_;           // with pieces still to queue
-  std::size_t unqueued_ = 0;        // such pieces
-  unsigned tasks_ = 0;              // begun and not done
-  unsigned in_flight_ = 0;          // pieces
+  ring_task_list active_;     // with pieces still to queue
+  std::size_t unqueued_ = 0;  // such pieces
+  unsigned tasks_ = 0;        // begun and not done
+  unsigned in_flight_ = 0;    // pieces
   unsigned failed_reaps_ = 0;
   bool dead_ = false;
   bool refused_ = false;              // the next work could not start yet

@@ -49,7 +49,7 @@ class ring_task_list {
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
   [[nodiscard]] ring_task& front() const noexcept { return *head_; }
   void push_back(ring_task& added) noexcept;
-  ring_task* pop_front() noexcept;                         // null when empty
+  ring_task* pop_front() noexcept;                        // null when empty
   ring_task_list take_group(const void* group) noexcept;  // takes out those of a group
   [[nodiscard]] std::size_t size() const noexcept;
 

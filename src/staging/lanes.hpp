@@ -33,7 +33,8 @@ class lanes {
   void push_urgent(work_list& list, work& item);
   // Runs one work of the list on the calling thread. False: there was none.
   bool help(work_list& list);
-  // Runs an urgent work (of this list only), if there is one. For whoever waits for a slab: were all lanes to wait, nobody else would run it.
+  // Runs an urgent work (of this list only), if there is one. For whoever waits for a slab: were all lanes to wait, nobody else would run
+  // it.
   bool help_urgent();
   bool help_urgent(work_list& list);
   // Takes one work out of the list, for the caller to run or end; null when there is none.

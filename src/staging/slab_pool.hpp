@@ -107,8 +107,8 @@ class slab_pool {
   pinned_budget& budget_;
   mutable std::mutex lock_;  // guards what follows, but for the chunks that were added
   std::condition_variable returned_;
-  std::array<std::size_t, 3> most_bytes_;                // by slab_user
-  std::array<std::vector<slab>, class_count> free_;      // with room for all that there are: giving back allocates nothing
+  std::array<std::size_t, 3> most_bytes_;            // by slab_user
+  std::array<std::vector<slab>, class_count> free_;  // with room for all that there are: giving back allocates nothing
   std::array<std::size_t, class_count> slabs_of_class_{};
   std::array<std::size_t, 3> bytes_out_{};  // by slab_user, without the smallest size
   std::array<std::size_t, 3> slabs_out_{};  // by slab_user

@@ -300,9 +300,7 @@ class watcher_test : public feeder_test {
   bool watched_ = false;
 };
 
-TEST_F(watcher_test, a_copy_ends_though_its_submitter_leaves) {
-  submit_and_leave();
-}
+TEST_F(watcher_test, a_copy_ends_though_its_submitter_leaves) { submit_and_leave(); }
 
 TEST_F(watcher_test, who_lets_go_of_the_watch_hands_it_over) {
   watched_ = true;

@@ -200,7 +200,8 @@ class faulty_ring final : public sys::ring {
     return ledger_->before(call);
   }
 
-  // Allocates nothing: what an engine's threads ask of a real ring does not either. The queue has refused what is more than there is room for.
+  // Allocates nothing: what an engine's threads ask of a real ring does not either. The queue has refused what is more than there is room
+  // for.
   bool noted(const request& asked) {
     requests_[next_id_] = asked;
     while (requests_[next_id_]) next_id_ = (next_id_ + 1) % requests_.size();
