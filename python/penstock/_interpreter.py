@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-_interpreters: Any
-try:
-    import _interpreters  # of Python 3.13 and newer
-except ImportError:
-    _interpreters = None
 
-if _interpreters is not None and _interpreters.get_current()[0] != _interpreters.get_main()[0]:
+def _interpreters() -> Any:
+    """The module of Python 3.13 and newer; None before."""
+    try:
+        return importlib.import_module("_interpreters")
+    except ImportError:
+        return None
+
+
+_found = _interpreters()
+if _found is not None and _found.get_current()[0] != _found.get_main()[0]:
     raise ImportError("penstock works in the main interpreter of a process only, and this is a sub-interpreter")

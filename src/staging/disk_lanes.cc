@@ -327,6 +327,8 @@ void disk_lanes::stop() {
 
 // As many lanes as can be had. An error when one cannot.
 status disk_lanes::start() {
+  // Copies of what is read may have nobody else to look after them, and an engine may end on one of these threads.
+  if (auto problem = copies_.ready(); !problem.ok()) return problem;
   lanes_.reserve(count_);
   threads_.reserve(count_);
   while (start_problem_.ok() && lanes_.size() < count_) {
