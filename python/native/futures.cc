@@ -64,7 +64,7 @@ void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, 
   offsets_ = {offset};
   auto held = kept_.target;  // the request may end, and be reported, before the call below returns
   const auto start = [&] {
-    const auto told = [this](const io_result&) { ended(); };
+    const auto told = [this](const io_result&) { tell(); };
     running_ =
         is_write ? held->write_async(memory, length, offset, options, told) : held->read_async(memory, length, offset, options, told);
   };
@@ -107,7 +107,7 @@ void flight::start_many(std::vector<io_request> requests, const io_options& opti
   auto others = kept_.others;
   begin_and([&] {
     const without_gil unlocked;
-    running_ = engine.submit(requests, options, [this](const io_result&) { ended(); });
+    running_ = engine.submit(requests, options, [this](const io_result&) { tell(); });
   });
   if (held != nullptr) release_file(held);
   for (auto& each : others) release_file(each);
@@ -144,8 +144,14 @@ bool flight::wait(std::optional<double> timeout_s) {
   return true;
 }
 
+// Callbacks of users may run before the engine's own, which calls this, has returned.
+void flight::tell() noexcept {
+  told_.store(true);
+  ended();
+}
+
 flight::state flight::now() const {
-  if (std::visit([](const auto& running) { return running.done(); }, running_)) return state::ended;
+  if (told_.load() || std::visit([](const auto& running) { return running.done(); }, running_)) return state::ended;
   return left_behind() ? state::left_in_parent : state::under_way;
 }
 

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <list>
 #include <memory>
 #include <optional>
@@ -70,6 +71,7 @@ class flight final : public under_way {
   template <class Start>
   void begin_and(Start start);
   void started();
+  void tell() noexcept;  // on a thread of the engine
   std::optional<failure> first_failure();
 
   kept_objects kept_;
@@ -79,6 +81,7 @@ class flight final : public under_way {
   std::vector<std::int64_t> offsets_;
   std::vector<io_result> outcomes_;  // once asked for
   std::vector<std::pair<nb::object, nb::object>> callbacks_;
+  std::atomic<bool> told_{false};  // by the engine: it has ended
   bool reported_ = false;
 };
 

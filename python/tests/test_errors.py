@@ -397,8 +397,8 @@ for name, call in calls.items():
 for each in taken:
     os.close(each)
 for name, error in told.items():
-    if name == "device" and was_used and not isinstance(error, Exception):
-        continue
+    if name == "device" and not isinstance(error, Exception):
+        continue  # the host device does without a descriptor
     cause = error
     while cause is not None and getattr(cause, "errno", None) is None:
         cause = cause.__cause__ if isinstance(cause, Exception) else None
