@@ -168,7 +168,7 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   spin_lock states_lock_;            // guards additions to states_
   std::array<context_state, staging::feeders::capacity> states_;
   std::atomic<std::size_t> state_count_{0};
-  spin_lock registered_lock_;                                     // guards registered_
+  std::mutex registered_lock_;                                    // guards registered_; held while memory is pinned, which asks the driver
   std::multimap<const std::byte*, registered_range> registered_;  // by base
   std::atomic<std::size_t> registered_count_{0};
 };
