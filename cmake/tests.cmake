@@ -75,7 +75,7 @@ function(penstock_add_test_folder folder)
     TEST_PREFIX ${folder}.
     NO_PRETTY_VALUES
     TEST_FILTER "${long_tests}"
-    PROPERTIES TIMEOUT 3600 LABELS long)
+    PROPERTIES TIMEOUT 4500 LABELS long)
 endfunction()
 
 file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/tests LIST_DIRECTORIES true tests/*)

@@ -2,6 +2,7 @@
 // calls of the kernel fail, a file system stalls, and processes fork. Each thread owns a region of each file, so that it knows every byte.
 //   PENSTOCK_STORM_SEED      the seed that a run has printed (threads still race, so it makes a repeat likely, not sure)
 //   PENSTOCK_STORM_SECONDS   how long (5; long_storm 3600)
+//   PENSTOCK_STORM_LANES     what the engines believe to have (one for each core)
 //   PENSTOCK_STORM_WITHOUT   what not to do, of: allocations,faults,stalls,forks
 // A thread that makes no progress for a minute ends the process, after a dump of what each thread is doing.
 #include <fmt/format.h>
@@ -19,6 +20,7 @@
 
 #include "memory/failing_allocations.hpp"
 #include "storm/storm_world.hpp"
+#include "support/thread_stacks.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -76,6 +78,7 @@ class supervisor {
                                     each.doing.load(), each.file.load(), each.length.load(), each.offset.load(), each.under_way.load());
       std::fputs(text.c_str(), stderr);
     }
+    print_thread_stacks();
     std::abort();
   }
 
@@ -94,7 +97,7 @@ void run(std::chrono::seconds usual) {
   for (const bool faulty : {false, true}) {
     engine_options options;
     options.use_cuda = false;
-    options.lanes = faulty ? 2 : 0;
+    options.lanes = faulty ? 2 : settings.lanes;
     engines.push_back(storm_engine::make(files, options, faulty && settings.faults, settings.seed));
     ASSERT_NE(engines.back(), nullptr);
   }

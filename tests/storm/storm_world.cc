@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "memory/failing_allocations.hpp"
@@ -47,6 +48,7 @@ storm_settings storm_settings::from_environment(std::chrono::seconds usual) {
   found.seed = number_from_environment("PENSTOCK_STORM_SEED").value_or(std::random_device()());
   found.duration =
       std::chrono::seconds(number_from_environment("PENSTOCK_STORM_SECONDS").value_or(static_cast<std::uint64_t>(usual.count())));
+  found.lanes = static_cast<unsigned>(number_from_environment("PENSTOCK_STORM_LANES").value_or(0));
   const char* text = std::getenv("PENSTOCK_STORM_WITHOUT");  // NOLINT(concurrency-mt-unsafe): read only
   const std::string_view without = text == nullptr ? "" : text;
   const auto asked = [&](std::string_view what) { return without.find(what) == std::string_view::npos; };
@@ -125,6 +127,8 @@ storm_engine::~storm_engine() {
   if (kernel_ != nullptr) kernel_->disarm();
   handles_.clear();
   if (kernel_ == nullptr) return;
+  // A request gives its file back just after its callback; an engine ends on its own time.
+  for (int i = 0; i < 1000 && kernel_->open_descriptors() != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(kernel_->stray_closes(), 0);
   EXPECT_EQ(kernel_->open_descriptors(), 0);
 }

@@ -26,12 +26,13 @@ struct storm_settings {
   std::uint64_t seed = 0;
   std::chrono::seconds duration{5};
   unsigned threads = 4;
+  unsigned lanes = 0;  // 0: one for each core
   // What else goes wrong meanwhile; PENSTOCK_STORM_WITHOUT names those that do not.
   bool allocations = true;
   bool faults = true;
   bool stalls = true;
   bool forks = true;
-  // PENSTOCK_STORM_SEED, PENSTOCK_STORM_SECONDS, PENSTOCK_STORM_WITHOUT=allocations,faults,stalls,forks
+  // PENSTOCK_STORM_SEED, PENSTOCK_STORM_SECONDS, PENSTOCK_STORM_LANES, PENSTOCK_STORM_WITHOUT=allocations,faults,stalls,forks
   static storm_settings from_environment(std::chrono::seconds usual);
 };
 

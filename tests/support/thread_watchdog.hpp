@@ -14,6 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include "support/thread_stacks.hpp"
+
 namespace penstock::testing {
 
 class thread_watchdog {
@@ -56,6 +58,7 @@ class thread_watchdog {
   [[noreturn]] void bark() {
     std::fprintf(stderr, "\nwatchdog: hangs: %s\n", what_.c_str());
     if (tell_) tell_();
+    print_thread_stacks();
     std::abort();
   }
 
