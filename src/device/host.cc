@@ -231,8 +231,7 @@ status host_session::copy_small(void* target, const void* source, std::size_t by
   const auto found = find_stream(on);
   if (!found) return found.error();
   const auto done = std::make_shared<host_event>();
-  status queued = (*found)->push([this, target, source, bytes] { return space_.move(target, source, bytes); });
-  if (queued.ok()) queued = (*found)->record(done);
+  const status queued = (*found)->push([this, target, source, bytes] { return space_.move(target, source, bytes); }, done);
   return queued.ok() ? done->wait() : queued;
 }
 

@@ -82,7 +82,9 @@ host_stream::~host_stream() {
   if (thread_.joinable()) thread_.join();
 }
 
-status host_stream::push(std::function<status()> work) { return push(item{std::move(work), nullptr, 0}); }
+status host_stream::push(std::function<status()> work, std::shared_ptr<host_event> then) {
+  return push(item{std::move(work), std::move(then), 0});
+}
 
 status host_stream::record(std::shared_ptr<host_event> target) { return push(item{nullptr, std::move(target), 0}); }
 
@@ -139,13 +141,14 @@ void host_stream::run() {
 }
 
 void host_stream::perform(item& next) {
-  if (next.event != nullptr) {
-    next.event->finish(next.recording, std::exchange(for_event_, nullptr));
-    return;
-  }
+  if (next.work) work_on(next.work);
+  if (next.event != nullptr) next.event->finish(next.recording, std::exchange(for_event_, nullptr));
+}
+
+void host_stream::work_on(const std::function<status()>& work) {
   std::shared_ptr<host_failure> failure;
   try {
-    status ended = next.work();
+    status ended = work();
     if (ended.ok()) return;
     failure = std::make_shared<host_failure>(std::move(ended));
   } catch (const std::bad_alloc&) {

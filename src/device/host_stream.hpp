@@ -56,8 +56,9 @@ class host_stream {
   host_stream& operator=(const host_stream&) = delete;
   ~host_stream();  // finishes what is queued
 
-  // work is done on the stream's thread. Does not block. Errors: out_of_memory (queue_limit), closed.
-  status push(std::function<status()> work);
+  // work is done on the stream's thread, and the event is recorded behind it: both or neither. Does not block. Errors: out_of_memory
+  // (queue_limit), closed.
+  status push(std::function<status()> work, std::shared_ptr<host_event> then = nullptr);
   status record(std::shared_ptr<host_event> target);
   // Blocks until all that was queued before has been done.
   status synchronize();
@@ -68,8 +69,8 @@ class host_stream {
 
  private:
   struct item {
-    std::function<status()> work;
-    std::shared_ptr<host_event> event;  // to set, when there is no work
+    std::function<status()> work;       // may be empty
+    std::shared_ptr<host_event> event;  // to set after the work; may be null
     std::uint64_t recording = 0;
   };
 
@@ -77,6 +78,7 @@ class host_stream {
   status push(item next);
   void run();
   void perform(item& next);
+  void work_on(const std::function<status()>& work);
 
   std::mutex lock_;  // guards what follows, up to ended_
   std::condition_variable arrived_;
