@@ -72,7 +72,10 @@ status file_core::examine(int descriptor) {
 }
 
 const path::file_view& file_core::view() {
-  std::call_once(other_kind_, [this] { open_other_kind(); });
+  (void)other_kind_.ask([this]() -> status {
+    open_other_kind();
+    return {};
+  });
   return view_;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/ask_once.hpp"
 #include "path/data_path.hpp"
 #include "penstock/engine.hpp"
 #include "sys/kernel.hpp"
@@ -93,7 +94,7 @@ class file_core {
   bool direct_writes_ = false;
   bool owns_cached_ = false;
   bool owns_direct_ = false;
-  std::once_flag other_kind_;
+  asked_once other_kind_;
   // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
   // file.
   std::atomic<std::uint64_t> uses_{0};
