@@ -335,7 +335,7 @@ status engine_core::register_memory(void* memory, std::size_t bytes) {
   if (!place->on_device()) {
     // Where no GPU is in use yet, the first one that comes into use pins it: a question must not make a context.
     if (auto* session = session_in_use(false); session != nullptr) {
-      if (auto pinned = session->pin(memory, bytes, false); !pinned.ok()) {
+      if (auto pinned = or_no_memory([&] { return session->pin(memory, bytes, false); }); !pinned.ok()) {
         registered_.erase(added);
         return pinned.with_context("register_memory");
       }
