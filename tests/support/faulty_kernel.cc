@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <random>
@@ -289,6 +290,18 @@ std::vector<std::string> faulty_kernel::history() const {
 
 std::int64_t faulty_kernel::open_descriptors() const {
   return ledger_->locked([&] { return static_cast<std::int64_t>(ledger_->descriptors_.size()); });
+}
+
+std::vector<std::string> faulty_kernel::open_files() const {
+  return ledger_->locked([&] {
+    std::vector<std::string> names;
+    for (const int each : ledger_->descriptors_) {
+      std::error_code gone;
+      const auto name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", each), gone).string();
+      names.push_back(fmt::format("{} (descriptor {}, flags {:o})", name, each, inner_->descriptor_flags(each).value_or(-1)));
+    }
+    return names;
+  });
 }
 
 std::int64_t faulty_kernel::stray_closes() const {

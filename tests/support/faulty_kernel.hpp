@@ -72,9 +72,10 @@ class faulty_kernel final : public sys::kernel {
   [[nodiscard]] std::vector<std::string> history() const;
 
   // --- leaks: what went through this kernel
-  [[nodiscard]] std::int64_t open_descriptors() const;  // opened and not yet closed
-  [[nodiscard]] std::int64_t stray_closes() const;      // of descriptors that were not opened here: closed twice, or lent
-  [[nodiscard]] std::int64_t mapped_bytes() const;      // mapped minus unmapped
+  [[nodiscard]] std::int64_t open_descriptors() const;        // opened and not yet closed
+  [[nodiscard]] std::vector<std::string> open_files() const;  // their names
+  [[nodiscard]] std::int64_t stray_closes() const;            // of descriptors that were not opened here: closed twice, or lent
+  [[nodiscard]] std::int64_t mapped_bytes() const;            // mapped minus unmapped
   [[nodiscard]] std::int64_t live_rings() const;
 
   // --- sys::kernel
