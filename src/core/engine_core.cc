@@ -507,14 +507,13 @@ io_result engine_core::run_small_on_device(file_core& file, const transfer& what
   return outcome;
 }
 
-result<std::uint64_t> engine_core::readable(file_core& file, const transfer& what) {
-  constexpr std::uint64_t past_the_end = std::uint64_t{4} << 20;  // planned at once where nobody knows how much there is
+result<reach> engine_core::readable(file_core& file, const transfer& what) {
   const auto size = kernel().file_size(file.any_descriptor());
   if (!size) return size.error();
-  if (*size > what.offset) return std::min(what.length, *size - what.offset);
+  if (*size > what.offset) return reach{std::min(what.length, *size - what.offset), false};
   const auto ends = path::ends_at(kernel(), file.view(), what.offset);
   if (!ends) return ends.error();
-  return *ends ? 0 : std::min(what.length, past_the_end);
+  return reach{*ends ? 0 : std::min<std::uint64_t>(what.length, staging::mib), true};  // one piece
 }
 
 result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, const transfer& what, const transfer& whole,

@@ -100,7 +100,7 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
                                                   const path::memory_view& place, const io_options& options, const cutting& how);
   // How much of the range a read should be planned for: to the end of the file as it is known, and on from there only where the kernel
   // has more, since what it says of a file's size may be old, or nothing. 0: the file ends there. Reads a byte.
-  result<std::uint64_t> readable(file_core& file, const transfer& what);
+  result<reach> readable(file_core& file, const transfer& what);
   [[nodiscard]] bool forced(const io_options& options) const noexcept { return forced_path(options) != path_kind::automatic; }
   [[nodiscard]] path_kind forced_path(const io_options& options) const noexcept {
     return options.path != path_kind::automatic ? options.path : options_.path;

@@ -53,6 +53,7 @@ status request::plan(const cutting& how) {
     no_more_ = true;
   } else {
     planned_ = 1;
+    past_size_ = first.past_size;
     cursor_ += first.length;
   }
   return {};
@@ -69,13 +70,17 @@ status request::plan_section(section& next) {
   if (cursor_ > what_.offset) {
     if (auto stop = stop_reason(); !stop.ok()) return stop;
   }
+  auto how = how_;
   if (!what_.is_write) {
-    const auto reach = engine().readable(file_, part);
-    if (!reach) return reach.error();
-    part.length = *reach;
+    const auto found = engine().readable(file_, part);
+    if (!found) return found.error();
+    part.length = found->length;
+    next.past_size = found->past_size;
+    // Files without a size are mostly made up as they are read (/proc), quickest by one reader from front to back.
+    if (found->past_size) how.lanes = 1;
   }
   if (part.length == 0) return {};
-  auto pieces = engine().plan_request(file_, part, what_, place_, options_, how_);
+  auto pieces = engine().plan_request(file_, part, what_, place_, options_, how);
   if (!pieces) return pieces.error();
   next.pieces = *std::move(pieces);
   next.offset = part.offset;
@@ -131,7 +136,7 @@ void request::make_waves(section& of) {
 
 bool request::claim_planning() noexcept {
   // Of writes to the page cache more at once would only push each other out of the CPU's cache.
-  const std::size_t most_sections = what_.is_write && place_.on_device() ? 1 : sections_.size();
+  const std::size_t most_sections = past_size_ || (what_.is_write && place_.on_device()) ? 1 : sections_.size();
   if (planning_ || no_more_ || planned_ - folded_ >= most_sections || cursor_ - what_.offset == what_.length) return false;
   return planning_ = true;
 }
@@ -151,6 +156,7 @@ void request::plan_more() noexcept {
         next = nullptr;
       } else {
         ++planned_;
+        past_size_ = next->past_size;
         cursor_ += next->length;
       }
       more = claim_planning();

@@ -36,6 +36,12 @@ struct cutting {
   bool shared_link = false;  // with other requests
 };
 
+// How far a read may go.
+struct reach {
+  std::uint64_t length = 0;
+  bool past_size = false;  // behind the end that the kernel tells: nobody knows how much there is
+};
+
 class request final : public pending, public path::job_owner {
  public:
   // Sections are planned and ended one by one; a multiple of every piece.
@@ -73,6 +79,7 @@ class request final : public pending, public path::job_owner {
   struct section {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
+    bool past_size = false;
     std::vector<planned_piece> pieces;
     std::unique_ptr<path::job[]> jobs;  // as planned
     std::size_t job_count = 0;
@@ -124,7 +131,8 @@ class request final : public pending, public path::job_owner {
   std::size_t planned_ = 0;  // sections
   std::size_t folded_ = 0;   // sections whose outcome is in the total, in order
   bool planning_ = false;
-  bool no_more_ = false;  // the file ends, or an error ends the request: what lies behind is not planned
+  bool past_size_ = false;  // the last section planned
+  bool no_more_ = false;    // the file ends, or an error ends the request: what lies behind is not planned
   bool finished_ = false;
   std::uint64_t bytes_done_ = 0;
   std::uint64_t gap_at_ = none;
