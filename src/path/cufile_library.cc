@@ -16,6 +16,8 @@
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
+
 namespace penstock::path {
 
 // --- libcufile's C interface, as far as it is needed, in our own words (GPUDirect Storage API reference, CUDA 11.4 to 13.4)
@@ -185,16 +187,16 @@ constexpr auto nvidia_parameters = "/proc/driver/nvidia/params";
 
 std::string read_text(sys::kernel& kernel, const char* file_name) {
   constexpr std::size_t limit = 64 << 10;
+  std::string text(limit, '\0');  // before there is a descriptor that could be lost
   const auto fd = kernel.open(file_name, O_RDONLY, 0);
   if (!fd) return {};
-  std::string text(limit, '\0');
   std::size_t length = 0;
   while (length < limit) {
-    const auto got = kernel.pread(*fd, text.data() + length, limit - length, length);
+    const auto got = or_no_memory([&] { return kernel.pread(*fd, text.data() + length, limit - length, length); });
     if (!got || *got == 0) break;
     length += *got;
   }
-  if (const auto closed = kernel.close(*fd); !closed.ok()) return {};
+  if (const auto closed = or_no_memory([&] { return kernel.close(*fd); }); !closed.ok()) return {};
   text.resize(length);
   return text;
 }

@@ -25,11 +25,11 @@ using cufile_handle = void*;
 
 class cufile_library {
  public:
+  // Whether this machine could have GPUDirect at all, asked without loading anything; unsupported says what is missing.
+  static status possible(sys::kernel& kernel);
   // Finds, loads and opens the library. file_name: its full name, or empty to search the usual places. Errors are sentences that say
   // why there is no GPU-direct path: unsupported, not_found, or what libcufile answered (domain cufile). Nothing is loaded where neither
   // nvidia-fs nor P2PDMA is there. Once loaded, the library stays in the process.
-  // Whether this machine could have GPUDirect at all, asked without loading anything; unsupported says what is missing.
-  static status possible(sys::kernel& kernel);
   static result<std::unique_ptr<cufile_library>> load(sys::kernel& kernel, const std::string& file_name);
   cufile_library(const cufile_library&) = delete;
   cufile_library& operator=(const cufile_library&) = delete;
