@@ -138,7 +138,10 @@ mark_as_advanced(PENSTOCK_PKG_CONFIG)
 add_test(NAME tools.check_includes COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_includes.py)
 add_test(NAME tools.check_includes_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/check_includes_test.py)
 add_test(NAME tools.test_summary_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/test_summary_test.py)
-set_tests_properties(tools.check_includes tools.check_includes_test tools.test_summary_test PROPERTIES LABELS tools TIMEOUT 60)
+add_test(NAME tools.reliability_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/reliability_doc_test.py
+                                               ${CMAKE_CTEST_COMMAND} ${PROJECT_BINARY_DIR})
+set_tests_properties(tools.check_includes tools.check_includes_test tools.test_summary_test tools.reliability_doc_test
+                     PROPERTIES LABELS tools TIMEOUT 120)
 
 # What leaves the library and what a user's build finds: asked of a plain build, since a sanitizer adds symbols and link flags.
 if(PENSTOCK_SANITIZE STREQUAL "none")
