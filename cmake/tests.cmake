@@ -50,6 +50,10 @@ function(penstock_add_test_folder folder)
     target_link_libraries(${target} PRIVATE penstock_bench)
   endif()
   set(environment "")
+  set(time_limit 180)
+  if(NOT PENSTOCK_SANITIZE STREQUAL "none")
+    set(time_limit 900)
+  endif()
   if(folder STREQUAL "cufile" AND PENSTOCK_SANITIZE STREQUAL "thread")
     # The engine that the faces share lives until the process ends, and so do its threads.
     set(environment ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:report_thread_leaks=0")
@@ -70,7 +74,7 @@ function(penstock_add_test_folder folder)
     TEST_PREFIX ${folder}.
     NO_PRETTY_VALUES
     TEST_FILTER "-${long_tests}"
-    PROPERTIES TIMEOUT 180 LABELS ${folder} ${environment})
+    PROPERTIES TIMEOUT ${time_limit} LABELS ${folder} ${environment})
   gtest_discover_tests(
     ${target}
     DISCOVERY_MODE PRE_TEST

@@ -253,7 +253,8 @@ void stream_operation::passed(void* self) {
   auto& op = *static_cast<stream_operation*>(self);
   const auto engine = op.engine_;  // the operation may be gone before push_urgent() returns
   engine->stats().count_request(op.is_write_, op.outcome_);
-  if (op.what_.bytes_done != nullptr && op.count_on_device_ == nullptr) *op.what_.bytes_done = op.shared().count;
+  if (op.what_.bytes_done != nullptr && op.count_on_device_ == nullptr)
+    std::atomic_ref(*op.what_.bytes_done).store(op.shared().count, std::memory_order_release);
   if (op.what_.ended) op.what_.ended(op.outcome_);
   // Not where callbacks run: one of them may be closing the file, which waits for this.
   op.file_->mount().lanes().push_urgent(op.farewell_.list, op.farewell_);

@@ -89,10 +89,8 @@ CUfileError_t driver::open_locked() {
 void driver::take_settings() {
   const auto now = settings_.values();
   (void)log_.open(now);  // silent where that fails: a log that cannot be written must not keep anyone from reading
-  options_ = {};
-  options_.after_default_stream = true;
-  options_.gpu_direct = !now[CUFILE_PARAM_FORCE_COMPAT_MODE];
-  only_direct_ = !now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE] && options_.gpu_direct;
+  allows_direct_ = !now[CUFILE_PARAM_FORCE_COMPAT_MODE];
+  only_direct_ = !now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE] && allows_direct_;
   allows_host_memory_ = now[CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY];
   allows_streams_ = now[CUFILE_PARAM_EXECUTION_PARALLEL_IO] && now[CUFILE_PARAM_EXECUTION_MAX_IO_THREADS] > 0;
   batch_limit_ = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE]);
@@ -156,7 +154,7 @@ status driver::refusal(const file& target) const {
   if (!only_direct_) return {};
   const auto size = target.size();
   if (!size) return size.error();
-  const auto planned = owner().explain(target, memory_kind::device, std::max<std::uint64_t>(*size, 1), 0, *size == 0, options_);
+  const auto planned = owner().explain(target, memory_kind::device, std::max<std::uint64_t>(*size, 1), 0, *size == 0, options());
   if (!planned) return planned.error();
   for (const auto& part : planned->parts) {
     if (part.path == path_kind::direct) continue;

@@ -83,7 +83,12 @@ class driver {
   // --- valid once open
   [[nodiscard]] const engine& owner() const noexcept { return *engine_; }
   // What every transfer is asked for with.
-  [[nodiscard]] const io_options& options() const noexcept { return options_; }
+  [[nodiscard]] io_options options() const noexcept {
+    io_options asked;
+    asked.after_default_stream = true;
+    asked.gpu_direct = allows_direct_;
+    return asked;
+  }
   [[nodiscard]] bool allows_streams() const noexcept { return allows_streams_; }
   [[nodiscard]] unsigned batch_limit() const noexcept { return batch_limit_; }
 
@@ -139,11 +144,12 @@ class driver {
   std::atomic<bool> open_{false};
   std::atomic<bool> was_open_{false};
   std::optional<engine> engine_;  // stays once made
-  io_options options_;
-  bool allows_streams_ = true;
-  bool allows_host_memory_ = true;
-  bool only_direct_ = false;
-  unsigned batch_limit_ = 128;
+  // As the settings say; a thread may ask while another opens the library anew.
+  std::atomic<bool> allows_direct_{true};
+  std::atomic<bool> only_direct_{false};
+  std::atomic<bool> allows_streams_{true};
+  std::atomic<bool> allows_host_memory_{true};
+  std::atomic<unsigned> batch_limit_{128};
 
   descriptor_set descriptors_;
   slots<registered_file> files_;

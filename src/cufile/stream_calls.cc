@@ -1,4 +1,5 @@
 // The exported calls that work in the order of a CUDA stream.
+#include <atomic>
 #include <memory>
 #include <type_traits>
 
@@ -65,7 +66,7 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   // It runs on a thread of the GPU's driver, where the driver must not be called: the GPU is looked up here.
   const int gpu = library.stats().gpu_of(library.owner(), base);
   request.ended = [&library, fixed, gpu, bytes = at.bytes, is_write, began = counters::clock::now()](const io_result& outcome) {
-    *bytes = bytes_or_code(outcome);
+    std::atomic_ref(*bytes).store(bytes_or_code(outcome), std::memory_order_release);  // whoever polls it
     library.stats().count_transfer(gpu, is_write, outcome, began);
   };
   const auto queued = is_write ? used->target.write_on_stream(request) : used->target.read_on_stream(request);

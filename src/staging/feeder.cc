@@ -239,13 +239,12 @@ status feeders::ready() {
   return {};
 }
 
+// The watcher takes the lock once more before its last deed, with which this may go: so not before the alarm has been raised.
 void feeders::stop(void (*function)(void*), void* argument) {
-  {
-    const std::lock_guard guard(watcher_lock_);
-    last_deed_ = function;
-    last_argument_ = argument;
-    stopping_.store(true);
-  }
+  const std::lock_guard guard(watcher_lock_);
+  last_deed_ = function;
+  last_argument_ = argument;
+  stopping_.store(true);
   alarm_.notify_one();
 }
 
