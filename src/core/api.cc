@@ -70,7 +70,7 @@ device_buffer& device_buffer::operator=(device_buffer&& other) noexcept {
 }
 
 device_buffer::~device_buffer() {
-  if (data_ != nullptr) engine_->release(device_, data_);
+  if (data_ != nullptr) engine_->memory().release(device_, data_);
 }
 
 // --- operation and batch
@@ -131,7 +131,7 @@ registration& registration::operator=(registration&& other) noexcept {
   return *this;
 }
 registration::~registration() {
-  if (base_ != nullptr) engine_->unregister_memory(base_);
+  if (base_ != nullptr) engine_->memory().unregister_memory(base_);
 }
 
 // --- file
@@ -254,11 +254,11 @@ result<file> engine::adopt(int descriptor) const {
   });
 }
 
-std::vector<device_info> engine::devices() const { return core_ == nullptr ? std::vector<device_info>() : core_->devices(); }
+std::vector<device_info> engine::devices() const { return core_ == nullptr ? std::vector<device_info>() : core_->memory().devices(); }
 
 status engine::cuda_status() const {
   if (core_ == nullptr) return no_engine();
-  return or_no_memory([&] { return core_->cuda_status(); });
+  return or_no_memory([&] { return core_->memory().cuda_status(); });
 }
 
 result<device_buffer> engine::allocate(std::string_view device, std::size_t bytes) const {
@@ -267,7 +267,7 @@ result<device_buffer> engine::allocate(std::string_view device, std::size_t byte
     device_buffer made;
     made.engine_ = core_;
     made.device_ = device;
-    const auto memory = core_->allocate(device, bytes);
+    const auto memory = core_->memory().allocate(device, bytes);
     if (!memory) return memory.error();
     made.data_ = *memory;
     made.size_ = bytes;
@@ -277,19 +277,19 @@ result<device_buffer> engine::allocate(std::string_view device, std::size_t byte
 
 result<memory_facts> engine::describe(const void* memory) const {
   if (core_ == nullptr) return no_engine();
-  return or_no_memory([&] { return core_->describe(memory); });
+  return or_no_memory([&] { return core_->memory().describe(memory); });
 }
 
 std::vector<pci_device> engine::pci_devices() const { return core_ == nullptr ? std::vector<pci_device>() : core_->pci_devices(); }
 
 status engine::copy(void* target, const void* source, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
-  return or_no_memory([&] { return core_->copy(target, source, bytes); });
+  return or_no_memory([&] { return core_->memory().copy(target, source, bytes); });
 }
 
 result<registration> engine::register_memory(void* memory, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
-  if (auto problem = or_no_memory([&] { return core_->register_memory(memory, bytes); }); !problem.ok()) return problem;
+  if (auto problem = or_no_memory([&] { return core_->memory().register_memory(memory, bytes); }); !problem.ok()) return problem;
   registration made;
   made.engine_ = core_;
   made.base_ = memory;

@@ -22,7 +22,7 @@ constexpr std::uint64_t most_asked_per_range = std::uint64_t{512} << 10;
 // Ranges that may travel together: of files of one file system, same device context (or the host's memory), same direction.
 struct batch_request::group {
   share* on = nullptr;
-  path::memory_view place;
+  staging::place place;
   bool is_write = false;
   path::job* open = nullptr;
   std::uint64_t room = 0;
@@ -98,7 +98,7 @@ status batch_request::add(const io_request& asked, const std::shared_ptr<file_co
     item_ended(index, {});
     return {};
   }
-  const auto place = engine().place_of(asked.memory, asked.length, &seen_);
+  const auto place = engine().memory().place_of(asked.memory, asked.length, &seen_);
   if (!place) return problem(place.error());
   if (asked.is_write && place->on_device()) {
     if (wrong = settle_default_stream(*place, options); !wrong.ok()) return problem(wrong);
@@ -109,10 +109,10 @@ status batch_request::add(const io_request& asked, const std::shared_ptr<file_co
   return {};
 }
 
-status batch_request::settle_default_stream(const path::memory_view& place, const io_options& options) {
-  if (settled_ != place.session) {
+status batch_request::settle_default_stream(const staging::place& place, const io_options& options) {
+  if (settled_ != place.via) {
     settled_problem_ = engine_core::settle(place, true, options);
-    settled_ = place.session;
+    settled_ = place.via;
   }
   return settled_problem_;
 }
@@ -139,7 +139,7 @@ void batch_request::ask_residency() {
   };
   std::map<const path::file_view*, span> files;
   for (const auto& item : jobs_) {
-    if (item.is_write || !item.memory_place.on_device()) continue;
+    if (item.is_write || !item.place.on_device()) continue;
     for (const auto& range : item.ranges) {
       auto& whole = files[range.file];
       whole.start = std::min(whole.start, range.offset);
@@ -155,14 +155,14 @@ void batch_request::ask_residency() {
     if (*bytes == 0) whole.cached = path::residency::absent;
   }
   for (auto& item : jobs_) {
-    if (item.is_write || !item.memory_place.on_device()) continue;
+    if (item.is_write || !item.place.on_device()) continue;
     for (auto& range : item.ranges) range.cached = files[range.file].cached;
   }
 }
 
-batch_request::group& batch_request::group_for(share& on, const path::memory_view& place, bool is_write) {
+batch_request::group& batch_request::group_for(share& on, const staging::place& place, bool is_write) {
   for (auto& known : groups_) {
-    if (known.on == &on && known.place.session == place.session && known.is_write == is_write) return known;
+    if (known.on == &on && known.place.via == place.via && known.is_write == is_write) return known;
   }
   groups_.push_back({&on, place, is_write, nullptr, 0});
   return groups_.back();
@@ -184,7 +184,7 @@ void batch_request::add_range(group& to, const path::gather_range& range) {
   to.room += room;
 }
 
-status batch_request::start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const path::memory_view& place,
+status batch_request::start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const staging::place& place,
                                    const io_options& options, std::uint32_t index) {
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
   singles_.reserve(entries_.size());

@@ -10,6 +10,7 @@
 
 #include "core/file_core.hpp"
 #include "core/gather.hpp"
+#include "core/memory_map.hpp"
 #include "core/mount.hpp"
 #include "core/pending.hpp"
 #include "path/data_path.hpp"
@@ -55,10 +56,10 @@ class batch_request final : public pending, public path::job_owner {
   status add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index);
   void ask_residency();
   void add_range(group& to, const path::gather_range& range);
-  group& group_for(share& on, const path::memory_view& place, bool is_write);
+  group& group_for(share& on, const staging::place& place, bool is_write);
   share& share_on(mount& on);
-  status settle_default_stream(const path::memory_view& place, const io_options& options);
-  status start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const path::memory_view& place,
+  status settle_default_stream(const staging::place& place, const io_options& options);
+  status start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const staging::place& place,
                       const io_options& options, std::uint32_t index);
   void item_ended(std::uint32_t index, io_result outcome) noexcept;
   void ended(std::uint32_t count) noexcept;
@@ -70,7 +71,7 @@ class batch_request final : public pending, public path::job_owner {
   std::vector<pending*> singles_;
   item_callback each_;
   std::size_t ranges_per_job_ = 1;
-  device::session* settled_ = nullptr;  // whose default stream was waited for last, and what came of it
+  staging::link* settled_ = nullptr;  // whose default stream was waited for last, and what came of it
   status settled_problem_;
   seen_allocation seen_;                     // by start()
   std::atomic<std::uint64_t> remaining_{1};  // requests, and one while start() runs

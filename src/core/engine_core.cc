@@ -101,11 +101,10 @@ engine_core::engine_core(const engine_options& options, seams doors)
       cores_(doors_.kernel->usable_cores()),
       lane_count_(choose_lanes(options, cores_)),
       budget_(options.pinned_budget_bytes),
+      cuda_pool_(*doors_.kernel, budget_, cpu_share(options_, lane_count_), disk_share(options_, cores_)),
+      host_pool_(*doors_.kernel, budget_, cpu_share(options_, lane_count_), disk_share(options_, cores_)),
+      memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb") {
-  const auto for_cpu = cpu_share(options_, lane_count_);
-  const auto for_disk = disk_share(options_, cores_);
-  cuda_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
-  host_pool_ = std::make_unique<staging::slab_pool>(*doors_.kernel, budget_, for_cpu, for_disk);
   paths_ = path::make_paths({doors_.kernel, &feeders_}, options_.cufile_library);
 }
 
@@ -113,11 +112,6 @@ engine_core::~engine_core() {
   mounts_.clear();  // runs what is left, copies too
   while (feeders_.outstanding()) feeders_.pump();
   paths_.clear();
-  for (std::size_t i = 0; i < state_count_.load(); ++i) {
-    for (auto& slot : states_[i].small_streams) {
-      if (auto* stream = slot.load()) (void)or_no_memory([&] { return states_[i].session.load()->destroy_stream(stream); });
-    }
-  }
 }
 
 mount& engine_core::mount_of(std::uint64_t device) {
@@ -127,7 +121,7 @@ mount& engine_core::mount_of(std::uint64_t device) {
   if (mounts_.size() == most_mounts) return *mounts_[device % most_mounts];
   mounts_.push_back(std::make_unique<mount>(*this, device));
   if (mounts_.size() > 1) {
-    for (auto* pool : {cuda_pool_.get(), host_pool_.get()}) pool->widen(cpu_share(options_, lane_count_), disk_share(options_, cores_));
+    for (auto* pool : {&cuda_pool_, &host_pool_}) pool->widen(cpu_share(options_, lane_count_), disk_share(options_, cores_));
   }
   return *mounts_.back();
 }
@@ -149,270 +143,10 @@ void engine_core::forget(const path::file_view& closing) {
 
 // --- memory
 
-result<std::pair<device::driver*, device::memory_info>> engine_core::classify(const void* memory) {
-  for (auto* driver : {doors_.cuda.get(), doors_.host.get()}) {
-    if (driver == nullptr) continue;
-    auto info = driver->classify(memory);
-    if (!info) return info.error();
-    if (info->base != nullptr) return std::pair(driver, *info);
-  }
-  return std::pair<device::driver*, device::memory_info>(nullptr, {});
-}
-
-result<path::memory_view> engine_core::place_of(const void* memory, std::uint64_t length, seen_allocation* seen) {
-  if (seen != nullptr && seen->holds(memory, length)) return seen->place;
-  if (registered_count_.load(std::memory_order_acquire) > 0) {
-    const auto* at = static_cast<const std::byte*>(memory);
-    const std::lock_guard guard(registered_lock_);
-    // The nearest base at or below: a longer range that begins earlier and holds this one too is only not found, and classified anew.
-    const auto after = registered_.upper_bound(at);
-    if (after != registered_.begin()) {
-      const auto& [base, range] = *std::prev(after);
-      if (length <= range.length && static_cast<std::uint64_t>(at - base) <= range.length - length) return range.place;
-    }
-  }
-  auto found = classify(memory);
-  if (!found) return found.error();
-  auto& [driver, info] = *found;
-  path::memory_view place;
-  const auto remember = [&, &info = info] {
-    if (seen != nullptr) *seen = {info.base, info.size, place};
-  };
-  if (driver == nullptr || info.type != device::memory_type::device) {
-    remember();
-    return place;
-  }
-  // A range of several mappings (cuMemCreate: PyTorch's expandable segments) is classified mapping by mapping.
-  const auto* const end = static_cast<const std::byte*>(memory) + length;
-  for (const std::byte* reach = info.base + info.size; reach < end;) {
-    const auto next = driver->is_mapped(reach - 1) ? driver->classify(reach) : result<device::memory_info>(device::memory_info{});
-    if (!next || next->type != device::memory_type::device || next->ordinal != info.ordinal || !driver->is_mapped(reach)) {
-      return status(errc::bad_memory, fmt::format("{} bytes at {} reach {} bytes past the end of their allocation of {} bytes", length,
-                                                  memory, end - reach, info.size));
-    }
-    reach = next->base + next->size;
-  }
-  const bool first_gpu = driver == doors_.cuda.get() && session_in_use(false) == nullptr;
-  const auto state = state_of(*driver, info.ordinal, info.context);
-  if (!state) return state.error();
-  // Memory that cannot be pinned is still memory: its copies are slower.
-  if (first_gpu && registered_count_.load() > 0) (void)pin_registered(*(*state)->session.load());
-  place.type = device::memory_type::device;
-  place.session = (*state)->session.load(std::memory_order_relaxed);
-  place.feeder = (*state)->feeder;
-  place.pool = (*state)->pool;
-  place.emulated = (*state)->emulated;
-  remember();
-  return place;
-}
-
-result<engine_core::context_state*> engine_core::state_of(device::driver& from, int ordinal, void* context) {
-  const auto find = [&]() -> context_state* {
-    for (std::size_t i = 0, n = state_count_.load(std::memory_order_acquire); i < n; ++i) {
-      auto& known = states_[i];
-      if (known.driver == &from && known.ordinal == ordinal && known.context == context) return &known;
-    }
-    return nullptr;
-  };
-  if (auto* known = find()) return known;
-  const auto session = from.open(ordinal, context);
-  if (!session) return session.error();
-  const auto feeder = feeders_.of(**session);
-  if (!feeder) return feeder.error();
-  const std::lock_guard guard(states_lock_);
-  if (auto* known = find()) return known;
-  auto& added = states_[state_count_.load()];
-  added.driver = &from;
-  added.ordinal = ordinal;
-  added.context = context;
-  added.feeder = *feeder;
-  added.emulated = &from == doors_.host.get();
-  added.pool = added.emulated ? host_pool_.get() : cuda_pool_.get();
-  added.session.store(*session, std::memory_order_relaxed);
-  state_count_.fetch_add(1, std::memory_order_release);
-  return &added;
-}
-
-result<device::stream> engine_core::small_stream(context_state& state) {
-  static std::atomic<unsigned> threads{0};
-  thread_local const unsigned mine = threads.fetch_add(1);
-  auto& slot = state.small_streams[mine % state.small_streams.size()];
-  if (auto* stream = slot.load(std::memory_order_acquire)) return stream;
-  auto& session = *state.session.load();
-  auto made = session.make_stream();
-  if (!made) return made.error();
-  device::stream expected = nullptr;
-  if (slot.compare_exchange_strong(expected, *made)) return *made;
-  (void)session.destroy_stream(*made);
-  return expected;
-}
-
-// A question makes no context on a GPU: null when none is in use yet.
-device::session* engine_core::session_in_use(bool emulated) {
-  if (emulated && doors_.host != nullptr) return doors_.host->open(0, nullptr).value_or(nullptr);
-  for (std::size_t i = 0, n = state_count_.load(std::memory_order_acquire); i < n; ++i) {
-    if (!states_[i].emulated) return states_[i].session.load(std::memory_order_relaxed);
-  }
-  return nullptr;
-}
-
-result<device::session*> engine_core::session_named(std::string_view device) {
-  const auto colon = device.find(':');
-  const auto kind = device.substr(0, colon);
-  const auto number = colon == std::string_view::npos ? std::string_view("0") : device.substr(colon + 1);
-  auto* driver = kind == "cuda" ? doors_.cuda.get() : kind == "host" ? doors_.host.get() : nullptr;
-  const bool digits = !number.empty() && number.size() < 4 && number.find_first_not_of("0123456789") == std::string_view::npos;
-  if ((kind != "cuda" && kind != "host") || !digits) {
-    return status(errc::invalid_argument, fmt::format("no device is called \"{}\"; names are cuda:N and host:0", device));
-  }
-  if (driver == nullptr) return status(errc::not_found, fmt::format("{}: this engine does without such devices", device));
-  const auto count = driver->count();
-  if (!count) return count.error().with_context(device);
-  const int ordinal = std::stoi(std::string(number));
-  if (ordinal >= *count) return status(errc::not_found, fmt::format("{}: there are {} such devices", device, *count));
-  return driver->open(ordinal, nullptr);
-}
-
-result<void*> engine_core::allocate(std::string_view device, std::size_t bytes) {
-  if (forked()) return status(errc::forked, "the engine belongs to the parent process");
-  if (bytes == 0) return status(errc::invalid_argument, "allocate: zero bytes");
-  const auto session = session_named(device);
-  if (!session) return session.error();
-  auto memory = (*session)->allocate(bytes);
-  if (!memory) return memory.error().with_context(fmt::format("allocating {} bytes on {}", bytes, device));
-  return *memory;
-}
-
-void engine_core::release(std::string_view device, void* memory) {
-  if (forked()) return;
-  (void)or_no_memory([&]() -> status {
-    const auto session = session_named(device);
-    return session ? (*session)->release(memory) : session.error();
-  });
-}
-
-status engine_core::copy(void* target, const void* source, std::size_t bytes) {
-  if (forked()) return {errc::forked, "the engine belongs to the parent process"};
-  if (bytes == 0) return {};
-  if (target == nullptr || source == nullptr) return {errc::bad_memory, "copy: null pointer"};
-  const auto to = place_of(target, bytes);
-  if (!to) return to.error();
-  const auto from = place_of(source, bytes);
-  if (!from) return from.error();
-  if (to->on_device() && from->on_device() && to->emulated != from->emulated) return copy_over_host(target, source, bytes);
-  auto* session = to->on_device() ? to->session : from->session;
-  if (session == nullptr) {
-    std::memmove(target, source, bytes);
-    return {};
-  }
-  auto stream = session->make_stream();
-  if (!stream) return stream.error();
-  auto outcome = session->copy(target, source, bytes, *stream);
-  if (auto ended = session->synchronize(*stream); outcome.ok()) outcome = std::move(ended);
-  if (auto gone = session->destroy_stream(*stream); outcome.ok()) outcome = std::move(gone);
-  return outcome;
-}
-
-// A GPU and the host device know nothing of each other.
-status engine_core::copy_over_host(void* target, const void* source, std::size_t bytes) {
-  constexpr std::size_t most_at_once = std::size_t{4} << 20;
-  std::vector<std::byte> between(std::min(bytes, most_at_once));
-  for (std::size_t at = 0; at < bytes; at += between.size()) {
-    const std::size_t length = std::min(between.size(), bytes - at);
-    if (auto problem = copy(between.data(), static_cast<const std::byte*>(source) + at, length); !problem.ok()) return problem;
-    if (auto problem = copy(static_cast<std::byte*>(target) + at, between.data(), length); !problem.ok()) return problem;
-  }
-  return {};
-}
-
-status engine_core::register_memory(void* memory, std::size_t bytes) {
-  if (forked()) return {errc::forked, "the engine belongs to the parent process"};
-  if (memory == nullptr || bytes == 0) return {errc::invalid_argument, "register_memory: empty range"};
-  const auto place = place_of(memory, bytes);
-  if (!place) return place.error();
-  const std::lock_guard guard(registered_lock_);
-  const auto added = registered_.emplace(static_cast<const std::byte*>(memory), registered_range{bytes, *place, nullptr});
-  if (!place->on_device()) {
-    // Where no GPU is in use yet, the first one that comes into use pins it: a question must not make a context.
-    if (auto* session = session_in_use(false); session != nullptr) {
-      if (auto pinned = or_no_memory([&] { return session->pin(memory, bytes, false); }); !pinned.ok()) {
-        registered_.erase(added);
-        return pinned.with_context("register_memory");
-      }
-      added->second.pinned_by = session;
-    }
-  }
-  registered_count_.fetch_add(1, std::memory_order_release);
-  return {};
-}
-
-// Host memory that was registered before any GPU was in use.
-status engine_core::pin_registered(device::session& session) {
-  const std::lock_guard guard(registered_lock_);
-  status outcome;
-  for (auto& [base, range] : registered_) {
-    if (range.place.on_device() || range.pinned_by != nullptr) continue;
-    auto pinned = session.pin(const_cast<std::byte*>(base), range.length, false);
-    if (pinned.ok()) range.pinned_by = &session;
-    if (outcome.ok()) outcome = std::move(pinned);
-  }
-  return outcome;
-}
-
-void engine_core::unregister_memory(void* memory) {
-  if (forked()) return;
-  device::session* pinned_by = nullptr;
-  {
-    const std::lock_guard guard(registered_lock_);
-    const auto found = registered_.find(static_cast<const std::byte*>(memory));
-    if (found == registered_.end()) return;
-    pinned_by = found->second.pinned_by;
-    registered_.erase(found);
-    registered_count_.fetch_sub(1, std::memory_order_release);
-  }
-  if (pinned_by != nullptr) (void)or_no_memory([&] { return pinned_by->unpin(memory); });
-}
-
-result<memory_facts> engine_core::describe(const void* memory) {
-  if (forked()) return status(errc::forked, "the engine belongs to the parent process");
-  const auto found = classify(memory);
-  if (!found) return found.error();
-  const auto& [driver, info] = *found;
-  if (driver == nullptr) return memory_facts{};
-  constexpr std::array kinds = {memory_kind::host, memory_kind::pinned, memory_kind::device};
-  return memory_facts{kinds[static_cast<std::size_t>(info.type)],
-                      info.ordinal < 0 ? std::string() : fmt::format("{}:{}", driver->kind(), info.ordinal), info.base, info.size};
-}
-
 std::vector<pci_device> engine_core::pci_devices() {
   std::vector<pci_device> found;
   for (const auto& address : kernel().pci_addresses()) found.push_back(kernel().describe_pci(address));
   return found;
-}
-
-std::vector<device_info> engine_core::devices() {
-  std::vector<device_info> found;
-  if (forked()) return found;
-  for (auto* driver : {doors_.cuda.get(), doors_.host.get()}) {
-    if (driver == nullptr) continue;
-    const int count = driver->count().value_or(0);
-    for (int i = 0; i < count; ++i) {
-      const auto facts = driver->describe(i);
-      if (!facts) continue;
-      const auto pci = facts->pci_bus_id.empty() ? pci_device{} : kernel().describe_pci(facts->pci_bus_id);
-      found.push_back({fmt::format("{}:{}", driver->kind(), i), facts->description, facts->pci_bus_id, facts->memory_bytes, pci.numa_node,
-                       facts->uuid, pci.window_bytes});
-    }
-  }
-  return found;
-}
-
-status engine_core::cuda_status() {
-  if (forked()) return {errc::forked, "the engine belongs to the parent process"};
-  if (doors_.cuda == nullptr) return {errc::not_found, "CUDA was switched off for this engine"};
-  const auto count = doors_.cuda->count();
-  if (!count) return count.error();
-  return *count > 0 ? status() : status(errc::not_found, "the CUDA driver sees no device");
 }
 
 // --- requests
@@ -425,13 +159,13 @@ status engine_core::check(const transfer& what, const io_options& options) const
   return check_range(static_cast<std::int64_t>(what.offset), what.length);
 }
 
-status engine_core::settle(const path::memory_view& place, bool is_write, const io_options& options) {
-  return options.after_default_stream && is_write && place.on_device() ? place.session->synchronize(nullptr) : status();
+status engine_core::settle(const staging::place& place, bool is_write, const io_options& options) {
+  return options.after_default_stream && is_write && place.on_device() ? place.via->session().synchronize(nullptr) : status();
 }
 
-status engine_core::admit(const transfer& what, const io_options& options, path::memory_view& place) {
+status engine_core::admit(const transfer& what, const io_options& options, staging::place& place) {
   if (auto problem = check(what, options); !problem.ok() || what.length == 0) return problem;
-  const auto found = place_of(what.memory, what.length);
+  const auto found = memory_.place_of(what.memory, what.length);
   if (!found) return found.error();
   place = *found;
   return settle(place, what.is_write, options);
@@ -441,7 +175,7 @@ io_result engine_core::run(file_core& file, const transfer& what, const io_optio
   auto use = file.use(what.is_write);
   if (!use) return {0, use.error()};
   io_result outcome;
-  path::memory_view place;
+  staging::place place;
   outcome.error = admit(what, options, place);
   if (!outcome.ok() || what.length == 0) {
     outcome.error = in_context(outcome.error, what, file);
@@ -459,7 +193,7 @@ io_result engine_core::run(file_core& file, const transfer& what, const io_optio
   return run_pieces(file, *std::move(use), what, place, options);
 }
 
-io_result engine_core::run_small(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options) {
+io_result engine_core::run_small(file_core& file, const transfer& what, const staging::place& place, const io_options& options) {
   const auto began = now_ns();
   const auto& view = file.view();
   io_result outcome;
@@ -476,23 +210,22 @@ io_result engine_core::run_small(file_core& file, const transfer& what, const pa
   return outcome;
 }
 
-io_result engine_core::run_small_on_device(file_core& file, const transfer& what, const path::memory_view& place,
-                                           const io_options& options) {
+io_result engine_core::run_small_on_device(file_core& file, const transfer& what, const staging::place& place, const io_options& options) {
   const auto& view = file.view();
-  auto& session = *place.session;
-  const auto state = std::find_if(states_.begin(), states_.end(), [&](const auto& each) { return each.session.load() == &session; });
-  const auto stream = small_stream(*state);
+  auto& session = place.via->session();
+  auto& pool = place.via->pool();
+  const auto stream = place.via->small_stream();
   if (!stream) return {0, stream.error()};
   staging::slab slab;
   while (!slab) {
-    auto taken = place.pool->try_take(what.length, session, staging::slab_user::cpu);
+    auto taken = pool.try_take(what.length, session, staging::slab_user::cpu);
     if (!taken) return {0, taken.error()};
     slab = *taken;
     if (slab || file.mount().lanes().help_urgent() || feeders_.pump()) continue;
     if (deadline_clock::now() >= options.deadline) return {0, {errc::timed_out, "the deadline has passed"}};
-    place.pool->wait_for_return(100us);
+    pool.wait_for_return(100us);
   }
-  const slab_return back{place.pool, slab};
+  const slab_return back{&pool, slab};
   io_result outcome;
   if (what.is_write) {
     outcome.error = session.copy_small(slab.data, what.memory, what.length, *stream);
@@ -517,8 +250,7 @@ result<reach> engine_core::readable(file_core& file, const transfer& what) {
 }
 
 result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, const transfer& what, const transfer& whole,
-                                                             const path::memory_view& place, const io_options& options,
-                                                             const cutting& how) {
+                                                             const staging::place& place, const io_options& options, const cutting& how) {
   const auto& view = file.view();
   plan_input input;
   input.offset = what.offset;
@@ -527,7 +259,7 @@ result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, co
   input.is_continued = what.offset + what.length < whole.offset + whole.length && what.length == request::section_bytes;
   input.is_write = what.is_write;
   input.on_device = place.on_device();
-  input.emulated_device = place.emulated;
+  input.emulated_device = place.emulated();
   input.direct_writes = file.wants_direct_writes();
   input.has_cached = view.cached_fd >= 0;
   input.has_direct = view.direct_fd >= 0;
@@ -549,7 +281,7 @@ result<std::vector<planned_piece>> engine_core::plan_request(file_core& file, co
   return make_plan(input);
 }
 
-io_result engine_core::run_pieces(file_core& file, file_use use, const transfer& what, const path::memory_view& place,
+io_result engine_core::run_pieces(file_core& file, file_use use, const transfer& what, const staging::place& place,
                                   const io_options& options) {
   // Where many callers are at work on a device, each reads its own slabs: splitting would only make the copies smaller.
   const in_use counted(place.on_device() ? &active_ : nullptr);
@@ -590,7 +322,7 @@ pending* engine_core::run_async(const std::shared_ptr<file_core>& file, const tr
     if (!use) return use.error();
     op->hold(*std::move(use));
     if (auto threads = file->mount().lanes().ready(); !threads.ok()) return threads;
-    path::memory_view place;
+    staging::place place;
     if (auto refused = admit(what, options, place); !refused.ok()) return refused;
     op->lies_in(place);
     return op->plan({lane_count_, false});
@@ -629,12 +361,7 @@ result<plan> engine_core::explain(file_core& file, memory_kind memory, const tra
   if (auto problem = check_range(static_cast<std::int64_t>(what.offset), what.length); !problem.ok()) return problem;
   const auto use = file.use();  // a question: the file need not be open for it
   if (!use) return use.error();
-  path::memory_view place;
-  if (memory == memory_kind::device) {
-    place.type = device::memory_type::device;
-    place.emulated = !cuda_status().ok();
-    place.session = session_in_use(place.emulated);
-  }
+  const auto place = memory == memory_kind::device ? memory_.any_device_place() : staging::place{};
   transfer part = what;
   if (!what.is_write) {
     const auto size = kernel().file_size(file.any_descriptor());
@@ -658,11 +385,11 @@ result<plan> engine_core::explain(file_core& file, memory_kind memory, const tra
   return told;
 }
 
-void engine_core::remark(plan& told, file_core& file, const path::memory_view& place, const transfer& what) {
+void engine_core::remark(plan& told, file_core& file, const staging::place& place, const transfer& what) {
   const auto& view = file.view();
   if (const auto cached = kernel().resident_bytes(file.any_descriptor(), what.offset, what.length)) told.cached_bytes = *cached;
   if (place.on_device()) {
-    if (place.emulated) told.remarks.push_back(fmt::format("no GPU: {}", cuda_status().message()));
+    if (place.emulated()) told.remarks.push_back(fmt::format("no GPU: {}", memory_.cuda_status().message()));
     for (const auto kind : {path_kind::direct, path_kind::mapped}) {
       if (auto why = path(kind).refuses({&view, &place, what.is_write, what.offset, what.length})) {
         told.remarks.push_back(fmt::format("{} is not used: {}", to_string(kind), *why));

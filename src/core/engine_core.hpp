@@ -14,6 +14,7 @@
 
 #include "core/deadlines.hpp"
 #include "core/gather.hpp"
+#include "core/memory_map.hpp"
 #include "core/mount.hpp"
 #include "core/planner.hpp"
 #include "core/request.hpp"
@@ -58,30 +59,19 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   status run_on_stream(const std::shared_ptr<file_core>& file, const stream_request& what, bool is_write);
   result<plan> explain(file_core& file, memory_kind memory, const transfer& what, const io_options& options);
 
-  // --- memory
-  // Where a range lies, and that all of it does. seen: of the range before this one, if any. Errors: bad_memory.
-  result<path::memory_view> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
-  result<memory_facts> describe(const void* memory);
   std::vector<pci_device> pci_devices();
-  result<void*> allocate(std::string_view device, std::size_t bytes);
-  void release(std::string_view device, void* memory);
-  status copy(void* target, const void* source, std::size_t bytes);
-  status copy_over_host(void* target, const void* source, std::size_t bytes);
-  status register_memory(void* memory, std::size_t bytes);
-  void unregister_memory(void* memory);
-  std::vector<device_info> devices();
-  status cuda_status();
   status gpu_direct_status();
 
   // --- parts, for requests
   [[nodiscard]] sys::kernel& kernel() const noexcept { return *doors_.kernel; }
   [[nodiscard]] staging::feeders& feeders() noexcept { return feeders_; }
+  [[nodiscard]] memory_map& memory() noexcept { return memory_; }
   // Where callbacks of users run: a thread that nothing else can hold up.
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   // What serves the files of a file system (of a block device, itself).
   mount& mount_of(std::uint64_t device);
-  [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? *host_pool_ : *cuda_pool_; }
+  [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
   [[nodiscard]] unsigned cores() const noexcept { return cores_; }
   [[nodiscard]] bool few_cores() const noexcept { return cores_ <= 4; }
   [[nodiscard]] unsigned lane_count() const noexcept { return lane_count_; }
@@ -96,8 +86,8 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   void forget(const path::file_view& closing);
   static std::int64_t now_ns() noexcept;
   // The pieces of a part of a request.
-  result<std::vector<planned_piece>> plan_request(file_core& file, const transfer& part, const transfer& whole,
-                                                  const path::memory_view& place, const io_options& options, const cutting& how);
+  result<std::vector<planned_piece>> plan_request(file_core& file, const transfer& part, const transfer& whole, const staging::place& place,
+                                                  const io_options& options, const cutting& how);
   // How much of the range a read should be planned for: to the end of the file as it is known, and on from there only where the kernel
   // has more, since what it says of a file's size may be old, or nothing. 0: the file ends there. Reads a byte.
   result<reach> readable(file_core& file, const transfer& what);
@@ -107,43 +97,20 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   }
 
  private:
-  // What the engine keeps for a device context.
-  struct context_state {
-    std::atomic<device::session*> session{nullptr};
-    device::driver* driver = nullptr;  // with ordinal and context: what session was opened for
-    int ordinal = -1;
-    void* context = nullptr;
-    staging::feeder* feeder = nullptr;
-    staging::slab_pool* pool = nullptr;
-    bool emulated = false;
-    std::array<std::atomic<device::stream>, 16> small_streams{};  // for requests on callers' threads
-  };
-  struct registered_range {
-    std::size_t length;
-    path::memory_view place;
-    device::session* pinned_by;  // host memory; null: not pinned, for want of a GPU in use
-  };
-  status pin_registered(device::session& session);
-
   engine_core(const engine_options& options, seams doors);
   ~engine_core();
   static void destroy(engine_core* core);
 
   status check(const transfer& what, const io_options& options) const;
   // As io_options::after_default_stream asks.
-  static status settle(const path::memory_view& place, bool is_write, const io_options& options);
-  io_result run_small(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options);
-  io_result run_small_on_device(file_core& file, const transfer& what, const path::memory_view& place, const io_options& options);
+  static status settle(const staging::place& place, bool is_write, const io_options& options);
+  io_result run_small(file_core& file, const transfer& what, const staging::place& place, const io_options& options);
+  io_result run_small_on_device(file_core& file, const transfer& what, const staging::place& place, const io_options& options);
   // Checks a request, finds where its memory lies, and waits for the default stream where that is asked for.
-  status admit(const transfer& what, const io_options& options, path::memory_view& place);
+  status admit(const transfer& what, const io_options& options, staging::place& place);
   pending* run_small_async(const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options, io_callback& callback);
-  io_result run_pieces(file_core& file, file_use use, const transfer& what, const path::memory_view& place, const io_options& options);
-  void remark(plan& told, file_core& file, const path::memory_view& place, const transfer& what);
-  result<context_state*> state_of(device::driver& from, int ordinal, void* context);
-  result<device::stream> small_stream(context_state& state);
-  result<std::pair<device::driver*, device::memory_info>> classify(const void* memory);
-  result<device::session*> session_named(std::string_view device);
-  device::session* session_in_use(bool emulated);
+  io_result run_pieces(file_core& file, file_use use, const transfer& what, const staging::place& place, const io_options& options);
+  void remark(plan& told, file_core& file, const staging::place& place, const transfer& what);
   [[nodiscard]] std::uint64_t most_piece_bytes() const noexcept { return staging::large_slab_bytes; }
 
   friend class stream_operation;
@@ -157,20 +124,15 @@ class engine_core : public std::enable_shared_from_this<engine_core> {
   stats_book stats_;
   staging::pinned_budget budget_;
   staging::feeders feeders_;
-  std::unique_ptr<staging::slab_pool> cuda_pool_;
-  std::unique_ptr<staging::slab_pool> host_pool_;
+  staging::slab_pool cuda_pool_;
+  staging::slab_pool host_pool_;
+  memory_map memory_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;
   core::deadlines deadlines_;
   std::mutex mounts_lock_;  // guards mounts_
   std::vector<std::unique_ptr<mount>> mounts_;
   std::atomic<unsigned> active_{0};  // blocking device requests under way
-  spin_lock states_lock_;            // guards additions to states_
-  std::array<context_state, staging::feeders::capacity> states_;
-  std::atomic<std::size_t> state_count_{0};
-  std::mutex registered_lock_;                                    // guards registered_; held while memory is pinned, which asks the driver
-  std::multimap<const std::byte*, registered_range> registered_;  // by base
-  std::atomic<std::size_t> registered_count_{0};
 };
 
 // Makes a public engine over given doors: how tests get one that fails where they want.

@@ -9,12 +9,12 @@ std::uint64_t room_of(std::uint64_t offset, std::uint64_t length) {
   return blocks * path::direct_alignment + sizeof(device::segment);
 }
 
-void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, engine_core& engine, const path::memory_view& place,
+void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, engine_core& engine, const staging::place& place,
                     bool is_write) {
   made.owner = &owner;
   made.queues = &queues;
   made.path = &engine.path(place.on_device() ? path_kind::staged : path_kind::posix);
-  made.memory_place = place;
+  made.place = place;
   made.is_write = is_write;
 }
 

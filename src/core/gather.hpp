@@ -15,20 +15,8 @@ inline constexpr std::size_t most_ranges_per_job = staging::mib / (path::direct_
 // The room of a range in a slab, as staged lays it out, with its line of the table. A job's must not exceed the largest slab.
 std::uint64_t room_of(std::uint64_t offset, std::uint64_t length);
 
-// The allocation that the last of several ranges was found in: of its neighbours there the driver is not asked again
-// (cuPointerGetAttributes: half a microsecond). For ranges that are placed one right after the other, since an allocation may go.
-struct seen_allocation {
-  const std::byte* base = nullptr;
-  std::uint64_t size = 0;
-  path::memory_view place;
-  [[nodiscard]] bool holds(const void* memory, std::uint64_t length) const noexcept {
-    const auto skip = static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - base);  // huge where memory lies below
-    return skip < size && length <= size - skip;
-  }
-};
-
 // Makes a new job one that gathers ranges in (or of) memory at place.
-void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, engine_core& engine, const path::memory_view& place,
+void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, engine_core& engine, const staging::place& place,
                     bool is_write);
 
 // The outcome of one range of a job that ended with error, counted as a request of its own. Takes what it needs out of range.

@@ -28,8 +28,8 @@ class mount {
   [[nodiscard]] staging::disk_lanes& disk() noexcept { return disk_; }
   // Threads for stream-ordered requests: they never call a device.
   [[nodiscard]] staging::lanes& stream_lanes() noexcept { return stream_lanes_; }
-  [[nodiscard]] stream_memory& stream_memory_of(const path::memory_view& place) noexcept {
-    return place.emulated ? host_stream_memory_ : cuda_stream_memory_;
+  [[nodiscard]] stream_memory& stream_memory_of(const staging::place& place) noexcept {
+    return place.emulated() ? host_stream_memory_ : cuda_stream_memory_;
   }
   [[nodiscard]] small_requests& small() noexcept { return small_; }
 

@@ -102,13 +102,13 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.queues = &queues_;
   added.path = &engine().path(piece.path);
   added.file = &file_.view_if_open();
-  added.memory_place = place_;
+  added.place = place_;
   added.memory = what_.memory + (piece.offset - what_.offset);
   added.offset = piece.offset;
   added.length = piece.length;
   added.is_write = what_.is_write;
   added.bypass_cache = piece.bypass_cache;
-  added.sent_at_once = !place_.emulated && what_.length < aging_request_bytes;
+  added.sent_at_once = !place_.emulated() && what_.length < aging_request_bytes;
   added.part = part;
 }
 

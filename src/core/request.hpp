@@ -52,7 +52,7 @@ class request final : public pending, public path::job_owner {
           const io_options& options);
 
   void hold(file_use use) noexcept { use_ = std::move(use); }
-  void lies_in(const path::memory_view& place) noexcept { place_ = place; }
+  void lies_in(const staging::place& place) noexcept { place_ = place; }
   // Told the outcome instead of completing alone: a batch that this is part of.
   using on_end = std::function<void(const io_result&)>;
   void set_on_end(on_end told) { on_end_ = std::move(told); }
@@ -119,7 +119,7 @@ class request final : public pending, public path::job_owner {
   file_use use_;
   const transfer what_;
   const io_options options_;
-  path::memory_view place_;
+  staging::place place_;
   cutting how_;
   path::job_queues queues_;
   on_end on_end_;

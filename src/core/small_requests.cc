@@ -25,7 +25,7 @@ void small_request::end_queued() { file_->mount().small().withdraw(*this); }
 // Requests that travel together: same device context (or the host's memory), same direction. As a work it calls their callbacks.
 class small_requests::group final : public path::job_owner, public staging::work {
  public:
-  group(small_requests& home, const path::memory_view& place, bool is_write, std::size_t capacity) : home_(home) {
+  group(small_requests& home, const staging::place& place, bool is_write, std::size_t capacity) : home_(home) {
     queues_.lanes = &home.lanes_;
     queues_.disk = &home.disk_;
     prepare_gather(job_, *this, queues_, home.engine_, place, is_write);
@@ -33,8 +33,8 @@ class small_requests::group final : public path::job_owner, public staging::work
     requests_.reserve(capacity);
   }
 
-  [[nodiscard]] bool suits(const path::memory_view& place, bool is_write) const noexcept {
-    return job_.memory_place.session == place.session && job_.is_write == is_write;
+  [[nodiscard]] bool suits(const staging::place& place, bool is_write) const noexcept {
+    return job_.place.via == place.via && job_.is_write == is_write;
   }
   void add(small_request& added) noexcept {
     const auto& what = added.what_;
@@ -240,7 +240,7 @@ small_requests::group* small_requests::sort(chain taken) {
 // To the group that suits it, or a new one. An error: to none.
 status small_requests::join(small_request& each, group*& groups, std::size_t still_to_come, seen_allocation& seen) {
   const auto& what = each.what_;
-  const auto place = engine_.place_of(what.memory, what.length, &seen);
+  const auto place = engine_.memory().place_of(what.memory, what.length, &seen);
   if (!place) return place.error();
   (void)each.file_->view();  // both descriptors
   auto* found = groups;

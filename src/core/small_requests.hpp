@@ -10,6 +10,7 @@
 #include "base/spin_lock.hpp"
 #include "core/file_core.hpp"
 #include "core/gather.hpp"
+#include "core/memory_map.hpp"
 #include "core/pending.hpp"
 #include "core/request.hpp"
 #include "staging/disk_lanes.hpp"

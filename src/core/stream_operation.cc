@@ -76,7 +76,7 @@ status stream_operation::queue(const std::shared_ptr<engine_core>& engine, const
   if (what.memory == nullptr) return {errc::bad_memory, "null pointer"};
   if (what.length == nullptr || what.offset == nullptr) return {errc::invalid_argument, "length and offset pointers must not be null"};
   if (engine->forked()) return {errc::forked, "the engine belongs to the parent process"};
-  const auto place = engine->place_of(what.memory, 1);
+  const auto place = engine->memory().place_of(what.memory, 1);
   if (!place) return place.error();
   if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
   if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
@@ -88,24 +88,25 @@ status stream_operation::queue(const std::shared_ptr<engine_core>& engine, const
   auto* made = new stream_operation(engine, file, what, is_write);
   made->use_ = *std::move(use);
   auto outcome = or_no_memory([&] { return made->prepare(*place); });
-  if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(*place->session); });
+  if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(place->via->session()); });
   if (outcome.ok()) return outcome;
   // As the last means to keep the order, the host waits.
-  if (made->give_up(*place->session)) {
+  if (made->give_up(place->via->session())) {
     engine->stats().count_fallback(path_kind::staged, outcome.message());
     outcome = or_no_memory([&] { return run_now(*engine, *file, what, is_write); });
   }
   return outcome.ok() ? outcome : outcome.with_context("stream-ordered request");
 }
 
-status stream_operation::prepare(const path::memory_view& place) {
-  emulated_ = place.emulated;
+status stream_operation::prepare(const staging::place& place) {
+  emulated_ = place.emulated();
   const auto skip = static_cast<std::uint64_t>(std::max<std::int64_t>(memory_offset_of(what_), 0));
-  const auto facts = engine_->describe(what_.memory);
+  const auto facts = engine_->memory().describe(what_.memory);
   if (!facts) return facts.error();
   layout_.room = facts->size - static_cast<std::uint64_t>(static_cast<std::byte*>(what_.memory) - static_cast<std::byte*>(facts->base));
   // A range of several mappings is longer than the first; one that is too long fails when the stream gets there.
-  if (const std::uint64_t asked = skip + *what_.length; asked > layout_.room && asked >= skip && engine_->place_of(what_.memory, asked)) {
+  if (const std::uint64_t asked = skip + *what_.length;
+      asked > layout_.room && asked >= skip && engine_->memory().place_of(what_.memory, asked)) {
     layout_.room = asked;
   }
   const std::uint64_t most = std::min<std::uint64_t>(*what_.length, layout_.room);
@@ -116,13 +117,14 @@ status stream_operation::prepare(const path::memory_view& place) {
       static_cast<std::size_t>(std::clamp<std::uint64_t>(std::min(most, layout_.wave_bytes) / least_segment_bytes, 1,
                                                          layout_.size == kind::small ? most_bytes(kind::small) / page : most_segments));
   if (what_.bytes_done != nullptr) {
-    const auto where = engine_->place_of(what_.bytes_done, sizeof(std::int64_t));
+    const auto where = engine_->memory().place_of(what_.bytes_done, sizeof(std::int64_t));
     if (!where) return where.error();
     if (where->on_device()) count_on_device_ = what_.bytes_done;
   }
-  if (auto problem = place.session->prepare_scatter(); !problem.ok()) return problem;  // now: once a stream is held, it would wait for it
+  if (auto problem = place.via->session().prepare_scatter(); !problem.ok())
+    return problem;  // now: once a stream is held, it would wait for it
   memory_ = &file_->mount().stream_memory_of(place);
-  auto block = memory_->enter(layout_.size, *place.session);
+  auto block = memory_->enter(layout_.size, place.via->session());
   if (!block) return block.error();
   block_ = *block;
   return {};
@@ -213,7 +215,7 @@ status stream_operation::run_now(engine_core& engine, file_core& file, const str
   }
   const std::int64_t count = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
   if (what.bytes_done != nullptr) {
-    if (auto told = engine.copy(what.bytes_done, &count, sizeof(count)); !told.ok()) return told;
+    if (auto told = engine.memory().copy(what.bytes_done, &count, sizeof(count)); !told.ok()) return told;
   }
   if (what.ended) what.ended(outcome);
   return {};

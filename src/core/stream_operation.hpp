@@ -83,7 +83,7 @@ class stream_operation {
   ~stream_operation() = default;
 
   // --- while it is queued
-  status prepare(const path::memory_view& place);
+  status prepare(const staging::place& place);
   status put_onto(device::session& session);
   status put_call(device::session& session, void (*function)(void*));
   bool give_up(device::session& session);

@@ -16,6 +16,7 @@
 #include "staging/disk_lanes.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
+#include "staging/link.hpp"
 #include "staging/slab_pool.hpp"
 #include "sys/kernel.hpp"
 
@@ -31,16 +32,6 @@ struct file_view {
   int cached_fd = -1;                                 // through the page cache
   int direct_fd = -1;                                 // O_DIRECT
   std::uint32_t memory_alignment = direct_alignment;  // for direct_fd; at most direct_alignment
-};
-
-// A memory range's place. For host memory everything is null.
-struct memory_view {
-  device::memory_type type = device::memory_type::host;
-  device::session* session = nullptr;
-  staging::feeder* feeder = nullptr;
-  staging::slab_pool* pool = nullptr;
-  bool emulated = false;  // the host device
-  [[nodiscard]] bool on_device() const noexcept { return type == device::memory_type::device; }
 };
 
 // What all paths of an engine work with.
@@ -131,7 +122,7 @@ class job final : public staging::work {
   job_queues* queues = nullptr;
   data_path* path = nullptr;
   const file_view* file = nullptr;
-  memory_view memory_place;
+  staging::place place;
   std::byte* memory = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
@@ -160,7 +151,7 @@ class job final : public staging::work {
 // What is asked of a path.
 struct question {
   const file_view* file = nullptr;
-  const memory_view* memory = nullptr;
+  const staging::place* memory = nullptr;
   bool is_write = false;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;

@@ -63,13 +63,13 @@ class direct final : public data_path {
     if (asked.file->direct_fd < 0) return "the file could not be opened with O_DIRECT";
     if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return unaligned_write();
     // A mere question about any device memory: libcufile can only be asked with a context.
-    if (asked.memory->session == nullptr) return "no GPU is in use yet, so libcufile has not been asked";
-    if (asked.memory->session == nullptr) {
+    if (asked.memory->via == nullptr) return "no GPU is in use yet, so libcufile has not been asked";
+    if (asked.memory->via == nullptr) {
       // Asked in advance, for a GPU that has no context yet, and should not get one for that.
       if (auto why = cufile_library::possible(*kernel_); !why.ok()) return std::string(why.message());
       return "whether GPUDirect serves this file shows with the first transfer to a GPU";
     }
-    auto& session = *asked.memory->session;
+    auto& session = asked.memory->via->session();
     if (auto unasked = loaded_.ask([&] { return load(session); }); !unasked.ok()) return std::string(unasked.message());
     if (library_ == nullptr) return std::string(why_no_library_.message());
     auto& entry = registration_of(*asked.file);
@@ -169,7 +169,7 @@ class direct final : public data_path {
     if (item.is_write && (reinterpret_cast<std::uintptr_t>(item.memory) | item.offset | item.length) % direct_alignment != 0) {
       return give_up({errc::unsupported, unaligned_write()});
     }
-    const current_context current(*item.memory_place.session);
+    const current_context current(item.place.via->session());
     if (!current.error().ok()) return give_up(current.error());
     while (item.moved < item.length) {
       if (auto stop = item.owner->stopped(); !stop.ok()) return {std::move(stop)};

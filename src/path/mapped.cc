@@ -120,7 +120,7 @@ class mapped final : public data_path {
   }
 
   status carry(job& item, std::uint64_t offset, std::byte* target, std::uint64_t bytes) {
-    auto& session = *item.memory_place.session;
+    auto& session = item.place.via->session();
     auto line = line_of(session);
     if (!line) return line.error();
     const std::uint64_t skip = offset % page_bytes;

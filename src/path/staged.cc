@@ -93,7 +93,7 @@ class staged final : public data_path {
   slab_wait take_slab(job& item) {
     const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
     auto taken = or_no_memory([&] {
-      return item.on_disk_lane ? item.memory_place.pool->try_take(bytes, *item.memory_place.session, staging::slab_user::disk)
+      return item.on_disk_lane ? item.place.via->pool().try_take(bytes, item.place.via->session(), staging::slab_user::disk)
                                : wait_for_slab(item, bytes);
     });
     if (!taken) {
@@ -106,10 +106,10 @@ class staged final : public data_path {
 
   // Waits until there is a slab, or the owner is stopped. Does what else keeps slabs from coming back meanwhile.
   result<staging::slab> wait_for_slab(const job& item, std::uint64_t bytes) {
-    auto& pool = *item.memory_place.pool;
+    auto& pool = item.place.via->pool();
     staging::feeders::watch watch;
     for (;;) {
-      auto taken = pool.try_take(bytes, *item.memory_place.session, staging::slab_user::cpu);
+      auto taken = pool.try_take(bytes, item.place.via->session(), staging::slab_user::cpu);
       if (!taken || *taken) return taken;
       if (item.queues->lanes->help_urgent() || with_.feeders->pump()) continue;
       if (auto stop = item.owner->stopped(); !stop.ok()) return stop;
@@ -145,7 +145,7 @@ class staged final : public data_path {
   }
 
   void give_back(job& item) {
-    if (item.slab) item.memory_place.pool->give_back(std::exchange(item.slab, {}));
+    if (item.slab) item.place.via->pool().give_back(std::exchange(item.slab, {}));
   }
 
   void finish(job& item, std::uint64_t bytes, status error) {
@@ -243,7 +243,7 @@ class staged final : public data_path {
   }
 
   void finish_wave(wave& shared, status outcome) {
-    if (shared.slab) shared.first->memory_place.pool->give_back(std::exchange(shared.slab, {}));
+    if (shared.slab) shared.first->place.via->pool().give_back(std::exchange(shared.slab, {}));
     job* const first = shared.first;
     const std::uint32_t count = shared.count;  // the wave goes with its last job
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -305,7 +305,7 @@ class staged final : public data_path {
   void prepare_ring(job& item, bool is_write) {
     item.ring.is_write = is_write;
     item.ring.memory = item.slab;
-    item.ring.pool = item.memory_place.pool;
+    item.ring.pool = &item.place.via->pool();
     item.ring.context = &item;
     item.ring.group = item.queues;
     item.ring.pieces.clear();
@@ -336,7 +336,7 @@ class staged final : public data_path {
   }
 
   void submit(job& item, staging::copy_task& copy) {
-    auto& feeder = *item.memory_place.feeder;  // item may be done and gone as soon as it is submitted
+    auto& feeder = item.place.via->feeder();  // item may be done and gone as soon as it is submitted
     feeder.submit(copy);
     (void)feeder.pump();
     with_.feeders->attend();

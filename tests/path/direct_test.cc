@@ -20,6 +20,7 @@
 #include "path/data_path.hpp"
 #include "path/pretending_kernel.hpp"
 #include "support/faulty_device.hpp"
+#include "support/lone_link.hpp"
 #include "support/pattern.hpp"
 #include "support/temp_dir.hpp"
 
@@ -28,6 +29,7 @@ namespace {
 
 using penstock::testing::cufile_call;
 using penstock::testing::faulty_driver;
+using penstock::testing::lone_link;
 using penstock::testing::pretending_kernel;
 using penstock::testing::recorded_call;
 using penstock::testing::recorder_settings;
@@ -117,11 +119,12 @@ class direct_path : public ::testing::Test {
     recorder_.function<void(void (*)(void*, const void*, std::size_t))>("recorder_set_copy")(&copy_through_device);
     kernel_->hide_below("/proc/driver/nvidia");
     kernel_->show(nvidia_fs_version, write_text("version", "version: 2.28.4\n"));
-    memory_.type = device::memory_type::device;
-    memory_.session = session_;
+    link_.emplace(*kernel_, *session_);
+    memory_ = link_->place();
   }
   ~direct_path() override {
     path_.reset();
+    link_.reset();
     for (auto* block : blocks_) EXPECT_TRUE(session_->release(block).ok());
     EXPECT_TRUE(session_->destroy_stream(stream_).ok());
     for (const int fd : descriptors_) ::close(fd);
@@ -191,7 +194,7 @@ class direct_path : public ::testing::Test {
     item.owner = owner.get();
     item.path = &path();
     item.file = &file;
-    item.memory_place = memory_;
+    item.place = memory_;
     item.memory = memory;
     item.offset = offset;
     item.length = length;
@@ -207,7 +210,8 @@ class direct_path : public ::testing::Test {
   std::shared_ptr<faulty_driver> driver_ = penstock::testing::make_faulty_driver(device::make_host_driver());
   device::session* session_ = nullptr;
   device::stream stream_ = nullptr;
-  memory_view memory_;
+  std::optional<lone_link> link_;
+  staging::place memory_;
   std::string library_name_ = CUFILE_RECORDER_PATH;
   std::vector<int> descriptors_;
   std::vector<void*> blocks_;
@@ -597,7 +601,7 @@ TEST_F(direct_path, many_small_ranges_are_handed_over) {
   job item;
   item.owner = &owner;
   item.path = &path();
-  item.memory_place = memory_;
+  item.place = memory_;
   gather_range range;
   range.file = &file;
   range.length = 100;
@@ -614,7 +618,7 @@ TEST_F(direct_path, a_file_never_asked_about_is_handed_over) {
   item.owner = &owner;
   item.path = &path();
   item.file = &file;
-  item.memory_place = memory_;
+  item.place = memory_;
   item.memory = allocate(4096);
   item.length = 4096;
   EXPECT_TRUE(item.run());

@@ -13,6 +13,7 @@
 #include "path/file_io.hpp"
 #include "path/lying_kernel.hpp"
 #include "support/faulty_kernel.hpp"
+#include "support/lone_link.hpp"
 #include "support/pattern.hpp"
 #include "support/temp_dir.hpp"
 
@@ -20,6 +21,7 @@ namespace penstock::path {
 namespace {
 
 using penstock::testing::faulty_kernel;
+using penstock::testing::lone_link;
 using penstock::testing::lying_kernel;
 using penstock::testing::temp_dir;
 namespace pattern = penstock::testing::pattern;
@@ -135,14 +137,14 @@ class mapped_end : public file_end {
     kernel_->state(stated);
     const auto path = make_mapped({.kernel = kernel_});
     auto& session = **driver_->open(0, nullptr);
+    lone_link link(*kernel_, session);
     auto* memory = static_cast<std::byte*>(*session.allocate(4 * mib));
     auto owner = std::make_unique<ending_owner>();
     job item;
     item.owner = owner.get();
     item.path = path.get();
     item.file = &file_;
-    item.memory_place.type = device::memory_type::device;
-    item.memory_place.session = &session;
+    item.place = link.place();
     item.memory = memory;
     item.length = 4 * mib;
     EXPECT_TRUE(item.run());

@@ -1,0 +1,259 @@
+#include "core/memory_map.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+
+namespace penstock::core {
+
+status memory_map::usable() const { return fork_.forked() ? status(errc::forked, "the engine belongs to the parent process") : status(); }
+
+result<std::pair<device::driver*, device::memory_info>> memory_map::classify(const void* memory) {
+  for (auto* driver : {cuda_.get(), host_.get()}) {
+    if (driver == nullptr) continue;
+    auto info = driver->classify(memory);
+    if (!info) return info.error();
+    if (info->base != nullptr) return std::pair(driver, *info);
+  }
+  return std::pair<device::driver*, device::memory_info>(nullptr, {});
+}
+
+result<staging::place> memory_map::place_of(const void* memory, std::uint64_t length, seen_allocation* seen) {
+  if (seen != nullptr && seen->holds(memory, length)) return seen->place;
+  if (registered_count_.load(std::memory_order_acquire) > 0) {
+    const auto* at = static_cast<const std::byte*>(memory);
+    const std::lock_guard guard(registered_lock_);
+    // The nearest base at or below: a longer range that begins earlier and holds this one too is only not found, and classified anew.
+    const auto after = registered_.upper_bound(at);
+    if (after != registered_.begin()) {
+      const auto& [base, range] = *std::prev(after);
+      if (length <= range.length && static_cast<std::uint64_t>(at - base) <= range.length - length) return range.place;
+    }
+  }
+  auto found = classify(memory);
+  if (!found) return found.error();
+  auto& [driver, info] = *found;
+  staging::place place;
+  const auto remember = [&, &info = info] {
+    if (seen != nullptr) *seen = {info.base, info.size, place};
+  };
+  if (driver == nullptr || info.type != device::memory_type::device) {
+    remember();
+    return place;
+  }
+  // A range of several mappings (cuMemCreate: PyTorch's expandable segments) is classified mapping by mapping.
+  const auto* const end = static_cast<const std::byte*>(memory) + length;
+  for (const std::byte* reach = info.base + info.size; reach < end;) {
+    const auto next = driver->is_mapped(reach - 1) ? driver->classify(reach) : result<device::memory_info>(device::memory_info{});
+    if (!next || next->type != device::memory_type::device || next->ordinal != info.ordinal || !driver->is_mapped(reach)) {
+      return status(errc::bad_memory, fmt::format("{} bytes at {} reach {} bytes past the end of their allocation of {} bytes", length,
+                                                  memory, end - reach, info.size));
+    }
+    reach = next->base + next->size;
+  }
+  const bool first_gpu = driver == cuda_.get() && gpu_link_in_use() == nullptr;
+  const auto link = link_to(*driver, info.ordinal, info.context);
+  if (!link) return link.error();
+  // Memory that cannot be pinned is still memory: its copies are slower.
+  if (first_gpu && registered_count_.load() > 0) (void)pin_registered((*link)->session());
+  place = {device::memory_type::device, *link};
+  remember();
+  return place;
+}
+
+result<staging::link*> memory_map::link_to(device::driver& driver, int ordinal, void* context) {
+  const auto find = [&]() -> staging::link* {
+    for (std::size_t i = 0, n = context_count_.load(std::memory_order_acquire); i < n; ++i) {
+      auto& known = contexts_[i];
+      if (known.driver == &driver && known.ordinal == ordinal && known.context == context) return &*known.link;
+    }
+    return nullptr;
+  };
+  if (auto* known = find()) return known;
+  const auto session = driver.open(ordinal, context);
+  if (!session) return session.error();
+  const auto feeder = feeders_.of(**session);
+  if (!feeder) return feeder.error();
+  const std::lock_guard guard(contexts_lock_);
+  if (auto* known = find()) return known;
+  auto& added = contexts_[context_count_.load()];
+  added.driver = &driver;
+  added.ordinal = ordinal;
+  added.context = context;
+  const bool emulated = &driver == host_.get();
+  added.link.emplace(**session, **feeder, emulated ? host_pool_ : cuda_pool_, emulated);
+  context_count_.fetch_add(1, std::memory_order_release);
+  return &*added.link;
+}
+
+staging::link* memory_map::gpu_link_in_use() {
+  for (std::size_t i = 0, n = context_count_.load(std::memory_order_acquire); i < n; ++i) {
+    if (contexts_[i].driver == cuda_.get()) return &*contexts_[i].link;
+  }
+  return nullptr;
+}
+
+staging::place memory_map::any_device_place() {
+  if (cuda_status().ok()) return {device::memory_type::device, gpu_link_in_use()};
+  return {device::memory_type::device, host_ == nullptr ? nullptr : link_to(*host_, 0, nullptr).value_or(nullptr)};
+}
+
+result<device::session*> memory_map::session_named(std::string_view device) {
+  const auto colon = device.find(':');
+  const auto kind = device.substr(0, colon);
+  const auto number = colon == std::string_view::npos ? std::string_view("0") : device.substr(colon + 1);
+  auto* driver = kind == "cuda" ? cuda_.get() : kind == "host" ? host_.get() : nullptr;
+  const bool digits = !number.empty() && number.size() < 4 && number.find_first_not_of("0123456789") == std::string_view::npos;
+  if ((kind != "cuda" && kind != "host") || !digits) {
+    return status(errc::invalid_argument, fmt::format("no device is called \"{}\"; names are cuda:N and host:0", device));
+  }
+  if (driver == nullptr) return status(errc::not_found, fmt::format("{}: this engine does without such devices", device));
+  const auto count = driver->count();
+  if (!count) return count.error().with_context(device);
+  const int ordinal = std::stoi(std::string(number));
+  if (ordinal >= *count) return status(errc::not_found, fmt::format("{}: there are {} such devices", device, *count));
+  return driver->open(ordinal, nullptr);
+}
+
+result<void*> memory_map::allocate(std::string_view device, std::size_t bytes) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  if (bytes == 0) return status(errc::invalid_argument, "allocate: zero bytes");
+  const auto session = session_named(device);
+  if (!session) return session.error();
+  auto memory = (*session)->allocate(bytes);
+  if (!memory) return memory.error().with_context(fmt::format("allocating {} bytes on {}", bytes, device));
+  return *memory;
+}
+
+void memory_map::release(std::string_view device, void* memory) {
+  if (!usable().ok()) return;
+  (void)or_no_memory([&]() -> status {
+    const auto session = session_named(device);
+    return session ? (*session)->release(memory) : session.error();
+  });
+}
+
+status memory_map::copy(void* target, const void* source, std::size_t bytes) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  if (bytes == 0) return {};
+  if (target == nullptr || source == nullptr) return {errc::bad_memory, "copy: null pointer"};
+  const auto to = place_of(target, bytes);
+  if (!to) return to.error();
+  const auto from = place_of(source, bytes);
+  if (!from) return from.error();
+  if (to->on_device() && from->on_device() && to->emulated() != from->emulated()) return copy_over_host(target, source, bytes);
+  auto* const link = to->on_device() ? to->via : from->via;
+  if (link == nullptr) {
+    std::memmove(target, source, bytes);
+    return {};
+  }
+  auto& session = link->session();
+  auto stream = session.make_stream();
+  if (!stream) return stream.error();
+  auto outcome = session.copy(target, source, bytes, *stream);
+  if (auto ended = session.synchronize(*stream); outcome.ok()) outcome = std::move(ended);
+  if (auto gone = session.destroy_stream(*stream); outcome.ok()) outcome = std::move(gone);
+  return outcome;
+}
+
+// A GPU and the host device know nothing of each other.
+status memory_map::copy_over_host(void* target, const void* source, std::size_t bytes) {
+  constexpr std::size_t most_at_once = std::size_t{4} << 20;
+  std::vector<std::byte> between(std::min(bytes, most_at_once));
+  for (std::size_t at = 0; at < bytes; at += between.size()) {
+    const std::size_t length = std::min(between.size(), bytes - at);
+    if (auto problem = copy(between.data(), static_cast<const std::byte*>(source) + at, length); !problem.ok()) return problem;
+    if (auto problem = copy(static_cast<std::byte*>(target) + at, between.data(), length); !problem.ok()) return problem;
+  }
+  return {};
+}
+
+status memory_map::register_memory(void* memory, std::size_t bytes) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  if (memory == nullptr || bytes == 0) return {errc::invalid_argument, "register_memory: empty range"};
+  const auto place = place_of(memory, bytes);
+  if (!place) return place.error();
+  const std::lock_guard guard(registered_lock_);
+  const auto added = registered_.emplace(static_cast<const std::byte*>(memory), registered_range{bytes, *place, nullptr});
+  if (!place->on_device()) {
+    // Where no GPU is in use yet, the first one that comes into use pins it: a question must not make a context.
+    if (auto* link = gpu_link_in_use(); link != nullptr) {
+      if (auto pinned = or_no_memory([&] { return link->session().pin(memory, bytes, false); }); !pinned.ok()) {
+        registered_.erase(added);
+        return pinned.with_context("register_memory");
+      }
+      added->second.pinned_by = &link->session();
+    }
+  }
+  registered_count_.fetch_add(1, std::memory_order_release);
+  return {};
+}
+
+// Host memory that was registered before any GPU was in use.
+status memory_map::pin_registered(device::session& session) {
+  const std::lock_guard guard(registered_lock_);
+  status outcome;
+  for (auto& [base, range] : registered_) {
+    if (range.place.on_device() || range.pinned_by != nullptr) continue;
+    auto pinned = session.pin(const_cast<std::byte*>(base), range.length, false);
+    if (pinned.ok()) range.pinned_by = &session;
+    if (outcome.ok()) outcome = std::move(pinned);
+  }
+  return outcome;
+}
+
+void memory_map::unregister_memory(void* memory) {
+  if (!usable().ok()) return;
+  device::session* pinned_by = nullptr;
+  {
+    const std::lock_guard guard(registered_lock_);
+    const auto found = registered_.find(static_cast<const std::byte*>(memory));
+    if (found == registered_.end()) return;
+    pinned_by = found->second.pinned_by;
+    registered_.erase(found);
+    registered_count_.fetch_sub(1, std::memory_order_release);
+  }
+  if (pinned_by != nullptr) (void)or_no_memory([&] { return pinned_by->unpin(memory); });
+}
+
+result<memory_facts> memory_map::describe(const void* memory) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  const auto found = classify(memory);
+  if (!found) return found.error();
+  const auto& [driver, info] = *found;
+  if (driver == nullptr) return memory_facts{};
+  constexpr std::array kinds = {memory_kind::host, memory_kind::pinned, memory_kind::device};
+  return memory_facts{kinds[static_cast<std::size_t>(info.type)],
+                      info.ordinal < 0 ? std::string() : fmt::format("{}:{}", driver->kind(), info.ordinal), info.base, info.size};
+}
+
+std::vector<device_info> memory_map::devices() {
+  std::vector<device_info> found;
+  if (!usable().ok()) return found;
+  for (auto* driver : {cuda_.get(), host_.get()}) {
+    if (driver == nullptr) continue;
+    const int count = driver->count().value_or(0);
+    for (int i = 0; i < count; ++i) {
+      const auto facts = driver->describe(i);
+      if (!facts) continue;
+      const auto pci = facts->pci_bus_id.empty() ? pci_device{} : kernel_.describe_pci(facts->pci_bus_id);
+      found.push_back({fmt::format("{}:{}", driver->kind(), i), facts->description, facts->pci_bus_id, facts->memory_bytes, pci.numa_node,
+                       facts->uuid, pci.window_bytes});
+    }
+  }
+  return found;
+}
+
+status memory_map::cuda_status() {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  if (cuda_ == nullptr) return {errc::not_found, "CUDA was switched off for this engine"};
+  const auto count = cuda_->count();
+  if (!count) return count.error();
+  return *count > 0 ? status() : status(errc::not_found, "the CUDA driver sees no device");
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,107 @@
+// What a pointer is: the place of a range, the links that are in use, and the ranges that the user has registered. Thread-safe.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/spin_lock.hpp"
+#include "device/device.hpp"
+#include "penstock/engine.hpp"
+#include "staging/feeder.hpp"
+#include "staging/link.hpp"
+#include "staging/slab_pool.hpp"
+#include "sys/fork_guard.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::core {
+
+// The allocation that the last of several ranges was found in: of its neighbours there the driver is not asked again
+// (cuPointerGetAttributes: half a microsecond). For ranges that are placed one right after the other, since an allocation may go.
+struct seen_allocation {
+  const std::byte* base = nullptr;
+  std::uint64_t size = 0;
+  staging::place place;
+  [[nodiscard]] bool holds(const void* memory, std::uint64_t length) const noexcept {
+    const auto skip = static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - base);  // huge where memory lies below
+    return skip < size && length <= size - skip;
+  }
+};
+
+class memory_map {
+ public:
+  // Drivers may be null: there are no such devices then.
+  memory_map(std::shared_ptr<device::driver> cuda, std::shared_ptr<device::driver> host, sys::kernel& kernel, staging::feeders& feeders,
+             staging::slab_pool& cuda_pool, staging::slab_pool& host_pool, const sys::fork_guard& fork)
+      : cuda_(std::move(cuda)),
+        host_(std::move(host)),
+        kernel_(kernel),
+        feeders_(feeders),
+        cuda_pool_(cuda_pool),
+        host_pool_(host_pool),
+        fork_(fork) {}
+  memory_map(const memory_map&) = delete;
+  memory_map& operator=(const memory_map&) = delete;
+
+  // Where a range lies, and that all of it does. seen: of the range before this one, if any. Errors: bad_memory.
+  result<staging::place> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
+  // Any memory of a device that is in use, for questions; of the host device where no GPU can be used. Makes no context on a GPU: without a
+  // link where none is in use yet.
+  staging::place any_device_place();
+
+  // --- what the public engine offers under these names
+  result<memory_facts> describe(const void* memory);
+  std::vector<device_info> devices();
+  status cuda_status();
+  result<void*> allocate(std::string_view device, std::size_t bytes);
+  void release(std::string_view device, void* memory);
+  status copy(void* target, const void* source, std::size_t bytes);
+  status register_memory(void* memory, std::size_t bytes);
+  void unregister_memory(void* memory);
+
+ private:
+  // A context of a device, and the link that leads there.
+  struct known_context {
+    device::driver* driver = nullptr;
+    int ordinal = -1;
+    void* context = nullptr;
+    std::optional<staging::link> link;
+  };
+  struct registered_range {
+    std::size_t length;
+    staging::place place;
+    device::session* pinned_by;  // host memory; null: not pinned, for want of a GPU in use
+  };
+
+  [[nodiscard]] status usable() const;
+  result<std::pair<device::driver*, device::memory_info>> classify(const void* memory);
+  result<staging::link*> link_to(device::driver& driver, int ordinal, void* context);
+  [[nodiscard]] staging::link* gpu_link_in_use();
+  result<device::session*> session_named(std::string_view device);
+  status pin_registered(device::session& session);
+  status copy_over_host(void* target, const void* source, std::size_t bytes);
+
+  const std::shared_ptr<device::driver> cuda_;
+  const std::shared_ptr<device::driver> host_;
+  sys::kernel& kernel_;
+  staging::feeders& feeders_;
+  staging::slab_pool& cuda_pool_;
+  staging::slab_pool& host_pool_;
+  const sys::fork_guard& fork_;
+  spin_lock contexts_lock_;  // guards additions to contexts_
+  std::array<known_context, staging::feeders::capacity> contexts_;
+  std::atomic<std::size_t> context_count_{0};
+  std::mutex registered_lock_;                                    // guards registered_; held while memory is pinned, which asks the driver
+  std::multimap<const std::byte*, registered_range> registered_;  // by base
+  std::atomic<std::size_t> registered_count_{0};
+};
+
+}  // namespace penstock::core
