@@ -6,9 +6,15 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "core/asynchronous.hpp"
 #include "core/batch_request.hpp"
+#include "core/blocking.hpp"
+#include "core/decide.hpp"
 #include "core/engine_core.hpp"
+#include "core/small_requests.hpp"
+#include "core/stream_operation.hpp"
 #include "core/summary.hpp"
+#include "path/cufile_library.hpp"
 #include "penstock/engine.hpp"
 
 namespace penstock {
@@ -104,7 +110,7 @@ batch::~batch() { release(state_); }
 
 std::vector<io_result> batch::wait() {
   if (state_ == nullptr) return {};
-  if (auto* engine = state_->engine_if_any()) {
+  if (auto* engine = state_->runtime_if_any()) {
     static_cast<core::batch_request*>(state_)->help();
     state_->wait(engine->batch_spin());
   }
@@ -114,12 +120,12 @@ std::vector<io_result> batch::wait() {
 }
 bool batch::wait_for(std::chrono::nanoseconds timeout) {
   if (state_ == nullptr) return true;
-  auto* const engine = state_->engine_if_any();
+  auto* const engine = state_->runtime_if_any();
   return engine == nullptr || state_->wait_until(after(timeout), engine->batch_spin());
 }
 bool batch::done() const noexcept { return state_ == nullptr || state_->done(); }
 void batch::cancel() noexcept {
-  if (state_ != nullptr && state_->engine_if_any() != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();
+  if (state_ != nullptr && state_->runtime_if_any() != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();
 }
 
 // --- registration
@@ -150,17 +156,17 @@ file::~file() {
 
 io_result file::read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options) const {
   if (core_ == nullptr) return {0, closed_file()};
-  return or_without_memory([&] { return core_->engine()->run(*core_, reading(memory, length, offset), options); }, &without_memory);
+  return or_without_memory([&] { return core::run(core_->runtime(), *core_, reading(memory, length, offset), options); }, &without_memory);
 }
 
 io_result file::write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options) const {
   if (core_ == nullptr) return {0, closed_file()};
-  return or_without_memory([&] { return core_->engine()->run(*core_, writing(memory, length, offset), options); }, &without_memory);
+  return or_without_memory([&] { return core::run(core_->runtime(), *core_, writing(memory, length, offset), options); }, &without_memory);
 }
 
 operation file::begin(const core::transfer& what, const io_options& options, io_callback& callback) const {
   if (core_ == nullptr) return operation(refuse(closed_file(), callback));
-  return operation(or_without_memory([&] { return core_->engine()->run_async(core_, what, options, callback); },
+  return operation(or_without_memory([&] { return core::begin(core_->runtime(), core_, what, options, callback); },
                                      [&] { return refuse(no_memory(), callback); }));
 }
 
@@ -174,17 +180,17 @@ operation file::write_async(const void* memory, std::uint64_t length, std::int64
 }
 
 bool file::only_queues(std::uint64_t length, const io_options& options) const noexcept {
-  return core_ != nullptr && core_->engine()->only_queues(length, options);
+  return core_ != nullptr && core::small_request::suits(core_->runtime(), length, options);
 }
 
 status file::read_on_stream(const stream_request& request) const {
   if (core_ == nullptr) return closed_file();
-  return or_no_memory([&] { return core_->engine()->run_on_stream(core_, request, false); });
+  return or_no_memory([&] { return core::stream_operation::queue(core_->runtime().shared_from_this(), core_, request, false); });
 }
 
 status file::write_on_stream(const stream_request& request) const {
   if (core_ == nullptr) return closed_file();
-  return or_no_memory([&] { return core_->engine()->run_on_stream(core_, request, true); });
+  return or_no_memory([&] { return core::stream_operation::queue(core_->runtime().shared_from_this(), core_, request, true); });
 }
 
 status file::sync() const {
@@ -280,7 +286,12 @@ result<memory_facts> engine::describe(const void* memory) const {
   return or_no_memory([&] { return core_->memory().describe(memory); });
 }
 
-std::vector<pci_device> engine::pci_devices() const { return core_ == nullptr ? std::vector<pci_device>() : core_->pci_devices(); }
+std::vector<pci_device> engine::pci_devices() const {
+  std::vector<pci_device> found;
+  if (core_ == nullptr) return found;
+  for (const auto& address : core_->kernel().pci_addresses()) found.push_back(core_->kernel().describe_pci(address));
+  return found;
+}
 
 status engine::copy(void* target, const void* source, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
@@ -310,7 +321,7 @@ batch engine::submit(std::span<const io_request> requests, const io_options& opt
                 std::vector<std::shared_ptr<core::file_core>> files;
                 files.reserve(requests.size());
                 for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core_);
-                return core_->submit(requests, files, options, callback, each);
+                return core::batch_request::begin(*core_, requests, files, options, callback, each);
               },
               [&] { return refuse_all(no_memory()); }),
           requests.size()};
@@ -322,7 +333,7 @@ result<plan> engine::explain(const file& target, memory_kind memory, std::uint64
   if (target.core_ == nullptr) return closed_file();
   auto what = reading(nullptr, length, offset);
   what.is_write = is_write;
-  return or_no_memory([&] { return core_->explain(*target.core_, memory, what, options); });
+  return or_no_memory([&] { return core::explain(*core_, *target.core_, memory, what, options); });
 }
 
 engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }
@@ -331,7 +342,8 @@ std::string engine::summary() const { return core_ == nullptr ? std::string() : 
 
 status engine::gpu_direct_status() const {
   if (core_ == nullptr) return no_engine();
-  return or_no_memory([&] { return core_->gpu_direct_status(); });
+  if (core_->forked()) return {errc::forked, "the engine belongs to the parent process"};
+  return or_no_memory([&] { return path::cufile_library::possible(core_->kernel()); });
 }
 
 const engine_options& engine::options() const noexcept {

@@ -7,7 +7,8 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/engine_core.hpp"
+#include "core/request.hpp"
+#include "core/small_requests.hpp"
 
 namespace penstock::core {
 
@@ -28,9 +29,20 @@ struct batch_request::group {
   std::uint64_t room = 0;
 };
 
-batch_request::batch_request(std::shared_ptr<engine_core> engine, std::size_t count) : pending(std::move(engine)) {
+pending* batch_request::begin(core::runtime& with, std::span<const io_request> requests,
+                              const std::vector<std::shared_ptr<file_core>>& files, const io_options& options, io_callback& callback,
+                              item_callback& each) {
+  auto* made = new batch_request(with.shared_from_this(), requests.size());
+  made->each_ = std::move(each);  // from here on their ends are told by calling back
+  made->set_deadline(options.deadline);
+  made->set_callback(std::move(callback));
+  made->retain();
+  made->start(requests, files, options);
+  return made;
+}
+
+batch_request::batch_request(std::shared_ptr<core::runtime> with, std::size_t count) : pending(std::move(with)), admitted_(count) {
   items_.resize(count);
-  entries_.resize(count);
 }
 
 batch_request::~batch_request() {
@@ -49,7 +61,7 @@ void batch_request::end_queued() {
 void batch_request::start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
                           const io_options& options) noexcept {
   remaining_.fetch_add(requests.size());
-  ranges_per_job_ = std::clamp(requests.size() / (std::size_t{4} * engine().lane_count()), least_ranges_per_job, most_ranges_per_job);
+  ranges_per_job_ = std::clamp(requests.size() / (std::size_t{4} * runtime().lane_count()), least_ranges_per_job, most_ranges_per_job);
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
     auto problem = or_no_memory([&] { return add(requests[i], files[i], options, i); });
     if (!problem.ok()) item_ended(i, {0, std::move(problem)});
@@ -61,7 +73,7 @@ void batch_request::start(std::span<const io_request> requests, const std::vecto
   });
   // Nothing below allocates. A deadline that nobody can watch is asked for by each job all the same.
   (void)watch_deadline();
-  const auto now = engine_core::now_ns();
+  const auto now = now_ns();
   for (auto& item : jobs_) {
     item.started_ns = now;
     auto& on = *static_cast<share*>(item.context);
@@ -79,39 +91,39 @@ void batch_request::start(std::span<const io_request> requests, const std::vecto
 
 void batch_request::help() {
   for (auto& each : shares_) {
-    while (!engine().forked() && !done() && each.queues.lanes->help(each.queues.cpu_works)) engine().feeders().pump();
+    while (!runtime().forked() && !done() && each.queues.lanes->help(each.queues.cpu_works)) runtime().feeders().pump();
   }
 }
 
 // An error is the outcome of this request.
 status batch_request::add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index) {
   if (file == nullptr) return {errc::closed, "the file of this request is closed"};
-  auto use = file->use(asked.is_write);
-  if (!use) return use.error();
-  entries_[index] = {file, *std::move(use), asked.is_write};
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
-  const auto problem = [&](const status& why) { return why.with_context(fmt::format("request {} of the batch: {}", index, file->name())); };
-  auto wrong = engine().check(what, options);
+  auto& admitted = admitted_[index];
+  if (auto refused = admitted.enter(runtime(), *file, what, file); !refused.ok()) return refused;
+  auto wrong = admitted.check(options);
   if (wrong.ok()) wrong = file->mount().lanes().ready();
-  if (!wrong.ok()) return problem(wrong);
+  if (wrong.ok()) wrong = locate(admitted, options);
+  if (!wrong.ok()) return wrong.with_context(fmt::format("request {} of the batch: {}", index, file->name()));
   if (asked.length == 0) {
     item_ended(index, {});
     return {};
   }
-  const auto place = engine().memory().place_of(asked.memory, asked.length, &seen_);
-  if (!place) return problem(place.error());
-  if (asked.is_write && place->on_device()) {
-    if (wrong = settle_default_stream(*place, options); !wrong.ok()) return problem(wrong);
-  }
-  if (asked.length > small_request_bytes || engine().forced(options)) return start_single(asked, file, *place, options, index);
-  add_range(group_for(share_on(file->mount()), *place, asked.is_write),
+  if (asked.length > small_request_bytes || runtime().forced(options)) return start_single(options, index);
+  add_range(group_for(share_on(file->mount()), admitted.place(), asked.is_write),
             {&file->view(), what.offset, what.length, what.memory, index, path::residency::unknown, 0, {}});
   return {};
 }
 
-status batch_request::settle_default_stream(const staging::place& place, const io_options& options) {
+// The default stream of a device is waited for once.
+status batch_request::locate(admission& admitted, const io_options& options) {
+  auto without = options;
+  without.after_default_stream = false;
+  if (auto problem = admitted.locate(without, &seen_); !problem.ok()) return problem;
+  const auto& place = admitted.place();
+  if (!options.after_default_stream || !admitted.what().is_write || !place.on_device()) return {};
   if (settled_ != place.via) {
-    settled_problem_ = engine_core::settle(place, true, options);
+    settled_problem_ = place.via->session().synchronize(nullptr);
     settled_ = place.via;
   }
   return settled_problem_;
@@ -149,7 +161,7 @@ void batch_request::ask_residency() {
   }
   for (auto& [file, whole] : files) {
     if (file->cached_fd < 0 || file->direct_fd < 0 || whole.end - whole.start > whole.count * most_asked_per_range) continue;
-    const auto bytes = engine().kernel().resident_bytes(file->cached_fd, whole.start, whole.end - whole.start);
+    const auto bytes = runtime().kernel().resident_bytes(file->cached_fd, whole.start, whole.end - whole.start);
     if (!bytes) continue;
     if (*bytes >= whole.end - whole.start) whole.cached = path::residency::resident;
     if (*bytes == 0) whole.cached = path::residency::absent;
@@ -173,7 +185,7 @@ void batch_request::add_range(group& to, const path::gather_range& range) {
   if (to.open != nullptr && (to.room + room > staging::large_slab_bytes || to.open->ranges.size() >= ranges_per_job_)) to.open = nullptr;
   if (to.open == nullptr) {
     std::list<path::job> made(1);
-    prepare_gather(made.front(), *this, to.on->queues, engine(), to.place, to.is_write);
+    prepare_gather(made.front(), *this, to.on->queues, runtime(), to.place, to.is_write);
     made.front().context = to.on;
     made.front().ranges.reserve(ranges_per_job_);
     to.open = &made.front();
@@ -184,16 +196,13 @@ void batch_request::add_range(group& to, const path::gather_range& range) {
   to.room += room;
 }
 
-status batch_request::start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const staging::place& place,
-                                   const io_options& options, std::uint32_t index) {
-  const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
-  singles_.reserve(entries_.size());
-  auto* op = new request(engine().shared_from_this(), *file, file, what, options);
-  op->lies_in(place);
+status batch_request::start_single(const io_options& options, std::uint32_t index) {
+  singles_.reserve(admitted_.size());
+  auto* op = new request(runtime().shared_from_this(), std::move(admitted_[index]), options);
   op->set_on_end([this, index](const io_result& outcome) { item_ended(index, outcome); });
   op->retain();
   singles_.push_back(op);
-  auto planned = or_no_memory([&] { return op->plan({engine().lane_count(), false}); });
+  auto planned = or_no_memory([&] { return op->plan({runtime().lane_count(), false}); });
   if (planned.ok()) {
     op->start(false);
   } else {
@@ -203,25 +212,25 @@ status batch_request::start_single(const io_request& asked, const std::shared_pt
 }
 
 void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept {
-  auto& entry = entries_[index];
+  admitted_[index].count(outcome);
   items_[index] = std::move(outcome);
   if (each_) each_(index, items_[index]);
-  entry.use = {};
+  admitted_[index].let_go();
   ended(1);
 }
 
 void batch_request::finished(path::job& ended_job, std::uint64_t bytes, status error) {
-  engine().stats().count_piece(ended_job.path->kind(), bytes, {ended_job.started_ns, engine_core::now_ns()}, !error.ok());
+  runtime().stats().count_piece(ended_job.path->kind(), bytes, {ended_job.started_ns, now_ns()}, !error.ok());
   const auto count = static_cast<std::uint32_t>(ended_job.ranges.size());
   for (auto& range : ended_job.ranges) {
-    items_[range.index] = outcome_of(range, ended_job, error, engine(), *entries_[range.index].file);
+    items_[range.index] = outcome_of(range, error, admitted_[range.index]);
     if (each_) each_(range.index, items_[range.index]);
-    entries_[range.index].use = {};
+    admitted_[range.index].let_go();
   }
   ended(count);
 }
 
-void batch_request::hand_over(path::job& refused, status why) { run_again(refused, why, engine()); }
+void batch_request::hand_over(path::job& refused, status why) { run_again(refused, why, runtime()); }
 
 void batch_request::ended(std::uint32_t count) noexcept {
   if (remaining_.fetch_sub(count, std::memory_order_acq_rel) != count) return;

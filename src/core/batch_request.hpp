@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/file_core.hpp"
+#include "core/admission.hpp"
 #include "core/gather.hpp"
 #include "core/memory_map.hpp"
 #include "core/mount.hpp"
@@ -19,12 +19,10 @@ namespace penstock::core {
 
 class batch_request final : public pending, public path::job_owner {
  public:
-  batch_request(std::shared_ptr<engine_core> engine, std::size_t count);
-  void set_item_callback(item_callback each) { each_ = std::move(each); }
-
-  // files[i] is the file of requests[i]; null: it was closed.
-  void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
-             const io_options& options) noexcept;
+  // Begins them. files[i] is the file of requests[i]; null: it was closed. Takes the callbacks for good with what it returns; where it
+  // throws (bad_alloc), nothing was taken. The caller's reference.
+  static pending* begin(core::runtime& with, std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
+                        const io_options& options, io_callback& callback, item_callback& each);
 
   // Works on what no lane has taken yet: who waits for all of it anyway is quicker than a lane that has to be woken.
   void help();
@@ -37,12 +35,10 @@ class batch_request final : public pending, public path::job_owner {
   [[nodiscard]] status stopped() const override { return stop_reason(); }
 
  private:
+  batch_request(std::shared_ptr<core::runtime> with, std::size_t count);
   ~batch_request() override;
-  struct entry {
-    std::shared_ptr<file_core> file;
-    file_use use;
-    bool is_write = false;
-  };
+  void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
+             const io_options& options) noexcept;
   struct group;
   // What the batch has on one file system.
   struct share {
@@ -58,13 +54,12 @@ class batch_request final : public pending, public path::job_owner {
   void add_range(group& to, const path::gather_range& range);
   group& group_for(share& on, const staging::place& place, bool is_write);
   share& share_on(mount& on);
-  status settle_default_stream(const staging::place& place, const io_options& options);
-  status start_single(const io_request& asked, const std::shared_ptr<file_core>& file, const staging::place& place,
-                      const io_options& options, std::uint32_t index);
+  status locate(admission& admitted, const io_options& options);
+  status start_single(const io_options& options, std::uint32_t index);
   void item_ended(std::uint32_t index, io_result outcome) noexcept;
   void ended(std::uint32_t count) noexcept;
 
-  std::vector<entry> entries_;
+  std::vector<admission> admitted_;
   std::list<share> shares_;
   std::vector<group> groups_;
   std::list<path::job> jobs_;

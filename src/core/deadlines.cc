@@ -18,7 +18,7 @@ deadlines::~deadlines() {
   if (thread_.joinable()) thread_.join();
 }
 
-status deadlines::watch(pending& request) {
+status deadlines::watch(timed& request) {
   return or_no_memory([&]() -> status {
     const std::lock_guard guard(lock_);
     if (!thread_.joinable()) {
@@ -35,7 +35,7 @@ status deadlines::watch(pending& request) {
   });
 }
 
-void deadlines::forget(pending& request) noexcept {
+void deadlines::forget(timed& request) noexcept {
   {
     const std::lock_guard guard(lock_);
     auto [at, end] = watched_.equal_range(request.deadline());

@@ -3,33 +3,59 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <thread>
 
-#include "core/pending.hpp"
+#include "penstock/options.hpp"
+#include "penstock/status.hpp"
 
 namespace penstock::core {
+
+// What has a deadline. Counted by reference; the first one is the maker's.
+class timed {
+ public:
+  timed() = default;
+  timed(const timed&) = delete;
+  timed& operator=(const timed&) = delete;
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  void set_deadline(deadline_clock::time_point when) noexcept { deadline_ = when; }
+  [[nodiscard]] deadline_clock::time_point deadline() const noexcept { return deadline_; }
+  // Ends what has not begun. Does not block. Any thread.
+  virtual void end_queued() = 0;
+
+ protected:
+  virtual ~timed() = default;
+
+ private:
+  std::atomic<std::uint32_t> references_{1};
+  deadline_clock::time_point deadline_ = deadline_clock::time_point::max();
+};
 
 class deadlines {
  public:
   deadlines() = default;
   deadlines(const deadlines&) = delete;
   deadlines& operator=(const deadlines&) = delete;
-  ~deadlines();  // no request is watched any more
+  ~deadlines();  // nothing is watched any more
 
-  // Watches a request that has begun until forget() is called: pending::end_queued() comes once its deadline has passed. Starts the thread.
+  // Watches what has begun until forget() is called: end_queued() comes once its deadline has passed. Starts the thread.
   // Errors: out_of_memory; then nobody watches it.
-  status watch(pending& request);
+  status watch(timed& request);
   // Does not block. It may be that end_queued() runs at this moment.
-  void forget(pending& request) noexcept;
+  void forget(timed& request) noexcept;
 
  private:
   void loop();
 
   std::mutex lock_;  // guards what follows
   std::condition_variable changed_;
-  std::multimap<deadline_clock::time_point, pending*> watched_;
+  std::multimap<deadline_clock::time_point, timed*> watched_;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -5,19 +5,18 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/engine_core.hpp"
 
 namespace penstock::core {
 
-file_core::file_core(std::shared_ptr<engine_core> engine, std::string name) : engine_(std::move(engine)) { view_.name = std::move(name); }
+file_core::file_core(std::shared_ptr<core::runtime> with, std::string name) : runtime_(std::move(with)) { view_.name = std::move(name); }
 
 file_core::~file_core() {
   if ((uses_.load() & closed_bit) == 0) (void)close();
 }
 
-result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<engine_core> engine, const std::string& path,
+result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime> with, const std::string& path,
                                                    const open_options& options) {
-  if (engine->forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
+  if (with->forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
   if (path.empty()) return status(errc::invalid_argument, "open: the path is empty");
   if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "open: the path holds a zero byte");
   if (!options.read && !options.write)
@@ -30,8 +29,8 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<engine_core> 
   if (options.create) flags |= O_CREAT;
   if (options.truncate) flags |= O_TRUNC;
   // Made before there is a descriptor that could be lost.
-  std::shared_ptr<file_core> made(new file_core(std::move(engine), path));
-  const auto descriptor = made->engine_->kernel().open(path, flags, options.mode);
+  std::shared_ptr<file_core> made(new file_core(std::move(with), path));
+  const auto descriptor = made->runtime_->kernel().open(path, flags, options.mode);
   if (!descriptor) return descriptor.error();
   made->view_.cached_fd = made->first_descriptor_ = *descriptor;
   made->owns_cached_ = true;
@@ -41,15 +40,15 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<engine_core> 
   return made;
 }
 
-result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<engine_core> engine, int descriptor) {
-  if (engine->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
-  const auto flags = engine->kernel().descriptor_flags(descriptor);
+result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor) {
+  if (with->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
+  const auto flags = with->kernel().descriptor_flags(descriptor);
   if (!flags) return flags.error().with_context(fmt::format("adopt: descriptor {}", descriptor));
   if ((*flags & O_PATH) != 0) return status(errc::invalid_argument, fmt::format("adopt: descriptor {} was opened with O_PATH", descriptor));
   if ((*flags & O_APPEND) != 0 && (*flags & O_ACCMODE) != O_RDONLY) {
     return status(errc::invalid_argument, fmt::format("adopt: descriptor {} is O_APPEND, which ignores the offset of a write", descriptor));
   }
-  std::shared_ptr<file_core> made(new file_core(std::move(engine), fmt::format("descriptor {}", descriptor)));
+  std::shared_ptr<file_core> made(new file_core(std::move(with), fmt::format("descriptor {}", descriptor)));
   const bool direct = (*flags & O_DIRECT) != 0;
   (direct ? made->view_.direct_fd : made->view_.cached_fd) = descriptor;
   made->first_descriptor_ = descriptor;
@@ -61,13 +60,13 @@ result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<engine_core>
 }
 
 status file_core::examine(int descriptor) {
-  auto facts = engine_->kernel().describe(descriptor);
+  auto facts = runtime_->kernel().describe(descriptor);
   if (!facts) return facts.error().with_context(view_.name);
   if (facts->type == sys::file_type::other) {
     return {errc::not_a_file, fmt::format("{} is neither a regular file nor a block device", view_.name)};
   }
   facts_ = *facts;
-  mount_ = &engine_->mount_of(facts->type == sys::file_type::block_device ? facts->block_device : facts->device);
+  mount_ = &runtime_->mount_of(facts->type == sys::file_type::block_device ? facts->block_device : facts->device);
   return {};
 }
 
@@ -81,10 +80,10 @@ const path::file_view& file_core::view() {
 
 // Opens the file a second time, with what the first descriptor promises.
 result<int> file_core::reopen(int flags) {
-  auto opened = engine_->kernel().reopen(first_descriptor_, flags | promises_);
+  auto opened = runtime_->kernel().reopen(first_descriptor_, flags | promises_);
   // Only the owner may ask for O_NOATIME, and a lent descriptor may come from the owner.
   if (opened || (promises_ & O_NOATIME) == 0) return opened;
-  return engine_->kernel().reopen(first_descriptor_, flags | (promises_ & ~O_NOATIME));
+  return runtime_->kernel().reopen(first_descriptor_, flags | (promises_ & ~O_NOATIME));
 }
 
 void file_core::open_other_kind() {
@@ -112,7 +111,7 @@ file_use::file_use(file_core& file) noexcept : file_(&file) { file.uses_.fetch_a
 
 status file_core::usable() const {
   if ((uses_.load() & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed", view_.name)};
-  if (engine_->forked()) {
+  if (runtime_->forked()) {
     return {errc::forked, fmt::format("{} belongs to the parent process; open it anew after fork", view_.name)};
   }
   return {};
@@ -141,13 +140,13 @@ void file_core::end() noexcept {
 status file_core::sync() {
   const auto held = use();
   if (!held) return held.error();
-  return engine_->kernel().sync_data(any_descriptor()).with_context(view_.name);
+  return runtime_->kernel().sync_data(any_descriptor()).with_context(view_.name);
 }
 
 result<std::uint64_t> file_core::size() {
   const auto held = use();
   if (!held) return held.error();
-  auto bytes = engine_->kernel().file_size(any_descriptor());
+  auto bytes = runtime_->kernel().file_size(any_descriptor());
   if (!bytes) return bytes.error().with_context(view_.name);
   return bytes;
 }
@@ -155,15 +154,15 @@ result<std::uint64_t> file_core::size() {
 status file_core::close() {
   if ((uses_.fetch_or(closed_bit) & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed before", view_.name)};
   // A forked child has none of the threads that would end what was under way.
-  if (!engine_->forked()) {
+  if (!runtime_->forked()) {
     std::unique_lock guard(lock_);
     quiet_.wait(guard, [this] { return uses_.load() == closed_bit; });
   }
-  engine_->forget(view_);
+  runtime_->forget(view_);
   status outcome;
   const auto shut = [&](bool owned, int descriptor) {
     if (!owned) return;
-    auto closed = or_no_memory([&] { return engine_->kernel().close(descriptor); });
+    auto closed = or_no_memory([&] { return runtime_->kernel().close(descriptor); });
     if (outcome.ok() && !closed.ok()) outcome = closed.with_context(view_.name);
   };
   shut(owns_cached_, view_.cached_fd);

@@ -10,13 +10,13 @@
 #include <utility>
 
 #include "base/ask_once.hpp"
+#include "core/runtime.hpp"
 #include "path/data_path.hpp"
 #include "penstock/engine.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::core {
 
-class engine_core;
 class file_core;
 class mount;
 
@@ -39,8 +39,8 @@ class file_use {
 
 class file_core {
  public:
-  static result<std::shared_ptr<file_core>> open(std::shared_ptr<engine_core> engine, const std::string& path, const open_options& options);
-  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<engine_core> engine, int descriptor);
+  static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
+  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor);
   file_core(const file_core&) = delete;
   file_core& operator=(const file_core&) = delete;
   ~file_core();
@@ -61,7 +61,7 @@ class file_core {
   [[nodiscard]] const std::string& name() const noexcept { return view_.name; }
   // The one that the file was opened or lent with.
   [[nodiscard]] int any_descriptor() const noexcept { return first_descriptor_; }
-  [[nodiscard]] const std::shared_ptr<engine_core>& engine() const noexcept { return engine_; }
+  [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
   // What serves this file.
   [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
 
@@ -72,7 +72,7 @@ class file_core {
   status close();
 
  private:
-  file_core(std::shared_ptr<engine_core> engine, std::string name);
+  file_core(std::shared_ptr<core::runtime> with, std::string name);
   status examine(int descriptor);
   void open_other_kind();
   result<int> reopen(int flags);
@@ -82,7 +82,7 @@ class file_core {
 
   static constexpr std::uint64_t closed_bit = std::uint64_t{1} << 63;
 
-  std::shared_ptr<engine_core> engine_;
+  std::shared_ptr<core::runtime> runtime_;
   core::mount* mount_ = nullptr;
   int first_descriptor_ = -1;
   path::file_view view_;

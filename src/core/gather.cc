@@ -1,7 +1,5 @@
 #include "core/gather.hpp"
 
-#include "core/engine_core.hpp"
-
 namespace penstock::core {
 
 std::uint64_t room_of(std::uint64_t offset, std::uint64_t length) {
@@ -9,25 +7,24 @@ std::uint64_t room_of(std::uint64_t offset, std::uint64_t length) {
   return blocks * path::direct_alignment + sizeof(device::segment);
 }
 
-void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, engine_core& engine, const staging::place& place,
+void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, runtime& with, const staging::place& place,
                     bool is_write) {
   made.owner = &owner;
   made.queues = &queues;
-  made.path = &engine.path(place.on_device() ? path_kind::staged : path_kind::posix);
+  made.path = &with.path(place.on_device() ? path_kind::staged : path_kind::posix);
   made.place = place;
   made.is_write = is_write;
 }
 
-io_result outcome_of(path::gather_range& range, const path::job& ended, const status& error, engine_core& engine, const file_core& file) {
+io_result outcome_of(path::gather_range& range, const status& error, admission& admitted) {
   io_result outcome{range.moved, std::move(range.error)};
   if (!error.ok()) outcome = {0, error};
-  outcome.error = in_context(outcome.error, {range.memory, range.length, range.offset, ended.is_write}, file);
-  engine.stats().count_request(ended.is_write, outcome);
+  admitted.count(outcome);
   return outcome;
 }
 
-void run_again(path::job& refused, const status& why, engine_core& engine) {
-  engine.stats().count_fallback(refused.path->kind(), why.message());
+void run_again(path::job& refused, const status& why, runtime& with) {
+  with.stats().count_fallback(refused.path->kind(), why.message());
   refused.draining = false;
   for (auto& range : refused.ranges) {
     range.moved = 0;

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/file_core.hpp"
+#include "core/admission.hpp"
 #include "path/data_path.hpp"
 
 namespace penstock::core {
@@ -16,13 +16,13 @@ inline constexpr std::size_t most_ranges_per_job = staging::mib / (path::direct_
 std::uint64_t room_of(std::uint64_t offset, std::uint64_t length);
 
 // Makes a new job one that gathers ranges in (or of) memory at place.
-void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, engine_core& engine, const staging::place& place,
+void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, runtime& with, const staging::place& place,
                     bool is_write);
 
 // The outcome of one range of a job that ended with error, counted as a request of its own. Takes what it needs out of range.
-io_result outcome_of(path::gather_range& range, const path::job& ended, const status& error, engine_core& engine, const file_core& file);
+io_result outcome_of(path::gather_range& range, const status& error, admission& admitted);
 
 // For job_owner::hand_over, which comes only ever because a ring died: the job runs again, and finds none.
-void run_again(path::job& refused, const status& why, engine_core& engine);
+void run_again(path::job& refused, const status& why, runtime& with);
 
 }  // namespace penstock::core

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/engine_core.hpp"
-
 namespace penstock::core {
 
 namespace {
@@ -14,7 +12,7 @@ using namespace std::chrono_literals;
 unsigned stream_lane_count(unsigned cores) { return std::clamp(cores / 4, 1U, 4U); }
 
 // Where cores are few, who spins takes them from who works.
-std::chrono::microseconds spin(const engine_core& engine, std::chrono::microseconds time) { return engine.few_cores() ? 0us : time; }
+std::chrono::microseconds spin(const runtime& with, std::chrono::microseconds time) { return with.few_cores() ? 0us : time; }
 
 status ring_refusal(const engine_options& options) {
   if (options.use_io_uring) return {};
@@ -23,17 +21,14 @@ status ring_refusal(const engine_options& options) {
 
 }  // namespace
 
-// One ring serves 150,000 requests a second, or any drive of this day in pieces of a megabyte.
-unsigned mount::disk_lane_count(unsigned cores) noexcept { return cores >= 32 ? 2 : 1; }
-
-mount::mount(engine_core& engine, std::uint64_t device)
+mount::mount(runtime& with, std::uint64_t device)
     : device_(device),
-      cuda_stream_memory_(engine.pool(false)),
-      host_stream_memory_(engine.pool(true)),
-      small_(engine, lanes_, disk_, engine.lane_count()),
-      disk_(disk_lane_count(engine.cores()), engine.kernel(), engine.feeders(), ring_refusal(engine.options())),
-      lanes_(engine.lane_count(), spin(engine, 500us), &engine.feeders()),
-      stream_lanes_(stream_lane_count(engine.cores()), spin(engine, 50us), nullptr) {}
+      cuda_stream_memory_(with.pool(false)),
+      host_stream_memory_(with.pool(true)),
+      small_(with, lanes_, disk_, with.lane_count()),
+      disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options())),
+      lanes_(with.lane_count(), spin(with, 500us), &with.feeders()),
+      stream_lanes_(stream_lane_count(with.cores()), spin(with, 50us), nullptr) {}
 
 mount::~mount() {
   disk_.stop();  // its last completions may need lanes; and the last that a lane does may be to wake it

@@ -12,17 +12,14 @@
 
 namespace penstock::core {
 
-class engine_core;
-
 class mount {
  public:
   // Starts no thread; all do when they first get work. device names it: st_dev, or st_rdev of a block device.
-  mount(engine_core& engine, std::uint64_t device);
+  mount(runtime& with, std::uint64_t device);
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;
   ~mount();  // runs what is queued
 
-  static unsigned disk_lane_count(unsigned cores) noexcept;
   [[nodiscard]] std::uint64_t device() const noexcept { return device_; }
   [[nodiscard]] staging::lanes& lanes() noexcept { return lanes_; }
   [[nodiscard]] staging::disk_lanes& disk() noexcept { return disk_; }

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
-#include "core/engine_core.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::core {
@@ -21,12 +20,8 @@ const status deadline_passed(errc::timed_out, "the deadline has passed");
 
 }  // namespace
 
-pending::pending(std::shared_ptr<engine_core> engine) : engine_(std::move(engine)) {}
+pending::pending(std::shared_ptr<core::runtime> with) : runtime_(std::move(with)) {}
 pending::~pending() = default;
-
-void pending::release() noexcept {
-  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-}
 
 bool pending::done() const noexcept {
   const auto now = life_.load(std::memory_order_acquire);
@@ -41,13 +36,13 @@ void pending::cancel() {
 
 status pending::stop_reason() const noexcept {
   if (cancelled_.load()) return cancelled_before;
-  if (deadline_ != deadline_clock::time_point::max() && deadline_clock::now() >= deadline_) return deadline_passed;
+  if (deadline() != deadline_clock::time_point::max() && deadline_clock::now() >= deadline()) return deadline_passed;
   return {};
 }
 
 status pending::watch_deadline() {
-  if (deadline_ == deadline_clock::time_point::max()) return {};
-  auto problem = engine_->deadlines().watch(*this);
+  if (deadline() == deadline_clock::time_point::max()) return {};
+  auto problem = runtime_->deadlines().watch(*this);
   deadline_watched_ = problem.ok();
   return problem;
 }
@@ -56,12 +51,12 @@ void pending::complete(io_result outcome) noexcept {
   const bool calls_back = has_callback();
   if (calls_back) retain();
   settle(std::move(outcome));
-  if (calls_back) run_soon(*engine_, callback_work_.list, callback_work_);
+  if (calls_back) run_soon(*runtime_, callback_work_.list, callback_work_);
   release();
 }
 
 void pending::settle(io_result outcome) noexcept {
-  if (deadline_watched_) engine_->deadlines().forget(*this);
+  if (deadline_watched_) runtime_->deadlines().forget(*this);
   outcome_ = std::move(outcome);
   move_to(has_callback() ? life::settled : life::done);
 }
@@ -81,11 +76,11 @@ void pending::call_back() noexcept {
   move_to(life::done);
 }
 
-void pending::run_soon(engine_core& engine, staging::work_list& list, staging::work& item) noexcept {
-  if (engine.forked() || !engine.callbacks().ready().ok()) {
+void pending::run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept {
+  if (with.forked() || !with.callbacks().ready().ok()) {
     (void)item.run();  // there are no threads, as in a forked child
   } else {
-    engine.callbacks().push_urgent(list, item);
+    with.callbacks().push_urgent(list, item);
   }
 }
 
@@ -100,8 +95,8 @@ void pending::wait(std::chrono::microseconds spin) { (void)wait_until(std::chron
 
 bool pending::wait_until(std::chrono::steady_clock::time_point when, std::chrono::microseconds spin) {
   using clock = std::chrono::steady_clock;
-  if (engine_ == nullptr) return true;
-  auto& copies = engine_->feeders();
+  if (runtime_ == nullptr) return true;
+  auto& copies = runtime_->feeders();
   staging::feeders::watch watch;
   const auto began = clock::now();
   // Who waits in a callback keeps the thread that other callbacks wait for.
@@ -109,9 +104,9 @@ bool pending::wait_until(std::chrono::steady_clock::time_point when, std::chrono
   const bool for_ever = when == clock::time_point::max();
   while (!done()) {
     const auto now = clock::now();
-    if (now >= when || engine_->forked()) return false;
+    if (now >= when || runtime_->forked()) return false;
     if (!watch) watch = copies.try_watch();
-    if (copies.pump() || (is_called_back && engine_->callbacks().help_urgent())) continue;
+    if (copies.pump() || (is_called_back && runtime_->callbacks().help_urgent())) continue;
     auto* const helpless = for_ever ? lanes_without_threads() : nullptr;
     if (helpless != nullptr && helpless->help_urgent()) continue;
     if (now - began < spin) {
@@ -131,7 +126,7 @@ bool pending::wait_until(std::chrono::steady_clock::time_point when, std::chrono
       }
     }
   }
-  if (engine_->forked()) return true;  // the lock may have been taken when the process forked
+  if (runtime_->forked()) return true;  // the lock may have been taken when the process forked
   const std::lock_guard guard(lock_);
   return true;
 }

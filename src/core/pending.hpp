@@ -9,22 +9,20 @@
 #include <mutex>
 #include <vector>
 
+#include "core/deadlines.hpp"
+#include "core/runtime.hpp"
 #include "penstock/engine.hpp"
 #include "staging/lanes.hpp"
 #include "staging/work.hpp"
 
 namespace penstock::core {
 
-class engine_core;
-
-class pending {
+class pending : public timed {
  public:
-  explicit pending(std::shared_ptr<engine_core> engine);
+  // with: null for what ends before there is an engine to run it.
+  explicit pending(std::shared_ptr<core::runtime> with);
   pending(const pending&) = delete;
   pending& operator=(const pending&) = delete;
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept;
 
   // Its outcome is known, and its callback has run; on the thread of the callback, true already while it runs.
   [[nodiscard]] bool done() const noexcept;
@@ -40,21 +38,18 @@ class pending {
   // Any time.
   [[nodiscard]] std::size_t item_count() const noexcept { return items_.size(); }
 
-  void set_deadline(deadline_clock::time_point when) noexcept { deadline_ = when; }
-  [[nodiscard]] deadline_clock::time_point deadline() const noexcept { return deadline_; }
   void set_callback(io_callback callback) noexcept { callback_ = std::move(callback); }
-  // Null for what ended before there was an engine to run it.
-  [[nodiscard]] engine_core* engine_if_any() const noexcept { return engine_.get(); }
-  [[nodiscard]] engine_core& engine() const noexcept { return *engine_; }
+  [[nodiscard]] core::runtime* runtime_if_any() const noexcept { return runtime_.get(); }
+  [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
 
   // The lanes that should have threads and have none, so that who waits has to do their urgent works; null where there are threads.
   virtual staging::lanes* lanes_without_threads() noexcept { return nullptr; }
 
   // Ends what is queued and has not begun of a request that was stopped (cancelled, or past its deadline). Does not block. Any thread.
-  virtual void end_queued() {}
+  void end_queued() override {}
 
  protected:
-  virtual ~pending();
+  ~pending() override;
   // From now on end_queued() is called when the deadline passes. Called once, before the request can have ended.
   status watch_deadline();
   // Ends it, exactly once. The running request's reference is released: the object may be gone on return.
@@ -65,7 +60,7 @@ class pending {
   [[nodiscard]] bool has_callback() const noexcept { return static_cast<bool>(callback_); }
   void call_back() noexcept;
   // Runs a work that calls back on the engine's thread for that. It may have run, and the engine be gone, on return.
-  static void run_soon(engine_core& engine, staging::work_list& list, staging::work& item) noexcept;
+  static void run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept;
   // Cancelled or past the deadline: which.
   [[nodiscard]] status stop_reason() const noexcept;
 
@@ -87,12 +82,10 @@ class pending {
 
   void move_to(life next) noexcept;
 
-  std::shared_ptr<engine_core> engine_;
-  std::atomic<std::uint32_t> references_{1};
+  std::shared_ptr<core::runtime> runtime_;
   std::atomic<life> life_{life::running};
   std::atomic<bool> cancelled_{false};
   bool deadline_watched_ = false;
-  deadline_clock::time_point deadline_ = deadline_clock::time_point::max();
   io_result outcome_;
   io_callback callback_;
   callback_work callback_work_{*this};

@@ -5,10 +5,7 @@
 #include <new>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "base/no_memory.hpp"
-#include "core/engine_core.hpp"
 #include "core/mount.hpp"
 
 namespace penstock::core {
@@ -23,21 +20,10 @@ constexpr std::uint64_t rest_bytes = staging::large_slab_bytes / 2;
 
 }  // namespace
 
-status in_context(const status& error, const transfer& what, const file_core& file) noexcept {
-  if (error.ok() || error.message().find(file.name()) != std::string_view::npos) return error;
-  return or_without_memory(
-      [&] {
-        return error.with_context(fmt::format("{} {} at {} of {}", what.is_write ? "write" : "read", what.length,
-                                              static_cast<std::int64_t>(what.offset), file.name()));
-      },
-      [&] { return error; });
-}
-
-request::request(std::shared_ptr<engine_core> engine, file_core& file, std::shared_ptr<file_core> keep_file, const transfer& what,
-                 const io_options& options)
-    : pending(std::move(engine)), file_(file), keep_file_(std::move(keep_file)), what_(what), options_(options), cursor_(what.offset) {
-  queues_.lanes = &file.mount().lanes();
-  queues_.disk = &file.mount().disk();
+request::request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options)
+    : pending(std::move(with)), admitted_(std::move(admitted)), options_(options), cursor_(admitted_.what().offset) {
+  queues_.lanes = &admitted_.file().mount().lanes();
+  queues_.disk = &admitted_.file().mount().disk();
   planning_work_.owner = this;
   set_deadline(options.deadline);
 }
@@ -61,18 +47,19 @@ status request::plan(const cutting& how) {
 
 // The pieces from cursor_ on, with jobs for them; a length of 0 where the file ends there.
 status request::plan_section(section& next) {
-  transfer part = what_;
+  const auto& what = admitted_.what();
+  transfer part = what;
   part.offset = cursor_;
-  part.length = std::min(what_.length - (cursor_ - what_.offset), section_bytes);
-  part.memory = what_.memory + (cursor_ - what_.offset);
+  part.length = std::min(what.length - (cursor_ - what.offset), section_bytes);
+  part.memory = what.memory + (cursor_ - what.offset);
   next.length = 0;
   if (part.length == 0) return {};
-  if (cursor_ > what_.offset) {
+  if (cursor_ > what.offset) {
     if (auto stop = stop_reason(); !stop.ok()) return stop;
   }
   auto how = how_;
-  if (!what_.is_write) {
-    const auto found = engine().readable(file_, part);
+  if (!what.is_write) {
+    const auto found = readable(runtime(), admitted_.file(), part);
     if (!found) return found.error();
     part.length = found->length;
     next.past_size = found->past_size;
@@ -80,7 +67,7 @@ status request::plan_section(section& next) {
     if (found->past_size) how.lanes = 1;
   }
   if (part.length == 0) return {};
-  auto pieces = engine().plan_request(file_, part, what_, place_, options_, how);
+  auto pieces = decide(runtime(), admitted_.file(), part, what, admitted_.place(), options_, how);
   if (!pieces) return pieces.error();
   next.pieces = *std::move(pieces);
   next.offset = part.offset;
@@ -100,15 +87,15 @@ status request::plan_section(section& next) {
 void request::fill(path::job& added, const planned_piece& piece, std::uint32_t part) noexcept {
   added.owner = this;
   added.queues = &queues_;
-  added.path = &engine().path(piece.path);
-  added.file = &file_.view_if_open();
-  added.place = place_;
-  added.memory = what_.memory + (piece.offset - what_.offset);
+  added.path = &runtime().path(piece.path);
+  added.file = &admitted_.file().view_if_open();
+  added.place = admitted_.place();
+  added.memory = admitted_.what().memory + (piece.offset - admitted_.what().offset);
   added.offset = piece.offset;
   added.length = piece.length;
-  added.is_write = what_.is_write;
+  added.is_write = admitted_.what().is_write;
   added.bypass_cache = piece.bypass_cache;
-  added.sent_at_once = !place_.emulated() && what_.length < aging_request_bytes;
+  added.sent_at_once = !admitted_.place().emulated() && admitted_.what().length < aging_request_bytes;
   added.part = part;
 }
 
@@ -136,8 +123,9 @@ void request::make_waves(section& of) {
 
 bool request::claim_planning() noexcept {
   // Of writes to the page cache more at once would only push each other out of the CPU's cache.
-  const std::size_t most_sections = past_size_ || (what_.is_write && place_.on_device()) ? 1 : sections_.size();
-  if (planning_ || no_more_ || planned_ - folded_ >= most_sections || cursor_ - what_.offset == what_.length) return false;
+  const std::size_t most_sections = past_size_ || (admitted_.what().is_write && admitted_.place().on_device()) ? 1 : sections_.size();
+  if (planning_ || no_more_ || planned_ - folded_ >= most_sections || cursor_ - admitted_.what().offset == admitted_.what().length)
+    return false;
   return planning_ = true;
 }
 
@@ -196,10 +184,10 @@ void request::launch(section& next, bool alone) noexcept {
   const std::span<path::job> jobs(next.jobs.get(), next.job_count);
   if (alone) {
     for (auto& item : jobs) {
-      item.started_ns = engine_core::now_ns();
+      item.started_ns = now_ns();
       (void)item.run();
     }
-  } else if (place_.on_device() && what_.is_write && jobs.size() > most_writes_at_once) {
+  } else if (admitted_.place().on_device() && admitted_.what().is_write && jobs.size() > most_writes_at_once) {
     {
       const std::lock_guard guard(lock_);
       next.held = jobs.subspan(most_writes_at_once);
@@ -214,7 +202,7 @@ void request::launch(section& next, bool alone) noexcept {
 
 template <class Jobs>
 void request::dispatch(Jobs& jobs) noexcept {
-  const auto now = engine_core::now_ns();
+  const auto now = now_ns();
   const bool rings = queues_.disk->available().ok();
   struct chain {
     staging::work* first = nullptr;
@@ -245,7 +233,7 @@ void request::dispatch(Jobs& jobs) noexcept {
 }
 
 void request::help() {
-  while (!done() && queues_.lanes->help(queues_.cpu_works)) engine().feeders().pump();
+  while (!done() && queues_.lanes->help(queues_.cpu_works)) runtime().feeders().pump();
 }
 
 void request::end_queued() {
@@ -272,7 +260,7 @@ void request::note_error(std::uint64_t offset, status error) noexcept {
 }
 
 void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept {
-  engine().stats().count_piece(ended.path->kind(), bytes, {ended.started_ns, engine_core::now_ns()}, !error.ok());
+  runtime().stats().count_piece(ended.path->kind(), bytes, {ended.started_ns, now_ns()}, !error.ok());
   ended.done = bytes;
   if (error.ok()) return;
   const std::lock_guard guard(lock_);
@@ -282,7 +270,7 @@ void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept
 void request::finished(path::job& ended, std::uint64_t bytes, status error) {
   auto& of = sections_[ended.part];
   note(ended, bytes, std::move(error));
-  if (what_.is_write) run_next_held(of);
+  if (admitted_.what().is_write) run_next_held(of);
   job_ended(of);
 }
 
@@ -308,10 +296,10 @@ void request::run_next_held(section& of) noexcept {
 
 // The next path after direct and mapped is staged through the page cache, and so it is after staged past the cache.
 void request::hand_over(path::job& refused, status why) {
-  engine().stats().count_fallback(refused.path->kind(), why.message());
+  runtime().stats().count_fallback(refused.path->kind(), why.message());
   const bool staged_direct = refused.path->kind() == path_kind::staged && refused.bypass_cache;
   const bool other_left = staged_direct ? refused.file->cached_fd >= 0 : refused.path->kind() != path_kind::staged;
-  const bool may_fall_back = !engine().forced(options_);
+  const bool may_fall_back = !runtime().forced(options_);
   // The part that was moved is done; the rest becomes new jobs, cut for slabs.
   const std::uint64_t moved = refused.moved;
   std::list<path::job> rest;
@@ -385,7 +373,7 @@ void request::fold(section& ended) noexcept {
 }
 
 bool request::is_over() noexcept {
-  const bool all_planned = no_more_ || cursor_ - what_.offset == what_.length;
+  const bool all_planned = no_more_ || cursor_ - admitted_.what().offset == admitted_.what().length;
   if (finished_ || planning_ || planned_ != folded_ || !all_planned) return false;
   return finished_ = true;
 }
@@ -398,11 +386,10 @@ void request::finish() noexcept {
     outcome.bytes_done = bytes_done_;
     if (first_error_at_ != none && (gap_at_ == none || first_error_at_ <= gap_at_)) outcome.error = first_error_;
   }
-  outcome.error = in_context(outcome.error, what_, file_);
-  engine().stats().count_request(what_.is_write, outcome);
+  admitted_.count(outcome);
   // Told before the file is let go: whoever closes the file may then count on it.
   if (on_end_) std::exchange(on_end_, {})(outcome);
-  use_ = {};
+  admitted_.let_go();
   complete(std::move(outcome));
 }
 

@@ -12,47 +12,17 @@
 #include <vector>
 
 #include "base/spin_lock.hpp"
-#include "core/file_core.hpp"
+#include "core/admission.hpp"
+#include "core/decide.hpp"
 #include "core/pending.hpp"
-#include "core/planner.hpp"
 #include "path/data_path.hpp"
 
 namespace penstock::core {
 
-// What a caller asks for, checked.
-struct transfer {
-  std::byte* memory = nullptr;
-  std::uint64_t length = 0;
-  std::uint64_t offset = 0;
-  bool is_write = false;
-};
-
-// The error with the request in front of it, unless it names the file already (a failed copy or a missing slab knows of none). Ok stays ok.
-status in_context(const status& error, const transfer& what, const file_core& file) noexcept;
-
-// How a request is cut.
-struct cutting {
-  unsigned lanes = 1;        // over so many
-  bool shared_link = false;  // with other requests
-};
-
-// How far a read may go.
-struct reach {
-  std::uint64_t length = 0;
-  bool past_size = false;  // behind the end that the kernel tells: nobody knows how much there is
-};
-
 class request final : public pending, public path::job_owner {
  public:
-  // Sections are planned and ended one by one; a multiple of every piece.
-  static constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
+  request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options);
 
-  // keep_file is set for requests that outlive the call that made them; use for those that hold the use of the file themselves.
-  request(std::shared_ptr<engine_core> engine, file_core& file, std::shared_ptr<file_core> keep_file, const transfer& what,
-          const io_options& options);
-
-  void hold(file_use use) noexcept { use_ = std::move(use); }
-  void lies_in(const staging::place& place) noexcept { place_ = place; }
   // Told the outcome instead of completing alone: a batch that this is part of.
   using on_end = std::function<void(const io_result&)>;
   void set_on_end(on_end told) { on_end_ = std::move(told); }
@@ -114,12 +84,8 @@ class request final : public pending, public path::job_owner {
   void fold(section& ended) noexcept;
   void note_error(std::uint64_t offset, status error) noexcept;
 
-  file_core& file_;
-  std::shared_ptr<file_core> keep_file_;
-  file_use use_;
-  const transfer what_;
+  admission admitted_;
   const io_options options_;
-  staging::place place_;
   cutting how_;
   path::job_queues queues_;
   on_end on_end_;

@@ -5,22 +5,17 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
-#include "core/engine_core.hpp"
 #include "core/mount.hpp"
 
 namespace penstock::core {
 
-small_request::small_request(std::shared_ptr<engine_core> engine, std::shared_ptr<file_core> file, const transfer& what)
-    : pending(std::move(engine)), file_(std::move(file)), what_(what) {}
-
 void small_request::end(io_result outcome) noexcept {
-  outcome.error = in_context(outcome.error, what_, *file_);
-  engine().stats().count_request(what_.is_write, outcome);
-  use_ = {};
+  admitted_.count(outcome);
+  admitted_.let_go();
   complete(std::move(outcome));
 }
 
-void small_request::end_queued() { file_->mount().small().withdraw(*this); }
+void small_request::end_queued() { home_.withdraw(*this); }
 
 // Requests that travel together: same device context (or the host's memory), same direction. As a work it calls their callbacks.
 class small_requests::group final : public path::job_owner, public staging::work {
@@ -28,7 +23,7 @@ class small_requests::group final : public path::job_owner, public staging::work
   group(small_requests& home, const staging::place& place, bool is_write, std::size_t capacity) : home_(home) {
     queues_.lanes = &home.lanes_;
     queues_.disk = &home.disk_;
-    prepare_gather(job_, *this, queues_, home.engine_, place, is_write);
+    prepare_gather(job_, *this, queues_, home.runtime_, place, is_write);
     job_.ranges.reserve(capacity);
     requests_.reserve(capacity);
   }
@@ -37,13 +32,14 @@ class small_requests::group final : public path::job_owner, public staging::work
     return job_.place.via == place.via && job_.is_write == is_write;
   }
   void add(small_request& added) noexcept {
-    const auto& what = added.what_;
+    const auto& what = added.admitted_.what();
     const auto index = static_cast<std::uint32_t>(requests_.size());
-    job_.ranges.push_back({&added.file_->view_if_open(), what.offset, what.length, what.memory, index, path::residency::unknown, 0, {}});
+    job_.ranges.push_back(
+        {&added.admitted_.file().view_if_open(), what.offset, what.length, what.memory, index, path::residency::unknown, 0, {}});
     requests_.push_back(&added);
   }
   path::job& ready_job() noexcept {
-    job_.started_ns = engine_core::now_ns();
+    job_.started_ns = now_ns();
     return job_;
   }
   [[nodiscard]] path::job_queues& queues() noexcept { return queues_; }
@@ -52,7 +48,7 @@ class small_requests::group final : public path::job_owner, public staging::work
   void end_stopped() { finished(job_, 0, stopped()); }
 
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
-  void hand_over(path::job& refused, status why) override { run_again(refused, why, home_.engine_); }
+  void hand_over(path::job& refused, status why) override { run_again(refused, why, home_.runtime_); }
   // One that is stopped need not wait, as they all do, for a slab.
   [[nodiscard]] status stopped() const override {
     for (const auto* each : requests_) {
@@ -77,9 +73,9 @@ class small_requests::group final : public path::job_owner, public staging::work
 };
 
 void small_requests::group::finished(path::job& ended, std::uint64_t bytes, status error) {
-  auto& engine = home_.engine_;
-  const auto alive = engine.shared_from_this();  // the last request may be the last to keep it
-  engine.stats().count_piece(ended.path->kind(), bytes, {ended.started_ns, engine_core::now_ns()}, !error.ok());
+  auto& with = home_.runtime_;
+  const auto alive = with.shared_from_this();  // the last request may be the last to keep it
+  with.stats().count_piece(ended.path->kind(), bytes, {ended.started_ns, now_ns()}, !error.ok());
   home_.group_ended(*this);
   // An error of the whole job comes before anything has moved. Where some are stopped it may concern them alone: the others go again.
   const bool some_stopped = !error.ok() && !stopped().ok();
@@ -91,8 +87,8 @@ void small_requests::group::finished(path::job& ended, std::uint64_t bytes, stat
       home_.add(each);
       continue;
     }
-    auto outcome = outcome_of(range, ended, error, engine, *each.file_);
-    each.use_ = {};
+    auto outcome = outcome_of(range, error, each.admitted_);
+    each.admitted_.let_go();
     const bool calls_back = each.has_callback();  // once it is settled, and has none, it may be gone
     each.settle(std::move(outcome));
     if (calls_back) {
@@ -106,7 +102,7 @@ void small_requests::group::finished(path::job& ended, std::uint64_t bytes, stat
   if (told_ == nullptr) {
     delete this;
   } else {
-    pending::run_soon(engine, queues_.urgent_works, *this);
+    pending::run_soon(with, queues_.urgent_works, *this);
   }
 }
 
@@ -198,7 +194,7 @@ small_requests::chain small_requests::take() {
     std::uint64_t room = 0;
     small_request* last = nullptr;
     while (head_ != nullptr && taken.count < share) {
-      room += room_of(head_->what_.offset, head_->what_.length);
+      room += room_of(head_->admitted_.what().offset, head_->admitted_.what().length);
       if (room > staging::large_slab_bytes) break;
       auto& each = *head_;
       unlink(each);
@@ -239,14 +235,14 @@ small_requests::group* small_requests::sort(chain taken) {
 
 // To the group that suits it, or a new one. An error: to none.
 status small_requests::join(small_request& each, group*& groups, std::size_t still_to_come, seen_allocation& seen) {
-  const auto& what = each.what_;
-  const auto place = engine_.memory().place_of(what.memory, what.length, &seen);
-  if (!place) return place.error();
-  (void)each.file_->view();  // both descriptors
+  if (auto problem = each.admitted_.locate({}, &seen); !problem.ok()) return problem;
+  (void)each.admitted_.file().view();  // both descriptors
+  const auto& place = each.admitted_.place();
+  const bool is_write = each.admitted_.what().is_write;
   auto* found = groups;
-  while (found != nullptr && !found->suits(*place, what.is_write)) found = found->next;
+  while (found != nullptr && !found->suits(place, is_write)) found = found->next;
   if (found == nullptr) {
-    found = new group(*this, *place, what.is_write, still_to_come);
+    found = new group(*this, place, is_write, still_to_come);
     found->next = groups;
     groups = found;
   }

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
-#include "core/stream_operation.hpp"
 
 namespace penstock::core {
 
@@ -123,12 +122,12 @@ void stream_memory::lose(kind which, const std::byte* memory) {
   if (lost) pool_.abandon(lost);
 }
 
-std::byte* stream_memory::take_slab(kind which, stream_operation& waiting) {
+std::byte* stream_memory::take_slab(kind which, slab_waiter& waiting) {
   const std::lock_guard guard(lock_);
   auto& mine = of(which);
   if (mine.free_slabs.empty()) {
-    waiting.next_waiting = nullptr;
-    (mine.last_waiting == nullptr ? mine.first_waiting : mine.last_waiting->next_waiting) = &waiting;
+    waiting.next_waiting_ = nullptr;
+    (mine.last_waiting == nullptr ? mine.first_waiting : mine.last_waiting->next_waiting_) = &waiting;
     mine.last_waiting = &waiting;
     return nullptr;
   }
@@ -142,15 +141,15 @@ void stream_memory::put_slab(kind which, std::byte* slab) {
   of(which).free_slabs.push_back(slab);
 }
 
-void stream_memory::forget(kind which, const stream_operation& waiting) {
+void stream_memory::forget(kind which, const slab_waiter& waiting) {
   const std::lock_guard guard(lock_);
   auto& mine = of(which);
   auto* each = std::exchange(mine.first_waiting, nullptr);
   mine.last_waiting = nullptr;
   while (each != nullptr) {
-    auto* next = std::exchange(each->next_waiting, nullptr);
+    auto* next = std::exchange(each->next_waiting_, nullptr);
     if (each != &waiting) {
-      (mine.last_waiting == nullptr ? mine.first_waiting : mine.last_waiting->next_waiting) = each;
+      (mine.last_waiting == nullptr ? mine.first_waiting : mine.last_waiting->next_waiting_) = each;
       mine.last_waiting = each;
     }
     each = next;
@@ -159,13 +158,13 @@ void stream_memory::forget(kind which, const stream_operation& waiting) {
 
 void stream_memory::wake(kind which) {
   for (;;) {
-    stream_operation* next = nullptr;
+    slab_waiter* next = nullptr;
     {
       const std::lock_guard guard(lock_);
       auto& mine = of(which);
       if (mine.free_slabs.empty() || mine.first_waiting == nullptr) return;
       next = mine.first_waiting;
-      mine.first_waiting = next->next_waiting;
+      mine.first_waiting = next->next_waiting_;
       if (mine.first_waiting == nullptr) mine.last_waiting = nullptr;
       next->retain();
     }

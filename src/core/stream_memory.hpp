@@ -12,7 +12,21 @@
 
 namespace penstock::core {
 
-class stream_operation;
+// A request that waits for a slab.
+class slab_waiter {
+ public:
+  virtual void retain() noexcept = 0;
+  virtual void release() noexcept = 0;
+  // One may be free.
+  virtual void resume() = 0;
+
+ protected:
+  ~slab_waiter() = default;
+
+ private:
+  friend class stream_memory;
+  slab_waiter* next_waiting_ = nullptr;
+};
 
 class stream_memory {
  public:
@@ -35,7 +49,7 @@ class stream_memory {
   void lose(kind of, const std::byte* memory);
 
   // A slab; null when none is free: then resume() of `waiting` is called once when one may be.
-  std::byte* take_slab(kind of, stream_operation& waiting);
+  std::byte* take_slab(kind of, slab_waiter& waiting);
   // Gives one back, before leave(); then wake() is to be called, without a lock that resume() takes.
   void put_slab(kind of, std::byte* slab);
   void wake(kind of);
@@ -44,7 +58,7 @@ class stream_memory {
     wake(of);
   }
   // Waits no more.
-  void forget(kind of, const stream_operation& waiting);
+  void forget(kind of, const slab_waiter& waiting);
 
  private:
   static constexpr std::size_t large_slab = std::size_t{4} << 20;
@@ -58,8 +72,8 @@ class stream_memory {
     std::vector<std::byte*> free_slabs;
     std::vector<staging::slab> block_slabs;  // and those that were cut into blocks
     std::vector<std::byte*> free_blocks;
-    stream_operation* first_waiting = nullptr;  // by next_waiting
-    stream_operation* last_waiting = nullptr;
+    slab_waiter* first_waiting = nullptr;  // by next_waiting_
+    slab_waiter* last_waiting = nullptr;
   };
   share& of(kind which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
   result<std::byte*> block_for(kind which, device::session& session);

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/engine_core.hpp"
+#include "core/blocking.hpp"
 #include "core/mount.hpp"
 #include "path/file_io.hpp"
 #include "staging/worker.hpp"
@@ -34,9 +34,8 @@ void store(std::uint32_t& word, std::uint32_t value) { std::atomic_ref(word).sto
 
 }  // namespace
 
-stream_operation::stream_operation(std::shared_ptr<engine_core> engine, std::shared_ptr<file_core> file, const stream_request& what,
-                                   bool is_write)
-    : engine_(std::move(engine)), file_(std::move(file)), what_(what), is_write_(is_write) {
+stream_operation::stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what)
+    : runtime_(std::move(with)), admitted_(std::move(admitted)), asked_(what), is_write_(admitted_.what().is_write) {
   farewell_.owner = this;
   for (std::size_t i = 0; i < lines_.size(); ++i) {
     for (auto& each : lines_[i].parts) {
@@ -53,7 +52,7 @@ void stream_operation::release() noexcept {
 // Whoever changes an operation: keeps it, since its stream may pass at once, and wakes those that wait for slabs once the lock is open.
 class stream_operation::visit {
  public:
-  explicit visit(stream_operation& op) : op_(op), guard_(op.lock_), engine_(op.engine_) { op_.retain(); }
+  explicit visit(stream_operation& op) : op_(op), guard_(op.lock_), runtime_(op.runtime_) { op_.retain(); }
   visit(const visit&) = delete;
   visit& operator=(const visit&) = delete;
   ~visit() {
@@ -66,64 +65,63 @@ class stream_operation::visit {
  private:
   stream_operation& op_;
   std::unique_lock<std::mutex> guard_;
-  std::shared_ptr<engine_core> engine_;  // with the memory
+  std::shared_ptr<runtime> runtime_;  // with the memory
 };
 
 // --- while it is queued
 
-status stream_operation::queue(const std::shared_ptr<engine_core>& engine, const std::shared_ptr<file_core>& file,
-                               const stream_request& what, bool is_write) {
+status stream_operation::queue(const std::shared_ptr<runtime>& with, const std::shared_ptr<file_core>& file, const stream_request& what,
+                               bool is_write) {
   if (what.memory == nullptr) return {errc::bad_memory, "null pointer"};
   if (what.length == nullptr || what.offset == nullptr) return {errc::invalid_argument, "length and offset pointers must not be null"};
-  if (engine->forked()) return {errc::forked, "the engine belongs to the parent process"};
-  const auto place = engine->memory().place_of(what.memory, 1);
+  if (with->forked()) return {errc::forked, "the engine belongs to the parent process"};
+  const auto place = with->memory().place_of(what.memory, 1);
   if (!place) return place.error();
   if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
   if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
   if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
-  auto use = file->use(is_write);
-  if (!use) return use.error();
+  admission admitted;  // its range is known when the stream gets there
+  if (auto refused = admitted.enter(*with, *file, {nullptr, 0, 0, is_write}, file); !refused.ok()) return refused;
   (void)file->view();  // opened now, while nothing is held
 
-  auto* made = new stream_operation(engine, file, what, is_write);
-  made->use_ = *std::move(use);
+  auto* made = new stream_operation(with, std::move(admitted), what);
   auto outcome = or_no_memory([&] { return made->prepare(*place); });
   if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(place->via->session()); });
   if (outcome.ok()) return outcome;
   // As the last means to keep the order, the host waits.
   if (made->give_up(place->via->session())) {
-    engine->stats().count_fallback(path_kind::staged, outcome.message());
-    outcome = or_no_memory([&] { return run_now(*engine, *file, what, is_write); });
+    with->stats().count_fallback(path_kind::staged, outcome.message());
+    outcome = or_no_memory([&] { return run_now(*with, *file, what, is_write); });
   }
   return outcome.ok() ? outcome : outcome.with_context("stream-ordered request");
 }
 
 status stream_operation::prepare(const staging::place& place) {
   emulated_ = place.emulated();
-  const auto skip = static_cast<std::uint64_t>(std::max<std::int64_t>(memory_offset_of(what_), 0));
-  const auto facts = engine_->memory().describe(what_.memory);
+  const auto skip = static_cast<std::uint64_t>(std::max<std::int64_t>(memory_offset_of(asked_), 0));
+  const auto facts = runtime_->memory().describe(asked_.memory);
   if (!facts) return facts.error();
-  layout_.room = facts->size - static_cast<std::uint64_t>(static_cast<std::byte*>(what_.memory) - static_cast<std::byte*>(facts->base));
+  layout_.room = facts->size - static_cast<std::uint64_t>(static_cast<std::byte*>(asked_.memory) - static_cast<std::byte*>(facts->base));
   // A range of several mappings is longer than the first; one that is too long fails when the stream gets there.
-  if (const std::uint64_t asked = skip + *what_.length;
-      asked > layout_.room && asked >= skip && engine_->memory().place_of(what_.memory, asked)) {
+  if (const std::uint64_t asked = skip + *asked_.length;
+      asked > layout_.room && asked >= skip && runtime_->memory().place_of(asked_.memory, asked)) {
     layout_.room = asked;
   }
-  const std::uint64_t most = std::min<std::uint64_t>(*what_.length, layout_.room);
+  const std::uint64_t most = std::min<std::uint64_t>(*asked_.length, layout_.room);
   layout_.size = most <= most_bytes(kind::small) ? kind::small : kind::large;
   layout_.wave_bytes = most_bytes(layout_.size);
   layout_.waves = static_cast<std::size_t>(std::max<std::uint64_t>((most + layout_.wave_bytes - 1) / layout_.wave_bytes, 1));
   layout_.segments =
       static_cast<std::size_t>(std::clamp<std::uint64_t>(std::min(most, layout_.wave_bytes) / least_segment_bytes, 1,
                                                          layout_.size == kind::small ? most_bytes(kind::small) / page : most_segments));
-  if (what_.bytes_done != nullptr) {
-    const auto where = engine_->memory().place_of(what_.bytes_done, sizeof(std::int64_t));
+  if (asked_.bytes_done != nullptr) {
+    const auto where = runtime_->memory().place_of(asked_.bytes_done, sizeof(std::int64_t));
     if (!where) return where.error();
-    if (where->on_device()) count_on_device_ = what_.bytes_done;
+    if (where->on_device()) count_on_device_ = asked_.bytes_done;
   }
   if (auto problem = place.via->session().prepare_scatter(); !problem.ok())
     return problem;  // now: once a stream is held, it would wait for it
-  memory_ = &file_->mount().stream_memory_of(place);
+  memory_ = &admitted_.file().mount().stream_memory_of(place);
   auto block = memory_->enter(layout_.size, place.via->session());
   if (!block) return block.error();
   block_ = *block;
@@ -131,7 +129,7 @@ status stream_operation::prepare(const staging::place& place) {
 }
 
 status stream_operation::put_onto(device::session& session) {
-  const auto on = what_.stream;
+  const auto on = asked_.stream;
   status outcome = put_call(session, &stream_operation::reached);
   for (std::size_t i = 0; outcome.ok() && i < layout_.waves; ++i) {
     outcome = session.wait_value(on, &shared().turn, static_cast<std::uint32_t>(i + 1));
@@ -154,7 +152,7 @@ status stream_operation::put_call(device::session& session, void (*function)(voi
     const std::lock_guard guard(lock_);
     ++calls_to_come_;
   }
-  auto outcome = or_no_memory([&] { return session.call(what_.stream, function, this); });
+  auto outcome = or_no_memory([&] { return session.call(asked_.stream, function, this); });
   if (!outcome.ok()) {
     const std::lock_guard guard(lock_);
     --calls_to_come_;
@@ -173,7 +171,7 @@ bool stream_operation::give_up(device::session& session) {
     store(shared().turn, static_cast<std::uint32_t>(layout_.waves));
     store(shared().written, 1);
   }
-  const bool passed = or_no_memory([&] { return session.synchronize(what_.stream); }).ok();
+  const bool passed = or_no_memory([&] { return session.synchronize(asked_.stream); }).ok();
   std::unique_lock guard(lock_);
   idle_.wait(guard, [this] { return carried_now_ == 0; });
   std::array<std::byte*, waves_at_once> slabs{};
@@ -188,15 +186,14 @@ bool stream_operation::give_up(device::session& session) {
     if (!passed) memory_->lose(layout_.size, block_);
     memory_->leave(layout_.size, passed ? block_ : nullptr);
   }
-  use_ = {};
   // Where the stream may still get there, this stays for its calls, with nothing in it. Whoever is about to resume it keeps it too.
-  std::shared_ptr<engine_core> engine;
-  std::shared_ptr<file_core> file;
+  std::shared_ptr<runtime> kept;
+  admission over;
   bool gone = false;
   {
     const std::lock_guard last(lock_);
-    engine = std::move(engine_);
-    file = std::move(file_);
+    kept = std::move(runtime_);
+    over = std::move(admitted_);
     orphaned_ = true;
     gone = calls_to_come_ == 0;
   }
@@ -204,18 +201,18 @@ bool stream_operation::give_up(device::session& session) {
   return passed;
 }
 
-status stream_operation::run_now(engine_core& engine, file_core& file, const stream_request& what, bool is_write) {
+status stream_operation::run_now(runtime& with, file_core& file, const stream_request& what, bool is_write) {
   const std::int64_t skip = memory_offset_of(what);
   io_result outcome;
   if (skip < 0) {
     outcome.error = {errc::invalid_argument, "negative memory offset"};
   } else {
-    outcome = engine.run(
-        file, {static_cast<std::byte*>(what.memory) + skip, *what.length, static_cast<std::uint64_t>(*what.offset), is_write}, {});
+    outcome = run(with, file,
+                  {static_cast<std::byte*>(what.memory) + skip, *what.length, static_cast<std::uint64_t>(*what.offset), is_write}, {});
   }
   const std::int64_t count = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
   if (what.bytes_done != nullptr) {
-    if (auto told = engine.memory().copy(what.bytes_done, &count, sizeof(count)); !told.ok()) return told;
+    if (auto told = with.memory().copy(what.bytes_done, &count, sizeof(count)); !told.ok()) return told;
   }
   if (what.ended) what.ended(outcome);
   return {};
@@ -253,13 +250,13 @@ void stream_operation::copied(void* self) {
 void stream_operation::passed(void* self) {
   const staging::worker_scope borrowed;
   auto& op = *static_cast<stream_operation*>(self);
-  const auto engine = op.engine_;  // the operation may be gone before push_urgent() returns
-  engine->stats().count_request(op.is_write_, op.outcome_);
-  if (op.what_.bytes_done != nullptr && op.count_on_device_ == nullptr)
-    std::atomic_ref(*op.what_.bytes_done).store(op.shared().count, std::memory_order_release);
-  if (op.what_.ended) op.what_.ended(op.outcome_);
+  const auto kept = op.runtime_;  // the operation may be gone before push_urgent() returns
+  op.admitted_.count(op.outcome_);
+  if (op.asked_.bytes_done != nullptr && op.count_on_device_ == nullptr)
+    std::atomic_ref(*op.asked_.bytes_done).store(op.shared().count, std::memory_order_release);
+  if (op.asked_.ended) op.asked_.ended(op.outcome_);
   // Not where callbacks run: one of them may be closing the file, which waits for this.
-  op.file_->mount().lanes().push_urgent(op.farewell_.list, op.farewell_);
+  op.admitted_.file().mount().lanes().push_urgent(op.farewell_.list, op.farewell_);
 }
 
 bool stream_operation::farewell::run() {
@@ -270,7 +267,7 @@ bool stream_operation::farewell::run() {
 void stream_operation::clean_up() {
   memory_->forget(layout_.size, *this);
   memory_->leave(layout_.size, block_);
-  use_ = {};
+  admitted_.let_go();
   release();
 }
 
@@ -282,28 +279,27 @@ void stream_operation::came() {
 
 void stream_operation::begin() {
   if (auto problem = or_no_memory([this] { return read_values(); }); !problem.ok()) {
-    stop(in_context(problem, {target_, length_, offset_, is_write_}, *file_));
+    stop(std::move(problem));
   } else {
-    needed_ = static_cast<std::size_t>((length_ + layout_.wave_bytes - 1) / layout_.wave_bytes);
+    needed_ = static_cast<std::size_t>((admitted_.what().length + layout_.wave_bytes - 1) / layout_.wave_bytes);
     start_waves();
   }
   end_if_done();
 }
 
 status stream_operation::read_values() {
-  const std::int64_t skip = memory_offset_of(what_);
-  offset_ = static_cast<std::uint64_t>(*what_.offset);
-  length_ = *what_.length;
-  target_ = static_cast<std::byte*>(what_.memory) + skip;
+  const std::int64_t skip = memory_offset_of(asked_);
+  admitted_.restate({static_cast<std::byte*>(asked_.memory) + skip, *asked_.length, static_cast<std::uint64_t>(*asked_.offset), is_write_});
   if (skip < 0) return {errc::invalid_argument, "negative memory offset"};
-  if (auto problem = engine_->check({target_, length_, offset_, is_write_}, {}); !problem.ok()) return problem;
+  if (auto problem = admitted_.check({}); !problem.ok()) return problem;
+  const auto& what = admitted_.what();
   const auto start = static_cast<std::uint64_t>(skip);
-  if (start > layout_.room || length_ > layout_.room - start) {
-    return {errc::bad_memory, fmt::format("{} bytes at {} reach past the end of their allocation, {} bytes from {}", length_,
-                                          static_cast<void*>(target_), layout_.room, what_.memory)};
+  if (start > layout_.room || what.length > layout_.room - start) {
+    return {errc::bad_memory, fmt::format("{} bytes at {} reach past the end of their allocation, {} bytes from {}", what.length,
+                                          static_cast<void*>(what.memory), layout_.room, asked_.memory)};
   }
-  if (length_ > layout_.waves * layout_.wave_bytes) {
-    return {errc::invalid_argument, fmt::format("the length is {}, longer than it was when the request was queued", length_)};
+  if (what.length > layout_.waves * layout_.wave_bytes) {
+    return {errc::invalid_argument, fmt::format("the length is {}, longer than it was when the request was queued", what.length)};
   }
   return {};
 }
@@ -320,10 +316,10 @@ void stream_operation::start_waves() {
 
 void stream_operation::start_wave(line& next, std::uint64_t index) {
   const std::uint64_t at = index * layout_.wave_bytes;
-  next.offset = offset_ + at;
-  next.length = std::min(layout_.wave_bytes, length_ - at);
+  next.offset = admitted_.what().offset + at;
+  next.length = std::min(layout_.wave_bytes, admitted_.what().length - at);
   next.carried = false;
-  next.began_ns = engine_core::now_ns();
+  next.began_ns = now_ns();
   if (!is_write_) {
     carry(next);
     return;
@@ -334,7 +330,7 @@ void stream_operation::start_wave(line& next, std::uint64_t index) {
 
 // Between file and slab, by the threads that never call the device. Writes to one file take turns in the kernel: one part.
 void stream_operation::carry(line& which) {
-  const std::size_t crew = is_write_ ? 1 : std::min<std::size_t>(most_parts, file_->mount().stream_lanes().count());
+  const std::size_t crew = is_write_ ? 1 : std::min<std::size_t>(most_parts, admitted_.file().mount().stream_lanes().count());
   const std::uint64_t share = std::max(round_up(which.length / crew), least_part_bytes);
   which.part_count = 0;
   for (std::uint64_t at = which.offset; at < which.offset + which.length;) {
@@ -348,7 +344,7 @@ void stream_operation::carry(line& which) {
   }
   which.parts_left = which.part_count;
   ++carried_now_;
-  for (std::size_t i = 0; i < which.part_count; ++i) file_->mount().stream_lanes().push_urgent(parts_, which.parts[i]);
+  for (std::size_t i = 0; i < which.part_count; ++i) admitted_.file().mount().stream_lanes().push_urgent(parts_, which.parts[i]);
 }
 
 // In file order, since what comes after a short or failed wave does not count.
@@ -369,10 +365,10 @@ void stream_operation::settle_reads() {
       if (!problem.ok() || which.parts[i].outcome.bytes_done < which.parts[i].length) break;
     }
     outcome_.bytes_done += bytes;
-    engine_->stats().count_piece(path_kind::staged, bytes, {which.began_ns, engine_core::now_ns()}, !problem.ok());
+    runtime_->stats().count_piece(path_kind::staged, bytes, {which.began_ns, now_ns()}, !problem.ok());
     if (bytes < which.length) {
       needed_ = index + 1;
-      stop(in_context(problem, {target_, length_, offset_, is_write_}, *file_));
+      stop(std::move(problem));
     }
     fill_table(index % waves_at_once, which, bytes);
     store(shared().turn, static_cast<std::uint32_t>(index + 1));
@@ -384,8 +380,8 @@ void stream_operation::settle_write(line& which) {
   if (which.carried) {
     auto& done = which.parts[0].outcome;
     outcome_.bytes_done += done.bytes_done;
-    engine_->stats().count_piece(path_kind::staged, done.bytes_done, {which.began_ns, engine_core::now_ns()}, !done.ok());
-    if (!done.ok()) stop(in_context(done.error, {target_, length_, offset_, is_write_}, *file_));
+    runtime_->stats().count_piece(path_kind::staged, done.bytes_done, {which.began_ns, now_ns()}, !done.ok());
+    if (!done.ok()) stop(done.error);
   }
   let_go(which);
   start_waves();
@@ -445,30 +441,30 @@ void stream_operation::finished(part& done) {
 }
 
 io_result stream_operation::read(const part& which, const line& from) {
-  auto& kernel = engine_->kernel();
-  const auto& file = file_->view_if_open();
+  auto& kernel = runtime_->kernel();
+  const auto& file = admitted_.file().view_if_open();
   std::byte* const target = from.slab + (which.offset - round_down(from.offset));
   const bool cold = file.direct_fd >= 0 &&
                     (file.cached_fd < 0 || kernel.resident_bytes(file.cached_fd, which.offset, which.length).value_or(which.length) == 0);
   if (cold) {
     auto got = path::read_blocks_around(kernel, file, target - which.offset % page, which.length, which.offset);
     if (got.ok() || file.cached_fd < 0) return got;
-    engine_->stats().count_fallback(path_kind::staged, got.error.message());
+    runtime_->stats().count_fallback(path_kind::staged, got.error.message());
   }
   return emulated_ ? path::read_fully(kernel, file, target, which.length, which.offset)
                    : path::read_streaming(kernel, file, target, which.length, which.offset);
 }
 
 io_result stream_operation::write(const part& which, const line& from) {
-  auto& kernel = engine_->kernel();
-  const auto& file = file_->view_if_open();
+  auto& kernel = runtime_->kernel();
+  const auto& file = admitted_.file().view_if_open();
   io_result total;
   for (const auto& piece : plan_write(which)) {
     const std::byte* const source = from.slab + (piece.offset - round_down(from.offset));
     auto put = piece.bypass_cache ? path::write_direct(kernel, file, source, piece.length, piece.offset)
                                   : path::write_fully(kernel, file, source, piece.length, piece.offset);
     if (!put.ok() && piece.bypass_cache && file.cached_fd >= 0) {
-      engine_->stats().count_fallback(path_kind::staged, put.error.message());
+      runtime_->stats().count_fallback(path_kind::staged, put.error.message());
       put = path::write_fully(kernel, file, source, piece.length, piece.offset);
     }
     total.bytes_done += put.bytes_done;
@@ -480,13 +476,13 @@ io_result stream_operation::write(const part& which, const line& from) {
 
 // What goes through the page cache and what past it.
 std::vector<planned_piece> stream_operation::plan_write(const part& which) const {
-  const auto& file = file_->view_if_open();
+  const auto& file = admitted_.file().view_if_open();
   plan_input input;
   input.offset = which.offset;
   input.length = which.length;
   input.is_write = true;
   input.on_device = true;
-  input.direct_writes = file_->wants_direct_writes();
+  input.direct_writes = admitted_.file().wants_direct_writes();
   input.has_cached = file.cached_fd >= 0;
   input.has_direct = file.direct_fd >= 0;
   input.forced = path_kind::staged;
@@ -503,7 +499,7 @@ device::segment* stream_operation::table(std::size_t line_index) const noexcept 
 void stream_operation::fill_table(std::size_t line_index, const line& with, std::uint64_t bytes) {
   device::segment* const entries = table(line_index);
   std::byte* const in_slab = with.slab + with.offset % page;
-  std::byte* const on_device = target_ + (with.offset - offset_);
+  std::byte* const on_device = admitted_.what().memory + (with.offset - admitted_.what().offset);
   const std::uint64_t share = std::max(round_up((bytes + layout_.segments - 1) / layout_.segments), least_segment_bytes);
   for (std::size_t i = 0; i < layout_.segments; ++i) {
     const std::uint64_t start = std::min(bytes, i * share);

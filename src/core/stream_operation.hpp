@@ -15,7 +15,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/file_core.hpp"
+#include "core/admission.hpp"
 #include "core/planner.hpp"
 #include "core/stream_memory.hpp"
 #include "device/device.hpp"
@@ -24,17 +24,15 @@
 
 namespace penstock::core {
 
-class stream_operation {
+class stream_operation final : public slab_waiter {
  public:
   // Ok: queued; the operation will end, and say how in *bytes_done. An error: it is over, and may have moved some of the bytes.
-  static status queue(const std::shared_ptr<engine_core>& engine, const std::shared_ptr<file_core>& file, const stream_request& what,
+  static status queue(const std::shared_ptr<runtime>& with, const std::shared_ptr<file_core>& file, const stream_request& what,
                       bool is_write);
 
-  // For stream_memory: a slab may be free.
-  void resume();
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept;
-  stream_operation* next_waiting = nullptr;  // stream_memory's
+  void resume() override;
+  void retain() noexcept override { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept override;
 
  private:
   using kind = stream_memory::kind;
@@ -79,7 +77,7 @@ class stream_operation {
     std::uint64_t room = 0;    // from memory to the end of its allocation
   };
 
-  stream_operation(std::shared_ptr<engine_core> engine, std::shared_ptr<file_core> file, const stream_request& what, bool is_write);
+  stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
   ~stream_operation() = default;
 
   // --- while it is queued
@@ -87,7 +85,7 @@ class stream_operation {
   status put_onto(device::session& session);
   status put_call(device::session& session, void (*function)(void*));
   bool give_up(device::session& session);
-  static status run_now(engine_core& engine, file_core& file, const stream_request& what, bool is_write);
+  static status run_now(runtime& with, file_core& file, const stream_request& what, bool is_write);
 
   // --- called by the stream, on a thread of the driver
   static void reached(void* self);
@@ -119,10 +117,9 @@ class stream_operation {
   [[nodiscard]] device::segment* table(std::size_t line_index) const noexcept;
   void fill_table(std::size_t line_index, const line& with, std::uint64_t bytes);
 
-  std::shared_ptr<engine_core> engine_;
-  std::shared_ptr<file_core> file_;
-  file_use use_;
-  const stream_request what_;
+  std::shared_ptr<runtime> runtime_;
+  admission admitted_;
+  const stream_request asked_;
   const bool is_write_;
   bool emulated_ = false;
   std::int64_t* count_on_device_ = nullptr;
@@ -140,9 +137,6 @@ class stream_operation {
   bool waits_for_slab_ = false;
   bool stopped_ = false;  // short or failed: later waves are dropped
   bool ended_ = false;
-  std::uint64_t offset_ = 0;
-  std::byte* target_ = nullptr;
-  std::uint64_t length_ = 0;
   std::size_t needed_ = 0;   // waves that the device is to copy
   std::size_t started_ = 0;  // waves
   std::size_t settled_ = 0;  // waves of reads, in order; waves of writes, in any

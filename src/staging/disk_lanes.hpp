@@ -60,7 +60,9 @@ class ring_task_list {
 
 class disk_lanes {
  public:
-  static constexpr unsigned depth = 128;          // pieces in flight, per lane
+  static constexpr unsigned depth = 128;  // pieces in flight, per lane
+  // One ring serves 150,000 requests a second, or any drive of this day in pieces of a megabyte.
+  static constexpr unsigned usual_count(unsigned cores) noexcept { return cores >= 32 ? 2 : 1; }
   static constexpr unsigned tasks_in_flight = 8;  // slabs in flight, per lane
 
   // refusal: why there are to be no rings; ok where there may be.

@@ -1,0 +1,63 @@
+#include "core/asynchronous.hpp"
+
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "core/mount.hpp"
+#include "core/request.hpp"
+#include "core/small_requests.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+pending* begin_small(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+                     io_callback& callback) {
+  auto& on = file->mount();
+  admission admitted;
+  auto problem = or_no_memory([&]() -> status {
+    if (auto refused = admitted.enter(with, *file, what, file); !refused.ok()) return refused;
+    if (auto refused = admitted.check(options); !refused.ok()) return refused;
+    return on.lanes().ready();
+  });
+  auto* op = new small_request(with.shared_from_this(), std::move(admitted), on.small());
+  op->set_deadline(options.deadline);
+  op->set_callback(std::move(callback));  // from here on its end is told by calling back
+  op->retain();
+  if (problem.ok()) problem = op->watch();
+  if (problem.ok() && what.length > 0) {
+    on.small().add(*op);
+  } else {
+    op->end({0, std::move(problem)});
+  }
+  return op;
+}
+
+pending* begin_large(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+                     io_callback& callback) {
+  admission admitted;
+  auto problem = or_no_memory([&]() -> status {
+    if (auto refused = admitted.admit(with, *file, what, options, file); !refused.ok()) return refused;
+    return file->mount().lanes().ready();
+  });
+  auto* op = new request(with.shared_from_this(), std::move(admitted), options);
+  op->set_callback(std::move(callback));  // likewise
+  op->retain();
+  if (problem.ok()) problem = or_no_memory([&] { return op->plan({with.lane_count(), false}); });
+  if (problem.ok()) {
+    op->start(false);
+  } else {
+    op->fail(std::move(problem));
+  }
+  return op;
+}
+
+}  // namespace
+
+pending* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+               io_callback& callback) {
+  return small_request::suits(with, what.length, options) ? begin_small(with, file, what, options, callback)
+                                                          : begin_large(with, file, what, options, callback);
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,148 @@
+#include "core/blocking.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "core/mount.hpp"
+#include "core/request.hpp"
+#include "core/small_requests.hpp"
+#include "path/file_io.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Calls up to this are split over lanes that are still awake, and the caller lends a hand.
+constexpr std::uint64_t helped_request_bytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t spun_request_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t small_host_request_bytes = std::uint64_t{1} << 20;
+
+// Counts what is under way.
+struct in_use {
+  std::atomic<unsigned>* count;
+  explicit in_use(std::atomic<unsigned>* counter) : count(counter) {
+    if (count != nullptr) count->fetch_add(1);
+  }
+  in_use(const in_use&) = delete;
+  in_use& operator=(const in_use&) = delete;
+  ~in_use() {
+    if (count != nullptr) count->fetch_sub(1);
+  }
+};
+
+// Gives a slab back.
+struct slab_return {
+  staging::slab_pool* to;
+  staging::slab lent;
+  slab_return(staging::slab_pool* pool, const staging::slab& taken) : to(pool), lent(taken) {}
+  slab_return(const slab_return&) = delete;
+  slab_return& operator=(const slab_return&) = delete;
+  ~slab_return() { to->give_back(lent); }
+};
+
+io_result run_small_on_device(runtime& with, const admission& admitted, const io_options& options) {
+  const auto& what = admitted.what();
+  const auto& view = admitted.file().view();
+  auto& session = admitted.place().via->session();
+  auto& pool = admitted.place().via->pool();
+  const auto stream = admitted.place().via->small_stream();
+  if (!stream) return {0, stream.error()};
+  staging::slab slab;
+  while (!slab) {
+    auto taken = pool.try_take(what.length, session, staging::slab_user::cpu);
+    if (!taken) return {0, taken.error()};
+    slab = *taken;
+    if (slab || admitted.file().mount().lanes().help_urgent() || with.feeders().pump()) continue;
+    if (deadline_clock::now() >= options.deadline) return {0, {errc::timed_out, "the deadline has passed"}};
+    pool.wait_for_return(100us);
+  }
+  const slab_return back{&pool, slab};
+  io_result outcome;
+  if (what.is_write) {
+    outcome.error = session.copy_small(slab.data, what.memory, what.length, *stream);
+    if (outcome.ok()) outcome = path::write_fully(with.kernel(), view, slab.data, what.length, what.offset);
+  } else {
+    outcome = path::read_fully(with.kernel(), view, slab.data, what.length, what.offset);
+    if (outcome.bytes_done > 0) {
+      if (auto copied = session.copy_small(what.memory, slab.data, outcome.bytes_done, *stream); !copied.ok())
+        outcome = {0, std::move(copied)};
+    }
+  }
+  return outcome;
+}
+
+io_result run_small(runtime& with, const admission& admitted, const io_options& options) {
+  const auto began = now_ns();
+  const auto& what = admitted.what();
+  const auto& view = admitted.file().view();
+  io_result outcome;
+  path_kind kind = path_kind::posix;
+  if (!admitted.place().on_device()) {
+    outcome = what.is_write ? path::write_fully(with.kernel(), view, what.memory, what.length, what.offset)
+                            : path::read_fully(with.kernel(), view, what.memory, what.length, what.offset);
+  } else {
+    kind = path_kind::staged;
+    outcome = run_small_on_device(with, admitted, options);
+  }
+  if (!outcome.ok()) outcome.error = outcome.error.with_context(to_string(kind));
+  with.stats().count_piece(kind, outcome.bytes_done, {began, now_ns()}, !outcome.ok());
+  return outcome;
+}
+
+io_result run_pieces(runtime& with, admission& admitted, const io_options& options) {
+  const auto what = admitted.what();
+  const bool on_device = admitted.place().on_device();
+  // Where many callers are at work on a device, each reads its own slabs: splitting would only make the copies smaller.
+  const in_use counted(on_device ? &with.blocking() : nullptr);
+  const unsigned active = with.blocking().load();
+  const unsigned lanes = with.lane_count();
+  const bool crowded = on_device && !what.is_write && active > 2 && active + lanes > with.cores() + with.cores() / 4;
+  auto* op = new request(with.shared_from_this(), std::move(admitted), options);
+  op->retain();
+  auto planned = or_no_memory([&] { return op->plan({crowded ? 1 : lanes, active > 2}); });
+  const auto pieces = op->pieces();
+  // Disks are slow, and what is waited for long should be slept for.
+  const bool soon_over = what.length <= spun_request_bytes && planned.ok() &&
+                         std::none_of(pieces.begin(), pieces.end(), [](const planned_piece& piece) { return piece.bypass_cache; });
+  if (!planned.ok()) {
+    op->fail(std::move(planned));
+  } else {
+    const auto on_caller = [](const planned_piece& piece) { return piece.path == path_kind::staged && !piece.bypass_cache; };
+    const bool alone = (crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
+                       (pieces.size() == 1 && pieces.front().path == path_kind::mapped);
+    op->start(alone);
+    if (!alone && what.length <= helped_request_bytes) op->help();
+  }
+  op->wait(soon_over && with.cores() > 2 ? 2000us : 0us);
+  io_result outcome = op->outcome();
+  op->release();
+  return outcome;
+}
+
+// Whether the caller carries it himself.
+bool is_small(runtime& with, const admission& admitted, const io_options& options) {
+  const bool on_device = admitted.place().on_device();
+  const auto forced = with.forced_path(options);
+  if (forced != path_kind::automatic && forced != (on_device ? path_kind::staged : path_kind::posix)) return false;
+  return admitted.what().length <= (on_device ? small_request_bytes : small_host_request_bytes);
+}
+
+}  // namespace
+
+io_result run(runtime& with, file_core& file, const transfer& what, const io_options& options) {
+  admission admitted;
+  io_result outcome;
+  outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options); });
+  if (outcome.ok() && what.length > 0) {
+    if (!is_small(with, admitted, options)) return run_pieces(with, admitted, options);
+    outcome = or_without_memory([&] { return run_small(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
+  }
+  admitted.count(outcome);
+  return outcome;
+}
+
+}  // namespace penstock::core

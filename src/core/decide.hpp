@@ -1,0 +1,39 @@
+// Which path carries what of a request, and why. One function decides, for requests that run and for those that are asked about.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/admission.hpp"
+#include "core/planner.hpp"
+#include "penstock/engine.hpp"
+
+namespace penstock::core {
+
+// A long request is carried in sections of this length, which are planned and end one by one; a multiple of every piece.
+inline constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
+
+// How a request is cut.
+struct cutting {
+  unsigned lanes = 1;        // over so many
+  bool shared_link = false;  // with other requests
+};
+
+// How far a read may go.
+struct reach {
+  std::uint64_t length = 0;
+  bool past_size = false;  // behind the end that the kernel tells: nobody knows how much there is
+};
+
+// How much of the range a read should be planned for: to the end of the file as it is known, and on from there only where the kernel
+// has more, since what it says of a file's size may be old, or nothing. 0: the file ends there. Reads a byte.
+result<reach> readable(runtime& with, file_core& file, const transfer& what);
+
+// The pieces of a part of a request.
+result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& part, const transfer& whole,
+                                          const staging::place& place, const io_options& options, const cutting& how);
+
+// What decide() would do with a request on such memory, and what is worth knowing besides.
+result<plan> explain(runtime& with, file_core& file, memory_kind memory, const transfer& what, const io_options& options);
+
+}  // namespace penstock::core

@@ -1,0 +1,73 @@
+#include "core/runtime.hpp"
+
+#include <algorithm>
+
+namespace penstock::core {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// One GPU is fed by 8 threads where a core copies 7 GB/s out of the page cache, by 10 where it copies 5; what they do not need they sleep.
+unsigned choose_lanes(const engine_options& options, unsigned cores) {
+  return options.lanes != 0 ? options.lanes : std::clamp(cores * 5 / 8, 2U, 16U);
+}
+
+// For each file system: enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for
+// themselves; but never all of the budget, so that a file system that stalls leaves something for others.
+std::size_t cpu_share(const engine_options& options, unsigned lanes) {
+  return std::min(std::max(std::size_t{64} << 20, std::size_t{lanes} * (std::size_t{12} << 20)), options.pinned_budget_bytes / 2);
+}
+
+std::size_t disk_share(const engine_options& options, unsigned cores) {
+  const std::size_t wanted =
+      staging::disk_lanes::usual_count(cores) * staging::disk_lanes::tasks_in_flight * (std::size_t{12} << 20);  // read into, or sent
+  return std::min(wanted, options.pinned_budget_bytes / 4);
+}
+
+}  // namespace
+
+std::int64_t now_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+runtime::runtime(const engine_options& options, seams doors)
+    : options_(options),
+      doors_(std::move(doors)),
+      cores_(doors_.kernel->usable_cores()),
+      lane_count_(choose_lanes(options, cores_)),
+      budget_(options.pinned_budget_bytes),
+      cuda_pool_(*doors_.kernel, budget_, cpu_share(options_, lane_count_), disk_share(options_, cores_)),
+      host_pool_(*doors_.kernel, budget_, cpu_share(options_, lane_count_), disk_share(options_, cores_)),
+      memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
+      callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb") {
+  paths_ = path::make_paths({doors_.kernel, &feeders_}, options_.cufile_library);
+}
+
+runtime::~runtime() {
+  while (feeders_.outstanding()) feeders_.pump();
+  paths_.clear();
+}
+
+void runtime::widen_pools() {
+  for (auto* pool : {&cuda_pool_, &host_pool_}) pool->widen(cpu_share(options_, lane_count_), disk_share(options_, cores_));
+}
+
+void runtime::forget(const path::file_view& closing) {
+  if (forked()) return;
+  for (auto& each : paths_) {
+    if (each != nullptr) each->forget(closing);
+  }
+}
+
+engine_stats runtime::snapshot() const {
+  if (forked()) return {};  // a lock may have been taken when the process forked
+  auto seen = stats_.snapshot();
+  seen.pinned_bytes = budget_.used_bytes.load();
+  seen.pinned_peak_bytes = budget_.peak_bytes.load();
+  return seen;
+}
+
+std::chrono::microseconds runtime::batch_spin() const noexcept { return !few_cores() ? 1000us : 0us; }
+
+}  // namespace penstock::core

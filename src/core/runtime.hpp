@@ -1,0 +1,98 @@
+// What the requests of an engine stand on: the doors to kernel and devices, the staging memory, the paths, the counters, and the threads
+// that serve all of them. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "core/deadlines.hpp"
+#include "core/memory_map.hpp"
+#include "core/stats.hpp"
+#include "device/device.hpp"
+#include "path/data_path.hpp"
+#include "penstock/engine.hpp"
+#include "staging/feeder.hpp"
+#include "staging/lanes.hpp"
+#include "staging/slab_pool.hpp"
+#include "sys/fork_guard.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::core {
+
+class mount;
+
+// The doors an engine is given; tests hand in others.
+struct seams {
+  std::shared_ptr<sys::kernel> kernel;
+  std::shared_ptr<device::driver> cuda;  // null: none
+  std::shared_ptr<device::driver> host;
+};
+
+std::int64_t now_ns() noexcept;
+
+// A request keeps it; the engine is what ends it.
+class runtime : public std::enable_shared_from_this<runtime> {
+ public:
+  runtime(const runtime&) = delete;
+  runtime& operator=(const runtime&) = delete;
+
+  // What serves the files of a file system (of a block device, itself).
+  virtual mount& mount_of(std::uint64_t device) = 0;
+
+  [[nodiscard]] const engine_options& options() const noexcept { return options_; }
+  [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
+  [[nodiscard]] sys::kernel& kernel() const noexcept { return *doors_.kernel; }
+  [[nodiscard]] memory_map& memory() noexcept { return memory_; }
+  [[nodiscard]] staging::feeders& feeders() noexcept { return feeders_; }
+  [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
+  // Where callbacks of users run: a thread that nothing else can hold up.
+  [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
+  [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
+  [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
+  // The file is about to be closed: paths let go of what they keep for it.
+  void forget(const path::file_view& closing);
+  [[nodiscard]] stats_book& stats() noexcept { return stats_; }
+  [[nodiscard]] engine_stats snapshot() const;
+  // Blocking requests under way on memory of a device.
+  [[nodiscard]] std::atomic<unsigned>& blocking() noexcept { return blocking_; }
+
+  [[nodiscard]] unsigned cores() const noexcept { return cores_; }
+  [[nodiscard]] bool few_cores() const noexcept { return cores_ <= 4; }
+  [[nodiscard]] unsigned lane_count() const noexcept { return lane_count_; }
+  // How long who waits for a batch does so without sleeping: it ends in tens of microseconds, and waking costs twenty. Where cores are few,
+  // the lanes need them more (128 x 4 KiB on two cores: 500 us with it, 250 without).
+  [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
+  // The path that the request, or else the engine, insists on.
+  [[nodiscard]] path_kind forced_path(const io_options& asked) const noexcept {
+    return asked.path != path_kind::automatic ? asked.path : options_.path;
+  }
+  [[nodiscard]] bool forced(const io_options& asked) const noexcept { return forced_path(asked) != path_kind::automatic; }
+
+ protected:
+  runtime(const engine_options& options, seams doors);
+  ~runtime();  // copies that are under way arrive
+
+  // Of the pinned budget, for the lanes of another file system.
+  void widen_pools();
+
+ private:
+  const engine_options options_;
+  const seams doors_;
+  const unsigned cores_;
+  const unsigned lane_count_;
+  sys::fork_guard fork_guard_;
+  stats_book stats_;
+  staging::pinned_budget budget_;
+  staging::feeders feeders_;
+  staging::slab_pool cuda_pool_;
+  staging::slab_pool host_pool_;
+  memory_map memory_;
+  std::vector<std::unique_ptr<path::data_path>> paths_;
+  staging::lanes callbacks_;
+  core::deadlines deadlines_;
+  std::atomic<unsigned> blocking_{0};
+};
+
+}  // namespace penstock::core
