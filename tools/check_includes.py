@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails when an #include points up: every room may use only the rooms that the table below gives it.
+"""Fails when an #include points up: every room may use only the rooms that the table below gives it, and inside a room no file may
+use one that uses it (a .cc and its header are one).
 
 The table is that of docs/ARCHITECTURE.md. Usage: check_includes.py [repository root]
 """
@@ -104,6 +105,37 @@ def check(root: Path):
     return found
 
 
+def circles(root: Path):
+    """Files of one room that use each other in a circle: each as a list of their names, without suffix."""
+    uses: dict[Path, set[Path]] = {}
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix not in SUFFIXES or not path.is_file():
+            continue
+        file = path.relative_to(root / "src").with_suffix("")
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            match = INCLUDE.match(line)
+            if not match or not match.group(1):
+                continue
+            target = Path(match.group(1)).with_suffix("")
+            if target != file and target.parent == file.parent:
+                uses.setdefault(file, set()).add(target)
+
+    found = []
+    done = set()
+
+    def walk(file: Path, way: list[Path]) -> None:
+        if file in way:
+            found.append([str(each) for each in way[way.index(file) :]] + [str(file)])
+        elif file not in done:
+            for target in sorted(uses.get(file, ())):
+                walk(target, [*way, file])
+            done.add(file)
+
+    for file in sorted(uses):
+        walk(file, [])
+    return found
+
+
 def main() -> int:
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
     if not (root / "include" / "penstock").is_dir():
@@ -112,8 +144,11 @@ def main() -> int:
     found = check(root)
     for file, number, name, reason in found:
         print(f"{file}:{number}: includes {name}: {reason}")
-    if found:
-        print(f"check_includes: {len(found)} include(s) point up")
+    in_circles = circles(root)
+    for circle in in_circles:
+        print("in a circle: " + " -> ".join(circle))
+    if found or in_circles:
+        print(f"check_includes: {len(found) + len(in_circles)} include(s) point up")
         return 1
     print("check_includes: every include points down")
     return 0

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
-#include "core/mount.hpp"
 
 namespace penstock::core {
 

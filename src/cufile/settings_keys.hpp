@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cufile/settings.hpp"
+#include "cufile/settings_data.hpp"
 
 namespace penstock::cufile {
 

@@ -55,6 +55,24 @@ class check_includes(unittest.TestCase):
     def test_a_path_through_the_parent_folder_is_refused(self):
         self.assert_refused("src/sys/file.cc", '#include "../core/engine_core.hpp"\n', "write the path from")
 
+    def test_files_of_a_room_that_use_each_other_are_refused(self):
+        code, output = self.run_on(
+            {
+                "src/core/file.hpp": "",
+                "src/core/file.cc": '#include "core/file.hpp"\n#include "core/house.hpp"\n',
+                "src/core/house.hpp": '#include "core/room.hpp"\n',
+                "src/core/room.hpp": '#include "core/file.hpp"\n',
+            }
+        )
+        self.assertEqual(code, 1, output)
+        self.assertIn("core/file -> core/house -> core/room -> core/file", output)
+
+    def test_files_of_a_room_that_stand_on_each_other_are_accepted(self):
+        code, output = self.run_on(
+            {"src/core/room.hpp": "", "src/core/house.hpp": '#include "core/room.hpp"\n', "src/core/house.cc": '#include "core/house.hpp"\n'}
+        )
+        self.assertEqual(code, 0, output)
+
     def test_a_neighbour_named_without_its_room_is_accepted(self):
         self.assert_accepted("src/sys/file.cc", '#include "kernel.hpp"\n')
 
