@@ -7,7 +7,6 @@
 #include "base/no_memory.hpp"
 #include "core/mount.hpp"
 #include "core/request.hpp"
-#include "core/small_requests.hpp"
 #include "path/file_io.hpp"
 
 namespace penstock::core {
@@ -19,7 +18,6 @@ using namespace std::chrono_literals;
 // Calls up to this are split over lanes that are still awake, and the caller lends a hand.
 constexpr std::uint64_t helped_request_bytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t spun_request_bytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t small_host_request_bytes = std::uint64_t{1} << 20;
 
 // Counts what is under way.
 struct in_use {
@@ -123,14 +121,6 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   return outcome;
 }
 
-// Whether the caller carries it himself.
-bool is_small(runtime& with, const admission& admitted, const io_options& options) {
-  const bool on_device = admitted.place().on_device();
-  const auto forced = with.forced_path(options);
-  if (forced != path_kind::automatic && forced != (on_device ? path_kind::staged : path_kind::posix)) return false;
-  return admitted.what().length <= (on_device ? small_request_bytes : small_host_request_bytes);
-}
-
 }  // namespace
 
 io_result run(runtime& with, file_core& file, const transfer& what, const io_options& options) {
@@ -138,7 +128,7 @@ io_result run(runtime& with, file_core& file, const transfer& what, const io_opt
   io_result outcome;
   outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options); });
   if (outcome.ok() && what.length > 0) {
-    if (!is_small(with, admitted, options)) return run_pieces(with, admitted, options);
+    if (!caller_carries(with, what.length, admitted.place(), options)) return run_pieces(with, admitted, options);
     outcome = or_without_memory([&] { return run_small(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
   }
   admitted.count(outcome);

@@ -2,10 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
-#include "base/checked.hpp"
-#include "core/mount.hpp"
 #include "path/file_io.hpp"
 
 namespace penstock::core {
@@ -13,29 +9,15 @@ namespace penstock::core {
 namespace {
 
 constexpr std::uint64_t tmpfs_magic = 0x01021994;
-
-void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what) {
-  const auto& view = file.view();
-  if (const auto cached = with.kernel().resident_bytes(file.any_descriptor(), what.offset, what.length)) told.cached_bytes = *cached;
-  if (place.on_device()) {
-    if (place.emulated()) told.remarks.push_back(fmt::format("no GPU: {}", with.memory().cuda_status().message()));
-    for (const auto kind : {path_kind::direct, path_kind::mapped}) {
-      if (auto why = with.path(kind).refuses({&view, &place, what.is_write, what.offset, what.length})) {
-        told.remarks.push_back(fmt::format("{} is not used: {}", to_string(kind), *why));
-      }
-    }
-  }
-  if (!file.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", file.direct_problem().message()));
-  if (!file.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", file.cached_problem().message()));
-  if (auto rings = file.mount().disk().available(); !rings.ok()) {
-    told.remarks.push_back(
-        fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
-  }
-  if (with.few_cores())
-    told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
-}
+constexpr std::uint64_t small_host_request_bytes = std::uint64_t{1} << 20;
 
 }  // namespace
+
+bool caller_carries(const runtime& with, std::uint64_t length, const staging::place& place, const io_options& options) noexcept {
+  const auto forced = with.forced_path(options);
+  if (forced != path_kind::automatic && forced != (place.on_device() ? path_kind::staged : path_kind::posix)) return false;
+  return length <= (place.on_device() ? small_request_bytes : small_host_request_bytes);
+}
 
 result<reach> readable(runtime& with, file_core& file, const transfer& what) {
   const auto size = with.kernel().file_size(file.any_descriptor());
@@ -76,34 +58,6 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
     return bytes ? std::optional(*bytes) : std::nullopt;
   };
   return make_plan(input);
-}
-
-result<plan> explain(runtime& with, file_core& file, memory_kind memory, const transfer& what, const io_options& options) {
-  if (auto problem = check_range(static_cast<std::int64_t>(what.offset), what.length); !problem.ok()) return problem;
-  const auto use = file.use();  // a question: the file need not be open for it
-  if (!use) return use.error();
-  const auto place = memory == memory_kind::device ? with.memory().any_device_place() : staging::place{};
-  transfer part = what;
-  if (!what.is_write) {
-    const auto size = with.kernel().file_size(file.any_descriptor());
-    if (!size) return in_context(size.error(), what, file);
-    part.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
-  }
-  auto pieces = decide(with, file, part, part, place, options, {with.lane_count(), false});
-  plan told;
-  if (pieces) {
-    for (const auto& piece : *pieces) {
-      const auto reason = core::describe(piece.reason);
-      if (!told.parts.empty() && told.parts.back().path == piece.path && told.parts.back().reason == reason) {
-        told.parts.back().length += piece.length;
-      } else {
-        told.parts.push_back({piece.offset, piece.length, piece.path, reason});
-      }
-    }
-    remark(told, with, file, place, what);
-  }
-  if (!pieces) return in_context(pieces.error(), what, file);
-  return told;
 }
 
 }  // namespace penstock::core

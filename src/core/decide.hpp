@@ -1,4 +1,4 @@
-// Which path carries what of a request, and why. One function decides, for requests that run and for those that are asked about.
+// Which path carries what of a request, and why: for requests that run, and for those that are asked about.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,13 @@ namespace penstock::core {
 
 // A long request is carried in sections of this length, which are planned and end one by one; a multiple of every piece.
 inline constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
+
+// On a device, requests up to this run on the thread of a caller who waits, without a hand-over (64 KiB over two lanes take 26 us, alone
+// 18); in a batch, and where nobody waits, they travel together.
+inline constexpr std::uint64_t small_request_bytes = std::uint64_t{128} << 10;
+
+// Whether a caller who waits carries such a request himself: then it goes through the page cache, and nothing else is decided.
+bool caller_carries(const runtime& with, std::uint64_t length, const staging::place& place, const io_options& options) noexcept;
 
 // How a request is cut.
 struct cutting {
@@ -32,8 +39,5 @@ result<reach> readable(runtime& with, file_core& file, const transfer& what);
 // The pieces of a part of a request.
 result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& part, const transfer& whole,
                                           const staging::place& place, const io_options& options, const cutting& how);
-
-// What decide() would do with a request on such memory, and what is worth knowing besides.
-result<plan> explain(runtime& with, file_core& file, memory_kind memory, const transfer& what, const io_options& options);
 
 }  // namespace penstock::core

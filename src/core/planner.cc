@@ -177,7 +177,7 @@ std::string describe(plan_reason reason) {
     case plan_reason::host_memory:
       return "the memory is the host's";
     case plan_reason::small_request:
-      return "at most 128 KiB: done on the caller's thread";
+      return "at most 128 KiB: carried on the caller's thread, through the page cache";
     case plan_reason::gpu_direct:
       return "GPUDirect serves this file";
     case plan_reason::resident:

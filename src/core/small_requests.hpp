@@ -9,6 +9,7 @@
 
 #include "base/spin_lock.hpp"
 #include "core/admission.hpp"
+#include "core/decide.hpp"
 #include "core/gather.hpp"
 #include "core/memory_map.hpp"
 #include "core/pending.hpp"
@@ -19,10 +20,6 @@
 namespace penstock::core {
 
 class small_requests;
-
-// Requests up to this run on the caller's own thread, without a hand-over (64 KiB over two lanes take 26 us, alone 18); in a batch, and
-// where nobody waits, they travel together.
-inline constexpr std::uint64_t small_request_bytes = std::uint64_t{128} << 10;
 
 class small_request final : public pending {
  public:

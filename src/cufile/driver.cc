@@ -154,7 +154,9 @@ status driver::refusal(const file& target) const {
   if (!only_direct_) return {};
   const auto size = target.size();
   if (!size) return size.error();
-  const auto planned = owner().explain(target, memory_kind::device, std::max<std::uint64_t>(*size, 1), 0, *size == 0, options());
+  auto asked = options();
+  asked.path = path_kind::direct;
+  const auto planned = owner().explain(target, memory_kind::device, std::max<std::uint64_t>(*size, 1), 0, *size == 0, asked);
   if (!planned) return planned.error();
   for (const auto& part : planned->parts) {
     if (part.path == path_kind::direct) continue;

@@ -219,6 +219,13 @@ TEST_F(engine_contract, explain_says_why_in_words) {
   }
   EXPECT_EQ(engine_of().explain(from, memory_kind::device, 1, -1).error().code(), errc::invalid_argument);
   EXPECT_TRUE(engine_of().explain(from, memory_kind::device, 1, 0, true).ok()) << "a question needs no right to write";
+  // A cold one too goes through the page cache, where its caller carries it.
+  drop_cache(name());
+  const auto small = engine_of().explain(from, memory_kind::device, 128 * kib, 4096);
+  ASSERT_TRUE(small.ok()) << told(small.error());
+  ASSERT_EQ(small->parts.size(), 1U);
+  EXPECT_EQ(small->parts[0].path, path_kind::staged);
+  EXPECT_NE(small->parts[0].reason.find("caller's thread"), std::string::npos) << small->parts[0].reason;
   const auto behind = engine_of().explain(from, memory_kind::device, 100, static_cast<std::int64_t>(16 * mib));
   ASSERT_TRUE(behind.ok());
   EXPECT_TRUE(behind->parts.empty());

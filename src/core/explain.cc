@@ -1,0 +1,70 @@
+#include "core/explain.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/checked.hpp"
+#include "core/mount.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what) {
+  const auto& view = file.view();
+  if (const auto cached = with.kernel().resident_bytes(file.any_descriptor(), what.offset, what.length)) told.cached_bytes = *cached;
+  if (place.on_device()) {
+    if (place.emulated()) told.remarks.push_back(fmt::format("no GPU: {}", with.memory().cuda_status().message()));
+    for (const auto kind : {path_kind::direct, path_kind::mapped}) {
+      if (auto why = with.path(kind).refuses({&view, &place, what.is_write, what.offset, what.length})) {
+        told.remarks.push_back(fmt::format("{} is not used: {}", to_string(kind), *why));
+      }
+    }
+  }
+  if (!file.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", file.direct_problem().message()));
+  if (!file.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", file.cached_problem().message()));
+  if (auto rings = file.mount().disk().available(); !rings.ok()) {
+    told.remarks.push_back(
+        fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
+  }
+  if (with.few_cores())
+    told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
+}
+
+}  // namespace
+
+result<plan> explain(runtime& with, file_core& file, memory_kind memory, const transfer& what, const io_options& options) {
+  if (auto problem = check_range(static_cast<std::int64_t>(what.offset), what.length); !problem.ok()) return problem;
+  const auto use = file.use();  // a question: the file need not be open for it
+  if (!use) return use.error();
+  const auto place = memory == memory_kind::device ? with.memory().any_device_place() : staging::place{};
+  transfer part = what;
+  if (!what.is_write) {
+    const auto size = with.kernel().file_size(file.any_descriptor());
+    if (!size) return in_context(size.error(), what, file);
+    part.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
+  }
+  plan told;
+  if (place.on_device() && part.length > 0 && caller_carries(with, part.length, place, options)) {
+    told.parts.push_back({part.offset, part.length, path_kind::staged, core::describe(plan_reason::small_request)});
+    remark(told, with, file, place, what);
+    return told;
+  }
+  auto pieces = decide(with, file, part, part, place, options, {with.lane_count(), false});
+  if (pieces) {
+    for (const auto& piece : *pieces) {
+      const auto reason = core::describe(piece.reason);
+      if (!told.parts.empty() && told.parts.back().path == piece.path && told.parts.back().reason == reason) {
+        told.parts.back().length += piece.length;
+      } else {
+        told.parts.push_back({piece.offset, piece.length, piece.path, reason});
+      }
+    }
+    remark(told, with, file, place, what);
+  }
+  if (!pieces) return in_context(pieces.error(), what, file);
+  return told;
+}
+
+}  // namespace penstock::core
