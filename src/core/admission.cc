@@ -30,6 +30,7 @@ admission& admission::operator=(admission&& other) noexcept {
   std::swap(file_, other.file_);
   std::swap(kept_, other.kept_);
   std::swap(use_, other.use_);
+  std::swap(is_write_, other.is_write_);
   std::swap(what_, other.what_);
   std::swap(place_, other.place_);
   return *this;
@@ -40,31 +41,33 @@ status admission::enter(runtime& with, file_core& file, const transfer& what, st
   file_ = &file;
   kept_ = std::move(kept);
   what_ = what;
+  is_write_ = what.is_write;
   auto use = file.use(what.is_write);
   if (!use) return use.error();
   use_ = *std::move(use);
   return {};
 }
 
-status admission::locate(const io_options& options, seen_allocation* seen) {
+status admission::locate(seen_allocation* seen) {
   if (what_.length == 0) return {};
   const auto found = with_->memory().place_of(what_.memory, what_.length, seen);
   if (!found) return found.error();
   place_ = *found;
-  if (!options.after_default_stream || !what_.is_write || !place_.on_device()) return {};
-  return place_.via->session().synchronize(nullptr);
+  return {};
 }
 
 status admission::admit(runtime& with, file_core& file, const transfer& what, const io_options& options, std::shared_ptr<file_core> kept) {
   if (auto refused = enter(with, file, what, std::move(kept)); !refused.ok()) return refused;
   if (auto refused = check(options); !refused.ok()) return refused;
-  return locate(options);
+  if (auto refused = locate(); !refused.ok()) return refused;
+  if (!options.after_default_stream || !is_write_ || !place_.on_device()) return {};
+  return place_.via->session().synchronize(nullptr);
 }
 
 void admission::count(io_result& outcome) noexcept {
   if (with_ == nullptr) return;
-  outcome.error = in_context(outcome.error, what_, *file_);
-  with_->stats().count_request(what_.is_write, outcome);
+  if (!outcome.ok()) outcome.error = in_context(outcome.error, what_, *file_);
+  with_->stats().count_request(is_write_, outcome);
 }
 
 }  // namespace penstock::core

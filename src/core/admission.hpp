@@ -25,8 +25,9 @@ status in_context(const status& error, const transfer& what, const file_core& fi
 // A range that no file has, memory that is none, or a deadline that has passed.
 status check(const transfer& what, const io_options& options);
 
-// For one thread at a time, which keeps the runtime.
-class admission {
+// For one thread at a time, which keeps the runtime. What its end needs lies in one cache line, since batches have thousands of them, which
+// end on other cores than they began.
+class alignas(64) admission {
  public:
   admission() noexcept = default;  // of nothing
   admission(admission&& other) noexcept { *this = std::move(other); }
@@ -37,9 +38,9 @@ class admission {
   status enter(runtime& with, file_core& file, const transfer& what, std::shared_ptr<file_core> kept = nullptr);
   // The range and the deadline.
   [[nodiscard]] status check(const io_options& options) const { return core::check(what_, options); }
-  // Where its memory lies, once its default stream has come so far, where the options ask for that. Nothing is asked for no bytes.
-  status locate(const io_options& options, seen_allocation* seen = nullptr);
-  // All three.
+  // Where its memory lies. Nothing is asked for no bytes.
+  status locate(seen_allocation* seen = nullptr);
+  // All three; and waits for the default stream of the memory, where the options ask for that.
   status admit(runtime& with, file_core& file, const transfer& what, const io_options& options, std::shared_ptr<file_core> kept = nullptr);
 
   // From enter() on, whatever it returned.
@@ -59,8 +60,9 @@ class admission {
   file_core* file_ = nullptr;
   std::shared_ptr<file_core> kept_;
   file_use use_;
-  transfer what_;
+  bool is_write_ = false;
   staging::place place_;
+  transfer what_;
 };
 
 }  // namespace penstock::core

@@ -117,9 +117,7 @@ status batch_request::add(const io_request& asked, const std::shared_ptr<file_co
 
 // The default stream of a device is waited for once.
 status batch_request::locate(admission& admitted, const io_options& options) {
-  auto without = options;
-  without.after_default_stream = false;
-  if (auto problem = admitted.locate(without, &seen_); !problem.ok()) return problem;
+  if (auto problem = admitted.locate(&seen_); !problem.ok()) return problem;
   const auto& place = admitted.place();
   if (!options.after_default_stream || !admitted.what().is_write || !place.on_device()) return {};
   if (settled_ != place.via) {

@@ -234,7 +234,7 @@ small_requests::group* small_requests::sort(chain taken) {
 
 // To the group that suits it, or a new one. An error: to none.
 status small_requests::join(small_request& each, group*& groups, std::size_t still_to_come, seen_allocation& seen) {
-  if (auto problem = each.admitted_.locate({}, &seen); !problem.ok()) return problem;
+  if (auto problem = each.admitted_.locate(&seen); !problem.ok()) return problem;
   (void)each.admitted_.file().view();  // both descriptors
   const auto& place = each.admitted_.place();
   const bool is_write = each.admitted_.what().is_write;
