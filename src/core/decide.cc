@@ -49,9 +49,12 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.few_cores = with.few_cores();
   input.memory_file_system = file.facts().filesystem_magic == tmpfs_magic;
   input.most_bytes = staging::large_slab_bytes;
-  input.refuses = [&](path_kind kind) -> std::optional<std::string> {
+  // explain() is asked of no address: it tells of one that is aligned.
+  input.aligned_together =
+      what.memory == nullptr || (reinterpret_cast<std::uintptr_t>(what.memory) - what.offset) % path::direct_alignment == 0;
+  input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
     if (kind == path_kind::direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
-    return with.path(kind).refuses({&view, &place, what.is_write, what.offset, what.length});
+    return with.path(kind).refuses({&view, &place, what.is_write, offset, length});
   };
   input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
     const auto bytes = with.kernel().resident_bytes(view.cached_fd, offset, length);

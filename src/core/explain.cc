@@ -17,6 +17,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   if (place.on_device()) {
     if (place.emulated()) told.remarks.push_back(fmt::format("no GPU: {}", with.memory().cuda_status().message()));
     for (const auto kind : {path_kind::direct, path_kind::mapped}) {
+      if (std::any_of(told.parts.begin(), told.parts.end(), [&](const plan_part& part) { return part.path == kind; })) continue;
       if (auto why = with.path(kind).refuses({&view, &place, what.is_write, what.offset, what.length})) {
         told.remarks.push_back(fmt::format("{} is not used: {}", to_string(kind), *why));
       }

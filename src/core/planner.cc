@@ -13,6 +13,8 @@ constexpr std::uint64_t kib = 1024;
 constexpr std::uint64_t mib = 1024 * kib;
 constexpr std::uint64_t least_direct_write = mib;
 constexpr std::uint64_t least_mapped = 8 * mib;
+// An edge beside a GPU-direct body is a job of its own, which costs about what staging this much does (18 us).
+constexpr std::uint64_t least_body_beside_edges = 64 * kib;
 // Residency is asked and direct reads are cut at multiples of this in the file.
 constexpr std::uint64_t granule = 4 * mib;
 constexpr std::uint64_t least_wave = 512 * kib;
@@ -29,15 +31,18 @@ class planner {
 
   result<std::vector<planned_piece>> make() {
     if (in_.length == 0) return std::move(pieces_);
-    if (in_.forced != path_kind::automatic) {
-      if (auto why = in_.refuses(in_.forced)) {
-        return status(errc::unsupported, fmt::format("path {} was asked for, but {}", to_string(in_.forced), *why));
-      }
+    std::optional<std::string> refusal;
+    if (in_.forced == path_kind::direct || (in_.forced == path_kind::automatic && in_.on_device)) {
+      refusal = gpu_direct();
+      if (!refusal) return std::move(pieces_);
+    } else if (in_.forced != path_kind::automatic) {
+      refusal = in_.refuses(in_.forced, in_.offset, in_.length);
+    }
+    if (refusal && in_.forced != path_kind::automatic) {
+      return status(errc::unsupported, fmt::format("path {} was asked for, but {}", to_string(in_.forced), *refusal));
     }
     if (!in_.on_device) {
       cut(in_.offset, in_.length, path_kind::posix, false, plan_reason::host_memory, host_length());
-    } else if (allowed(path_kind::direct) && !in_.refuses(path_kind::direct)) {
-      whole(in_.offset, in_.length, path_kind::direct, plan_reason::gpu_direct);
     } else if (in_.is_write) {
       write();
     } else {
@@ -48,6 +53,29 @@ class planner {
 
  private:
   [[nodiscard]] bool allowed(path_kind path) const { return in_.forced == path_kind::automatic || in_.forced == path; }
+
+  // Plans all, with unaligned edges staged; or nothing, and says why. libcufile writes an edge by reading, changing and writing a whole
+  // block; it reads one through a buffer of its own, slowly (GPUDirect Storage best-practice guide), and so it does a read whose memory
+  // cannot be aligned. Where the path is forced, that is taken for reads.
+  std::optional<std::string> gpu_direct() {
+    const bool is_forced = in_.forced == path_kind::direct;
+    const bool has_edges = in_.is_write || (in_.aligned_together && !is_forced);
+    const std::uint64_t end = in_.offset + in_.length;
+    const std::uint64_t body =
+        has_edges ? std::min(round_down(in_.offset + path::direct_alignment - 1, path::direct_alignment), end) : in_.offset;
+    const std::uint64_t body_end = has_edges ? std::max(round_down(end, path::direct_alignment), body) : end;
+    const std::uint64_t length = body_end - body;
+    if (!is_forced && length < in_.length && length < least_body_beside_edges) return "too little of it is aligned";
+    if (auto why = in_.refuses(path_kind::direct, length > 0 ? body : 0, length)) return why;
+    if (in_.is_write && !in_.aligned_together) {
+      return "no part of it is aligned in both memory and file, so libcufile would change whole blocks and could undo a neighbour's write";
+    }
+    const auto edge = in_.is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge;
+    cut(in_.offset, body - in_.offset, path_kind::staged, !in_.is_write, edge, cached_write_piece);
+    if (length > 0) whole(body, length, path_kind::direct, plan_reason::gpu_direct);
+    cut(body_end, end - body_end, path_kind::staged, !in_.is_write, edge, cached_write_piece);
+    return {};
+  }
 
   void read() {
     if (in_.forced == path_kind::mapped) {
@@ -88,7 +116,7 @@ class planner {
     const bool certain = reason == plan_reason::resident;
     const bool spare_cpu = in_.prefer == preference::cpu || (in_.prefer == preference::automatic && in_.few_cores && !in_.emulated_device);
     if (certain && spare_cpu && !in_.memory_file_system && length >= least_mapped && allowed(path_kind::mapped) &&
-        !in_.refuses(path_kind::mapped)) {
+        !in_.refuses(path_kind::mapped, in_.offset, in_.length)) {
       whole(offset, length, path_kind::mapped, plan_reason::resident_cpu_saved);
     } else {
       cut_waves(offset, length, reason);
@@ -198,6 +226,8 @@ std::string describe(plan_reason reason) {
       return "direct I/O, as asked for";
     case plan_reason::unaligned_edge:
       return "an unaligned edge goes through the page cache, so that neighbours lose nothing";
+    case plan_reason::unaligned_read_edge:
+      return "an unaligned edge is staged: libcufile would pass it through a buffer of its own";
     case plan_reason::forced:
       return "this path was asked for";
   }

@@ -25,6 +25,7 @@ enum class plan_reason : std::uint8_t {
   buffered_write,
   direct_write,
   unaligned_edge,
+  unaligned_read_edge,
   forced,
 };
 std::string describe(plan_reason reason);
@@ -47,7 +48,8 @@ struct plan_input {
   bool on_device = false;
   bool emulated_device = false;
   bool direct_writes = false;
-  bool has_cached = true;  // descriptors
+  bool aligned_together = true;  // where the file offset is a multiple of direct_alignment, the address is one too
+  bool has_cached = true;        // descriptors
   bool has_direct = false;
   path_kind forced = path_kind::automatic;
   preference prefer = preference::automatic;
@@ -56,8 +58,9 @@ struct plan_input {
   bool shared_link = false;         // with other requests: longer copies serve all better than an early first one serves this
   bool memory_file_system = false;  // tmpfs: registering its pages is slow
   std::uint64_t most_bytes = 0;     // of a slab: a piece or wave of staged work is at most this
-  // Why a path cannot carry the whole range; nothing when it can. Asked for direct and mapped, and for a forced path.
-  std::function<std::optional<std::string>(path_kind)> refuses;
+  // Why a path cannot carry a range; nothing when it can. Asked for mapped and a forced path of the whole range, and for direct of what is
+  // left to it, which is empty in a forced write that has edges only.
+  std::function<std::optional<std::string>(path_kind, std::uint64_t offset, std::uint64_t length)> refuses;
   // Bytes of a range in the page cache; nothing when that cannot be known.
   std::function<std::optional<std::uint64_t>(std::uint64_t offset, std::uint64_t length)> resident;
 };

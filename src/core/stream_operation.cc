@@ -486,7 +486,7 @@ std::vector<planned_piece> stream_operation::plan_write(const part& which) const
   input.has_cached = file.cached_fd >= 0;
   input.has_direct = file.direct_fd >= 0;
   input.forced = path_kind::staged;
-  input.refuses = [](path_kind) { return std::nullopt; };
+  input.refuses = [](path_kind, std::uint64_t, std::uint64_t) { return std::nullopt; };
   return *make_plan(input);
 }
 

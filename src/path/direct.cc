@@ -61,7 +61,6 @@ class direct final : public data_path {
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (!asked.memory->on_device()) return "the memory is not on a device";
     if (asked.file->direct_fd < 0) return "the file could not be opened with O_DIRECT";
-    if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return unaligned_write();
     // A mere question about any device memory: libcufile can only be asked with a context.
     if (asked.memory->via == nullptr) return "no GPU is in use yet, so libcufile has not been asked";
     if (asked.memory->via == nullptr) {
@@ -76,6 +75,7 @@ class direct final : public data_path {
     auto unasked = entry.asked.ask([&] { return register_file(entry, *asked.file, session); });
     if (!unasked.ok()) return std::string(unasked.message());
     if (entry.handle == nullptr) return std::string(entry.why_not.message());
+    if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return unaligned_write();
     return std::nullopt;
   }
 

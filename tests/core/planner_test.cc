@@ -19,7 +19,7 @@ constexpr std::uint64_t page = path::direct_alignment;
 constexpr std::uint64_t direct_slab = 4 * mib;
 
 // Answers of a path for a range that it carries, or not.
-std::optional<std::string> accepts(path_kind /*path*/) { return std::nullopt; }
+std::optional<std::string> accepts(path_kind /*path*/, std::uint64_t /*offset*/, std::uint64_t /*length*/) { return std::nullopt; }
 
 // What a file of the given page cache, on a machine without GPUDirect, would answer.
 std::optional<std::string> usual(path_kind path, const plan_input& input) {
@@ -49,7 +49,9 @@ plan_input device_read(std::uint64_t offset, std::uint64_t length) {
   input.has_direct = true;
   input.lanes = 6;
   input.most_bytes = 4 * mib;
-  input.refuses = [](path_kind path) { return path == path_kind::direct ? std::optional<std::string>("none") : accepts(path); };
+  input.refuses = [](path_kind path, std::uint64_t, std::uint64_t) {
+    return path == path_kind::direct ? std::optional<std::string>("none") : std::nullopt;
+  };
   input.resident = [](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(0); };
   return input;
 }
@@ -172,7 +174,7 @@ TEST(planner, any_plan_covers_the_range_once_in_order_with_pieces_that_fit) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     auto input = random_input(random);
-    input.refuses = [&](path_kind path) { return usual(path, input); };
+    input.refuses = [&](path_kind path, std::uint64_t, std::uint64_t) { return usual(path, input); };
     const auto answer = pick(random, 0, 3);
     input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
       if (answer == 0) return std::nullopt;
@@ -197,7 +199,7 @@ TEST(planner, a_forced_path_carries_everything_or_the_plan_says_why_not) {
     std::mt19937_64 random(seed);
     auto input = random_input(random);
     input.length = std::max<std::uint64_t>(input.length, 1);
-    input.refuses = [&](path_kind path) { return usual(path, input); };
+    input.refuses = [&](path_kind path, std::uint64_t, std::uint64_t) { return usual(path, input); };
     input.resident = [&](std::uint64_t offset, std::uint64_t length) { return resident_in_runs(seed, offset, length); };
     for (const auto forced : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
       input.forced = forced;
@@ -228,14 +230,107 @@ TEST(planner, host_memory_takes_the_posix_path) {
   EXPECT_GE(pieces.size(), input.lanes) << "work for every lane";
 }
 
-TEST(planner, gpu_direct_takes_the_whole_range_wherever_it_serves) {
-  auto input = device_read(1, 100 * mib);
+TEST(planner, gpu_direct_takes_the_whole_of_an_aligned_range_wherever_it_serves) {
+  for (const bool is_write : {false, true}) {
+    auto input = device_read(page, 100 * mib);
+    input.is_write = is_write;
+    input.refuses = accepts;
+    make_resident(input);
+    const auto pieces = plan_of(input);
+    ASSERT_EQ(pieces.size(), 1U);
+    EXPECT_EQ(pieces[0].path, path_kind::direct);
+    EXPECT_EQ(pieces[0].reason, plan_reason::gpu_direct);
+  }
+}
+
+// The paths of a plan in order, where those next to each other differ.
+std::vector<path_kind> path_order(const std::vector<planned_piece>& pieces) {
+  std::vector<path_kind> order;
+  for (const auto& piece : pieces) {
+    if (order.empty() || order.back() != piece.path) order.push_back(piece.path);
+  }
+  return order;
+}
+
+TEST(planner, gpu_direct_is_asked_of_the_body_and_its_edges_are_staged) {
+  for (const bool is_write : {false, true}) {
+    auto input = device_read(5 * page + 100, 20 * mib);
+    input.is_write = is_write;
+    input.refuses = [](path_kind path, std::uint64_t offset, std::uint64_t length) {
+      const bool is_body = path == path_kind::direct && offset == 6 * page && length == 20 * mib - page;
+      return is_body ? std::nullopt : std::optional<std::string>("not the body");
+    };
+    const auto pieces = plan_of(input);
+    expect_covered_once_in_order(input, pieces);
+    ASSERT_EQ(path_order(pieces), (std::vector{path_kind::staged, path_kind::direct, path_kind::staged}));
+    EXPECT_EQ(pieces.size(), 3U);
+    EXPECT_EQ(pieces[0].reason, is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge);
+    EXPECT_EQ(pieces[0].bypass_cache, !is_write) << "an edge of a write shares its page with neighbours";
+    EXPECT_EQ(pieces[2].reason, pieces[0].reason);
+    EXPECT_EQ(pieces[2].bypass_cache, !is_write);
+  }
+}
+
+TEST(planner, too_small_a_body_between_edges_is_staged_with_them) {
+  for (const bool is_write : {false, true}) {
+    auto input = device_read(page + 1, 64 * kib);
+    input.is_write = is_write;
+    input.refuses = accepts;
+    EXPECT_EQ(path_order(plan_of(input)), std::vector{path_kind::staged});
+    input.length += 2 * page;
+    EXPECT_EQ(path_order(plan_of(input)), (std::vector{path_kind::staged, path_kind::direct, path_kind::staged}));
+    input.offset = page;
+    input.length = 2 * page;
+    EXPECT_EQ(path_order(plan_of(input)), std::vector{path_kind::direct}) << "it has no edges";
+  }
+}
+
+TEST(planner, what_cannot_be_aligned_in_memory_and_file_is_read_direct_and_written_staged) {
+  for (const std::uint64_t offset : {page, page + 5}) {
+    auto input = device_read(offset, 20 * mib);
+    input.refuses = accepts;
+    input.aligned_together = false;
+    const auto pieces = plan_of(input);
+    ASSERT_EQ(pieces.size(), 1U);
+    EXPECT_EQ(pieces[0].path, path_kind::direct);
+    input.is_write = true;
+    EXPECT_EQ(path_order(plan_of(input)), std::vector{path_kind::staged});
+    input.forced = path_kind::direct;
+    EXPECT_EQ(make_plan(input).error().code(), errc::unsupported);
+  }
+}
+
+TEST(planner, a_forced_direct_read_is_direct_with_its_edges_and_a_write_stages_them) {
+  auto input = device_read(page + 1, 100);
   input.refuses = accepts;
-  make_resident(input);
+  input.forced = path_kind::direct;
+  EXPECT_EQ(path_order(plan_of(input)), std::vector{path_kind::direct});
+  input.is_write = true;
   const auto pieces = plan_of(input);
-  ASSERT_EQ(pieces.size(), 1U);
-  EXPECT_EQ(pieces[0].path, path_kind::direct);
-  EXPECT_EQ(pieces[0].reason, plan_reason::gpu_direct);
+  expect_covered_once_in_order(input, pieces);
+  EXPECT_EQ(path_order(pieces), std::vector{path_kind::staged});
+  EXPECT_TRUE(all_of_reason(pieces, plan_reason::unaligned_edge));
+  input.refuses = [](path_kind, std::uint64_t, std::uint64_t) { return std::optional<std::string>("the file is not served"); };
+  EXPECT_EQ(make_plan(input).error().code(), errc::unsupported);
+}
+
+TEST(planner, any_plan_of_gpu_direct_covers_the_range_once_and_writes_whole_blocks) {
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    auto input = random_input(random);
+    input.refuses = accepts;
+    input.resident = [&](std::uint64_t offset, std::uint64_t length) { return resident_in_runs(seed, offset, length); };
+    input.aligned_together = pick(random, 0, 3) != 0;
+    const auto pieces = plan_of(input);
+    ASSERT_NO_FATAL_FAILURE(expect_covered_once_in_order(input, pieces));
+    for (const auto& piece : pieces) {
+      if (piece.path != path_kind::direct || !input.is_write) continue;
+      EXPECT_TRUE(input.aligned_together);
+      EXPECT_EQ(piece.offset % page + piece.length % page, 0U);
+    }
+    if (HasFailure()) break;
+  }
 }
 
 TEST(planner, what_is_in_the_page_cache_is_staged_from_there) {
@@ -331,7 +426,7 @@ TEST(planner, nothing_is_mapped_on_tmpfs_nor_when_small_refused_or_not_resident)
   input.length = 2 * mib;
   EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
   input = saver();
-  input.refuses = [](path_kind) { return std::optional<std::string>("no"); };
+  input.refuses = [](path_kind, std::uint64_t, std::uint64_t) { return std::optional<std::string>("no"); };
   EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
   input = saver();
   input.resident = device_read(0, 1).resident;

@@ -11,14 +11,13 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "path/cufile_recorder.hpp"
 #include "path/data_path.hpp"
 #include "path/pretending_kernel.hpp"
+#include "path/recorder_library.hpp"
 #include "support/faulty_device.hpp"
 #include "support/lone_link.hpp"
 #include "support/pattern.hpp"
@@ -31,47 +30,13 @@ using penstock::testing::cufile_call;
 using penstock::testing::faulty_driver;
 using penstock::testing::lone_link;
 using penstock::testing::pretending_kernel;
-using penstock::testing::recorded_call;
-using penstock::testing::recorder_settings;
-using penstock::testing::recorder_state;
+using penstock::testing::recorder_library;
 namespace pattern = penstock::testing::pattern;
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 constexpr std::uint64_t piece = 16 * mib;
 constexpr auto nvidia_fs_version = "/proc/driver/nvidia-fs/version";
 constexpr auto nvidia_parameters = "/proc/driver/nvidia/params";
-
-// Opens a stand-in as a test does: the path opens the same image again.
-class recorder_library {
- public:
-  explicit recorder_library(const char* file_name) : image_(dlopen(file_name, RTLD_NOW | RTLD_LOCAL)) {
-    if (image_ == nullptr) throw std::runtime_error(dlerror());
-    function<void()>("recorder_reset")();
-  }
-  recorder_library(const recorder_library&) = delete;
-  recorder_library& operator=(const recorder_library&) = delete;
-  ~recorder_library() { dlclose(image_); }
-
-  recorder_settings& settings() { return *function<recorder_settings*()>("recorder_change")(); }
-  recorder_state state() { return function<recorder_state()>("recorder_look")(); }
-  std::vector<recorded_call> calls() {
-    std::vector<recorded_call> out(1000);
-    out.resize(function<std::size_t(recorded_call*, std::size_t)>("recorder_calls")(out.data(), out.size()));
-    return out;
-  }
-  std::vector<recorded_call> calls(cufile_call kind) {
-    auto all = calls();
-    all.erase(std::remove_if(all.begin(), all.end(), [&](const auto& one) { return one.call != kind; }), all.end());
-    return all;
-  }
-  template <class Function>
-  Function* function(const char* name) {
-    return reinterpret_cast<Function*>(dlsym(image_, name));
-  }
-
- private:
-  void* image_;
-};
 
 // The device whose memory the stand-in copies to and from.
 device::session* copying_session = nullptr;

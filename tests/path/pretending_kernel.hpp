@@ -2,6 +2,8 @@
 // this machine has can be hidden. Set it up before it is shared.
 #pragma once
 
+#include <fcntl.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -22,6 +24,16 @@ class pretending_kernel final : public forwarding_kernel {
   // States that files are this long.
   void state_size(std::uint64_t bytes) { stated_size_ = bytes; }
 
+  // Every file system seems to have direct I/O, of which the descriptor is a plain one: libcufile takes any range of a file, O_DIRECT does
+  // not.
+  void pretend_direct_io() { direct_io_ = true; }
+
+  result<sys::file_info> describe(int fd) override {
+    auto facts = inner().describe(fd);
+    if (facts && direct_io_) facts->direct_offset_alignment = facts->direct_memory_alignment = 512;
+    return facts;
+  }
+  result<int> reopen(int fd, int flags) override { return inner().reopen(fd, direct_io_ ? flags & ~O_DIRECT : flags); }
   result<std::uint64_t> file_size(int fd) override { return stated_size_ ? *stated_size_ : inner().file_size(fd); }
   bool path_exists(const std::string& path) override {
     if (places_.count(path) != 0) return inner().path_exists(places_.at(path));
@@ -39,6 +51,7 @@ class pretending_kernel final : public forwarding_kernel {
   std::map<std::string, std::string> places_;
   std::string hidden_;
   std::optional<std::uint64_t> stated_size_;
+  bool direct_io_ = false;
 };
 
 }  // namespace penstock::testing

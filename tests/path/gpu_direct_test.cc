@@ -1,0 +1,156 @@
+// Requests of an engine on a machine that seems to have GPUDirect: what goes direct, what is staged beside it, and what is said of it.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "path/recorded_machine.hpp"
+#include "support/pattern.hpp"
+#include "support/temp_dir.hpp"
+
+namespace penstock::testing {
+namespace {
+
+constexpr std::uint64_t kib = 1024;
+constexpr std::uint64_t mib = 1024 * kib;
+constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t file_bytes = 4 * mib + 777;
+constexpr std::uint64_t file_seed = 1;
+
+class gpu_direct : public ::testing::Test {
+ protected:
+  gpu_direct() {
+    const auto content = pattern::make(file_bytes, file_seed);
+    std::ofstream(name_, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), file_bytes);
+  }
+
+  [[nodiscard]] file open() const {
+    auto opened = engine_.open(name_, {.read = true, .write = true});
+    EXPECT_TRUE(opened.ok()) << opened.error().message();
+    return *std::move(opened);
+  }
+  [[nodiscard]] device_buffer allocate(std::uint64_t bytes) const {
+    auto made = engine_.allocate("cuda:0", bytes);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return *std::move(made);
+  }
+  // An address of the buffer with a remainder mod 4096.
+  static std::byte* address_in(const device_buffer& buffer, std::uint64_t remainder) {
+    const auto start = reinterpret_cast<std::uintptr_t>(buffer.data());
+    return static_cast<std::byte*>(buffer.data()) + (page - start % page) % page + remainder;
+  }
+  void expect_read(const file& from, std::byte* memory, std::uint64_t length, std::uint64_t offset, const io_options& how = {}) {
+    const auto outcome = from.read(memory, length, static_cast<std::int64_t>(offset), how);
+    EXPECT_TRUE(outcome.ok()) << outcome.error.message();
+    EXPECT_EQ(outcome.bytes_done, length);
+    std::vector<std::byte> seen(length);
+    EXPECT_TRUE(engine_.copy(seen.data(), memory, length).ok());
+    EXPECT_EQ(pattern::first_difference(seen, file_seed, offset), std::nullopt);
+  }
+  void expect_written(const file& to, std::byte* memory, std::uint64_t length, std::uint64_t offset, const io_options& how = {}) {
+    constexpr std::uint64_t seed = 2;
+    const auto written = pattern::make(length, seed, offset);
+    EXPECT_TRUE(engine_.copy(memory, written.data(), length).ok());
+    const auto outcome = to.write(memory, length, static_cast<std::int64_t>(offset), how);
+    EXPECT_TRUE(outcome.ok()) << outcome.error.message();
+    EXPECT_EQ(outcome.bytes_done, length);
+    std::vector<std::byte> seen(file_bytes);
+    std::ifstream(name_, std::ios::binary).read(reinterpret_cast<char*>(seen.data()), file_bytes);
+    const std::span all(seen);
+    EXPECT_EQ(pattern::first_difference(all.first(offset), file_seed, 0), std::nullopt);
+    EXPECT_EQ(pattern::first_difference(all.subspan(offset, length), seed, offset), std::nullopt);
+    EXPECT_EQ(pattern::first_difference(all.subspan(offset + length), file_seed, offset + length), std::nullopt);
+  }
+  // Of the one call that carried bytes.
+  void expect_carried(cufile_call kind, std::uint64_t offset, std::uint64_t length) {
+    const auto calls = machine_.recorder.calls(kind);
+    ASSERT_EQ(calls.size(), 1U);
+    EXPECT_EQ(calls[0].file_offset, static_cast<std::int64_t>(offset));
+    EXPECT_EQ(calls[0].bytes, length);
+  }
+  static std::string described(const plan& told) {
+    std::string words;
+    for (const auto& part : told.parts) {
+      words += std::string(to_string(part.path)) + " " + std::to_string(part.length) + " at " + std::to_string(part.offset) + "\n";
+    }
+    return words;
+  }
+
+  temp_dir folder_ = temp_dir::on_build_disk();
+  std::string name_ = folder_.file("data");
+  recorded_machine machine_{CUFILE_RECORDER_PATH};
+  engine engine_ = machine_.make_engine();
+};
+
+TEST_F(gpu_direct, an_unaligned_write_goes_direct_but_for_its_edges) {
+  const auto to = open();
+  const auto buffer = allocate(2 * mib);
+  expect_written(to, address_in(buffer, 100), mib, page + 100);
+  expect_carried(cufile_call::write, 2 * page, mib - page);
+  const auto stats = engine_.stats();
+  EXPECT_EQ(stats.path(path_kind::direct).bytes, mib - page);
+  EXPECT_EQ(stats.path(path_kind::staged).bytes, page);
+  EXPECT_EQ(stats.path(path_kind::direct).fallbacks, 0U);
+}
+
+TEST_F(gpu_direct, a_write_that_cannot_be_aligned_in_memory_and_file_is_staged) {
+  const auto to = open();
+  const auto buffer = allocate(2 * mib);
+  expect_written(to, address_in(buffer, 512), mib, page);
+  EXPECT_TRUE(machine_.recorder.calls(cufile_call::write).empty());
+  EXPECT_EQ(engine_.stats().path(path_kind::direct).operations, 0U);
+}
+
+TEST_F(gpu_direct, an_unaligned_read_goes_direct_but_for_its_edges) {
+  const auto from = open();
+  const auto buffer = allocate(2 * mib);
+  expect_read(from, address_in(buffer, 100), mib, page + 100);
+  expect_carried(cufile_call::read, 2 * page, mib - page);
+  EXPECT_EQ(engine_.stats().path(path_kind::staged).bytes, page);
+}
+
+TEST_F(gpu_direct, the_end_of_a_file_is_an_edge_of_the_read_that_reaches_it) {
+  const auto from = open();
+  const auto buffer = allocate(8 * mib);
+  expect_read(from, address_in(buffer, 0), file_bytes, 0);
+  expect_carried(cufile_call::read, 0, 4 * mib);
+}
+
+TEST_F(gpu_direct, a_read_that_cannot_be_aligned_in_memory_and_file_goes_direct_as_it_is) {
+  const auto from = open();
+  const auto buffer = allocate(2 * mib);
+  expect_read(from, address_in(buffer, 3), mib, page + 100);
+  expect_carried(cufile_call::read, page + 100, mib);
+}
+
+TEST_F(gpu_direct, a_forced_write_that_has_only_edges_is_staged_and_one_that_cannot_be_aligned_is_refused) {
+  const auto to = open();
+  const auto buffer = allocate(2 * mib);
+  io_options forced;
+  forced.path = path_kind::direct;
+  expect_written(to, address_in(buffer, 4000), 200, 4000, forced);
+  EXPECT_TRUE(machine_.recorder.calls(cufile_call::write).empty());
+  const auto refused = to.write(address_in(buffer, 1), mib, 0, forced);
+  EXPECT_EQ(refused.error.code(), errc::unsupported);
+  EXPECT_NE(refused.error.message().find("aligned in both memory and file"), std::string_view::npos) << refused.error.message();
+}
+
+TEST_F(gpu_direct, explain_tells_of_body_and_edges) {
+  const auto of = open();
+  const auto buffer = allocate(mib);
+  expect_read(of, address_in(buffer, 0), 256 * kib, 0);  // a GPU is in use
+  const std::string parts = "staged 3996 at 4196\ndirect 1044480 at 8192\nstaged 100 at 1052672\n";
+  for (const bool is_write : {false, true}) {
+    const auto told = engine_.explain(of, memory_kind::device, mib, page + 100, is_write);
+    ASSERT_TRUE(told.ok()) << told.error().message();
+    EXPECT_EQ(described(*told), parts);
+    EXPECT_NE(told->parts[0].reason.find("unaligned edge"), std::string::npos) << told->parts[0].reason;
+    for (const auto& remark : told->remarks) EXPECT_EQ(remark.find("direct is not used"), std::string::npos) << remark;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::testing
