@@ -104,6 +104,10 @@ if(TARGET penstock_path_tests)
     add_dependencies(penstock_path_tests ${recorder})
     target_compile_definitions(penstock_path_tests PRIVATE CUFILE_RECORDER${variant}_PATH="$<TARGET_FILE:${recorder}>")
   endforeach()
+  if(TARGET penstock_cufile_tests)
+    add_dependencies(penstock_cufile_tests cufile_recorder)
+    target_compile_definitions(penstock_cufile_tests PRIVATE CUFILE_RECORDER_PATH="$<TARGET_FILE:cufile_recorder>")
+  endif()
 endif()
 
 # Every header compiles alone: one generated source per header, built with the tests and linked into nothing.

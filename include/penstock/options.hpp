@@ -60,6 +60,9 @@ struct io_options {
   path_kind path = path_kind::automatic;  // overrides the engine's
   preference prefer = preference::automatic;
   bool gpu_direct = true;  // false: do not consider the direct path
+  // A transfer of device memory is GPU-direct, but for the unaligned edges of a write, or ends with errc::unsupported. Overrides path
+  // there. Stream-ordered requests do not ask.
+  bool only_gpu_direct = false;
   // A write from device memory first waits, on the caller's thread, for the work queued before on the default stream of its context: for
   // programs that count on it. Otherwise only the caller knows which streams make the bytes.
   bool after_default_stream = false;

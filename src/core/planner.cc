@@ -72,7 +72,8 @@ class planner {
     }
     const auto edge = in_.is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge;
     cut(in_.offset, body - in_.offset, path_kind::staged, !in_.is_write, edge, cached_write_piece);
-    if (length > 0) whole(body, length, path_kind::direct, plan_reason::gpu_direct);
+    const auto reason = in_.device_in_use ? plan_reason::gpu_direct : plan_reason::gpu_direct_untried;
+    if (length > 0) whole(body, length, path_kind::direct, reason);
     cut(body_end, end - body_end, path_kind::staged, !in_.is_write, edge, cached_write_piece);
     return {};
   }
@@ -208,6 +209,8 @@ std::string describe(plan_reason reason) {
       return "at most 128 KiB: carried on the caller's thread, through the page cache";
     case plan_reason::gpu_direct:
       return "GPUDirect serves this file";
+    case plan_reason::gpu_direct_untried:
+      return "GPUDirect may serve this file: libcufile is asked once a GPU is in use";
     case plan_reason::resident:
       return "in the page cache";
     case plan_reason::not_resident:

@@ -16,6 +16,7 @@ enum class plan_reason : std::uint8_t {
   host_memory,
   small_request,
   gpu_direct,
+  gpu_direct_untried,
   resident,
   not_resident,
   partly_resident,
@@ -47,6 +48,7 @@ struct plan_input {
   bool is_write = false;
   bool on_device = false;
   bool emulated_device = false;
+  bool device_in_use = true;
   bool direct_writes = false;
   bool aligned_together = true;  // where the file offset is a multiple of direct_alignment, the address is one too
   bool has_cached = true;        // descriptors

@@ -65,10 +65,11 @@ class runtime : public std::enable_shared_from_this<runtime> {
   // the lanes need them more (128 x 4 KiB on two cores: 500 us with it, 250 without).
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
   // The path that the request, or else the engine, insists on.
-  [[nodiscard]] path_kind forced_path(const io_options& asked) const noexcept {
+  [[nodiscard]] path_kind forced_path(const io_options& asked, bool on_device) const noexcept {
+    if (asked.only_gpu_direct && on_device) return path_kind::direct;
     return asked.path != path_kind::automatic ? asked.path : options_.path;
   }
-  [[nodiscard]] bool forced(const io_options& asked) const noexcept { return forced_path(asked) != path_kind::automatic; }
+  [[nodiscard]] bool forced(const io_options& asked) const noexcept { return forced_path(asked, true) != path_kind::automatic; }
 
  protected:
   runtime(const engine_options& options, seams doors);

@@ -113,6 +113,11 @@ CUfileError_t driver::close() {
   return answer(CU_FILE_SUCCESS);
 }
 
+void driver::work_with(std::optional<engine> owner) {
+  const std::lock_guard guard(lock_);
+  engine_ = std::move(owner);
+}
+
 // Each step waits for what still runs on the thing that it releases.
 void driver::release_all() {
   batches_.remove_all([](batch_state& each) { each.stop(); });
@@ -149,21 +154,13 @@ CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
   return answer(CU_FILE_SUCCESS);
 }
 
-// Whoever allows no compatibility mode wants GPUDirect or nothing.
+// Whoever allows no compatibility mode wants GPUDirect or nothing. Asked of a block, since it depends neither on the file's size nor on how
+// it was opened; where no GPU is in use that only shows whether it may be, and the first transfer shows the rest.
 status driver::refusal(const file& target) const {
   if (!only_direct_) return {};
-  const auto size = target.size();
-  if (!size) return size.error();
-  auto asked = options();
-  asked.path = path_kind::direct;
-  const auto planned = owner().explain(target, memory_kind::device, std::max<std::uint64_t>(*size, 1), 0, *size == 0, asked);
-  if (!planned) return planned.error();
-  for (const auto& part : planned->parts) {
-    if (part.path == path_kind::direct) continue;
-    const auto why = planned->remarks.empty() ? part.reason : planned->remarks.front();
-    return {errc::unsupported, fmt::format("not GPU-direct ({}), and allow_compat_mode is false", why)};
-  }
-  return {};
+  constexpr std::uint64_t block = 4096;
+  const auto planned = owner().explain(target, memory_kind::device, block, 0, true, options());
+  return planned ? status() : planned.error().with_context("allow_compat_mode is false");
 }
 
 void driver::deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, files_.remove(handle)); }

@@ -77,6 +77,8 @@ class driver {
   CUfileError_t open();
   CUfileError_t open_if_closed();
   CUfileError_t close();  // DRIVER_NOT_INITIALIZED when no use is left
+  // The engine to work with from the next opening on, instead of the one that all faces share (nothing: that one). The library is closed.
+  void work_with(std::optional<engine> owner);
   [[nodiscard]] bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
   [[nodiscard]] long uses();
 
@@ -87,6 +89,7 @@ class driver {
     io_options asked;
     asked.after_default_stream = true;
     asked.gpu_direct = allows_direct_;
+    asked.only_gpu_direct = only_direct_;
     return asked;
   }
   [[nodiscard]] bool allows_streams() const noexcept { return allows_streams_; }

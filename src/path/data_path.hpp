@@ -161,7 +161,7 @@ class data_path {
  public:
   virtual ~data_path() = default;
   [[nodiscard]] virtual path_kind kind() const = 0;
-  // Why this path cannot carry such an extent; nothing when it can.
+  // Why this path cannot carry such an extent; nothing when it can, or, for memory of a device that is not in use (it has no session), may.
   [[nodiscard]] virtual std::optional<std::string> refuses(const question& asked) = 0;
   // Carries the job, on a lane or on the caller's thread; false as for staging::work::run.
   virtual bool run(job& item) = 0;

@@ -61,12 +61,10 @@ class direct final : public data_path {
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (!asked.memory->on_device()) return "the memory is not on a device";
     if (asked.file->direct_fd < 0) return "the file could not be opened with O_DIRECT";
-    // A mere question about any device memory: libcufile can only be asked with a context.
-    if (asked.memory->via == nullptr) return "no GPU is in use yet, so libcufile has not been asked";
     if (asked.memory->via == nullptr) {
-      // Asked in advance, for a GPU that has no context yet, and should not get one for that.
-      if (auto why = cufile_library::possible(*kernel_); !why.ok()) return std::string(why.message());
-      return "whether GPUDirect serves this file shows with the first transfer to a GPU";
+      // libcufile can only be asked with a context, and a question makes none.
+      auto why = cufile_library::possible(*kernel_);
+      return why.ok() ? std::nullopt : std::optional(std::string(why.message()));
     }
     auto& session = asked.memory->via->session();
     if (auto unasked = loaded_.ask([&] { return load(session); }); !unasked.ok()) return std::string(unasked.message());

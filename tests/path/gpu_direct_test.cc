@@ -138,6 +138,63 @@ TEST_F(gpu_direct, a_forced_write_that_has_only_edges_is_staged_and_one_that_can
   EXPECT_NE(refused.error.message().find("aligned in both memory and file"), std::string_view::npos) << refused.error.message();
 }
 
+TEST_F(gpu_direct, before_a_gpu_is_in_use_explain_leaves_open_what_libcufile_would_say) {
+  machine_.recorder.settings().serves_files = false;
+  const auto of = open();
+  const auto ahead = engine_.explain(of, memory_kind::device, mib, 0);
+  ASSERT_TRUE(ahead.ok()) << ahead.error().message();
+  EXPECT_EQ(described(*ahead), "direct 1048576 at 0\n");
+  EXPECT_NE(ahead->parts[0].reason.find("may serve"), std::string::npos) << ahead->parts[0].reason;
+  EXPECT_TRUE(machine_.recorder.calls().empty()) << "a question makes no context";
+
+  const auto buffer = allocate(mib);
+  expect_read(of, address_in(buffer, 0), 256 * kib, 0);
+  const auto asked = engine_.explain(of, memory_kind::device, mib, 0);
+  ASSERT_TRUE(asked.ok()) << asked.error().message();
+  EXPECT_NE(described(*asked).find("staged"), std::string::npos) << described(*asked);
+  ASSERT_FALSE(asked->remarks.empty());
+  EXPECT_EQ(asked->remarks[0], "direct is not used: libcufile refused this file: 5008 IO_NOT_SUPPORTED");
+}
+
+TEST_F(gpu_direct, before_a_gpu_is_in_use_explain_says_why_nothing_can_be_direct) {
+  machine_.lose_nvidia_fs();
+  const auto told = engine_.explain(open(), memory_kind::device, mib, 0);
+  ASSERT_TRUE(told.ok()) << told.error().message();
+  ASSERT_FALSE(told->remarks.empty());
+  EXPECT_EQ(told->remarks[0].find("direct is not used: nvidia-fs is not loaded"), 0U) << told->remarks[0];
+}
+
+TEST_F(gpu_direct, only_gpu_direct_fails_where_libcufile_does_not_serve_the_file) {
+  machine_.recorder.settings().serves_files = false;
+  const auto of = open();
+  const auto buffer = allocate(2 * mib);
+  io_options only;
+  only.only_gpu_direct = true;
+  for (const std::uint64_t length : {std::uint64_t{100}, page, mib}) {
+    for (const auto& outcome :
+         {of.read(address_in(buffer, 0), length, 0, only), of.read_async(address_in(buffer, 0), length, 0, only).wait(),
+          of.write(address_in(buffer, 0), length, 0, only)}) {
+      EXPECT_EQ(outcome.error.code(), errc::unsupported) << outcome.error.message();
+      EXPECT_EQ(outcome.bytes_done, 0U);
+    }
+    const io_request asked{&of, address_in(buffer, 0), length, 0, false};
+    EXPECT_EQ(engine_.submit(std::span(&asked, 1), only).wait().at(0).error.code(), errc::unsupported);
+  }
+  std::vector<std::byte> host(page);
+  EXPECT_TRUE(of.read(host.data(), page, 0, only).ok()) << "of host memory nothing is asked";
+}
+
+TEST_F(gpu_direct, only_gpu_direct_carries_what_is_small_or_unaligned_too) {
+  const auto of = open();
+  const auto buffer = allocate(2 * mib);
+  io_options only;
+  only.only_gpu_direct = true;
+  expect_read(of, address_in(buffer, 5), 100, 7, only);
+  expect_carried(cufile_call::read, 7, 100);
+  expect_written(of, address_in(buffer, 100), 3 * page, 100, only);
+  expect_carried(cufile_call::write, page, 2 * page);
+}
+
 TEST_F(gpu_direct, explain_tells_of_body_and_edges) {
   const auto of = open();
   const auto buffer = allocate(mib);

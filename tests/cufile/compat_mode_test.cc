@@ -1,0 +1,124 @@
+// allow_compat_mode = false in cufile.json, on a machine that seems to have GPUDirect: GPUDirect or nothing, in whatever order files,
+// memory and transfers come.
+#include <cstdlib>
+
+#include "batch_fixture.hpp"
+#include "cufile/driver.hpp"
+#include "path/recorded_machine.hpp"
+
+namespace penstock::testing {
+namespace {
+
+constexpr int not_supported = CU_FILE_IO_NOT_SUPPORTED;
+
+class cufile_without_compat_mode : public cufile_batch_test {
+ protected:
+  void SetUp() override {
+    cufile_batch_test::SetUp();
+    std::ofstream(dir_.file("cufile.json")) << R"({"properties": {"allow_compat_mode": false}})";
+    ASSERT_EQ(::setenv("CUFILE_ENV_PATH_JSON", dir_.file("cufile.json").c_str(), 1), 0);
+    cufile::driver::current().work_with(machine_.make_engine());
+  }
+  void TearDown() override {
+    cufile_batch_test::TearDown();
+    cufile::driver::current().work_with(std::nullopt);
+    EXPECT_EQ(::unsetenv("CUFILE_ENV_PATH_JSON"), 0);
+  }
+
+  // The engine does not know of it before it is used.
+  static device_buffer allocate(std::size_t bytes) {
+    auto made = cufile::driver::current().owner().allocate("cuda:0", bytes);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made.ok() ? *std::move(made) : device_buffer();
+  }
+  // Brings a GPU into use.
+  static void use(const device_buffer& buffer) { ASSERT_EQ(cuFileBufRegister(buffer.data(), buffer.size(), 0).err, CU_FILE_SUCCESS); }
+  int code_of_register(const std::string& name) {
+    CUfileHandle_t handle = nullptr;
+    return try_register(open(name, O_RDWR), handle).err;
+  }
+  static void expect_data(const device_buffer& buffer, std::size_t bytes) {
+    std::vector<std::byte> seen(bytes);
+    ASSERT_TRUE(cufile::driver::current().owner().copy(seen.data(), buffer.data(), bytes).ok());
+    EXPECT_EQ(pattern::first_difference(seen, file_seed, 0), std::nullopt);
+  }
+
+  recorded_machine machine_{CUFILE_RECORDER_PATH};
+};
+
+TEST_F(cufile_without_compat_mode, a_file_registers_before_any_gpu_is_in_use_and_is_then_read_direct) {
+  auto* const file = handle_of(make_file("x", mib));
+  EXPECT_TRUE(machine_.recorder.calls().empty()) << "no GPU is in use";
+  const auto buffer = allocate(mib);
+  EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
+  expect_data(buffer, mib);
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::read).size(), 1U);
+}
+
+TEST_F(cufile_without_compat_mode, a_file_that_is_not_served_fails_at_its_transfers_where_no_gpu_was_in_use_before) {
+  machine_.recorder.settings().serves_files = false;
+  auto* const file = handle_of(make_file("x", mib));
+  const auto buffer = allocate(mib);
+  for (const std::size_t length : {std::size_t{100}, 4 * kib, mib}) {
+    EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), length, 0, 0)), -not_supported) << length;
+    EXPECT_EQ(with_errno(cuFileWrite(file, buffer.data(), length, 0, 0)), -not_supported) << length;
+    const CUfileIOVec_t piece{buffer.data(), length};
+    EXPECT_EQ(with_errno(cuFileReadv(file, &piece, 1, 0, 0)), -not_supported) << length;
+  }
+  auto* const batch = set_up(1);
+  auto asked = entry(file, buffer.data(), 4 * kib, 0, 0, nullptr);
+  ASSERT_EQ(cuFileBatchIOSubmit(batch, 1, &asked, 0).err, CU_FILE_SUCCESS);
+  const auto events = collect(batch, 1);
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].status, CUFILE_FAILED);
+  EXPECT_EQ(static_cast<ssize_t>(events[0].ret), -not_supported);
+  cuFileBatchIODestroy(batch);
+  EXPECT_TRUE(machine_.recorder.calls(cufile_call::read).empty());
+}
+
+TEST_F(cufile_without_compat_mode, a_file_that_is_not_served_is_refused_once_a_gpu_is_in_use) {
+  machine_.recorder.settings().serves_files = false;
+  const auto buffer = allocate(mib);
+  use(buffer);
+  EXPECT_EQ(code_of_register(make_file("x", mib)), not_supported);
+}
+
+TEST_F(cufile_without_compat_mode, a_buffer_may_be_registered_first) {
+  const auto buffer = allocate(mib);
+  use(buffer);
+  auto* const file = handle_of(make_file("x", mib));
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::register_file).size(), 1U) << "libcufile was asked";
+  EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
+  expect_data(buffer, mib);
+}
+
+TEST_F(cufile_without_compat_mode, an_empty_file_is_served_as_any_other_in_either_order) {
+  EXPECT_EQ(code_of_register(make_file("before", 0)), CU_FILE_SUCCESS);
+  const auto buffer = allocate(mib);
+  use(buffer);
+  auto* const file = handle_of(make_file("after", 0));
+  EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), mib, 0, 0)), 0);
+  EXPECT_EQ(with_errno(cuFileWrite(file, buffer.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
+  machine_.recorder.settings().serves_files = false;
+  EXPECT_EQ(code_of_register(make_file("not served", 0)), not_supported);
+}
+
+TEST_F(cufile_without_compat_mode, a_machine_without_gpu_direct_refuses_every_file_in_either_order) {
+  machine_.lose_nvidia_fs();
+  EXPECT_EQ(code_of_register(make_file("before", mib)), not_supported);
+  EXPECT_EQ(code_of_register(make_file("empty", 0)), not_supported);
+  const auto buffer = allocate(mib);
+  use(buffer);
+  EXPECT_EQ(code_of_register(make_file("after", mib)), not_supported);
+}
+
+TEST_F(cufile_without_compat_mode, host_memory_is_read_as_ever) {
+  machine_.recorder.settings().serves_files = false;
+  auto* const file = handle_of(make_file("x", mib));
+  std::vector<std::byte> memory(mib);
+  EXPECT_EQ(with_errno(cuFileRead(file, memory.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
+  EXPECT_EQ(pattern::first_difference(memory, file_seed, 0), std::nullopt);
+}
+
+}  // namespace
+}  // namespace penstock::testing
