@@ -157,8 +157,9 @@ struct stream_request {
   io_callback ended{};
 };
 
-// Makes repeated use of one memory range cheaper: the range is classified once (device memory) or pinned (host memory).
-// The range must stay allocated until the registration is destroyed. Never required.
+// Makes repeated use of one memory range cheaper: the range is classified once (device memory) or pinned (host memory), and device memory
+// is registered with NVIDIA's libcufile by the first GPU-direct transfer that touches it. The range must stay allocated until the
+// registration is destroyed, which waits for GPU-direct transfers of it. Never required.
 class PENSTOCK_API registration {
  public:
   registration() noexcept = default;
@@ -190,7 +191,7 @@ struct path_stats {
   std::uint64_t operations = 0;  // pieces carried
   std::uint64_t bytes = 0;
   std::uint64_t errors = 0;
-  std::uint64_t fallbacks = 0;  // pieces that this path began or was due to carry and handed to another
+  std::uint64_t fallbacks = 0;  // pieces that this path began or was due to carry and handed to another; memory that it could not register
   std::string last_fallback;    // the reason for the latest of them
   std::uint64_t busy_ns = 0;    // summed over pieces
   std::uint64_t active_ns = 0;  // while at least one piece was under way

@@ -137,7 +137,7 @@ registration& registration::operator=(registration&& other) noexcept {
   return *this;
 }
 registration::~registration() {
-  if (base_ != nullptr) engine_->memory().unregister_memory(base_);
+  if (base_ != nullptr) engine_->unregister_memory(base_);
 }
 
 // --- file
@@ -300,7 +300,7 @@ status engine::copy(void* target, const void* source, std::size_t bytes) const {
 
 result<registration> engine::register_memory(void* memory, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
-  if (auto problem = or_no_memory([&] { return core_->memory().register_memory(memory, bytes); }); !problem.ok()) return problem;
+  if (auto problem = or_no_memory([&] { return core_->register_memory(memory, bytes); }); !problem.ok()) return problem;
   registration made;
   made.engine_ = core_;
   made.base_ = memory;

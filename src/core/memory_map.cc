@@ -172,9 +172,9 @@ status memory_map::copy_over_host(void* target, const void* source, std::size_t 
   return {};
 }
 
-status memory_map::register_memory(void* memory, std::size_t bytes) {
+result<staging::place> memory_map::register_range(void* memory, std::size_t bytes) {
   if (auto problem = usable(); !problem.ok()) return problem;
-  if (memory == nullptr || bytes == 0) return {errc::invalid_argument, "register_memory: empty range"};
+  if (memory == nullptr || bytes == 0) return status(errc::invalid_argument, "register_memory: empty range");
   const auto place = place_of(memory, bytes);
   if (!place) return place.error();
   const std::lock_guard guard(registered_lock_);
@@ -190,7 +190,7 @@ status memory_map::register_memory(void* memory, std::size_t bytes) {
     }
   }
   registered_count_.fetch_add(1, std::memory_order_release);
-  return {};
+  return *place;
 }
 
 // Host memory that was registered before any GPU was in use.
@@ -206,7 +206,7 @@ status memory_map::pin_registered(device::session& session) {
   return outcome;
 }
 
-void memory_map::unregister_memory(void* memory) {
+void memory_map::unregister_range(void* memory) {
   if (!usable().ok()) return;
   device::session* pinned_by = nullptr;
   {

@@ -57,6 +57,10 @@ class memory_map {
   // link where none is in use yet.
   staging::place any_device_place();
 
+  // The user keeps this range until unregister_range(): its place is found at once, and host memory is pinned.
+  result<staging::place> register_range(void* memory, std::size_t bytes);
+  void unregister_range(void* memory);
+
   // --- what the public engine offers under these names
   result<memory_facts> describe(const void* memory);
   std::vector<device_info> devices();
@@ -64,8 +68,6 @@ class memory_map {
   result<void*> allocate(std::string_view device, std::size_t bytes);
   void release(std::string_view device, void* memory);
   status copy(void* target, const void* source, std::size_t bytes);
-  status register_memory(void* memory, std::size_t bytes);
-  void unregister_memory(void* memory);
 
  private:
   // A context of a device, and the link that leads there.

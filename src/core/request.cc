@@ -333,6 +333,10 @@ void request::hand_over(path::job& refused, status why) {
   finished(refused, moved, {});
 }
 
+void request::did_without(const path::job& carried, const status& why) {
+  runtime().stats().count_fallback(carried.path->kind(), why.message());
+}
+
 // The last job of a section brings it into the total, in order, and makes room for another.
 void request::job_ended(section& of) noexcept {
   if (of.remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

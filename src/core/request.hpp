@@ -42,6 +42,7 @@ class request final : public pending, public path::job_owner {
   staging::lanes* lanes_without_threads() noexcept override { return queues_.lanes->without_threads() ? queues_.lanes : nullptr; }
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override;
+  void did_without(const path::job& carried, const status& why) override;
   [[nodiscard]] status stopped() const override { return stop_reason(); }
 
  private:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/no_memory.hpp"
+
 namespace penstock::core {
 
 namespace {
@@ -51,6 +53,22 @@ runtime::~runtime() {
 
 void runtime::widen_pools() {
   for (auto* pool : {&cuda_pool_, &host_pool_}) pool->widen(cpu_share(options_, lane_count_), disk_share(options_, cores_));
+}
+
+status runtime::register_memory(void* memory, std::size_t bytes) {
+  const auto place = memory_.register_range(memory, bytes);
+  if (!place) return place.error();
+  if (!place->on_device()) return {};
+  auto kept = or_no_memory([&] { return path(path_kind::direct).remember_memory(*place, static_cast<std::byte*>(memory), bytes); });
+  if (kept.ok()) return {};
+  memory_.unregister_range(memory);
+  return kept.with_context("register_memory");
+}
+
+void runtime::unregister_memory(void* memory) {
+  if (forked()) return;
+  path(path_kind::direct).forget_memory(static_cast<std::byte*>(memory));
+  memory_.unregister_range(memory);
 }
 
 void runtime::forget(const path::file_view& closing) {

@@ -51,6 +51,9 @@ class runtime : public std::enable_shared_from_this<runtime> {
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
+  // Memory that the user keeps registered, for paths too.
+  status register_memory(void* memory, std::size_t bytes);
+  void unregister_memory(void* memory);
   // The file is about to be closed: paths let go of what they keep for it.
   void forget(const path::file_view& closing);
   [[nodiscard]] stats_book& stats() noexcept { return stats_; }

@@ -7,11 +7,10 @@ namespace penstock::core {
 namespace {
 
 std::string why_not_faster(path_kind path, const path_stats& stats, const status& gpu_direct) {
-  if (path == path_kind::direct) return {};
   if (path == path_kind::posix) return "; host memory, or asked for";
   std::string why;
-  if (!gpu_direct.ok()) why += fmt::format("; not GPU-direct: {}", gpu_direct.message());
-  if (stats.fallbacks > 0) why += fmt::format("; {} pieces went on to another path: {}", stats.fallbacks, stats.last_fallback);
+  if (path != path_kind::direct && !gpu_direct.ok()) why += fmt::format("; not GPU-direct: {}", gpu_direct.message());
+  if (stats.fallbacks > 0) why += fmt::format("; {} fallbacks, the latest: {}", stats.fallbacks, stats.last_fallback);
   return why;
 }
 

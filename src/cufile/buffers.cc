@@ -43,10 +43,12 @@ CUfileError_t buffers::add(const engine& owner, const void* base, std::size_t le
 
 CUfileError_t buffers::remove(const void* base) {
   if (base == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  registration ending;  // without the lock: that waits for GPU-direct transfers
   const std::unique_lock guard(lock_);
   const auto found = entries_.find(base);
   if (found == entries_.end()) return answer(CU_FILE_MEMORY_NOT_REGISTERED);
   bytes_.fetch_sub(found->second.length, std::memory_order_relaxed);
+  ending = std::move(found->second.kept);
   entries_.erase(found);
   count_.fetch_sub(1, std::memory_order_release);
   return answer(CU_FILE_SUCCESS);

@@ -74,6 +74,8 @@ struct cufile_functions {
   cufile_outcome (*get_properties)(cufile_properties*);
   cufile_outcome (*register_handle)(cufile_handle*, cufile_description*);
   void (*deregister_handle)(cufile_handle);
+  cufile_outcome (*register_buffer)(const void* base, std::size_t, int flags);
+  cufile_outcome (*deregister_buffer)(const void* base);
   ssize_t (*read)(cufile_handle, void*, std::size_t, off_t file_offset, off_t memory_offset);
   ssize_t (*write)(cufile_handle, const void*, std::size_t, off_t file_offset, off_t memory_offset);
   // Null before CUDA 12.9.
@@ -265,8 +267,9 @@ result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_nam
   auto& to = *functions;
   const bool complete = find(image, "cuFileDriverOpen", to.open) && find(image, "cuFileDriverGetProperties", to.get_properties) &&
                         find(image, "cuFileHandleRegister", to.register_handle) &&
-                        find(image, "cuFileHandleDeregister", to.deregister_handle) && find(image, "cuFileRead", to.read) &&
-                        find(image, "cuFileWrite", to.write) &&
+                        find(image, "cuFileHandleDeregister", to.deregister_handle) &&
+                        find(image, "cuFileBufRegister", to.register_buffer) && find(image, "cuFileBufDeregister", to.deregister_buffer) &&
+                        find(image, "cuFileRead", to.read) && find(image, "cuFileWrite", to.write) &&
                         (find(image, "cuFileDriverClose_v2", to.close) || find(image, "cuFileDriverClose", to.close));
   if (!complete) return refuse(errc::unsupported, fmt::format("{} lacks functions of cuFile", file_name));
   if (shadowed(image)) {
@@ -401,16 +404,25 @@ result<cufile_handle> cufile_library::register_file(int fd) {
 
 void cufile_library::deregister_file(cufile_handle handle) { functions_->deregister_handle(handle); }
 
-result<std::size_t> cufile_library::read(cufile_handle handle, void* target, std::size_t bytes, std::uint64_t file_offset) {
+status cufile_library::register_buffer(std::byte* base, std::uint64_t bytes) {
+  constexpr int no_flags = 0;
+  const auto outcome = functions_->register_buffer(base, bytes, no_flags);
+  if (outcome.code == 0) return {};
+  return answer(fmt::format("libcufile did not register {} bytes of memory", bytes), outcome);
+}
+
+void cufile_library::deregister_buffer(std::byte* base) { functions_->deregister_buffer(base); }
+
+result<std::size_t> cufile_library::read(cufile_handle handle, const cufile_memory& target, std::size_t bytes, std::uint64_t file_offset) {
   errno = 0;
-  const auto returned = functions_->read(handle, target, bytes, static_cast<off_t>(file_offset), 0);
+  const auto returned = functions_->read(handle, target.base, bytes, static_cast<off_t>(file_offset), static_cast<off_t>(target.offset));
   if (returned < 0) return failure("cuFileRead", returned, errno);
   return static_cast<std::size_t>(returned);
 }
 
-result<std::size_t> cufile_library::write(cufile_handle handle, const void* source, std::size_t bytes, std::uint64_t file_offset) {
+result<std::size_t> cufile_library::write(cufile_handle handle, const cufile_memory& source, std::size_t bytes, std::uint64_t file_offset) {
   errno = 0;
-  const auto returned = functions_->write(handle, source, bytes, static_cast<off_t>(file_offset), 0);
+  const auto returned = functions_->write(handle, source.base, bytes, static_cast<off_t>(file_offset), static_cast<off_t>(source.offset));
   if (returned < 0) return failure("cuFileWrite", returned, errno);
   return static_cast<std::size_t>(returned);
 }

@@ -23,6 +23,12 @@ struct cufile_functions;
 // A file that libcufile serves: CUfileHandle_t.
 using cufile_handle = void*;
 
+// Device memory as libcufile is told of it: an offset from the base of what was registered; of other memory, 0 from its own address.
+struct cufile_memory {
+  std::byte* base = nullptr;
+  std::uint64_t offset = 0;
+};
+
 class cufile_library {
  public:
   // Whether this machine could have GPUDirect at all, asked without loading anything; unsupported says what is missing.
@@ -39,10 +45,15 @@ class cufile_library {
   result<cufile_handle> register_file(int fd);
   void deregister_file(cufile_handle handle);
 
+  // Registers device memory, which stays allocated until deregister_buffer: transfers of it then need not be prepared each time. An error
+  // says why libcufile would not; transfers go without.
+  status register_buffer(std::byte* base, std::uint64_t bytes);
+  void deregister_buffer(std::byte* base);
+
   // Moves up to bytes between file_offset and device memory; memory stays valid until return. Returns how many were moved. Errors: what
   // libcufile answered (domain cufile), or errno.
-  result<std::size_t> read(cufile_handle handle, void* target, std::size_t bytes, std::uint64_t file_offset);
-  result<std::size_t> write(cufile_handle handle, const void* source, std::size_t bytes, std::uint64_t file_offset);
+  result<std::size_t> read(cufile_handle handle, const cufile_memory& target, std::size_t bytes, std::uint64_t file_offset);
+  result<std::size_t> write(cufile_handle handle, const cufile_memory& source, std::size_t bytes, std::uint64_t file_offset);
 
  private:
   explicit cufile_library(std::unique_ptr<cufile_functions> functions);

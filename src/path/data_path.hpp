@@ -52,6 +52,8 @@ class job_owner {
   virtual void finished(job& ended, std::uint64_t bytes, status error) = 0;
   // The path cannot carry this job, or not to its end: the rest after job.moved bytes goes to the next path. The job may be destroyed.
   virtual void hand_over(job& refused, status why) = 0;
+  // The path carries the job, but could not do so as it should; counted as a fallback.
+  virtual void did_without(const job& /*carried*/, const status& /*why*/) {}
   // Cancelled or past the deadline: an error that says which. Asked before each step.
   [[nodiscard]] virtual status stopped() const = 0;
   // The same of one range of a gathering job.
@@ -168,6 +170,10 @@ class data_path {
   // The file is about to be closed: lets go of whatever is kept for it. To be called for every file that refuses() was asked about, while
   // its descriptors are still open, and once no question or job of it is under way or can come.
   virtual void forget(const file_view& /*closing*/) {}
+  // The user has registered this device memory: what a path prepares for it at the first job may serve all. Errors: out_of_memory.
+  virtual status remember_memory(const staging::place& /*place*/, std::byte* /*base*/, std::uint64_t /*bytes*/) { return {}; }
+  // The registration ends: lets go of what was prepared, once no job uses it, for which it waits. The memory is still allocated.
+  virtual void forget_memory(std::byte* /*base*/) {}
 };
 
 std::unique_ptr<data_path> make_posix(const services& with);

@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/ask_once.hpp"
+#include "base/no_memory.hpp"
 #include "path/cufile_library.hpp"
 #include "path/data_path.hpp"
 #include "path/file_io.hpp"
@@ -47,6 +51,15 @@ struct registration {
   status why_not;                      // where there is no handle
 };
 
+// Memory that the user has registered.
+struct known_memory {
+  std::uint64_t bytes = 0;
+  device::session* session = nullptr;
+  asked_once asked;
+  bool registered = false;   // with libcufile
+  std::shared_mutex in_use;  // shared: by a job; alone: to deregister it
+};
+
 class direct final : public data_path {
  public:
   direct(const services& with, std::string library) : kernel_(with.kernel), library_name_(std::move(library)) {}
@@ -54,6 +67,7 @@ class direct final : public data_path {
   direct& operator=(const direct&) = delete;
   ~direct() override {
     for (const auto& [file, entry] : registrations_) release(*entry);
+    for (const auto& [base, entry] : memories_) release(base, *entry);
   }
 
   [[nodiscard]] path_kind kind() const override { return path_kind::direct; }
@@ -97,6 +111,32 @@ class direct final : public data_path {
       registrations_.erase(found);
     }
     release(*entry);
+  }
+
+  status remember_memory(const staging::place& place, std::byte* base, std::uint64_t bytes) override {
+    return or_no_memory([&]() -> status {
+      auto made = std::make_unique<known_memory>();
+      made->bytes = bytes;
+      made->session = &place.via->session();
+      const std::lock_guard guard(lock_);
+      memories_.emplace(base, std::move(made));
+      return {};
+    });
+  }
+
+  void forget_memory(std::byte* base) override {
+    std::unique_ptr<known_memory> entry;
+    {
+      const std::lock_guard guard(lock_);
+      const auto found = memories_.find(base);
+      if (found == memories_.end()) return;
+      entry = std::move(found->second);
+      memories_.erase(found);
+    }
+    (void)or_no_memory([&]() -> status {
+      release(base, *entry);
+      return {};
+    });
   }
 
  private:
@@ -151,6 +191,34 @@ class direct final : public data_path {
     library_->deregister_file(std::exchange(entry.handle, nullptr));
   }
 
+  // The same of memory. libcufile does not say what becomes of a transfer whose memory is deregistered, so it comes first.
+  void release(std::byte* base, known_memory& entry) {
+    const std::unique_lock quiet(entry.in_use);
+    if (!entry.registered) return;
+    const current_context current(*entry.session);
+    library_->deregister_buffer(base);
+  }
+
+  // The base of the registered memory that a job lies in, which is not deregistered while it is kept; the first job registers it with
+  // libcufile. Null where there is none, or libcufile refused it.
+  std::byte* registered_base(const job& item, std::shared_lock<std::shared_mutex>& kept) {
+    std::unique_lock guard(lock_);
+    const auto after = memories_.upper_bound(item.memory);
+    if (after == memories_.begin()) return nullptr;
+    auto* const base = std::prev(after)->first;
+    auto& entry = *std::prev(after)->second;
+    if (item.length > entry.bytes || static_cast<std::uint64_t>(item.memory - base) > entry.bytes - item.length) return nullptr;
+    kept = std::shared_lock(entry.in_use);  // waits for nobody: deregistering begins with taking it out of the map
+    guard.unlock();
+    (void)entry.asked.ask([&]() -> status {
+      const auto refusal = library_->register_buffer(base, entry.bytes);
+      entry.registered = refusal.ok();
+      if (!refusal.ok()) item.owner->did_without(item, refusal.with_context("direct"));
+      return {};
+    });
+    return entry.registered ? base : nullptr;
+  }
+
   // The registered handle of a file that refuses() has accepted; null for any other.
   cufile_handle handle_of(const file_view& file) {
     const std::lock_guard guard(lock_);
@@ -169,10 +237,12 @@ class direct final : public data_path {
     }
     const current_context current(item.place.via->session());
     if (!current.error().ok()) return give_up(current.error());
+    std::shared_lock<std::shared_mutex> kept;
+    auto* const base = registered_base(item, kept);
     while (item.moved < item.length) {
       if (auto stop = item.owner->stopped(); !stop.ok()) return {std::move(stop)};
       const auto wanted = std::min(piece_bytes, item.length - item.moved);
-      auto moved = move_piece(item, handle, wanted);
+      auto moved = move_piece(item, handle, base, wanted);
       if (!moved) return give_up(at(moved.error(), item, wanted));
       const auto counted = std::min<std::uint64_t>(*moved, wanted);
       item.moved += counted;
@@ -181,8 +251,10 @@ class direct final : public data_path {
     return {};
   }
 
-  result<std::size_t> move_piece(const job& item, cufile_handle handle, std::uint64_t bytes) {
-    std::byte* memory = item.memory + item.moved;
+  // base: of registered memory, or null.
+  result<std::size_t> move_piece(const job& item, cufile_handle handle, std::byte* base, std::uint64_t bytes) {
+    std::byte* const start = item.memory + item.moved;
+    const auto memory = base == nullptr ? cufile_memory{start, 0} : cufile_memory{base, static_cast<std::uint64_t>(start - base)};
     const auto file_offset = item.offset + item.moved;
     return item.is_write ? library_->write(handle, memory, bytes, file_offset) : library_->read(handle, memory, bytes, file_offset);
   }
@@ -209,8 +281,9 @@ class direct final : public data_path {
   asked_once loaded_;
   std::unique_ptr<cufile_library> library_;  // these two are set once, by loaded_
   status why_no_library_;
-  std::mutex lock_;  // guards the map; an entry is guarded by its own question
+  std::mutex lock_;  // guards the maps; an entry is guarded by its own question
   std::unordered_map<const file_view*, std::unique_ptr<registration>> registrations_;
+  std::multimap<std::byte*, std::unique_ptr<known_memory>> memories_;  // by base
 };
 
 }  // namespace

@@ -88,8 +88,16 @@ TEST_F(cufile_without_compat_mode, a_buffer_may_be_registered_first) {
   use(buffer);
   auto* const file = handle_of(make_file("x", mib));
   EXPECT_EQ(machine_.recorder.calls(cufile_call::register_file).size(), 1U) << "libcufile was asked";
+  EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), mib / 2, mib / 4, mib / 2)), static_cast<ssize_t>(mib / 2));
   EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
   expect_data(buffer, mib);
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::register_buffer).size(), 1U);
+  const auto reads = machine_.recorder.calls(cufile_call::read);
+  ASSERT_EQ(reads.size(), 2U);
+  EXPECT_EQ(reads[0].memory, buffer.data());
+  EXPECT_EQ(reads[0].memory_offset, static_cast<std::int64_t>(mib / 2));
+  EXPECT_EQ(cuFileBufDeregister(buffer.data()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::deregister_buffer).size(), 1U);
 }
 
 TEST_F(cufile_without_compat_mode, an_empty_file_is_served_as_any_other_in_either_order) {

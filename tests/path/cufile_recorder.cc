@@ -46,6 +46,7 @@ static_assert(sizeof(properties) == 56);
 constexpr int not_initialized = 5001;
 constexpr int io_not_supported = 5008;
 constexpr int invalid_value = 5022;
+constexpr int memory_already_registered = 5023;
 constexpr int already_open = 5026;
 constexpr int handle_not_registered = 5027;
 constexpr int handle_already_registered = 5028;
@@ -56,6 +57,7 @@ struct recorder {
   recorder_state state;
   std::vector<recorded_call> calls;
   std::set<int*> handles;  // each holds its descriptor
+  std::set<const void*> buffers;
   unsigned transfers = 0;
 };
 
@@ -66,11 +68,19 @@ recorder& the() {
 
 bool known(recorder& my, void* handle) { return my.handles.count(static_cast<int*>(handle)) != 0; }
 
-// True: this transfer fails, with *result.
+struct transfer_end {
+  ~transfer_end() {
+    const std::lock_guard guard(the().lock);
+    --the().state.under_way;
+  }
+};
+
+// True: this transfer fails, with *result. It is under way until a transfer_end goes.
 bool begin_transfer(const recorded_call& call, void* handle, ssize_t* result, std::size_t* limit) {
   auto& my = the();
   const std::lock_guard guard(my.lock);
   my.calls.push_back(call);
+  my.calls.back().under_way = my.state.under_way++;
   ++my.transfers;
   if (!known(my, handle)) {
     errno = handle_not_registered;
@@ -97,6 +107,7 @@ RECORDER_EXPORT void recorder_reset() {
   my.calls.clear();
   for (const int* handle : my.handles) delete handle;
   my.handles.clear();
+  my.buffers.clear();
   my.transfers = 0;
 }
 
@@ -172,11 +183,27 @@ RECORDER_EXPORT void cuFileHandleDeregister(void* handle) {
   if (my.handles.erase(mine) != 0) delete mine;
 }
 
+RECORDER_EXPORT outcome cuFileBufRegister(const void* base, std::size_t length, int /*flags*/) {
+  auto& my = the();
+  const std::lock_guard guard(my.lock);
+  my.calls.push_back({.call = cufile_call::register_buffer, .memory = base, .bytes = length, .under_way = my.state.under_way});
+  if (my.settings.register_buffer_code != 0) return {my.settings.register_buffer_code, 0};
+  return {my.buffers.insert(base).second ? 0 : memory_already_registered, 0};
+}
+
+RECORDER_EXPORT outcome cuFileBufDeregister(const void* base) {
+  auto& my = the();
+  const std::lock_guard guard(my.lock);
+  my.calls.push_back({.call = cufile_call::deregister_buffer, .memory = base, .under_way = my.state.under_way});
+  return {my.buffers.erase(base) == 1 ? 0 : invalid_value, 0};
+}
+
 RECORDER_EXPORT ssize_t cuFileRead(void* handle, void* base, std::size_t bytes, off_t file_offset, off_t memory_offset) {
   ssize_t result = 0;
   std::size_t limit = 0;
   const recorded_call call{
       .call = cufile_call::read, .memory = base, .bytes = bytes, .file_offset = file_offset, .memory_offset = memory_offset};
+  const transfer_end end;
   if (begin_transfer(call, handle, &result, &limit)) return result;
   const std::unique_ptr<char[]> block(new char[limit]);
   const auto got = pread(*static_cast<int*>(handle), block.get(), limit, file_offset);
@@ -189,6 +216,7 @@ RECORDER_EXPORT ssize_t cuFileWrite(void* handle, const void* base, std::size_t 
   std::size_t limit = 0;
   const recorded_call call{
       .call = cufile_call::write, .memory = base, .bytes = bytes, .file_offset = file_offset, .memory_offset = memory_offset};
+  const transfer_end end;
   if (begin_transfer(call, handle, &result, &limit)) return result;
   const std::unique_ptr<char[]> block(new char[limit]);
   the().settings.copy(block.get(), static_cast<const char*>(base) + memory_offset, limit);

@@ -11,7 +11,7 @@
 
 namespace penstock::testing {
 
-enum class cufile_call : std::uint8_t { open, close, register_file, deregister_file, read, write };
+enum class cufile_call : std::uint8_t { open, close, register_file, deregister_file, register_buffer, deregister_buffer, read, write };
 
 struct recorded_call {
   cufile_call call = cufile_call::open;
@@ -20,6 +20,7 @@ struct recorded_call {
   std::uint64_t bytes = 0;
   std::int64_t file_offset = 0;
   std::int64_t memory_offset = 0;
+  unsigned under_way = 0;  // transfers, when this was called
 };
 
 // What the stand-in shall do. Transfers are counted from 1; 0: none.
@@ -31,6 +32,7 @@ struct recorder_settings {
   std::uint32_t status_flags = 1U << 4;  // NVMe
   std::uint32_t control_flags = 0;
   const char* users_log_file = nullptr;  // CUFILE_LOGFILE_PATH
+  int register_buffer_code = 0;
   unsigned fail_transfer = 0;
   ssize_t fail_result = -1;
   int fail_errno = 0;
@@ -41,6 +43,7 @@ struct recorder_settings {
 // The parameters as they stand.
 struct recorder_state {
   int use_count = 0;
+  unsigned under_way = 0;  // transfers
   bool compatibility_allowed = true;
   bool p2pdma = false;
   char log_file[64] = "";

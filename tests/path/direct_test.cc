@@ -62,6 +62,7 @@ struct recording_owner final : job_owner {
     handed_over_after = refused.moved;
     outcome = std::move(why);
   }
+  void did_without(const job& /*carried*/, const status& why) override { done_without.emplace_back(why.message()); }
   [[nodiscard]] status stopped() const override {
     return asked_to_stop++ < stop_after ? status() : status(errc::cancelled, "cancelled by the test");
   }
@@ -70,6 +71,7 @@ struct recording_owner final : job_owner {
   std::optional<std::uint64_t> finished_bytes;
   std::optional<std::uint64_t> handed_over_after;
   status outcome;
+  std::vector<std::string> done_without;
   mutable int asked_to_stop = 0;
   int stop_after = 1 << 30;
 };
@@ -628,6 +630,108 @@ TEST_F(direct_path, a_context_that_cannot_be_made_current_hands_over) {
   EXPECT_EQ(owner->handed_over_after, 0U);
   EXPECT_EQ(owner->outcome.code(), errc::device);
   EXPECT_TRUE(recorder_.calls(cufile_call::read).empty());
+}
+
+// --- registered memory
+
+TEST_F(direct_path, registered_memory_is_registered_by_the_first_transfer_and_told_as_base_and_offset) {
+  constexpr std::uint64_t length = piece + 4096;
+  const auto file = open_pattern("data", length, 10);
+  auto* memory = allocate(length + 8192);
+  ASSERT_TRUE(path().remember_memory(memory_, memory, length + 8192).ok());
+  EXPECT_EQ(refusal(file), std::nullopt);
+  EXPECT_TRUE(recorder_.calls(cufile_call::register_buffer).empty()) << "nothing was transferred";
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(run(file, false, memory + 8192, length, 0)->finished_bytes, length);
+  EXPECT_EQ(run(file, true, memory + 4096, 4096, 0)->finished_bytes, 4096U);
+
+  const auto registered = recorder_.calls(cufile_call::register_buffer);
+  ASSERT_EQ(registered.size(), 1U);
+  EXPECT_EQ(registered[0].memory, memory);
+  EXPECT_EQ(registered[0].bytes, length + 8192);
+  const auto reads = recorder_.calls(cufile_call::read);
+  ASSERT_EQ(reads.size(), 4U);
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_EQ(reads[i].memory, memory);
+    EXPECT_EQ(reads[i].memory_offset, static_cast<std::int64_t>(8192 + (i % 2) * piece));
+  }
+  EXPECT_EQ(pattern::first_difference(device_bytes(memory + 8192, length), 10, 0), std::nullopt);
+  const auto writes = recorder_.calls(cufile_call::write);
+  ASSERT_EQ(writes.size(), 1U);
+  EXPECT_EQ(writes[0].memory, memory);
+  EXPECT_EQ(writes[0].memory_offset, 4096);
+}
+
+TEST_F(direct_path, a_transfer_that_leaves_the_registered_range_is_told_by_its_address) {
+  const auto file = open_pattern("data", 16384, 10);
+  auto* memory = allocate(16384);
+  ASSERT_TRUE(path().remember_memory(memory_, memory + 4096, 4096).ok());
+  for (const auto& [start, length] : {std::pair{0, 4096}, std::pair{0, 16384}, std::pair{4096, 8192}, std::pair{8192, 4096}}) {
+    EXPECT_EQ(run(file, false, memory + start, static_cast<std::uint64_t>(length), 0)->finished_bytes, length);
+    EXPECT_EQ(recorder_.calls(cufile_call::read).back().memory, memory + start);
+  }
+  EXPECT_TRUE(recorder_.calls(cufile_call::register_buffer).empty());
+}
+
+TEST_F(direct_path, memory_that_libcufile_does_not_register_is_transferred_without_and_told_once) {
+  const auto file = open_pattern("data", 8192, 10);
+  auto* memory = allocate(8192);
+  ASSERT_TRUE(path().remember_memory(memory_, memory, 8192).ok());
+  recorder_.settings().register_buffer_code = 5036;
+  const auto first = run(file, false, memory + 4096, 4096, 0);
+  EXPECT_EQ(first->finished_bytes, 4096U);
+  EXPECT_EQ(first->done_without,
+            std::vector<std::string>{"direct: libcufile did not register 8192 bytes of memory: 5036 GPU_MEMORY_PINNING_FAILED"});
+  EXPECT_EQ(recorder_.calls(cufile_call::read).back().memory, memory + 4096);
+  EXPECT_TRUE(run(file, false, memory, 4096, 0)->done_without.empty());
+  EXPECT_EQ(recorder_.calls(cufile_call::register_buffer).size(), 1U);
+  path().forget_memory(memory);
+  EXPECT_TRUE(recorder_.calls(cufile_call::deregister_buffer).empty());
+}
+
+TEST_F(direct_path, forgotten_memory_is_deregistered_with_the_sessions_context_current) {
+  const auto file = open_pattern("data", 4096, 10);
+  auto* memory = allocate(8192);
+  ASSERT_TRUE(path().remember_memory(memory_, memory, 4096).ok());
+  ASSERT_TRUE(path().remember_memory(memory_, memory + 4096, 4096).ok());
+  EXPECT_EQ(run(file, false, memory, 4096, 0)->finished_bytes, 4096U);
+  int made_current = 0;
+  driver_->set_hook([&](std::string_view call, std::uint64_t) -> std::optional<status> {
+    made_current += call == "make_current" ? 1 : 0;
+    return std::nullopt;
+  });
+  path().forget_memory(memory + 4096);  // no transfer has touched it
+  EXPECT_EQ(made_current, 0);
+  path().forget_memory(memory);
+  path().forget_memory(memory);  // nothing is left to forget
+  EXPECT_EQ(made_current, 1);
+  EXPECT_EQ(driver_->live().current_contexts, 0);
+  driver_->clear_faults();
+  const auto released = recorder_.calls(cufile_call::deregister_buffer);
+  ASSERT_EQ(released.size(), 1U);
+  EXPECT_EQ(released[0].memory, memory);
+
+  EXPECT_EQ(run(file, false, memory, 4096, 0)->finished_bytes, 4096U);
+  EXPECT_EQ(recorder_.calls(cufile_call::register_buffer).size(), 1U) << "it is not registered anew";
+}
+
+TEST_F(direct_path, memory_is_deregistered_when_its_last_transfer_has_ended) {
+  static data_path* forgetting = nullptr;
+  static std::byte* forgotten = nullptr;
+  static std::thread other;
+  const auto file = open_pattern("data", 4096, 10);
+  forgetting = &path();
+  forgotten = allocate(4096);
+  ASSERT_TRUE(path().remember_memory(memory_, forgotten, 4096).ok());
+  recorder_.settings().copy = [](void* target, const void* source, std::size_t bytes) {
+    other = std::thread([] { forgetting->forget_memory(forgotten); });
+    for (int i = 0; i < 10000; ++i) std::this_thread::yield();  // the other thread's chance to do it too soon
+    copy_through_device(target, source, bytes);
+  };
+  EXPECT_EQ(run(file, false, forgotten, 4096, 0)->finished_bytes, 4096U);
+  other.join();
+  const auto released = recorder_.calls(cufile_call::deregister_buffer);
+  ASSERT_EQ(released.size(), 1U);
+  EXPECT_EQ(released[0].under_way, 0U);
 }
 
 }  // namespace

@@ -209,5 +209,39 @@ TEST_F(gpu_direct, explain_tells_of_body_and_edges) {
   }
 }
 
+TEST_F(gpu_direct, memory_registered_with_the_engine_is_registered_with_libcufile_until_the_registration_ends) {
+  const auto of = open();
+  const auto buffer = allocate(2 * mib);
+  auto* const base = address_in(buffer, 0);
+  auto kept = engine_.register_memory(base, mib);
+  ASSERT_TRUE(kept.ok()) << kept.error().message();
+  expect_read(of, base + page, 256 * kib, 0);
+  expect_written(of, base + 2 * page, 512 * kib, page);
+  const auto registered = machine_.recorder.calls(cufile_call::register_buffer);
+  ASSERT_EQ(registered.size(), 1U);
+  EXPECT_EQ(registered[0].memory, base);
+  EXPECT_EQ(registered[0].bytes, mib);
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::read).at(0).memory, base);
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::read).at(0).memory_offset, static_cast<std::int64_t>(page));
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::write).at(0).memory_offset, static_cast<std::int64_t>(2 * page));
+  EXPECT_TRUE(machine_.recorder.calls(cufile_call::deregister_buffer).empty());
+  *kept = registration();
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::deregister_buffer).size(), 1U);
+  EXPECT_EQ(engine_.stats().path(path_kind::direct).fallbacks, 0U);
+}
+
+TEST_F(gpu_direct, memory_that_libcufile_does_not_register_is_counted) {
+  machine_.recorder.settings().register_buffer_code = 5036;
+  const auto of = open();
+  const auto buffer = allocate(2 * mib);
+  const auto kept = engine_.register_memory(buffer.data(), 2 * mib);
+  for (int i = 0; i < 2; ++i) expect_read(of, address_in(buffer, 0), mib, 0);
+  const auto stats = engine_.stats().path(path_kind::direct);
+  EXPECT_EQ(stats.bytes, 2 * mib);
+  EXPECT_EQ(stats.fallbacks, 1U);
+  EXPECT_NE(stats.last_fallback.find("GPU_MEMORY_PINNING_FAILED"), std::string::npos) << stats.last_fallback;
+  EXPECT_NE(engine_.summary().find("GPU_MEMORY_PINNING_FAILED"), std::string::npos) << engine_.summary();
+}
+
 }  // namespace
 }  // namespace penstock::testing
