@@ -506,7 +506,12 @@ TEST_P(path_contract, explain_covers_the_range_once) {
     for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{1}, 3 * mib + 7}) {
       for (const bool is_write : {false, true}) {
         const std::uint64_t length = large_file - offset;
-        const auto plan = engine_of().explain(both, kind(), length, static_cast<std::int64_t>(offset), is_write, how());
+        auto plan = engine_of().explain(both, kind(), length, static_cast<std::int64_t>(offset), is_write, how());
+        // The kernel may take pages back at any time.
+        for (int tries = 0; tries < 10 && !cold && plan.ok() && plan->cached_bytes != length; ++tries) {
+          (void)contents_of(name());
+          plan = engine_of().explain(both, kind(), length, static_cast<std::int64_t>(offset), is_write, how());
+        }
         if (!plan.ok()) {
           EXPECT_EQ(plan.error().code(), errc::unsupported);
           continue;
