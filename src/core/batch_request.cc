@@ -220,8 +220,11 @@ void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept 
 void batch_request::finished(path::job& ended_job, std::uint64_t bytes, status error) {
   runtime().stats().count_piece(ended_job.path->kind(), bytes, {ended_job.started_ns, now_ns()}, !error.ok());
   const auto count = static_cast<std::uint32_t>(ended_job.ranges.size());
+  {
+    outcomes counted(ended_job, runtime());
+    for (auto& range : ended_job.ranges) items_[range.index] = counted.of(range, error, admitted_[range.index]);
+  }
   for (auto& range : ended_job.ranges) {
-    items_[range.index] = outcome_of(range, error, admitted_[range.index]);
     if (each_) each_(range.index, items_[range.index]);
     admitted_[range.index].let_go();
   }

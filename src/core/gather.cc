@@ -16,10 +16,15 @@ void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& q
   made.is_write = is_write;
 }
 
-io_result outcome_of(path::gather_range& range, const status& error, admission& admitted) {
+io_result outcomes::of(path::gather_range& range, const status& error, admission& admitted) {
   io_result outcome{range.moved, std::move(range.error)};
   if (!error.ok()) outcome = {0, error};
-  admitted.count(outcome);
+  if (outcome.ok()) {
+    ++requests_;
+    bytes_ += outcome.bytes_done;
+  } else {
+    admitted.count(outcome);
+  }
   return outcome;
 }
 

@@ -19,8 +19,24 @@ std::uint64_t room_of(std::uint64_t offset, std::uint64_t length);
 void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, runtime& with, const staging::place& place,
                     bool is_write);
 
-// The outcome of one range of a job that ended with error, counted as a request of its own. Takes what it needs out of range.
-io_result outcome_of(path::gather_range& range, const status& error, admission& admitted);
+// The outcomes of the ranges of a job, each of which is a request of its own. Those that ended well are counted together, at the end.
+class outcomes {
+ public:
+  outcomes(const path::job& ended, runtime& with) : with_(with), is_write_(ended.is_write) {}
+  outcomes(const outcomes&) = delete;
+  outcomes& operator=(const outcomes&) = delete;
+  ~outcomes() {
+    if (requests_ > 0) with_.stats().count_requests(is_write_, requests_, bytes_);
+  }
+  // error: of the whole job. Takes what it needs out of range.
+  io_result of(path::gather_range& range, const status& error, admission& admitted);
+
+ private:
+  runtime& with_;
+  const bool is_write_;
+  std::uint64_t requests_ = 0;
+  std::uint64_t bytes_ = 0;
+};
 
 // For job_owner::hand_over, which comes only ever because a ring died: the job runs again, and finds none.
 void run_again(path::job& refused, const status& why, runtime& with);

@@ -78,18 +78,28 @@ void small_requests::group::finished(path::job& ended, std::uint64_t bytes, stat
   home_.group_ended(*this);
   // An error of the whole job comes before anything has moved. Where some are stopped it may concern them alone: the others go again.
   const bool some_stopped = !error.ok() && !stopped().ok();
+  {
+    outcomes told(ended, with);
+    for (auto& range : ended.ranges) {
+      auto& each = requests_[range.index];
+      if (some_stopped) error = each->stop_reason();
+      if (some_stopped && error.ok()) {
+        home_.add(*std::exchange(each, nullptr));
+        continue;
+      }
+      auto outcome = told.of(range, error, each->admitted_);
+      range.moved = outcome.bytes_done;
+      range.error = std::move(outcome.error);
+    }
+  }
+  // Counted before anybody is told.
   small_request* last_told = nullptr;
   for (auto& range : ended.ranges) {
+    if (requests_[range.index] == nullptr) continue;
     auto& each = *requests_[range.index];
-    if (some_stopped) error = each.stop_reason();
-    if (some_stopped && error.ok()) {
-      home_.add(each);
-      continue;
-    }
-    auto outcome = outcome_of(range, error, each.admitted_);
     each.admitted_.let_go();
     const bool calls_back = each.has_callback();  // once it is settled, and has none, it may be gone
-    each.settle(std::move(outcome));
+    each.settle({range.moved, std::move(range.error)});
     if (calls_back) {
       each.next_ = nullptr;
       (last_told == nullptr ? told_ : last_told->next_) = &each;

@@ -50,9 +50,13 @@ void stats_book::count_fallback(path_kind path, std::string_view why) {
   });
 }
 
+void stats_book::count_requests(bool is_write, std::uint64_t requests, std::uint64_t bytes) {
+  (is_write ? writes_ : reads_).fetch_add(requests, relaxed);
+  (is_write ? written_bytes_ : read_bytes_).fetch_add(bytes, relaxed);
+}
+
 void stats_book::count_request(bool is_write, const io_result& outcome) {
-  (is_write ? writes_ : reads_).fetch_add(1, relaxed);
-  (is_write ? written_bytes_ : read_bytes_).fetch_add(outcome.bytes_done, relaxed);
+  count_requests(is_write, 1, outcome.bytes_done);
   if (outcome.ok()) return;
   const errc code = outcome.error.code();
   (code == errc::cancelled ? cancelled_ : code == errc::timed_out ? timed_out_ : failed_).fetch_add(1, relaxed);

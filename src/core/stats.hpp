@@ -20,6 +20,8 @@ class stats_book {
   void count_piece(path_kind path, std::uint64_t bytes, span when, bool failed);
   void count_fallback(path_kind path, std::string_view why);
   // A request has ended.
+  // Several that ended well, at once: the counters are shared by all cores.
+  void count_requests(bool is_write, std::uint64_t requests, std::uint64_t bytes);
   void count_request(bool is_write, const io_result& outcome);
   [[nodiscard]] engine_stats snapshot() const;
 
