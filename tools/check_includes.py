@@ -86,9 +86,8 @@ def violation(file: Path, name: str, quoted: bool, root: Path):
     return f"{room} may not use {target}; it may use {may_use}"
 
 
-def check(root: Path):
-    """All violations under root, as (file, line number, included name, reason)."""
-    found = []
+def includes(root: Path):
+    """Every include under root, as (file, line number, included name, whether it is quoted)."""
     for folder in SOURCE_FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix not in SUFFIXES or not path.is_file():
@@ -96,29 +95,30 @@ def check(root: Path):
             file = path.relative_to(root)
             for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
                 match = INCLUDE.match(line)
-                if not match:
-                    continue
-                name = match.group(1) or match.group(2)
-                reason = violation(file, name, match.group(1) is not None, root)
-                if reason:
-                    found.append((file, number, name, reason))
+                if match:
+                    yield file, number, match.group(1) or match.group(2), match.group(1) is not None
+
+
+def check(all_includes, root: Path):
+    """All violations, as (file, line number, included name, reason)."""
+    found = []
+    for file, number, name, quoted in all_includes:
+        reason = violation(file, name, quoted, root)
+        if reason:
+            found.append((file, number, name, reason))
     return found
 
 
-def circles(root: Path):
+def circles(all_includes):
     """Files of one room that use each other in a circle: each as a list of their names, without suffix."""
     uses: dict[Path, set[Path]] = {}
-    for path in sorted((root / "src").rglob("*")):
-        if path.suffix not in SUFFIXES or not path.is_file():
+    for including, _, name, quoted in all_includes:
+        if not quoted or including.parts[0] != "src":
             continue
-        file = path.relative_to(root / "src").with_suffix("")
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            match = INCLUDE.match(line)
-            if not match or not match.group(1):
-                continue
-            target = Path(match.group(1)).with_suffix("")
-            if target != file and target.parent == file.parent:
-                uses.setdefault(file, set()).add(target)
+        file = including.relative_to("src").with_suffix("")
+        target = Path(name).with_suffix("")
+        if target != file and target.parent == file.parent:
+            uses.setdefault(file, set()).add(target)
 
     found = []
     done = set()
@@ -141,10 +141,11 @@ def main() -> int:
     if not (root / "include" / "penstock").is_dir():
         print(f"check_includes: {root} has no include/penstock: not the root of the repository", file=sys.stderr)
         return 2
-    found = check(root)
+    all_includes = list(includes(root))
+    found = check(all_includes, root)
     for file, number, name, reason in found:
         print(f"{file}:{number}: includes {name}: {reason}")
-    in_circles = circles(root)
+    in_circles = circles(all_includes)
     for circle in in_circles:
         print("in a circle: " + " -> ".join(circle))
     if found or in_circles:
