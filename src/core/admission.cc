@@ -60,8 +60,7 @@ status admission::admit(runtime& with, file_core& file, const transfer& what, co
   if (auto refused = enter(with, file, what, std::move(kept)); !refused.ok()) return refused;
   if (auto refused = check(options); !refused.ok()) return refused;
   if (auto refused = locate(); !refused.ok()) return refused;
-  if (!options.after_default_stream || !is_write_ || !place_.on_device()) return {};
-  return place_.via->session().synchronize(nullptr);
+  return waits_for_default_stream(options) ? place_.via->session().synchronize(nullptr) : status();
 }
 
 void admission::count(io_result& outcome) noexcept {

@@ -1,5 +1,5 @@
 // The token that every request takes first and gives back last: the use of its file, a checked range, and the place of its memory. Its end
-// names the request in the error, counts the outcome, and lets go of the file. What is admitted can be walked.
+// names the request in the error, counts the outcome, and lets go of the file.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class alignas(64) admission {
   [[nodiscard]] status check(const io_options& options) const { return core::check(what_, options); }
   // Where its memory lies. Nothing is asked for no bytes.
   status locate(seen_allocation* seen = nullptr);
-  // All three; and waits for the default stream of the memory, where the options ask for that.
+  // All three; and waits for the default stream where waits_for_default_stream() says so.
   status admit(runtime& with, file_core& file, const transfer& what, const io_options& options, std::shared_ptr<file_core> kept = nullptr);
 
   // From enter() on, whatever it returned.
@@ -49,6 +49,10 @@ class alignas(64) admission {
   [[nodiscard]] file_core& file() const noexcept { return *file_; }
   // From locate() on.
   [[nodiscard]] const staging::place& place() const noexcept { return place_; }
+  // Whether the options ask that the default stream of its memory comes first.
+  [[nodiscard]] bool waits_for_default_stream(const io_options& options) const noexcept {
+    return options.after_default_stream && is_write_ && place_.on_device();
+  }
 
   // The request ends so: names it in the error, and counts it. Nothing, for one of nothing.
   void count(io_result& outcome) noexcept;

@@ -118,11 +118,10 @@ status batch_request::add(const io_request& asked, const std::shared_ptr<file_co
 // The default stream of a device is waited for once.
 status batch_request::locate(admission& admitted, const io_options& options) {
   if (auto problem = admitted.locate(&seen_); !problem.ok()) return problem;
-  const auto& place = admitted.place();
-  if (!options.after_default_stream || !admitted.what().is_write || !place.on_device()) return {};
-  if (settled_ != place.via) {
-    settled_problem_ = place.via->session().synchronize(nullptr);
-    settled_ = place.via;
+  if (!admitted.waits_for_default_stream(options)) return {};
+  if (auto* const link = admitted.place().via; settled_ != link) {
+    settled_problem_ = link->session().synchronize(nullptr);
+    settled_ = link;
   }
   return settled_problem_;
 }
