@@ -42,7 +42,8 @@ status pending::stop_reason() const noexcept {
 
 status pending::watch_deadline() {
   if (deadline() == deadline_clock::time_point::max()) return {};
-  auto problem = runtime_->deadlines().watch(*this);
+  auto problem = runtime_->feeders().ready();  // the thread of deadlines may be the last to let go of the engine
+  if (problem.ok()) problem = runtime_->deadlines().watch(*this);
   deadline_watched_ = problem.ok();
   return problem;
 }
@@ -77,7 +78,8 @@ void pending::call_back() noexcept {
 }
 
 void pending::run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept {
-  if (with.forked() || !with.callbacks().ready().ok()) {
+  // The watcher first: the thread of callbacks may be the last to let go of the engine, which then ends on the watcher.
+  if (with.forked() || !with.feeders().ready().ok() || !with.callbacks().ready().ok()) {
     (void)item.run();  // there are no threads, as in a forked child
   } else {
     with.callbacks().push_urgent(list, item);

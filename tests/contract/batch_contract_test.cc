@@ -32,6 +32,18 @@ TEST_F(batch_contract, an_empty_batch_ends_at_once) {
   EXPECT_TRUE(never.wait().empty());
 }
 
+// The thread of callbacks is then the last to let go of the engine, which no request has given a lane.
+TEST_F(batch_contract, an_engine_that_only_called_back_ends) {
+  for (int i = 0; i < 300; ++i) {
+    auto made = engine::create(engine_options{});
+    ASSERT_TRUE(made.ok());
+    std::atomic<int> called{0};
+    auto nothing = made->submit({}, {}, [&](const io_result&) { ++called; });
+    made = status(errc::closed, "gone");
+    await(called);
+  }
+}
+
 TEST_F(batch_contract, many_small_ranges_of_one_file_land_where_they_belong) {
   constexpr std::size_t count = 1000;
   constexpr std::size_t stride = 5000;
