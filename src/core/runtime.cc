@@ -10,15 +10,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// One GPU is fed by 8 threads where a core copies 7 GB/s out of the page cache, by 10 where it copies 5; what they do not need they sleep.
-unsigned choose_lanes(const engine_options& options, unsigned cores) {
-  return options.lanes != 0 ? options.lanes : std::clamp(cores * 5 / 8, 2U, 16U);
+// A link is fed by 8 lanes where a core copies 7 GB/s out of the page cache, by 10 where it copies 5; several links by more.
+staging::lanes::crew choose_lanes(const engine_options& options, unsigned cores) {
+  if (options.lanes != 0) return {options.lanes};
+  const unsigned most = std::clamp(cores * 5 / 8, 2U, staging::lanes::most_lanes);
+  return {most, std::min(most, 8U)};
 }
 
 // For each file system: enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for
 // themselves; but never all of the budget, so that a file system that stalls leaves something for others.
 std::size_t cpu_share(const engine_options& options, unsigned lanes) {
-  return std::min(std::max(std::size_t{64} << 20, std::size_t{lanes} * (std::size_t{12} << 20)), options.pinned_budget_bytes / 2);
+  const std::size_t wanted = std::max(std::size_t{64} << 20, std::min<std::size_t>(lanes, 16) * (std::size_t{12} << 20));
+  return std::min(wanted, options.pinned_budget_bytes / 2);
 }
 
 std::size_t disk_share(const engine_options& options, unsigned cores) {
@@ -37,10 +40,10 @@ runtime::runtime(const engine_options& options, seams doors)
     : options_(options),
       doors_(std::move(doors)),
       cores_(doors_.kernel->usable_cores()),
-      lane_count_(choose_lanes(options, cores_)),
+      lanes_(choose_lanes(options, cores_)),
       budget_(options.pinned_budget_bytes),
-      cuda_pool_(*doors_.kernel, budget_, cpu_share(options_, lane_count_), disk_share(options_, cores_)),
-      host_pool_(*doors_.kernel, budget_, cpu_share(options_, lane_count_), disk_share(options_, cores_)),
+      cuda_pool_(*doors_.kernel, budget_, cpu_share(options_, lanes_.most), disk_share(options_, cores_)),
+      host_pool_(*doors_.kernel, budget_, cpu_share(options_, lanes_.most), disk_share(options_, cores_)),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb") {
   paths_ = path::make_paths({doors_.kernel, &feeders_}, options_.cufile_library);
@@ -52,7 +55,7 @@ runtime::~runtime() {
 }
 
 void runtime::widen_pools() {
-  for (auto* pool : {&cuda_pool_, &host_pool_}) pool->widen(cpu_share(options_, lane_count_), disk_share(options_, cores_));
+  for (auto* pool : {&cuda_pool_, &host_pool_}) pool->widen(cpu_share(options_, lanes_.most), disk_share(options_, cores_));
 }
 
 status runtime::register_memory(void* memory, std::size_t bytes) {

@@ -60,10 +60,14 @@ class runtime : public std::enable_shared_from_this<runtime> {
   [[nodiscard]] engine_stats snapshot() const;
   // Blocking requests under way on memory of a device.
   [[nodiscard]] std::atomic<unsigned>& blocking() noexcept { return blocking_; }
+  // Bytes that requests under way asked for, without the small ones.
+  [[nodiscard]] std::atomic<std::uint64_t>& asked_bytes() noexcept { return asked_bytes_; }
 
   [[nodiscard]] unsigned cores() const noexcept { return cores_; }
   [[nodiscard]] bool few_cores() const noexcept { return cores_ <= 4; }
-  [[nodiscard]] unsigned lane_count() const noexcept { return lane_count_; }
+  // Of a file system.
+  [[nodiscard]] const staging::lanes::crew& lanes() const noexcept { return lanes_; }
+  [[nodiscard]] unsigned lane_count() const noexcept { return lanes_.usual; }
   // How long who waits for a batch does so without sleeping: it ends in tens of microseconds, and waking costs twenty. Where cores are few,
   // the lanes need them more (128 x 4 KiB on two cores: 500 us with it, 250 without).
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
@@ -85,7 +89,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   const engine_options options_;
   const seams doors_;
   const unsigned cores_;
-  const unsigned lane_count_;
+  const staging::lanes::crew lanes_;
   sys::fork_guard fork_guard_;
   stats_book stats_;
   staging::pinned_budget budget_;
@@ -97,6 +101,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   staging::lanes callbacks_;
   core::deadlines deadlines_;
   std::atomic<unsigned> blocking_{0};
+  std::atomic<std::uint64_t> asked_bytes_{0};
 };
 
 }  // namespace penstock::core

@@ -26,6 +26,7 @@ class posix final : public data_path {
       return true;
     }
     auto outcome = transfer(*item.file, item.is_write, item.memory, item.length, item.offset);
+    item.queues->lanes->feed(true);
     item.owner->finished(item, outcome.bytes_done, std::move(outcome.error));
     return true;
   }

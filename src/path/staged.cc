@@ -108,9 +108,10 @@ class staged final : public data_path {
   result<staging::slab> wait_for_slab(const job& item, std::uint64_t bytes) {
     auto& pool = item.place.via->pool();
     staging::feeders::watch watch;
-    for (;;) {
+    for (bool first = true;; first = false) {
       auto taken = pool.try_take(bytes, item.place.via->session(), staging::slab_user::cpu);
       if (!taken || *taken) return taken;
+      if (first) item.queues->lanes->waited();
       if (item.queues->lanes->help_urgent() || with_.feeders->pump()) continue;
       if (auto stop = item.owner->stopped(); !stop.ok()) return stop;
       if (!watch) watch = with_.feeders->try_watch();
@@ -337,6 +338,7 @@ class staged final : public data_path {
 
   void submit(job& item, staging::copy_task& copy) {
     auto& feeder = item.place.via->feeder();  // item may be done and gone as soon as it is submitted
+    item.queues->lanes->feed(!feeder.outstanding());
     feeder.submit(copy);
     (void)feeder.pump();
     with_.feeders->attend();

@@ -1,25 +1,44 @@
 #include "staging/lanes.hpp"
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cassert>
 #include <cstdio>
 #include <new>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/no_memory.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::staging {
 
-lanes::lanes(unsigned count, std::chrono::microseconds spin, feeders* copies, const char* name)
-    : count_(count), spin_(spin), copies_(copies), name_(name) {}
+namespace {
+
+// Of these, with a caller that helps, a call of 1 MiB is done as soon as it can be; more would only burn time between two calls.
+constexpr unsigned most_spinning = 7;
+constexpr unsigned least_at_work = 4;
+constexpr unsigned feeds_between = 32;  // two adjustments
+
+// The bits of lanes with an index below count.
+constexpr std::uint64_t below(unsigned count) { return count >= lanes::most_lanes ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1; }
+
+}  // namespace
+
+lanes::lanes(crew size, std::chrono::microseconds spin, feeders* copies, const char* name)
+    : size_(size), spin_(spin), copies_(copies), name_(name), at_work_(size.usual), seats_(std::make_unique<seat[]>(size.most)) {
+  assert(size.usual >= 1 && size.usual <= size.most && size.most <= most_lanes);
+}
 
 lanes::~lanes() {
   {
     const std::lock_guard guard(lock_);
     stopping_.store(true);
   }
-  alarm_.notify_all();
+  while (call_one(size_.most)) {
+  }
   for (auto& thread : threads_) thread.join();
 }
 
@@ -30,18 +49,23 @@ status lanes::ready() {
   if (copies_ != nullptr) {
     if (auto problem = copies_->ready(); !problem.ok()) return problem;
   }
-  status problem;
-  try {
-    threads_.reserve(count_);
-    while (threads_.size() < count_) threads_.emplace_back(&lanes::loop, this, static_cast<unsigned>(threads_.size()));
-  } catch (const std::system_error& refused) {
-    problem = {errc::out_of_memory, std::string("starting a worker thread: ") + refused.what(), error_domain::os, refused.code().value()};
-  } catch (const std::bad_alloc&) {
-    problem = no_memory();
-  }
+  auto problem = start(size_.usual);
   // Fewer lanes are slower, none is a failure.
   if (threads_.empty()) return problem;
   started_.store(true, std::memory_order_release);
+  return {};
+}
+
+// With the lock held.
+status lanes::start(unsigned count) {
+  try {
+    threads_.reserve(size_.most);
+    while (threads_.size() < count) threads_.emplace_back(&lanes::loop, this, static_cast<unsigned>(threads_.size()));
+  } catch (const std::system_error& refused) {
+    return {errc::out_of_memory, std::string("starting a worker thread: ") + refused.what(), error_domain::os, refused.code().value()};
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
   return {};
 }
 
@@ -69,7 +93,7 @@ bool lanes::help_urgent(work_list& list) {
 void lanes::push_urgent(work_list& list, work& item) {
   (void)ready();  // without threads, whoever waits runs it
   urgent_.push(list, item, item, 1);
-  wake(1);
+  if (spinning_.load() == 0) call_one(size_.most);
 }
 
 bool lanes::help_urgent() {
@@ -79,27 +103,91 @@ bool lanes::help_urgent() {
   return true;
 }
 
-// Wakes up to two lanes. A burst wakes all without its submitter paying for each: whoever finds work wakes the next two.
+// --- how many are at work
+
+void lanes::feed(bool was_idle) noexcept {
+  if (size_.usual == size_.most) return;
+  if (was_idle) idle_feeds_.fetch_add(1, std::memory_order_relaxed);
+  if (feeds_.fetch_add(1, std::memory_order_relaxed) % feeds_between == feeds_between - 1) adjust();
+}
+
+// One lane fewer where most works wait for a link that is behind; one more where a link often has nothing to do while works are queued.
+void lanes::adjust() noexcept {
+  const unsigned idle = idle_feeds_.exchange(0);
+  const unsigned waits = waits_.exchange(0);
+  const auto links = copies_ == nullptr ? 0 : static_cast<unsigned>(copies_->in_use());
+  const unsigned most = links == 0 ? size_.most : std::min(size_.most, links * most_of_one_link);
+  auto at_work = count();
+  if (at_work > most || (waits > feeds_between / 2 && at_work > least_at_work)) {
+    at_work_.compare_exchange_strong(at_work, at_work - 1);
+  } else if (idle > feeds_between / 10 && at_work < most && queue_.size() > std::size_t{2} * at_work) {
+    add_one(at_work + 1);
+  }
+}
+
+void lanes::add_one(unsigned to) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (stopping_.load() || (threads_.size() < to && !start(to).ok())) return;  // those that there are carry on
+  }
+  at_work_.store(to);
+  wake(queue_.size());
+}
+
+// --- waking and sleeping
+
+// Whether so many lanes would take longer over so many works than it takes to wake another.
+bool lanes::worth_waking(std::size_t works, unsigned lanes) const noexcept {
+  constexpr std::int64_t waking_ns = 50'000;
+  return static_cast<std::int64_t>(works) * typical_ns_.load(std::memory_order_relaxed) > waking_ns * lanes;
+}
+
+// Wakes up to two lanes, or none where those that look for work anyway are soon done. A burst wakes all without its submitter paying for
+// each: whoever finds work wakes the next two.
 void lanes::wake(std::size_t works) {
-  const unsigned asleep = sleepers_.load();
-  if (asleep == 0 || works == 0) return;
-  // A sleeper that has checked for work holds the lock until it waits, so passing through the lock makes the signal count.
-  { const std::lock_guard guard(lock_); }
-  alarm_.notify_one();
-  if (asleep > 1 && works > 1) alarm_.notify_one();
+  const unsigned spinning = spinning_.load();
+  if (works == 0 || (spinning > 0 && !worth_waking(works, spinning))) return;
+  const unsigned at_work = at_work_.load();
+  if (call_one(at_work) && works > 1) call_one(at_work);
 }
 
-void lanes::sleep() {
-  std::unique_lock guard(lock_);
-  sleepers_.fetch_add(1);
-  alarm_.wait(guard, [this] { return queue_.size() > 0 || urgent_.size() > 0 || stopping_.load(); });
-  sleepers_.fetch_sub(1);
+// Calls the first of so many lanes that sleeps, so that it is mostly the same ones that work. False: none does.
+bool lanes::call_one(unsigned count) noexcept {
+  const std::uint64_t eligible = below(count);
+  auto asleep = asleep_.load();
+  while ((asleep & eligible) != 0) {
+    const auto index = static_cast<unsigned>(std::countr_zero(asleep & eligible));
+    if (!asleep_.compare_exchange_weak(asleep, asleep & ~(std::uint64_t{1} << index))) continue;
+    seats_[index].called.store(1);
+    seats_[index].called.notify_one();
+    return true;
+  }
+  return false;
 }
 
-work* lanes::take() {
+bool lanes::has_work_for(unsigned index) const noexcept {
+  return stopping_.load() || urgent_.size() > 0 || (index < at_work_.load() && queue_.size() > 0);
+}
+
+// Whoever has something to do looks for sleepers after it has put it where they look; they look once more before they sleep.
+void lanes::sleep(unsigned index) {
+  if (index >= at_work_.load()) wake(queue_.size());  // it may have been called for what it must not take any more
+  const std::uint64_t mine = std::uint64_t{1} << index;
+  asleep_.fetch_or(mine);
+  if (has_work_for(index) && (asleep_.fetch_and(~mine) & mine) != 0) return;
+  auto& called = seats_[index].called;
+  called.wait(0);
+  called.store(0);
+}
+
+work* lanes::take(unsigned index) {
   if (work* item = urgent_.take()) return item;
+  if (index >= at_work_.load(std::memory_order_relaxed)) return nullptr;
   work* item = queue_.take();
-  if (item != nullptr) wake(queue_.size());
+  if (item == nullptr) return nullptr;
+  const auto at_work = at_work_.load(std::memory_order_relaxed);
+  const auto asleep = static_cast<unsigned>(std::popcount(asleep_.load(std::memory_order_relaxed) & below(at_work)));
+  if (asleep > 0 && worth_waking(queue_.size(), at_work - std::min(at_work, asleep))) wake(queue_.size());
   return item;
 }
 
@@ -112,32 +200,45 @@ bool lanes::look_after_copies(feeders::watch& watch, bool soon) {
   return true;
 }
 
+void lanes::note(clock::duration took) noexcept {
+  const auto before = typical_ns_.load(std::memory_order_relaxed);
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
+  typical_ns_.store(before + (now - before) / 8, std::memory_order_relaxed);
+}
+
 void lanes::loop(unsigned index) {
   std::array<char, 16> name{};
   (void)std::snprintf(name.data(), name.size(), "%s%u", name_, index);
   become_worker(name.data());
-  using clock = std::chrono::steady_clock;
   auto busy = clock::now();
   feeders::watch watch;
+  bool spins = false;
+  const auto spin = [&](bool now) {
+    if (now != std::exchange(spins, now)) now ? spinning_.fetch_add(1) : spinning_.fetch_sub(1);
+  };
   for (;;) {
-    if (work* item = take()) {
+    if (work* item = take(index)) {
+      spin(false);
       watch.end();
+      const auto began = clock::now();
       (void)item->run();
-      if (copies_ != nullptr) copies_->pump();
       busy = clock::now();
+      note(busy - began);
+      if (copies_ != nullptr) copies_->pump();
       continue;
     }
-    const bool soon = clock::now() - busy < spin_;
+    const bool soon = index < std::min(most_spinning, at_work_.load()) && clock::now() - busy < spin_;
     if (look_after_copies(watch, soon)) continue;
     watch.end();
     const bool copying = copies_ != nullptr && copies_->outstanding();
     if (stopping_.load() && queue_.size() == 0 && urgent_.size() == 0 && !copying) return;
+    spin(soon);
     if (soon) {
       relax();
     } else if (stopping_.load()) {
       nap();
     } else {
-      sleep();
+      sleep(index);
     }
   }
 }

@@ -1,10 +1,12 @@
-// The lanes that move bytes with the CPU: worker threads that take works from one queue. When idle they look after copies that
-// are under way, spin for a moment (a call of 1 MiB is over in 75 us, waking a thread takes 20), then sleep.
+// The lanes that move bytes with the CPU: worker threads that take works from one queue. As many are at work as the links that they feed
+// can use, which the works tell while they run. When idle the first lanes look after copies that are under way and spin for a moment (a
+// call of 1 MiB is over in 75 us, waking a thread takes 20), then all sleep.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -16,9 +18,20 @@ namespace penstock::staging {
 
 class lanes {
  public:
+  static constexpr unsigned most_lanes = 64;
+  // More never sent more over one link: reads of a hot file reach 48.7, 52.2, 51.1 and 46.7 GB/s with 8, 10, 12 and 16, at 0.165, 0.191,
+  // 0.232 and 0.323 CPU s/GB (H100, 32 cores).
+  static constexpr unsigned most_of_one_link = 10;
+  // usual lanes are at work at first, later fewer or more; where most are usual, always all of them.
+  struct crew {
+    unsigned most = 1;
+    unsigned usual = most;
+  };
   // Threads are started by the first push. spin: how long an idle lane spins before it sleeps; zero where cores are few. copies: what they
   // look after when idle; null: nothing. name: of the threads, at most 10 characters, with a number behind it.
-  lanes(unsigned count, std::chrono::microseconds spin, feeders* copies, const char* name = "penstock-");
+  lanes(crew size, std::chrono::microseconds spin, feeders* copies, const char* name = "penstock-");
+  lanes(unsigned count, std::chrono::microseconds spin, feeders* copies, const char* name = "penstock-")
+      : lanes(crew{count}, spin, copies, name) {}
   lanes(const lanes&) = delete;
   lanes& operator=(const lanes&) = delete;
   ~lanes();  // runs what is queued, then joins
@@ -40,24 +53,50 @@ class lanes {
   // Takes one work out of the list, for the caller to run or end; null when there is none.
   work* withdraw(work_list& list) { return queue_.take_from(list); }
   [[nodiscard]] bool without_threads() const noexcept { return !started_.load(std::memory_order_acquire); }
-  [[nodiscard]] unsigned count() const noexcept { return count_; }
+  // At work now, or would be.
+  [[nodiscard]] unsigned count() const noexcept { return at_work_.load(std::memory_order_relaxed); }
+  // Works that nobody has taken.
+  [[nodiscard]] std::size_t backlog() const noexcept { return queue_.size(); }
+  // Works tell how they find what they feed: when they have something for it, whether it had nothing to do, and that they had to wait for
+  // it.
+  void feed(bool was_idle) noexcept;
+  void waited() noexcept { waits_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  void loop(unsigned index);
-  work* take();
-  bool look_after_copies(feeders::watch& watch, bool soon);
-  void sleep();
-  void wake(std::size_t works);
+  using clock = std::chrono::steady_clock;
+  struct seat {
+    alignas(64) std::atomic<std::uint32_t> called{0};
+  };
 
-  const unsigned count_;
+  status start(unsigned count);
+  void loop(unsigned index);
+  work* take(unsigned index);
+  bool look_after_copies(feeders::watch& watch, bool soon);
+  [[nodiscard]] bool has_work_for(unsigned index) const noexcept;
+  void sleep(unsigned index);
+  void wake(std::size_t works);
+  [[nodiscard]] bool worth_waking(std::size_t works, unsigned lanes) const noexcept;
+  bool call_one(unsigned count) noexcept;
+  void note(clock::duration took) noexcept;
+  void adjust() noexcept;
+  void add_one(unsigned to) noexcept;
+
+  const crew size_;
   const std::chrono::microseconds spin_;
   feeders* const copies_;
   const char* const name_;
   work_queue queue_;
   work_queue urgent_;
-  std::mutex lock_;  // guards starting and sleeping
-  std::condition_variable alarm_;
-  std::atomic<unsigned> sleepers_{0};
+  std::atomic<unsigned> at_work_;                    // lanes with an index below this
+  std::atomic<unsigned> spinning_{0};                // idle lanes that look for work
+  std::atomic<std::uint64_t> asleep_{0};             // a bit for each lane
+  std::unique_ptr<seat[]> seats_;                    // where they sleep
+  std::atomic<std::int64_t> typical_ns_{1'000'000};  // that a work takes, of late
+  // Since the last adjustment.
+  alignas(64) std::atomic<unsigned> feeds_{0};
+  std::atomic<unsigned> idle_feeds_{0};
+  std::atomic<unsigned> waits_{0};
+  std::mutex lock_;  // guards starting and stopping
   std::atomic<bool> started_{false};
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> threads_;

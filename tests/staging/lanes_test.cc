@@ -132,6 +132,75 @@ TEST_P(lanes_test, a_caller_may_help_with_its_own_list_and_with_urgent_works) {
   EXPECT_NE(who[2], std::this_thread::get_id());
 }
 
+// Runs works on a crew one after the other or side by side, as its lanes take them; the works wait until all are queued.
+class crew_test : public ::testing::Test {
+ protected:
+  void run(lanes& crew, int count, const std::function<void()>& body) {
+    std::latch queued(1);
+    std::latch all(count);
+    std::deque<function_work> works;
+    work_list list;
+    for (int i = 0; i < count; ++i) {
+      works.emplace_back([&] {
+        queued.wait();
+        body();
+        all.count_down();
+      });
+      ASSERT_TRUE(crew.push(list, works.back()).ok());
+    }
+    queued.count_down();
+    all.wait();
+  }
+};
+
+TEST_F(crew_test, a_link_that_is_often_idle_gets_more_lanes_up_to_the_most) {
+  lanes crew({6, 2}, 0us, nullptr);
+  EXPECT_EQ(crew.count(), 2U);
+  for (int round = 0; round < 100 && crew.count() < 6; ++round) run(crew, 400, [&] { crew.feed(true); });
+  EXPECT_EQ(crew.count(), 6U);
+  run(crew, 400, [&] { crew.feed(true); });
+  EXPECT_EQ(crew.count(), 6U);
+}
+
+TEST_F(crew_test, lanes_that_wait_for_the_link_are_sent_to_sleep) {
+  lanes crew({10, 8}, 0us, nullptr);
+  run(crew, 400, [&] {
+    crew.waited();
+    crew.feed(false);
+  });
+  EXPECT_LT(crew.count(), 8U);
+  EXPECT_GE(crew.count(), 2U);
+}
+
+TEST_F(crew_test, a_crew_of_a_given_size_stays_as_it_is) {
+  lanes crew(5, 0us, nullptr);
+  run(crew, 200, [&] { crew.feed(true); });
+  EXPECT_EQ(crew.count(), 5U);
+  run(crew, 200, [&] {
+    crew.waited();
+    crew.feed(false);
+  });
+  EXPECT_EQ(crew.count(), 5U);
+}
+
+// A lane that was called for a work, and is sent to sleep before it takes it, must call another.
+TEST_F(crew_test, no_work_is_left_behind_while_lanes_come_and_go) {
+  for (const auto spin : {0us, 100us}) {
+    lanes crew({12, 6}, spin, nullptr);
+    std::atomic<int> ran{0};
+    for (int round = 0; round < 60; ++round) {
+      run(crew, 130, [&, idle = round % 2 == 0] {
+        if (!idle) crew.waited();
+        crew.feed(idle);
+        ran.fetch_add(1);
+      });
+    }
+    EXPECT_EQ(ran.load(), 60 * 130);
+    for (int round = 0; round < 300; ++round) run(crew, 1 + round % 3, [&] { ran.fetch_add(1); });
+    EXPECT_EQ(ran.load(), 60 * 130 + 600);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(spinning, lanes_test, ::testing::Values(0, 150), [](const auto& tested) {
   return tested.param == 0 ? std::string("never") : std::to_string(tested.param) + "_us";
 });
