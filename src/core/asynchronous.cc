@@ -43,7 +43,9 @@ pending* begin_large(runtime& with, const std::shared_ptr<file_core>& file, cons
   auto* op = new request(with.shared_from_this(), std::move(admitted), options);
   op->set_callback(std::move(callback));  // likewise
   op->retain();
-  if (problem.ok()) problem = or_no_memory([&] { return op->plan({with.lane_count(), false}); });
+  // Where works are waiting for every lane, each request is best carried by one: cutting it up would only cost time.
+  const bool crowded = file->mount().lanes().backlog() >= file->mount().lanes().count();
+  if (problem.ok()) problem = or_no_memory([&] { return op->plan({crowded ? 1 : with.lane_count(), crowded}); });
   if (problem.ok()) {
     op->start(false);
   } else {

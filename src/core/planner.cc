@@ -166,13 +166,15 @@ class planner {
   // read. Each wave is shared by the lanes. (H200: 16 MiB calls in pieces of 1 MiB, each with a copy of its own, reach 20 GB/s.)
   void cut_waves(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
     const std::uint64_t end = offset + length;
-    const std::uint64_t least = in_.lanes <= 1 || in_.shared_link ? mib : least_wave;
-    const std::uint64_t usual = std::clamp(std::bit_floor(std::max<std::uint64_t>(length / 8, 1)), least, in_.most_bytes);
+    const bool alone = in_.lanes <= 1;
+    const std::uint64_t least = alone || in_.shared_link ? mib : least_wave;
+    const std::uint64_t part = std::bit_floor(std::max<std::uint64_t>(length / (alone ? 4 : 8), 1));
+    const std::uint64_t usual = std::clamp(part, least, alone ? granule : in_.most_bytes);
     for (std::uint64_t at = offset; at < end;) {
       const std::uint64_t before = in_.continues && offset == in_.offset ? usual : at - offset;
       const std::uint64_t behind = in_.is_continued && end == in_.offset + in_.length ? usual : end - at;
       const std::uint64_t ramp = std::bit_floor(std::max(std::min(before, behind), least));
-      const std::uint64_t bytes = std::min(in_.lanes <= 1 ? usual : std::min(usual, ramp), end - at);
+      const std::uint64_t bytes = std::min(alone ? usual : std::min(usual, ramp), end - at);
       cut_wave(at, bytes, reason);
       at += bytes;
     }

@@ -13,8 +13,8 @@ namespace penstock::core {
 namespace {
 
 constexpr std::size_t most_writes_at_once = 12;
-// In longer reads enough slabs wait for the link that their lines have left the cores' caches when their turn comes.
-constexpr std::uint64_t aging_request_bytes = std::uint64_t{256} << 20;
+// With so much asked for, enough slabs wait for the link that their lines have left the cores' caches when their turn comes.
+constexpr std::uint64_t aging_bytes = std::uint64_t{256} << 20;
 // What another path left is cut so that whole blocks around a piece fit a slab.
 constexpr std::uint64_t rest_bytes = staging::large_slab_bytes / 2;
 
@@ -25,6 +25,7 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
   queues_.lanes = &admitted_.file().mount().lanes();
   queues_.disk = &admitted_.file().mount().disk();
   planning_work_.owner = this;
+  runtime().asked_bytes().fetch_add(admitted_.what().length, std::memory_order_relaxed);
   set_deadline(options.deadline);
 }
 
@@ -95,7 +96,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.length = piece.length;
   added.is_write = admitted_.what().is_write;
   added.bypass_cache = piece.bypass_cache;
-  added.sent_at_once = !admitted_.place().emulated() && admitted_.what().length < aging_request_bytes;
+  added.sent_at_once = !admitted_.place().emulated() && runtime().asked_bytes().load(std::memory_order_relaxed) < aging_bytes;
   added.part = part;
 }
 
@@ -390,6 +391,7 @@ void request::finish() noexcept {
     outcome.bytes_done = bytes_done_;
     if (first_error_at_ != none && (gap_at_ == none || first_error_at_ <= gap_at_)) outcome.error = first_error_;
   }
+  runtime().asked_bytes().fetch_sub(admitted_.what().length, std::memory_order_relaxed);
   admitted_.count(outcome);
   // Told before the file is let go: whoever closes the file may then count on it.
   if (on_end_) std::exchange(on_end_, {})(outcome);
