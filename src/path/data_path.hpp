@@ -25,6 +25,8 @@ namespace penstock::path {
 // Edges of a direct write are cut at this, however small the device's sectors are: a page of the page cache must never hold bytes of
 // both a buffered edge and a direct body, or its write-back would undo the body.
 inline constexpr std::uint64_t direct_alignment = 4096;
+constexpr std::uint64_t round_down(std::uint64_t value) { return value / direct_alignment * direct_alignment; }
+constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + direct_alignment - 1); }
 
 // A file as paths see it. Descriptors are -1 where they cannot be had.
 struct file_view {

@@ -17,9 +17,6 @@ namespace {
 
 constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 20;
 
-constexpr std::uint64_t round_down(std::uint64_t value) { return value / direct_alignment * direct_alignment; }
-constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + direct_alignment - 1); }
-
 bool aligned(const void* memory, std::uint64_t length, std::uint64_t offset) {
   return (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % direct_alignment == 0;
 }

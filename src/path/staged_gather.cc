@@ -1,0 +1,201 @@
+// Many small ranges in one slab: one copy, and one kernel on the device that scatters (or gathers) them.
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "path/file_io.hpp"
+#include "path/staged.hpp"
+
+namespace penstock::path {
+
+namespace {
+
+// Where each range lies in the slab: the place that a direct read of whole blocks needs, which for equal file and memory alignment
+// also lets the kernel on the device move 16 bytes at a time.
+std::uint64_t range_skip(const gather_range& range) { return range.offset % direct_alignment; }
+std::uint64_t range_room(const gather_range& range) { return round_up(range_skip(range) + range.length); }
+
+constexpr std::uint64_t cold = ~std::uint64_t{0};  // gather_range::moved of a range that a disk lane reads
+
+// The table of segments lies behind the ranges, in the same slab.
+device::segment* table_of(const job& item) {
+  return reinterpret_cast<device::segment*>(item.slab.data + item.slab.size - item.ranges.size() * sizeof(device::segment));
+}
+
+std::size_t fill_table(job& item) {
+  device::segment* table = table_of(item);
+  std::size_t count = 0;
+  std::uint64_t at = 0;
+  for (auto& range : item.ranges) {
+    std::byte* place = item.slab.data + at + range_skip(range);
+    at += range_room(range);
+    const std::uint64_t bytes = item.is_write ? range.length : range.moved;
+    if (bytes == 0 || (item.is_write && !range.error.ok())) continue;
+    table[count++] = item.is_write ? device::segment{range.memory, place, bytes} : device::segment{place, range.memory, bytes};
+  }
+  return count;
+}
+
+}  // namespace
+
+std::uint64_t staged::gather_need(const job& item) {
+  std::uint64_t bytes = item.ranges.size() * sizeof(device::segment);
+  for (const auto& range : item.ranges) bytes += range_room(range);
+  return bytes;
+}
+
+void staged::start_gather_read(job& item) {
+  prepare_ring(item, false);
+  const bool ring = !item.ring_refused && item.queues->disk->available().ok();
+  std::uint64_t at = 0;
+  for (auto& range : item.ranges) {
+    std::byte* place = item.slab.data + at + range_skip(range);
+    at += range_room(range);
+    if (auto stop = item.owner->range_stopped(range); !stop.ok()) {
+      range.error = std::move(stop);
+    } else if (!ring || !read_later(item, range, place)) {
+      auto got = read_fully(*with_.kernel, *range.file, place, range.length, range.offset);
+      range.moved = got.bytes_done;
+      range.error = std::move(got.error);
+    }
+  }
+  if (item.ring.pieces.empty()) {
+    scatter(item);
+    return;
+  }
+  item.ring.done = &staged::after_ring<&staged::gather_ring_done>;
+  item.queues->disk->push_ready(item.ring);
+}
+
+// True: the range is not in the page cache, and is queued for a disk lane. Asks with cachestat: a read that is told not to wait
+// (RWF_NOWAIT) starts a read-ahead for what it does not find, which halves the speed of the direct reads.
+bool staged::read_later(job& item, gather_range& range, std::byte* place) {
+  if (range.file->direct_fd < 0 || range.cached == residency::resident) return false;
+  if (range.cached == residency::unknown && range.file->cached_fd >= 0) {
+    const auto bytes = with_.kernel->resident_bytes(range.file->cached_fd, range.offset, range.length);
+    if (!bytes || *bytes > 0) return false;
+  }
+  const std::uint64_t skip = range_skip(range);
+  item.ring.pieces.push_back({.fd = range.file->direct_fd,
+                              .memory = place - skip,
+                              .length = static_cast<std::uint32_t>(range_room(range)),
+                              .file_offset = range.offset - skip});
+  range.moved = cold;
+  return true;
+}
+
+void staged::gather_ring_done(job& item) {
+  item.slab = item.ring.memory;  // empty when the ring died with the slab
+  auto piece = item.ring.pieces.begin();
+  status refusal;
+  for (auto& range : item.ranges) {
+    if (range.moved != cold) continue;
+    auto why = take_piece(range, *piece++);
+    if (!why.ok()) refusal = std::move(why);
+  }
+  if (refusal.ok()) {
+    scatter(item);
+    return;
+  }
+  // All is read again, through the page cache.
+  item.ring_refused = true;
+  hand_over(item, std::move(refusal));
+}
+
+// Counts what a disk lane has read of a range. An error when that is not all there is.
+status staged::take_piece(gather_range& range, const staging::ring_piece& done) {
+  const std::uint64_t skip = range_skip(range);
+  range.moved = std::min(range.length, done.moved > skip ? done.moved - skip : 0);
+  if (done.error == 0 && (range.moved == range.length || ends_at(*range.file, range.offset + range.moved))) return {};
+  return status::from_errno(done.error != 0 ? done.error : EIO,
+                            fmt::format("direct read {} at {} of {}", range.length, range.offset, range.file->name));
+}
+
+void staged::scatter(job& item) {
+  const std::size_t count = fill_table(item);
+  if (count == 0) {
+    finish_ranges(item);
+    return;
+  }
+  if (count == 1) {  // one copy is quicker than the kernel
+    copy_one_by_one(item, count);
+    return;
+  }
+  item.copy = {};
+  item.copy.table = table_of(item);
+  item.copy.count = count;
+  item.copy.to_device = !item.is_write;
+  item.copy.context = &item;
+  item.copy.done = &staged::scattered;
+  submit(item, item.copy);
+}
+
+void staged::scattered(staging::copy_task& task, status outcome) {
+  auto& item = job_of(task);
+  auto& self = *static_cast<staged*>(item.path);
+  if (outcome.code() == errc::unsupported && task.count > 0) {
+    self.copy_one_by_one(item, task.count);
+    return;
+  }
+  if (!outcome.ok()) {
+    for (auto& range : item.ranges) {
+      if (!range.error.ok()) continue;
+      range.moved = 0;
+      range.error = outcome.with_context("staged");
+    }
+    finish(item, 0, {});
+    return;
+  }
+  if (item.is_write) {
+    queue_drain(item);
+  } else {
+    finish_ranges(item);
+  }
+}
+
+// A lone segment; and where the kernel cannot be loaded, all as single copies, one after the other. next is kept in item.moved.
+void staged::copy_one_by_one(job& item, std::size_t count) {
+  const device::segment segment = table_of(item)[count - 1];
+  item.moved = count - 1;
+  item.copy = {};
+  item.copy.target = segment.target;
+  item.copy.source = segment.source;
+  item.copy.bytes = segment.bytes;
+  item.copy.to_device = !item.is_write;
+  item.copy.context = &item;
+  item.copy.done = [](staging::copy_task& task, status outcome) {
+    auto& done = job_of(task);
+    auto& self = *static_cast<staged*>(done.path);
+    if (outcome.ok() && done.moved > 0) {
+      self.copy_one_by_one(done, done.moved);
+    } else {
+      scattered(task, std::move(outcome));
+    }
+  };
+  submit(item, item.copy);
+}
+
+void staged::write_out_ranges(job& item) {
+  std::uint64_t at = 0;
+  item.moved = 0;
+  for (auto& range : item.ranges) {
+    const std::byte* place = item.slab.data + at + range_skip(range);
+    at += range_room(range);
+    if (range.error.ok()) range.error = item.owner->range_stopped(range);
+    if (!range.error.ok()) continue;
+    auto put = write_fully(*with_.kernel, *range.file, place, range.length, range.offset);
+    range.moved = put.bytes_done;
+    range.error = std::move(put.error);
+    item.moved += range.moved;
+  }
+}
+
+void staged::finish_ranges(job& item) {
+  std::uint64_t total = 0;
+  for (const auto& range : item.ranges) total += range.moved;
+  finish(item, total, {});
+}
+
+}  // namespace penstock::path
