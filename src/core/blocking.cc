@@ -8,6 +8,8 @@
 #include "core/mount.hpp"
 #include "core/request.hpp"
 #include "path/file_io.hpp"
+#include "path/slab_io.hpp"
+#include "staging/lent_slab.hpp"
 
 namespace penstock::core {
 
@@ -32,45 +34,26 @@ struct in_use {
   }
 };
 
-// Gives a slab back.
-struct slab_return {
-  staging::slab_pool* to;
-  staging::slab lent;
-  slab_return(staging::slab_pool* pool, const staging::slab& taken) : to(pool), lent(taken) {}
-  slab_return(const slab_return&) = delete;
-  slab_return& operator=(const slab_return&) = delete;
-  ~slab_return() { to->give_back(lent); }
-};
-
 io_result run_small_on_device(runtime& with, const admission& admitted, const io_options& options) {
   const auto& what = admitted.what();
   const auto& view = admitted.file().view();
-  auto& session = admitted.place().via->session();
-  auto& pool = admitted.place().via->pool();
-  const auto stream = admitted.place().via->small_stream();
+  auto& via = *admitted.place().via;
+  const auto stream = via.small_stream();
   if (!stream) return {0, stream.error()};
-  staging::slab slab;
-  while (!slab) {
-    auto taken = pool.try_take(what.length, session, staging::slab_user::cpu);
-    if (!taken) return {0, taken.error()};
-    slab = *taken;
-    if (slab || admitted.file().mount().lanes().help_urgent() || with.feeders().pump()) continue;
-    if (deadline_clock::now() >= options.deadline) return {0, {errc::timed_out, "the deadline has passed"}};
-    pool.wait_for_return(100us);
-  }
-  const slab_return back{&pool, slab};
-  io_result outcome;
+  const auto slab = staging::wait_for_slab(via, what.length, admitted.file().mount().lanes(), with.feeders(), [&]() -> status {
+    if (deadline_clock::now() < options.deadline) return {};
+    return {errc::timed_out, "the deadline has passed"};
+  });
+  if (!slab) return {0, slab.error()};
   if (what.is_write) {
-    outcome.error = session.copy_small(slab.data, what.memory, what.length, *stream);
-    if (outcome.ok()) outcome = path::write_fully(with.kernel(), view, slab.data, what.length, what.offset);
-  } else {
-    outcome = path::read_fully(with.kernel(), view, slab.data, what.length, what.offset);
-    if (outcome.bytes_done > 0) {
-      if (auto copied = session.copy_small(what.memory, slab.data, outcome.bytes_done, *stream); !copied.ok())
-        outcome = {0, std::move(copied)};
-    }
+    if (auto copied = via.session().copy_small(slab->data(), what.memory, what.length, *stream); !copied.ok())
+      return {0, std::move(copied)};
+    return path::drain_slab(with.kernel(), view, slab->data(), what.length, what.offset, {});
   }
-  return outcome;
+  auto outcome = path::fill_slab(with.kernel(), view, slab->data(), what.length, what.offset, {});
+  if (outcome.bytes_done == 0) return outcome;
+  auto copied = via.session().copy_small(what.memory, slab->data(), outcome.bytes_done, *stream);
+  return copied.ok() ? outcome : io_result{0, std::move(copied)};
 }
 
 io_result run_small(runtime& with, const admission& admitted, const io_options& options) {

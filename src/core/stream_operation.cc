@@ -8,7 +8,7 @@
 #include "base/no_memory.hpp"
 #include "core/blocking.hpp"
 #include "core/mount.hpp"
-#include "path/file_io.hpp"
+#include "path/slab_io.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::core {
@@ -16,8 +16,8 @@ namespace penstock::core {
 namespace {
 
 constexpr std::uint64_t page = path::direct_alignment;
-constexpr std::uint64_t round_down(std::uint64_t value) { return value / page * page; }
-constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + page - 1); }
+using path::round_down;
+using path::round_up;
 
 // In a slab a wave lies as in the file, so that whole blocks around it can be read past the page cache: a page is lost at each end.
 constexpr std::uint64_t most_bytes(stream_memory::kind of) { return stream_memory::slab_bytes(of) - 2 * page; }
@@ -443,30 +443,17 @@ void stream_operation::finished(part& done) {
 io_result stream_operation::read(const part& which, const line& from) {
   auto& kernel = runtime_->kernel();
   const auto& file = admitted_.file().view_if_open();
-  std::byte* const target = from.slab + (which.offset - round_down(from.offset));
-  const bool cold = file.direct_fd >= 0 &&
-                    (file.cached_fd < 0 || kernel.resident_bytes(file.cached_fd, which.offset, which.length).value_or(which.length) == 0);
-  if (cold) {
-    auto got = path::read_blocks_around(kernel, file, target - which.offset % page, which.length, which.offset);
-    if (got.ok() || file.cached_fd < 0) return got;
-    runtime_->stats().count_fallback(path_kind::staged, got.error.message());
-  }
-  return emulated_ ? path::read_fully(kernel, file, target, which.length, which.offset)
-                   : path::read_streaming(kernel, file, target, which.length, which.offset);
+  const bool cold = path::is_cold(kernel, file, which.offset, which.length);
+  return path::fill_slab(kernel, file, from.slab + (which.offset - round_down(from.offset)), which.length, which.offset, {cold, !emulated_},
+                         [this](const status& why) { runtime_->stats().count_fallback(path_kind::staged, why.message()); });
 }
 
 io_result stream_operation::write(const part& which, const line& from) {
-  auto& kernel = runtime_->kernel();
-  const auto& file = admitted_.file().view_if_open();
   io_result total;
   for (const auto& piece : plan_write(which)) {
-    const std::byte* const source = from.slab + (piece.offset - round_down(from.offset));
-    auto put = piece.bypass_cache ? path::write_direct(kernel, file, source, piece.length, piece.offset)
-                                  : path::write_fully(kernel, file, source, piece.length, piece.offset);
-    if (!put.ok() && piece.bypass_cache && file.cached_fd >= 0) {
-      runtime_->stats().count_fallback(path_kind::staged, put.error.message());
-      put = path::write_fully(kernel, file, source, piece.length, piece.offset);
-    }
+    auto put = path::drain_slab(runtime_->kernel(), admitted_.file().view_if_open(), from.slab + (piece.offset - round_down(from.offset)),
+                                piece.length, piece.offset, {.past_cache = piece.bypass_cache},
+                                [this](const status& why) { runtime_->stats().count_fallback(path_kind::staged, why.message()); });
     total.bytes_done += put.bytes_done;
     total.error = std::move(put.error);
     if (!total.ok()) break;

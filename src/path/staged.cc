@@ -4,14 +4,12 @@
 #include "path/staged.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "path/file_io.hpp"
-#include "staging/worker.hpp"
 
 namespace penstock::path {
 
@@ -78,9 +76,11 @@ bool staged::run(job& item) {
 // ended: there will be no slab, and the job has been finished.
 staged::slab_wait staged::take_slab(job& item) {
   const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
-  auto taken = or_no_memory([&] {
-    return item.on_disk_lane ? item.place.via->pool().try_take(bytes, item.place.via->session(), staging::slab_user::disk)
-                             : wait_for_slab(item, bytes);
+  auto taken = or_no_memory([&]() -> result<staging::slab> {
+    if (item.on_disk_lane) return item.place.via->pool().try_take(bytes, item.place.via->session(), staging::slab_user::disk);
+    auto lent = wait_for_slab(item, bytes);
+    if (!lent) return lent.error();
+    return lent->release();
   });
   if (!taken) {
     finish(item, 0, taken.error());
@@ -90,23 +90,8 @@ staged::slab_wait staged::take_slab(job& item) {
   return item.slab ? slab_wait::taken : slab_wait::not_now;
 }
 
-// Waits until there is a slab, or the owner is stopped. Does what else keeps slabs from coming back meanwhile.
-result<staging::slab> staged::wait_for_slab(const job& item, std::uint64_t bytes) {
-  auto& pool = item.place.via->pool();
-  staging::feeders::watch watch;
-  for (bool first = true;; first = false) {
-    auto taken = pool.try_take(bytes, item.place.via->session(), staging::slab_user::cpu);
-    if (!taken || *taken) return taken;
-    if (first) item.queues->lanes->waited();
-    if (item.queues->lanes->help_urgent() || with_.feeders->pump()) continue;
-    if (auto stop = item.owner->stopped(); !stop.ok()) return stop;
-    if (!watch) watch = with_.feeders->try_watch();
-    if (watch && with_.feeders->outstanding()) {
-      staging::nap();
-    } else {
-      pool.wait_for_return(std::chrono::microseconds(500));
-    }
-  }
+result<staging::lent_slab> staged::wait_for_slab(const job& item, std::uint64_t bytes) {
+  return staging::wait_for_slab(*item.place.via, bytes, *item.queues->lanes, *with_.feeders, [&] { return item.owner->stopped(); });
 }
 
 std::uint64_t staged::slab_need(const job& item) {
@@ -134,25 +119,14 @@ void staged::hand_over(job& item, status why) {
 
 // On a copy lane or the caller's thread: through the page cache, or past it with a plain system call where there is no ring.
 void staged::read_here(job& item) {
-  std::uint64_t skip = 0;
-  io_result got;
-  if (item.bypass_cache) {
-    skip = item.offset % direct_alignment;
-    got = read_blocks_around(*with_.kernel, *item.file, item.slab.data, item.length, item.offset);
-    if (!got.ok() && got.bytes_done < item.length) {
-      hand_over(item, std::move(got.error));
-      return;
-    }
-  } else {
-    got = read_cached(item, item.slab.data);
+  const std::uint64_t skip = item.bypass_cache ? item.offset % direct_alignment : 0;
+  auto got = fill_slab(*with_.kernel, *item.file, item.slab.data + skip, item.length, item.offset, route_of(item));
+  if (item.bypass_cache && !got.ok()) {
+    hand_over(item, std::move(got.error));
+    return;
   }
   item.failure = std::move(got.error);
   read_arrived(item, got.bytes_done, skip);
-}
-
-io_result staged::read_cached(const job& item, std::byte* target) {
-  return item.sent_at_once ? read_streaming(*with_.kernel, *item.file, target, item.length, item.offset)
-                           : read_fully(*with_.kernel, *item.file, target, item.length, item.offset);
 }
 
 void staged::start_ring_read(job& item) {

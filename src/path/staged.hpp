@@ -10,6 +10,8 @@
 
 #include "base/no_memory.hpp"
 #include "path/data_path.hpp"
+#include "path/slab_io.hpp"
+#include "staging/lent_slab.hpp"
 
 namespace penstock::path {
 
@@ -26,9 +28,11 @@ class staged final : public data_path {
   static job& job_of(staging::copy_task& task) { return *static_cast<job*>(task.context); }
   static job& job_of(staging::ring_task& task) { return *static_cast<job*>(task.context); }
 
+  static slab_route route_of(const job& item) { return {item.bypass_cache, item.sent_at_once}; }
+
   enum class slab_wait { taken, not_now, ended };
   slab_wait take_slab(job& item);
-  result<staging::slab> wait_for_slab(const job& item, std::uint64_t bytes);
+  result<staging::lent_slab> wait_for_slab(const job& item, std::uint64_t bytes);
   static std::uint64_t slab_need(const job& item);
   static void give_back(job& item);
   static void finish(job& item, std::uint64_t bytes, status error);
@@ -55,7 +59,6 @@ class staged final : public data_path {
 
   // --- one extent
   void read_here(job& item);
-  io_result read_cached(const job& item, std::byte* target);
   void start_ring_read(job& item);
   void ring_read_done(job& item);
   void read_arrived(job& item, std::uint64_t bytes, std::uint64_t skip);

@@ -3,7 +3,6 @@
 #include <mutex>
 #include <utility>
 
-#include "path/file_io.hpp"
 #include "path/staged.hpp"
 
 namespace penstock::path {
@@ -72,8 +71,7 @@ status staged::write_out(job& item) {
   }
   item.failure = item.owner->stopped();
   if (!item.failure.ok()) return {};
-  auto put = item.bypass_cache ? write_direct(*with_.kernel, *item.file, item.slab.data, item.length, item.offset)
-                               : write_fully(*with_.kernel, *item.file, item.slab.data, item.length, item.offset);
+  auto put = drain_slab(*with_.kernel, *item.file, item.slab.data, item.length, item.offset, route_of(item));
   item.moved = put.bytes_done;
   item.failure = std::move(put.error);
   return {};

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "path/file_io.hpp"
 #include "path/staged.hpp"
 
 namespace penstock::path {
@@ -56,7 +55,7 @@ void staged::start_gather_read(job& item) {
     if (auto stop = item.owner->range_stopped(range); !stop.ok()) {
       range.error = std::move(stop);
     } else if (!ring || !read_later(item, range, place)) {
-      auto got = read_fully(*with_.kernel, *range.file, place, range.length, range.offset);
+      auto got = fill_slab(*with_.kernel, *range.file, place, range.length, range.offset, {});
       range.moved = got.bytes_done;
       range.error = std::move(got.error);
     }
@@ -69,14 +68,10 @@ void staged::start_gather_read(job& item) {
   item.queues->disk->push_ready(item.ring);
 }
 
-// True: the range is not in the page cache, and is queued for a disk lane. Asks with cachestat: a read that is told not to wait
-// (RWF_NOWAIT) starts a read-ahead for what it does not find, which halves the speed of the direct reads.
+// True: the range is not in the page cache, and is queued for a disk lane.
 bool staged::read_later(job& item, gather_range& range, std::byte* place) {
   if (range.file->direct_fd < 0 || range.cached == residency::resident) return false;
-  if (range.cached == residency::unknown && range.file->cached_fd >= 0) {
-    const auto bytes = with_.kernel->resident_bytes(range.file->cached_fd, range.offset, range.length);
-    if (!bytes || *bytes > 0) return false;
-  }
+  if (range.cached == residency::unknown && !is_cold(*with_.kernel, *range.file, range.offset, range.length)) return false;
   const std::uint64_t skip = range_skip(range);
   item.ring.pieces.push_back({.fd = range.file->direct_fd,
                               .memory = place - skip,
@@ -185,7 +180,7 @@ void staged::write_out_ranges(job& item) {
     at += range_room(range);
     if (range.error.ok()) range.error = item.owner->range_stopped(range);
     if (!range.error.ok()) continue;
-    auto put = write_fully(*with_.kernel, *range.file, place, range.length, range.offset);
+    auto put = drain_slab(*with_.kernel, *range.file, place, range.length, range.offset, {});
     range.moved = put.bytes_done;
     range.error = std::move(put.error);
     item.moved += range.moved;

@@ -12,10 +12,14 @@ void staged::read_in_wave(job& item) {
   item.moved = 0;
   if (item.failure.ok()) item.failure = enter(shared, item);
   if (item.failure.ok()) {
-    auto got = or_without_memory([&] { return read_cached(item, shared.slab.data + (item.offset - shared.offset)); },
-                                 [] {
-                                   return io_result{0, no_memory()};
-                                 });
+    auto got = or_without_memory(
+        [&] {
+          return fill_slab(*with_.kernel, *item.file, shared.slab.data + (item.offset - shared.offset), item.length, item.offset,
+                           route_of(item));
+        },
+        [] {
+          return io_result{0, no_memory()};
+        });
     item.moved = got.bytes_done;
     item.failure = std::move(got.error);
   }
@@ -28,7 +32,7 @@ status staged::enter(wave& shared, const job& item) {
   if (shared.slab_state.compare_exchange_strong(seen, wave::state::taking)) {
     auto taken = or_no_memory([&] { return wait_for_slab(item, shared.length); });
     if (taken) {
-      shared.slab = *taken;
+      shared.slab = taken->release();
     } else {
       shared.refusal = taken.error();
     }

@@ -1,0 +1,29 @@
+#include "staging/lent_slab.hpp"
+
+#include <chrono>
+
+#include "staging/worker.hpp"
+
+namespace penstock::staging {
+
+result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helped, feeders& copies,
+                                const std::function<status()>& stopped) {
+  auto& pool = via.pool();
+  feeders::watch watch;
+  for (bool first = true;; first = false) {
+    const auto taken = pool.try_take(bytes, via.session(), slab_user::cpu);
+    if (!taken) return taken.error();
+    if (*taken) return lent_slab(pool, *taken);
+    if (first) helped.waited();
+    if (helped.help_urgent() || copies.pump()) continue;
+    if (auto stop = stopped(); !stop.ok()) return stop;
+    if (!watch) watch = copies.try_watch();
+    if (watch && copies.outstanding()) {
+      nap();
+    } else {
+      pool.wait_for_return(std::chrono::microseconds(500));
+    }
+  }
+}
+
+}  // namespace penstock::staging
