@@ -14,6 +14,7 @@ void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& q
   made.path = &with.path(place.on_device() ? path_kind::staged : path_kind::posix);
   made.place = place;
   made.is_write = is_write;
+  made.path->prepare({&made, 1});
 }
 
 io_result outcomes::of(path::gather_range& range, const status& error, admission& admitted) {
@@ -30,7 +31,6 @@ io_result outcomes::of(path::gather_range& range, const status& error, admission
 
 void run_again(path::job& refused, const status& why, runtime& with) {
   with.stats().count_fallback(refused.path->kind(), why.message());
-  refused.draining = false;
   for (auto& range : refused.ranges) {
     range.moved = 0;
     range.error = {};

@@ -15,7 +15,7 @@ inline constexpr std::size_t most_ranges_per_job = staging::mib / (path::direct_
 // The room of a range in a slab, as staged lays it out, with its line of the table. A job's must not exceed the largest slab.
 std::uint64_t room_of(std::uint64_t offset, std::uint64_t length);
 
-// Makes a new job one that gathers ranges in (or of) memory at place.
+// Makes a new job, which stays where it is, one that gathers ranges in (or of) memory at place. Throws bad_alloc.
 void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& queues, runtime& with, const staging::place& place,
                     bool is_write);
 

@@ -13,10 +13,19 @@ namespace penstock::core {
 namespace {
 
 constexpr std::size_t most_writes_at_once = 12;
-// With so much asked for, enough slabs wait for the link that their lines have left the cores' caches when their turn comes.
-constexpr std::uint64_t aging_bytes = std::uint64_t{256} << 20;
 // What another path left is cut so that whole blocks around a piece fit a slab.
 constexpr std::uint64_t rest_bytes = staging::large_slab_bytes / 2;
+
+// Paths make what they keep for their jobs: of neighbours of one path together.
+void prepare(std::span<path::job> jobs) {
+  while (!jobs.empty()) {
+    auto* const by = jobs.front().path;
+    const auto end = std::find_if(jobs.begin(), jobs.end(), [&](const path::job& item) { return item.path != by; });
+    const auto row = jobs.first(static_cast<std::size_t>(end - jobs.begin()));
+    by->prepare(row);
+    jobs = jobs.subspan(row.size());
+  }
+}
 
 }  // namespace
 
@@ -74,11 +83,10 @@ status request::plan_section(section& next) {
   next.offset = part.offset;
   next.job_count = next.pieces.size();
   next.jobs = std::make_unique<path::job[]>(next.job_count);
-  next.waves.reset();
   next.later_jobs.clear();
   const auto index = static_cast<std::uint32_t>(&next - sections_.data());
   for (std::size_t i = 0; i < next.job_count; ++i) fill(next.jobs[i], next.pieces[i], index);
-  make_waves(next);
+  prepare({next.jobs.get(), next.job_count});
   next.remaining.store(static_cast<std::uint32_t>(next.job_count) + 1);
   next.over = false;
   next.length = part.length;
@@ -96,30 +104,9 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.length = piece.length;
   added.is_write = admitted_.what().is_write;
   added.bypass_cache = piece.bypass_cache;
-  added.sent_at_once = !admitted_.place().emulated() && runtime().asked_bytes().load(std::memory_order_relaxed) < aging_bytes;
+  added.wave = piece.wave;
+  added.asked_bytes = runtime().asked_bytes().load(std::memory_order_relaxed);
   added.part = part;
-}
-
-void request::make_waves(section& of) {
-  const auto& pieces = of.pieces;
-  const auto starts_wave = [](const planned_piece& piece) { return piece.wave > 0; };
-  if (std::none_of(pieces.begin(), pieces.end(), [](const planned_piece& piece) { return piece.wave != 1; })) return;
-  of.waves = std::make_unique<path::wave[]>(static_cast<std::size_t>(std::count_if(pieces.begin(), pieces.end(), starts_wave)));
-  path::wave* next = of.waves.get();
-  for (std::size_t i = 0; i < pieces.size(); i += pieces[i].wave) {
-    if (pieces[i].wave == 1) continue;
-    auto& made = *next++;
-    made.offset = of.jobs[i].offset;
-    made.memory = of.jobs[i].memory;
-    made.first = &of.jobs[i];
-    made.count = pieces[i].wave;
-    made.remaining.store(made.count);
-    for (std::size_t j = i; j < i + made.count; ++j) {
-      of.jobs[j].shared = &made;
-      of.jobs[j].with_next = j + 1 < i + made.count;
-      made.length += of.jobs[j].length;
-    }
-  }
 }
 
 bool request::claim_planning() noexcept {
@@ -307,10 +294,12 @@ void request::hand_over(path::job& refused, status why) {
   if (refused.ranges.empty() && other_left && (may_fall_back || staged_direct)) {
     const auto made = or_no_memory([&]() -> status {
       for (std::uint64_t at = moved; at < refused.length; at += rest_bytes) {
-        fill(rest.emplace_back(),
+        auto& added = rest.emplace_back();
+        fill(added,
              {refused.offset + at, std::min(rest_bytes, refused.length - at), path_kind::staged, refused.file->cached_fd < 0,
               plan_reason::forced},
              refused.part);
+        prepare({&added, 1});
       }
       return {};
     });

@@ -54,7 +54,6 @@ class request final : public pending, public path::job_owner {
     std::vector<planned_piece> pieces;
     std::unique_ptr<path::job[]> jobs;  // as planned
     std::size_t job_count = 0;
-    std::unique_ptr<path::wave[]> waves;
     // Writes that wait for earlier ones: more at once would only push each other out of the CPU's cache. With the lock.
     std::span<path::job> held;
     std::list<path::job> later_jobs;       // from hand_over
@@ -69,7 +68,6 @@ class request final : public pending, public path::job_owner {
   ~request() override = default;
   void fill(path::job& target, const planned_piece& piece, std::uint32_t part) noexcept;
   status plan_section(section& next);
-  void make_waves(section& of);
   void launch(section& next, bool alone) noexcept;
   void plan_more() noexcept;
   template <class Jobs>

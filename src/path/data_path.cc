@@ -1,30 +1,13 @@
 #include "path/data_path.hpp"
 
-#include <mutex>
 #include <new>
 
 #include "base/no_memory.hpp"
 
 namespace penstock::path {
 
-namespace {
-
-// Takes over the duty of whoever drains, with the first slab that waits for it; null when none does.
-job* take_drain(job_queues::drain_list& drains) {
-  const std::lock_guard guard(drains.lock);
-  job* first = drains.head;
-  if (first == nullptr) return nullptr;
-  drains.head = first->next_drain;
-  if (drains.head == nullptr) drains.tail = nullptr;
-  ++drains.running;
-  return first;
-}
-
-}  // namespace
-
 bool job::run() {
-  const bool begins = ranges.empty() && shared == nullptr && !draining;
-  if (begins) {
+  if (ranges.empty() && wave == 1) {
     if (auto stop = owner->stopped(); !stop.ok()) {
       owner->finished(*this, 0, stop.with_context(to_string(path->kind())));
       return true;
@@ -46,7 +29,7 @@ void end_queued(job_queues& queues) {
   queues.disk->end_ready(&queues);
   while (queues.lanes->help_urgent(queues.urgent_works)) {
   }
-  while (job* waits = take_drain(queues.drains)) (void)waits->run();
+  while (auto* waits = queues.cached_writes.take()) (void)waits->run();
 }
 
 }  // namespace penstock::path

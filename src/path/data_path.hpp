@@ -2,11 +2,10 @@
 // line in registry.cc; it inherits the contract suite by its name.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,14 +69,9 @@ struct job_queues {
   staging::work_list cpu_works;
   staging::work_list disk_works;
   staging::work_list urgent_works;
-  // Slabs of this request that wait to be written to the page cache. One thread at once: the kernel lets one writer at a time
-  // into a file, and the others burn CPU waiting (H200 machine: 1 thread 7.8 GB/s, more threads never faster, 8 for seven times the CPU).
-  struct drain_list {
-    spin_lock lock;
-    job* head = nullptr;
-    job* tail = nullptr;
-    unsigned running = 0;
-  } drains;
+  // What is written to the page cache, one job at a time: the kernel lets one writer at a time into a file, and the others burn CPU
+  // waiting (H200 machine: 1 thread 7.8 GB/s, more threads never faster, 8 for seven times the CPU).
+  staging::turn_list cached_writes;
 };
 
 // Runs, on the calling thread, the jobs that are queued and have not begun. For requests that were stopped: their jobs then only end, so
@@ -99,21 +93,10 @@ struct gather_range {
   status error;             // result
 };
 
-// Neighbouring extents of one cached read that share a slab: several lanes fill it at once, and one copy sends it. A lane alone takes
-// 130 us to fill 1 MiB, in which the link stands still; eight take 20, and the copy is as long as if one had done it.
-struct wave {
-  // The first to come takes the slab; the others watch, since sleeping would take longer than that mostly does.
-  enum class state : std::uint8_t { untaken, taking, decided };
-  std::atomic<state> slab_state{state::untaken};
-  staging::slab slab;
-  status refusal;  // why there is no slab
-  std::uint64_t offset = 0;
-  std::uint64_t length = 0;
-  std::byte* memory = nullptr;
-  job* first = nullptr;  // its jobs: neighbours in an array, in file order
-  std::uint32_t count = 0;
-  std::atomic<std::uint32_t> remaining{0};  // jobs that have not read yet
-  staging::copy_task copy;
+// What a path keeps for a job while it is under way.
+class path_state {
+ public:
+  virtual ~path_state() = default;
 };
 
 // One extent under way, or several small ranges that travel in one slab. Owned by its owner until finished or handed over.
@@ -134,22 +117,16 @@ class job final : public staging::work {
   std::uint32_t part = 0;   // likewise
   void* context = nullptr;  // likewise
   bool is_write = false;
-  bool bypass_cache = false;         // staged: O_DIRECT
-  bool on_disk_lane = false;         // staged: queued to a disk lane
-  bool ring_refused = false;         // staged: a disk lane could not read all ranges
-  bool draining = false;             // staged: its slab is full and goes to the file
-  wave* shared = nullptr;            // staged: the wave that this is part of
-  bool sent_at_once = false;         // staged: the device will read the slab while it is still in the CPU's caches
+  std::uint64_t asked_bytes = 0;  // by all requests under way, when it was planned
+  bool bypass_cache = false;      // as planned: past the page cache
+  bool on_disk_lane = false;      // its queue: there it may not wait for a slab
+  std::uint32_t wave = 1;         // as planned: so many jobs from this one on lie in a row and travel best together; 0: in an earlier one's
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused
 
-  // The path's, while the job is under way.
-  staging::slab slab;
-  staging::copy_task copy;
-  staging::ring_task ring;
-  std::uint64_t moved = 0;
-  status failure;
-  std::int64_t started_ns = 0;  // the owner's
-  job* next_drain = nullptr;
+  std::uint64_t moved = 0;            // the path's result
+  path_state* kept = nullptr;         // the path's own
+  std::unique_ptr<path_state> keeps;  // and what holds it, for this job or several
+  std::int64_t started_ns = 0;        // the owner's
 };
 
 // What is asked of a path.
@@ -167,6 +144,9 @@ class data_path {
   [[nodiscard]] virtual path_kind kind() const = 0;
   // Why this path cannot carry such an extent; nothing when it can, or, for memory of a device that is not in use (it has no session), may.
   [[nodiscard]] virtual std::optional<std::string> refuses(const question& asked) = 0;
+  // Makes what the path keeps for jobs of its own that stand in a row, filled in and not yet queued. To be called once, for all jobs that
+  // it will be given. They end together, or the first of them last. Throws bad_alloc.
+  virtual void prepare(std::span<job> /*jobs*/) {}
   // Carries the job, on a lane or on the caller's thread; false as for staging::work::run.
   virtual bool run(job& item) = 0;
   // The file is about to be closed: lets go of whatever is kept for it. To be called for every file that refuses() was asked about, while

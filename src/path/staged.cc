@@ -43,18 +43,33 @@ std::optional<std::string> staged::refuses(const question& asked) {
   return std::nullopt;
 }
 
-bool staged::run(job& item) {
-  if (item.draining) {
-    drain(item);
-    return true;
+void staged::prepare(std::span<job> jobs) {
+  if (jobs.size() == 1) {
+    auto made = std::make_unique<progress>();
+    made->of = &jobs.front();
+    jobs.front().kept = made.get();
+    jobs.front().keeps = std::move(made);
+    return;
   }
-  if (item.shared != nullptr) {
+  auto made = std::make_unique<progress_in_row>(jobs.size(), count_waves(jobs));
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    made->each[i].of = &jobs[i];
+    jobs[i].kept = &made->each[i];
+  }
+  make_waves(jobs, made->waves.get());
+  jobs.front().keeps = std::move(made);
+}
+
+bool staged::run(job& item) {
+  if (progress_of(item).shared != nullptr) {
     read_in_wave(item);
     return true;
   }
-  if (auto stop = item.owner->stopped(); !stop.ok()) {
-    finish(item, 0, std::move(stop));
-    return true;
+  if (!item.ranges.empty()) {
+    if (auto stop = item.owner->stopped(); !stop.ok()) {
+      finish(item, 0, std::move(stop));
+      return true;
+    }
   }
   if (const auto got = take_slab(item); got != slab_wait::taken) return got == slab_wait::ended;
   step(item, [&] {
@@ -71,23 +86,31 @@ bool staged::run(job& item) {
   return true;
 }
 
+// With so much asked for, enough slabs wait for the link that their lines have left the cores' caches when their turn comes.
+slab_route staged::route_of(const job& item) {
+  constexpr std::uint64_t aging_bytes = std::uint64_t{256} << 20;
+  return {item.bypass_cache, !item.place.emulated() && item.asked_bytes < aging_bytes};
+}
+
 // --- slabs
 
 // ended: there will be no slab, and the job has been finished.
 staged::slab_wait staged::take_slab(job& item) {
   const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
-  auto taken = or_no_memory([&]() -> result<staging::slab> {
-    if (item.on_disk_lane) return item.place.via->pool().try_take(bytes, item.place.via->session(), staging::slab_user::disk);
-    auto lent = wait_for_slab(item, bytes);
-    if (!lent) return lent.error();
-    return lent->release();
+  auto taken = or_no_memory([&]() -> result<staging::lent_slab> {
+    if (!item.on_disk_lane) return wait_for_slab(item, bytes);
+    auto& pool = item.place.via->pool();
+    const auto free = pool.try_take(bytes, item.place.via->session(), staging::slab_user::disk);
+    if (!free) return free.error();
+    return staging::lent_slab(pool, *free);
   });
   if (!taken) {
     finish(item, 0, taken.error());
     return slab_wait::ended;
   }
-  item.slab = *taken;
-  return item.slab ? slab_wait::taken : slab_wait::not_now;
+  auto& slab = progress_of(item).slab;
+  slab = *std::move(taken);
+  return slab ? slab_wait::taken : slab_wait::not_now;
 }
 
 result<staging::lent_slab> staged::wait_for_slab(const job& item, std::uint64_t bytes) {
@@ -100,17 +123,13 @@ std::uint64_t staged::slab_need(const job& item) {
   return round_up(skip + item.length);
 }
 
-void staged::give_back(job& item) {
-  if (item.slab) item.place.via->pool().give_back(std::exchange(item.slab, {}));
-}
-
 void staged::finish(job& item, std::uint64_t bytes, status error) {
-  give_back(item);
+  progress_of(item).slab.give_back();
   item.owner->finished(item, bytes, error.ok() ? error : error.with_context("staged"));
 }
 
 void staged::hand_over(job& item, status why) {
-  give_back(item);
+  progress_of(item).slab.give_back();
   item.moved = 0;
   item.owner->hand_over(item, why.with_context("staged"));
 }
@@ -120,31 +139,33 @@ void staged::hand_over(job& item, status why) {
 // On a copy lane or the caller's thread: through the page cache, or past it with a plain system call where there is no ring.
 void staged::read_here(job& item) {
   const std::uint64_t skip = item.bypass_cache ? item.offset % direct_alignment : 0;
-  auto got = fill_slab(*with_.kernel, *item.file, item.slab.data + skip, item.length, item.offset, route_of(item));
+  auto& mine = progress_of(item);
+  auto got = fill_slab(*with_.kernel, *item.file, mine.slab.data() + skip, item.length, item.offset, route_of(item));
   if (item.bypass_cache && !got.ok()) {
     hand_over(item, std::move(got.error));
     return;
   }
-  item.failure = std::move(got.error);
+  mine.failure = std::move(got.error);
   read_arrived(item, got.bytes_done, skip);
 }
 
 void staged::start_ring_read(job& item) {
   const std::uint64_t start = round_down(item.offset);
   const std::uint64_t total = slab_need(item);
-  prepare_ring(item, false);
+  auto& ring = prepare_ring(item, false);
   const std::uint64_t piece = ring_piece_bytes(total);
   for (std::uint64_t at = 0; at < total; at += piece) {
     const auto length = static_cast<std::uint32_t>(std::min(piece, total - at));
-    item.ring.pieces.push_back({.fd = item.file->direct_fd, .memory = item.slab.data + at, .length = length, .file_offset = start + at});
+    ring.pieces.push_back(
+        {.fd = item.file->direct_fd, .memory = progress_of(item).slab.data() + at, .length = length, .file_offset = start + at});
   }
-  item.ring.done = &staged::after_ring<&staged::ring_read_done>;
-  staging::disk_lanes::begin(item.ring);
+  ring.done = &staged::after_ring<&staged::ring_read_done>;
+  ring.memory = progress_of(item).slab.release();
+  staging::disk_lanes::begin(ring);
 }
 
 void staged::ring_read_done(job& item) {
-  item.slab = item.ring.memory;  // empty when the ring died with the slab
-  const auto total = contiguous(item.ring.pieces);
+  const auto total = contiguous(progress_of(item).ring.pieces);
   if (total.error != 0) {
     hand_over(item, status::from_errno(total.error, fmt::format("direct read {} at {} of {}", item.length, item.offset, item.file->name)));
     return;
@@ -165,19 +186,21 @@ bool staged::ends_at(const file_view& file, std::uint64_t offset) {
   return end && *end;
 }
 
-void staged::prepare_ring(job& item, bool is_write) {
-  item.ring.is_write = is_write;
-  item.ring.memory = item.slab;
-  item.ring.pool = &item.place.via->pool();
-  item.ring.context = &item;
-  item.ring.group = item.queues;
-  item.ring.pieces.clear();
+// Its pieces, what comes after them, and the slab are still to be added.
+staging::ring_task& staged::prepare_ring(job& item, bool is_write) {
+  auto& ring = progress_of(item).ring;
+  ring.is_write = is_write;
+  ring.pool = &item.place.via->pool();
+  ring.context = &item;
+  ring.group = item.queues;
+  ring.pieces.clear();
+  return ring;
 }
 
 // File bytes are in the slab, skip bytes from its start: send them.
 void staged::read_arrived(job& item, std::uint64_t bytes, std::uint64_t skip) {
   if (bytes == 0) {
-    finish(item, 0, std::move(item.failure));
+    finish(item, 0, std::exchange(progress_of(item).failure, {}));
     return;
   }
   item.moved = bytes;
@@ -186,19 +209,20 @@ void staged::read_arrived(job& item, std::uint64_t bytes, std::uint64_t skip) {
 
 // Queues the copy between slab and device.
 void staged::send(job& item, std::uint64_t bytes, bool to_device, std::uint64_t skip) {
-  auto& copy = item.copy;
+  auto& mine = progress_of(item);
+  auto& copy = mine.copy;
   copy = {};
   copy.to_device = to_device;
   copy.prompt = item.on_disk_lane;
-  copy.target = to_device ? item.memory : item.slab.data;
-  copy.source = to_device ? item.slab.data + skip : item.memory;
+  copy.target = to_device ? item.memory : mine.slab.data();
+  copy.source = to_device ? mine.slab.data() + skip : item.memory;
   copy.bytes = bytes;
   copy.context = &item;
   copy.done = to_device ? &staged::arrived_on_device : &staged::arrived_on_host;
-  submit(item, item.copy);
+  submit(item, copy);
 }
 
-void staged::submit(job& item, staging::copy_task& copy) {
+void staged::submit(const job& item, staging::copy_task& copy) {
   auto& feeder = item.place.via->feeder();  // item may be done and gone as soon as it is submitted
   item.queues->lanes->feed(!feeder.outstanding());
   feeder.submit(copy);
@@ -212,7 +236,7 @@ void staged::arrived_on_device(staging::copy_task& task, status outcome) {
     finish(item, 0, std::move(outcome));
     return;
   }
-  finish(item, item.moved, std::exchange(item.failure, {}));
+  finish(item, item.moved, std::exchange(progress_of(item).failure, {}));
 }
 
 // --- writes
@@ -232,20 +256,20 @@ void staged::arrived_on_host(staging::copy_task& task, status outcome) {
 }
 
 void staged::start_ring_write(job& item) {
-  prepare_ring(item, true);
+  auto& ring = prepare_ring(item, true);
   const std::uint64_t piece = ring_piece_bytes(item.length);
   for (std::uint64_t at = 0; at < item.length; at += piece) {
     const auto length = static_cast<std::uint32_t>(std::min(piece, item.length - at));
-    item.ring.pieces.push_back(
-        {.fd = item.file->direct_fd, .memory = item.slab.data + at, .length = length, .file_offset = item.offset + at});
+    ring.pieces.push_back(
+        {.fd = item.file->direct_fd, .memory = progress_of(item).slab.data() + at, .length = length, .file_offset = item.offset + at});
   }
-  item.ring.done = &staged::after_ring<&staged::ring_write_done>;
-  item.queues->disk->push_ready(item.ring);
+  ring.done = &staged::after_ring<&staged::ring_write_done>;
+  ring.memory = progress_of(item).slab.release();
+  item.queues->disk->push_ready(ring);
 }
 
 void staged::ring_write_done(job& item) {
-  item.slab = item.ring.memory;
-  const auto total = contiguous(item.ring.pieces);
+  const auto total = contiguous(progress_of(item).ring.pieces);
   if (total.error == 0 && total.bytes == item.length) {
     finish(item, total.bytes, {});
     return;

@@ -19,16 +19,16 @@ std::uint64_t range_room(const gather_range& range) { return round_up(range_skip
 constexpr std::uint64_t cold = ~std::uint64_t{0};  // gather_range::moved of a range that a disk lane reads
 
 // The table of segments lies behind the ranges, in the same slab.
-device::segment* table_of(const job& item) {
-  return reinterpret_cast<device::segment*>(item.slab.data + item.slab.size - item.ranges.size() * sizeof(device::segment));
+device::segment* table_of(const job& item, const staging::lent_slab& slab) {
+  return reinterpret_cast<device::segment*>(slab.data() + slab.size() - item.ranges.size() * sizeof(device::segment));
 }
 
-std::size_t fill_table(job& item) {
-  device::segment* table = table_of(item);
+std::size_t fill_table(const job& item, const staging::lent_slab& slab) {
+  device::segment* table = table_of(item, slab);
   std::size_t count = 0;
   std::uint64_t at = 0;
-  for (auto& range : item.ranges) {
-    std::byte* place = item.slab.data + at + range_skip(range);
+  for (const auto& range : item.ranges) {
+    std::byte* place = slab.data() + at + range_skip(range);
     at += range_room(range);
     const std::uint64_t bytes = item.is_write ? range.length : range.moved;
     if (bytes == 0 || (item.is_write && !range.error.ok())) continue;
@@ -46,26 +46,28 @@ std::uint64_t staged::gather_need(const job& item) {
 }
 
 void staged::start_gather_read(job& item) {
-  prepare_ring(item, false);
-  const bool ring = !item.ring_refused && item.queues->disk->available().ok();
+  auto& mine = progress_of(item);
+  auto& ring = prepare_ring(item, false);
+  const bool rings = !mine.ring_refused && item.queues->disk->available().ok();
   std::uint64_t at = 0;
   for (auto& range : item.ranges) {
-    std::byte* place = item.slab.data + at + range_skip(range);
+    std::byte* place = mine.slab.data() + at + range_skip(range);
     at += range_room(range);
     if (auto stop = item.owner->range_stopped(range); !stop.ok()) {
       range.error = std::move(stop);
-    } else if (!ring || !read_later(item, range, place)) {
+    } else if (!rings || !read_later(item, range, place)) {
       auto got = fill_slab(*with_.kernel, *range.file, place, range.length, range.offset, {});
       range.moved = got.bytes_done;
       range.error = std::move(got.error);
     }
   }
-  if (item.ring.pieces.empty()) {
+  if (ring.pieces.empty()) {
     scatter(item);
     return;
   }
-  item.ring.done = &staged::after_ring<&staged::gather_ring_done>;
-  item.queues->disk->push_ready(item.ring);
+  ring.done = &staged::after_ring<&staged::gather_ring_done>;
+  ring.memory = mine.slab.release();
+  item.queues->disk->push_ready(ring);
 }
 
 // True: the range is not in the page cache, and is queued for a disk lane.
@@ -73,17 +75,17 @@ bool staged::read_later(job& item, gather_range& range, std::byte* place) {
   if (range.file->direct_fd < 0 || range.cached == residency::resident) return false;
   if (range.cached == residency::unknown && !is_cold(*with_.kernel, *range.file, range.offset, range.length)) return false;
   const std::uint64_t skip = range_skip(range);
-  item.ring.pieces.push_back({.fd = range.file->direct_fd,
-                              .memory = place - skip,
-                              .length = static_cast<std::uint32_t>(range_room(range)),
-                              .file_offset = range.offset - skip});
+  progress_of(item).ring.pieces.push_back({.fd = range.file->direct_fd,
+                                           .memory = place - skip,
+                                           .length = static_cast<std::uint32_t>(range_room(range)),
+                                           .file_offset = range.offset - skip});
   range.moved = cold;
   return true;
 }
 
 void staged::gather_ring_done(job& item) {
-  item.slab = item.ring.memory;  // empty when the ring died with the slab
-  auto piece = item.ring.pieces.begin();
+  auto& mine = progress_of(item);
+  auto piece = mine.ring.pieces.begin();
   status refusal;
   for (auto& range : item.ranges) {
     if (range.moved != cold) continue;
@@ -95,7 +97,7 @@ void staged::gather_ring_done(job& item) {
     return;
   }
   // All is read again, through the page cache.
-  item.ring_refused = true;
+  mine.ring_refused = true;
   hand_over(item, std::move(refusal));
 }
 
@@ -109,7 +111,8 @@ status staged::take_piece(gather_range& range, const staging::ring_piece& done) 
 }
 
 void staged::scatter(job& item) {
-  const std::size_t count = fill_table(item);
+  auto& mine = progress_of(item);
+  const std::size_t count = fill_table(item, mine.slab);
   if (count == 0) {
     finish_ranges(item);
     return;
@@ -118,18 +121,18 @@ void staged::scatter(job& item) {
     copy_one_by_one(item, count);
     return;
   }
-  item.copy = {};
-  item.copy.table = table_of(item);
-  item.copy.count = count;
-  item.copy.to_device = !item.is_write;
-  item.copy.context = &item;
-  item.copy.done = &staged::scattered;
-  submit(item, item.copy);
+  mine.copy = {};
+  mine.copy.table = table_of(item, mine.slab);
+  mine.copy.count = count;
+  mine.copy.to_device = !item.is_write;
+  mine.copy.context = &item;
+  mine.copy.done = &staged::scattered;
+  submit(item, mine.copy);
 }
 
 void staged::scattered(staging::copy_task& task, status outcome) {
   auto& item = job_of(task);
-  auto& self = *static_cast<staged*>(item.path);
+  auto& self = path_of(item);
   if (outcome.code() == errc::unsupported && task.count > 0) {
     self.copy_one_by_one(item, task.count);
     return;
@@ -152,31 +155,32 @@ void staged::scattered(staging::copy_task& task, status outcome) {
 
 // A lone segment; and where the kernel cannot be loaded, all as single copies, one after the other. next is kept in item.moved.
 void staged::copy_one_by_one(job& item, std::size_t count) {
-  const device::segment segment = table_of(item)[count - 1];
+  auto& mine = progress_of(item);
+  const device::segment segment = table_of(item, mine.slab)[count - 1];
   item.moved = count - 1;
-  item.copy = {};
-  item.copy.target = segment.target;
-  item.copy.source = segment.source;
-  item.copy.bytes = segment.bytes;
-  item.copy.to_device = !item.is_write;
-  item.copy.context = &item;
-  item.copy.done = [](staging::copy_task& task, status outcome) {
+  mine.copy = {};
+  mine.copy.target = segment.target;
+  mine.copy.source = segment.source;
+  mine.copy.bytes = segment.bytes;
+  mine.copy.to_device = !item.is_write;
+  mine.copy.context = &item;
+  mine.copy.done = [](staging::copy_task& task, status outcome) {
     auto& done = job_of(task);
-    auto& self = *static_cast<staged*>(done.path);
+    auto& self = path_of(done);
     if (outcome.ok() && done.moved > 0) {
       self.copy_one_by_one(done, done.moved);
     } else {
       scattered(task, std::move(outcome));
     }
   };
-  submit(item, item.copy);
+  submit(item, mine.copy);
 }
 
 void staged::write_out_ranges(job& item) {
   std::uint64_t at = 0;
   item.moved = 0;
   for (auto& range : item.ranges) {
-    const std::byte* place = item.slab.data + at + range_skip(range);
+    const std::byte* place = progress_of(item).slab.data() + at + range_skip(range);
     at += range_room(range);
     if (range.error.ok()) range.error = item.owner->range_stopped(range);
     if (!range.error.ok()) continue;

@@ -1,4 +1,5 @@
-// Neighbouring extents of one cached read in one slab: several lanes fill it at once, and one copy sends it.
+// Neighbouring extents of one cached read in one slab.
+#include <algorithm>
 #include <utility>
 
 #include "path/staged.hpp"
@@ -6,22 +7,38 @@
 
 namespace penstock::path {
 
+std::size_t staged::count_waves(std::span<const job> jobs) {
+  return static_cast<std::size_t>(std::count_if(jobs.begin(), jobs.end(), [](const job& item) { return item.wave > 1; }));
+}
+
+void staged::make_waves(std::span<job> jobs, wave* made) {
+  for (std::size_t i = 0; i < jobs.size(); i += jobs[i].wave) {
+    if (jobs[i].wave == 1) continue;
+    made->jobs = jobs.subspan(i, jobs[i].wave);
+    made->remaining.store(made->jobs.size());
+    for (auto& item : made->jobs) {
+      progress_of(item).shared = made;
+      item.with_next = &item != &made->jobs.back();
+      made->length += item.length;
+    }
+    ++made;
+  }
+}
+
 void staged::read_in_wave(job& item) {
-  auto& shared = *item.shared;
-  item.failure = item.owner->stopped();
+  auto& mine = progress_of(item);
+  auto& shared = *mine.shared;
+  mine.failure = item.owner->stopped();
   item.moved = 0;
-  if (item.failure.ok()) item.failure = enter(shared, item);
-  if (item.failure.ok()) {
-    auto got = or_without_memory(
-        [&] {
-          return fill_slab(*with_.kernel, *item.file, shared.slab.data + (item.offset - shared.offset), item.length, item.offset,
-                           route_of(item));
-        },
-        [] {
-          return io_result{0, no_memory()};
-        });
+  if (mine.failure.ok()) mine.failure = enter(shared, item);
+  if (mine.failure.ok()) {
+    std::byte* const target = shared.slab.data() + (item.offset - shared.jobs.front().offset);
+    auto got = or_without_memory([&] { return fill_slab(*with_.kernel, *item.file, target, item.length, item.offset, route_of(item)); },
+                                 [] {
+                                   return io_result{0, no_memory()};
+                                 });
     item.moved = got.bytes_done;
-    item.failure = std::move(got.error);
+    mine.failure = std::move(got.error);
   }
   if (shared.remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) wave_read(shared);
 }
@@ -32,7 +49,7 @@ status staged::enter(wave& shared, const job& item) {
   if (shared.slab_state.compare_exchange_strong(seen, wave::state::taking)) {
     auto taken = or_no_memory([&] { return wait_for_slab(item, shared.length); });
     if (taken) {
-      shared.slab = taken->release();
+      shared.slab = *std::move(taken);
     } else {
       shared.refusal = taken.error();
     }
@@ -50,35 +67,30 @@ status staged::enter(wave& shared, const job& item) {
 void staged::wave_read(wave& shared) {
   std::uint64_t bytes = 0;
   bool gap = false;
-  for (job* item = shared.first; item != shared.first + shared.count; ++item) {
-    if (gap) item->moved = 0;
-    bytes += item->moved;
-    gap = gap || item->moved < item->length;
+  for (auto& item : shared.jobs) {
+    if (gap) item.moved = 0;
+    bytes += item.moved;
+    gap = gap || item.moved < item.length;
   }
   if (bytes == 0) {
     finish_wave(shared, {});
     return;
   }
   auto& copy = shared.copy;
-  copy.target = shared.memory;
-  copy.source = shared.slab.data;
+  copy.target = shared.jobs.front().memory;
+  copy.source = shared.slab.data();
   copy.bytes = bytes;
   copy.context = &shared;
-  copy.done = [](staging::copy_task& task, status outcome) {
-    auto& done = *static_cast<wave*>(task.context);
-    finish_wave(done, std::move(outcome));
-  };
-  submit(*shared.first, copy);
+  copy.done = [](staging::copy_task& task, status outcome) { finish_wave(*static_cast<wave*>(task.context), outcome); };
+  submit(shared.jobs.front(), copy);
 }
 
-void staged::finish_wave(wave& shared, status outcome) {
-  if (shared.slab) shared.first->place.via->pool().give_back(std::exchange(shared.slab, {}));
-  job* const first = shared.first;
-  const std::uint32_t count = shared.count;  // the wave goes with its last job
-  for (std::uint32_t i = 0; i < count; ++i) {
-    job& item = first[i];
+void staged::finish_wave(wave& shared, const status& outcome) {
+  shared.slab.give_back();
+  const auto jobs = shared.jobs;  // the wave goes with its last job
+  for (auto& item : jobs) {
     if (outcome.ok()) {
-      finish(item, item.moved, std::exchange(item.failure, {}));
+      finish(item, item.moved, std::exchange(progress_of(item).failure, {}));
     } else {
       finish(item, 0, outcome);
     }

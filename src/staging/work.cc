@@ -76,4 +76,53 @@ void work_queue::unlink(work_list& list) {
   if (turn_ == &list) turn_ = list.next_list;
 }
 
+bool turn_work::run() {
+  for (auto* turn = this; turn != nullptr;) {
+    turn->carry();
+    auto* const next = turn->turns_->next();
+    turn->end();
+    turn = next;
+  }
+  return true;
+}
+
+bool turn_list::add(turn_work& added) {
+  added.turns_ = this;
+  added.next_work = nullptr;
+  const std::lock_guard guard(lock_);
+  if (carried_ == 0) {
+    carried_ = 1;
+    return true;
+  }
+  if (tail_ == nullptr) {
+    head_ = &added;
+  } else {
+    tail_->next_work = &added;
+  }
+  tail_ = &added;
+  return false;
+}
+
+turn_work* turn_list::take() {
+  const std::lock_guard guard(lock_);
+  if (head_ == nullptr) return nullptr;
+  ++carried_;
+  return pop();
+}
+
+turn_work* turn_list::next() {
+  const std::lock_guard guard(lock_);
+  if (head_ != nullptr) return pop();
+  --carried_;
+  return nullptr;
+}
+
+turn_work* turn_list::pop() {
+  auto* const taken = head_;
+  head_ = static_cast<turn_work*>(taken->next_work);
+  if (head_ == nullptr) tail_ = nullptr;
+  taken->next_work = nullptr;
+  return taken;
+}
+
 }  // namespace penstock::staging

@@ -54,4 +54,41 @@ class work_queue {
   std::atomic<std::size_t> size_{0};
 };
 
+class turn_list;
+
+// A work of which one at a time is carried, of those in a list.
+class turn_work : public work {
+ public:
+  // Carries this one, and then those of the list that have come since.
+  bool run() final;
+
+ protected:
+  virtual void carry() = 0;
+  // After carry(), once the next has been taken from the list, which may be gone when this returns.
+  virtual void end() = 0;
+
+ private:
+  friend class turn_list;
+  turn_list* turns_ = nullptr;
+};
+
+// First in, first out. Thread-safe. Outlives the works that have not ended.
+class turn_list {
+ public:
+  // True: it is its turn, and the caller has it run.
+  bool add(turn_work& added);
+  // Takes one out that waits, for the caller to run although another is carried; null when none does.
+  turn_work* take();
+
+ private:
+  friend class turn_work;
+  turn_work* next();  // after one that was carried
+  turn_work* pop();   // lock held
+
+  spin_lock lock_;  // guards what follows; the works are linked by next_work
+  turn_work* head_ = nullptr;
+  turn_work* tail_ = nullptr;
+  unsigned carried_ = 0;
+};
+
 }  // namespace penstock::staging
