@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -149,6 +150,55 @@ TEST(work_queue, every_item_is_taken_once_by_threads_that_push_and_take) {
   for (auto& each : crew) each.join();
   for (const auto& each : works) ASSERT_EQ(each.taken.load(), 1);
   EXPECT_EQ(queue.size(), 0U);
+}
+
+// --- works that take turns
+
+struct telling_work final : turn_work {
+  telling_work(std::string called, std::string& told) : name(std::move(called)), to(told) {}
+  void carry() override {
+    to += name + "+ ";
+    if (meanwhile) meanwhile();
+  }
+  void end() override { to += name + "- "; }
+  std::string name;
+  std::string& to;
+  std::function<void()> meanwhile;
+};
+
+TEST(turn_list, whoever_carries_one_carries_those_that_have_come_since) {
+  turn_list list;
+  std::string told;
+  telling_work a("a", told);
+  telling_work b("b", told);
+  telling_work c("c", told);
+  a.meanwhile = [&] {
+    EXPECT_FALSE(list.add(b));
+    EXPECT_FALSE(list.add(c));
+  };
+  ASSERT_TRUE(list.add(a));
+  EXPECT_TRUE(a.run());
+  EXPECT_EQ(told, "a+ a- b+ b- c+ c- ");
+  EXPECT_TRUE(list.add(b)) << "nobody carries any more";
+}
+
+TEST(turn_list, one_that_waits_can_be_taken_out_of_turn) {
+  turn_list list;
+  std::string told;
+  telling_work a("a", told);
+  telling_work b("b", told);
+  EXPECT_EQ(list.take(), nullptr);
+  a.meanwhile = [&] {
+    EXPECT_FALSE(list.add(b));
+    auto* const taken = list.take();
+    ASSERT_EQ(taken, &b);
+    EXPECT_TRUE(taken->run());
+    EXPECT_EQ(list.take(), nullptr);
+  };
+  ASSERT_TRUE(list.add(a));
+  EXPECT_TRUE(a.run());
+  EXPECT_EQ(told, "a+ b+ b- a- ");
+  EXPECT_TRUE(list.add(a));
 }
 
 }  // namespace
