@@ -29,21 +29,19 @@ std::uint64_t carried_bytes(const engine_stats& stats) {
 }
 
 std::string paths_between(const engine_stats& before, const engine_stats& after) {
-  std::vector<std::pair<std::uint64_t, path_kind>> shares;
+  std::vector<std::pair<std::uint64_t, std::string>> shares;
   std::uint64_t total = 0;
-  for (int index = 0; index < path_kind_count; ++index) {
-    const auto kind = static_cast<path_kind>(index);
-    const std::uint64_t bytes = after.path(kind).bytes - before.path(kind).bytes;
-    if (bytes > 0) shares.emplace_back(bytes, kind);
+  for (std::size_t i = 0; i < after.by_path.size(); ++i) {
+    const std::uint64_t bytes = after.by_path[i].bytes - before.path(static_cast<path_kind>(i)).bytes;
+    if (bytes > 0) shares.emplace_back(bytes, after.by_path[i].name);
     total += bytes;
   }
   if (shares.empty()) return "none";
-  if (shares.size() == 1) return std::string(to_string(shares[0].second));
+  if (shares.size() == 1) return shares[0].second;
   std::sort(shares.rbegin(), shares.rend());
   std::string text;
-  for (const auto& [bytes, kind] : shares) {
-    text += fmt::format("{}{} {:.1f}%", text.empty() ? "" : ", ", to_string(kind),
-                        100.0 * static_cast<double>(bytes) / static_cast<double>(total));
+  for (const auto& [bytes, name] : shares) {
+    text += fmt::format("{}{} {:.1f}%", text.empty() ? "" : ", ", name, 100.0 * static_cast<double>(bytes) / static_cast<double>(total));
   }
   return text;
 }

@@ -178,6 +178,7 @@ struct plan_part {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   path_kind path = path_kind::automatic;
+  std::string path_name;
   std::string reason;  // one sentence
 };
 struct plan {
@@ -188,6 +189,7 @@ struct plan {
 };
 
 struct path_stats {
+  std::string name;              // of the path
   std::uint64_t operations = 0;  // pieces carried
   std::uint64_t bytes = 0;
   std::uint64_t errors = 0;
@@ -201,12 +203,15 @@ struct path_stats {
   std::array<std::uint64_t, 24> latency_histogram{};
 };
 struct engine_stats {
-  std::array<path_stats, path_kind_count> by_path;  // indexed by path_kind
-  std::uint64_t reads = 0, writes = 0;              // requests ended
+  std::vector<path_stats> by_path;      // indexed by path_kind
+  std::uint64_t reads = 0, writes = 0;  // requests ended
   std::uint64_t read_bytes = 0, written_bytes = 0;
   std::uint64_t failed = 0, cancelled = 0, timed_out = 0;
   std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
-  [[nodiscard]] const path_stats& path(path_kind kind) const { return by_path[static_cast<std::size_t>(kind)]; }
+  [[nodiscard]] const path_stats& path(path_kind kind) const {
+    static const path_stats none;
+    return static_cast<std::size_t>(kind) < by_path.size() ? by_path[static_cast<std::size_t>(kind)] : none;
+  }
 };
 
 class PENSTOCK_API file {

@@ -5,20 +5,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "penstock/status.hpp"
 
 namespace penstock {
 
-// The ways a byte can move between a file and memory. docs/ARCHITECTURE.md tells when each is chosen.
+// The ways a byte can move between a file and memory, by number; further ones follow these. docs/ARCHITECTURE.md tells when each is chosen.
 enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, direct };
-inline constexpr int path_kind_count = 5;
 
 // What to spend: speed takes the fastest path, cpu the one with the fewest CPU seconds per byte.
 enum class preference : std::uint8_t { automatic = 0, speed, cpu };
 
 PENSTOCK_API std::string_view to_string(path_kind path) noexcept;
 PENSTOCK_API std::string_view to_string(preference prefer) noexcept;
+// Of all paths, by number; the first is "automatic".
+PENSTOCK_API std::vector<std::string_view> path_names();
 // Inverse of to_string; errc::invalid_argument names the word and lists the right ones.
 PENSTOCK_API result<path_kind> parse_path_kind(std::string_view word);
 PENSTOCK_API result<preference> parse_preference(std::string_view word);

@@ -47,9 +47,7 @@ nb::dict stats() {
   told["pinned_bytes"] = seen.pinned_bytes;
   told["pinned_peak_bytes"] = seen.pinned_peak_bytes;
   nb::dict paths;
-  for (const auto kind : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
-    paths[words(to_string(kind))] = path_dict(seen.path(kind));
-  }
+  for (std::size_t i = 1; i < seen.by_path.size(); ++i) paths[words(seen.by_path[i].name)] = path_dict(seen.by_path[i]);
   told["paths"] = paths;
   return told;
 }

@@ -88,7 +88,7 @@ void print_plan(std::string_view title, const check_plan& found) {
       fmt::print("  ... and {} more parts (--json lists all)\n", found.what.parts.size() - most_lines);
       break;
     }
-    fmt::print("  {:<9} {:>12} at {:<12} {}\n", to_string(part.path), format_size(part.length), part.offset, part.reason);
+    fmt::print("  {:<9} {:>12} at {:<12} {}\n", part.path_name, format_size(part.length), part.offset, part.reason);
   }
   for (const std::string& remark : found.what.remarks) fmt::print("  note: {}\n", remark);
 }

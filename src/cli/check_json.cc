@@ -11,7 +11,7 @@ json plan_json(const check_plan& found) {
   if (!found.error.ok()) return {{"error", found.error.message()}};
   json parts = json::array();
   for (const plan_part& part : found.what.parts) {
-    parts.push_back({{"offset", part.offset}, {"length", part.length}, {"path", to_string(part.path)}, {"reason", part.reason}});
+    parts.push_back({{"offset", part.offset}, {"length", part.length}, {"path", part.path_name}, {"reason", part.reason}});
   }
   return {{"parts", std::move(parts)}, {"remarks", found.what.remarks}};
 }

@@ -155,7 +155,8 @@ void add_read(CLI::App& app, command& chosen) {
   add_size_option(sub, "--offset", wanted->offset, "Start here in each file");
   add_size_option(sub, "--length", wanted->length, "Read this much of each file (default: to its end)");
   sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the file read plainly");
-  sub.add_option("--path", wanted->path, "Force a path")->check(CLI::IsMember({"automatic", "posix", "staged", "mapped", "direct"}));
+  const auto paths = path_names();
+  sub.add_option("--path", wanted->path, "Force a path")->check(CLI::IsMember(std::vector<std::string>(paths.begin(), paths.end())));
   sub.add_option("--prefer", wanted->prefer, "What to spend")->check(CLI::IsMember({"automatic", "speed", "cpu"}));
   sub.add_option("--repeat", wanted->repeat, "Read everything this many times")->check(CLI::PositiveNumber);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return read_all(*wanted); }; });

@@ -338,7 +338,9 @@ result<plan> engine::explain(const file& target, memory_kind memory, std::uint64
 
 engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }
 
-std::string engine::summary() const { return core_ == nullptr ? std::string() : core::summarize(core_->snapshot(), gpu_direct_status()); }
+std::string engine::summary() const {
+  return core_ == nullptr ? std::string() : core::summarize(core_->snapshot(), core_->paths(), gpu_direct_status());
+}
 
 status engine::gpu_direct_status() const {
   if (core_ == nullptr) return no_engine();

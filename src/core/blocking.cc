@@ -61,15 +61,14 @@ io_result run_small(runtime& with, const admission& admitted, const io_options& 
   const auto& what = admitted.what();
   const auto& view = admitted.file().view();
   io_result outcome;
-  path_kind kind = path_kind::posix;
+  const path_kind kind = with.paths().base(admitted.place().on_device());
   if (!admitted.place().on_device()) {
     outcome = what.is_write ? path::write_fully(with.kernel(), view, what.memory, what.length, what.offset)
                             : path::read_fully(with.kernel(), view, what.memory, what.length, what.offset);
   } else {
-    kind = path_kind::staged;
     outcome = run_small_on_device(with, admitted, options);
   }
-  if (!outcome.ok()) outcome.error = outcome.error.with_context(to_string(kind));
+  if (!outcome.ok()) outcome.error = outcome.error.with_context(with.paths().name(kind));
   with.stats().count_piece(kind, outcome.bytes_done, {began, now_ns()}, !outcome.ok());
   return outcome;
 }
@@ -92,9 +91,10 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   if (!planned.ok()) {
     op->fail(std::move(planned));
   } else {
-    const auto on_caller = [](const planned_piece& piece) { return piece.path == path_kind::staged && !piece.bypass_cache; };
+    const auto carries = [&](const planned_piece& piece) { return with.paths().of(piece.path).carries; };
+    const auto on_caller = [&](const planned_piece& piece) { return carries(piece) == path::portion::everything && !piece.bypass_cache; };
     const bool alone = (crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
-                       (pieces.size() == 1 && pieces.front().path == path_kind::mapped);
+                       (pieces.size() == 1 && carries(pieces.front()) == path::portion::cached_ranges);
     op->start(alone);
     if (!alone && what.length <= helped_request_bytes) op->help();
   }

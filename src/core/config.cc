@@ -1,12 +1,11 @@
-// The only place where the environment is read.
+#include "core/config.hpp"
+
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <string>
 
 #include <fmt/format.h>
-
-#include "penstock/options.hpp"
 
 namespace penstock {
 
@@ -45,10 +44,10 @@ status read_switch(const char* name, bool& target) {
 
 }  // namespace
 
-result<engine_options> engine_options::from_environment() {
+result<engine_options> core::read_environment(const path::path_table& paths) {
   engine_options options;
   if (const auto text = variable("PENSTOCK_PATH"); !text.empty()) {
-    const auto parsed = parse_path_kind(text);
+    const auto parsed = paths.parse(text);
     if (!parsed) return parsed.error().with_context("environment variable PENSTOCK_PATH");
     options.path = *parsed;
   }
@@ -66,5 +65,7 @@ result<engine_options> engine_options::from_environment() {
   options.cufile_library = variable("PENSTOCK_CUFILE_LIBRARY");
   return options;
 }
+
+result<engine_options> engine_options::from_environment() { return core::read_environment(path::built_in_paths()); }
 
 }  // namespace penstock

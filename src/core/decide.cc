@@ -15,7 +15,7 @@ constexpr std::uint64_t small_host_request_bytes = std::uint64_t{1} << 20;
 
 bool caller_carries(const runtime& with, std::uint64_t length, const staging::place& place, const io_options& options) noexcept {
   const auto forced = with.forced_path(options, place.on_device());
-  if (forced != path_kind::automatic && forced != (place.on_device() ? path_kind::staged : path_kind::posix)) return false;
+  if (forced != path_kind::automatic && forced != with.paths().base(place.on_device())) return false;
   return length <= (place.on_device() ? small_request_bytes : small_host_request_bytes);
 }
 
@@ -42,6 +42,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.direct_writes = file.wants_direct_writes();
   input.has_cached = view.cached_fd >= 0;
   input.has_direct = view.direct_fd >= 0;
+  input.paths = &with.paths();
   input.forced = with.forced_path(options, place.on_device());
   input.device_in_use = place.via != nullptr;
   input.prefer = options.prefer != preference::automatic ? options.prefer : with.options().prefer;

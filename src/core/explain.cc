@@ -16,10 +16,12 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   if (const auto cached = with.kernel().resident_bytes(file.any_descriptor(), what.offset, what.length)) told.cached_bytes = *cached;
   if (place.on_device()) {
     if (place.emulated()) told.remarks.push_back(fmt::format("no GPU: {}", with.memory().cuda_status().message()));
-    for (const auto kind : {path_kind::direct, path_kind::mapped}) {
+    for (const auto kind : with.paths().by_rank()) {
+      const auto& declared = with.paths().of(kind);
+      if (!declared.of_device || declared.carries == path::portion::everything) continue;
       if (std::any_of(told.parts.begin(), told.parts.end(), [&](const plan_part& part) { return part.path == kind; })) continue;
       if (auto why = with.path(kind).refuses({&view, &place, what.is_write, what.offset, what.length})) {
-        told.remarks.push_back(fmt::format("{} is not used: {}", to_string(kind), *why));
+        told.remarks.push_back(fmt::format("{} is not used: {}", declared.name, *why));
       }
     }
   }
@@ -31,6 +33,17 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   }
   if (with.few_cores())
     told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
+}
+
+// Neighbours of one path and for one reason are one part.
+void add(plan& told, runtime& with, const planned_piece& piece) {
+  const auto& path = with.paths().of(piece.path);
+  auto reason = core::describe(piece.reason, path);
+  if (!told.parts.empty() && told.parts.back().path == piece.path && told.parts.back().reason == reason) {
+    told.parts.back().length += piece.length;
+  } else {
+    told.parts.push_back({piece.offset, piece.length, piece.path, std::string(path.name), std::move(reason)});
+  }
 }
 
 }  // namespace
@@ -48,20 +61,13 @@ result<plan> explain(runtime& with, file_core& file, memory_kind memory, const t
   }
   plan told;
   if (place.on_device() && part.length > 0 && caller_carries(with, part.length, place, options)) {
-    told.parts.push_back({part.offset, part.length, path_kind::staged, core::describe(plan_reason::small_request)});
+    add(told, with, {part.offset, part.length, with.paths().base(true), false, plan_reason::small_request});
     remark(told, with, file, place, what);
     return told;
   }
   auto pieces = decide(with, file, part, part, place, options, {with.lane_count(), false});
   if (pieces) {
-    for (const auto& piece : *pieces) {
-      const auto reason = core::describe(piece.reason);
-      if (!told.parts.empty() && told.parts.back().path == piece.path && told.parts.back().reason == reason) {
-        told.parts.back().length += piece.length;
-      } else {
-        told.parts.push_back({piece.offset, piece.length, piece.path, reason});
-      }
-    }
+    for (const auto& piece : *pieces) add(told, with, piece);
     remark(told, with, file, place, what);
   }
   if (!pieces) return in_context(pieces.error(), what, file);

@@ -11,7 +11,7 @@ void prepare_gather(path::job& made, path::job_owner& owner, path::job_queues& q
                     bool is_write) {
   made.owner = &owner;
   made.queues = &queues;
-  made.path = &with.path(place.on_device() ? path_kind::staged : path_kind::posix);
+  made.path = &with.path(with.paths().base(place.on_device()));
   made.place = place;
   made.is_write = is_write;
   made.path->prepare({&made, 1});

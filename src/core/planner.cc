@@ -31,18 +31,18 @@ class planner {
 
   result<std::vector<planned_piece>> make() {
     if (in_.length == 0) return std::move(pieces_);
-    std::optional<std::string> refusal;
-    if (in_.forced == path_kind::direct || (in_.forced == path_kind::automatic && in_.on_device)) {
-      refusal = gpu_direct();
-      if (!refusal) return std::move(pieces_);
-    } else if (in_.forced != path_kind::automatic) {
-      refusal = in_.refuses(in_.forced, in_.offset, in_.length);
+    if (in_.forced != path_kind::automatic) {
+      if (auto refusal = take(in_.forced)) {
+        return status(errc::unsupported, fmt::format("path {} was asked for, but {}", in_.paths->name(in_.forced), *refusal));
+      }
+    } else {
+      for (const auto kind : in_.paths->by_rank()) {
+        if (pieces_.empty() && serves(kind, path::portion::whole_requests)) (void)take_whole(kind);
+      }
     }
-    if (refusal && in_.forced != path_kind::automatic) {
-      return status(errc::unsupported, fmt::format("path {} was asked for, but {}", to_string(in_.forced), *refusal));
-    }
+    if (!pieces_.empty()) return std::move(pieces_);
     if (!in_.on_device) {
-      cut(in_.offset, in_.length, path_kind::posix, false, plan_reason::host_memory, host_length());
+      cut(in_.offset, in_.length, base(), false, plan_reason::host_memory, host_length());
     } else if (in_.is_write) {
       write();
     } else {
@@ -52,37 +52,47 @@ class planner {
   }
 
  private:
-  [[nodiscard]] bool allowed(path_kind path) const { return in_.forced == path_kind::automatic || in_.forced == path; }
+  [[nodiscard]] path_kind base() const { return in_.paths->base(in_.on_device); }
+  [[nodiscard]] bool serves(path_kind kind, path::portion of_it) const {
+    const auto& declared = in_.paths->of(kind);
+    return declared.carries == of_it && declared.of_device == in_.on_device;
+  }
 
-  // Plans all, with unaligned edges staged; or nothing, and says why. libcufile writes an edge by reading, changing and writing a whole
-  // block; it reads one through a buffer of its own, slowly (GPUDirect Storage best-practice guide), and so it does a read whose memory
-  // cannot be aligned. Where the path is forced, that is taken for reads.
-  std::optional<std::string> gpu_direct() {
-    const bool is_forced = in_.forced == path_kind::direct;
-    const bool has_edges = in_.is_write || (in_.aligned_together && !is_forced);
+  // Plans all for the path that was asked for, unless it is one whose pieces are cut below. Or says why not.
+  std::optional<std::string> take(path_kind kind) {
+    if (!in_.paths->has(kind)) return "there is no such path";
+    const auto carries = in_.paths->of(kind).carries;
+    if (carries == path::portion::whole_requests) return take_whole(kind);
+    if (auto why = in_.refuses(kind, in_.offset, in_.length)) return why;
+    if (carries == path::portion::cached_ranges) whole(in_.offset, in_.length, kind, plan_reason::forced);
+    return {};
+  }
+
+  // Plans all for a path in one piece, with unaligned edges for its successor; or nothing, and says why. libcufile writes an edge by
+  // reading, changing and writing a whole block; it reads one through a buffer of its own, slowly (GPUDirect Storage best-practice guide),
+  // and so it does a read whose memory cannot be aligned. Where the path is forced, that is taken for reads.
+  std::optional<std::string> take_whole(path_kind kind) {
+    const auto unit = in_.paths->of(kind).alignment;
+    const bool is_forced = in_.forced == kind;
+    const bool has_edges = unit > 1 && (in_.is_write || (in_.aligned_together && !is_forced));
     const std::uint64_t end = in_.offset + in_.length;
-    const std::uint64_t body =
-        has_edges ? std::min(round_down(in_.offset + path::direct_alignment - 1, path::direct_alignment), end) : in_.offset;
-    const std::uint64_t body_end = has_edges ? std::max(round_down(end, path::direct_alignment), body) : end;
+    const std::uint64_t body = has_edges ? std::min(round_down(in_.offset + unit - 1, unit), end) : in_.offset;
+    const std::uint64_t body_end = has_edges ? std::max(round_down(end, unit), body) : end;
     const std::uint64_t length = body_end - body;
     if (!is_forced && length < in_.length && length < least_body_beside_edges) return "too little of it is aligned";
-    if (auto why = in_.refuses(path_kind::direct, length > 0 ? body : 0, length)) return why;
-    if (in_.is_write && !in_.aligned_together) {
-      return "no part of it is aligned in both memory and file, so libcufile would change whole blocks and could undo a neighbour's write";
+    if (auto why = in_.refuses(kind, length > 0 ? body : 0, length)) return why;
+    if (has_edges && in_.is_write && !in_.aligned_together) {
+      return "no part of it is aligned in both memory and file, so whole blocks would be changed, and a neighbour's write could be undone";
     }
+    const auto beside = in_.paths->successor(kind);
     const auto edge = in_.is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge;
-    cut(in_.offset, body - in_.offset, path_kind::staged, !in_.is_write, edge, cached_write_piece);
-    const auto reason = in_.device_in_use ? plan_reason::gpu_direct : plan_reason::gpu_direct_untried;
-    if (length > 0) whole(body, length, path_kind::direct, reason);
-    cut(body_end, end - body_end, path_kind::staged, !in_.is_write, edge, cached_write_piece);
+    cut(in_.offset, body - in_.offset, beside, !in_.is_write, edge, cached_write_piece);
+    if (length > 0) whole(body, length, kind, in_.device_in_use ? plan_reason::declared : plan_reason::declared_untried);
+    cut(body_end, end - body_end, beside, !in_.is_write, edge, cached_write_piece);
     return {};
   }
 
   void read() {
-    if (in_.forced == path_kind::mapped) {
-      whole(in_.offset, in_.length, path_kind::mapped, plan_reason::forced);
-      return;
-    }
     if (!in_.has_direct) {
       resident_run(in_.offset, in_.length, plan_reason::no_direct_io);
       return;
@@ -114,14 +124,16 @@ class planner {
   }
 
   void resident_run(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
-    const bool certain = reason == plan_reason::resident;
     const bool spare_cpu = in_.prefer == preference::cpu || (in_.prefer == preference::automatic && in_.few_cores && !in_.emulated_device);
-    if (certain && spare_cpu && !in_.memory_file_system && length >= least_mapped && allowed(path_kind::mapped) &&
-        !in_.refuses(path_kind::mapped, in_.offset, in_.length)) {
-      whole(offset, length, path_kind::mapped, plan_reason::resident_cpu_saved);
-    } else {
-      cut_waves(offset, length, reason);
+    if (reason == plan_reason::resident && spare_cpu && !in_.memory_file_system && length >= least_mapped &&
+        in_.forced == path_kind::automatic) {
+      for (const auto kind : in_.paths->by_rank()) {
+        if (!serves(kind, path::portion::cached_ranges) || in_.refuses(kind, in_.offset, in_.length)) continue;
+        whole(offset, length, kind, plan_reason::declared);
+        return;
+      }
     }
+    cut_waves(offset, length, reason);
   }
 
   void write() {
@@ -131,12 +143,12 @@ class planner {
     const bool direct =
         in_.has_direct && (in_.direct_writes || !in_.has_cached) && body_end > body && body_end - body >= least_direct_write;
     if (!direct) {
-      cut(in_.offset, in_.length, path_kind::staged, false, plan_reason::buffered_write, cached_write_piece);
+      cut(in_.offset, in_.length, base(), false, plan_reason::buffered_write, cached_write_piece);
       return;
     }
-    cut(in_.offset, body - in_.offset, path_kind::staged, false, plan_reason::unaligned_edge, cached_write_piece);
-    cut(body, body_end - body, path_kind::staged, true, plan_reason::direct_write, granule);
-    cut(body_end, end - body_end, path_kind::staged, false, plan_reason::unaligned_edge, cached_write_piece);
+    cut(in_.offset, body - in_.offset, base(), false, plan_reason::unaligned_edge, cached_write_piece);
+    cut(body, body_end - body, base(), true, plan_reason::direct_write, granule);
+    cut(body_end, end - body_end, base(), false, plan_reason::unaligned_edge, cached_write_piece);
   }
 
   // One piece for all, merged with its neighbour where that is of the same kind.
@@ -159,7 +171,7 @@ class planner {
 
   // Direct pieces end on multiples of their unit, so that whole blocks around a piece fit a slab.
   void cut_direct(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
-    cut(offset, length, path_kind::staged, true, reason, std::clamp(std::bit_ceil(length / 8), 128 * kib, granule));
+    cut(offset, length, base(), true, reason, std::clamp(std::bit_ceil(length / 8), 128 * kib, granule));
   }
 
   // Cached reads into a device: waves that start and end small, so that the first copy starts early and the last ends soon after its
@@ -185,7 +197,7 @@ class planner {
     const std::uint64_t unit = in_.lanes <= 1 ? length : std::max(share, least_wave_piece);
     const std::size_t first = pieces_.size();
     for (std::uint64_t at = 0; at < length; at += unit) {
-      pieces_.push_back({offset + at, std::min(unit, length - at), path_kind::staged, false, reason, 0});
+      pieces_.push_back({offset + at, std::min(unit, length - at), base(), false, reason, 0});
     }
     pieces_[first].wave = static_cast<std::uint32_t>(pieces_.size() - first);
   }
@@ -203,16 +215,16 @@ class planner {
 
 result<std::vector<planned_piece>> make_plan(const plan_input& input) { return planner(input).make(); }
 
-std::string describe(plan_reason reason) {
+std::string describe(plan_reason reason, const path::declaration& path) {
   switch (reason) {
     case plan_reason::host_memory:
       return "the memory is the host's";
     case plan_reason::small_request:
       return "at most 128 KiB: carried on the caller's thread, through the page cache";
-    case plan_reason::gpu_direct:
-      return "GPUDirect serves this file";
-    case plan_reason::gpu_direct_untried:
-      return "GPUDirect may serve this file: libcufile is asked once a GPU is in use";
+    case plan_reason::declared:
+      return std::string(path.reason);
+    case plan_reason::declared_untried:
+      return fmt::format("{} may serve this file: it is asked once a device is in use", path.name);
     case plan_reason::resident:
       return "in the page cache";
     case plan_reason::not_resident:
@@ -223,8 +235,6 @@ std::string describe(plan_reason reason) {
       return "the kernel does not say whether it is in the page cache";
     case plan_reason::no_direct_io:
       return "the file system has no direct I/O: through the page cache";
-    case plan_reason::resident_cpu_saved:
-      return "in the page cache, and CPU time is to be saved: the GPU copies it from there";
     case plan_reason::buffered_write:
       return "written to the page cache";
     case plan_reason::direct_write:
@@ -232,7 +242,7 @@ std::string describe(plan_reason reason) {
     case plan_reason::unaligned_edge:
       return "an unaligned edge goes through the page cache, so that neighbours lose nothing";
     case plan_reason::unaligned_read_edge:
-      return "an unaligned edge is staged: libcufile would pass it through a buffer of its own";
+      return "an unaligned edge: what carries the rest would pass it through a buffer of its own";
     case plan_reason::forced:
       return "this path was asked for";
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "path/data_path.hpp"
+#include "path/registry.hpp"
 #include "penstock/options.hpp"
 
 namespace penstock::core {
@@ -15,21 +15,20 @@ namespace penstock::core {
 enum class plan_reason : std::uint8_t {
   host_memory,
   small_request,
-  gpu_direct,
-  gpu_direct_untried,
+  declared,          // what the path declares
+  declared_untried,  // that, where no device is in use that could be asked for
   resident,
   not_resident,
   partly_resident,
   residency_unknown,
   no_direct_io,
-  resident_cpu_saved,
   buffered_write,
   direct_write,
   unaligned_edge,
   unaligned_read_edge,
   forced,
 };
-std::string describe(plan_reason reason);
+std::string describe(plan_reason reason, const path::declaration& path);
 
 struct planned_piece {
   std::uint64_t offset = 0;
@@ -53,6 +52,7 @@ struct plan_input {
   bool aligned_together = true;  // where the file offset is a multiple of direct_alignment, the address is one too
   bool has_cached = true;        // descriptors
   bool has_direct = false;
+  const path::path_table* paths = &path::built_in_paths();
   path_kind forced = path_kind::automatic;
   preference prefer = preference::automatic;
   unsigned lanes = 1;
@@ -60,8 +60,8 @@ struct plan_input {
   bool shared_link = false;         // with other requests: longer copies serve all better than an early first one serves this
   bool memory_file_system = false;  // tmpfs: registering its pages is slow
   std::uint64_t most_bytes = 0;     // of a slab: a piece or wave of staged work is at most this
-  // Why a path cannot carry a range; nothing when it can. Asked for mapped and a forced path of the whole range, and for direct of what is
-  // left to it, which is empty in a forced write that has edges only.
+  // Why a path cannot carry a range; nothing when it can. Asked of the whole range, and of paths that are for whole requests, of the body,
+  // which is empty in a forced write that has edges only.
   std::function<std::optional<std::string>(path_kind, std::uint64_t offset, std::uint64_t length)> refuses;
   // Bytes of a range in the page cache; nothing when that cannot be known.
   std::function<std::optional<std::uint64_t>(std::uint64_t offset, std::uint64_t length)> resident;

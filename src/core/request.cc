@@ -282,22 +282,21 @@ void request::run_next_held(section& of) noexcept {
   }
 }
 
-// The next path after direct and mapped is staged through the page cache, and so it is after staged past the cache.
+// What was to go past the page cache goes through it, by the same path, where the file has one; else the successor has the rest.
 void request::hand_over(path::job& refused, status why) {
   runtime().stats().count_fallback(refused.path->kind(), why.message());
-  const bool staged_direct = refused.path->kind() == path_kind::staged && refused.bypass_cache;
-  const bool other_left = staged_direct ? refused.file->cached_fd >= 0 : refused.path->kind() != path_kind::staged;
-  const bool may_fall_back = !runtime().forced(options_);
+  const bool again = refused.bypass_cache && refused.file->cached_fd >= 0;
+  const auto successor = runtime().forced(options_) ? path_kind::automatic : runtime().paths().successor(refused.path->kind());
+  const auto next = again ? refused.path->kind() : successor;
   // The part that was moved is done; the rest becomes new jobs, cut for slabs.
   const std::uint64_t moved = refused.moved;
   std::list<path::job> rest;
-  if (refused.ranges.empty() && other_left && (may_fall_back || staged_direct)) {
+  if (refused.ranges.empty() && next != path_kind::automatic) {
     const auto made = or_no_memory([&]() -> status {
       for (std::uint64_t at = moved; at < refused.length; at += rest_bytes) {
         auto& added = rest.emplace_back();
         fill(added,
-             {refused.offset + at, std::min(rest_bytes, refused.length - at), path_kind::staged, refused.file->cached_fd < 0,
-              plan_reason::forced},
+             {refused.offset + at, std::min(rest_bytes, refused.length - at), next, refused.file->cached_fd < 0, plan_reason::forced},
              refused.part);
         prepare({&added, 1});
       }

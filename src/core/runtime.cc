@@ -41,12 +41,14 @@ runtime::runtime(const engine_options& options, seams doors)
       doors_(std::move(doors)),
       cores_(doors_.kernel->usable_cores()),
       lanes_(choose_lanes(options, cores_)),
+      path_table_(doors_.further_paths),
+      stats_(path_table_),
       budget_(options.pinned_budget_bytes),
       cuda_pool_(*doors_.kernel, budget_, cpu_share(options_, lanes_.most), disk_share(options_, cores_)),
       host_pool_(*doors_.kernel, budget_, cpu_share(options_, lanes_.most), disk_share(options_, cores_)),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb") {
-  paths_ = path::make_paths({doors_.kernel, &feeders_}, options_.cufile_library);
+  paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library});
 }
 
 runtime::~runtime() {
@@ -62,15 +64,18 @@ status runtime::register_memory(void* memory, std::size_t bytes) {
   const auto place = memory_.register_range(memory, bytes);
   if (!place) return place.error();
   if (!place->on_device()) return {};
-  auto kept = or_no_memory([&] { return path(path_kind::direct).remember_memory(*place, static_cast<std::byte*>(memory), bytes); });
+  status kept;
+  for (const auto kind : path_table_.by_rank()) {
+    if (kept.ok()) kept = or_no_memory([&] { return path(kind).remember_memory(*place, static_cast<std::byte*>(memory), bytes); });
+  }
   if (kept.ok()) return {};
-  memory_.unregister_range(memory);
+  unregister_memory(memory);
   return kept.with_context("register_memory");
 }
 
 void runtime::unregister_memory(void* memory) {
   if (forked()) return;
-  path(path_kind::direct).forget_memory(static_cast<std::byte*>(memory));
+  for (const auto kind : path_table_.by_rank()) path(kind).forget_memory(static_cast<std::byte*>(memory));
   memory_.unregister_range(memory);
 }
 

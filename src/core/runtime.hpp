@@ -11,7 +11,7 @@
 #include "core/memory_map.hpp"
 #include "core/stats.hpp"
 #include "device/device.hpp"
-#include "path/data_path.hpp"
+#include "path/registry.hpp"
 #include "penstock/engine.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
@@ -28,6 +28,7 @@ struct seams {
   std::shared_ptr<sys::kernel> kernel;
   std::shared_ptr<device::driver> cuda;  // null: none
   std::shared_ptr<device::driver> host;
+  std::vector<const path::declaration*> further_paths{};  // behind the library's own
 };
 
 std::int64_t now_ns() noexcept;
@@ -50,6 +51,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   // Where callbacks of users run: a thread that nothing else can hold up.
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
+  [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
   // Memory that the user keeps registered, for paths too.
   status register_memory(void* memory, std::size_t bytes);
@@ -91,6 +93,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   const unsigned cores_;
   const staging::lanes::crew lanes_;
   sys::fork_guard fork_guard_;
+  const path::path_table path_table_;
   stats_book stats_;
   staging::pinned_budget budget_;
   staging::feeders feeders_;

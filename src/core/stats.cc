@@ -64,9 +64,11 @@ void stats_book::count_request(bool is_write, const io_result& outcome) {
 
 engine_stats stats_book::snapshot() const {
   engine_stats seen;
+  seen.by_path.resize(paths_.size());
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     const auto& from = paths_[i];
     auto& to = seen.by_path[i];
+    to.name = table_.name(static_cast<path_kind>(i));
     to.operations = from.operations.load(relaxed);
     to.bytes = from.bytes.load(relaxed);
     to.errors = from.errors.load(relaxed);

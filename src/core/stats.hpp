@@ -6,12 +6,15 @@
 #include <cstdint>
 
 #include "base/spin_lock.hpp"
+#include "path/registry.hpp"
 #include "penstock/engine.hpp"
 
 namespace penstock::core {
 
 class stats_book {
  public:
+  // Outlived by the table.
+  explicit stats_book(const path::path_table& table) : table_(table), paths_(table.count()), last_fallback_(table.count()) {}
   // A piece of `bytes` bytes was carried (or failed) by a path from one time of the engine's clock to another.
   struct span {
     std::int64_t began_ns;
@@ -31,10 +34,11 @@ class stats_book {
     std::atomic<std::int64_t> last_end_ns{0};
     std::array<std::atomic<std::uint64_t>, 24> sizes{}, latencies{};
   };
-  std::array<path_counters, path_kind_count> paths_;
+  const path::path_table& table_;
+  std::vector<path_counters> paths_;  // by path_kind
   std::atomic<std::uint64_t> reads_{0}, writes_{0}, read_bytes_{0}, written_bytes_{0}, failed_{0}, cancelled_{0}, timed_out_{0};
   mutable spin_lock lock_;  // guards last_fallback_
-  std::array<std::string, path_kind_count> last_fallback_;
+  std::vector<std::string> last_fallback_;
 };
 
 }  // namespace penstock::core

@@ -90,7 +90,7 @@ status stream_operation::queue(const std::shared_ptr<runtime>& with, const std::
   if (outcome.ok()) return outcome;
   // As the last means to keep the order, the host waits.
   if (made->give_up(place->via->session())) {
-    with->stats().count_fallback(path_kind::staged, outcome.message());
+    with->stats().count_fallback(with->paths().base(true), outcome.message());
     outcome = or_no_memory([&] { return run_now(*with, *file, what, is_write); });
   }
   return outcome.ok() ? outcome : outcome.with_context("stream-ordered request");
@@ -365,7 +365,7 @@ void stream_operation::settle_reads() {
       if (!problem.ok() || which.parts[i].outcome.bytes_done < which.parts[i].length) break;
     }
     outcome_.bytes_done += bytes;
-    runtime_->stats().count_piece(path_kind::staged, bytes, {which.began_ns, now_ns()}, !problem.ok());
+    runtime_->stats().count_piece(runtime_->paths().base(true), bytes, {which.began_ns, now_ns()}, !problem.ok());
     if (bytes < which.length) {
       needed_ = index + 1;
       stop(std::move(problem));
@@ -380,7 +380,7 @@ void stream_operation::settle_write(line& which) {
   if (which.carried) {
     auto& done = which.parts[0].outcome;
     outcome_.bytes_done += done.bytes_done;
-    runtime_->stats().count_piece(path_kind::staged, done.bytes_done, {which.began_ns, now_ns()}, !done.ok());
+    runtime_->stats().count_piece(runtime_->paths().base(true), done.bytes_done, {which.began_ns, now_ns()}, !done.ok());
     if (!done.ok()) stop(done.error);
   }
   let_go(which);
@@ -445,15 +445,16 @@ io_result stream_operation::read(const part& which, const line& from) {
   const auto& file = admitted_.file().view_if_open();
   const bool cold = path::is_cold(kernel, file, which.offset, which.length);
   return path::fill_slab(kernel, file, from.slab + (which.offset - round_down(from.offset)), which.length, which.offset, {cold, !emulated_},
-                         [this](const status& why) { runtime_->stats().count_fallback(path_kind::staged, why.message()); });
+                         [this](const status& why) { runtime_->stats().count_fallback(runtime_->paths().base(true), why.message()); });
 }
 
 io_result stream_operation::write(const part& which, const line& from) {
   io_result total;
   for (const auto& piece : plan_write(which)) {
     auto put = path::drain_slab(runtime_->kernel(), admitted_.file().view_if_open(), from.slab + (piece.offset - round_down(from.offset)),
-                                piece.length, piece.offset, {.past_cache = piece.bypass_cache},
-                                [this](const status& why) { runtime_->stats().count_fallback(path_kind::staged, why.message()); });
+                                piece.length, piece.offset, {.past_cache = piece.bypass_cache}, [this](const status& why) {
+                                  runtime_->stats().count_fallback(runtime_->paths().base(true), why.message());
+                                });
     total.bytes_done += put.bytes_done;
     total.error = std::move(put.error);
     if (!total.ok()) break;
@@ -472,7 +473,8 @@ std::vector<planned_piece> stream_operation::plan_write(const part& which) const
   input.direct_writes = admitted_.file().wants_direct_writes();
   input.has_cached = file.cached_fd >= 0;
   input.has_direct = file.direct_fd >= 0;
-  input.forced = path_kind::staged;
+  input.paths = &runtime_->paths();
+  input.forced = runtime_->paths().base(true);
   input.refuses = [](path_kind, std::uint64_t, std::uint64_t) { return std::nullopt; };
   return *make_plan(input);
 }

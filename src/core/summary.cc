@@ -6,8 +6,8 @@ namespace penstock::core {
 
 namespace {
 
-std::string why_not_faster(path_kind path, const path_stats& stats, const status& gpu_direct) {
-  if (path == path_kind::posix) return "; host memory, or asked for";
+std::string why_not_faster(path_kind path, bool of_device, const path_stats& stats, const status& gpu_direct) {
+  if (!of_device) return "; host memory, or asked for";
   std::string why;
   if (path != path_kind::direct && !gpu_direct.ok()) why += fmt::format("; not GPU-direct: {}", gpu_direct.message());
   if (stats.fallbacks > 0) why += fmt::format("; {} fallbacks, the latest: {}", stats.fallbacks, stats.last_fallback);
@@ -16,17 +16,17 @@ std::string why_not_faster(path_kind path, const path_stats& stats, const status
 
 }  // namespace
 
-std::string summarize(const engine_stats& stats, const status& gpu_direct) {
+std::string summarize(const engine_stats& stats, const path::path_table& paths, const status& gpu_direct) {
   std::string told;
   for (std::size_t i = 0; i < stats.by_path.size(); ++i) {
     const auto& each = stats.by_path[i];
     if (each.operations == 0) continue;
     const auto path = static_cast<path_kind>(i);
     const double speed = each.active_ns == 0 ? 0 : static_cast<double>(each.bytes) / static_cast<double>(each.active_ns);
-    told += fmt::format("{}: {:.2f} GB in {} pieces at {:.2f} GB/s", to_string(path), static_cast<double>(each.bytes) / 1e9,
-                        each.operations, speed);
+    told +=
+        fmt::format("{}: {:.2f} GB in {} pieces at {:.2f} GB/s", each.name, static_cast<double>(each.bytes) / 1e9, each.operations, speed);
     if (each.errors > 0) told += fmt::format(", {} failed", each.errors);
-    told += why_not_faster(path, each, gpu_direct) + "\n";
+    told += why_not_faster(path, paths.of(path).of_device, each, gpu_direct) + "\n";
   }
   return told.empty() ? "no bytes were moved\n" : told;
 }

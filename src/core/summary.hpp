@@ -3,12 +3,13 @@
 
 #include <string>
 
+#include "path/registry.hpp"
 #include "penstock/engine.hpp"
 
 namespace penstock::core {
 
 // A line for each path that carried something: "staged: 4.29 GB in 512 pieces at 52.10 GB/s; not direct: nvidia-fs is not loaded".
 // gpu_direct: why the direct path can serve no file here; ok when it might. "no bytes were moved" when there is nothing to tell.
-std::string summarize(const engine_stats& stats, const status& gpu_direct);
+std::string summarize(const engine_stats& stats, const path::path_table& paths, const status& gpu_direct);
 
 }  // namespace penstock::core

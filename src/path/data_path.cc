@@ -9,7 +9,7 @@ namespace penstock::path {
 bool job::run() {
   if (ranges.empty() && wave == 1) {
     if (auto stop = owner->stopped(); !stop.ok()) {
-      owner->finished(*this, 0, stop.with_context(to_string(path->kind())));
+      owner->finished(*this, 0, stop.with_context(path->name()));
       return true;
     }
   }

@@ -1,5 +1,5 @@
-// What a path is: one way of moving an extent between a file and memory. A new path is one file that implements data_path, and one
-// line in registry.cc; it inherits the contract suite by its name.
+// What a path is: one way of moving an extent between a file and memory. A new path is one file that implements data_path and declares
+// itself, and one line in registry.cc; it inherits the contract suite by its name.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device.hpp"
@@ -39,6 +40,7 @@ struct file_view {
 struct services {
   std::shared_ptr<sys::kernel> kernel;
   staging::feeders* feeders = nullptr;
+  std::string cufile_library{};  // as in engine_options
 };
 
 class data_path;
@@ -129,6 +131,25 @@ class job final : public staging::work {
   std::int64_t started_ns = 0;        // the owner's
 };
 
+// What of a request a path is for.
+enum class portion : std::uint8_t {
+  everything,      // any range in its kind of memory, cut for the lanes, and many small ones in one job; edges and rests of others too
+  whole_requests,  // all of it in one job, but for unaligned edges, which go to the successor
+  cached_ranges,   // ranges that are in the page cache, in one job each, where CPU time is to be spared; one job at a time
+};
+
+// What a path says of itself.
+struct declaration {
+  std::string_view name;
+  int rank = 0;                  // the lowest is asked first
+  std::string_view successor{};  // by name: goes on where this one cannot; empty: nobody
+  bool of_device = true;         // the memory that it serves: a device's, or the host's
+  portion carries = portion::everything;
+  std::uint64_t alignment = 1;  // of whole_requests: in the file; a write that cannot be aligned in memory and file at once is refused
+  std::string_view reason{};    // why it is taken, where that is not the planner's to say
+  std::unique_ptr<data_path> (*make)(const services& with) = nullptr;
+};
+
 // What is asked of a path.
 struct question {
   const file_view* file = nullptr;
@@ -141,7 +162,10 @@ struct question {
 class data_path {
  public:
   virtual ~data_path() = default;
-  [[nodiscard]] virtual path_kind kind() const = 0;
+  [[nodiscard]] virtual const declaration& declared() const = 0;
+  [[nodiscard]] std::string_view name() const { return declared().name; }
+  // Its number in the engine's path_table; automatic before it is in one.
+  [[nodiscard]] path_kind kind() const noexcept { return kind_; }
   // Why this path cannot carry such an extent; nothing when it can, or, for memory of a device that is not in use (it has no session), may.
   [[nodiscard]] virtual std::optional<std::string> refuses(const question& asked) = 0;
   // Makes what the path keeps for jobs of its own that stand in a row, filled in and not yet queued. To be called once, for all jobs that
@@ -156,14 +180,10 @@ class data_path {
   virtual status remember_memory(const staging::place& /*place*/, std::byte* /*base*/, std::uint64_t /*bytes*/) { return {}; }
   // The registration ends: lets go of what was prepared, once no job uses it, for which it waits. The memory is still allocated.
   virtual void forget_memory(std::byte* /*base*/) {}
+
+ private:
+  friend class path_table;
+  path_kind kind_ = path_kind::automatic;
 };
-
-std::unique_ptr<data_path> make_posix(const services& with);
-std::unique_ptr<data_path> make_staged(const services& with);
-std::unique_ptr<data_path> make_mapped(const services& with);
-std::unique_ptr<data_path> make_direct(const services& with, const std::string& library);
-
-// Every path, indexed by path_kind (automatic is null).
-std::vector<std::unique_ptr<data_path>> make_paths(const services& with, const std::string& cufile_library);
 
 }  // namespace penstock::path

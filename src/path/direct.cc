@@ -23,6 +23,8 @@
 
 namespace penstock::path {
 
+extern const declaration declared_direct;
+
 namespace {
 
 // One call's bytes: between two of them a request can be stopped. 16 MiB is libcufile's own largest piece (max_direct_io_size_kb).
@@ -62,7 +64,7 @@ struct known_memory {
 
 class direct final : public data_path {
  public:
-  direct(const services& with, std::string library) : kernel_(with.kernel), library_name_(std::move(library)) {}
+  explicit direct(const services& with) : kernel_(with.kernel), library_name_(with.cufile_library) {}
   direct(const direct&) = delete;
   direct& operator=(const direct&) = delete;
   ~direct() override {
@@ -70,7 +72,7 @@ class direct final : public data_path {
     for (const auto& [base, entry] : memories_) release(base, *entry);
   }
 
-  [[nodiscard]] path_kind kind() const override { return path_kind::direct; }
+  [[nodiscard]] const declaration& declared() const override { return declared_direct; }
 
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (!asked.memory->on_device()) return "the memory is not on a device";
@@ -288,6 +290,14 @@ class direct final : public data_path {
 
 }  // namespace
 
-std::unique_ptr<data_path> make_direct(const services& with, const std::string& library) { return std::make_unique<direct>(with, library); }
+constinit const declaration declared_direct{
+    .name = "direct",
+    .rank = 10,
+    .successor = "staged",
+    .carries = portion::whole_requests,
+    .alignment = direct_alignment,
+    .reason = "GPUDirect serves this file",
+    .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<direct>(with); },
+};
 
 }  // namespace penstock::path

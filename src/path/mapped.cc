@@ -17,6 +17,8 @@
 
 namespace penstock::path {
 
+extern const declaration declared_mapped;
+
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
@@ -35,7 +37,7 @@ class mapped final : public data_path {
     }
   }
 
-  [[nodiscard]] path_kind kind() const override { return path_kind::mapped; }
+  [[nodiscard]] const declaration& declared() const override { return declared_mapped; }
 
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (asked.is_write) return "only reads can be mapped: the driver refuses writable file mappings";
@@ -159,6 +161,13 @@ class mapped final : public data_path {
 
 }  // namespace
 
-std::unique_ptr<data_path> make_mapped(const services& with) { return std::make_unique<mapped>(with); }
+constinit const declaration declared_mapped{
+    .name = "mapped",
+    .rank = 20,
+    .successor = "staged",
+    .carries = portion::cached_ranges,
+    .reason = "in the page cache, and CPU time is to be saved: the GPU copies it from there",
+    .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<mapped>(with); },
+};
 
 }  // namespace penstock::path

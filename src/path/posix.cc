@@ -6,13 +6,15 @@
 
 namespace penstock::path {
 
+extern const declaration declared_posix;
+
 namespace {
 
 class posix final : public data_path {
  public:
   explicit posix(const services& with) : kernel_(with.kernel) {}
 
-  [[nodiscard]] path_kind kind() const override { return path_kind::posix; }
+  [[nodiscard]] const declaration& declared() const override { return declared_posix; }
 
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (asked.memory->on_device()) return "the memory is on a device, which pread cannot reach";
@@ -21,10 +23,6 @@ class posix final : public data_path {
 
   bool run(job& item) override {
     if (!item.ranges.empty()) return run_ranges(item);
-    if (auto stop = item.owner->stopped(); !stop.ok()) {
-      item.owner->finished(item, 0, stop);
-      return true;
-    }
     auto outcome = transfer(*item.file, item.is_write, item.memory, item.length, item.offset);
     item.queues->lanes->feed(true);
     item.owner->finished(item, outcome.bytes_done, std::move(outcome.error));
@@ -57,6 +55,12 @@ class posix final : public data_path {
 
 }  // namespace
 
-std::unique_ptr<data_path> make_posix(const services& with) { return std::make_unique<posix>(with); }
+constinit const declaration declared_posix{
+    .name = "posix",
+    .rank = 40,
+    .of_device = false,
+    .carries = portion::everything,
+    .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<posix>(with); },
+};
 
 }  // namespace penstock::path

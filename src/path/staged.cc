@@ -284,6 +284,11 @@ void staged::ring_write_done(job& item) {
   }
 }
 
-std::unique_ptr<data_path> make_staged(const services& with) { return std::make_unique<staged>(with); }
+constinit const declaration declared_staged{
+    .name = "staged",
+    .rank = 30,
+    .carries = portion::everything,
+    .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<staged>(with); },
+};
 
 }  // namespace penstock::path

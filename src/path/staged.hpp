@@ -18,11 +18,13 @@
 
 namespace penstock::path {
 
+extern const declaration declared_staged;
+
 class staged final : public data_path {
  public:
   explicit staged(const services& with) : with_(with) {}
 
-  [[nodiscard]] path_kind kind() const override { return path_kind::staged; }
+  [[nodiscard]] const declaration& declared() const override { return declared_staged; }
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override;
   void prepare(std::span<job> jobs) override;
   bool run(job& item) override;

@@ -10,12 +10,22 @@ namespace penstock {
 namespace {
 
 TEST(options, every_path_kind_survives_its_name) {
-  for (int i = 0; i < path_kind_count; ++i) {
+  const auto names = path_names();
+  for (std::size_t i = 0; i < names.size(); ++i) {
     const auto kind = static_cast<path_kind>(i);
+    EXPECT_EQ(to_string(kind), names[i]);
     const auto parsed = parse_path_kind(to_string(kind));
     ASSERT_TRUE(parsed.ok());
     EXPECT_EQ(*parsed, kind);
   }
+}
+
+TEST(options, the_enumerators_of_path_kind_have_the_names_of_their_paths) {
+  EXPECT_EQ(to_string(path_kind::automatic), "automatic");
+  EXPECT_EQ(to_string(path_kind::posix), "posix");
+  EXPECT_EQ(to_string(path_kind::staged), "staged");
+  EXPECT_EQ(to_string(path_kind::mapped), "mapped");
+  EXPECT_EQ(to_string(path_kind::direct), "direct");
 }
 
 TEST(options, every_preference_survives_its_name) {

@@ -239,7 +239,7 @@ TEST(planner, gpu_direct_takes_the_whole_of_an_aligned_range_wherever_it_serves)
     const auto pieces = plan_of(input);
     ASSERT_EQ(pieces.size(), 1U);
     EXPECT_EQ(pieces[0].path, path_kind::direct);
-    EXPECT_EQ(pieces[0].reason, plan_reason::gpu_direct);
+    EXPECT_EQ(pieces[0].reason, plan_reason::declared);
   }
 }
 
@@ -396,7 +396,7 @@ TEST(planner, few_cores_map_what_is_resident_on_a_gpu) {
   const auto pieces = plan_of(input);
   ASSERT_EQ(pieces.size(), 1U);
   EXPECT_EQ(pieces[0].path, path_kind::mapped);
-  EXPECT_EQ(pieces[0].reason, plan_reason::resident_cpu_saved);
+  EXPECT_EQ(pieces[0].reason, plan_reason::declared);
 
   input.emulated_device = true;
   EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged}) << "the host device saves no CPU time by mapping";
@@ -468,7 +468,8 @@ TEST(planner, small_direct_writes_and_files_without_direct_io_use_the_cache) {
 
 TEST(planner, every_reason_is_a_sentence) {
   std::set<std::string> said;
-  for (int i = 0; i <= static_cast<int>(plan_reason::forced); ++i) said.insert(describe(static_cast<plan_reason>(i)));
+  for (int i = 0; i <= static_cast<int>(plan_reason::forced); ++i)
+    said.insert(describe(static_cast<plan_reason>(i), path::built_in_paths().of(path_kind::direct)));
   EXPECT_EQ(said.size(), static_cast<std::size_t>(plan_reason::forced) + 1);
   EXPECT_FALSE(said.contains(""));
 }

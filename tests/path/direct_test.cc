@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
-#include "path/data_path.hpp"
 #include "path/pretending_kernel.hpp"
 #include "path/recorder_library.hpp"
+#include "path/registry.hpp"
 #include "support/faulty_device.hpp"
 #include "support/lone_link.hpp"
 #include "support/pattern.hpp"
@@ -134,7 +134,7 @@ class direct_path : public ::testing::Test {
   }
 
   data_path& path() {
-    if (path_ == nullptr) path_ = make_direct({.kernel = kernel_}, library_name_);
+    if (path_ == nullptr) path_ = built_in_paths().of(path_kind::direct).make({.kernel = kernel_, .cufile_library = library_name_});
     return *path_;
   }
 
@@ -187,7 +187,7 @@ class direct_path : public ::testing::Test {
 
 // --- what it refuses, and why
 
-TEST_F(direct_path, is_called_direct) { EXPECT_EQ(path().kind(), path_kind::direct); }
+TEST_F(direct_path, is_called_direct) { EXPECT_EQ(path().name(), "direct"); }
 
 TEST_F(direct_path, refuses_and_loads_nothing_without_nvidia_fs) {
   kernel_ = std::make_shared<pretending_kernel>();

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "path/data_path.hpp"
 #include "path/file_io.hpp"
 #include "path/lying_kernel.hpp"
+#include "path/registry.hpp"
 #include "support/faulty_kernel.hpp"
 #include "support/lone_link.hpp"
 #include "support/pattern.hpp"
@@ -135,7 +135,7 @@ class mapped_end : public file_end {
  protected:
   std::unique_ptr<ending_owner> read_mapped(std::optional<std::uint64_t> stated) {
     kernel_->state(stated);
-    const auto path = make_mapped({.kernel = kernel_});
+    const auto path = built_in_paths().of(path_kind::mapped).make({.kernel = kernel_});
     auto& session = **driver_->open(0, nullptr);
     lone_link link(*kernel_, session);
     auto* memory = static_cast<std::byte*>(*session.allocate(4 * mib));
