@@ -210,10 +210,18 @@ inline void drop_cache(const std::string& name, std::uint64_t offset = 0, std::u
   ::close(fd);
 }
 
+// The real doors, and further paths.
+inline core::seams doors_with(const engine_options& options, std::vector<const path::declaration*> further_paths) {
+  auto doors = core::real_seams(options);
+  doors.further_paths = std::move(further_paths);
+  return doors;
+}
+
 class contract_fixture : public ::testing::Test {
  protected:
   contract_fixture() : contract_fixture(engine_options{}) {}
-  explicit contract_fixture(const engine_options& options) : house_(options) {}
+  explicit contract_fixture(const engine_options& options, std::vector<const path::declaration*> further_paths = {})
+      : house_(options, doors_with(options, std::move(further_paths))) {}
 
   engine& engine_of() { return house_.engine(); }
   [[nodiscard]] std::string name(const std::string& of = "data") const { return directory_.file(of); }

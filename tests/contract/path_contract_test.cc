@@ -8,35 +8,45 @@
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
+#include "contract/heap_path.hpp"
 
 namespace penstock::testing {
 namespace {
 
 constexpr std::size_t large_file = 9 * mib + 5;
 
+// A path by its name, built in or not, and memory.
 struct contract_case {
-  path_kind path;
+  std::string_view path;
   memory_place place;
 };
 
+// For those who bring a path: the line that adds it.
+const std::vector<const path::declaration*> further{&declared_heap};
+
 std::string name_of(const ::testing::TestParamInfo<contract_case>& info) {
-  return std::string(to_string(info.param.path)) + "_" + to_string(info.param.place);
+  return std::string(info.param.path) + "_" + to_string(info.param.place);
 }
 
 class path_contract : public contract_fixture, public ::testing::WithParamInterface<contract_case> {
  protected:
+  // Further paths are there only where one of them is asked for: else they would be chosen.
+  path_contract() : contract_fixture(engine_options{}, is_further() ? further : std::vector<const path::declaration*>()) {}
+
   void SetUp() override {
-    if (GetParam().path != path_kind::direct) return;
+    if (asked() != path_kind::direct) return;
     make_file("probe", 1 * mib);
     const auto plan = engine_of().explain(open("probe"), kind(), 1 * mib, 0, false, how());
     if (!plan.ok()) GTEST_SKIP() << plan.error().message();
   }
 
+  [[nodiscard]] static bool is_further() { return !parse_path_kind(GetParam().path).ok(); }
+  [[nodiscard]] static path_kind asked() { return *path::path_table(further).parse(GetParam().path); }
   [[nodiscard]] static memory_place place() { return GetParam().place; }
   [[nodiscard]] static memory_kind kind() { return place() == memory_place::device ? memory_kind::device : memory_kind::host; }
   [[nodiscard]] static io_options how() {
     io_options options;
-    options.path = GetParam().path;
+    options.path = asked();
     return options;
   }
   guarded_memory memory_of(std::size_t length, std::size_t shift = 0) { return {house_, place(), length, shift}; }
@@ -44,20 +54,20 @@ class path_contract : public contract_fixture, public ::testing::WithParamInterf
   // Of these paths only mapped and direct turn down some transfers of memory that they serve: what explain says of a range binds them. It
   // knows no address, and direct writes only what can be aligned in memory and file at once.
   bool serves(const file& of, bool is_write, std::uint64_t length, std::uint64_t offset, const std::byte* memory = nullptr) {
-    if (GetParam().path == path_kind::direct && is_write && memory != nullptr) {
+    if (asked() == path_kind::direct && is_write && memory != nullptr) {
       if ((reinterpret_cast<std::uintptr_t>(memory) - offset) % 4096 != 0) return false;
     }
     const auto plan = engine_of().explain(of, kind(), length, static_cast<std::int64_t>(offset), is_write, how());
     if (plan.ok()) return true;
     EXPECT_EQ(plan.error().code(), errc::unsupported) << told(plan.error());
-    EXPECT_TRUE(GetParam().path == path_kind::mapped || GetParam().path == path_kind::direct) << told(plan.error());
+    EXPECT_TRUE(asked() == path_kind::mapped || asked() == path_kind::direct) << told(plan.error());
     return false;
   }
 
   static void expect_refused(const io_result& outcome) {
     EXPECT_EQ(outcome.error.code(), errc::unsupported) << told(outcome.error);
     EXPECT_EQ(outcome.bytes_done, 0U);
-    EXPECT_NE(outcome.error.message().find(to_string(GetParam().path)), std::string_view::npos) << told(outcome.error);
+    EXPECT_NE(outcome.error.message().find(GetParam().path), std::string_view::npos) << told(outcome.error);
   }
 
   // Reads, and checks everything that a read promises. content: the file's.
@@ -485,10 +495,10 @@ TEST_P(path_contract, counters_add_up) {
     EXPECT_EQ(path.errors, 0U);
   }
   EXPECT_EQ(carried, 3 * large_file);
-  if (GetParam().path != path_kind::automatic) {
-    EXPECT_EQ(seen.path(GetParam().path).bytes, 3 * large_file);
+  if (asked() != path_kind::automatic) {
+    EXPECT_EQ(seen.path(asked()).bytes, 3 * large_file);
   }
-  if (place() == memory_place::device && GetParam().path == path_kind::staged) {
+  if (place() == memory_place::device && asked() == path_kind::staged) {
     EXPECT_GT(seen.pinned_bytes, 0U);
   }
   EXPECT_GE(seen.pinned_peak_bytes, seen.pinned_bytes);
@@ -521,8 +531,9 @@ TEST_P(path_contract, explain_covers_the_range_once) {
           EXPECT_EQ(part.offset, next);
           EXPECT_NE(part.path, path_kind::automatic);
           EXPECT_FALSE(part.reason.empty());
-          if (GetParam().path != path_kind::automatic) {
-            EXPECT_EQ(part.path, GetParam().path);
+          if (asked() != path_kind::automatic) {
+            EXPECT_EQ(part.path, asked());
+            EXPECT_EQ(part.path_name, GetParam().path);
           }
           next = part.offset + part.length;
         }
@@ -596,14 +607,14 @@ TEST_P(path_contract, a_lent_descriptor_is_used_and_stays_open) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    paths, path_contract,
-    ::testing::Values(contract_case{path_kind::automatic, memory_place::pageable},
-                      contract_case{path_kind::automatic, memory_place::aligned}, contract_case{path_kind::automatic, memory_place::device},
-                      contract_case{path_kind::posix, memory_place::pageable}, contract_case{path_kind::posix, memory_place::aligned},
-                      contract_case{path_kind::staged, memory_place::device}, contract_case{path_kind::mapped, memory_place::device},
-                      contract_case{path_kind::direct, memory_place::device}),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(paths, path_contract,
+                         ::testing::Values(contract_case{"automatic", memory_place::pageable},
+                                           contract_case{"automatic", memory_place::aligned},
+                                           contract_case{"automatic", memory_place::device}, contract_case{"posix", memory_place::pageable},
+                                           contract_case{"posix", memory_place::aligned}, contract_case{"staged", memory_place::device},
+                                           contract_case{"mapped", memory_place::device}, contract_case{"direct", memory_place::device},
+                                           contract_case{"heap", memory_place::device}),
+                         name_of);
 
 // --- memory that a path cannot reach
 
@@ -635,12 +646,12 @@ TEST_P(refusing_path_contract, says_so_by_name_and_touches_nothing) {
   EXPECT_GT(seen.failed, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    paths, refusing_path_contract,
-    ::testing::Values(contract_case{path_kind::posix, memory_place::device}, contract_case{path_kind::staged, memory_place::pageable},
-                      contract_case{path_kind::staged, memory_place::aligned}, contract_case{path_kind::mapped, memory_place::pageable},
-                      contract_case{path_kind::mapped, memory_place::aligned}, contract_case{path_kind::direct, memory_place::pageable}),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(paths, refusing_path_contract,
+                         ::testing::Values(contract_case{"posix", memory_place::device}, contract_case{"staged", memory_place::pageable},
+                                           contract_case{"staged", memory_place::aligned}, contract_case{"mapped", memory_place::pageable},
+                                           contract_case{"mapped", memory_place::aligned}, contract_case{"direct", memory_place::pageable},
+                                           contract_case{"heap", memory_place::pageable}),
+                         name_of);
 
 }  // namespace
 }  // namespace penstock::testing

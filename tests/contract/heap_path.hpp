@@ -1,0 +1,101 @@
+// A path of the tests' own, which proves the seam: one file of code, and one line where an engine is given its further paths. It carries
+// whole requests through a buffer on the heap, piece by piece on the thread that runs the job.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "path/data_path.hpp"
+#include "path/file_io.hpp"
+
+namespace penstock::testing {
+
+// What tests tell it, and what it tells them.
+struct heap_path_controls {
+  std::atomic<std::uint64_t> fails_after{~std::uint64_t{0}};  // bytes of a job
+  std::atomic<int> remembered{0};                             // ranges of memory that are registered
+  std::atomic<int> forgotten{0};                              // files
+};
+inline heap_path_controls heap_path_told;
+
+class heap_path final : public path::data_path {
+ public:
+  explicit heap_path(const path::services& with) : kernel_(with.kernel) {}
+
+  [[nodiscard]] const path::declaration& declared() const override;
+
+  [[nodiscard]] std::optional<std::string> refuses(const path::question& asked) override {
+    if (!asked.memory->on_device()) return "the memory is not on a device";
+    return std::nullopt;
+  }
+
+  bool run(path::job& item) override {
+    item.moved = 0;
+    for (;;) {
+      const std::uint64_t wanted = std::min(buffer_bytes, item.length - item.moved);
+      auto stop = item.owner->stopped();
+      if (!stop.ok() || wanted == 0) {
+        item.owner->finished(item, item.moved, stop.with_context("heap"));
+        return true;
+      }
+      auto moved = item.moved < heap_path_told.fails_after ? carry(item, wanted) : io_result{0, {errc::io, "the test wants it to fail"}};
+      item.moved += moved.bytes_done;
+      if (!moved.ok()) {
+        item.owner->hand_over(item, moved.error.with_context("heap"));
+        return true;
+      }
+      if (moved.bytes_done < wanted) {
+        item.owner->finished(item, item.moved, {});
+        return true;
+      }
+    }
+  }
+
+  void forget(const path::file_view& /*closing*/) override { ++heap_path_told.forgotten; }
+  status remember_memory(const staging::place& /*place*/, std::byte* /*base*/, std::uint64_t /*bytes*/) override {
+    ++heap_path_told.remembered;
+    return {};
+  }
+  void forget_memory(std::byte* /*base*/) override { --heap_path_told.remembered; }
+
+ private:
+  static constexpr std::uint64_t buffer_bytes = std::uint64_t{128} << 10;
+
+  io_result carry(const path::job& item, std::uint64_t bytes) {
+    const auto buffer = std::make_unique<std::byte[]>(bytes);
+    auto& session = item.place.via->session();
+    const auto stream = item.place.via->small_stream();
+    if (!stream) return {0, stream.error()};
+    std::byte* const memory = item.memory + item.moved;
+    const std::uint64_t offset = item.offset + item.moved;
+    if (item.is_write) {
+      if (auto copied = session.copy_small(buffer.get(), memory, bytes, *stream); !copied.ok()) return {0, std::move(copied)};
+      return path::write_fully(*kernel_, *item.file, buffer.get(), bytes, offset);
+    }
+    auto got = path::read_fully(*kernel_, *item.file, buffer.get(), bytes, offset);
+    if (got.bytes_done == 0) return got;
+    auto copied = session.copy_small(memory, buffer.get(), got.bytes_done, *stream);
+    return copied.ok() ? got : io_result{0, std::move(copied)};
+  }
+
+  std::shared_ptr<sys::kernel> kernel_;
+};
+
+inline constexpr path::declaration declared_heap{
+    .name = "heap",
+    .rank = 5,
+    .successor = "staged",
+    .carries = path::portion::whole_requests,
+    .reason = "the tests brought it",
+    .make = [](const path::services& with) -> std::unique_ptr<path::data_path> { return std::make_unique<heap_path>(with); },
+};
+
+inline const path::declaration& heap_path::declared() const { return declared_heap; }
+
+}  // namespace penstock::testing
