@@ -3,14 +3,13 @@
 // Destroying it finishes all queued work first, so whoever holds a stream with wait_value() lets it go before that.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
@@ -87,6 +86,7 @@ class host_session final : public session {
  private:
   using stream_pointer = std::shared_ptr<host_stream>;
   using event_pointer = std::shared_ptr<host_event>;
+  using stream_map = std::map<stream, stream_pointer>;  // whose nodes can be moved to another
 
   result<stream_pointer> find_stream(stream handle);
   result<event_pointer> find_event(event handle);
@@ -94,10 +94,10 @@ class host_session final : public session {
 
   host_space& space_;
   std::mutex lock_;  // guards the tables below
-  std::unordered_map<stream, stream_pointer> streams_;
+  stream_map streams_;
+  stream_map destroyed_;  // still at work when they were destroyed
   std::unordered_map<event, event_pointer> events_;
-  stream_pointer default_stream_;          // started on first use
-  std::vector<stream_pointer> destroyed_;  // still at work when they were destroyed
+  stream_pointer default_stream_;  // started on first use
 };
 
 status host_session::pin(void* base, std::size_t length, bool read_only) {
@@ -135,20 +135,18 @@ result<stream> host_session::make_stream() {
 }
 
 // The work queued is finished by the stream's thread, which is joined once that cannot block: here, for those destroyed before, or at the
-// latest with the session.
+// latest with the session. Moves what it has, and allocates nothing.
 status host_session::destroy_stream(stream target) {
-  std::vector<stream_pointer> finished;
+  stream_map finished;  // ends when the lock is open
   const std::lock_guard guard(lock_);
   const auto found = streams_.find(target);
   if (found == streams_.end()) return {errc::invalid_argument, fmt::format("host:0: destroy {}: no stream", target)};
-  destroyed_.reserve(destroyed_.size() + 1);
-  finished.reserve(destroyed_.size() + 1);
   found->second->close();
-  destroyed_.push_back(std::move(found->second));
-  streams_.erase(found);
-  const auto ended = std::partition(destroyed_.begin(), destroyed_.end(), [](const auto& each) { return !each->ended(); });
-  std::move(ended, destroyed_.end(), std::back_inserter(finished));
-  destroyed_.erase(ended, destroyed_.end());
+  destroyed_.insert(streams_.extract(found));
+  for (auto each = destroyed_.begin(); each != destroyed_.end();) {
+    const auto seen = each++;
+    if (seen->second->ended()) finished.insert(destroyed_.extract(seen));
+  }
   return {};
 }
 

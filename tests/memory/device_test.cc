@@ -49,5 +49,22 @@ TEST(device_without_memory, a_small_copy_that_failed_does_not_copy_later) {
   EXPECT_TRUE(session.destroy_stream(*stream).ok());
 }
 
+// Whoever lets go of a stream has no way of keeping it: its thread would stay until the driver ends.
+TEST(device_without_memory, a_stream_is_destroyed) {
+  const auto driver = device::make_host_driver();
+  const auto opened = driver->open(0, nullptr);
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  auto& session = **opened;
+  for (int i = 0; i < 8; ++i) {
+    const auto stream = session.make_stream();
+    ASSERT_TRUE(stream.ok()) << stream.error().message();
+    {
+      const failing_allocations armed(allocations_of::the_caller, 1, true);
+      ASSERT_NO_THROW(EXPECT_TRUE(session.destroy_stream(*stream).ok()));
+    }
+    EXPECT_EQ(session.synchronize(*stream).code(), errc::invalid_argument) << "it is still there";
+  }
+}
+
 }  // namespace
 }  // namespace penstock::testing
