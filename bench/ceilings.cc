@@ -16,6 +16,7 @@
 #include "bench/meter.hpp"
 #include "bench/sample_data.hpp"
 #include "device/device.hpp"
+#include "device/owned.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::bench {
@@ -91,16 +92,15 @@ class link_ends {
     auto memory = session.allocate(bytes);
     if (!memory) return memory.error();
     ends.memory_ = *memory;
-    auto stream = session.make_stream();
+    auto stream = device::owned_stream::make(session);
     if (!stream) return stream.error();
-    ends.stream_ = *stream;
+    ends.stream_ = *std::move(stream);
     return ends;
   }
   link_ends(link_ends&& other) noexcept
-      : session_(other.session_), memory_(std::exchange(other.memory_, nullptr)), stream_(std::exchange(other.stream_, nullptr)) {}
+      : session_(other.session_), memory_(std::exchange(other.memory_, nullptr)), stream_(std::move(other.stream_)) {}
   link_ends& operator=(link_ends&&) = delete;
   ~link_ends() {
-    if (stream_ != nullptr) static_cast<void>(session_->destroy_stream(stream_).ok());
     if (memory_ != nullptr) static_cast<void>(session_->release(memory_).ok());
   }
   [[nodiscard]] void* memory() const { return memory_; }
@@ -108,9 +108,9 @@ class link_ends {
   result<double> time_copies(void* target, const void* source, std::size_t bytes, int times) {
     const stopwatch watch;
     for (int i = 0; i < times; ++i) {
-      if (status error = session_->copy(target, source, bytes, stream_); !error.ok()) return error;
+      if (status error = session_->copy(target, source, bytes, stream_.get()); !error.ok()) return error;
     }
-    if (status error = session_->synchronize(stream_); !error.ok()) return error;
+    if (status error = session_->synchronize(stream_.get()); !error.ok()) return error;
     return watch.seconds();
   }
 
@@ -118,7 +118,7 @@ class link_ends {
   explicit link_ends(device::session& session) : session_(&session) {}
   device::session* session_;
   void* memory_ = nullptr;
-  device::stream stream_ = nullptr;
+  device::owned_stream stream_;
 };
 
 result<double> best_copy_speed(link_ends& ends, void* target, const void* source, std::size_t bytes) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "device/owned.hpp"
 
 namespace penstock::core {
 
@@ -152,11 +153,11 @@ status memory_map::copy(void* target, const void* source, std::size_t bytes) {
     return {};
   }
   auto& session = link->session();
-  auto stream = session.make_stream();
+  auto stream = device::owned_stream::make(session);
   if (!stream) return stream.error();
-  auto outcome = session.copy(target, source, bytes, *stream);
-  if (auto ended = session.synchronize(*stream); outcome.ok()) outcome = std::move(ended);
-  if (auto gone = session.destroy_stream(*stream); outcome.ok()) outcome = std::move(gone);
+  auto outcome = session.copy(target, source, bytes, stream->get());
+  if (auto ended = session.synchronize(stream->get()); outcome.ok()) outcome = std::move(ended);
+  if (auto gone = stream->close(); outcome.ok()) outcome = std::move(gone);
   return outcome;
 }
 

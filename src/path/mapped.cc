@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "base/no_memory.hpp"
+#include "device/owned.hpp"
 #include "path/data_path.hpp"
 #include "path/file_io.hpp"
 #include "staging/worker.hpp"
@@ -29,13 +29,6 @@ constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 class mapped final : public data_path {
  public:
   explicit mapped(const services& with) : kernel_(with.kernel) {}
-
-  ~mapped() override {
-    for (auto& line : lines_) {
-      (void)or_no_memory([&] { return line.session->destroy_event(line.arrived); });
-      (void)or_no_memory([&] { return line.session->destroy_stream(line.stream); });
-    }
-  }
 
   [[nodiscard]] const declaration& declared() const override { return declared_mapped; }
 
@@ -82,8 +75,8 @@ class mapped final : public data_path {
   // One stream and event for each device context.
   struct line {
     device::session* session = nullptr;
-    device::stream stream = nullptr;
-    device::event arrived = nullptr;
+    device::owned_stream stream;
+    device::owned_event arrived;
   };
 
   // What lies beyond the size that the kernel states need not be the end; if not, the next path reads on.
@@ -106,19 +99,16 @@ class mapped final : public data_path {
     return *size > item.offset ? std::min(item.length, *size - item.offset) : 0;
   }
 
-  result<line> line_of(device::session& session) {
+  result<const line*> line_of(device::session& session) {
     for (const auto& known : lines_) {
-      if (known.session == &session) return known;
+      if (known.session == &session) return &known;
     }
-    auto stream = session.make_stream();
+    auto stream = device::owned_stream::make(session);
     if (!stream) return stream.error();
-    auto arrived = session.make_event();
-    if (!arrived) {
-      (void)session.destroy_stream(*stream);
-      return arrived.error();
-    }
-    lines_.push_back({&session, *stream, *arrived});
-    return lines_.back();
+    auto arrived = device::owned_event::make(session);
+    if (!arrived) return arrived.error();
+    lines_.push_back({&session, *std::move(stream), *std::move(arrived)});
+    return &lines_.back();
   }
 
   status carry(job& item, std::uint64_t offset, std::byte* target, std::uint64_t bytes) {
@@ -131,7 +121,7 @@ class mapped final : public data_path {
     if (!pages) return pages.error();
     auto outcome = session.pin(*pages, length, true);
     if (outcome.ok()) {
-      outcome = copy(*line, target, static_cast<const std::byte*>(*pages) + skip, bytes);
+      outcome = copy(**line, target, static_cast<const std::byte*>(*pages) + skip, bytes);
       if (auto unpinned = session.unpin(*pages); outcome.ok()) outcome = std::move(unpinned);
     }
     if (auto unmapped = kernel_->unmap(*pages, length); outcome.ok()) outcome = std::move(unmapped);
@@ -140,17 +130,17 @@ class mapped final : public data_path {
 
   static status copy(const line& on, std::byte* target, const std::byte* source, std::uint64_t bytes) {
     auto& session = *on.session;
-    if (auto problem = session.copy(target, source, bytes, on.stream); !problem.ok()) return problem;
-    auto problem = session.record(on.arrived, on.stream);
+    if (auto problem = session.copy(target, source, bytes, on.stream.get()); !problem.ok()) return problem;
+    auto problem = session.record(on.arrived.get(), on.stream.get());
     // Naps rather than session.wait(): its interrupt comes late (21 GB/s; napping 24, at the same CPU time).
     for (bool arrived = false; problem.ok() && !arrived;) {
-      const auto reached = session.reached(on.arrived);
+      const auto reached = session.reached(on.arrived.get());
       problem = reached.error();
       arrived = reached.value_or(false);
       if (problem.ok() && !arrived) staging::nap();
     }
     // The pages may not go before the copy has ended, however that failed.
-    if (!problem.ok()) (void)session.synchronize(on.stream);
+    if (!problem.ok()) (void)session.synchronize(on.stream.get());
     return problem;
   }
 

@@ -24,19 +24,7 @@ constexpr std::chrono::microseconds longest_pause = 640us;
 
 }  // namespace
 
-feeder::~feeder() {
-  assert(outstanding_.load() == 0);
-  destroy(to_device_);
-  destroy(promptly_to_device_);
-  destroy(to_host_);
-}
-
-void feeder::destroy(lane& target) {
-  for (auto& event : target.events) {
-    if (event != nullptr) (void)or_no_memory([&] { return session_.destroy_event(event); });
-  }
-  if (target.stream != nullptr) (void)or_no_memory([&] { return session_.destroy_stream(target.stream); });
-}
+feeder::~feeder() { assert(outstanding_.load() == 0); }
 
 void feeder::submit(copy_task& task) {
   task.next = nullptr;
@@ -111,16 +99,16 @@ bool feeder::issue_waiting(lane& target) {
 }
 
 status feeder::prepare(lane& target) {
-  if (target.stream == nullptr) {
-    auto made = session_.make_stream();
+  if (!target.stream) {
+    auto made = device::owned_stream::make(session_);
     if (!made) return made.error();
-    target.stream = *made;
+    target.stream = *std::move(made);
   }
   for (auto& event : target.events) {
-    if (event != nullptr) continue;
-    auto made = session_.make_event();
+    if (event) continue;
+    auto made = device::owned_event::make(session_);
     if (!made) return made.error();
-    event = *made;
+    event = *std::move(made);
   }
   target.ready = true;
   return {};
@@ -130,13 +118,13 @@ status feeder::issue(lane& target, copy_task& task) {
   if (!target.ready) {
     if (auto problem = prepare(target); !problem.ok()) return problem;
   }
-  auto queued = task.count != 0 ? session_.scatter(task.table, task.count, target.stream)
-                                : session_.copy(task.target, task.source, task.bytes, target.stream);
+  const auto on = target.stream.get();
+  auto queued = task.count != 0 ? session_.scatter(task.table, task.count, on) : session_.copy(task.target, task.source, task.bytes, on);
   if (!queued.ok()) return queued;
   const auto slot = target.head % target.tasks.size();
-  if (auto recorded = or_no_memory([&] { return session_.record(target.events[slot], target.stream); }); !recorded.ok()) {
+  if (auto recorded = or_no_memory([&] { return session_.record(target.events[slot].get(), on); }); !recorded.ok()) {
     // The copy may be under way: its memory must be quiet before anybody hears of the failure.
-    (void)or_no_memory([&] { return session_.synchronize(target.stream); });
+    (void)or_no_memory([&] { return session_.synchronize(on); });
     return recorded;
   }
   target.tasks[slot] = &task;
@@ -155,9 +143,9 @@ bool feeder::collect(lane& target) {
   bool progressed = false;
   while (target.tail != target.head) {
     const auto slot = target.tail % target.tasks.size();
-    auto reached = or_no_memory([&] { return session_.reached(target.events[slot]); });
+    auto reached = or_no_memory([&] { return session_.reached(target.events[slot].get()); });
     if (reached && !*reached) break;
-    if (!reached) (void)or_no_memory([&] { return session_.synchronize(target.stream); });
+    if (!reached) (void)or_no_memory([&] { return session_.synchronize(target.stream.get()); });
     finish(*target.tasks[slot], reached.error());
     ++target.tail;
     progressed = true;

@@ -16,6 +16,7 @@
 
 #include "base/spin_lock.hpp"
 #include "device/device.hpp"
+#include "device/owned.hpp"
 
 namespace penstock::staging {
 
@@ -53,8 +54,8 @@ class feeder {
  private:
   // Copies in one direction: a stream and the tasks on it, in order. Each has an event of its own.
   struct lane {
-    device::stream stream = nullptr;
-    std::array<device::event, 64> events{};
+    device::owned_stream stream;
+    std::array<device::owned_event, 64> events;
     std::array<copy_task*, 64> tasks{};
     std::uint32_t head = 0;  // next to issue
     std::uint32_t tail = 0;  // oldest in flight
@@ -71,7 +72,6 @@ class feeder {
   void finish(copy_task& task, status outcome) noexcept;
   template <class Function>
   bool each_lane(Function function);
-  void destroy(lane& target);
 
   device::session& session_;
   // Lines of their own: the first is watched by all who wait, the second written by all who submit.

@@ -1,13 +1,11 @@
 #include "staging/link.hpp"
 
-#include "base/no_memory.hpp"
+#include "device/owned.hpp"
 
 namespace penstock::staging {
 
 link::~link() {
-  for (auto& slot : small_streams_) {
-    if (auto* stream = slot.load()) (void)or_no_memory([&] { return session_.destroy_stream(stream); });
-  }
+  for (auto& slot : small_streams_) (void)device::owned_stream(session_, slot.load());
 }
 
 result<device::stream> link::small_stream() {
@@ -15,12 +13,10 @@ result<device::stream> link::small_stream() {
   thread_local const unsigned mine = threads.fetch_add(1);
   auto& slot = small_streams_[mine % small_streams_.size()];
   if (auto* stream = slot.load(std::memory_order_acquire)) return stream;
-  auto made = session_.make_stream();
+  auto made = device::owned_stream::make(session_);
   if (!made) return made.error();
-  device::stream expected = nullptr;
-  if (slot.compare_exchange_strong(expected, *made)) return *made;
-  (void)session_.destroy_stream(*made);
-  return expected;
+  device::stream first = nullptr;
+  return slot.compare_exchange_strong(first, made->get()) ? made->release() : first;
 }
 
 }  // namespace penstock::staging

@@ -32,7 +32,7 @@ class link {
   staging::feeder& feeder_;
   slab_pool& pool_;
   const bool emulated_;
-  std::array<std::atomic<device::stream>, 16> small_streams_{};
+  std::array<std::atomic<device::stream>, 16> small_streams_{};  // made when first asked for
 };
 
 struct place {

@@ -10,6 +10,7 @@
 #include <future>
 #include <optional>
 
+#include "device/owned.hpp"
 #include "support/pattern.hpp"
 
 namespace penstock::testing {
@@ -154,13 +155,10 @@ class one_transfer final : public scenario {
       : what_(what),
         memory_(what.on_device, what.asked.length + 2 * guard_bytes),
         file_(what.is_write ? must_open(world, written_file(), for_writing(what.direct_writes)) : must_open(world, read_file())) {
-    if (what.how == manner::stream) stream_ = *bare_device::shared().session().make_stream();
+    if (what.how == manner::stream) stream_ = *device::owned_stream::make(bare_device::shared().session());
   }
   one_transfer(const one_transfer&) = delete;
   one_transfer& operator=(const one_transfer&) = delete;
-  ~one_transfer() override {
-    if (stream_ != nullptr) (void)bare_device::shared().session().destroy_stream(stream_);
-  }
 
   void prepare() override {
     memory_.fill(poison);
@@ -253,11 +251,11 @@ class one_transfer final : public scenario {
     std::int64_t done = untouched;
     look behind{&done, 0};
     const std::int64_t offset = static_cast<std::int64_t>(what_.asked.offset);
-    const stream_request request{stream_, target(), &what_.asked.length, &offset, nullptr, &done};
+    const stream_request request{stream_.get(), target(), &what_.asked.length, &offset, nullptr, &done};
     const auto queued = what_.is_write ? file_.write_on_stream(request) : file_.read_on_stream(request);
     (void)session.call(
-        stream_, [](void* at) { static_cast<look*>(at)->seen = *static_cast<look*>(at)->now; }, &behind);
-    (void)session.synchronize(stream_);
+        stream_.get(), [](void* at) { static_cast<look*>(at)->seen = *static_cast<look*>(at)->now; }, &behind);
+    (void)session.synchronize(stream_.get());
     if (queued.ok() == (behind.seen == untouched)) wrong_ += "the stream went on before the request had ended; ";
     outcome_ = {done > 0 ? static_cast<std::uint64_t>(done) : 0, queued};
     failed_quietly_ = done == -1;
@@ -266,7 +264,7 @@ class one_transfer final : public scenario {
   const transfer_case what_;
   buffer memory_;
   file file_;
-  device::stream stream_ = nullptr;
+  device::owned_stream stream_;
   io_result outcome_;
   std::string wrong_;
   bool failed_quietly_ = false;
