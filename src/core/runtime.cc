@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/no_memory.hpp"
-
 namespace penstock::core {
 
 namespace {
@@ -17,20 +15,17 @@ staging::lanes::crew choose_lanes(const engine_options& options, unsigned cores)
   return {most, std::min(most, 8U)};
 }
 
-// For each file system: enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for
-// themselves; but never all of the budget, so that a file system that stalls leaves something for others.
-std::size_t cpu_share(const engine_options& options, unsigned lanes) {
-  const std::size_t wanted = std::max(std::size_t{64} << 20, std::min<std::size_t>(lanes, 16) * (std::size_t{12} << 20));
-  return std::min(wanted, options.pinned_budget_bytes / 2);
-}
-
-std::size_t disk_share(const engine_options& options, unsigned cores) {
-  const std::size_t wanted =
-      staging::disk_lanes::usual_count(cores) * staging::disk_lanes::tasks_in_flight * (std::size_t{12} << 20);  // read into, or sent
-  return std::min(wanted, options.pinned_budget_bytes / 4);
-}
-
 }  // namespace
+
+// For lanes: enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for themselves.
+// For disk lanes: what they read into, or send. Never all of the budget, so that a file system that stalls leaves something for others.
+runtime::pinned_share runtime::share_of_each_mount(const engine_options& options, unsigned lanes, unsigned cores) {
+  constexpr std::size_t of_each = std::size_t{12} << 20;
+  const std::size_t slabs = std::min(lanes, 16U);
+  const std::size_t disk_slabs = staging::disk_lanes::usual_count(cores) * staging::disk_lanes::tasks_in_flight;
+  return {std::min(std::max(std::size_t{64} << 20, slabs * of_each), options.pinned_budget_bytes / 2),
+          std::min(disk_slabs * of_each, options.pinned_budget_bytes / 4)};
+}
 
 std::int64_t now_ns() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -44,8 +39,9 @@ runtime::runtime(const engine_options& options, seams doors)
       path_table_(doors_.further_paths),
       stats_(path_table_),
       budget_(options.pinned_budget_bytes),
-      cuda_pool_(*doors_.kernel, budget_, cpu_share(options_, lanes_.most), disk_share(options_, cores_)),
-      host_pool_(*doors_.kernel, budget_, cpu_share(options_, lanes_.most), disk_share(options_, cores_)),
+      share_(share_of_each_mount(options, lanes_.most, cores_)),
+      cuda_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
+      host_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb") {
   paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library});
@@ -57,7 +53,7 @@ runtime::~runtime() {
 }
 
 void runtime::widen_pools() {
-  for (auto* pool : {&cuda_pool_, &host_pool_}) pool->widen(cpu_share(options_, lanes_.most), disk_share(options_, cores_));
+  for (auto* pool : {&cuda_pool_, &host_pool_}) pool->widen(share_.for_cpu, share_.for_disk);
 }
 
 status runtime::register_memory(void* memory, std::size_t bytes) {
@@ -66,7 +62,7 @@ status runtime::register_memory(void* memory, std::size_t bytes) {
   if (!place->on_device()) return {};
   status kept;
   for (const auto kind : path_table_.by_rank()) {
-    if (kept.ok()) kept = or_no_memory([&] { return path(kind).remember_memory(*place, static_cast<std::byte*>(memory), bytes); });
+    if (kept.ok()) kept = path(kind).remember_memory(*place, static_cast<std::byte*>(memory), bytes);
   }
   if (kept.ok()) return {};
   unregister_memory(memory);

@@ -84,10 +84,17 @@ class runtime : public std::enable_shared_from_this<runtime> {
   runtime(const engine_options& options, seams doors);
   ~runtime();  // copies that are under way arrive
 
-  // Of the pinned budget, for the lanes of another file system.
+  // The pools, for the lanes of another file system.
   void widen_pools();
 
  private:
+  // Of the pinned budget, in bytes.
+  struct pinned_share {
+    std::size_t for_cpu;
+    std::size_t for_disk;
+  };
+  static pinned_share share_of_each_mount(const engine_options& options, unsigned lanes, unsigned cores);
+
   const engine_options options_;
   const seams doors_;
   const unsigned cores_;
@@ -97,6 +104,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   stats_book stats_;
   staging::pinned_budget budget_;
   staging::feeders feeders_;
+  const pinned_share share_;  // of each file system
   staging::slab_pool cuda_pool_;
   staging::slab_pool host_pool_;
   memory_map memory_;
