@@ -155,11 +155,6 @@ void slab_pool::wait_for_return(std::chrono::microseconds timeout) {
   --waiting_;
 }
 
-void slab_pool::wake() {
-  const std::lock_guard guard(lock_);
-  if (waiting_ > 0) returned_.notify_one();
-}
-
 std::size_t slab_pool::slabs_out() const {
   const std::lock_guard guard(lock_);
   return slabs_out_[0] + slabs_out_[1] + slabs_out_[2];

@@ -74,9 +74,8 @@ class slab_pool {
   // Instead of give_back, when the kernel or device may still write to it: the slab is lost for good, and with it the mapping of its chunk,
   // which no longer counts against the budget.
   void abandon(slab lost);
-  // Blocks until a slab is given back, wake() is called, or the time is over.
+  // Blocks until a slab is given back, or the time is over.
   void wait_for_return(std::chrono::microseconds timeout);
-  void wake();
 
   // The memory of a chunk, to register with a ring.
   [[nodiscard]] std::span<std::byte> chunk(std::uint32_t index) const noexcept {

@@ -301,28 +301,22 @@ TEST_F(slab_pool_test, the_least_budget_serves_every_size_whatever_was_asked_for
   }
 }
 
-TEST_F(slab_pool_test, a_return_or_a_call_wakes_who_waits) {
+TEST_F(slab_pool_test, a_return_wakes_who_waits) {
   pinned_budget budget(plenty);
   slab_pool pool(*kernel_, budget, large(1), large(1));
-  for (const bool by_return : {true, false}) {
-    slab only = take(pool, large_slab_bytes);
-    std::atomic<bool> woken{false};
-    std::thread waiter([&] {
-      pool.wait_for_return(std::chrono::hours(1));
-      woken.store(true);
-    });
-    while (!woken.load()) {
-      if (by_return) {
-        pool.give_back(only);
-        only = take(pool, large_slab_bytes);
-      } else {
-        pool.wake();
-      }
-      std::this_thread::yield();
-    }
-    waiter.join();
+  slab only = take(pool, large_slab_bytes);
+  std::atomic<bool> woken{false};
+  std::thread waiter([&] {
+    pool.wait_for_return(std::chrono::hours(1));
+    woken.store(true);
+  });
+  while (!woken.load()) {
     pool.give_back(only);
+    only = take(pool, large_slab_bytes);
+    std::this_thread::yield();
   }
+  waiter.join();
+  pool.give_back(only);
 }
 
 TEST_F(slab_pool_test, threads_never_hold_the_same_slab) {
