@@ -126,9 +126,7 @@ std::byte* stream_memory::take_slab(kind which, slab_waiter& waiting) {
   const std::lock_guard guard(lock_);
   auto& mine = of(which);
   if (mine.free_slabs.empty()) {
-    waiting.next_waiting_ = nullptr;
-    (mine.last_waiting == nullptr ? mine.first_waiting : mine.last_waiting->next_waiting_) = &waiting;
-    mine.last_waiting = &waiting;
+    mine.waiting.push_back(waiting);
     return nullptr;
   }
   auto* found = mine.free_slabs.back();
@@ -143,17 +141,7 @@ void stream_memory::put_slab(kind which, std::byte* slab) {
 
 void stream_memory::forget(kind which, const slab_waiter& waiting) {
   const std::lock_guard guard(lock_);
-  auto& mine = of(which);
-  auto* each = std::exchange(mine.first_waiting, nullptr);
-  mine.last_waiting = nullptr;
-  while (each != nullptr) {
-    auto* next = std::exchange(each->next_waiting_, nullptr);
-    if (each != &waiting) {
-      (mine.last_waiting == nullptr ? mine.first_waiting : mine.last_waiting->next_waiting_) = each;
-      mine.last_waiting = each;
-    }
-    each = next;
-  }
+  (void)of(which).waiting.take_if([&](const slab_waiter& each) { return &each == &waiting; });
 }
 
 void stream_memory::wake(kind which) {
@@ -162,10 +150,8 @@ void stream_memory::wake(kind which) {
     {
       const std::lock_guard guard(lock_);
       auto& mine = of(which);
-      if (mine.free_slabs.empty() || mine.first_waiting == nullptr) return;
-      next = mine.first_waiting;
-      mine.first_waiting = next->next_waiting_;
-      if (mine.first_waiting == nullptr) mine.last_waiting = nullptr;
+      if (mine.free_slabs.empty() || mine.waiting.empty()) return;
+      next = mine.waiting.pop_front();
       next->retain();
     }
     next->resume();

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/intrusive_list.hpp"
 #include "staging/slab_pool.hpp"
 
 namespace penstock::core {
@@ -72,8 +73,7 @@ class stream_memory {
     std::vector<std::byte*> free_slabs;
     std::vector<staging::slab> block_slabs;  // and those that were cut into blocks
     std::vector<std::byte*> free_blocks;
-    slab_waiter* first_waiting = nullptr;  // by next_waiting_
-    slab_waiter* last_waiting = nullptr;
+    intrusive_list<slab_waiter, &slab_waiter::next_waiting_> waiting;
   };
   share& of(kind which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
   result<std::byte*> block_for(kind which, device::session& session);

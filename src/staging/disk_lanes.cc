@@ -27,33 +27,6 @@ void cancel(ring_task& task) {
 
 }  // namespace
 
-void ring_task_list::push_back(ring_task& added) noexcept {
-  added.next_task = nullptr;
-  (tail_ == nullptr ? head_ : tail_->next_task) = &added;
-  tail_ = &added;
-}
-
-ring_task* ring_task_list::pop_front() noexcept {
-  ring_task* first = head_;
-  if (first == nullptr) return nullptr;
-  head_ = first->next_task;
-  if (head_ == nullptr) tail_ = nullptr;
-  return first;
-}
-
-std::size_t ring_task_list::size() const noexcept {
-  std::size_t count = 0;
-  for (const auto* each = head_; each != nullptr; each = each->next_task) ++count;
-  return count;
-}
-
-ring_task_list ring_task_list::take_group(const void* group) noexcept {
-  ring_task_list taken;
-  auto all = std::exchange(*this, {});
-  while (ring_task* each = all.pop_front()) (each->group == group ? taken : *this).push_back(*each);
-  return taken;
-}
-
 class disk_lanes::lane {
  public:
   lane(disk_lanes& house, std::unique_ptr<sys::ring> ring) : house_(house), ring_(std::move(ring)), slots_(depth) {
@@ -274,7 +247,7 @@ void disk_lanes::lane::finish(ring_task& task) {
 void disk_lanes::lane::declare_dead() {
   dead_ = true;
   house_.working_.fetch_sub(1);
-  auto begun = std::exchange(active_, {});
+  auto begun = std::move(active_);
   unqueued_ = 0;
   while (ring_task* task = begun.pop_front()) {
     // Its queued pieces, if any, are failed below, the last of them finishing the task.
@@ -393,7 +366,7 @@ void disk_lanes::end_ready(const void* group) {
   ring_task_list taken;
   {
     const std::lock_guard guard(ready_lock_);
-    taken = ready_.take_group(group);
+    taken = ready_.take_if([&](const ring_task& each) { return each.group == group; });
     ready_count_.fetch_sub(taken.size());
   }
   while (ring_task* each = taken.pop_front()) {

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/intrusive_list.hpp"
 #include "staging/feeder.hpp"
 #include "staging/slab_pool.hpp"
 #include "staging/work.hpp"
@@ -43,20 +44,7 @@ struct ring_task {
   ring_task* next_task = nullptr;  // the lane's
 };
 
-// Tasks in a row, linked by next_task.
-class ring_task_list {
- public:
-  [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
-  [[nodiscard]] ring_task& front() const noexcept { return *head_; }
-  void push_back(ring_task& added) noexcept;
-  ring_task* pop_front() noexcept;                        // null when empty
-  ring_task_list take_group(const void* group) noexcept;  // takes out those of a group
-  [[nodiscard]] std::size_t size() const noexcept;
-
- private:
-  ring_task* head_ = nullptr;
-  ring_task* tail_ = nullptr;
-};
+using ring_task_list = intrusive_list<ring_task, &ring_task::next_task>;
 
 class disk_lanes {
  public:

@@ -27,15 +27,9 @@ constexpr std::chrono::microseconds longest_pause = 640us;
 feeder::~feeder() { assert(outstanding_.load() == 0); }
 
 void feeder::submit(copy_task& task) {
-  task.next = nullptr;
   outstanding_.fetch_add(1);
   const std::lock_guard guard(inbox_lock_);
-  if (inbox_tail_ != nullptr) {
-    inbox_tail_->next = &task;
-  } else {
-    inbox_head_ = &task;
-  }
-  inbox_tail_ = &task;
+  inbox_.push_back(task);
 }
 
 bool feeder::pump() {
@@ -44,36 +38,23 @@ bool feeder::pump() {
   take_inbox();
   const bool issued = each_lane([this](lane& each) { return issue_waiting(each); });
   const bool collected = each_lane([this](lane& each) { return collect(each); });
-  copy_task* done = std::exchange(finished_head_, nullptr);
-  finished_tail_ = nullptr;
+  auto done = std::move(finished_);
   pumping_.clear(std::memory_order_release);
   // Outside the lock: done may submit again, and lets go of memory.
-  while (done != nullptr) {
-    auto& task = *std::exchange(done, done->next);
-    task.done(task, std::move(task.outcome));
+  while (copy_task* task = done.pop_front()) {
+    task->done(*task, std::move(task->outcome));
     outstanding_.fetch_sub(1);
   }
   return issued || collected;
 }
 
 void feeder::take_inbox() {
-  copy_task* chain = nullptr;
+  copy_task_list arrived;
   {
     const std::lock_guard guard(inbox_lock_);
-    chain = std::exchange(inbox_head_, nullptr);
-    inbox_tail_ = nullptr;
+    arrived = std::move(inbox_);
   }
-  while (chain != nullptr) {
-    copy_task* task = std::exchange(chain, chain->next);
-    lane& target = lane_for(*task);
-    task->next = nullptr;
-    if (target.waiting_tail != nullptr) {
-      target.waiting_tail->next = task;
-    } else {
-      target.waiting_head = task;
-    }
-    target.waiting_tail = task;
-  }
+  while (copy_task* task = arrived.pop_front()) lane_for(*task).waiting.push_back(*task);
 }
 
 feeder::lane& feeder::lane_for(const copy_task& task) {
@@ -88,11 +69,9 @@ bool feeder::each_lane(Function function) {
 
 bool feeder::issue_waiting(lane& target) {
   bool progressed = false;
-  while (target.waiting_head != nullptr && target.head - target.tail < target.tasks.size()) {
-    copy_task* task = target.waiting_head;
-    target.waiting_head = task->next;
-    if (target.waiting_head == nullptr) target.waiting_tail = nullptr;
-    if (auto problem = or_no_memory([&] { return issue(target, *task); }); !problem.ok()) finish(*task, std::move(problem));
+  while (!target.waiting.empty() && target.head - target.tail < target.tasks.size()) {
+    copy_task& task = *target.waiting.pop_front();
+    if (auto problem = or_no_memory([&] { return issue(target, task); }); !problem.ok()) finish(task, std::move(problem));
     progressed = true;
   }
   return progressed;
@@ -134,9 +113,7 @@ status feeder::issue(lane& target, copy_task& task) {
 
 void feeder::finish(copy_task& task, status outcome) noexcept {
   task.outcome = std::move(outcome);
-  task.next = nullptr;
-  (finished_tail_ == nullptr ? finished_head_ : finished_tail_->next) = &task;
-  finished_tail_ = &task;
+  finished_.push_back(task);
 }
 
 bool feeder::collect(lane& target) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/intrusive_list.hpp"
 #include "base/spin_lock.hpp"
 #include "device/device.hpp"
 #include "device/owned.hpp"
@@ -38,6 +39,8 @@ struct copy_task {
   status outcome{};           // likewise
 };
 
+using copy_task_list = intrusive_list<copy_task, &copy_task::next>;
+
 class feeder {
  public:
   explicit feeder(device::session& session) : session_(session) {}
@@ -59,8 +62,7 @@ class feeder {
     std::array<copy_task*, 64> tasks{};
     std::uint32_t head = 0;  // next to issue
     std::uint32_t tail = 0;  // oldest in flight
-    copy_task* waiting_head = nullptr;
-    copy_task* waiting_tail = nullptr;
+    copy_task_list waiting;
     bool ready = false;
   };
   status prepare(lane& target);
@@ -76,15 +78,13 @@ class feeder {
   device::session& session_;
   // Lines of their own: the first is watched by all who wait, the second written by all who submit.
   alignas(64) std::atomic<std::uint64_t> outstanding_{0};
-  alignas(64) spin_lock inbox_lock_;  // guards the two inbox pointers
-  copy_task* inbox_head_ = nullptr;
-  copy_task* inbox_tail_ = nullptr;
+  alignas(64) spin_lock inbox_lock_;  // guards inbox_
+  copy_task_list inbox_;
   alignas(64) std::atomic_flag pumping_ = ATOMIC_FLAG_INIT;  // everything below belongs to whoever holds it
   lane to_device_;
   lane promptly_to_device_;
   lane to_host_;
-  copy_task* finished_head_ = nullptr;
-  copy_task* finished_tail_ = nullptr;
+  copy_task_list finished_;
 };
 
 // All feeders of an engine, and the watch over their copies: while some are outstanding, somebody looks after them. That is who holds the
