@@ -12,7 +12,7 @@
 #include "core/engine_core.hpp"
 #include "core/explain.hpp"
 #include "core/small_requests.hpp"
-#include "core/stream_operation.hpp"
+#include "core/stream_queue.hpp"
 #include "core/summary.hpp"
 #include "path/cufile_library.hpp"
 #include "penstock/engine.hpp"
@@ -185,12 +185,12 @@ bool file::only_queues(std::uint64_t length, const io_options& options) const no
 
 status file::read_on_stream(const stream_request& request) const {
   if (core_ == nullptr) return closed_file();
-  return or_no_memory([&] { return core::stream_operation::queue(core_->runtime().shared_from_this(), core_, request, false); });
+  return or_no_memory([&] { return core::queue_on_stream(core_->runtime().shared_from_this(), core_, request, false); });
 }
 
 status file::write_on_stream(const stream_request& request) const {
   if (core_ == nullptr) return closed_file();
-  return or_no_memory([&] { return core::stream_operation::queue(core_->runtime().shared_from_this(), core_, request, true); });
+  return or_no_memory([&] { return core::queue_on_stream(core_->runtime().shared_from_this(), core_, request, true); });
 }
 
 status file::sync() const {

@@ -54,10 +54,6 @@ class stream_memory {
   // Gives one back, before leave(); then wake() is to be called, without a lock that resume() takes.
   void put_slab(kind of, std::byte* slab);
   void wake(kind of);
-  void give_slab(kind of, std::byte* slab) {  // both
-    put_slab(of, slab);
-    wake(of);
-  }
   // Waits no more.
   void forget(kind of, const slab_waiter& waiting);
 

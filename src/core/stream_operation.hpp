@@ -1,7 +1,7 @@
 // A request that runs in the order of a device stream. While it is queued, all that the device has to do is put onto the stream: calls that
-// tell how far the stream has come, waits for words of pinned memory, and copies by the scatter kernel, whose tables are filled in later.
-// From then on only threads that never call the device carry it, so it ends even where the driver has locked itself up until the stream
-// goes on, and the host is not blocked. Counted by reference. What goes through at one time is a wave:
+// tell how far the stream has come, and waits and copies of the block that they share (stream_block). From then on only threads that never
+// call the device carry it, so it ends even where the driver has locked itself up until the stream goes on, and the host is not blocked.
+// Counted by reference. What goes through at one time is a wave:
 //
 //   read    call `reached` | for each wave: wait for its turn, copy, call `copied` | call `passed`
 //   write   the same, and before the last call a wait until all is written
@@ -17,6 +17,7 @@
 
 #include "core/admission.hpp"
 #include "core/planner.hpp"
+#include "core/stream_block.hpp"
 #include "core/stream_memory.hpp"
 #include "device/device.hpp"
 #include "penstock/engine.hpp"
@@ -24,20 +25,37 @@
 
 namespace penstock::core {
 
+inline std::int64_t memory_offset_of(const stream_request& what) { return what.memory_offset != nullptr ? *what.memory_offset : 0; }
+
 class stream_operation final : public slab_waiter {
  public:
-  // Ok: queued; the operation will end, and say how in *bytes_done. An error: it is over, and may have moved some of the bytes.
-  static status queue(const std::shared_ptr<runtime>& with, const std::shared_ptr<file_core>& file, const stream_request& what,
-                      bool is_write);
+  // --- while it is queued, by the thread that does so
 
+  // admitted: to its file; the range comes from the stream. The memory is of a device.
+  stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
+  // Gets what it needs of the place of its memory.
+  status prepare(const staging::place& place);
+  // Ok: it is on the stream, and will end, and say how in *bytes_done.
+  status put_onto(device::session& session);
+  // After an error of these two, and the last that may be done with it: drops what is under way, and waits until the stream has passed what
+  // is on it already. False: that cannot be known.
+  bool give_up(device::session& session);
+
+  // --- later, on any thread
   void resume() override;
   void retain() noexcept override { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept override;
 
  private:
-  using kind = stream_memory::kind;
-  static constexpr std::size_t waves_at_once = 3;
   static constexpr std::size_t most_parts = 4;
+
+  enum class stage : std::uint8_t {
+    queued,    // the stream has not got there
+    running,   // its values have been read
+    ended,     // the stream goes past it
+    given_up,  // from any of those
+    left,      // given up: nothing in it, and gone with the last call that is still to come
+  };
 
   // What a thread moves between a file and a slab.
   struct part final : staging::work {
@@ -61,49 +79,30 @@ class stream_operation final : public slab_waiter {
     std::array<part, most_parts> parts{};
   };
 
-  // What device and host share, at the start of the block; the tables follow. Words that the device waits for have a line each.
-  struct words {
-    alignas(64) std::uint32_t turn;     // waves that the device may copy
-    alignas(64) std::uint32_t written;  // 1: the file has everything
-    alignas(64) std::int64_t count;     // for *bytes_done in device memory
-    device::segment count_segment;
-  };
-
-  struct layout {
-    kind size = kind::small;
-    std::uint64_t wave_bytes = 0;
-    std::size_t waves = 1;     // that the stream waits for
-    std::size_t segments = 0;  // of a table
-    std::uint64_t room = 0;    // from memory to the end of its allocation
-  };
-
-  stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
   ~stream_operation() = default;
-
-  // --- while it is queued
-  status prepare(const staging::place& place);
-  status put_onto(device::session& session);
+  status find_room();
   status put_call(device::session& session, void (*function)(void*));
-  bool give_up(device::session& session);
-  static status run_now(runtime& with, file_core& file, const stream_request& what, bool is_write);
 
-  // --- called by the stream, on a thread of the driver
-  static void reached(void* self);
-  static void copied(void* self);
+  // --- called by the stream, on a thread of the driver's
+  template <void (stream_operation::*step)()>
+  static void called(void* self);
   static void passed(void* self);
 
   // --- with lock_ held
-  void came();
-  void begin();
+  void go_to(stage next);
+  void reached();
+  void copied();
   status read_values();
   void start_waves();
-  void start_wave(line& next, std::uint64_t index);
+  void start_wave(std::size_t index);
   void carry(line& which);
+  void let_copy(std::size_t index, std::uint64_t bytes);
   void settle_reads();
   void settle_write(line& which);
-  void stop(status why);
+  void drop_rest(std::size_t needed, status why);
   void end_if_done();
   void let_go(line& which);
+  [[nodiscard]] line& line_of(std::size_t index) noexcept { return lines_[index % lines_.size()]; }
 
   // --- without
   class visit;
@@ -111,39 +110,31 @@ class stream_operation final : public slab_waiter {
   io_result read(const part& which, const line& from);
   io_result write(const part& which, const line& from);
   [[nodiscard]] std::vector<planned_piece> plan_write(const part& which) const;
-  void clean_up();
-
-  [[nodiscard]] words& shared() const noexcept { return *reinterpret_cast<words*>(block_); }
-  [[nodiscard]] device::segment* table(std::size_t line_index) const noexcept;
-  void fill_table(std::size_t line_index, const line& with, std::uint64_t bytes);
 
   std::shared_ptr<runtime> runtime_;
   admission admitted_;
   const stream_request asked_;
   const bool is_write_;
   bool emulated_ = false;
+  std::uint64_t room_ = 0;  // from memory to the end of its allocation
   std::int64_t* count_on_device_ = nullptr;
-  layout layout_;
-  stream_memory* memory_ = nullptr;
-  std::byte* block_ = nullptr;
+  stream_memory* memory_ = nullptr;  // null: it has none of it
+  stream_block block_{0, false};
   std::atomic<int> references_{1};
 
   std::mutex lock_;               // guards what follows; never held across a call of the device
   std::condition_variable idle_;  // nothing is carried now
-  std::size_t carried_now_ = 0;   // waves, by threads
-  bool given_up_ = false;
-  bool orphaned_ = false;  // given up, and gone with the last call that is still to come
-  std::size_t calls_to_come_ = 0;
-  bool waits_for_slab_ = false;
-  bool stopped_ = false;  // short or failed: later waves are dropped
-  bool ended_ = false;
-  std::size_t needed_ = 0;   // waves that the device is to copy
-  std::size_t started_ = 0;  // waves
-  std::size_t settled_ = 0;  // waves of reads, in order; waves of writes, in any
-  std::size_t copied_ = 0;   // waves, by the device
-  std::array<line, waves_at_once> lines_{};
+  stage stage_ = stage::queued;
+  std::size_t carried_now_ = 0;    // waves, by threads
+  std::size_t calls_to_come_ = 0;  // but for the last
+  std::size_t needed_ = 0;         // waves that the device is to copy
+  std::size_t started_ = 0;        // waves
+  std::size_t settled_ = 0;        // waves of reads, in order; waves of writes, in any
+  std::size_t copied_ = 0;         // waves, by the device
+  std::array<line, stream_block::waves_at_once> lines_{};
   io_result outcome_;
-  bool gave_slabs_ = false;
+  bool waits_for_slab_ = false;
+  bool gave_slabs_ = false;  // others may be waiting for them
 
   staging::work_list parts_;
   struct farewell final : staging::work {
