@@ -140,11 +140,11 @@ class PENSTOCK_API batch {
   std::size_t count_ = 0;  // requests
 };
 
-// A request that runs in the order of a stream: after the work queued before it, before the work queued after it.
-// The host is not blocked, and once queued the request ends whatever other threads ask of the driver meanwhile. (The first such request of
-// a CUDA context loads a kernel, for which the driver waits until all streams of the context are quiet.) The pointed-to values are read
-// when the stream reaches the request, and must stay valid until it has ended; so must memory. *length may only become less than it was
-// when the request was queued. *bytes_done, if given, is written before later work of the stream starts: bytes, or -1 on failure.
+// A request that runs in the order of a stream: after the work queued before it, before the work queued after it, by the staged path. The
+// host is not blocked, and once queued the request ends whatever other threads ask of the driver meanwhile. (The first such request of a
+// CUDA context loads a kernel, for which the driver waits until all streams of the context are quiet.) The pointed-to values are read when
+// the stream reaches the request, and must stay valid until it has ended; so must memory. *length may only become less than it was when the
+// request was queued. *bytes_done, if given, is written before later work of the stream starts: bytes, or -1 on failure.
 struct stream_request {
   void* stream = nullptr;  // CUstream of the device that owns memory (null: its default stream)
   void* memory = nullptr;

@@ -1,5 +1,7 @@
 #include "core/stream_queue.hpp"
 
+#include <fmt/format.h>
+
 #include "base/no_memory.hpp"
 #include "core/blocking.hpp"
 #include "core/mount.hpp"
@@ -8,6 +10,13 @@
 namespace penstock::core {
 
 namespace {
+
+// Of the engine's options; a request has none of its own.
+status check_path(const runtime& with) {
+  const auto forced = with.forced_path({}, true);
+  if (forced == path_kind::automatic || forced == path_kind::staged) return {};
+  return {errc::unsupported, fmt::format("path {} was asked for, but requests in the order of a stream are staged", to_string(forced))};
+}
 
 // On the calling thread, once the stream is quiet.
 status run_now(runtime& with, file_core& file, const stream_request& what, bool is_write) {
@@ -37,6 +46,7 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   const auto place = with->memory().place_of(what.memory, 1);
   if (!place) return place.error();
   if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
+  if (auto problem = check_path(*with); !problem.ok()) return problem;
   if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
   if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
   admission admitted;  // its range is known when the stream gets there

@@ -9,7 +9,8 @@
 
 namespace penstock::core {
 
-// Ok: queued, or done; it says how it ended in *bytes_done. An error: it is over, and may have moved some of the bytes.
+// Ok: queued, or done; it says how it ended in *bytes_done. An error: it is over, and may have moved some of the bytes. Errors:
+// unsupported, also where the engine's options insist on another path than staged.
 status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_ptr<file_core>& file, const stream_request& what,
                        bool is_write);
 

@@ -36,9 +36,11 @@ ssize_t bytes_or_code(const io_result& outcome) {
   return -static_cast<ssize_t>(answer(outcome.error).err);
 }
 
-CUfileError_t refusal(const status& problem) {
-  if (problem.code() == errc::unsupported) return answer(CU_FILE_CUDA_MEMORY_TYPE_INVALID);  // host memory
-  return answer(problem);
+CUfileError_t refusal(const status& problem, const penstock::engine& owner) {
+  if (problem.code() != errc::unsupported) return answer(problem);
+  const auto forced = owner.options().path;
+  const bool by_path = forced != penstock::path_kind::automatic && forced != penstock::path_kind::staged;
+  return answer(by_path ? CU_FILE_ASYNC_NOT_SUPPORTED : CU_FILE_CUDA_MEMORY_TYPE_INVALID);  // or it is host memory
 }
 
 struct pointers {
@@ -70,7 +72,7 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
     library.stats().count_transfer(gpu, is_write, outcome, began);
   };
   const auto queued = is_write ? used->target.write_on_stream(request) : used->target.read_on_stream(request);
-  return queued.ok() ? answer(CU_FILE_SUCCESS) : refusal(queued);
+  return queued.ok() ? answer(CU_FILE_SUCCESS) : refusal(queued, library.owner());
 }
 
 }  // namespace

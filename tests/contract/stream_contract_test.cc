@@ -192,6 +192,26 @@ TEST_F(stream_contract, what_cannot_be_queued_is_an_error_at_once) {
   on_host.expect_untouched();
 }
 
+TEST_F(stream_contract, a_path_that_is_forced_is_refused_where_it_does_not_follow_streams) {
+  make_file("data", 100);
+  for (const auto forced : {path_kind::automatic, path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
+    SCOPED_TRACE(std::string(to_string(forced)));
+    engine_options options;
+    options.path = forced;
+    open_house house(options);
+    auto from = house.engine().open(name());
+    ASSERT_TRUE(from.ok()) << told(from.error());
+    const guarded_memory memory(house, memory_place::device, 100);
+    values now{.length = 100};
+    const auto queued = from->read_on_stream(now.on(nullptr, memory.data()));
+    PENSTOCK_EXPECT_OK(house.session().synchronize(nullptr));
+    const bool follows = forced == path_kind::automatic || forced == path_kind::staged;
+    EXPECT_EQ(queued.code(), follows ? errc::ok : errc::unsupported) << told(queued);
+    EXPECT_EQ(now.bytes_done, follows ? 100 : -77);
+    EXPECT_EQ(queued.message().find(to_string(forced)) != std::string_view::npos, !follows) << told(queued);
+  }
+}
+
 TEST_F(stream_contract, bytes_done_and_memory_offset_may_be_left_out) {
   const auto content = make_file("data", 4096);
   const auto from = open("data");
