@@ -296,15 +296,7 @@ void stream_operation::settle_reads() {
       let_go(which);
       continue;
     }
-    std::uint64_t bytes = 0;
-    status problem;
-    for (std::size_t i = 0; i < which.part_count; ++i) {
-      bytes += which.parts[i].outcome.bytes_done;
-      problem = std::move(which.parts[i].outcome.error);
-      if (!problem.ok() || which.parts[i].outcome.bytes_done < which.parts[i].length) break;
-    }
-    outcome_.bytes_done += bytes;
-    runtime_->stats().count_piece(runtime_->paths().base(true), bytes, {which.began_ns, now_ns()}, !problem.ok());
+    auto [bytes, problem] = take_outcome(which);
     if (bytes < which.length) drop_rest(index + 1, std::move(problem));
     let_copy(index, bytes);
   }
@@ -313,13 +305,24 @@ void stream_operation::settle_reads() {
 void stream_operation::settle_write(line& which) {
   ++settled_;
   if (which.carried) {
-    auto& done = which.parts[0].outcome;
-    outcome_.bytes_done += done.bytes_done;
-    runtime_->stats().count_piece(runtime_->paths().base(true), done.bytes_done, {which.began_ns, now_ns()}, !done.ok());
-    if (!done.ok()) drop_rest(started_, done.error);
+    if (auto carried = take_outcome(which); !carried.ok()) drop_rest(started_, std::move(carried.error));
   }
   let_go(which);
   start_waves();
+}
+
+// What its parts have moved, up to the first that was short or failed.
+io_result stream_operation::take_outcome(line& which) {
+  io_result sum;
+  for (std::size_t i = 0; i < which.part_count; ++i) {
+    auto& [moved, error] = which.parts[i].outcome;
+    sum.bytes_done += moved;
+    sum.error = std::move(error);
+    if (!sum.ok() || moved < which.parts[i].length) break;
+  }
+  outcome_.bytes_done += sum.bytes_done;
+  runtime_->stats().count_piece(runtime_->paths().base(true), sum.bytes_done, {which.began_ns, now_ns()}, !sum.ok());
+  return sum;
 }
 
 // Waves from `needed` on are not to be copied.

@@ -99,6 +99,7 @@ class stream_operation final : public slab_waiter {
   void let_copy(std::size_t index, std::uint64_t bytes);
   void settle_reads();
   void settle_write(line& which);
+  io_result take_outcome(line& which);
   void drop_rest(std::size_t needed, status why);
   void end_if_done();
   void let_go(line& which);
