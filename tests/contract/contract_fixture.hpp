@@ -24,6 +24,7 @@
 #include "device/device.hpp"
 #include "penstock/penstock.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
 namespace penstock::testing {
@@ -182,13 +183,6 @@ inline bytes contents_of(const std::string& name) {
   from.read(reinterpret_cast<char*>(content.data()), static_cast<std::streamsize>(content.size()));
   EXPECT_TRUE(from.good()) << name;
   return content;
-}
-
-inline void store_file(const std::string& name, std::span<const std::byte> content) {
-  std::ofstream to(name, std::ios::binary | std::ios::trunc);
-  to.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-  to.close();
-  EXPECT_TRUE(to.good()) << name;
 }
 
 // The file holds exactly these bytes.

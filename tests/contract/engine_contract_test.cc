@@ -336,7 +336,7 @@ class engine_under_load : public ::testing::Test {
   }
   bytes make_file(std::size_t size) {
     auto content = pattern::make(size, seed);
-    std::ofstream(file_, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(size));
+    store_file(file_, content);
     return content;
   }
   // Request i has read the part i % parts of the file to its own place in memory.

@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "cufile/cufile.h"
 #include "penstock/penstock.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
 namespace penstock::testing {
@@ -54,8 +54,7 @@ class cufile_test : public ::testing::Test {
   }
   std::string make_file(const std::string& name, std::size_t size) {
     const auto content = pattern::make(size, file_seed);
-    std::ofstream(dir_.file(name), std::ios::binary)
-        .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(size));
+    store_file(dir_.file(name), content);
     return dir_.file(name);
   }
   static CUfileError_t try_register(int descriptor, CUfileHandle_t& handle, int type = CU_FILE_HANDLE_TYPE_OPAQUE_FD) {

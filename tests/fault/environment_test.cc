@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -28,8 +27,10 @@
 #include "fault/round_trip.hpp"
 #include "fault/watchdog.hpp"
 #include "support/child.hpp"
+#include "support/engines.hpp"
 #include "support/faulty_device.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
 namespace penstock::testing {
@@ -41,13 +42,6 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t seed = 21;
 constexpr std::size_t mib = std::size_t{1} << 20;
 constexpr unsigned nobody = 65534;
-
-void write_file(const std::string& path, std::size_t bytes) {
-  const auto content = pattern::make(bytes, seed);
-  std::ofstream out(path, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-  ASSERT_TRUE(out.flush().good()) << path;
-}
 
 // Runs body in a child, which says what went wrong; empty: nothing.
 void expect_in_child(const std::function<std::string()>& body) {
@@ -103,7 +97,7 @@ TEST(restricted_process, without_io_uring_all_goes_by_plain_calls_and_explain_sa
 
 TEST(restricted_process, with_rings_that_can_be_made_but_not_used_all_goes_by_plain_calls) {
   const auto dir = temp_dir::on_build_disk();
-  write_file(dir.file("cold"), 8 * mib);
+  store_pattern(dir.file("cold"), 8 * mib, seed);
   expect_in_child([&]() -> std::string {
     if (!deny_system_call(SYS_io_uring_enter, EPERM)) return "cannot set a seccomp filter";
     auto made = engine::create(without_cuda());
@@ -138,7 +132,7 @@ TEST(restricted_process, a_file_size_limit_leaves_the_host_device_as_it_is) {
 TEST(restricted_process, a_data_set_of_somebody_else_is_read_past_the_page_cache) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto dir = temp_dir::on_build_disk();
-  write_file(dir.file("shared"), 32 * mib);
+  store_pattern(dir.file("shared"), 32 * mib, seed);
   const int fd = ::open(dir.file("shared").c_str(), O_RDONLY | O_CLOEXEC);
   const int direct = ::open(dir.file("shared").c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
   if (direct < 0) GTEST_SKIP() << "the build's file system has no O_DIRECT";
@@ -181,7 +175,7 @@ TEST(restricted_process, without_cachestat_everything_works) {
 
 TEST(restricted_process, without_descriptors_open_says_so_and_works_again_later) {
   const auto dir = temp_dir::on_build_disk();
-  write_file(dir.file("x"), mib);
+  store_pattern(dir.file("x"), mib, seed);
   expect_in_child([&]() -> std::string {
     auto made = engine::create(without_cuda());
     // The undefined-behaviour sanitizer needs descriptors to look at an object's type for the first time: let it see all that is used.
@@ -238,7 +232,7 @@ TEST(restricted_process, a_file_size_limit_ends_a_write_with_a_true_count) {
 
 TEST(large_offsets, are_an_error_and_write_nothing) {
   const auto dir = temp_dir::on_build_disk();
-  write_file(dir.file("x"), 1000);
+  store_pattern(dir.file("x"), 1000, seed);
   auto made = engine::create(without_cuda());
   open_options wanted;
   wanted.write = true;
@@ -259,7 +253,7 @@ TEST(large_offsets, are_an_error_and_write_nothing) {
 TEST(restricted_process, without_threads_host_memory_works_and_the_rest_says_why) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user, to whom the limit applies";
   const auto dir = dir_of_nobody();
-  write_file(dir.file("x"), 6 * mib);
+  store_pattern(dir.file("x"), 6 * mib, seed);
   fs::permissions(dir.file("x"), fs::perms::all);
   expect_in_child([&]() -> std::string {
     auto wrong = set_limit(RLIMIT_NPROC, 0);
@@ -347,7 +341,7 @@ TEST(many, threads_on_one_file_all_read_right) {
   constexpr std::size_t file_bytes = 16 * mib + 5;
   constexpr std::size_t most = 300 << 10;
   const auto dir = temp_dir::on_build_disk();
-  write_file(dir.file("x"), file_bytes);
+  store_pattern(dir.file("x"), file_bytes, seed);
   auto made = engine::create(without_cuda());
   ASSERT_TRUE(made.ok());
   auto opened = made->open(dir.file("x"));
@@ -449,7 +443,7 @@ struct busy_engine {
 
 class ending_process : public ::testing::Test {
  protected:
-  void SetUp() override { write_file(path_, busy_bytes); }
+  void SetUp() override { store_pattern(path_, busy_bytes, seed); }
 
   // What the child that runs body exits with.
   static int code_of(const std::function<void()>& body) {
@@ -580,7 +574,7 @@ TEST_F(forking_process, the_child_can_have_an_engine_of_its_own) {
 
 class last_handle : public ::testing::Test {
  protected:
-  void SetUp() override { write_file(path_, 2 * mib); }
+  void SetUp() override { store_pattern(path_, 2 * mib, seed); }
 
   // Ends when the engine over this kernel is gone.
   static void wait_for_the_end(const std::weak_ptr<sys::kernel>& kernel) {

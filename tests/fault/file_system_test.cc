@@ -16,9 +16,11 @@
 #include "core/engine_core.hpp"
 #include "fault/round_trip.hpp"
 #include "fault/watchdog.hpp"
+#include "support/engines.hpp"
 #include "support/faulty_device.hpp"
 #include "support/faulty_kernel.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
 namespace penstock::testing {
@@ -29,12 +31,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t seed = 9;
 constexpr std::size_t mib = std::size_t{1} << 20;
-
-void write_file(const std::string& path, const std::vector<std::byte>& content) {
-  std::ofstream out(path, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-  ASSERT_TRUE(out.flush().good()) << path;
-}
 
 std::vector<std::byte> content_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -179,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(small, full_disk, ::testing::Values("tmpfs", "ext4"), [
 class changing_file : public ::testing::Test {
  protected:
   void SetUp() override {
-    write_file(path_, pattern::make(file_bytes, seed));
+    store_file(path_, pattern::make(file_bytes, seed));
     auto made = core::make_engine(without_cuda(), core::seams{kernel_, nullptr, device_});
     ASSERT_TRUE(made.ok());
     engine_.emplace(std::move(*made));
@@ -246,7 +242,7 @@ TEST_F(changing_file, truncated_under_a_direct_read_gives_a_short_count) {
 
 TEST_F(changing_file, truncated_to_nothing_gives_no_bytes) {
   for (const char* call : {"map_file", "file_size"}) {
-    write_file(path_, pattern::make(file_bytes, seed));
+    store_file(path_, pattern::make(file_bytes, seed));
     cut_at(call, 1, 0);
     const auto done = read_all({.path = path_kind::mapped});
     EXPECT_TRUE(done.ok() || done.error.code() == errc::io) << done.error.message();

@@ -19,12 +19,6 @@
 
 namespace penstock::testing {
 
-inline engine_options without_cuda() {
-  engine_options options;
-  options.use_cuda = false;
-  return options;
-}
-
 // Empty: all is well. The file is made, and left with other content.
 class round_trip {
  public:

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,9 +18,11 @@
 
 #include "core/engine_core.hpp"
 #include "device/device_fixture.hpp"
+#include "support/engines.hpp"
 #include "support/fuse_world.hpp"
 #include "support/pattern.hpp"
 #include "support/requests.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 #include "support/thread_watchdog.hpp"
 
@@ -76,10 +77,8 @@ class stall_fixture : public ::testing::Test {
     well_.emplace();
     sick_file_ = &sick_->add("sick", file_bytes, seed);
     well_->add("well", file_bytes, seed);
-    store_ordinary();
-    engine_options options;
-    options.use_cuda = false;
-    options.lanes = lanes;
+    store_pattern(directory_.file("ordinary"), file_bytes, seed);
+    const auto options = without_cuda(lanes);
     doors_ = core::real_seams(options);
     auto made = core::make_engine(options, doors_);
     ASSERT_TRUE(made.ok()) << made.error().message();
@@ -144,23 +143,10 @@ class stall_fixture : public ::testing::Test {
   std::vector<std::unique_ptr<running_request>> stuck_;
 
  private:
-  void store_ordinary() {
-    const auto content = pattern::make(file_bytes, seed);
-    std::ofstream to(directory_.file("ordinary"), std::ios::binary);
-    to.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-    ASSERT_TRUE(to.flush().good());
-  }
   void open_files() {
-    const open_options both{.read = true, .write = true};
-    for (const auto& path : {sick_->path_of("sick"), well_->path_of("well"), directory_.file("ordinary")}) {
-      auto opened = engine_->open(path, both);
-      ASSERT_TRUE(opened.ok()) << opened.error().message();
-      if (path == sick_->path_of("sick")) {
-        sick_handle_ = *std::move(opened);
-      } else {
-        files_.emplace_back(path == well_->path_of("well") ? "another mount" : "an ordinary file", *std::move(opened));
-      }
-    }
+    sick_handle_ = opened_file(*engine_, sick_->path_of("sick"));
+    files_.emplace_back("another mount", opened_file(*engine_, well_->path_of("well")));
+    files_.emplace_back("an ordinary file", opened_file(*engine_, directory_.file("ordinary")));
   }
 };
 
@@ -267,18 +253,10 @@ class strange_files : public ::testing::Test {
   void SetUp() override {
     if (const auto reason = fuse_world::missing(); !reason.empty()) GTEST_SKIP() << reason;
     world_.emplace();
-    engine_options options;
-    options.use_cuda = false;
-    auto made = engine::create(options);
-    ASSERT_TRUE(made.ok()) << made.error().message();
-    engine_.emplace(*std::move(made));
+    engine_.emplace(made_engine(without_cuda()));
   }
 
-  file open(const std::string& name) {
-    auto opened = engine_->open(world_->path_of(name), {.read = true, .write = true});
-    EXPECT_TRUE(opened.ok()) << opened.error().message();
-    return opened.ok() ? *std::move(opened) : file();
-  }
+  file open(const std::string& name) { return opened_file(*engine_, world_->path_of(name)); }
 
   // Reads into memory of one kind, in one way; the bytes that came.
   std::vector<std::byte> read(const file& from, bool on_device, bool asynchronous, std::uint64_t length, std::uint64_t offset,

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
@@ -22,7 +21,9 @@
 
 #include "memory/failing_allocations.hpp"
 #include "penstock/penstock.hpp"
+#include "support/engines.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 #include "support/thread_watchdog.hpp"
 
@@ -53,10 +54,7 @@ std::string& current_trial() {
 struct known_files {
   known_files() {
     content = pattern::make(file_bytes, seed);
-    for (const auto& name : {to_read, to_write}) {
-      std::ofstream to(name, std::ios::binary);
-      to.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-    }
+    for (const auto& name : {to_read, to_write}) store_file(name, content);
   }
   static known_files& shared() {
     static known_files made;
@@ -72,15 +70,11 @@ struct known_files {
 class trial {
  public:
   trial(allocations_of whose, std::uint64_t nth, bool lasting) : whose_(whose), nth_(nth), lasting_(lasting) {
-    engine_options options;
-    options.use_cuda = false;
-    options.lanes = 2;
+    auto options = without_cuda(2);
     options.pinned_budget_bytes = 36 * mib;
-    auto made = engine::create(options);
-    EXPECT_TRUE(made.ok()) << made.error().message();
-    made_engine = *std::move(made);
-    from = opened(files.to_read, {});
-    to = opened(files.to_write, {.read = true, .write = true});
+    kept_engine = made_engine(options);
+    from = opened_file(engine_of(), files.to_read, {});
+    to = opened_file(engine_of(), files.to_write);
     auto memory = engine_of().allocate("host:0", file_bytes);
     EXPECT_TRUE(memory.ok()) << memory.error().message();
     device_memory = *std::move(memory);
@@ -88,7 +82,7 @@ class trial {
     stage(files.content);
   }
 
-  engine& engine_of() { return *made_engine; }
+  engine& engine_of() { return *kept_engine; }
   std::byte* memory(bool on_device) { return on_device ? static_cast<std::byte*>(device_memory.data()) : host_memory.data(); }
 
   // The call itself: nothing of the test's may allocate in it.
@@ -148,19 +142,13 @@ class trial {
   }
 
   known_files& files = known_files::shared();
-  std::optional<engine> made_engine;
+  std::optional<engine> kept_engine;
   file from;
   file to;
   device_buffer device_memory;
   std::vector<std::byte> host_memory;
 
  private:
-  file opened(const std::string& path, const open_options& options) {
-    auto made = engine_of().open(path, options);
-    EXPECT_TRUE(made.ok()) << made.error().message();
-    return made.ok() ? *std::move(made) : file();
-  }
-
   allocations_of whose_;
   const std::uint64_t nth_;
   const bool lasting_;

@@ -18,7 +18,9 @@
 #include <vector>
 
 #include "penstock/penstock.hpp"
+#include "support/engines.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 #include "support/thread_watchdog.hpp"
 
@@ -72,17 +74,9 @@ class limited_memory {
 
 class huge_lengths : public ::testing::TestWithParam<std::uint64_t> {
  protected:
-  huge_lengths() {
-    engine_options options;
-    options.use_cuda = false;
-    auto made = engine::create(options);
-    EXPECT_TRUE(made.ok()) << made.error().message();
-    engine_ = std::make_unique<engine>(*std::move(made));
-  }
+  huge_lengths() : engine_(std::make_unique<engine>(made_engine(without_cuda()))) {}
   file open(const std::string& name, bool fresh) {
-    auto opened = engine_->open(directory_.file(name), {.read = true, .write = true, .create = true, .truncate = fresh});
-    EXPECT_TRUE(opened.ok()) << opened.error().message();
-    return opened.ok() ? *std::move(opened) : file();
+    return opened_file(*engine_, directory_.file(name), {.read = true, .write = true, .create = true, .truncate = fresh});
   }
   // What comes of a request in each way of asking; what escapes fails the test.
   template <class Body>
@@ -138,8 +132,7 @@ TEST_P(huge_lengths, of_reads_end_where_the_file_does) {
   const ended_memory memory;
   const std::size_t file_bytes = there - 4000;
   const auto content = pattern::make(file_bytes, seed);
-  std::ofstream(directory_.file("data"), std::ios::binary)
-      .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
+  store_file(directory_.file("data"), content);
   for (int way = 0; way < 3; ++way) {
     SCOPED_TRACE(way);
     watch_.feed(fmt::format("a read of {} bytes, way {}", GetParam(), way));

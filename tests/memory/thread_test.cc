@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <fstream>
 #include <future>
 #include <memory>
 #include <optional>
@@ -14,8 +13,9 @@
 
 #include "core/engine_core.hpp"
 #include "memory/failing_allocations.hpp"
-#include "support/pattern.hpp"
+#include "support/engines.hpp"
 #include "support/requests.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 #include "support/thread_watchdog.hpp"
 
@@ -43,20 +43,11 @@ const std::vector<request_kind>& kinds() {
   return all;
 }
 
-engine_options one_lane() {
-  engine_options options;
-  options.use_cuda = false;
-  options.lanes = 1;
-  return options;
-}
+engine_options one_lane() { return without_cuda(1); }
 
 class thread_failures : public ::testing::Test {
  protected:
-  thread_failures() {
-    const auto content = pattern::make(file_bytes, seed);
-    std::ofstream to(path_, std::ios::binary);
-    to.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-  }
+  thread_failures() { store_pattern(path_, file_bytes, seed); }
 
   thread_watchdog watch_{"threads that cannot be started", 60s};
   temp_dir directory_ = temp_dir::on_build_disk();
@@ -78,26 +69,24 @@ TEST_F(thread_failures, end_requests_or_leave_them_to_who_waits) {
         const auto what = fmt::format("{}: thread {}{} cannot be started", kind.name, nth, lasting ? " and those after it" : "");
         SCOPED_TRACE(what);
         watch_.feed(what);
-        auto made = engine::create(one_lane());
-        ASSERT_TRUE(made.ok()) << made.error().message();
-        auto opened = made->open(path_, {.read = true, .write = true});
-        ASSERT_TRUE(opened.ok()) << opened.error().message();
+        const auto made = made_engine(one_lane());
+        auto opened = opened_file(made, path_);
         const auto before = failed_threads();
         {
-          running_request asked(*made, kind, seed);
+          running_request asked(made, kind, seed);
           std::optional<failing_threads> armed(std::in_place, nth, lasting);
-          run_to_end(asked, *opened);
+          run_to_end(asked, opened);
           armed.reset();
           EXPECT_EQ(asked.wrong_if([](errc code) { return code == errc::ok || code == errc::out_of_memory; }), "");
         }
         refused = failed_threads() > before;
         watch_.feed(what + ", and afterwards they can");
         for (const auto& next : kinds()) {
-          running_request asked(*made, next, seed);
-          run_to_end(asked, *opened);
+          running_request asked(made, next, seed);
+          run_to_end(asked, opened);
           EXPECT_EQ(asked.wrong(), "") << "afterwards";
         }
-        EXPECT_TRUE(opened->close().ok());
+        EXPECT_TRUE(opened.close().ok());
       }
     }
   }

@@ -9,6 +9,7 @@
 
 #include "path/recorded_machine.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
 namespace penstock::testing {
@@ -22,10 +23,7 @@ constexpr std::uint64_t file_seed = 1;
 
 class gpu_direct : public ::testing::Test {
  protected:
-  gpu_direct() {
-    const auto content = pattern::make(file_bytes, file_seed);
-    std::ofstream(name_, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), file_bytes);
-  }
+  gpu_direct() { store_pattern(name_, file_bytes, file_seed); }
 
   [[nodiscard]] file open() const {
     auto opened = engine_.open(name_, {.read = true, .write = true});

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
-#include <fstream>
 #include <latch>
 #include <memory>
 #include <string>
@@ -17,6 +16,7 @@
 #include "support/faulty_device.hpp"
 #include "support/faulty_kernel.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -90,7 +90,7 @@ class disk_lanes_test : public ::testing::Test {
   bool make_file(std::size_t size) {
     const auto name = directory_.file("data");
     const auto content = pattern::make(size, file_seed);
-    std::ofstream(name, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(size));
+    testing::store_file(name, content);
     cached_fd_ = testing::value_of(kernel_->open(name, O_RDWR, 0));
     const auto direct = kernel_->open(name, O_RDWR | O_DIRECT, 0);
     direct_fd_ = direct.value_or(-1);

@@ -5,13 +5,13 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "memory/failing_allocations.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -66,9 +66,7 @@ storm_files::storm_files(const storm_settings& settings) : bytes_(settings.threa
   const auto content = pattern::make(bytes_, storm_seed_of_files);
   for (const auto* name : {"one", "two"}) {
     paths_.push_back(directory_.file(name));
-    std::ofstream to(paths_.back(), std::ios::binary);
-    to.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-    EXPECT_TRUE(to.flush().good());
+    store_file(paths_.back(), content);
   }
   if (!fuse_world::missing().empty()) return;
   mount_.emplace();

@@ -1,0 +1,34 @@
+// Engines that use the host device only, and files opened with them. What goes wrong is a failure of the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "penstock/engine.hpp"
+
+namespace penstock::testing {
+
+// lanes: 0 for the usual number.
+inline engine_options without_cuda(unsigned lanes = 0) {
+  engine_options options;
+  options.use_cuda = false;
+  options.lanes = lanes;
+  return options;
+}
+
+inline engine made_engine(const engine_options& options) {
+  auto made = engine::create(options);
+  EXPECT_TRUE(made.ok()) << made.error().message();
+  return *std::move(made);
+}
+
+// A closed one where that fails.
+inline file opened_file(const engine& with, const std::string& path, const open_options& options = {.read = true, .write = true}) {
+  auto opened = with.open(path, options);
+  EXPECT_TRUE(opened.ok()) << opened.error().message();
+  return opened.ok() ? *std::move(opened) : file();
+}
+
+}  // namespace penstock::testing

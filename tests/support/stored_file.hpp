@@ -1,0 +1,28 @@
+// Files of tests that are there before anything is asked of the library.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <ios>
+#include <span>
+#include <string>
+
+#include "support/pattern.hpp"
+
+namespace penstock::testing {
+
+// Makes the file, or replaces what it holds.
+inline void store_file(const std::string& path, std::span<const std::byte> content) {
+  std::ofstream to(path, std::ios::binary | std::ios::trunc);
+  to.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
+  to.close();
+  EXPECT_TRUE(to.good()) << path;
+}
+
+// The same with pattern bytes.
+inline void store_pattern(const std::string& path, std::size_t bytes, std::uint64_t seed) { store_file(path, pattern::make(bytes, seed)); }
+
+}  // namespace penstock::testing
