@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "core/collector.hpp"
 #include "core/mount.hpp"
 #include "core/request.hpp"
-#include "core/small_requests.hpp"
 
 namespace penstock::core {
 
@@ -20,13 +20,13 @@ pending* begin_small(runtime& with, const std::shared_ptr<file_core>& file, cons
     if (auto refused = admitted.check(options); !refused.ok()) return refused;
     return on.lanes().ready();
   });
-  auto* op = new small_request(with.shared_from_this(), std::move(admitted), on.small());
+  auto* op = new small_request(with.shared_from_this(), std::move(admitted), on.collector());
   op->set_deadline(options.deadline);
   op->set_callback(std::move(callback));  // from here on its end is told by calling back
   op->retain();
-  if (problem.ok()) problem = op->watch();
+  if (problem.ok()) problem = op->watch_deadline();
   if (problem.ok() && what.length > 0) {
-    on.small().add(*op);
+    on.collector().add(*op);
   } else {
     op->end({0, std::move(problem)});
   }
@@ -43,11 +43,8 @@ pending* begin_large(runtime& with, const std::shared_ptr<file_core>& file, cons
   auto* op = new request(with.shared_from_this(), std::move(admitted), options);
   op->set_callback(std::move(callback));  // likewise
   op->retain();
-  // Where works are waiting for every lane, each request is best carried by one: cutting it up would only cost time.
-  const bool crowded = file->mount().lanes().backlog() >= file->mount().lanes().count();
-  if (problem.ok()) problem = or_no_memory([&] { return op->plan({crowded ? 1 : with.lane_count(), crowded}); });
   if (problem.ok()) {
-    op->start(false);
+    op->begin();
   } else {
     op->fail(std::move(problem));
   }

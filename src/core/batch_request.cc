@@ -1,33 +1,12 @@
 #include "core/batch_request.hpp"
 
-#include <algorithm>
-#include <map>
-#include <mutex>
-
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "core/mount.hpp"
 #include "core/request.hpp"
-#include "core/small_requests.hpp"
 
 namespace penstock::core {
-
-namespace {
-
-constexpr std::size_t least_ranges_per_job = 32;  // a copy of them costs 7 us (H200), reading one 1 us
-// The kernel looks at 4 GiB of a file's page cache in 1.5 ms (H200 machine), at one range in half a microsecond.
-constexpr std::uint64_t most_asked_per_range = std::uint64_t{512} << 10;
-
-}  // namespace
-
-// Ranges that may travel together: of files of one file system, same device context (or the host's memory), same direction.
-struct batch_request::group {
-  share* on = nullptr;
-  staging::place place;
-  bool is_write = false;
-  path::job* open = nullptr;
-  std::uint64_t room = 0;
-};
 
 pending* batch_request::begin(core::runtime& with, std::span<const io_request> requests,
                               const std::vector<std::shared_ptr<file_core>>& files, const io_options& options, io_callback& callback,
@@ -41,10 +20,6 @@ pending* batch_request::begin(core::runtime& with, std::span<const io_request> r
   return made;
 }
 
-batch_request::batch_request(std::shared_ptr<core::runtime> with, std::size_t count) : pending(std::move(with)), admitted_(count) {
-  items_.resize(count);
-}
-
 batch_request::~batch_request() {
   for (auto* single : singles_) single->release();
 }
@@ -55,43 +30,25 @@ void batch_request::cancel_all() {
 }
 
 void batch_request::end_queued() {
-  for (auto& each : shares_) path::end_queued(each.queues);
+  for (auto& each : shipments_) each.end_queued();
 }
 
 void batch_request::start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
                           const io_options& options) noexcept {
   remaining_.fetch_add(requests.size());
-  ranges_per_job_ = std::clamp(requests.size() / (std::size_t{4} * runtime().lane_count()), least_ranges_per_job, most_ranges_per_job);
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
     auto problem = or_no_memory([&] { return add(requests[i], files[i], options, i); });
     if (!problem.ok()) item_ended(i, {0, std::move(problem)});
   }
-  // Where there is no memory for asking, each range is asked for when it is read.
-  (void)or_no_memory([this]() -> status {
-    ask_residency();
-    return {};
-  });
-  // Nothing below allocates. A deadline that nobody can watch is asked for by each job all the same.
-  (void)watch_deadline();
-  const auto now = now_ns();
-  for (auto& item : jobs_) {
-    item.started_ns = now;
-    auto& on = *static_cast<share*>(item.context);
-    (on.last == nullptr ? on.first : on.last->next_work) = &item;
-    on.last = &item;
-    ++on.count;
-  }
-  for (auto& on : shares_) {
-    if (on.first != nullptr)
-      (void)on.queues.lanes->push(on.queues.cpu_works, *on.first, *on.last, on.count);  // threads were ready in add()
-  }
+  (void)watch_deadline();  // one that nobody can watch is asked for by each load all the same
+  for (auto& each : shipments_) each.flush();
   if (!stop_reason().ok()) end_queued();
   ended(1);
 }
 
 void batch_request::help() {
-  for (auto& each : shares_) {
-    while (!runtime().forked() && !done() && each.queues.lanes->help(each.queues.cpu_works)) runtime().feeders().pump();
+  for (auto& each : shipments_) {
+    while (!runtime().forked() && !done() && each.help()) runtime().feeders().pump();
   }
 }
 
@@ -110,8 +67,7 @@ status batch_request::add(const io_request& asked, const std::shared_ptr<file_co
     return {};
   }
   if (asked.length > small_request_bytes || runtime().forced(options)) return start_single(options, index);
-  add_range(group_for(share_on(file->mount()), admitted.place(), asked.is_write),
-            {&file->view(), what.offset, what.length, what.memory, index, path::residency::unknown, 0, {}});
+  shipment_by(file->mount().collector()).add(admitted, index);
   return {};
 }
 
@@ -126,71 +82,11 @@ status batch_request::locate(admission& admitted, const io_options& options) {
   return settled_problem_;
 }
 
-batch_request::share& batch_request::share_on(mount& on) {
-  for (auto& known : shares_) {
-    if (known.on == &on) return known;
+shipment& batch_request::shipment_by(collector& by) {
+  for (auto& known : shipments_) {
+    if (&known.by() == &by) return known;
   }
-  auto& made = shares_.emplace_back();
-  made.on = &on;
-  made.queues.lanes = &on.lanes();
-  made.queues.disk = &on.disk();
-  return made;
-}
-
-// One question for all ranges of a file, where they lie close enough that it costs less than one for each, and where the answer is the same
-// for all; else each is asked for when it is read.
-void batch_request::ask_residency() {
-  struct span {
-    std::uint64_t start = ~std::uint64_t{0};
-    std::uint64_t end = 0;
-    std::uint64_t count = 0;
-    path::residency cached = path::residency::unknown;
-  };
-  std::map<const path::file_view*, span> files;
-  for (const auto& item : jobs_) {
-    if (item.is_write || !item.place.on_device()) continue;
-    for (const auto& range : item.ranges) {
-      auto& whole = files[range.file];
-      whole.start = std::min(whole.start, range.offset);
-      whole.end = std::max(whole.end, range.offset + range.length);
-      ++whole.count;
-    }
-  }
-  for (auto& [file, whole] : files) {
-    if (file->cached_fd < 0 || file->direct_fd < 0 || whole.end - whole.start > whole.count * most_asked_per_range) continue;
-    const auto bytes = runtime().kernel().resident_bytes(file->cached_fd, whole.start, whole.end - whole.start);
-    if (!bytes) continue;
-    if (*bytes >= whole.end - whole.start) whole.cached = path::residency::resident;
-    if (*bytes == 0) whole.cached = path::residency::absent;
-  }
-  for (auto& item : jobs_) {
-    if (item.is_write || !item.place.on_device()) continue;
-    for (auto& range : item.ranges) range.cached = files[range.file].cached;
-  }
-}
-
-batch_request::group& batch_request::group_for(share& on, const staging::place& place, bool is_write) {
-  for (auto& known : groups_) {
-    if (known.on == &on && known.place.via == place.via && known.is_write == is_write) return known;
-  }
-  groups_.push_back({&on, place, is_write, nullptr, 0});
-  return groups_.back();
-}
-
-void batch_request::add_range(group& to, const path::gather_range& range) {
-  const std::uint64_t room = room_of(range.offset, range.length);
-  if (to.open != nullptr && (to.room + room > staging::large_slab_bytes || to.open->ranges.size() >= ranges_per_job_)) to.open = nullptr;
-  if (to.open == nullptr) {
-    std::list<path::job> made(1);
-    prepare_gather(made.front(), *this, to.on->queues, runtime(), to.place, to.is_write);
-    made.front().context = to.on;
-    made.front().ranges.reserve(ranges_per_job_);
-    to.open = &made.front();
-    to.room = 0;
-    jobs_.splice(jobs_.end(), made);
-  }
-  to.open->ranges.push_back(range);
-  to.room += room;
+  return shipments_.emplace_back(by, *this);
 }
 
 status batch_request::start_single(const io_options& options, std::uint32_t index) {
@@ -199,40 +95,31 @@ status batch_request::start_single(const io_options& options, std::uint32_t inde
   op->set_on_end([this, index](const io_result& outcome) { item_ended(index, outcome); });
   op->retain();
   singles_.push_back(op);
-  auto planned = or_no_memory([&] { return op->plan({runtime().lane_count(), false}); });
-  if (planned.ok()) {
-    op->start(false);
-  } else {
-    op->fail(std::move(planned));
-  }
+  op->begin();
   return {};
 }
 
 void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept {
   admitted_[index].count(outcome);
   items_[index] = std::move(outcome);
-  if (each_) each_(index, items_[index]);
-  admitted_[index].let_go();
+  tell(index);
   ended(1);
 }
 
-void batch_request::finished(path::job& ended_job, std::uint64_t bytes, status error) {
-  runtime().stats().count_piece(ended_job.path->kind(), bytes, {ended_job.started_ns, now_ns()}, !error.ok());
-  const auto count = static_cast<std::uint32_t>(ended_job.ranges.size());
-  {
-    outcomes counted(ended_job, runtime());
-    for (auto& range : ended_job.ranges) items_[range.index] = counted.of(range, error, admitted_[range.index]);
+void batch_request::carried(std::span<path::gather_range> items) noexcept {
+  for (auto& range : items) {
+    items_[range.index] = {range.moved, std::move(range.error)};
+    tell(range.index);
   }
-  for (auto& range : ended_job.ranges) {
-    if (each_) each_(range.index, items_[range.index]);
-    admitted_[range.index].let_go();
-  }
-  ended(count);
+  ended(items.size());
 }
 
-void batch_request::hand_over(path::job& refused, status why) { run_again(refused, why, runtime()); }
+void batch_request::tell(std::uint32_t index) noexcept {
+  if (each_) each_(index, items_[index]);
+  admitted_[index].let_go();
+}
 
-void batch_request::ended(std::uint32_t count) noexcept {
+void batch_request::ended(std::size_t count) noexcept {
   if (remaining_.fetch_sub(count, std::memory_order_acq_rel) != count) return;
   io_result total;
   for (const auto& item : items_) {

@@ -1,4 +1,4 @@
-// Several requests submitted at once. Small ones on one device travel together, many in a slab; large ones run as requests of their own.
+// Several requests submitted at once. The collector carries the small ones; large ones run as requests of their own.
 #pragma once
 
 #include <atomic>
@@ -6,18 +6,17 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/admission.hpp"
-#include "core/gather.hpp"
+#include "core/collector.hpp"
 #include "core/memory_map.hpp"
-#include "core/mount.hpp"
 #include "core/pending.hpp"
-#include "path/data_path.hpp"
 
 namespace penstock::core {
 
-class batch_request final : public pending, public path::job_owner {
+class batch_request final : public sender {
  public:
   // Begins them. files[i] is the file of requests[i]; null: it was closed. Takes the callbacks for good with what it returns; where it
   // throws (bad_alloc), nothing was taken. The caller's reference.
@@ -30,42 +29,28 @@ class batch_request final : public pending, public path::job_owner {
   void end_queued() override;
   void cancel_all();
 
-  void finished(path::job& ended, std::uint64_t bytes, status error) override;
-  void hand_over(path::job& refused, status why) override;
-  [[nodiscard]] status stopped() const override { return stop_reason(); }
+  [[nodiscard]] admission& admission_of(std::uint32_t index) noexcept override { return admitted_[index]; }
+  void carried(std::span<path::gather_range> items) noexcept override;
 
  private:
-  batch_request(std::shared_ptr<core::runtime> with, std::size_t count);
+  batch_request(std::shared_ptr<core::runtime> with, std::size_t count) : sender(std::move(with)), admitted_(count) {
+    items_.resize(count);
+  }
   ~batch_request() override;
   void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
              const io_options& options) noexcept;
-  struct group;
-  // What the batch has on one file system.
-  struct share {
-    mount* on = nullptr;
-    path::job_queues queues;
-    staging::work* first = nullptr;  // jobs, linked by next_work
-    staging::work* last = nullptr;
-    std::size_t count = 0;
-  };
-
   status add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index);
-  void ask_residency();
-  void add_range(group& to, const path::gather_range& range);
-  group& group_for(share& on, const staging::place& place, bool is_write);
-  share& share_on(mount& on);
   status locate(admission& admitted, const io_options& options);
   status start_single(const io_options& options, std::uint32_t index);
+  shipment& shipment_by(collector& by);
   void item_ended(std::uint32_t index, io_result outcome) noexcept;
-  void ended(std::uint32_t count) noexcept;
+  void tell(std::uint32_t index) noexcept;
+  void ended(std::size_t count) noexcept;
 
   std::vector<admission> admitted_;
-  std::list<share> shares_;
-  std::vector<group> groups_;
-  std::list<path::job> jobs_;
+  std::list<shipment> shipments_;
   std::vector<pending*> singles_;
   item_callback each_;
-  std::size_t ranges_per_job_ = 1;
   staging::link* settled_ = nullptr;  // whose default stream was waited for last, and what came of it
   status settled_problem_;
   seen_allocation seen_;                     // by start()

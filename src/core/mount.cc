@@ -25,7 +25,7 @@ mount::mount(runtime& with, std::uint64_t device)
     : device_(device),
       cuda_stream_memory_(with.pool(false)),
       host_stream_memory_(with.pool(true)),
-      small_(with, lanes_, disk_, with.lane_count()),
+      collector_(with, lanes_, disk_, with.lane_count()),
       disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options())),
       lanes_(with.lanes(), spin(with, 500us), &with.feeders()),
       stream_lanes_(stream_lane_count(with.cores()), spin(with, 50us), nullptr) {}

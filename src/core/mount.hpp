@@ -1,10 +1,10 @@
-// What serves the files of one file system: its lanes, its disk lanes, and the queue of its small requests. Threads that a stalled file
+// What serves the files of one file system: its lanes, its disk lanes, and the collector of its small ones. Threads that a stalled file
 // system holds up are its own, so that the files of others go on. Owned by the engine, from the first such file on until the engine ends.
 #pragma once
 
 #include <cstdint>
 
-#include "core/small_requests.hpp"
+#include "core/collector.hpp"
 #include "core/stream_memory.hpp"
 #include "path/data_path.hpp"
 #include "staging/disk_lanes.hpp"
@@ -28,14 +28,14 @@ class mount {
   [[nodiscard]] stream_memory& stream_memory_of(const staging::place& place) noexcept {
     return place.emulated() ? host_stream_memory_ : cuda_stream_memory_;
   }
-  [[nodiscard]] small_requests& small() noexcept { return small_; }
+  [[nodiscard]] core::collector& collector() noexcept { return collector_; }
 
  private:
   // In this order: lanes run what is queued when they go, and need the others for it.
   const std::uint64_t device_;
   stream_memory cuda_stream_memory_;
   stream_memory host_stream_memory_;
-  small_requests small_;
+  core::collector collector_;
   staging::disk_lanes disk_;
   staging::lanes lanes_;
   staging::lanes stream_lanes_;

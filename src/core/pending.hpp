@@ -41,6 +41,10 @@ class pending : public timed {
   void set_callback(io_callback callback) noexcept { callback_ = std::move(callback); }
   [[nodiscard]] core::runtime* runtime_if_any() const noexcept { return runtime_.get(); }
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
+  // From now on end_queued() is called when the deadline passes. Called once, before the request can have ended.
+  status watch_deadline();
+  // Cancelled or past the deadline: which.
+  [[nodiscard]] status stop_reason() const noexcept;
 
   // The lanes that should have threads and have none, so that who waits has to do their urgent works; null where there are threads.
   virtual staging::lanes* lanes_without_threads() noexcept { return nullptr; }
@@ -50,8 +54,6 @@ class pending : public timed {
 
  protected:
   ~pending() override;
-  // From now on end_queued() is called when the deadline passes. Called once, before the request can have ended.
-  status watch_deadline();
   // Ends it, exactly once. The running request's reference is released: the object may be gone on return.
   void complete(io_result outcome) noexcept;
   // The parts of complete(), for requests that end together: the outcome, and who waits may go on where there is no callback; and the
@@ -61,8 +63,6 @@ class pending : public timed {
   void call_back() noexcept;
   // Runs a work that calls back on the engine's thread for that. It may have run, and the engine be gone, on return.
   static void run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept;
-  // Cancelled or past the deadline: which.
-  [[nodiscard]] status stop_reason() const noexcept;
 
   std::vector<io_result> items_;
 

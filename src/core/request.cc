@@ -38,6 +38,13 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
   set_deadline(options.deadline);
 }
 
+void request::begin() noexcept {
+  // Where works are waiting for every lane, each request is best carried by one: cutting it up would only cost time.
+  const bool crowded = queues_.lanes->backlog() >= queues_.lanes->count();
+  auto planned = or_no_memory([&] { return plan({crowded ? 1 : runtime().lane_count(), crowded}); });
+  planned.ok() ? start(false) : fail(std::move(planned));
+}
+
 // --- planning
 
 status request::plan(const cutting& how) {

@@ -27,7 +27,9 @@ class request final : public pending, public path::job_owner {
   using on_end = std::function<void(const io_result&)>;
   void set_on_end(on_end told) { on_end_ = std::move(told); }
 
-  // Plans the first section. After it comes start() where this was ok, else fail().
+  // Runs it on the lanes, or ends it where that cannot be planned.
+  void begin() noexcept;
+  // The same in steps. Plans the first section. After it comes start() where this was ok, else fail().
   status plan(const cutting& how);
   // The pieces of the first section, before start().
   [[nodiscard]] std::span<const planned_piece> pieces() const noexcept { return sections_[0].pieces; }
