@@ -20,8 +20,7 @@ constexpr std::uint64_t most_asked_per_range = std::uint64_t{512} << 10;
 
 // The room of an item in a slab, as staged lays it out, with its line of the table.
 std::uint64_t room_of(const transfer& item) noexcept {
-  const std::uint64_t blocks = (item.offset % path::direct_alignment + item.length + path::direct_alignment - 1) / path::direct_alignment;
-  return blocks * path::direct_alignment + sizeof(device::segment);
+  return path::round_up(item.offset % path::direct_alignment + item.length) + sizeof(device::segment);
 }
 
 }  // namespace
@@ -36,8 +35,10 @@ class load final : public path::job_owner, public staging::work {
     const auto& what = item.what();
     auto* found = newest;
     while (found != nullptr && (found->job.place.via != item.place().via || found->job.is_write != what.is_write)) found = found->older;
+    const auto usual = of != nullptr ? of->ranges_per_load_ : most_ranges;
     const auto has_room = [&](const std::vector<path::gather_range>& in) {
-      return in.size() < in.capacity() && found->room_ + room_of(what) <= staging::large_slab_bytes;
+      const auto most_room = in.size() < usual ? staging::large_slab_bytes : staging::mib;
+      return in.size() < in.capacity() && found->room_ + room_of(what) <= most_room;
     };
     if (found != nullptr && has_room(found->job.ranges)) return *found;
     found = new load(by, of, item, most_ranges);
@@ -186,7 +187,12 @@ shipment::shipment(collector& by, sender& from) noexcept
   queues_.disk = &by.disk_;
 }
 
-void shipment::add(admission& item, std::uint32_t index) { load::take_for(newest_, item, ranges_per_load_, by_, this).add(item, index); }
+void shipment::add(admission& item, std::uint32_t index) {
+  // What is read by way of a slab is read by several threads: then one copy for more of them is better than several copies.
+  const bool shared = item.place().on_device() && !item.what().is_write;
+  const auto most = shared ? std::min(from_.item_count(), most_ranges_per_load) : ranges_per_load_;
+  load::take_for(newest_, item, most, by_, this).add(item, index);
+}
 
 void shipment::flush() noexcept {
   // Where there is no memory for asking, each range is asked for when it is read. Nothing else allocates.
@@ -204,7 +210,7 @@ void shipment::flush() noexcept {
   if (count > 0) (void)by_.lanes_.push(queues_.cpu_works, *first, *last, count);  // there are threads
 }
 
-bool shipment::help() { return by_.lanes_.help(queues_.cpu_works); }
+bool shipment::help() { return by_.lanes_.help(queues_.cpu_works) || by_.lanes_.help(queues_.shared_works); }
 
 // One question for all ranges of a file, where they lie close enough that it costs less than one for each, and where the answer is the same
 // for all; else each is asked for when it is read.

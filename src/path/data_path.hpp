@@ -69,6 +69,7 @@ struct job_queues {
   staging::lanes* lanes = nullptr;
   staging::disk_lanes* disk = nullptr;
   staging::work_list cpu_works;
+  staging::work_list shared_works;  // jobs that have begun, and that others may help to read; none ends later for want of help
   staging::work_list disk_works;
   staging::work_list urgent_works;
   // What is written to the page cache, one job at a time: the kernel lets one writer at a time into a file, and the others burn CPU

@@ -99,9 +99,12 @@ class staged final : public data_path {
   static void finish_wave(wave& shared, const status& outcome);
 
   // --- many small ranges in one slab
+  class shared_reading;
   static std::uint64_t gather_need(const job& item);
   void start_gather_read(job& item);
-  bool read_later(job& item, gather_range& range, std::byte* place);
+  void read_ranges(const job& item, std::span<gather_range> ranges, std::uint64_t at, bool ring) noexcept;
+  bool is_for_ring(const gather_range& range);
+  void ranges_read(job& item);
   void gather_ring_done(job& item);
   status take_piece(gather_range& range, const staging::ring_piece& done);
   void scatter(job& item);

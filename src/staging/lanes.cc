@@ -76,6 +76,11 @@ status lanes::push(work_list& list, work& first, work& last, std::size_t count) 
   return {};
 }
 
+void lanes::offer(work_list& list, work& item, bool wakes) {
+  queue_.push(list, item, item, 1);
+  if (wakes) wake(1);
+}
+
 bool lanes::help(work_list& list) {
   work* item = queue_.take_from(list);
   if (item == nullptr) return false;

@@ -42,6 +42,8 @@ class lanes {
   // Queues the chain first..last. An error (no thread could be started) means that nothing was queued.
   status push(work_list& list, work& first, work& last, std::size_t count);
   status push(work_list& list, work& item) { return push(list, item, item, 1); }
+  // Queues a work that need not be run: lanes that are awake may, and one that sleeps where wakes says so. To be withdrawn.
+  void offer(work_list& list, work& item, bool wakes);
   // Queues a work that never waits for a slab and gives one back: it goes first, and help_urgent() may run it on any thread.
   void push_urgent(work_list& list, work& item);
   // Runs one work of the list on the calling thread. False: there was none.
@@ -52,6 +54,8 @@ class lanes {
   bool help_urgent(work_list& list);
   // Takes one work out of the list, for the caller to run or end; null when there is none.
   work* withdraw(work_list& list) { return queue_.take_from(list); }
+  // Takes this one out. False: it is not in the list any more.
+  bool withdraw(work_list& list, work& item) { return queue_.remove(list, item); }
   [[nodiscard]] bool without_threads() const noexcept { return !started_.load(std::memory_order_acquire); }
   // At work now, or would be.
   [[nodiscard]] unsigned count() const noexcept { return at_work_.load(std::memory_order_relaxed); }

@@ -1,6 +1,7 @@
 #include "staging/work.hpp"
 
 #include <mutex>
+#include <utility>
 
 namespace penstock::staging {
 
@@ -39,6 +40,23 @@ void work_queue::put_back(work_list& list, work& item) {
 work* work_queue::take_from(work_list& list) {
   const std::lock_guard guard(lock_);
   return list.head == nullptr ? nullptr : pop(list);
+}
+
+bool work_queue::remove(work_list& list, work& item) {
+  const std::lock_guard guard(lock_);
+  work* before = nullptr;
+  for (work* each = list.head; each != &item; each = each->next_work) {
+    if (each == nullptr) return false;
+    before = each;
+  }
+  if (before == nullptr) {
+    (void)pop(list);
+    return true;
+  }
+  before->next_work = std::exchange(item.next_work, nullptr);
+  if (list.tail == &item) list.tail = before;
+  size_.fetch_sub(1);
+  return true;
 }
 
 work* work_queue::pop(work_list& list) {

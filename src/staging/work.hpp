@@ -41,6 +41,8 @@ class work_queue {
   void put_back(work_list& list, work& item);
   // Takes an item of this list only.
   work* take_from(work_list& list);
+  // Takes this item out of the list. False: it is not there.
+  bool remove(work_list& list, work& item);
   // Exact for the thread that pushed or took last; a hint for others.
   [[nodiscard]] std::size_t size() const noexcept { return size_.load(); }
 

@@ -47,6 +47,20 @@ TEST(work_queue, an_empty_queue_has_nothing_to_take) {
   EXPECT_EQ(queue.size(), 0U);
 }
 
+TEST(work_queue, what_is_taken_out_of_a_list_is_not_served) {
+  work_queue queue;
+  named_list a(queue, 'a', 4);
+  named_list b(queue, 'b', 1);
+  EXPECT_TRUE(queue.remove(a.list, a.works[1]));
+  EXPECT_FALSE(queue.remove(a.list, a.works[1]));
+  EXPECT_TRUE(queue.remove(a.list, a.works[3])) << "the last";
+  EXPECT_TRUE(queue.remove(b.list, b.works[0])) << "the only one";
+  EXPECT_FALSE(queue.remove(b.list, a.works[0])) << "of another list";
+  queue.push(a.list, a.works[3], a.works[3], 1);
+  EXPECT_EQ(queue.size(), 3U);
+  EXPECT_EQ(take_all(queue), "a0 a2 a3 ");
+}
+
 TEST(work_queue, lists_are_served_in_turn_and_each_in_its_order) {
   work_queue queue;
   named_list a(queue, 'a', 5);
