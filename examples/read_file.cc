@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   std::cout << done.bytes_done << " bytes of " << file->path() << " are in the memory of " << device << '\n';
 
   // Which way they took, and why.
-  auto plan = engine->explain(*file, penstock::memory_kind::device, *bytes, 0);
+  auto plan = engine->explain(*file, device, *bytes, 0);
   if (!plan) return fail(plan.error());
   for (const auto& part : plan->parts) std::cout << part.length << " bytes: " << to_string(part.path) << ", " << part.reason << '\n';
 }

@@ -286,9 +286,11 @@ class PENSTOCK_API engine {
   [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {},
                              item_callback each = {}) const;
 
-  // What a read (or write) of the range into memory of that kind would do. Asks for no right: a write of a file that is open for reading
-  // only is told as if it were allowed.
-  [[nodiscard]] result<plan> explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset,
+  // What a blocking read (or write) of length bytes at offset would do with memory of that device: a name as in device_info::name, "" or
+  // "host" for memory of the host. Makes no context: of a GPU that is not in use yet it tells what can be known without one. Asks for no
+  // right: a write of a file that is open for reading only is told as if it were allowed. Errors: invalid_argument, not_found (the message
+  // names the devices that there are), closed, forked, unsupported (the path that was asked for refuses).
+  [[nodiscard]] result<plan> explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
   [[nodiscard]] engine_stats stats() const;
   // The counters in words: a line for each path that carried something, with what kept its bytes from a faster one.

@@ -284,18 +284,24 @@ std::uint64_t size(const python_file& self) {
   return *bytes;
 }
 
-memory_kind kind_named(const std::string& word) {
-  if (word == "host") return memory_kind::host;
-  if (word == "pinned") return memory_kind::pinned;
-  if (word == "device") return memory_kind::device;
-  raise_invalid("memory is one of host, pinned, device; not '" + word + "'");
+// Of the memory that explain() is asked about, as the engine names it. "device" alone is the first one of devices().
+std::string device_of(const engine& engine, const std::string& memory, const std::optional<std::string>& device) {
+  if (memory != "host" && memory != "pinned" && memory != "device") {
+    raise_invalid("memory is one of host, pinned, device; not '" + memory + "'");
+  }
+  if (memory != "device") {
+    if (device) raise_invalid("memory is '" + memory + "', which is on no device; device is '" + *device + "'");
+    return "host";
+  }
+  return device ? *device : engine.cuda_status().ok() ? "cuda:0" : "host:0";
 }
 
 // penstock.Plan is Python's.
 nb::object explain(const python_file& self, optional_size size, std::int64_t offset, const std::string& memory, bool write, nb::handle path,
-                   nb::handle prefer) {
+                   nb::handle prefer, const std::optional<std::string>& device) {
   const auto options = request_options(path, prefer, nb::none());
-  const auto kind = kind_named(memory);
+  const auto engine = shared_engine();
+  const auto on = device_of(engine, memory, device);
   const auto target = self.target;
   check_offset(offset);
   if (size && *size < 0) raise_invalid("size is " + std::to_string(*size));
@@ -306,9 +312,8 @@ nb::object explain(const python_file& self, optional_size size, std::int64_t off
     length = whole > start ? whole - start : 0;
   }
   const auto told = [&] {
-    const auto engine = shared_engine();
     const without_gil unlocked;
-    return engine.explain(*target, kind, length, offset, write, options);
+    return engine.explain(*target, on, length, offset, write, options);
   }();
   if (!told) raise(told.error(), {target->path(), offset});
   nb::list parts;
@@ -383,8 +388,9 @@ void add_files(nb::module_& module) {
            "buffer_offset"_a = 0, nb::kw_only(), "result"_a = 0,
            "Queues a write from device memory onto a stream; otherwise as read_on_stream().")
       .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = "device", "write"_a = false, "path"_a = none,
-           "prefer"_a = none,
-           "What a read of the range (or a write) into 'device', 'pinned' or 'host' memory would do, and why: a penstock.Plan.")
+           "prefer"_a = none, "device"_a = none,
+           "What a read of the range (or a write) would do with memory of a device, or with 'pinned' or 'host' memory, and why: a\n"
+           "penstock.Plan. device: a name, as in devices(); None: the first of them. Makes no context on a GPU.")
       .def("__repr__", [](const python_file& self) {
         return nb::str("<penstock.File name={!r} mode={!r}{}>").format(self.name, self.mode, self.closed ? " closed" : "");
       });

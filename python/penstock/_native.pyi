@@ -225,6 +225,7 @@ class File:
         write: bool = False,
         path: str | None = None,
         prefer: str | None = None,
+        device: str | None = None,
     ) -> Plan: ...
 
 def open(

@@ -147,6 +147,10 @@ def test_an_unknown_word_names_the_right_ones(path: Path) -> None:
             file.pread(bytearray(1), prefer="comfort")
         with pytest.raises(ValueError, match="device"):
             file.explain(memory="cloud")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="cuda:5"):
+            file.explain(memory="host", device="cuda:5")
+        with pytest.raises(FileNotFoundError, match="host:0"):
+            file.explain(device="host:7")
         with pytest.raises(TypeError):
             file.read_into(bytearray(1), path=3)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="number"):

@@ -286,6 +286,8 @@ def test_explain_covers_the_range_once(file_of: Any) -> None:
                 offset += part.length
             assert all(part.path in str(plan) for part in plan.parts)
         assert file.explain(100, 50, memory="host").parts[0][:3] == (50, 100, "posix")
+        assert file.explain() == file.explain(device=penstock.devices()[0].name)
+        assert file.explain(100, 50, device="host:0").parts[0][:3] == (50, 100, "staged")
         assert plan.cached_bytes is None or 0 <= plan.cached_bytes <= 2_000_003
         assert isinstance(plan.remarks, list)
     with penstock.open(path, "r+") as file:

@@ -15,6 +15,8 @@
 namespace penstock::cli {
 namespace {
 
+constexpr std::string_view host_memory = "host";  // besides the names of devices
+
 struct check_options {
   std::string file;
   std::string device;
@@ -36,17 +38,17 @@ std::vector<plan_part> merge(const std::vector<plan_part>& parts) {
   return out;
 }
 
-check_plan explain(const engine& owner, const file& target, std::uint64_t size, bool is_write) {
-  auto found = owner.explain(target, memory_kind::device, size, 0, is_write);
+check_plan explain(const engine& owner, const file& target, const check_report& report, bool is_write) {
+  auto found = owner.explain(target, report.device, report.size, 0, is_write);
   if (!found) return {found.error(), {}};
   found->parts = merge(found->parts);
   return {{}, std::move(*found)};
 }
 
 // Asked of the name: opening the file for writing would copy it up on overlayfs, and tell those who watch it that it may have changed.
-check_plan explain_write(const engine& owner, const file& target, std::uint64_t size) {
+check_plan explain_write(const engine& owner, const file& target, const check_report& report) {
   if (::access(target.path().c_str(), W_OK) != 0) return {status::from_errno(errno, fmt::format("write {}", target.path())), {}};
-  return explain(owner, target, size, true);
+  return explain(owner, target, report, true);
 }
 
 std::string describe_cached(const check_report& report) {
@@ -57,19 +59,22 @@ std::string describe_cached(const check_report& report) {
 }
 
 result<check_report> look_at(const engine& owner, const check_options& wanted) {
-  auto device = choose_device(owner, wanted.device);
-  if (!device) return device.error();
+  check_report report;
+  report.device = host_memory;
+  if (wanted.device != host_memory) {
+    auto device = choose_device(owner, wanted.device);
+    if (!device) return device.error();
+    report.device = device->name;
+  }
   auto target = owner.open(wanted.file);
   if (!target) return target.error();
   auto size = target->size();
   if (!size) return size.error();
-  check_report report;
   report.file = wanted.file;
   report.file_system = bench::file_system_of(wanted.file);
-  report.device = device->name;
   report.size = *size;
-  report.read = explain(owner, *target, *size, false);
-  report.write = explain_write(owner, *target, *size);
+  report.read = explain(owner, *target, report, false);
+  report.write = explain_write(owner, *target, report);
   report.devices = owner.devices();
   report.cuda = owner.cuda_status();
   return report;
@@ -129,6 +134,8 @@ void add_check(CLI::App& app, command& chosen) {
       sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and tell what each of its keys does");
   settings->excludes(file);
   add_device_options(sub, wanted->device);
+  sub.get_option("--device")
+      ->description(fmt::format("{}; {} for memory of the host", sub.get_option("--device")->get_description(), host_memory));
   sub.add_flag("--json", wanted->json, "Print JSON");
   sub.callback([wanted, file, settings, &chosen] {
     if (file->count() + settings->count() == 0) throw CLI::RequiredError("FILE");

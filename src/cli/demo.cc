@@ -84,13 +84,14 @@ demo_run read_once(const stage& on) {
 }
 
 // errc::unsupported when pages stay, as they do on tmpfs.
-status drop_from_cache(const bench::sample_file& sample, const engine& owner, const file& source) {
-  const int fd = ::open(sample.path().c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return status::from_errno(errno, fmt::format("open {}", sample.path()));
+status drop_from_cache(const stage& on) {
+  const auto& path = on.sample.path();
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return status::from_errno(errno, fmt::format("open {}", path));
   const int error_number = ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   ::close(fd);
-  if (error_number != 0) return status::from_errno(error_number, fmt::format("drop {} from the page cache", sample.path()));
-  auto seen = owner.explain(source, memory_kind::device, sample.size(), 0);
+  if (error_number != 0) return status::from_errno(error_number, fmt::format("drop {} from the page cache", path));
+  auto seen = on.owner.explain(on.source, on.device.name, on.sample.size(), 0);
   if (!seen) return seen.error();
   if (seen->cached_bytes == 0U) return {};
   const std::string left = seen->cached_bytes ? format_size(*seen->cached_bytes) : "an unknown part";
@@ -132,7 +133,7 @@ status show_hot(const stage& on) {
 }
 
 status show_cold(const stage& on) {
-  if (status error = drop_from_cache(on.sample, on.owner, on.source); !error.ok()) {
+  if (status error = drop_from_cache(on); !error.ok()) {
     if (error.code() != errc::unsupported) return error;
     fmt::print("from the disk to the device: skipped, {}\n\n", error.message());
     return {};

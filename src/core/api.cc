@@ -327,13 +327,13 @@ batch engine::submit(std::span<const io_request> requests, const io_options& opt
           requests.size()};
 }
 
-result<plan> engine::explain(const file& target, memory_kind memory, std::uint64_t length, std::int64_t offset, bool is_write,
+result<plan> engine::explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset, bool is_write,
                              const io_options& options) const {
   if (core_ == nullptr) return no_engine();
   if (target.core_ == nullptr) return closed_file();
   auto what = reading(nullptr, length, offset);
   what.is_write = is_write;
-  return or_no_memory([&] { return core::explain(*core_, *target.core_, memory, what, options); });
+  return or_no_memory([&] { return core::explain(*core_, *target.core_, device, what, options); });
 }
 
 engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }

@@ -15,7 +15,9 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   const auto& view = file.view();
   if (const auto cached = with.kernel().resident_bytes(file.any_descriptor(), what.offset, what.length)) told.cached_bytes = *cached;
   if (place.on_device()) {
-    if (place.emulated()) told.remarks.push_back(fmt::format("no GPU: {}", with.memory().cuda_status().message()));
+    if (const auto cuda = with.memory().cuda_status(); place.emulated() && !cuda.ok()) {
+      told.remarks.push_back(fmt::format("no GPU: {}", cuda.message()));
+    }
     for (const auto kind : with.paths().by_rank()) {
       const auto& declared = with.paths().of(kind);
       if (!declared.of_device || declared.carries == path::portion::everything) continue;
@@ -48,11 +50,13 @@ void add(plan& told, runtime& with, const planned_piece& piece) {
 
 }  // namespace
 
-result<plan> explain(runtime& with, file_core& file, memory_kind memory, const transfer& what, const io_options& options) {
+result<plan> explain(runtime& with, file_core& file, std::string_view device, const transfer& what, const io_options& options) {
   if (auto problem = check_range(static_cast<std::int64_t>(what.offset), what.length); !problem.ok()) return problem;
   const auto use = file.use();  // a question: the file need not be open for it
   if (!use) return use.error();
-  const auto place = memory == memory_kind::device ? with.memory().any_device_place() : staging::place{};
+  const auto known = with.memory().place_on(device);
+  if (!known) return in_context(known.error(), what, file);
+  const auto& place = *known;
   transfer part = what;
   if (!what.is_write) {
     const auto size = with.kernel().file_size(file.any_descriptor());

@@ -91,33 +91,56 @@ result<staging::link*> memory_map::link_to(device::driver& driver, int ordinal, 
   return &*added.link;
 }
 
-staging::link* memory_map::gpu_link_in_use() {
+staging::link* memory_map::link_in_use(const device::driver& driver, int ordinal) {
   for (std::size_t i = 0, n = context_count_.load(std::memory_order_acquire); i < n; ++i) {
-    if (contexts_[i].driver == cuda_.get()) return &*contexts_[i].link;
+    auto& known = contexts_[i];
+    if (known.driver == &driver && (ordinal < 0 || known.ordinal == ordinal)) return &*known.link;
   }
   return nullptr;
 }
 
-staging::place memory_map::any_device_place() {
-  if (cuda_status().ok()) return {device::memory_type::device, gpu_link_in_use()};
-  return {device::memory_type::device, host_ == nullptr ? nullptr : link_to(*host_, 0, nullptr).value_or(nullptr)};
+result<staging::place> memory_map::place_on(std::string_view device) {
+  if (device.empty() || device == "host") return staging::place{};
+  const auto named = device_named(device);
+  if (!named) return named.error();
+  const auto [driver, ordinal] = *named;
+  auto* via = link_in_use(*driver, ordinal);
+  if (via == nullptr && driver == host_.get()) {
+    const auto made = link_to(*driver, ordinal, nullptr);
+    if (!made) return made.error();
+    via = *made;
+  }
+  return staging::place{device::memory_type::device, via};
 }
 
-result<device::session*> memory_map::session_named(std::string_view device) {
+std::string memory_map::names_of_devices() {
+  std::string names;
+  for (auto* driver : {cuda_.get(), host_.get()}) {
+    const int count = driver == nullptr ? 0 : driver->count().value_or(0);
+    for (int i = 0; i < count; ++i) names += fmt::format("{}{}:{}", names.empty() ? "" : ", ", driver->kind(), i);
+  }
+  return names.empty() ? "none" : names;
+}
+
+result<std::pair<device::driver*, int>> memory_map::device_named(std::string_view device) {
   const auto colon = device.find(':');
   const auto kind = device.substr(0, colon);
   const auto number = colon == std::string_view::npos ? std::string_view("0") : device.substr(colon + 1);
-  auto* driver = kind == "cuda" ? cuda_.get() : kind == "host" ? host_.get() : nullptr;
-  const bool digits = !number.empty() && number.size() < 4 && number.find_first_not_of("0123456789") == std::string_view::npos;
-  if ((kind != "cuda" && kind != "host") || !digits) {
-    return status(errc::invalid_argument, fmt::format("no device is called \"{}\"; names are cuda:N and host:0", device));
+  const bool is_name = (kind == "cuda" || kind == "host") && !number.empty() && number.size() < 4 &&
+                       number.find_first_not_of("0123456789") == std::string_view::npos;
+  auto* const driver = !is_name ? nullptr : kind == "cuda" ? cuda_.get() : host_.get();
+  if (driver != nullptr) {
+    const auto count = driver->count();
+    if (!count) return count.error().with_context(fmt::format("{} (there is: {})", device, names_of_devices()));
+    if (const int ordinal = std::stoi(std::string(number)); ordinal < *count) return std::pair(driver, ordinal);
   }
-  if (driver == nullptr) return status(errc::not_found, fmt::format("{}: this engine does without such devices", device));
-  const auto count = driver->count();
-  if (!count) return count.error().with_context(device);
-  const int ordinal = std::stoi(std::string(number));
-  if (ordinal >= *count) return status(errc::not_found, fmt::format("{}: there are {} such devices", device, *count));
-  return driver->open(ordinal, nullptr);
+  return status(is_name ? errc::not_found : errc::invalid_argument,
+                fmt::format("no device is called \"{}\"; there is: {}", device, names_of_devices()));
+}
+
+result<device::session*> memory_map::session_named(std::string_view device) {
+  const auto named = device_named(device);
+  return named ? named->first->open(named->second, nullptr) : named.error();
 }
 
 result<void*> memory_map::allocate(std::string_view device, std::size_t bytes) {

@@ -53,9 +53,9 @@ class memory_map {
 
   // Where a range lies, and that all of it does. seen: of the range before this one, if any. Errors: bad_memory.
   result<staging::place> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
-  // Any memory of a device that is in use, for questions; of the host device where no GPU can be used. Makes no context on a GPU: without a
-  // link where none is in use yet.
-  staging::place any_device_place();
+  // Memory of the device of that name (device_info::name), for questions; "" and "host": of the host. Makes no context on a GPU, so there
+  // is no link to one that is not in use yet. Errors: of session_named().
+  result<staging::place> place_on(std::string_view device);
 
   // The user keeps this range until unregister_range(): its place is found at once, and host memory is pinned.
   result<staging::place> register_range(void* memory, std::size_t bytes);
@@ -86,7 +86,12 @@ class memory_map {
   [[nodiscard]] status usable() const;
   result<std::pair<device::driver*, device::memory_info>> classify(const void* memory);
   result<staging::link*> link_to(device::driver& driver, int ordinal, void* context);
-  [[nodiscard]] staging::link* gpu_link_in_use();
+  // The first; ordinal: -1 for any device of the driver. Null: none is in use.
+  [[nodiscard]] staging::link* link_in_use(const device::driver& driver, int ordinal);
+  [[nodiscard]] staging::link* gpu_link_in_use() { return cuda_ == nullptr ? nullptr : link_in_use(*cuda_, -1); }
+  // Errors: invalid_argument or not_found, with the names that there are; or why there are no such devices.
+  result<std::pair<device::driver*, int>> device_named(std::string_view device);
+  [[nodiscard]] std::string names_of_devices();
   result<device::session*> session_named(std::string_view device);
   status pin_registered(device::session& session);
   status copy_over_host(void* target, const void* source, std::size_t bytes);

@@ -224,7 +224,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::declared:
       return std::string(path.reason);
     case plan_reason::declared_untried:
-      return fmt::format("{} may serve this file: it is asked once a device is in use", path.name);
+      return fmt::format("{} may serve this file: it is asked once memory of this device is used", path.name);
     case plan_reason::resident:
       return "in the page cache";
     case plan_reason::not_resident:

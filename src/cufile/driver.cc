@@ -159,7 +159,8 @@ CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
 status driver::refusal(const file& target) const {
   if (!only_direct_) return {};
   constexpr std::uint64_t block = 4096;
-  const auto planned = owner().explain(target, memory_kind::device, block, 0, true, options());
+  const std::string_view device = owner().cuda_status().ok() ? "cuda:0" : "host:0";
+  const auto planned = owner().explain(target, device, block, 0, true, options());
   return planned ? status() : planned.error().with_context("allow_compat_mode is false");
 }
 

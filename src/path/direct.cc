@@ -76,13 +76,15 @@ class direct final : public data_path {
 
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (!asked.memory->on_device()) return "the memory is not on a device";
+    if (asked.memory->emulated()) return "the memory is that of the host device, which is no GPU";
     if (asked.file->direct_fd < 0) return "the file could not be opened with O_DIRECT";
-    if (asked.memory->via == nullptr) {
-      // libcufile can only be asked with a context, and a question makes none.
+    // libcufile can only be asked with a context, and a question makes none; that of another GPU does.
+    auto* const known = asked.memory->via != nullptr ? &asked.memory->via->session() : loaded_with_.load(std::memory_order_acquire);
+    if (known == nullptr) {
       auto why = cufile_library::possible(*kernel_);
       return why.ok() ? std::nullopt : std::optional(std::string(why.message()));
     }
-    auto& session = asked.memory->via->session();
+    auto& session = *known;
     if (auto unasked = loaded_.ask([&] { return load(session); }); !unasked.ok()) return std::string(unasked.message());
     if (library_ == nullptr) return std::string(why_no_library_.message());
     auto& entry = registration_of(*asked.file);
@@ -162,6 +164,7 @@ class direct final : public data_path {
     } else {
       why_no_library_ = loaded.error();
     }
+    loaded_with_.store(&session, std::memory_order_release);
     return {};
   }
 
@@ -283,7 +286,8 @@ class direct final : public data_path {
   asked_once loaded_;
   std::unique_ptr<cufile_library> library_;  // these two are set once, by loaded_
   status why_no_library_;
-  std::mutex lock_;  // guards the maps; an entry is guarded by its own question
+  std::atomic<device::session*> loaded_with_{nullptr};  // in whose context libcufile was asked for
+  std::mutex lock_;                                     // guards the maps; an entry is guarded by its own question
   std::unordered_map<const file_view*, std::unique_ptr<registration>> registrations_;
   std::multimap<std::byte*, std::unique_ptr<known_memory>> memories_;  // by base
 };

@@ -184,6 +184,19 @@ TEST(check, tells_size_file_system_and_paths_to_people) {
   }
 }
 
+TEST(check, tells_of_the_device_or_of_host_memory_that_was_named) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", mib);
+  const ended_program ended = run({"check", path, "--json", "--device", "host"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto report = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(report.at("device"), "host");
+  for (const char* way : {"read", "write"}) EXPECT_EQ(report.at(way).at("parts").at(0).at("path"), "posix") << way;
+  const ended_program unknown = run({"check", path, "--device", "host:7"});
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_TRUE(contains(unknown.err, "host:0")) << unknown.err;
+}
+
 TEST(check, opens_nothing_for_writing) {
   const scratch_directory directory;
   const std::string path = directory.make_file("data", mib);

@@ -162,7 +162,7 @@ TEST_F(engine_contract, a_moved_from_engine_is_closed) {
   EXPECT_EQ(gone.register_memory(target.data(), 100).error().code(), errc::closed);
   auto from = second.open(name());
   ASSERT_TRUE(from.ok()) << told(from.error());
-  EXPECT_EQ(gone.explain(*from, memory_kind::host, 10, 0).error().code(), errc::closed);
+  EXPECT_EQ(gone.explain(*from, "", 10, 0).error().code(), errc::closed);
   const std::array<io_request, 1> asked{{{&*from, target.data(), 100, 0, false}}};
   EXPECT_TRUE(gone.submit(asked).done());
   EXPECT_EQ(gone.stats().reads, 0U);
@@ -208,25 +208,31 @@ TEST_F(engine_contract, explain_says_why_in_words) {
   make_file("data", 16 * mib);
   const auto from = open("data");
   (void)contents_of(name());
-  const auto hot = engine_of().explain(from, memory_kind::device, 16 * mib, 0);
+  const auto hot = engine_of().explain(from, house_.device(), 16 * mib, 0);
   ASSERT_TRUE(hot.ok()) << told(hot.error());
   EXPECT_EQ(hot->cached_bytes, 16 * mib);
   EXPECT_FALSE(hot->remarks.empty());
-  for (const auto kind : {memory_kind::host, memory_kind::pinned}) {
-    const auto on_host = engine_of().explain(from, kind, 16 * mib, 0);
+  for (const std::string_view device : {"", "host"}) {
+    const auto on_host = engine_of().explain(from, device, 16 * mib, 0);
     ASSERT_TRUE(on_host.ok()) << told(on_host.error());
     for (const auto& part : on_host->parts) EXPECT_EQ(part.path, path_kind::posix);
   }
-  EXPECT_EQ(engine_of().explain(from, memory_kind::device, 1, -1).error().code(), errc::invalid_argument);
-  EXPECT_TRUE(engine_of().explain(from, memory_kind::device, 1, 0, true).ok()) << "a question needs no right to write";
+  EXPECT_EQ(engine_of().explain(from, house_.device(), 1, -1).error().code(), errc::invalid_argument);
+  EXPECT_TRUE(engine_of().explain(from, house_.device(), 1, 0, true).ok()) << "a question needs no right to write";
+  for (const char* wrong : {"cuda:999", "host:1", "tpu:0", "cuda:", "cuda:x"}) {
+    const auto unknown = engine_of().explain(from, wrong, mib, 0).error();
+    EXPECT_TRUE(unknown.code() == errc::not_found || unknown.code() == errc::invalid_argument) << wrong << ": " << told(unknown);
+    EXPECT_NE(unknown.message().find(wrong), std::string_view::npos) << told(unknown);
+    EXPECT_NE(unknown.message().find("host:0"), std::string_view::npos) << told(unknown);
+  }
   // A cold one too goes through the page cache, where its caller carries it.
   drop_cache(name());
-  const auto small = engine_of().explain(from, memory_kind::device, 128 * kib, 4096);
+  const auto small = engine_of().explain(from, house_.device(), 128 * kib, 4096);
   ASSERT_TRUE(small.ok()) << told(small.error());
   ASSERT_EQ(small->parts.size(), 1U);
   EXPECT_EQ(small->parts[0].path, path_kind::staged);
   EXPECT_NE(small->parts[0].reason.find("caller's thread"), std::string::npos) << small->parts[0].reason;
-  const auto behind = engine_of().explain(from, memory_kind::device, 100, static_cast<std::int64_t>(16 * mib));
+  const auto behind = engine_of().explain(from, house_.device(), 100, static_cast<std::int64_t>(16 * mib));
   ASSERT_TRUE(behind.ok());
   EXPECT_TRUE(behind->parts.empty());
 }
@@ -277,7 +283,7 @@ TEST_F(engine_contract, a_forked_child_gets_clear_errors_and_an_engine_of_its_ow
     if (!is_forked(engine_of().allocate(house_.device(), 4096).error())) return step;
     if (!is_forked(engine_of().copy(target.data(), memory.data(), 10))) return step;
     if (!is_forked(engine_of().register_memory(target.data(), 10).error())) return step;
-    if (!is_forked(engine_of().explain(both, memory_kind::device, 10, 0).error())) return step;
+    if (!is_forked(engine_of().explain(both, house_.device(), 10, 0).error())) return step;
     const std::size_t length = 10;
     const std::int64_t offset = 0;
     if (!is_forked(both.read_on_stream({.memory = memory.data(), .length = &length, .offset = &offset}))) return step;

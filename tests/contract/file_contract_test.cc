@@ -165,7 +165,7 @@ TEST_F(file_contract, a_closed_file_says_so_whatever_is_asked) {
     EXPECT_EQ(target->write_on_stream(on_stream).code(), errc::closed);
     EXPECT_EQ(target->sync().code(), errc::closed);
     EXPECT_EQ(target->size().error().code(), errc::closed);
-    EXPECT_EQ(engine_of().explain(*target, memory_kind::host, 10, 0).error().code(), errc::closed);
+    EXPECT_EQ(engine_of().explain(*target, "", 10, 0).error().code(), errc::closed);
     const std::array<io_request, 1> asked{{{target, memory.data(), 10, 0, false}}};
     EXPECT_EQ(engine_of().submit(asked).wait().at(0).error.code(), errc::closed);
   }
@@ -381,9 +381,9 @@ TEST_F(file_contract, a_direct_descriptor_that_cannot_be_opened_again_serves_eve
       const auto outcomes = house.engine().submit(asked).wait();
       EXPECT_EQ(outcomes.at(0).bytes_done, expected.size()) << told(outcomes.at(0).error);
       among.expect(expected);
-      for (const auto kind : {memory_kind::host, memory_kind::pinned, memory_kind::device}) {
-        EXPECT_TRUE(house.engine().explain(*adopted, kind, length, at).ok());
-        EXPECT_TRUE(house.engine().explain(*adopted, kind, length, at, true).ok());
+      for (const std::string& device : {std::string(), house.device()}) {
+        EXPECT_TRUE(house.engine().explain(*adopted, device, length, at).ok());
+        EXPECT_TRUE(house.engine().explain(*adopted, device, length, at, true).ok());
       }
       // Only whole blocks can be written without the page cache.
       const bool whole_blocks = (offset | length) % 4096 == 0 && place != memory_place::pageable;
@@ -432,7 +432,7 @@ TEST_F(file_contract, a_direct_descriptor_that_cannot_be_opened_again_serves_eve
       for (const std::int64_t offset : {0, 1, 4 << 20}) {
         const auto read = adopted->read(memory.data(), 2 * mib, offset, forced);
         if (read.ok()) memory.expect(part(static_cast<std::uint64_t>(offset), 2 * mib));
-        (void)house.engine().explain(*adopted, memory_kind::device, 2 * mib, offset, false, forced).ok();
+        (void)house.engine().explain(*adopted, house.device(), 2 * mib, offset, false, forced).ok();
       }
     }
   }

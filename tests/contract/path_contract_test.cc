@@ -36,14 +36,14 @@ class path_contract : public contract_fixture, public ::testing::WithParamInterf
   void SetUp() override {
     if (asked() != path_kind::direct) return;
     make_file("probe", 1 * mib);
-    const auto plan = engine_of().explain(open("probe"), kind(), 1 * mib, 0, false, how());
+    const auto plan = engine_of().explain(open("probe"), device(), 1 * mib, 0, false, how());
     if (!plan.ok()) GTEST_SKIP() << plan.error().message();
   }
 
   [[nodiscard]] static bool is_further() { return !parse_path_kind(GetParam().path).ok(); }
   [[nodiscard]] static path_kind asked() { return *path::path_table(further).parse(GetParam().path); }
   [[nodiscard]] static memory_place place() { return GetParam().place; }
-  [[nodiscard]] static memory_kind kind() { return place() == memory_place::device ? memory_kind::device : memory_kind::host; }
+  [[nodiscard]] std::string device() const { return place() == memory_place::device ? house_.device() : ""; }
   [[nodiscard]] static io_options how() {
     io_options options;
     options.path = asked();
@@ -57,7 +57,7 @@ class path_contract : public contract_fixture, public ::testing::WithParamInterf
     if (asked() == path_kind::direct && is_write && memory != nullptr) {
       if ((reinterpret_cast<std::uintptr_t>(memory) - offset) % 4096 != 0) return false;
     }
-    const auto plan = engine_of().explain(of, kind(), length, static_cast<std::int64_t>(offset), is_write, how());
+    const auto plan = engine_of().explain(of, device(), length, static_cast<std::int64_t>(offset), is_write, how());
     if (plan.ok()) return true;
     EXPECT_EQ(plan.error().code(), errc::unsupported) << told(plan.error());
     EXPECT_TRUE(asked() == path_kind::mapped || asked() == path_kind::direct) << told(plan.error());
@@ -516,11 +516,11 @@ TEST_P(path_contract, explain_covers_the_range_once) {
     for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{1}, 3 * mib + 7}) {
       for (const bool is_write : {false, true}) {
         const std::uint64_t length = large_file - offset;
-        auto plan = engine_of().explain(both, kind(), length, static_cast<std::int64_t>(offset), is_write, how());
+        auto plan = engine_of().explain(both, device(), length, static_cast<std::int64_t>(offset), is_write, how());
         // The kernel may take pages back at any time.
         for (int tries = 0; tries < 10 && !cold && plan.ok() && plan->cached_bytes != length; ++tries) {
           (void)contents_of(name());
-          plan = engine_of().explain(both, kind(), length, static_cast<std::int64_t>(offset), is_write, how());
+          plan = engine_of().explain(both, device(), length, static_cast<std::int64_t>(offset), is_write, how());
         }
         if (!plan.ok()) {
           EXPECT_EQ(plan.error().code(), errc::unsupported);
@@ -635,7 +635,7 @@ TEST_P(refusing_path_contract, says_so_by_name_and_touches_nothing) {
     const std::array<io_request, 2> asked{{{&both, memory.data(), length, 0, false}, {&both, memory.data(), length, 0, true}}};
     for (const auto& outcome : engine_of().submit(asked, how()).wait()) expect_refused(outcome);
     for (const bool is_write : {false, true}) {
-      const auto plan = engine_of().explain(both, kind(), length, 0, is_write, how());
+      const auto plan = engine_of().explain(both, device(), length, 0, is_write, how());
       EXPECT_EQ(plan.error().code(), errc::unsupported);
     }
   }

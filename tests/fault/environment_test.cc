@@ -89,7 +89,7 @@ TEST(restricted_process, without_io_uring_all_goes_by_plain_calls_and_explain_sa
     auto made = engine::create(without_cuda());
     if (auto wrong = round_trip(*made, dir.file("x")).run(); !wrong.empty()) return wrong;
     auto opened = made->open(dir.file("x"));
-    const auto told = made->explain(*opened, memory_kind::device, mib, 0);
+    const auto told = made->explain(*opened, "host:0", mib, 0);
     if (!told) return std::string(told.error().message());
     return remarks_say(*told, "io_uring cannot be used") ? "" : "explain says nothing of io_uring";
   });
@@ -111,7 +111,7 @@ TEST(restricted_process, with_rings_that_can_be_made_but_not_used_all_goes_by_pl
     ::close(fd);
     if (const auto read = opened->read(memory->data(), 8 * mib, 0); read.bytes_done != 8 * mib) return std::string(read.error.message());
     if (const auto put = opened->write(memory->data(), 8 * mib, 0); put.bytes_done != 8 * mib) return std::string(put.error.message());
-    const auto told = made->explain(*opened, memory_kind::device, mib, 0);
+    const auto told = made->explain(*opened, "host:0", mib, 0);
     return remarks_say(*told, "io_uring cannot be used") ? "" : "explain says nothing of io_uring";
   });
 }
@@ -143,14 +143,14 @@ TEST(restricted_process, a_data_set_of_somebody_else_is_read_past_the_page_cache
     if (auto wrong = become_nobody(); !wrong.empty()) return wrong;
     auto made = engine::create(without_cuda());
     auto lent = made->adopt(fd);
-    const auto told = made->explain(*lent, memory_kind::device, 32 * mib, 0);
+    const auto told = made->explain(*lent, "host:0", 32 * mib, 0);
     if (!told) return std::string(told.error().message());
     if (told->cached_bytes != 0U) return told->cached_bytes ? "it seems to be cached" : "it is not known whether it is cached";
     if (told->parts.size() != 1 || told->parts[0].reason.find("not in the page cache") == std::string::npos) return told->parts[0].reason;
     auto memory = made->allocate("host:0", 32 * mib);
     const auto read = lent->read(memory->data(), 32 * mib, 0);
     if (read.bytes_done != 32 * mib) return std::string(read.error.message());
-    return made->explain(*lent, memory_kind::device, 32 * mib, 0)->cached_bytes == 0U ? "" : "reading it has filled the page cache";
+    return made->explain(*lent, "host:0", 32 * mib, 0)->cached_bytes == 0U ? "" : "reading it has filled the page cache";
   });
   ::close(fd);
 }
@@ -180,7 +180,7 @@ TEST(restricted_process, without_descriptors_open_says_so_and_works_again_later)
     auto made = engine::create(without_cuda());
     // The undefined-behaviour sanitizer needs descriptors to look at an object's type for the first time: let it see all that is used.
     if (auto wrong = round_trip(*made, dir.file("y")).run(); !wrong.empty()) return wrong;
-    (void)made->explain(*made->open(dir.file("x")), memory_kind::device, mib, 0);
+    (void)made->explain(*made->open(dir.file("x")), "host:0", mib, 0);
     (void)made->open(dir.file("missing"));
     std::vector<file> open_files;
     if (auto wrong = set_limit(RLIMIT_NOFILE, 40); !wrong.empty()) return wrong;
@@ -197,7 +197,7 @@ TEST(restricted_process, without_descriptors_open_says_so_and_works_again_later)
     std::vector<std::byte> bytes(mib);
     const auto done = open_files.back().read(bytes.data(), mib, 0);
     if (!done.ok() || done.bytes_done != mib || pattern::first_difference(bytes, seed, 0)) return "a read without a second descriptor";
-    const auto told = made->explain(open_files.back(), memory_kind::device, mib, 0);
+    const auto told = made->explain(open_files.back(), "host:0", mib, 0);
     if (!told || !remarks_say(*told, "no direct I/O")) return "explain says nothing of direct I/O";
     open_files.clear();
     return made->open(dir.file("x")).ok() ? "" : "no file can be opened after all were closed";
@@ -540,7 +540,7 @@ TEST_F(forking_process, the_parent_goes_on_and_the_child_is_told) {
     must_be_forked("allocate", busy.made->allocate("host:0", 100).error());
     must_be_forked("copy", busy.made->copy(bytes, device, 100));
     must_be_forked("register_memory", busy.made->register_memory(bytes, sizeof bytes).error());
-    must_be_forked("explain", busy.made->explain(opened, memory_kind::device, 100, 0).error());
+    must_be_forked("explain", busy.made->explain(opened, "host:0", 100, 0).error());
     const std::vector<io_request> requests(3, {&opened, bytes, 100, 0, false});
     for (const auto& done : busy.made->submit(requests).wait()) must_be_forked("submit", done.error);
     int calls = 0;

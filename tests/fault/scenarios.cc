@@ -477,13 +477,13 @@ std::unique_ptr<scenario> sizing(faulty_world& world) {
   });
 }
 
-std::unique_ptr<scenario> explaining(faulty_world& world, memory_kind memory, bool is_write) {
+std::unique_ptr<scenario> explaining(faulty_world& world, std::string_view device, bool is_write) {
   const auto made = std::make_shared<file>(must_open(world, written_file(), for_writing(true)));
   const auto told = std::make_shared<std::optional<plan>>();
   return std::make_unique<simple>(simple::steps{
       [] { written_file().make(heat::half, 0, 9 * mib); },
-      [&world, made, told, memory, is_write] {
-        auto asked = world.engine().explain(*made, memory, 9 * mib, 100, is_write);
+      [&world, made, told, device, is_write] {
+        auto asked = world.engine().explain(*made, device, 9 * mib, 100, is_write);
         if (asked) told->emplace(std::move(*asked));
         return asked.error();
       },
@@ -578,9 +578,9 @@ class listing {
     add("close", closing);
     add("sync", syncing);
     add("size", sizing);
-    add("explain_read", [](faulty_world& world) { return explaining(world, memory_kind::device, false); });
-    add("explain_write", [](faulty_world& world) { return explaining(world, memory_kind::device, true); });
-    add("explain_host", [](faulty_world& world) { return explaining(world, memory_kind::host, false); });
+    add("explain_read", [](faulty_world& world) { return explaining(world, "host:0", false); });
+    add("explain_write", [](faulty_world& world) { return explaining(world, "host:0", true); });
+    add("explain_host", [](faulty_world& world) { return explaining(world, "", false); });
     add("allocate", allocating);
     add("register_memory", registering);
     add("copy_to_device", [](faulty_world& world) { return copying(world, true); });

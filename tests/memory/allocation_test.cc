@@ -379,7 +379,7 @@ std::vector<call_kind> make_kinds() {
                    question(t, [&] { return t.engine_of().adopt(fd); });
                    ::close(fd);
                  }});
-  all.push_back({"explain", [](trial& t) { question(t, [&] { return t.engine_of().explain(t.from, memory_kind::device, large, 7); }); }});
+  all.push_back({"explain", [](trial& t) { question(t, [&] { return t.engine_of().explain(t.from, "host:0", large, 7); }); }});
   all.push_back({"register_memory",
                  [](trial& t) { question(t, [&] { return t.engine_of().register_memory(t.host_memory.data(), t.host_memory.size()); }); }});
   all.push_back({"allocate", [](trial& t) { question(t, [&] { return t.engine_of().allocate("host:0", mib); }); }});

@@ -86,7 +86,7 @@ class direct_path : public ::testing::Test {
     recorder_.function<void(void (*)(void*, const void*, std::size_t))>("recorder_set_copy")(&copy_through_device);
     kernel_->hide_below("/proc/driver/nvidia");
     kernel_->show(nvidia_fs_version, write_text("version", "version: 2.28.4\n"));
-    link_.emplace(*kernel_, *session_);
+    link_.emplace(*kernel_, *session_, false);
     memory_ = link_->place();
   }
   ~direct_path() override {

@@ -139,7 +139,7 @@ TEST_F(gpu_direct, a_forced_write_that_has_only_edges_is_staged_and_one_that_can
 TEST_F(gpu_direct, before_a_gpu_is_in_use_explain_leaves_open_what_libcufile_would_say) {
   machine_.recorder.settings().serves_files = false;
   const auto of = open();
-  const auto ahead = engine_.explain(of, memory_kind::device, mib, 0);
+  const auto ahead = engine_.explain(of, "cuda:0", mib, 0);
   ASSERT_TRUE(ahead.ok()) << ahead.error().message();
   EXPECT_EQ(described(*ahead), "direct 1048576 at 0\n");
   EXPECT_NE(ahead->parts[0].reason.find("may serve"), std::string::npos) << ahead->parts[0].reason;
@@ -147,7 +147,7 @@ TEST_F(gpu_direct, before_a_gpu_is_in_use_explain_leaves_open_what_libcufile_wou
 
   const auto buffer = allocate(mib);
   expect_read(of, address_in(buffer, 0), 256 * kib, 0);
-  const auto asked = engine_.explain(of, memory_kind::device, mib, 0);
+  const auto asked = engine_.explain(of, "cuda:0", mib, 0);
   ASSERT_TRUE(asked.ok()) << asked.error().message();
   EXPECT_NE(described(*asked).find("staged"), std::string::npos) << described(*asked);
   ASSERT_FALSE(asked->remarks.empty());
@@ -156,10 +156,36 @@ TEST_F(gpu_direct, before_a_gpu_is_in_use_explain_leaves_open_what_libcufile_wou
 
 TEST_F(gpu_direct, before_a_gpu_is_in_use_explain_says_why_nothing_can_be_direct) {
   machine_.lose_nvidia_fs();
-  const auto told = engine_.explain(open(), memory_kind::device, mib, 0);
+  const auto told = engine_.explain(open(), "cuda:0", mib, 0);
   ASSERT_TRUE(told.ok()) << told.error().message();
   ASSERT_FALSE(told->remarks.empty());
   EXPECT_EQ(told->remarks[0].find("direct is not used: nvidia-fs is not loaded"), 0U) << told->remarks[0];
+}
+
+TEST_F(gpu_direct, of_a_gpu_that_is_not_in_use_explain_tells_what_libcufile_said_to_another) {
+  const auto of = open();
+  const auto buffer = allocate(mib);
+  expect_read(of, address_in(buffer, 0), 256 * kib, 0);
+  const auto used = engine_.explain(of, "cuda:0", mib, 0);
+  const auto unused = engine_.explain(of, "cuda:1", mib, 0);
+  ASSERT_TRUE(used.ok() && unused.ok()) << unused.error().message();
+  EXPECT_EQ(described(*used), "direct 1048576 at 0\n");
+  EXPECT_EQ(described(*unused), described(*used));
+  EXPECT_EQ(used->parts[0].reason, "GPUDirect serves this file");
+  EXPECT_NE(unused->parts[0].reason.find("once memory of this GPU is used"), std::string::npos) << unused->parts[0].reason;
+
+  machine_.recorder.settings().serves_files = false;
+  const auto refused = engine_.explain(open(), "cuda:1", mib, 0);
+  ASSERT_TRUE(refused.ok()) << refused.error().message();
+  ASSERT_FALSE(refused->remarks.empty());
+  EXPECT_EQ(refused->remarks[0], "direct is not used: libcufile refused this file: 5008 IO_NOT_SUPPORTED");
+}
+
+TEST_F(gpu_direct, explain_tells_of_the_host_device_beside_a_gpu) {
+  const auto told = engine_.explain(open(), "host:0", mib, 0);
+  ASSERT_TRUE(told.ok()) << told.error().message();
+  EXPECT_NE(described(*told).find("staged"), std::string::npos) << described(*told);
+  for (const auto& remark : told->remarks) EXPECT_EQ(remark.find("no GPU:"), std::string::npos) << remark;
 }
 
 TEST_F(gpu_direct, only_gpu_direct_fails_where_libcufile_does_not_serve_the_file) {
@@ -199,7 +225,7 @@ TEST_F(gpu_direct, explain_tells_of_body_and_edges) {
   expect_read(of, address_in(buffer, 0), 256 * kib, 0);  // a GPU is in use
   const std::string parts = "staged 3996 at 4196\ndirect 1044480 at 8192\nstaged 100 at 1052672\n";
   for (const bool is_write : {false, true}) {
-    const auto told = engine_.explain(of, memory_kind::device, mib, page + 100, is_write);
+    const auto told = engine_.explain(of, "cuda:0", mib, page + 100, is_write);
     ASSERT_TRUE(told.ok()) << told.error().message();
     EXPECT_EQ(described(*told), parts);
     EXPECT_NE(told->parts[0].reason.find("unaligned edge"), std::string::npos) << told->parts[0].reason;

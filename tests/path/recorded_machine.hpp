@@ -18,12 +18,12 @@
 
 namespace penstock::testing {
 
-// The host device as a GPU: an engine makes no context on it before memory of it is used.
+// The host device as a GPU, beside a second one that has no memory to use, so that no engine may make a context on it.
 class pretended_gpu final : public device::driver {
  public:
   [[nodiscard]] std::string_view kind() const override { return "cuda"; }
-  result<int> count() override { return inner_->count(); }
-  result<device::device_facts> describe(int ordinal) override { return inner_->describe(ordinal); }
+  result<int> count() override { return 2; }
+  result<device::device_facts> describe(int) override { return inner_->describe(0); }
   result<device::memory_info> classify(const void* memory) override { return inner_->classify(memory); }
   result<device::session*> open(int ordinal, void* context) override { return inner_->open(ordinal, context); }
 

@@ -539,7 +539,7 @@ class storm_thread::impl {
     call([&] {
       switch (pick_of_seven()) {
         case 0:
-          (void)engine.explain(target, memory_kind::device, 3 * mib, 5);
+          (void)engine.explain(target, "host:0", 3 * mib, 5);
           break;
         case 1:
           value([&] { (void)engine.stats(); });

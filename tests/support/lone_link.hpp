@@ -10,8 +10,9 @@ namespace penstock::testing {
 
 class lone_link {
  public:
-  lone_link(sys::kernel& kernel, device::session& session)
-      : feeder_(session), pool_(kernel, budget_, budget_.limit_bytes, budget_.limit_bytes), link_(session, feeder_, pool_, true) {}
+  // emulated: false for a host device that stands in for a GPU.
+  lone_link(sys::kernel& kernel, device::session& session, bool emulated = true)
+      : feeder_(session), pool_(kernel, budget_, budget_.limit_bytes, budget_.limit_bytes), link_(session, feeder_, pool_, emulated) {}
   // Of device memory that it leads into.
   [[nodiscard]] staging::place place() noexcept { return {device::memory_type::device, &link_}; }
 
