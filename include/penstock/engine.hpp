@@ -7,78 +7,77 @@
 //
 // Memory is named by plain pointers: pageable host memory, pinned memory, or memory of any device that the engine knows
 // (cudaMalloc, cudaMallocAsync, cuMemCreate, or engine.allocate). It is classified on each call; registering is never required.
+// Lengths and offsets are in bytes. Offsets count from the beginning of the file.
 // Thread-safe: everything here may be called from any thread, except that destroying or moving an object needs it to be otherwise unused.
 // Where memory runs out, a call ends with errc::out_of_memory, and everything works afterwards. Only calls that return a container or a
 // string and no status (batch::wait, devices, pci_devices, stats, summary) throw std::bad_alloc then, and may be called again.
+// In a forked child, what the parent made answers errc::forked; the child makes an engine of its own, which engine::shared() does by
+// itself.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "penstock/facts.hpp"
 #include "penstock/machine.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
 
 namespace penstock {
 
+// What stands behind a handle. Opaque: only an engine makes one, and the constructors that take one are for it alone.
 namespace core {
 class engine_core;
 class file_core;
 class pending;
-struct transfer;
 }  // namespace core
 
-enum class memory_kind : std::uint8_t { host = 0, pinned, device };
+class file;
 
-struct device_info {
-  std::string name;         // "cuda:0" or "host:0": what allocate() takes
-  std::string description;  // "NVIDIA H200"
-  std::string pci_bus_id;   // empty for the host device
-  std::uint64_t memory_bytes = 0;
-  int numa_node = -1;                   // -1: not known
-  std::array<std::uint8_t, 16> uuid{};  // zeros: not known
-  std::uint64_t window_bytes = 0;       // its largest PCI memory window (BAR1); 0: not known
-};
-
-// What a pointer is.
-struct memory_facts {
-  memory_kind kind = memory_kind::host;
-  std::string device;      // that owns it, as in device_info::name; empty for pageable memory
-  void* base = nullptr;    // of the allocation; null where that is not known, as for pageable memory
-  std::uint64_t size = 0;  // of the allocation, from base
-};
-
-// Memory of one device; freed on destruction. The engine stays alive as long as one of its buffers does.
-class PENSTOCK_API device_buffer {
+// Memory of one device; freed on destruction, which may wait for work on it. Keeps the engine alive.
+class device_buffer {
  public:
-  device_buffer() noexcept = default;
-  device_buffer(device_buffer&& other) noexcept;
-  device_buffer& operator=(device_buffer&& other) noexcept;
-  ~device_buffer();
-  [[nodiscard]] void* data() const noexcept { return data_; }
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  device_buffer() noexcept = default;  // of no bytes
+  device_buffer(std::shared_ptr<void> made, std::size_t bytes) noexcept : memory_(std::move(made)), size_(bytes) {}
+  device_buffer(device_buffer&&) noexcept = default;
+  device_buffer& operator=(device_buffer&&) noexcept = default;
+  ~device_buffer() = default;
+  [[nodiscard]] void* data() const noexcept { return memory_.get(); }
+  [[nodiscard]] std::size_t size() const noexcept { return memory_ == nullptr ? 0 : size_; }
 
  private:
-  friend class engine;
-  std::shared_ptr<core::engine_core> engine_;
-  std::string device_;
-  void* data_ = nullptr;
+  std::shared_ptr<void> memory_;
   std::size_t size_ = 0;
+};
+
+// Makes repeated use of one memory range cheaper: the range is classified once (device memory) or pinned (host memory), and device memory
+// is registered with NVIDIA's libcufile by the first GPU-direct transfer that touches it. The range must stay allocated until the
+// registration is destroyed, which waits for GPU-direct transfers of it. Keeps the engine alive.
+class registration {
+ public:
+  registration() noexcept = default;  // of nothing
+  explicit registration(std::shared_ptr<void> made) noexcept : held_(std::move(made)) {}
+  registration(registration&&) noexcept = default;
+  registration& operator=(registration&&) noexcept = default;
+  ~registration() = default;
+
+ private:
+  std::shared_ptr<void> held_;
 };
 
 // A request under way, from the *_async calls. Dropping it does not stop the request.
 class PENSTOCK_API operation {
  public:
   operation() noexcept = default;  // done, with errc::closed
+  explicit operation(core::pending* made) noexcept : state_(made) {}
   operation(operation&&) noexcept;
   operation& operator=(operation&&) noexcept;
   ~operation();
@@ -94,10 +93,28 @@ class PENSTOCK_API operation {
   void cancel() noexcept;
 
  private:
-  friend class file;
-  friend class engine;
-  explicit operation(core::pending* state) noexcept : state_(state) {}
   core::pending* state_ = nullptr;
+};
+
+// Several requests submitted at once. Dropping it waits for none of them.
+class PENSTOCK_API batch {
+ public:
+  batch() noexcept = default;  // done, with no results
+  batch(core::pending* made, std::size_t requests) noexcept : state_(made), count_(requests) {}
+  batch(batch&&) noexcept;
+  batch& operator=(batch&&) noexcept;
+  ~batch();
+  // Blocks until every request has ended, and its callback has run. Returns one result per request, in the order of submission. Errors
+  // of single requests are in their results; the others are not disturbed.
+  std::vector<io_result> wait();
+  // These three as for operation.
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
+  [[nodiscard]] bool done() const noexcept;
+  void cancel() noexcept;
+
+ private:
+  core::pending* state_ = nullptr;
+  std::size_t count_ = 0;
 };
 
 // Called exactly once, when a request has ended, on a thread of the engine that calls back and does nothing else: one that blocks holds
@@ -110,34 +127,12 @@ using io_callback = std::function<void(const io_result&)>;
 using item_callback = std::function<void(std::size_t index, const io_result&)>;
 
 // One request of a batch. memory is read from when is_write, else written to; never touched after the batch has ended.
-class file;
 struct io_request {
   const file* target = nullptr;
   void* memory = nullptr;
   std::uint64_t length = 0;
   std::int64_t offset = 0;
   bool is_write = false;
-};
-
-// Several requests submitted at once. Dropping it waits for none of them.
-class PENSTOCK_API batch {
- public:
-  batch() noexcept = default;
-  batch(batch&&) noexcept;
-  batch& operator=(batch&&) noexcept;
-  ~batch();
-  // Blocks until every request has ended, and its callback has run. Returns one result per request, in the order of submission. Errors
-  // of single requests are in their results; the others are not disturbed.
-  std::vector<io_result> wait();
-  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
-  [[nodiscard]] bool done() const noexcept;
-  void cancel() noexcept;
-
- private:
-  friend class engine;
-  batch(core::pending* state, std::size_t count) noexcept : state_(state), count_(count) {}
-  core::pending* state_ = nullptr;
-  std::size_t count_ = 0;  // requests
 };
 
 // A request that runs in the order of a stream: after the work queued before it, before the work queued after it, by the staged path. The
@@ -157,66 +152,10 @@ struct stream_request {
   io_callback ended{};
 };
 
-// Makes repeated use of one memory range cheaper: the range is classified once (device memory) or pinned (host memory), and device memory
-// is registered with NVIDIA's libcufile by the first GPU-direct transfer that touches it. The range must stay allocated until the
-// registration is destroyed, which waits for GPU-direct transfers of it. Never required.
-class PENSTOCK_API registration {
- public:
-  registration() noexcept = default;
-  registration(registration&&) noexcept;
-  registration& operator=(registration&&) noexcept;
-  ~registration();
-
- private:
-  friend class engine;
-  std::shared_ptr<core::engine_core> engine_;
-  void* base_ = nullptr;
-};
-
-// What the planner would do with a part of a file, and why.
-struct plan_part {
-  std::uint64_t offset = 0;
-  std::uint64_t length = 0;
-  path_kind path = path_kind::automatic;
-  std::string path_name;
-  std::string reason;  // one sentence
-};
-struct plan {
-  std::vector<plan_part> parts;  // in file order, covering the range once
-  // Of the range, in the page cache. Estimated from samples where this process may not write the file, and nothing where it is not known.
-  std::optional<std::uint64_t> cached_bytes;
-  std::vector<std::string> remarks;  // why faster paths were not taken, and what would make it faster
-};
-
-struct path_stats {
-  std::string name;              // of the path
-  std::uint64_t operations = 0;  // pieces carried
-  std::uint64_t bytes = 0;
-  std::uint64_t errors = 0;
-  std::uint64_t fallbacks = 0;  // pieces that this path began or was due to carry and handed to another; memory that it could not register
-  std::string last_fallback;    // the reason for the latest of them
-  std::uint64_t busy_ns = 0;    // summed over pieces
-  std::uint64_t active_ns = 0;  // while at least one piece was under way
-  // Piece counts by size: [i] counts lengths in [2^i, 2^(i+1)) KiB; [0] also smaller ones; the last also larger ones.
-  std::array<std::uint64_t, 24> size_histogram{};
-  // Piece counts by time taken: [i] counts [2^i, 2^(i+1)) microseconds, likewise.
-  std::array<std::uint64_t, 24> latency_histogram{};
-};
-struct engine_stats {
-  std::vector<path_stats> by_path;      // indexed by path_kind
-  std::uint64_t reads = 0, writes = 0;  // requests ended
-  std::uint64_t read_bytes = 0, written_bytes = 0;
-  std::uint64_t failed = 0, cancelled = 0, timed_out = 0;
-  std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
-  [[nodiscard]] const path_stats& path(path_kind kind) const {
-    static const path_stats none;
-    return static_cast<std::size_t>(kind) < by_path.size() ? by_path[static_cast<std::size_t>(kind)] : none;
-  }
-};
-
 class PENSTOCK_API file {
  public:
   file() noexcept = default;  // closed
+  explicit file(std::shared_ptr<core::file_core> made) noexcept : core_(std::move(made)) {}
   file(file&&) noexcept;
   file& operator=(file&&) noexcept;
   ~file();  // closes, waiting for requests under way
@@ -226,29 +165,33 @@ class PENSTOCK_API file {
   io_result read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
   // Writes length bytes from memory at offset. Blocks. Errors as for read, and no_space, permission_denied.
   io_result write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
-  // The same without blocking: memory must stay valid until the operation has ended. callback may be empty.
+  // The same without waiting for the transfer: memory must stay valid until the operation has ended. callback may be empty.
   operation read_async(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
                        io_callback callback = {}) const;
   operation write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
                         io_callback callback = {}) const;
-  // True where they only queue such a request, and wait for neither file nor device nor driver: sooner done than letting go of a lock that
-  // the caller holds and taking it again.
-  [[nodiscard]] bool only_queues(std::uint64_t length, const io_options& options = {}) const noexcept;
-  // Stream-ordered forms; see stream_request. An error here means that nothing was queued.
+  // True when starting such a request (read_async, write_async) makes no driver call and no file I/O, so a caller may keep its lock. Else
+  // the call first asks the driver what the memory is, and the kernel for the size and the cached part of the file (fstat, cachestat),
+  // which a file system that stalls can hold up. It is true of requests up to 128 KiB, unless a path is forced or the default stream is to
+  // come first.
+  [[nodiscard]] bool starts_without_blocking(std::uint64_t length, const io_options& options = {}) const noexcept;
+  // Queue a request onto a stream. Do not wait for it. An error means that nothing was queued.
   status read_on_stream(const stream_request& request) const;
   status write_on_stream(const stream_request& request) const;
 
   // Forces written data to the disk (fdatasync). Blocks.
   status sync() const;
+  // As the kernel tells it now. Asks the file system. Errors: io, closed, forked.
   [[nodiscard]] result<std::uint64_t> size() const;
+  // What it was opened as; "descriptor N" of an adopted one; empty of a file that was never opened.
   [[nodiscard]] const std::string& path() const noexcept;
   // Waits for requests under way, then closes the descriptors that Penstock opened (not one it was lent). Twice is errc::closed.
   status close();
 
+  // What stands behind it.
+  [[nodiscard]] const std::shared_ptr<core::file_core>& core() const noexcept { return core_; }
+
  private:
-  friend class engine;
-  explicit file(std::shared_ptr<core::file_core> core) noexcept : core_(std::move(core)) {}
-  operation begin(const core::transfer& what, const io_options& options, io_callback& callback) const;
   std::shared_ptr<core::file_core> core_;
 };
 
@@ -260,10 +203,12 @@ class PENSTOCK_API engine {
   // The engine that the faces of this process share; made on first use, and anew in a forked child.
   static result<engine> shared();
 
+  explicit engine(std::shared_ptr<core::engine_core> made) noexcept : core_(std::move(made)) {}
   engine(engine&&) noexcept;
   engine& operator=(engine&&) noexcept;
   ~engine();  // files, buffers and operations keep what they need alive
 
+  // Opens a regular file or a block device. Blocks. Errors: not_found, permission_denied, not_a_file, out_of_memory (descriptors too).
   [[nodiscard]] result<file> open(const std::string& path, const open_options& options = {}) const;
   // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close().
   [[nodiscard]] result<file> adopt(int descriptor) const;
@@ -272,16 +217,19 @@ class PENSTOCK_API engine {
   [[nodiscard]] std::vector<device_info> devices() const;
   // Why no CUDA device is listed; ok when one is.
   [[nodiscard]] status cuda_status() const;
+  // Memory of the device of that name. Errors: invalid_argument and not_found (the message names the devices that there are),
+  // out_of_memory, device.
   [[nodiscard]] result<device_buffer> allocate(std::string_view device, std::size_t bytes) const;
   // What a pointer is. Errors: bad_memory for an address of a device where nothing is allocated.
   [[nodiscard]] result<memory_facts> describe(const void* memory) const;
   // All PCI devices of the machine; empty where sysfs is not mounted.
   [[nodiscard]] std::vector<pci_device> pci_devices() const;
-  // Blocking copy between any two memory ranges of this process.
+  // Copies between any two memory ranges of this process. Blocks. Errors: bad_memory, device.
   status copy(void* target, const void* source, std::size_t bytes) const;
+  // See registration. Errors: invalid_argument, bad_memory, out_of_memory.
   [[nodiscard]] result<registration> register_memory(void* memory, std::size_t bytes) const;
 
-  // Submits requests as one batch: many small ranges are gathered and scattered together. Does not block.
+  // Submits requests as one batch: many small ranges are gathered and scattered together. Does not wait for them.
   // callback, if given, is called once when all have ended, with the total of bytes and the first error; each, for every request.
   [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {},
                              item_callback each = {}) const;
@@ -292,6 +240,7 @@ class PENSTOCK_API engine {
   // names the devices that there are), closed, forked, unsupported (the path that was asked for refuses).
   [[nodiscard]] result<plan> explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
+  // The counters since the engine was made. Each is right by itself; together they are no moment in time.
   [[nodiscard]] engine_stats stats() const;
   // The counters in words: a line for each path that carried something, with what kept its bytes from a faster one.
   [[nodiscard]] std::string summary() const;
@@ -300,8 +249,6 @@ class PENSTOCK_API engine {
   [[nodiscard]] const engine_options& options() const noexcept;
 
  private:
-  friend struct engine_access;
-  explicit engine(std::shared_ptr<core::engine_core> core) noexcept : core_(std::move(core)) {}
   std::shared_ptr<core::engine_core> core_;
 };
 

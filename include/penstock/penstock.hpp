@@ -2,6 +2,7 @@
 #pragma once
 
 #include "penstock/engine.hpp"   // IWYU pragma: export
+#include "penstock/facts.hpp"    // IWYU pragma: export
 #include "penstock/machine.hpp"  // IWYU pragma: export
 #include "penstock/options.hpp"  // IWYU pragma: export
 #include "penstock/status.hpp"   // IWYU pragma: export

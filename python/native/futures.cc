@@ -70,7 +70,7 @@ void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, 
   };
   begin_and([&] {
     // Else the thread of completions, at work on earlier requests, would take the GIL each time.
-    if (held->only_queues(length, options)) {
+    if (held->starts_without_blocking(length, options)) {
       start();
     } else {
       const without_gil unlocked;

@@ -50,34 +50,18 @@ core::pending* refuse(const status& why, const io_callback& callback) {
 
 io_result without_memory() { return {0, no_memory()}; }
 
+operation begin(const std::shared_ptr<core::file_core>& file, const core::transfer& what, const io_options& options,
+                io_callback& callback) {
+  if (file == nullptr) return operation(refuse(closed_file(), callback));
+  return operation(or_without_memory([&] { return core::begin(file->runtime(), file, what, options, callback); },
+                                     [&] { return refuse(no_memory(), callback); }));
+}
+
 void release(core::pending* state) {
   if (state != nullptr) state->release();
 }
 
 }  // namespace
-
-// --- device_buffer
-
-device_buffer::device_buffer(device_buffer&& other) noexcept
-    : engine_(std::move(other.engine_)),
-      device_(std::move(other.device_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-device_buffer& device_buffer::operator=(device_buffer&& other) noexcept {
-  if (this != &other) {
-    device_buffer old(std::move(*this));
-    engine_ = std::move(other.engine_);
-    device_ = std::move(other.device_);
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = std::exchange(other.size_, 0);
-  }
-  return *this;
-}
-
-device_buffer::~device_buffer() {
-  if (data_ != nullptr) engine_->memory().release(device_, data_);
-}
 
 // --- operation and batch
 
@@ -128,18 +112,6 @@ void batch::cancel() noexcept {
   if (state_ != nullptr && state_->runtime_if_any() != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();
 }
 
-// --- registration
-
-registration::registration(registration&& other) noexcept : engine_(std::move(other.engine_)), base_(std::exchange(other.base_, nullptr)) {}
-registration& registration::operator=(registration&& other) noexcept {
-  std::swap(engine_, other.engine_);
-  std::swap(base_, other.base_);
-  return *this;
-}
-registration::~registration() {
-  if (base_ != nullptr) engine_->unregister_memory(base_);
-}
-
 // --- file
 
 file::file(file&&) noexcept = default;
@@ -164,22 +136,16 @@ io_result file::write(const void* memory, std::uint64_t length, std::int64_t off
   return or_without_memory([&] { return core::run(core_->runtime(), *core_, writing(memory, length, offset), options); }, &without_memory);
 }
 
-operation file::begin(const core::transfer& what, const io_options& options, io_callback& callback) const {
-  if (core_ == nullptr) return operation(refuse(closed_file(), callback));
-  return operation(or_without_memory([&] { return core::begin(core_->runtime(), core_, what, options, callback); },
-                                     [&] { return refuse(no_memory(), callback); }));
-}
-
 operation file::read_async(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options, io_callback callback) const {
-  return begin(reading(memory, length, offset), options, callback);
+  return begin(core_, reading(memory, length, offset), options, callback);
 }
 
 operation file::write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options,
                             io_callback callback) const {
-  return begin(writing(memory, length, offset), options, callback);
+  return begin(core_, writing(memory, length, offset), options, callback);
 }
 
-bool file::only_queues(std::uint64_t length, const io_options& options) const noexcept {
+bool file::starts_without_blocking(std::uint64_t length, const io_options& options) const noexcept {
   return core_ != nullptr && core::small_request::suits(core_->runtime(), length, options);
 }
 
@@ -270,14 +236,10 @@ status engine::cuda_status() const {
 result<device_buffer> engine::allocate(std::string_view device, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<device_buffer> {
-    device_buffer made;
-    made.engine_ = core_;
-    made.device_ = device;
+    auto release = [from = core_, name = std::string(device)](void* memory) { from->memory().release(name, memory); };
     const auto memory = core_->memory().allocate(device, bytes);
     if (!memory) return memory.error();
-    made.data_ = *memory;
-    made.size_ = bytes;
-    return made;
+    return device_buffer(std::shared_ptr<void>(*memory, std::move(release)), bytes);
   });
 }
 
@@ -300,11 +262,10 @@ status engine::copy(void* target, const void* source, std::size_t bytes) const {
 
 result<registration> engine::register_memory(void* memory, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
-  if (auto problem = or_no_memory([&] { return core_->register_memory(memory, bytes); }); !problem.ok()) return problem;
-  registration made;
-  made.engine_ = core_;
-  made.base_ = memory;
-  return made;
+  return or_no_memory([&]() -> result<registration> {
+    if (auto problem = core_->register_memory(memory, bytes); !problem.ok()) return problem;
+    return registration(std::shared_ptr<void>(memory, [from = core_](void* base) { from->unregister_memory(base); }));
+  });
 }
 
 batch engine::submit(std::span<const io_request> requests, const io_options& options, io_callback callback, item_callback each) const {
@@ -320,7 +281,7 @@ batch engine::submit(std::span<const io_request> requests, const io_options& opt
               [&] {
                 std::vector<std::shared_ptr<core::file_core>> files;
                 files.reserve(requests.size());
-                for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core_);
+                for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core());
                 return core::batch_request::begin(*core_, requests, files, options, callback, each);
               },
               [&] { return refuse_all(no_memory()); }),
@@ -330,10 +291,10 @@ batch engine::submit(std::span<const io_request> requests, const io_options& opt
 result<plan> engine::explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset, bool is_write,
                              const io_options& options) const {
   if (core_ == nullptr) return no_engine();
-  if (target.core_ == nullptr) return closed_file();
+  if (target.core() == nullptr) return closed_file();
   auto what = reading(nullptr, length, offset);
   what.is_write = is_write;
-  return or_no_memory([&] { return core::explain(*core_, *target.core_, device, what, options); });
+  return or_no_memory([&] { return core::explain(*core_, *target.core(), device, what, options); });
 }
 
 engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }
@@ -353,20 +314,13 @@ const engine_options& engine::options() const noexcept {
   return core_ == nullptr ? defaults : core_->options();
 }
 
-// --- for core
-
-// The one way to make an engine from its core.
-struct engine_access {
-  static engine make(std::shared_ptr<core::engine_core> core) { return engine(std::move(core)); }
-};
-
 namespace core {
 
 result<engine> make_engine(const engine_options& options, seams doors) {
   return or_no_memory([&]() -> result<engine> {
     auto made = engine_core::make(options, std::move(doors));
     if (!made) return made.error();
-    return engine_access::make(std::move(*made));
+    return engine(std::move(*made));
   });
 }
 

@@ -6,7 +6,7 @@
 
 #include "core/admission.hpp"
 #include "core/planner.hpp"
-#include "penstock/engine.hpp"
+#include "penstock/facts.hpp"
 
 namespace penstock::core {
 

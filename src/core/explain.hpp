@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/decide.hpp"
-#include "penstock/engine.hpp"
+#include "penstock/facts.hpp"
 
 namespace penstock::core {
 

@@ -12,7 +12,7 @@
 #include "base/ask_once.hpp"
 #include "core/runtime.hpp"
 #include "path/data_path.hpp"
-#include "penstock/engine.hpp"
+#include "penstock/facts.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::core {

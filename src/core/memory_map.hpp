@@ -15,7 +15,7 @@
 
 #include "base/spin_lock.hpp"
 #include "device/device.hpp"
-#include "penstock/engine.hpp"
+#include "penstock/facts.hpp"
 #include "staging/feeder.hpp"
 #include "staging/link.hpp"
 #include "staging/slab_pool.hpp"

@@ -12,7 +12,7 @@
 #include "core/stats.hpp"
 #include "device/device.hpp"
 #include "path/registry.hpp"
-#include "penstock/engine.hpp"
+#include "penstock/facts.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
 #include "staging/slab_pool.hpp"

@@ -7,7 +7,7 @@
 
 #include "base/spin_lock.hpp"
 #include "path/registry.hpp"
-#include "penstock/engine.hpp"
+#include "penstock/facts.hpp"
 
 namespace penstock::core {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "path/registry.hpp"
-#include "penstock/engine.hpp"
+#include "penstock/facts.hpp"
 
 namespace penstock::core {
 
