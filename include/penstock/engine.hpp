@@ -10,7 +10,7 @@
 // Lengths and offsets are in bytes. Offsets count from the beginning of the file.
 // Thread-safe: everything here may be called from any thread, except that destroying or moving an object needs it to be otherwise unused.
 // Where memory runs out, a call ends with errc::out_of_memory, and everything works afterwards. Only calls that return a container or a
-// string and no status (batch::wait, devices, pci_devices, stats, summary) throw std::bad_alloc then, and may be called again.
+// string and no status (batch::wait, devices, pci_devices, requests, stats, summary) throw std::bad_alloc then, and may be called again.
 // In a forked child, what the parent made answers errc::forked; the child makes an engine of its own, which engine::shared() does by
 // itself.
 #pragma once
@@ -240,6 +240,9 @@ class PENSTOCK_API engine {
   // names the devices that there are), closed, forked, unsupported (the path that was asked for refuses).
   [[nodiscard]] result<plan> explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
+  // The requests under way, each by itself, also those of a batch; in no order. For programs that show what an engine is at: does not wait
+  // for devices or files. Of a batch, those that wait for the default stream are not told of before it has been reached.
+  [[nodiscard]] std::vector<request_info> requests() const;
   // The counters since the engine was made. Each is right by itself; together they are no moment in time.
   [[nodiscard]] engine_stats stats() const;
   // The counters in words: a line for each path that carried something, with what kept its bytes from a faster one.

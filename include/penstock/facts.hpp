@@ -1,4 +1,4 @@
-// Values that an engine tells: what devices and memory are, what a request would do, what was done.
+// Values that an engine tells: what devices and memory are, what a request would do, what is under way, what was done.
 #pragma once
 
 #include <array>
@@ -47,6 +47,17 @@ struct plan {
   // Of the range, in the page cache. Estimated from samples where this process may not write the file, and nothing where it is not known.
   std::optional<std::uint64_t> cached_bytes;
   std::vector<std::string> remarks;  // why faster paths were not taken, and what would make it faster
+};
+
+// A request under way.
+struct request_info {
+  std::string file;          // as file::path() tells it
+  std::int64_t offset = 0;   // in the file; -1 for a stream-ordered request that its stream has not reached
+  std::uint64_t length = 0;  // that was asked for; of a request that its stream has not reached, the most that it may be
+  bool is_write = false;
+  // Whose memory it is: a name as in device_info::name, or "host"; empty where that was not looked up yet, and for no bytes.
+  std::string device;
+  std::int64_t since_ns = 0;  // when it began, by std::chrono::steady_clock, to within 10 ms
 };
 
 struct path_stats {

@@ -6,6 +6,7 @@
 
 #include "device.hpp"
 #include "errors.hpp"
+#include "gil.hpp"
 
 namespace penstock::python {
 
@@ -52,6 +53,24 @@ nb::dict stats() {
   return told;
 }
 
+// penstock.Request is Python's.
+nb::list requests() {
+  const auto engine = shared_engine();
+  const auto seen = [&] {
+    const without_gil unlocked;
+    return engine.requests();
+  }();
+  const auto make = nb::module_::import_("penstock._requests").attr("Request");
+  nb::list told;
+  for (const auto& each : seen) {
+    const nb::object name = nb::steal(PyUnicode_DecodeFSDefaultAndSize(each.file.data(), static_cast<Py_ssize_t>(each.file.size())));
+    if (!name.is_valid()) throw nb::python_error();
+    told.append(make(name, each.offset < 0 ? nb::none() : nb::object(nb::int_(each.offset)), each.length, each.is_write,
+                     each.device.empty() ? nb::none() : words(each.device), each.since_ns));
+  }
+  return told;
+}
+
 // Why something is not there; None where it is.
 nb::object reason(const status& error) { return error.ok() ? nb::none() : words(error.message()); }
 
@@ -64,6 +83,8 @@ void add_info(nb::module_& module) {
       "stats", &stats,
       "The counters of this process: requests, bytes, and for each path under \"paths\" what it carried, with histograms by size (powers\n"
       "of two from 1 KiB) and time (from 1 microsecond).");
+  module.def("requests", &requests,
+             "The requests of this process that are under way, also those of other faces: a list of penstock.Request.");
   module.def(
       "summary", [] { return shared_engine().summary(); },
       "The counters in words: what each path carried, and what kept bytes from a faster one.");

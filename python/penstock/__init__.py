@@ -51,10 +51,12 @@ from ._native import (
     open,
     pread_many,
     pwrite_many,
+    requests,
     stats,
     summary,
 )
 from ._plan import Plan, PlanPart
+from ._requests import Request
 
 __all__ = [
     "ALL_COMPLETED",
@@ -79,6 +81,7 @@ __all__ = [
     "Plan",
     "PlanPart",
     "Pointer",
+    "Request",
     "StreamResult",
     "TimedOut",
     "__version__",
@@ -93,6 +96,7 @@ __all__ = [
     "open",
     "pread_many",
     "pwrite_many",
+    "requests",
     "stats",
     "summary",
     "tofile",

@@ -1,10 +1,16 @@
 // The token that every request takes first and gives back last: the use of its file, a checked range, and the place of its memory. Its end
-// names the request in the error, counts the outcome, and lets go of the file.
+// names the request in the error, counts the outcome, and lets go of the file. In between it is listed, once it lies where it stays: the
+// list of an engine tells what is under way.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
+
+#include "base/sharded_list.hpp"
 
 #include "core/file_core.hpp"
 #include "core/memory_map.hpp"
@@ -26,13 +32,14 @@ status in_context(const status& error, const transfer& what, const file_core& fi
 status check(const transfer& what, const io_options& options);
 
 // For one thread at a time, which keeps the runtime. What its end needs lies in one cache line, since batches have thousands of them, which
-// end on other cores than they began.
+// end on other cores than they began; so they are listed together, and each tells only whether it may be read.
 class alignas(64) admission {
  public:
   admission() noexcept = default;  // of nothing
+  // The new one is not listed, and the old one is no more.
   admission(admission&& other) noexcept { *this = std::move(other); }
   admission& operator=(admission&& other) noexcept;
-  ~admission() { let_go(); }
+  ~admission() { unlist(); }
 
   // Takes the use of the file, which outlives this, or is kept by it.
   status enter(runtime& with, file_core& file, const transfer& what, std::shared_ptr<file_core> kept = nullptr);
@@ -40,12 +47,14 @@ class alignas(64) admission {
   [[nodiscard]] status check(const io_options& options) const { return core::check(what_, options); }
   // Where its memory lies. Nothing is asked for no bytes.
   status locate(seen_allocation* seen = nullptr);
+  // It lies there, as was found out otherwise.
+  void place_at(const staging::place& known) noexcept;
   // All three; and waits for the default stream where waits_for_default_stream() says so.
   status admit(runtime& with, file_core& file, const transfer& what, const io_options& options, std::shared_ptr<file_core> kept = nullptr);
 
   // From enter() on, whatever it returned.
   [[nodiscard]] const transfer& what() const noexcept { return what_; }
-  void restate(const transfer& what) noexcept { what_ = what; }  // known only now
+  void restate(const transfer& what) noexcept;  // known only now
   [[nodiscard]] file_core& file() const noexcept { return *file_; }
   // From locate() on.
   [[nodiscard]] const staging::place& place() const noexcept { return place_; }
@@ -54,19 +63,48 @@ class alignas(64) admission {
     return options.after_default_stream && is_write_ && place_.on_device();
   }
 
-  // The request ends so: names it in the error, and counts it. Nothing, for one of nothing.
+  // The request ends so: names it in the error, counts it, and takes it off the list, before anybody is told. Nothing, for one of nothing.
   void count(io_result& outcome) noexcept;
   // The last thing, once the outcome has been told.
-  void let_go() noexcept { use_ = {}; }
+  void let_go() noexcept {
+    shown_.store(shown::nothing, std::memory_order_relaxed);
+    if (listed_ == 1) unlist();
+    use_ = {};
+  }
+
+  // --- the list of what is under way
+  // Lists this until it is let go of. It stays where it is, and only restate() and place_at() change it. Nothing in a forked child.
+  void list() noexcept;
+  // Lists these until unlist() of the first; each of them is told of from its show() until it is let go of.
+  static void list(runtime& with, std::span<admission> together) noexcept;
+  void show() noexcept;
+  void unlist() noexcept;
+  // All of an engine. None in a forked child.
+  static std::vector<request_info> under_way(runtime& with);
+  [[nodiscard]] sharded_list<admission>::link& link() noexcept { return link_; }
+  [[nodiscard]] const sharded_list<admission>::link& link() const noexcept { return link_; }
 
  private:
+  // What those who walk the list may read.
+  enum class shown : std::uint8_t { nothing, request, place };
+  struct seen;
+
+  void tell(std::vector<seen>& to) const;
+
   runtime* with_ = nullptr;
   file_core* file_ = nullptr;
   std::shared_ptr<file_core> kept_;
   file_use use_;
   bool is_write_ = false;
+  bool located_ = false;
+  std::atomic<shown> shown_{shown::nothing};
+  std::uint32_t listed_ = 0;  // so many, from this one on, are listed with this one's link
   staging::place place_;
+
   transfer what_;
+  std::int64_t since_ns_ = 0;  // they were listed
+  sharded_list<admission>::link link_;
 };
+static_assert(sizeof(admission) == 128);
 
 }  // namespace penstock::core

@@ -36,6 +36,7 @@ void batch_request::end_queued() {
 void batch_request::start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
                           const io_options& options) noexcept {
   remaining_.fetch_add(requests.size());
+  admission::list(runtime(), admitted_);
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
     auto problem = or_no_memory([&] { return add(requests[i], files[i], options, i); });
     if (!problem.ok()) item_ended(i, {0, std::move(problem)});
@@ -67,6 +68,7 @@ status batch_request::add(const io_request& asked, const std::shared_ptr<file_co
     return {};
   }
   if (asked.length > small_request_bytes || runtime().forced(options)) return start_single(options, index);
+  admitted.show();
   shipment_by(file->mount().collector()).add(admitted, index);
   return {};
 }
@@ -121,6 +123,7 @@ void batch_request::tell(std::uint32_t index) noexcept {
 
 void batch_request::ended(std::size_t count) noexcept {
   if (remaining_.fetch_sub(count, std::memory_order_acq_rel) != count) return;
+  if (!admitted_.empty()) admitted_.front().unlist();
   io_result total;
   for (const auto& item : items_) {
     total.bytes_done += item.bytes_done;

@@ -112,6 +112,7 @@ io_result run(runtime& with, file_core& file, const transfer& what, const io_opt
   outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options); });
   if (outcome.ok() && what.length > 0) {
     if (!caller_carries(with, what.length, admitted.place(), options)) return run_pieces(with, admitted, options);
+    admitted.list();
     outcome = or_without_memory([&] { return run_small(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
   }
   admitted.count(outcome);

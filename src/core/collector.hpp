@@ -67,7 +67,9 @@ class small_request final : public pending {
     return length <= small_request_bytes && !with.forced(options) && !options.after_default_stream;
   }
   small_request(std::shared_ptr<core::runtime> with, admission admitted, collector& by)
-      : pending(std::move(with)), admitted_(std::move(admitted)), by_(by) {}
+      : pending(std::move(with)), admitted_(std::move(admitted)), by_(by) {
+    admitted_.list();
+  }
   // Ends one that does not travel. It may be gone on return.
   void end(io_result outcome) noexcept;
   void end_queued() override;

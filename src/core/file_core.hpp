@@ -37,7 +37,7 @@ class file_use {
   file_core* file_ = nullptr;
 };
 
-class file_core {
+class file_core : public std::enable_shared_from_this<file_core> {
  public:
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
   static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor);

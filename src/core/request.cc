@@ -34,6 +34,7 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
   queues_.lanes = &admitted_.file().mount().lanes();
   queues_.disk = &admitted_.file().mount().disk();
   planning_work_.owner = this;
+  admitted_.list();
   runtime().asked_bytes().fetch_add(admitted_.what().length, std::memory_order_relaxed);
   set_deadline(options.deadline);
 }

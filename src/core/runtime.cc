@@ -1,5 +1,7 @@
 #include "core/runtime.hpp"
 
+#include <time.h>
+
 #include <algorithm>
 
 namespace penstock::core {
@@ -29,6 +31,12 @@ runtime::pinned_share runtime::share_of_each_mount(const engine_options& options
 
 std::int64_t now_ns() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::int64_t about_now_ns() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);  // steady_clock is CLOCK_MONOTONIC
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
 runtime::runtime(const engine_options& options, seams doors)

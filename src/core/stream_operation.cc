@@ -26,6 +26,7 @@ constexpr std::uint64_t least_part_bytes = std::uint64_t{128} << 10;
 stream_operation::stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what)
     : runtime_(std::move(with)), admitted_(std::move(admitted)), asked_(what), is_write_(admitted_.what().is_write) {
   farewell_.owner = this;
+  admitted_.list();
   for (std::size_t i = 0; i < lines_.size(); ++i) {
     for (auto& each : lines_[i].parts) {
       each.owner = this;

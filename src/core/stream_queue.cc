@@ -14,7 +14,7 @@ namespace {
 // Of the engine's options; a request has none of its own.
 status check_path(const runtime& with) {
   const auto forced = with.forced_path({}, true);
-  if (forced == path_kind::automatic || forced == path_kind::staged) return {};
+  if (forced == path_kind::automatic || forced == with.paths().base(true)) return {};
   return {errc::unsupported, fmt::format("path {} was asked for, but requests in the order of a stream are staged", to_string(forced))};
 }
 
@@ -50,7 +50,9 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
   if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
   admission admitted;  // its range is known when the stream gets there
-  if (auto refused = admitted.enter(*with, *file, {nullptr, 0, 0, is_write}, file); !refused.ok()) return refused;
+  constexpr auto not_known = ~std::uint64_t{0};
+  if (auto refused = admitted.enter(*with, *file, {nullptr, *what.length, not_known, is_write}, file); !refused.ok()) return refused;
+  admitted.place_at(*place);
   (void)file->view();  // opened now, while nothing is held
 
   auto* made = new stream_operation(with, std::move(admitted), what);

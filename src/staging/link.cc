@@ -1,5 +1,6 @@
 #include "staging/link.hpp"
 
+#include "base/thread_number.hpp"
 #include "device/owned.hpp"
 
 namespace penstock::staging {
@@ -9,9 +10,7 @@ link::~link() {
 }
 
 result<device::stream> link::small_stream() {
-  static std::atomic<unsigned> threads{0};
-  thread_local const unsigned mine = threads.fetch_add(1);
-  auto& slot = small_streams_[mine % small_streams_.size()];
+  auto& slot = small_streams_[this_thread_number() % small_streams_.size()];
   if (auto* stream = slot.load(std::memory_order_acquire)) return stream;
   auto made = device::owned_stream::make(session_);
   if (!made) return made.error();

@@ -1,0 +1,23 @@
+"""What requests() tells."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Request"]
+
+
+class Request(NamedTuple):
+    """A request under way. Offset and size in bytes.
+
+    ``offset``: None for one in stream order that its stream has not reached; ``size`` is then the most that it may be.
+    ``device``: the name of the device whose memory it is, or "host"; None where that was not looked up yet.
+    ``since_ns``: when it began, as time.monotonic_ns(), to within 10 ms.
+    """
+
+    file: str
+    offset: int | None
+    size: int
+    write: bool
+    device: str | None
+    since_ns: int
