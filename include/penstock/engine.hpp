@@ -165,7 +165,8 @@ class PENSTOCK_API file {
   io_result read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
   // Writes length bytes from memory at offset. Blocks. Errors as for read, and no_space, permission_denied.
   io_result write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
-  // The same without waiting for the transfer: memory must stay valid until the operation has ended. callback may be empty.
+  // The same without waiting for the transfer: memory must stay valid until the operation has ended. callback may be empty. Of more than
+  // 128 KiB the call itself still asks driver and file system what it is about, as starts_without_blocking() tells.
   operation read_async(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
                        io_callback callback = {}) const;
   operation write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},

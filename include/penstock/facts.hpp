@@ -16,7 +16,7 @@ enum class memory_kind : std::uint8_t { host = 0, pinned, device };
 
 struct device_info {
   std::string name;         // "cuda:0" or "host:0": what allocate() and explain() take
-  std::string description;  // "NVIDIA H200"
+  std::string description;  // "NVIDIA H200"; where the device cannot be asked now, as without descriptors, why: the rest is not known then
   std::string pci_bus_id;   // empty for the host device
   std::uint64_t memory_bytes = 0;
   int numa_node = -1;                   // -1: not known

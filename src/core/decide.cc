@@ -28,9 +28,16 @@ result<reach> readable(runtime& with, file_core& file, const transfer& what) {
   return reach{*ends ? 0 : std::min<std::uint64_t>(what.length, staging::mib), true};  // one piece
 }
 
+status writable(file_core& file, const transfer& whole, const staging::place& place) {
+  if (!whole.is_write) return {};
+  const auto* const source = place.on_device() ? nullptr : whole.memory;  // what comes from a device passes through aligned slabs
+  return path::writable(file.view(), source, whole.length, whole.offset);
+}
+
 result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& what, const transfer& whole,
                                           const staging::place& place, const io_options& options, const cutting& how) {
   const auto& view = file.view();
+  if (auto refused = writable(file, whole, place); !refused.ok()) return refused;
   plan_input input;
   input.offset = what.offset;
   input.length = what.length;

@@ -36,7 +36,10 @@ struct reach {
 // has more, since what it says of a file's size may be old, or nothing. 0: the file ends there. Reads a byte.
 result<reach> readable(runtime& with, file_core& file, const transfer& what);
 
-// The pieces of a part of a request.
+// Whether a write can be carried to its end; asked of the whole before anything moves. Ok for reads. Errors: of path::writable().
+status writable(file_core& file, const transfer& whole, const staging::place& place);
+
+// The pieces of a part of a request. Errors: of writable(), and of make_plan().
 result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& part, const transfer& whole,
                                           const staging::place& place, const io_options& options, const cutting& how);
 

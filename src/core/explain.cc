@@ -63,6 +63,7 @@ result<plan> explain(runtime& with, file_core& file, std::string_view device, co
     if (!size) return in_context(size.error(), what, file);
     part.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
   }
+  if (auto refused = writable(file, what, place); !refused.ok()) return in_context(refused, what, file);
   plan told;
   if (place.on_device() && part.length > 0 && caller_carries(with, part.length, place, options)) {
     add(told, with, {part.offset, part.length, with.paths().base(true), false, plan_reason::small_request});

@@ -259,14 +259,18 @@ std::vector<device_info> memory_map::devices() {
   std::vector<device_info> found;
   if (!usable().ok()) return found;
   for (auto* driver : {cuda_.get(), host_.get()}) {
-    if (driver == nullptr) continue;
-    const int count = driver->count().value_or(0);
+    const int count = driver == nullptr ? 0 : driver->count().value_or(0);
     for (int i = 0; i < count; ++i) {
+      auto& added = found.emplace_back();
+      added.name = fmt::format("{}:{}", driver->kind(), i);
       const auto facts = driver->describe(i);
-      if (!facts) continue;
+      if (!facts) {
+        added.description = facts.error().message();
+        continue;
+      }
       const auto pci = facts->pci_bus_id.empty() ? pci_device{} : kernel_.describe_pci(facts->pci_bus_id);
-      found.push_back({fmt::format("{}:{}", driver->kind(), i), facts->description, facts->pci_bus_id, facts->memory_bytes, pci.numa_node,
-                       facts->uuid, pci.window_bytes});
+      added = {std::move(added.name), facts->description, facts->pci_bus_id, facts->memory_bytes,
+               pci.numa_node,         facts->uuid,        pci.window_bytes};
     }
   }
   return found;

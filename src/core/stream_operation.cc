@@ -8,6 +8,7 @@
 
 #include "base/no_memory.hpp"
 #include "core/mount.hpp"
+#include "path/file_io.hpp"
 #include "path/slab_io.hpp"
 #include "staging/worker.hpp"
 
@@ -234,6 +235,9 @@ status stream_operation::read_values() {
     return {errc::bad_memory, fmt::format("{} bytes at {} reach past the end of their allocation, {} bytes from {}", what.length,
                                           static_cast<void*>(what.memory), room_, asked_.memory)};
   }
+  if (auto refused = path::writable(admitted_.file().view_if_open(), nullptr, is_write_ ? what.length : 0, is_write_ ? what.offset : 0);
+      !refused.ok())
+    return refused;
   if (what.length > block_.waves() * block_.wave_bytes()) {
     return {errc::invalid_argument, fmt::format("the length is {}, longer than it was when the request was queued", what.length)};
   }

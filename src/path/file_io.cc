@@ -174,15 +174,17 @@ io_result write_direct(sys::kernel& kernel, const file_view& file, const std::by
   return write_loop(kernel, file.direct_fd, file, source, length, offset);
 }
 
+status writable(const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset) {
+  if (file.cached_fd >= 0 || aligned(source, length, offset)) return {};
+  return {errc::invalid_argument,
+          fmt::format("the descriptor is O_DIRECT and could not be opened without it, so memory, length and offset must be multiples of {}",
+                      direct_alignment)};
+}
+
 io_result write_fully(sys::kernel& kernel, const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset) {
   if (file.cached_fd >= 0) return write_loop(kernel, file.cached_fd, file, source, length, offset);
-  if (aligned(source, length, offset)) return write_direct(kernel, file, source, length, offset);
-  return {
-      0,
-      at({errc::invalid_argument,
-          fmt::format("the descriptor is O_DIRECT and could not be opened without it, so memory, length and offset must be multiples of {}",
-                      direct_alignment)},
-         "write", file, length, offset)};
+  if (auto refused = writable(file, source, length, offset); !refused.ok()) return {0, at(refused, "write", file, length, offset)};
+  return write_direct(kernel, file, source, length, offset);
 }
 
 }  // namespace penstock::path

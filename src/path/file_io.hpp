@@ -18,8 +18,11 @@ io_result read_fully(sys::kernel& kernel, const file_view& file, std::byte* targ
 // a slab that a device reads at once (see staging/stream_copy.hpp). Costs a quarter more CPU time.
 io_result read_streaming(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset);
 
-// Writes likewise. A file with only an O_DIRECT descriptor takes aligned ranges only: anything else would need a
-// read-modify-write, which can lose a neighbour's bytes (errc::invalid_argument names the alignment).
+// Whether a range can be written at all: a file with only an O_DIRECT descriptor takes aligned ranges only, since anything else would need
+// a read-modify-write, which can lose a neighbour's bytes. source: null where it will be aligned. Errors: invalid_argument, which names the
+// alignment.
+status writable(const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset);
+// Writes likewise, what is writable.
 io_result write_fully(sys::kernel& kernel, const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset);
 
 // Whether the file ends at offset or before, by the kernel's own count of 0: st_size may be 0 or stale (/proc, sysfs, FUSE, a block device

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
+#include "support/faulty_device.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -235,6 +236,18 @@ TEST_F(engine_contract, explain_says_why_in_words) {
   const auto behind = engine_of().explain(from, house_.device(), 100, static_cast<std::int64_t>(16 * mib));
   ASSERT_TRUE(behind.ok());
   EXPECT_TRUE(behind->parts.empty());
+}
+
+TEST_F(engine_contract, a_device_that_cannot_be_described_is_listed_with_the_reason) {
+  const auto host = make_faulty_driver(device::make_host_driver());
+  open_house house({}, core::seams{sys::make_kernel(), nullptr, host});
+  host->fail("describe", 1, {errc::out_of_memory, "no descriptors"});
+  const auto without = house.engine().devices();
+  ASSERT_EQ(without.size(), 1U);
+  EXPECT_EQ(without[0].name, "host:0");
+  EXPECT_EQ(without[0].description, "no descriptors");
+  EXPECT_EQ(without[0].memory_bytes, 0U);
+  EXPECT_GT(house.engine().devices().at(0).memory_bytes, 0U);
 }
 
 // A child says which of its checks failed, by its number; 0 when none did. It ends itself, should it hang.

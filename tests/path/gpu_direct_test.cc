@@ -188,6 +188,35 @@ TEST_F(gpu_direct, explain_tells_of_the_host_device_beside_a_gpu) {
   for (const auto& remark : told->remarks) EXPECT_EQ(remark.find("no GPU:"), std::string::npos) << remark;
 }
 
+TEST_F(gpu_direct, without_the_page_cache_an_unaligned_write_is_refused_before_anything_moves) {
+  machine_.have_direct_descriptors_only();
+  const int lent = ::open(name_.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(lent, 0);
+  auto to = engine_.adopt(lent);
+  ASSERT_TRUE(to.ok()) << to.error().message();
+  const auto buffer = allocate(3 * mib);
+  std::vector<io_options> ways(2);
+  ways[1].path = path_kind::direct;
+  for (const auto& how : ways) {
+    for (const auto& [offset, length] : {std::pair<std::uint64_t, std::uint64_t>{page + 100, mib}, {page, mib + 100}, {100, mib - 100}}) {
+      auto* const memory = address_in(buffer, offset % page);
+      for (const auto& refused : {to->write(memory, length, static_cast<std::int64_t>(offset), how),
+                                  to->write_async(memory, length, static_cast<std::int64_t>(offset), how).wait()}) {
+        EXPECT_EQ(refused.error.code(), errc::invalid_argument) << refused.error.message();
+        EXPECT_NE(refused.error.message().find("multiples of 4096"), std::string_view::npos) << refused.error.message();
+        EXPECT_EQ(refused.bytes_done, 0U);
+      }
+      EXPECT_EQ(engine_.explain(*to, "cuda:0", length, static_cast<std::int64_t>(offset), true, how).error().code(),
+                errc::invalid_argument);
+    }
+  }
+  EXPECT_TRUE(machine_.recorder.calls(cufile_call::write).empty());
+  EXPECT_TRUE(to->write(address_in(buffer, 0), mib, page).ok());
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::write).size(), 1U);
+  EXPECT_TRUE(to->close().ok());
+  ::close(lent);
+}
+
 TEST_F(gpu_direct, only_gpu_direct_fails_where_libcufile_does_not_serve_the_file) {
   machine_.recorder.settings().serves_files = false;
   const auto of = open();

@@ -33,7 +33,17 @@ class pretending_kernel final : public forwarding_kernel {
     if (facts && direct_io_) facts->direct_offset_alignment = facts->direct_memory_alignment = 512;
     return facts;
   }
-  result<int> reopen(int fd, int flags) override { return inner().reopen(fd, direct_io_ ? flags & ~O_DIRECT : flags); }
+  // Descriptors seem to be O_DIRECT, and none can be opened a second time.
+  void pretend_direct_only() { direct_only_ = true; }
+  result<int> descriptor_flags(int fd) override {
+    auto flags = inner().descriptor_flags(fd);
+    if (flags && direct_only_) *flags |= O_DIRECT;
+    return flags;
+  }
+  result<int> reopen(int fd, int flags) override {
+    if (direct_only_) return status(errc::permission_denied, "reopen: pretended");
+    return inner().reopen(fd, direct_io_ ? flags & ~O_DIRECT : flags);
+  }
   result<std::uint64_t> file_size(int fd) override { return stated_size_ ? *stated_size_ : inner().file_size(fd); }
   bool path_exists(const std::string& path) override {
     if (places_.count(path) != 0) return inner().path_exists(places_.at(path));
@@ -52,6 +62,7 @@ class pretending_kernel final : public forwarding_kernel {
   std::string hidden_;
   std::optional<std::uint64_t> stated_size_;
   bool direct_io_ = false;
+  bool direct_only_ = false;
 };
 
 }  // namespace penstock::testing

@@ -60,6 +60,8 @@ class recorded_machine {
   // Nothing can be GPU-direct here, after all.
   void lose_nvidia_fs() { kernel_->show(nvidia_fs_version, folder_.file("nothing")); }
 
+  void have_direct_descriptors_only() { kernel_->pretend_direct_only(); }
+
   recorder_library recorder;
 
  private:
