@@ -14,9 +14,10 @@ ROOMS = {
     "sys": {"base"},
     "device": {"base", "sys"},
     "staging": {"base", "sys", "device"},
-    "path": {"base", "sys", "device", "staging"},
+    "source": {"base", "sys", "device", "staging"},
+    "path": {"base", "sys", "device", "staging", "source"},
     "channel": {"base", "sys", "device", "staging"},
-    "core": {"base", "sys", "device", "staging", "path", "channel"},
+    "core": {"base", "sys", "device", "staging", "source", "path", "channel"},
     # The faces see the public API and nothing else; the command also runs the benchmarks, and explains cuFile's settings.
     "cli": {"bench", "cufile"},
     "cufile": set(),

@@ -251,6 +251,7 @@ class PENSTOCK_API engine {
   // Why no file of this machine can be read or written GPU-direct; ok where some may be.
   [[nodiscard]] status gpu_direct_status() const;
   [[nodiscard]] const engine_options& options() const noexcept;
+  [[nodiscard]] const std::shared_ptr<core::engine_core>& core() const noexcept { return core_; }
 
  private:
   std::shared_ptr<core::engine_core> core_;

@@ -328,6 +328,14 @@ result<engine> make_engine(const engine_options& options, seams doors) {
   });
 }
 
+result<file> open_source(const engine& with, std::unique_ptr<source::source> from) {
+  if (with.core() == nullptr) return no_engine();
+  return or_no_memory([&]() -> result<file> {
+    if (with.core()->forked()) return status(errc::forked, from->name() + ": the engine belongs to the parent process");
+    return file(file_core::make(with.core(), std::move(from)));
+  });
+}
+
 }  // namespace core
 
 }  // namespace penstock

@@ -7,7 +7,6 @@
 #include "base/no_memory.hpp"
 #include "core/mount.hpp"
 #include "core/request.hpp"
-#include "path/file_io.hpp"
 #include "path/slab_io.hpp"
 #include "staging/lent_slab.hpp"
 
@@ -36,7 +35,7 @@ struct in_use {
 
 io_result run_small_on_device(runtime& with, const admission& admitted, const io_options& options) {
   const auto& what = admitted.what();
-  const auto& view = admitted.file().view();
+  auto& file = admitted.file().source();
   auto& via = *admitted.place().via;
   const auto stream = via.small_stream();
   if (!stream) return {0, stream.error()};
@@ -48,9 +47,9 @@ io_result run_small_on_device(runtime& with, const admission& admitted, const io
   if (what.is_write) {
     if (auto copied = via.session().copy_small(slab->data(), what.memory, what.length, *stream); !copied.ok())
       return {0, std::move(copied)};
-    return path::drain_slab(with.kernel(), view, slab->data(), what.length, what.offset, {});
+    return path::drain_slab(file, slab->data(), what.length, what.offset, {});
   }
-  auto outcome = path::fill_slab(with.kernel(), view, slab->data(), what.length, what.offset, {});
+  auto outcome = path::fill_slab(file, slab->data(), what.length, what.offset, {});
   if (outcome.bytes_done == 0) return outcome;
   auto copied = via.session().copy_small(what.memory, slab->data(), outcome.bytes_done, *stream);
   return copied.ok() ? outcome : io_result{0, std::move(copied)};
@@ -59,12 +58,11 @@ io_result run_small_on_device(runtime& with, const admission& admitted, const io
 io_result run_small(runtime& with, const admission& admitted, const io_options& options) {
   const auto began = now_ns();
   const auto& what = admitted.what();
-  const auto& view = admitted.file().view();
+  auto& file = admitted.file().source();
   io_result outcome;
   const path_kind kind = with.paths().base(admitted.place().on_device());
   if (!admitted.place().on_device()) {
-    outcome = what.is_write ? path::write_fully(with.kernel(), view, what.memory, what.length, what.offset)
-                            : path::read_fully(with.kernel(), view, what.memory, what.length, what.offset);
+    outcome = what.is_write ? file.drain(what.memory, what.length, what.offset) : file.fill(what.memory, what.length, what.offset);
   } else {
     outcome = run_small_on_device(with, admitted, options);
   }

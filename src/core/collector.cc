@@ -31,7 +31,7 @@ class load final : public path::job_owner, public staging::work {
   // The newest load of its kind in a chain, where it has room for the item; else a new one, which is then the newest of all. of: null for
   // single requests. The item is to be added at once.
   static load& take_for(load*& newest, admission& item, std::size_t most_ranges, collector& by, shipment* of) {
-    (void)item.file().view();  // both descriptors
+    (void)item.file().source().descriptors();  // opened here, with nothing held
     const auto& what = item.what();
     auto* found = newest;
     while (found != nullptr && (found->job.place.via != item.place().via || found->job.is_write != what.is_write)) found = found->older;
@@ -48,7 +48,7 @@ class load final : public path::job_owner, public staging::work {
   void add(const admission& item, std::size_t index) noexcept {
     const auto& what = item.what();
     job.ranges.push_back(
-        {&item.file().view_if_open(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), {}, 0, {}});
+        {&item.file().source(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), {}, 0, {}});
     room_ += room_of(what);
   }
 
@@ -221,7 +221,7 @@ void shipment::ask_residency() {
     std::uint64_t count = 0;
     path::residency cached = path::residency::unknown;
   };
-  std::map<const path::file_view*, span> files;
+  std::map<source::source*, span> files;
   const auto each_range = [this](auto ask) {
     for (auto* each = newest_; each != nullptr; each = each->older) {
       if (!each->job.is_write && each->job.place.on_device()) std::for_each(each->job.ranges.begin(), each->job.ranges.end(), ask);
@@ -234,8 +234,9 @@ void shipment::ask_residency() {
     ++whole.count;
   });
   for (auto& [file, whole] : files) {
-    if (file->cached_fd < 0 || file->direct_fd < 0 || whole.end - whole.start > whole.count * most_asked_per_range) continue;
-    const auto bytes = by_.runtime_.kernel().resident_bytes(file->cached_fd, whole.start, whole.end - whole.start);
+    if (!file->cached_problem().ok() || !file->direct_problem().ok() || whole.end - whole.start > whole.count * most_asked_per_range)
+      continue;
+    const auto bytes = file->resident_bytes(whole.start, whole.end - whole.start);
     if (!bytes) continue;
     if (*bytes >= whole.end - whole.start) whole.cached = path::residency::resident;
     if (*bytes == 0) whole.cached = path::residency::absent;

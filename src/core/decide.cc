@@ -2,13 +2,10 @@
 
 #include <algorithm>
 
-#include "path/file_io.hpp"
-
 namespace penstock::core {
 
 namespace {
 
-constexpr std::uint64_t tmpfs_magic = 0x01021994;
 constexpr std::uint64_t small_host_request_bytes = std::uint64_t{1} << 20;
 
 }  // namespace
@@ -19,24 +16,24 @@ bool caller_carries(const runtime& with, std::uint64_t length, const staging::pl
   return length <= (place.on_device() ? small_request_bytes : small_host_request_bytes);
 }
 
-result<reach> readable(runtime& with, file_core& file, const transfer& what) {
-  const auto size = with.kernel().file_size(file.any_descriptor());
+result<reach> readable(source::source& from, const transfer& what) {
+  const auto size = from.size();
   if (!size) return size.error();
   if (*size > what.offset) return reach{std::min(what.length, *size - what.offset), false};
-  const auto ends = path::ends_at(with.kernel(), file.view(), what.offset);
+  const auto ends = from.ends_at(what.offset);
   if (!ends) return ends.error();
   return reach{*ends ? 0 : std::min<std::uint64_t>(what.length, staging::mib), true};  // one piece
 }
 
 status writable(file_core& file, const transfer& whole, const staging::place& place) {
   if (!whole.is_write) return {};
-  const auto* const source = place.on_device() ? nullptr : whole.memory;  // what comes from a device passes through aligned slabs
-  return path::writable(file.view(), source, whole.length, whole.offset);
+  const auto* const memory = place.on_device() ? nullptr : whole.memory;  // what comes from a device passes through aligned slabs
+  return file.source().can_drain(memory, whole.length, whole.offset);
 }
 
 result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& what, const transfer& whole,
                                           const staging::place& place, const io_options& options, const cutting& how) {
-  const auto& view = file.view();
+  auto& from = file.source();
   if (auto refused = writable(file, whole, place); !refused.ok()) return refused;
   plan_input input;
   input.offset = what.offset;
@@ -46,9 +43,9 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.is_write = what.is_write;
   input.on_device = place.on_device();
   input.emulated_device = place.emulated();
-  input.direct_writes = file.wants_direct_writes();
-  input.has_cached = view.cached_fd >= 0;
-  input.has_direct = view.direct_fd >= 0;
+  input.direct_writes = from.facts().direct_writes;
+  input.has_cached = from.cached_problem().ok();
+  input.has_direct = from.direct_problem().ok();
   input.paths = &with.paths();
   input.forced = with.forced_path(options, place.on_device());
   input.device_in_use = place.via != nullptr;
@@ -56,17 +53,17 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.lanes = how.lanes;
   input.shared_link = how.shared_link;
   input.few_cores = with.few_cores();
-  input.memory_file_system = file.facts().filesystem_magic == tmpfs_magic;
+  input.memory_file_system = from.facts().in_memory;
   input.most_bytes = staging::large_slab_bytes;
   // explain() is asked of no address: it tells of one that is aligned.
   input.aligned_together =
       what.memory == nullptr || (reinterpret_cast<std::uintptr_t>(what.memory) - what.offset) % path::direct_alignment == 0;
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
     if (kind == path_kind::direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
-    return with.path(kind).refuses({&view, &place, what.is_write, offset, length});
+    return with.path(kind).refuses({&from, &place, what.is_write, offset, length});
   };
   input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
-    const auto bytes = with.kernel().resident_bytes(view.cached_fd, offset, length);
+    const auto bytes = from.resident_bytes(offset, length);
     return bytes ? std::optional(*bytes) : std::nullopt;
   };
   return make_plan(input);

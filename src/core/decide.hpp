@@ -29,12 +29,12 @@ struct cutting {
 // How far a read may go.
 struct reach {
   std::uint64_t length = 0;
-  bool past_size = false;  // behind the end that the kernel tells: nobody knows how much there is
+  bool past_size = false;  // behind the end that is stated: nobody knows how much there is
 };
 
-// How much of the range a read should be planned for: to the end of the file as it is known, and on from there only where the kernel
-// has more, since what it says of a file's size may be old, or nothing. 0: the file ends there. Reads a byte.
-result<reach> readable(runtime& with, file_core& file, const transfer& what);
+// How much of the range a read should be planned for: to the end of the source as it is stated, and on from there only where there is
+// more, since a stated size may be old, or nothing. 0: the source ends there. May read a byte.
+result<reach> readable(source::source& from, const transfer& what);
 
 // Whether a write can be carried to its end; asked of the whole before anything moves. Ok for reads. Errors: of path::writable().
 status writable(file_core& file, const transfer& whole, const staging::place& place);

@@ -28,6 +28,8 @@ class engine_core final : public runtime {
 
 // Makes a public engine over given doors: how tests get one that fails where they want.
 result<engine> make_engine(const engine_options& options, seams doors);
+// Makes a public file of a source of any kind, as engine::open does of a local file.
+result<file> open_source(const engine& with, std::unique_ptr<source::source> from);
 // The real doors, as the options ask.
 seams real_seams(const engine_options& options);
 

@@ -12,8 +12,8 @@ namespace penstock::core {
 namespace {
 
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what) {
-  const auto& view = file.view();
-  if (const auto cached = with.kernel().resident_bytes(file.any_descriptor(), what.offset, what.length)) told.cached_bytes = *cached;
+  auto& from = file.source();
+  if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
   if (place.on_device()) {
     if (const auto cuda = with.memory().cuda_status(); place.emulated() && !cuda.ok()) {
       told.remarks.push_back(fmt::format("no GPU: {}", cuda.message()));
@@ -22,13 +22,13 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
       const auto& declared = with.paths().of(kind);
       if (!declared.of_device || declared.carries == path::portion::everything) continue;
       if (std::any_of(told.parts.begin(), told.parts.end(), [&](const plan_part& part) { return part.path == kind; })) continue;
-      if (auto why = with.path(kind).refuses({&view, &place, what.is_write, what.offset, what.length})) {
+      if (auto why = with.path(kind).refuses({&from, &place, what.is_write, what.offset, what.length})) {
         told.remarks.push_back(fmt::format("{} is not used: {}", declared.name, *why));
       }
     }
   }
-  if (!file.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", file.direct_problem().message()));
-  if (!file.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", file.cached_problem().message()));
+  if (!from.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", from.direct_problem().message()));
+  if (!from.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", from.cached_problem().message()));
   if (auto rings = file.mount().disk().available(); !rings.ok()) {
     told.remarks.push_back(
         fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
@@ -59,7 +59,7 @@ result<plan> explain(runtime& with, file_core& file, std::string_view device, co
   const auto& place = *known;
   transfer part = what;
   if (!what.is_write) {
-    const auto size = with.kernel().file_size(file.any_descriptor());
+    const auto size = file.source().size();
     if (!size) return in_context(size.error(), what, file);
     part.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
   }

@@ -1,4 +1,4 @@
-// One open file: its descriptors, and how many requests use it. Thread-safe.
+// One open file: its source, what serves it, and how many requests use it. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -9,11 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "base/ask_once.hpp"
 #include "core/runtime.hpp"
-#include "path/data_path.hpp"
 #include "penstock/facts.hpp"
-#include "sys/kernel.hpp"
+#include "source/source.hpp"
 
 namespace penstock::core {
 
@@ -39,8 +37,11 @@ class file_use {
 
 class file_core : public std::enable_shared_from_this<file_core> {
  public:
+  // Local files.
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
   static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor);
+  // A file over any source.
+  static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from);
   file_core(const file_core&) = delete;
   file_core& operator=(const file_core&) = delete;
   ~file_core();
@@ -49,18 +50,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   [[nodiscard]] result<file_use> use();
   [[nodiscard]] result<file_use> use(bool is_write);
 
-  // Both descriptors, as far as they can be had; the second kind is opened when first asked for.
-  const path::file_view& view();
-  [[nodiscard]] const path::file_view& view_if_open() const noexcept { return view_; }
-  // Why there is no descriptor of that kind; ok when there is.
-  [[nodiscard]] const status& cached_problem() const noexcept { return cached_problem_; }
-  [[nodiscard]] const status& direct_problem() const noexcept { return direct_problem_; }
-
-  [[nodiscard]] const sys::file_info& facts() const noexcept { return facts_; }
-  [[nodiscard]] bool wants_direct_writes() const noexcept { return direct_writes_; }
-  [[nodiscard]] const std::string& name() const noexcept { return view_.name; }
-  // The one that the file was opened or lent with.
-  [[nodiscard]] int any_descriptor() const noexcept { return first_descriptor_; }
+  [[nodiscard]] source::source& source() const noexcept { return *source_; }
+  [[nodiscard]] const std::string& name() const noexcept { return source_->name(); }
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
   // What serves this file.
   [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
@@ -72,29 +63,16 @@ class file_core : public std::enable_shared_from_this<file_core> {
   status close();
 
  private:
-  file_core(std::shared_ptr<core::runtime> with, std::string name);
-  status examine(int descriptor);
-  void open_other_kind();
-  result<int> reopen(int flags);
+  file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from);
   [[nodiscard]] status usable() const;
   void end() noexcept;
   friend class file_use;
 
   static constexpr std::uint64_t closed_bit = std::uint64_t{1} << 63;
 
-  std::shared_ptr<core::runtime> runtime_;
-  core::mount* mount_ = nullptr;
-  int first_descriptor_ = -1;
-  path::file_view view_;
-  sys::file_info facts_;
-  status cached_problem_;
-  status direct_problem_;
-  int access_ = 0;    // O_RDONLY, O_WRONLY or O_RDWR
-  int promises_ = 0;  // O_SYNC, O_DSYNC and O_NOATIME, as far as they are set on a lent descriptor: they hold for the second one too
-  bool direct_writes_ = false;
-  bool owns_cached_ = false;
-  bool owns_direct_ = false;
-  asked_once other_kind_;
+  const std::shared_ptr<core::runtime> runtime_;  // outlives the source, which uses its kernel
+  const std::unique_ptr<source::source> source_;
+  core::mount* const mount_;
   // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
   // file.
   std::atomic<std::uint64_t> uses_{0};

@@ -77,7 +77,7 @@ status request::plan_section(section& next) {
   }
   auto how = how_;
   if (!what.is_write) {
-    const auto found = readable(runtime(), admitted_.file(), part);
+    const auto found = readable(admitted_.file().source(), part);
     if (!found) return found.error();
     part.length = found->length;
     next.past_size = found->past_size;
@@ -105,7 +105,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.owner = this;
   added.queues = &queues_;
   added.path = &runtime().path(piece.path);
-  added.file = &admitted_.file().view_if_open();
+  added.file = &admitted_.file().source();
   added.place = admitted_.place();
   added.memory = admitted_.what().memory + (piece.offset - admitted_.what().offset);
   added.offset = piece.offset;
@@ -212,7 +212,7 @@ void request::dispatch(Jobs& jobs) noexcept {
   } cpu, disk;
   for (auto& item : jobs) {
     item.started_ns = now;
-    item.on_disk_lane = rings && item.bypass_cache && !item.is_write;
+    item.on_disk_lane = rings && item.bypass_cache && !item.is_write && item.file->descriptors().direct >= 0;
     (item.on_disk_lane ? disk : cpu).add(item);
   }
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
@@ -293,7 +293,7 @@ void request::run_next_held(section& of) noexcept {
 // What was to go past the page cache goes through it, by the same path, where the file has one; else the successor has the rest.
 void request::hand_over(path::job& refused, status why) {
   runtime().stats().count_fallback(refused.path->kind(), why.message());
-  const bool again = refused.bypass_cache && refused.file->cached_fd >= 0;
+  const bool again = refused.bypass_cache && refused.file->cached_problem().ok();
   const auto successor = runtime().forced(options_) ? path_kind::automatic : runtime().paths().successor(refused.path->kind());
   const auto next = again ? refused.path->kind() : successor;
   // The part that was moved is done; the rest becomes new jobs, cut for slabs.
@@ -304,7 +304,8 @@ void request::hand_over(path::job& refused, status why) {
       for (std::uint64_t at = moved; at < refused.length; at += rest_bytes) {
         auto& added = rest.emplace_back();
         fill(added,
-             {refused.offset + at, std::min(rest_bytes, refused.length - at), next, refused.file->cached_fd < 0, plan_reason::forced},
+             {refused.offset + at, std::min(rest_bytes, refused.length - at), next, !refused.file->cached_problem().ok(),
+              plan_reason::forced},
              refused.part);
         prepare({&added, 1});
       }

@@ -83,7 +83,7 @@ void runtime::unregister_memory(void* memory) {
   memory_.unregister_range(memory);
 }
 
-void runtime::forget(const path::file_view& closing) {
+void runtime::forget(const source::source& closing) {
   if (forked()) return;
   for (auto& each : paths_) {
     if (each != nullptr) each->forget(closing);

@@ -61,7 +61,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   status register_memory(void* memory, std::size_t bytes);
   void unregister_memory(void* memory);
   // The file is about to be closed: paths let go of what they keep for it.
-  void forget(const path::file_view& closing);
+  void forget(const source::source& closing);
   [[nodiscard]] stats_book& stats() noexcept { return stats_; }
   [[nodiscard]] engine_stats snapshot() const;
   // The requests under way.

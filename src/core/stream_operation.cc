@@ -8,7 +8,6 @@
 
 #include "base/no_memory.hpp"
 #include "core/mount.hpp"
-#include "path/file_io.hpp"
 #include "path/slab_io.hpp"
 #include "staging/worker.hpp"
 
@@ -235,9 +234,9 @@ status stream_operation::read_values() {
     return {errc::bad_memory, fmt::format("{} bytes at {} reach past the end of their allocation, {} bytes from {}", what.length,
                                           static_cast<void*>(what.memory), room_, asked_.memory)};
   }
-  if (auto refused = path::writable(admitted_.file().view_if_open(), nullptr, is_write_ ? what.length : 0, is_write_ ? what.offset : 0);
-      !refused.ok())
-    return refused;
+  if (is_write_) {
+    if (auto refused = admitted_.file().source().can_drain(nullptr, what.length, what.offset); !refused.ok()) return refused;
+  }
   if (what.length > block_.waves() * block_.wave_bytes()) {
     return {errc::invalid_argument, fmt::format("the length is {}, longer than it was when the request was queued", what.length)};
   }
@@ -378,18 +377,17 @@ void stream_operation::finished(part& done) {
 }
 
 io_result stream_operation::read(const part& which, const line& from) {
-  auto& kernel = runtime_->kernel();
-  const auto& file = admitted_.file().view_if_open();
-  const bool cold = path::is_cold(kernel, file, which.offset, which.length);
-  return path::fill_slab(kernel, file, from.slab + (which.offset - round_down(from.offset)), which.length, which.offset, {cold, !emulated_},
+  auto& file = admitted_.file().source();
+  const bool cold = path::is_cold(file, which.offset, which.length);
+  return path::fill_slab(file, from.slab + (which.offset - round_down(from.offset)), which.length, which.offset, {cold, !emulated_},
                          [this](const status& why) { runtime_->stats().count_fallback(runtime_->paths().base(true), why.message()); });
 }
 
 io_result stream_operation::write(const part& which, const line& from) {
   io_result total;
   for (const auto& piece : plan_write(which)) {
-    auto put = path::drain_slab(runtime_->kernel(), admitted_.file().view_if_open(), from.slab + (piece.offset - round_down(from.offset)),
-                                piece.length, piece.offset, {.past_cache = piece.bypass_cache}, [this](const status& why) {
+    auto put = path::drain_slab(admitted_.file().source(), from.slab + (piece.offset - round_down(from.offset)), piece.length, piece.offset,
+                                {.past_cache = piece.bypass_cache}, [this](const status& why) {
                                   runtime_->stats().count_fallback(runtime_->paths().base(true), why.message());
                                 });
     total.bytes_done += put.bytes_done;
@@ -401,15 +399,15 @@ io_result stream_operation::write(const part& which, const line& from) {
 
 // What goes through the page cache and what past it.
 std::vector<planned_piece> stream_operation::plan_write(const part& which) const {
-  const auto& file = admitted_.file().view_if_open();
+  auto& file = admitted_.file().source();
   plan_input input;
   input.offset = which.offset;
   input.length = which.length;
   input.is_write = true;
   input.on_device = true;
-  input.direct_writes = admitted_.file().wants_direct_writes();
-  input.has_cached = file.cached_fd >= 0;
-  input.has_direct = file.direct_fd >= 0;
+  input.direct_writes = file.facts().direct_writes;
+  input.has_cached = file.cached_problem().ok();
+  input.has_direct = file.direct_problem().ok();
   input.paths = &runtime_->paths();
   input.forced = runtime_->paths().base(true);
   input.refuses = [](path_kind, std::uint64_t, std::uint64_t) { return std::nullopt; };

@@ -1,4 +1,4 @@
-// What a path is: one way of moving an extent between a file and memory. A new path is one file that implements data_path and declares
+// What a path is: one way of moving an extent between a source and memory. A new path is one file that implements data_path and declares
 // itself, and one line in registry.cc; it inherits the contract suite by its name.
 #pragma once
 
@@ -13,6 +13,7 @@
 #include "device/device.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
+#include "source/source.hpp"
 #include "staging/disk_lanes.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
@@ -22,19 +23,9 @@
 
 namespace penstock::path {
 
-// Edges of a direct write are cut at this, however small the device's sectors are: a page of the page cache must never hold bytes of
-// both a buffered edge and a direct body, or its write-back would undo the body.
-inline constexpr std::uint64_t direct_alignment = 4096;
-constexpr std::uint64_t round_down(std::uint64_t value) { return value / direct_alignment * direct_alignment; }
-constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + direct_alignment - 1); }
-
-// A file as paths see it. Descriptors are -1 where they cannot be had.
-struct file_view {
-  std::string name;
-  int cached_fd = -1;                                 // through the page cache
-  int direct_fd = -1;                                 // O_DIRECT
-  std::uint32_t memory_alignment = direct_alignment;  // for direct_fd; at most direct_alignment
-};
+using source::direct_alignment;
+using source::round_down;
+using source::round_up;
 
 // What all paths of an engine work with.
 struct services {
@@ -86,7 +77,7 @@ enum class residency : std::uint8_t { unknown, resident, absent };
 
 // One range of a gathering job: length bytes at offset of file, to or from memory.
 struct gather_range {
-  const file_view* file = nullptr;
+  source::source* file = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::byte* memory = nullptr;
@@ -111,7 +102,7 @@ class job final : public staging::work {
   job_owner* owner = nullptr;
   job_queues* queues = nullptr;
   data_path* path = nullptr;
-  const file_view* file = nullptr;
+  source::source* file = nullptr;
   staging::place place;
   std::byte* memory = nullptr;
   std::uint64_t offset = 0;
@@ -153,7 +144,7 @@ struct declaration {
 
 // What is asked of a path.
 struct question {
-  const file_view* file = nullptr;
+  source::source* file = nullptr;
   const staging::place* memory = nullptr;
   bool is_write = false;
   std::uint64_t offset = 0;
@@ -176,7 +167,7 @@ class data_path {
   virtual bool run(job& item) = 0;
   // The file is about to be closed: lets go of whatever is kept for it. To be called for every file that refuses() was asked about, while
   // its descriptors are still open, and once no question or job of it is under way or can come.
-  virtual void forget(const file_view& /*closing*/) {}
+  virtual void forget(const source::source& /*closing*/) {}
   // The user has registered this device memory: what a path prepares for it at the first job may serve all. Errors: out_of_memory.
   virtual status remember_memory(const staging::place& /*place*/, std::byte* /*base*/, std::uint64_t /*bytes*/) { return {}; }
   // The registration ends: lets go of what was prepared, once no job uses it, for which it waits. The memory is still allocated.

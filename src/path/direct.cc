@@ -19,7 +19,6 @@
 #include "base/no_memory.hpp"
 #include "path/cufile_library.hpp"
 #include "path/data_path.hpp"
-#include "path/file_io.hpp"
 
 namespace penstock::path {
 
@@ -77,7 +76,7 @@ class direct final : public data_path {
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (!asked.memory->on_device()) return "the memory is not on a device";
     if (asked.memory->emulated()) return "the memory is that of the host device, which is no GPU";
-    if (asked.file->direct_fd < 0) return "the file could not be opened with O_DIRECT";
+    if (asked.file->descriptors().direct < 0) return "the file could not be opened with O_DIRECT";
     // libcufile can only be asked with a context, and a question makes none; that of another GPU does.
     auto* const known = asked.memory->via != nullptr ? &asked.memory->via->session() : loaded_with_.load(std::memory_order_acquire);
     if (known == nullptr) {
@@ -105,7 +104,7 @@ class direct final : public data_path {
     return true;
   }
 
-  void forget(const file_view& closing) override {
+  void forget(const source::source& closing) override {
     std::unique_ptr<registration> entry;
     {
       const std::lock_guard guard(lock_);
@@ -169,17 +168,17 @@ class direct final : public data_path {
   }
 
   // Stays where it is until forget().
-  registration& registration_of(const file_view& file) {
+  registration& registration_of(const source::source& file) {
     const std::lock_guard guard(lock_);
     auto& entry = registrations_[&file];
     if (entry == nullptr) entry = std::make_unique<registration>();
     return *entry;
   }
 
-  status register_file(registration& entry, const file_view& file, device::session& session) {
+  status register_file(registration& entry, source::source& file, device::session& session) {
     const current_context current(session);
     if (!current.error().ok()) return current.error();
-    auto handle = library_->register_file(file.direct_fd);
+    auto handle = library_->register_file(file.descriptors().direct);
     if (handle) {
       entry.handle = *handle;
       entry.session = &session;
@@ -225,7 +224,7 @@ class direct final : public data_path {
   }
 
   // The registered handle of a file that refuses() has accepted; null for any other.
-  cufile_handle handle_of(const file_view& file) {
+  cufile_handle handle_of(const source::source& file) {
     const std::lock_guard guard(lock_);
     const auto found = registrations_.find(&file);
     return found == registrations_.end() ? nullptr : found->second->handle;
@@ -268,7 +267,7 @@ class direct final : public data_path {
   // write, whose rest may not be aligned.
   ending short_count(const job& item, std::uint64_t missing) {
     if (item.is_write) return give_up(at({errc::io, "libcufile wrote less than asked"}, item, missing));
-    const auto ended = ends_at(*kernel_, *item.file, item.offset + item.moved);
+    const auto ended = item.file->ends_at(item.offset + item.moved);
     if (!ended) return give_up(ended.error());
     if (*ended) return {};
     return give_up(at({errc::io, "libcufile read less than asked, before the end of the file"}, item, missing));
@@ -278,7 +277,7 @@ class direct final : public data_path {
 
   static status at(const status& error, const job& item, std::uint64_t bytes) {
     return error.with_context(
-        fmt::format("{} {} at {} of {}", item.is_write ? "write" : "read", bytes, item.offset + item.moved, item.file->name));
+        fmt::format("{} {} at {} of {}", item.is_write ? "write" : "read", bytes, item.offset + item.moved, item.file->name()));
   }
 
   const std::shared_ptr<sys::kernel> kernel_;
@@ -288,7 +287,7 @@ class direct final : public data_path {
   status why_no_library_;
   std::atomic<device::session*> loaded_with_{nullptr};  // in whose context libcufile was asked for
   std::mutex lock_;                                     // guards the maps; an entry is guarded by its own question
-  std::unordered_map<const file_view*, std::unique_ptr<registration>> registrations_;
+  std::unordered_map<const source::source*, std::unique_ptr<registration>> registrations_;
   std::multimap<std::byte*, std::unique_ptr<known_memory>> memories_;  // by base
 };
 

@@ -12,7 +12,6 @@
 
 #include "device/owned.hpp"
 #include "path/data_path.hpp"
-#include "path/file_io.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::path {
@@ -35,7 +34,7 @@ class mapped final : public data_path {
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (asked.is_write) return "only reads can be mapped: the driver refuses writable file mappings";
     if (!asked.memory->on_device()) return "the memory is the host's, which needs no mapping";
-    if (asked.file->cached_fd < 0) return "the page cache cannot be reached through this descriptor";
+    if (asked.file->descriptors().cached < 0) return "no descriptor leads to its pages in the page cache";
     if (asked.length < least_bytes) return "registering so few pages costs more than copying them";
     return std::nullopt;
   }
@@ -61,7 +60,7 @@ class mapped final : public data_path {
           continue;
         }
         item.owner->hand_over(
-            item, carried.with_context(fmt::format("mapped: read {} at {} of {}", bytes, item.offset + item.moved, item.file->name)));
+            item, carried.with_context(fmt::format("mapped: read {} at {} of {}", bytes, item.offset + item.moved, item.file->name())));
         return true;
       }
       item.moved += bytes;
@@ -81,20 +80,20 @@ class mapped final : public data_path {
 
   // What lies beyond the size that the kernel states need not be the end; if not, the next path reads on.
   bool end_short(job& item) {
-    const auto ended = ends_at(*kernel_, *item.file, item.offset + item.moved);
+    const auto ended = item.file->ends_at(item.offset + item.moved);
     if (ended && *ended) {
       item.owner->finished(item, item.moved, {});
     } else {
       const status why = ended ? status(errc::unsupported, "the file goes on past the size that the kernel states") : ended.error();
       item.owner->hand_over(item, why.with_context(fmt::format("mapped: read {} at {} of {}", item.length - item.moved,
-                                                               item.offset + item.moved, item.file->name)));
+                                                               item.offset + item.moved, item.file->name())));
     }
     return true;
   }
 
   // Bytes of the job that the file has, by its stated size: pages past that cannot be registered.
   result<std::uint64_t> reach_of(const job& item) {
-    const auto size = kernel_->file_size(item.file->cached_fd);
+    const auto size = item.file->size();
     if (!size) return size.error();
     return *size > item.offset ? std::min(item.length, *size - item.offset) : 0;
   }
@@ -117,7 +116,7 @@ class mapped final : public data_path {
     if (!line) return line.error();
     const std::uint64_t skip = offset % page_bytes;
     const std::size_t length = (skip + bytes + page_bytes - 1) / page_bytes * page_bytes;
-    auto pages = kernel_->map_file(item.file->cached_fd, offset - skip, length);
+    auto pages = kernel_->map_file(item.file->descriptors().cached, offset - skip, length);
     if (!pages) return pages.error();
     auto outcome = session.pin(*pages, length, true);
     if (outcome.ok()) {

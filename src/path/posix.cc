@@ -1,8 +1,7 @@
-// Host memory, with pread and pwrite straight into or out of it: the reference that every other path is compared with.
+// Host memory, filled and drained where it lies: the reference that every other path is compared with.
 #include <memory>
 
 #include "path/data_path.hpp"
-#include "path/file_io.hpp"
 
 namespace penstock::path {
 
@@ -12,8 +11,6 @@ namespace {
 
 class posix final : public data_path {
  public:
-  explicit posix(const services& with) : kernel_(with.kernel) {}
-
   [[nodiscard]] const declaration& declared() const override { return declared_posix; }
 
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
@@ -30,8 +27,8 @@ class posix final : public data_path {
   }
 
  private:
-  io_result transfer(const file_view& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset) {
-    auto outcome = is_write ? write_fully(*kernel_, file, memory, length, offset) : read_fully(*kernel_, file, memory, length, offset);
+  static io_result transfer(source::source& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+    auto outcome = is_write ? file.drain(memory, length, offset) : file.fill(memory, length, offset);
     outcome.error = outcome.error.with_context("posix");
     return outcome;
   }
@@ -49,8 +46,6 @@ class posix final : public data_path {
     item.owner->finished(item, total, {});
     return true;
   }
-
-  std::shared_ptr<sys::kernel> kernel_;
 };
 
 }  // namespace
@@ -60,7 +55,7 @@ constinit const declaration declared_posix{
     .rank = 40,
     .of_device = false,
     .carries = portion::everything,
-    .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<posix>(with); },
+    .make = [](const services& /*with*/) -> std::unique_ptr<data_path> { return std::make_unique<posix>(); },
 };
 
 }  // namespace penstock::path

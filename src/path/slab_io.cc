@@ -1,39 +1,37 @@
 #include "path/slab_io.hpp"
 
-#include "path/file_io.hpp"
-
 namespace penstock::path {
 
 namespace {
 
 template <class Move>
-io_result by_route(const file_view& file, bool past_cache, const told_of_fallback& told, Move move) {
+io_result by_route(source::source& file, bool past_cache, const told_of_fallback& told, Move move) {
   auto moved = move(past_cache);
-  if (moved.ok() || !past_cache || told == nullptr || file.cached_fd < 0) return moved;
+  if (moved.ok() || !past_cache || told == nullptr || !file.cached_problem().ok()) return moved;
   told(moved.error);
   return move(false);
 }
 
 }  // namespace
 
-io_result fill_slab(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset,
-                    slab_route how, const told_of_fallback& told) {
+io_result fill_slab(source::source& file, std::byte* target, std::uint64_t length, std::uint64_t offset, slab_route how,
+                    const told_of_fallback& told) {
   return by_route(file, how.past_cache, told, [&](bool past_cache) {
-    if (past_cache) return read_blocks_around(kernel, file, target - offset % direct_alignment, length, offset);
-    return how.sent_at_once ? read_streaming(kernel, file, target, length, offset) : read_fully(kernel, file, target, length, offset);
+    if (past_cache) return file.fill_direct(target - offset % source::direct_alignment, length, offset);
+    return how.sent_at_once ? file.fill_streaming(target, length, offset) : file.fill(target, length, offset);
   });
 }
 
-io_result drain_slab(sys::kernel& kernel, const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset,
-                     slab_route how, const told_of_fallback& told) {
+io_result drain_slab(source::source& file, const std::byte* memory, std::uint64_t length, std::uint64_t offset, slab_route how,
+                     const told_of_fallback& told) {
   return by_route(file, how.past_cache, told, [&](bool past_cache) {
-    return past_cache ? write_direct(kernel, file, source, length, offset) : write_fully(kernel, file, source, length, offset);
+    return past_cache ? file.drain_direct(memory, length, offset) : file.drain(memory, length, offset);
   });
 }
 
-bool is_cold(sys::kernel& kernel, const file_view& file, std::uint64_t offset, std::uint64_t length) {
-  if (file.direct_fd < 0) return false;
-  return file.cached_fd < 0 || kernel.resident_bytes(file.cached_fd, offset, length).value_or(length) == 0;
+bool is_cold(source::source& file, std::uint64_t offset, std::uint64_t length) {
+  if (!file.direct_problem().ok()) return false;
+  return !file.cached_problem().ok() || file.resident_bytes(offset, length).value_or(length) == 0;
 }
 
 }  // namespace penstock::path

@@ -1,18 +1,17 @@
-// Between a file and a slab, for all who have one: how it is filled, and how it is drained.
+// Between a source and a slab, for all who have one: how it is filled, and how it is drained.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 
-#include "path/data_path.hpp"
 #include "penstock/status.hpp"
-#include "sys/kernel.hpp"
+#include "source/source.hpp"
 
 namespace penstock::path {
 
 struct slab_route {
-  bool past_cache = false;    // through direct_fd
+  bool past_cache = false;    // for which the source's direct_problem() is ok
   bool sent_at_once = false;  // of a fill: the device reads the slab while its lines would still be in this CPU's caches
 };
 
@@ -20,16 +19,16 @@ struct slab_route {
 using told_of_fallback = std::function<void(const status& why)>;
 
 // Reads length bytes at offset into a slab. Past the cache target lies offset % direct_alignment behind the start of a block, and the slab
-// has room for the whole blocks around the range. Where that fails, and told is given, it is done through the cache, if the file has one.
-// Short count only at end of file; bytes_done is true on failure.
-io_result fill_slab(sys::kernel& kernel, const file_view& file, std::byte* target, std::uint64_t length, std::uint64_t offset,
-                    slab_route how, const told_of_fallback& told = {});
-// Writes likewise. Past the cache source, length and offset are aligned.
-io_result drain_slab(sys::kernel& kernel, const file_view& file, const std::byte* source, std::uint64_t length, std::uint64_t offset,
-                     slab_route how, const told_of_fallback& told = {});
+// has room for the whole blocks around the range. Where that fails, and told is given, it is done through the cache, if that can be.
+// Short count only at the end of the source; bytes_done is true on failure.
+io_result fill_slab(source::source& file, std::byte* target, std::uint64_t length, std::uint64_t offset, slab_route how,
+                    const told_of_fallback& told = {});
+// Writes likewise. Past the cache memory, length and offset are aligned.
+io_result drain_slab(source::source& file, const std::byte* memory, std::uint64_t length, std::uint64_t offset, slab_route how,
+                     const told_of_fallback& told = {});
 
 // Whether a range is to be read past the page cache: it can be, and nothing of it is in there. Asks with cachestat: a read that is told
 // not to wait (RWF_NOWAIT) starts a read-ahead for what it does not find, which halves the speed of the direct reads.
-bool is_cold(sys::kernel& kernel, const file_view& file, std::uint64_t offset, std::uint64_t length);
+bool is_cold(source::source& file, std::uint64_t offset, std::uint64_t length);
 
 }  // namespace penstock::path

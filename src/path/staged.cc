@@ -9,8 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "path/file_io.hpp"
-
 namespace penstock::path {
 
 namespace {
@@ -140,7 +138,7 @@ void staged::hand_over(job& item, status why) {
 void staged::read_here(job& item) {
   const std::uint64_t skip = item.bypass_cache ? item.offset % direct_alignment : 0;
   auto& mine = progress_of(item);
-  auto got = fill_slab(*with_.kernel, *item.file, mine.slab.data() + skip, item.length, item.offset, route_of(item));
+  auto got = fill_slab(*item.file, mine.slab.data() + skip, item.length, item.offset, route_of(item));
   if (item.bypass_cache && !got.ok()) {
     hand_over(item, std::move(got.error));
     return;
@@ -157,7 +155,7 @@ void staged::start_ring_read(job& item) {
   for (std::uint64_t at = 0; at < total; at += piece) {
     const auto length = static_cast<std::uint32_t>(std::min(piece, total - at));
     ring.pieces.push_back(
-        {.fd = item.file->direct_fd, .memory = progress_of(item).slab.data() + at, .length = length, .file_offset = start + at});
+        {.fd = item.file->descriptors().direct, .memory = progress_of(item).slab.data() + at, .length = length, .file_offset = start + at});
   }
   ring.done = &staged::after_ring<&staged::ring_read_done>;
   ring.memory = progress_of(item).slab.release();
@@ -167,22 +165,23 @@ void staged::start_ring_read(job& item) {
 void staged::ring_read_done(job& item) {
   const auto total = contiguous(progress_of(item).ring.pieces);
   if (total.error != 0) {
-    hand_over(item, status::from_errno(total.error, fmt::format("direct read {} at {} of {}", item.length, item.offset, item.file->name)));
+    hand_over(item,
+              status::from_errno(total.error, fmt::format("direct read {} at {} of {}", item.length, item.offset, item.file->name())));
     return;
   }
   const std::uint64_t skip = item.offset % direct_alignment;
   const std::uint64_t bytes = std::min(item.length, total.bytes > skip ? total.bytes - skip : 0);
   if (bytes < item.length && !ends_at(*item.file, item.offset + bytes)) {
     hand_over(item, {errc::io, fmt::format("direct read {} at {} of {}: only {} bytes came, and the file does not end there", item.length,
-                                           item.offset, item.file->name, bytes)});
+                                           item.offset, item.file->name(), bytes)});
     return;
   }
   read_arrived(item, bytes, skip);
 }
 
 // A direct read may stop early on some file systems; only the kernel tells that from the end of the file.
-bool staged::ends_at(const file_view& file, std::uint64_t offset) {
-  const auto end = path::ends_at(*with_.kernel, file, offset);
+bool staged::ends_at(source::source& file, std::uint64_t offset) {
+  const auto end = file.ends_at(offset);
   return end && *end;
 }
 
@@ -248,7 +247,7 @@ void staged::arrived_on_host(staging::copy_task& task, status outcome) {
     finish(item, 0, std::move(outcome));
     return;
   }
-  if (item.ranges.empty() && item.bypass_cache && item.queues->disk->available().ok()) {
+  if (item.ranges.empty() && item.bypass_cache && item.file->descriptors().direct >= 0 && item.queues->disk->available().ok()) {
     step(item, [&] { start_ring_write(item); });
   } else {
     queue_drain(item);
@@ -260,8 +259,10 @@ void staged::start_ring_write(job& item) {
   const std::uint64_t piece = ring_piece_bytes(item.length);
   for (std::uint64_t at = 0; at < item.length; at += piece) {
     const auto length = static_cast<std::uint32_t>(std::min(piece, item.length - at));
-    ring.pieces.push_back(
-        {.fd = item.file->direct_fd, .memory = progress_of(item).slab.data() + at, .length = length, .file_offset = item.offset + at});
+    ring.pieces.push_back({.fd = item.file->descriptors().direct,
+                           .memory = progress_of(item).slab.data() + at,
+                           .length = length,
+                           .file_offset = item.offset + at});
   }
   ring.done = &staged::after_ring<&staged::ring_write_done>;
   ring.memory = progress_of(item).slab.release();
@@ -274,7 +275,7 @@ void staged::ring_write_done(job& item) {
     finish(item, total.bytes, {});
     return;
   }
-  auto why = fmt::format("direct write {} at {} of {}", item.length, item.offset, item.file->name);
+  auto why = fmt::format("direct write {} at {} of {}", item.length, item.offset, item.file->name());
   if (total.error == 0) {
     hand_over(item, {errc::io, fmt::format("{}: only {} bytes were taken", why, total.bytes)});
   } else if (auto error = status::from_errno(total.error, std::move(why)); refuses_direct(error)) {

@@ -60,7 +60,7 @@ class staged final : public data_path {
   static void hand_over(job& item, status why);
   void submit(const job& item, staging::copy_task& copy);
   static staging::ring_task& prepare_ring(job& item, bool is_write);
-  bool ends_at(const file_view& file, std::uint64_t offset);
+  static bool ends_at(source::source& file, std::uint64_t offset);
 
   // A step on the way of a job. One that runs out of memory has handed nothing on yet, and ends the job.
   template <class Step>

@@ -43,7 +43,7 @@ void staged::write_out(job& item) {
   }
   mine.failure = item.owner->stopped();
   if (!mine.failure.ok()) return;
-  auto put = drain_slab(*with_.kernel, *item.file, mine.slab.data(), item.length, item.offset, route_of(item));
+  auto put = drain_slab(*item.file, mine.slab.data(), item.length, item.offset, route_of(item));
   item.moved = put.bytes_done;
   mine.failure = std::move(put.error);
 }

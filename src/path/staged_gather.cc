@@ -145,7 +145,7 @@ void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::u
         [&]() -> io_result {
           if (auto stop = item.owner->range_stopped(range); !stop.ok()) return {0, std::move(stop)};
           if (ring && is_for_ring(range)) return {cold, {}};
-          return fill_slab(*with_.kernel, *range.file, place, range.length, range.offset, {});
+          return fill_slab(*range.file, place, range.length, range.offset, {});
         },
         [] {
           return io_result{0, no_memory()};
@@ -157,8 +157,8 @@ void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::u
 
 // Whether the range is not in the page cache, and can be read past it.
 bool staged::is_for_ring(const gather_range& range) {
-  if (range.file->direct_fd < 0 || range.cached == residency::resident) return false;
-  return range.cached == residency::absent || is_cold(*with_.kernel, *range.file, range.offset, range.length);
+  if (range.file->descriptors().direct < 0 || range.cached == residency::resident) return false;
+  return range.cached == residency::absent || is_cold(*range.file, range.offset, range.length);
 }
 
 // All that is in the page cache has been read.
@@ -169,7 +169,7 @@ void staged::ranges_read(job& item) {
   for (const auto& range : item.ranges) {
     const auto room = range_room(range);
     if (range.moved == cold) {
-      ring.pieces.push_back({.fd = range.file->direct_fd,
+      ring.pieces.push_back({.fd = range.file->descriptors().direct,
                              .memory = mine.slab.data() + at,
                              .length = static_cast<std::uint32_t>(room),
                              .file_offset = range.offset - range_skip(range)});
@@ -209,7 +209,7 @@ status staged::take_piece(gather_range& range, const staging::ring_piece& done) 
   range.moved = std::min(range.length, done.moved > skip ? done.moved - skip : 0);
   if (done.error == 0 && (range.moved == range.length || ends_at(*range.file, range.offset + range.moved))) return {};
   return status::from_errno(done.error != 0 ? done.error : EIO,
-                            fmt::format("direct read {} at {} of {}", range.length, range.offset, range.file->name));
+                            fmt::format("direct read {} at {} of {}", range.length, range.offset, range.file->name()));
 }
 
 void staged::scatter(job& item) {
@@ -286,7 +286,7 @@ void staged::write_out_ranges(job& item) {
     at += range_room(range);
     if (range.error.ok()) range.error = item.owner->range_stopped(range);
     if (!range.error.ok()) continue;
-    auto put = drain_slab(*with_.kernel, *range.file, place, range.length, range.offset, {});
+    auto put = drain_slab(*range.file, place, range.length, range.offset, {});
     range.moved = put.bytes_done;
     range.error = std::move(put.error);
     item.moved += range.moved;

@@ -33,7 +33,7 @@ void staged::read_in_wave(job& item) {
   if (mine.failure.ok()) mine.failure = enter(shared, item);
   if (mine.failure.ok()) {
     std::byte* const target = shared.slab.data() + (item.offset - shared.jobs.front().offset);
-    auto got = or_without_memory([&] { return fill_slab(*with_.kernel, *item.file, target, item.length, item.offset, route_of(item)); },
+    auto got = or_without_memory([&] { return fill_slab(*item.file, target, item.length, item.offset, route_of(item)); },
                                  [] {
                                    return io_result{0, no_memory()};
                                  });

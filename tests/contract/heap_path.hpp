@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "path/data_path.hpp"
-#include "path/file_io.hpp"
 
 namespace penstock::testing {
 
@@ -26,8 +25,6 @@ inline heap_path_controls heap_path_told;
 
 class heap_path final : public path::data_path {
  public:
-  explicit heap_path(const path::services& with) : kernel_(with.kernel) {}
-
   [[nodiscard]] const path::declaration& declared() const override;
 
   [[nodiscard]] std::optional<std::string> refuses(const path::question& asked) override {
@@ -57,7 +54,7 @@ class heap_path final : public path::data_path {
     }
   }
 
-  void forget(const path::file_view& /*closing*/) override { ++heap_path_told.forgotten; }
+  void forget(const source::source& /*closing*/) override { ++heap_path_told.forgotten; }
   status remember_memory(const staging::place& /*place*/, std::byte* /*base*/, std::uint64_t /*bytes*/) override {
     ++heap_path_told.remembered;
     return {};
@@ -76,15 +73,13 @@ class heap_path final : public path::data_path {
     const std::uint64_t offset = item.offset + item.moved;
     if (item.is_write) {
       if (auto copied = session.copy_small(buffer.get(), memory, bytes, *stream); !copied.ok()) return {0, std::move(copied)};
-      return path::write_fully(*kernel_, *item.file, buffer.get(), bytes, offset);
+      return item.file->drain(buffer.get(), bytes, offset);
     }
-    auto got = path::read_fully(*kernel_, *item.file, buffer.get(), bytes, offset);
+    auto got = item.file->fill(buffer.get(), bytes, offset);
     if (got.bytes_done == 0) return got;
     auto copied = session.copy_small(memory, buffer.get(), got.bytes_done, *stream);
     return copied.ok() ? got : io_result{0, std::move(copied)};
   }
-
-  std::shared_ptr<sys::kernel> kernel_;
 };
 
 inline constexpr path::declaration declared_heap{
@@ -93,7 +88,7 @@ inline constexpr path::declaration declared_heap{
     .successor = "staged",
     .carries = path::portion::whole_requests,
     .reason = "the tests brought it",
-    .make = [](const path::services& with) -> std::unique_ptr<path::data_path> { return std::make_unique<heap_path>(with); },
+    .make = [](const path::services& /*with*/) -> std::unique_ptr<path::data_path> { return std::make_unique<heap_path>(); },
 };
 
 inline const path::declaration& heap_path::declared() const { return declared_heap; }

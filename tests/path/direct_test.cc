@@ -18,6 +18,7 @@
 #include "path/pretending_kernel.hpp"
 #include "path/recorder_library.hpp"
 #include "path/registry.hpp"
+#include "source/source.hpp"
 #include "support/faulty_device.hpp"
 #include "support/lone_link.hpp"
 #include "support/pattern.hpp"
@@ -76,6 +77,27 @@ struct recording_owner final : job_owner {
   int stop_after = 1 << 30;
 };
 
+// All that this path asks of a source: a descriptor, and where it ends. libcufile takes any descriptor; a plain one lets the stand-in read
+// anywhere.
+class plain_file final : public source::source {
+ public:
+  plain_file(std::string name, const ::penstock::source::descriptor_pair& lent) : source(std::move(name)) { descriptors_ = lent; }
+  [[nodiscard]] int fd() const { return descriptors_.direct; }
+  void become(const plain_file& other) { descriptors_ = other.descriptors_; }  // another file in the same place
+  result<std::uint64_t> size() override { return status(errc::unsupported, "not asked"); }
+  status sync() override { return {errc::unsupported, "not asked"}; }
+  result<bool> ends_at(std::uint64_t offset) override {
+    std::byte unused{};
+    return ::pread(fd(), &unused, 1, static_cast<off_t>(offset)) == 0;
+  }
+  io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
+    return {0, {errc::unsupported, ""}};
+  }
+  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
+    return {0, {errc::unsupported, ""}};
+  }
+};
+
 class direct_path : public ::testing::Test {
  protected:
   direct_path() {
@@ -103,21 +125,19 @@ class direct_path : public ::testing::Test {
     return folder_.file(name);
   }
 
-  // libcufile takes any descriptor; a plain one lets the stand-in read anywhere.
-  file_view open_file(const std::string& name) {
-    file_view file;
-    file.name = folder_.file(name);
-    file.direct_fd = ::open(file.name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    EXPECT_GE(file.direct_fd, 0);
-    descriptors_.push_back(file.direct_fd);
-    return file;
+  int open_descriptor(const std::string& name) {
+    descriptors_.push_back(::open(folder_.file(name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    EXPECT_GE(descriptors_.back(), 0);
+    return descriptors_.back();
   }
 
-  file_view open_pattern(const std::string& name, std::uint64_t size, std::uint64_t seed) {
-    auto file = open_file(name);
+  plain_file open_file(const std::string& name) { return {folder_.file(name), {.direct = open_descriptor(name)}}; }
+
+  plain_file open_pattern(const std::string& name, std::uint64_t size, std::uint64_t seed) {
     const auto bytes = pattern::make(size, seed);
-    EXPECT_EQ(::pwrite(file.direct_fd, bytes.data(), size, 0), static_cast<ssize_t>(size));
-    return file;
+    const int fd = open_descriptor(name);
+    EXPECT_EQ(::pwrite(fd, bytes.data(), size, 0), static_cast<ssize_t>(size));
+    return {folder_.file(name), {.direct = fd}};
   }
 
   std::byte* allocate(std::uint64_t bytes) {
@@ -138,12 +158,12 @@ class direct_path : public ::testing::Test {
     return *path_;
   }
 
-  std::optional<std::string> refusal(const file_view& file, bool is_write = false, std::uint64_t offset = 0, std::uint64_t length = 4096) {
+  std::optional<std::string> refusal(plain_file& file, bool is_write = false, std::uint64_t offset = 0, std::uint64_t length = 4096) {
     return path().refuses({.file = &file, .memory = &memory_, .is_write = is_write, .offset = offset, .length = length});
   }
 
   void expect_refusal(const std::string& words) {
-    const auto file = open_file("refused");
+    auto file = open_file("refused");
     const auto why = refusal(file);
     ASSERT_TRUE(why.has_value());
     EXPECT_NE(why->find(words), std::string::npos) << *why;
@@ -152,7 +172,7 @@ class direct_path : public ::testing::Test {
   }
 
   // As the engine does: asks, then runs.
-  std::unique_ptr<recording_owner> run(const file_view& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset,
+  std::unique_ptr<recording_owner> run(plain_file& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset,
                                        int stop_after = 1 << 30) {
     auto owner = std::make_unique<recording_owner>();
     owner->stop_after = stop_after;
@@ -203,16 +223,14 @@ TEST_F(direct_path, refuses_host_memory_and_loads_nothing) {
 }
 
 TEST_F(direct_path, refuses_a_file_without_direct_descriptor) {
-  file_view file;
-  file.name = "cached only";
-  file.cached_fd = 0;
+  plain_file file("cached only", {.cached = 0});
   const auto why = refusal(file);
   ASSERT_TRUE(why.has_value());
   EXPECT_NE(why->find("O_DIRECT"), std::string::npos) << *why;
 }
 
 TEST_F(direct_path, refuses_unaligned_writes_only) {
-  const auto file = open_file("data");
+  auto file = open_file("data");
   for (const auto& [offset, length] : {std::pair{512U, 4096U}, std::pair{4096U, 4095U}}) {
     const auto why = refusal(file, true, offset, length);
     ASSERT_TRUE(why.has_value());
@@ -264,7 +282,7 @@ TEST_F(direct_path, another_libcufile_of_the_program_does_not_shadow_the_library
 #endif
   void* linked = dlopen(CUFILE_RECORDER_OWN_PATH, RTLD_NOW | RTLD_GLOBAL);
   ASSERT_NE(linked, nullptr);
-  const auto file = open_file("data");
+  auto file = open_file("data");
   EXPECT_EQ(refusal(file), std::nullopt);
   EXPECT_EQ(recorder_.calls(cufile_call::register_file).size(), 1U);
   path_.reset();
@@ -313,14 +331,14 @@ TEST_F(direct_path, early_library_is_judged_by_its_properties) {
   EXPECT_EQ(early.state().use_count, 0);
 
   early.settings().control_flags = 0;
-  const auto file = open_file("data");
+  auto file = open_file("data");
   EXPECT_EQ(refusal(file), std::nullopt);
   path_.reset();
   EXPECT_EQ(early.state().use_count, 0);  // closed through cuFileDriverClose, which is all it has
 }
 
 TEST_F(direct_path, a_context_that_cannot_be_made_current_is_refused_but_not_for_good) {
-  const auto file = open_file("data");
+  auto file = open_file("data");
   driver_->fail("make_current", 1, {errc::device, "no context today"});
   EXPECT_EQ(refusal(file), "no context today");  // not loaded
   EXPECT_TRUE(recorder_.calls().empty());
@@ -339,7 +357,7 @@ TEST_F(direct_path, p2pdma_serves_without_nvidia_fs_where_the_driver_is_set_up) 
       nvidia_parameters,
       write_text("params", "EnableMSI: 1\nRegistryDwords: \"RMForceStaticBar1=1;RmForceDisableIomapWC=1\"\nGpuBlacklist: \"\"\n"));
   recorder_.settings().status_flags = 0;
-  const auto file = open_file("data");
+  auto file = open_file("data");
   EXPECT_EQ(refusal(file), std::nullopt);
   EXPECT_TRUE(recorder_.state().p2pdma);
   EXPECT_FALSE(recorder_.state().compatibility_allowed);
@@ -353,27 +371,27 @@ TEST_F(direct_path, driver_without_static_bar_offers_no_p2pdma) {
 }
 
 TEST_F(direct_path, p2pdma_is_left_alone_where_nvidia_fs_serves) {
-  const auto file = open_file("data");
+  auto file = open_file("data");
   EXPECT_EQ(refusal(file), std::nullopt);
   EXPECT_FALSE(recorder_.state().p2pdma);
 }
 
 TEST_F(direct_path, libcufile_writes_no_log_into_the_working_directory) {
-  const auto file = open_file("data");
+  auto file = open_file("data");
   EXPECT_EQ(refusal(file), std::nullopt);
   EXPECT_STREQ(recorder_.state().log_file, "/dev/null");
 }
 
 TEST_F(direct_path, the_users_log_file_stays) {
   recorder_.settings().users_log_file = "/var/log/cufile.log";
-  const auto file = open_file("data");
+  auto file = open_file("data");
   EXPECT_EQ(refusal(file), std::nullopt);
   EXPECT_STREQ(recorder_.state().log_file, "");
 }
 
 TEST_F(direct_path, opens_once_and_registers_each_file_once_though_many_ask) {
-  const auto first = open_file("first");
-  const auto second = open_file("second");
+  auto first = open_file("first");
+  auto second = open_file("second");
   (void)path();
   std::vector<std::thread> threads;
   threads.reserve(8);
@@ -386,8 +404,8 @@ TEST_F(direct_path, opens_once_and_registers_each_file_once_though_many_ask) {
 }
 
 TEST_F(direct_path, closes_what_it_opened) {
-  const auto first = open_file("first");
-  const auto second = open_file("second");
+  auto first = open_file("first");
+  auto second = open_file("second");
   EXPECT_EQ(refusal(first), std::nullopt);
   EXPECT_EQ(refusal(second), std::nullopt);
   EXPECT_EQ(recorder_.state().use_count, 1);
@@ -400,18 +418,18 @@ TEST_F(direct_path, closes_what_it_opened) {
 TEST_F(direct_path, a_forgotten_file_is_registered_anew) {
   auto file = open_file("first");
   EXPECT_EQ(refusal(file), std::nullopt);
-  const int first_fd = file.direct_fd;
+  const int first_fd = file.fd();
   path().forget(file);
   path().forget(file);  // nothing is left to forget
   const auto released = recorder_.calls(cufile_call::deregister_file);
   ASSERT_EQ(released.size(), 1U);
   EXPECT_EQ(released[0].fd, first_fd);
 
-  file.direct_fd = open_pattern("second", 4096, 5).direct_fd;  // another file in the same place
+  file.become(open_pattern("second", 4096, 5));
   auto* memory = allocate(4096);
   EXPECT_EQ(run(file, false, memory, 4096, 0)->finished_bytes, 4096U);
   EXPECT_EQ(pattern::first_difference(device_bytes(memory, 4096), 5, 0), std::nullopt);
-  EXPECT_EQ(recorder_.calls(cufile_call::register_file).back().fd, file.direct_fd);
+  EXPECT_EQ(recorder_.calls(cufile_call::register_file).back().fd, file.fd());
 }
 
 // --- what it carries
@@ -419,7 +437,7 @@ TEST_F(direct_path, a_forgotten_file_is_registered_anew) {
 TEST_F(direct_path, reads_exactly_in_pieces_of_16_mib) {
   constexpr std::uint64_t offset = 4099;
   constexpr std::uint64_t length = 2 * piece + 12345;
-  const auto file = open_pattern("data", offset + length + 77, 1);
+  auto file = open_pattern("data", offset + length + 77, 1);
   auto* memory = allocate(length + 8192);
   copy_through_device(memory, std::vector<std::byte>(length + 8192, std::byte{0xab}).data(), length + 8192);
 
@@ -434,7 +452,7 @@ TEST_F(direct_path, reads_exactly_in_pieces_of_16_mib) {
   const auto calls = recorder_.calls(cufile_call::read);
   ASSERT_EQ(calls.size(), 3U);
   for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(calls[i].fd, file.direct_fd);
+    EXPECT_EQ(calls[i].fd, file.fd());
     EXPECT_EQ(calls[i].memory, memory + 3 + i * piece);
     EXPECT_EQ(calls[i].memory_offset, 0);
     EXPECT_EQ(calls[i].file_offset, static_cast<std::int64_t>(offset + i * piece));
@@ -445,7 +463,7 @@ TEST_F(direct_path, reads_exactly_in_pieces_of_16_mib) {
 TEST_F(direct_path, writes_exactly_in_pieces_of_16_mib) {
   constexpr std::uint64_t offset = 8192;
   constexpr std::uint64_t length = piece + 4096;
-  const auto file = open_pattern("data", offset + length + 4096, 1);
+  auto file = open_pattern("data", offset + length + 4096, 1);
   auto* memory = allocate(length);
   copy_through_device(memory, pattern::make(length, 2, offset).data(), length);
 
@@ -453,7 +471,7 @@ TEST_F(direct_path, writes_exactly_in_pieces_of_16_mib) {
   EXPECT_TRUE(owner->outcome.ok()) << owner->outcome.message();
   EXPECT_EQ(owner->finished_bytes, length);
   std::vector<std::byte> bytes(offset + length + 4096);
-  ASSERT_EQ(::pread(file.direct_fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  ASSERT_EQ(::pread(file.fd(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(pattern::first_difference(std::span(bytes).first(offset), 1, 0), std::nullopt);
   EXPECT_EQ(pattern::first_difference(std::span(bytes).subspan(offset, length), 2, offset), std::nullopt);
   EXPECT_EQ(pattern::first_difference(std::span(bytes).last(4096), 1, offset + length), std::nullopt);
@@ -466,7 +484,7 @@ TEST_F(direct_path, writes_exactly_in_pieces_of_16_mib) {
 }
 
 TEST_F(direct_path, read_past_the_end_returns_what_there_is) {
-  const auto file = open_pattern("data", piece + 5000, 3);
+  auto file = open_pattern("data", piece + 5000, 3);
   auto* memory = allocate(2 * piece);
   const auto owner = run(file, false, memory, 2 * piece, 0);
   EXPECT_TRUE(owner->outcome.ok()) << owner->outcome.message();
@@ -479,7 +497,7 @@ TEST_F(direct_path, read_past_the_end_returns_what_there_is) {
 }
 
 TEST_F(direct_path, short_read_before_the_end_is_handed_over) {
-  const auto file = open_pattern("data", 3 * piece, 3);
+  auto file = open_pattern("data", 3 * piece, 3);
   auto* memory = allocate(3 * piece);
   recorder_.settings().short_transfer = 2;
   recorder_.settings().short_bytes = 8192;
@@ -490,7 +508,7 @@ TEST_F(direct_path, short_read_before_the_end_is_handed_over) {
 }
 
 TEST_F(direct_path, short_read_at_a_stated_size_that_is_not_the_end_is_handed_over) {
-  const auto file = open_pattern("data", 3 * piece, 3);
+  auto file = open_pattern("data", 3 * piece, 3);
   kernel_->state_size(8192);
   recorder_.settings().short_transfer = 1;
   recorder_.settings().short_bytes = 8192;
@@ -498,7 +516,7 @@ TEST_F(direct_path, short_read_at_a_stated_size_that_is_not_the_end_is_handed_ov
 }
 
 TEST_F(direct_path, short_write_is_handed_over) {
-  const auto file = open_file("data");
+  auto file = open_file("data");
   auto* memory = allocate(65536);
   copy_through_device(memory, pattern::make(65536, 4).data(), 65536);
   recorder_.settings().short_transfer = 1;
@@ -519,7 +537,7 @@ struct failing_transfer {
 class direct_path_failing : public direct_path, public ::testing::WithParamInterface<failing_transfer> {};
 
 TEST_P(direct_path_failing, hands_over_with_what_was_moved) {
-  const auto file = open_pattern("data", 3 * piece, 6);
+  auto file = open_pattern("data", 3 * piece, 6);
   auto* memory = allocate(3 * piece);
   for (const bool is_write : {false, true}) {
     recorder_.settings().fail_transfer = is_write ? 4 : 2;  // two reads, then the second write
@@ -531,7 +549,7 @@ TEST_P(direct_path_failing, hands_over_with_what_was_moved) {
     EXPECT_EQ(owner->outcome.domain(), GetParam().domain);
     EXPECT_EQ(owner->outcome.native(), GetParam().native);
     const auto message = owner->outcome.message();
-    const auto place = std::string(is_write ? "direct: write " : "direct: read ") + "16777216 at 16777216 of " + file.name;
+    const auto place = std::string(is_write ? "direct: write " : "direct: read ") + "16777216 at 16777216 of " + file.name();
     EXPECT_NE(message.find(place), std::string_view::npos) << message;
     EXPECT_NE(message.find(GetParam().words), std::string_view::npos) << message;
   }
@@ -546,7 +564,7 @@ INSTANTIATE_TEST_SUITE_P(each_way_to_say_so, direct_path_failing,
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
 TEST_F(direct_path, stops_between_pieces) {
-  const auto file = open_pattern("data", 3 * piece, 7);
+  auto file = open_pattern("data", 3 * piece, 7);
   auto* memory = allocate(3 * piece);
   const auto owner = run(file, false, memory, 3 * piece, 0, 3);  // asked once more, before it begins
   EXPECT_EQ(owner->finished_bytes, 2 * piece);
@@ -555,7 +573,7 @@ TEST_F(direct_path, stops_between_pieces) {
 }
 
 TEST_F(direct_path, write_from_unaligned_memory_is_handed_over_untouched) {
-  const auto file = open_pattern("data", 65536, 8);
+  auto file = open_pattern("data", 65536, 8);
   auto* memory = allocate(65536);
   const auto owner = run(file, true, memory + 16, 4096, 0);
   EXPECT_EQ(owner->handed_over_after, 0U);
@@ -563,7 +581,7 @@ TEST_F(direct_path, write_from_unaligned_memory_is_handed_over_untouched) {
 }
 
 TEST_F(direct_path, many_small_ranges_are_handed_over) {
-  const auto file = open_pattern("data", 4096, 8);
+  auto file = open_pattern("data", 4096, 8);
   recording_owner owner;
   job item;
   item.owner = &owner;
@@ -579,7 +597,7 @@ TEST_F(direct_path, many_small_ranges_are_handed_over) {
 }
 
 TEST_F(direct_path, a_file_never_asked_about_is_handed_over) {
-  const auto file = open_pattern("data", 4096, 8);
+  auto file = open_pattern("data", 4096, 8);
   recording_owner owner;
   job item;
   item.owner = &owner;
@@ -601,14 +619,14 @@ TEST_F(direct_path, each_transfer_runs_with_the_sessions_context_current) {
     current_contexts = driver->live().current_contexts;
     copy_through_device(target, source, bytes);
   };
-  const auto file = open_pattern("data", 4096, 9);
+  auto file = open_pattern("data", 4096, 9);
   EXPECT_EQ(run(file, false, allocate(4096), 4096, 0)->finished_bytes, 4096U);
   EXPECT_EQ(current_contexts, 1);
   EXPECT_EQ(driver_->live().current_contexts, 0);
 }
 
 TEST_F(direct_path, a_file_is_forgotten_with_the_sessions_context_current) {
-  const auto file = open_file("data");
+  auto file = open_file("data");
   EXPECT_EQ(refusal(file), std::nullopt);
   int made_current = 0;
   driver_->set_hook([&](std::string_view call, std::uint64_t) -> std::optional<status> {
@@ -623,7 +641,7 @@ TEST_F(direct_path, a_file_is_forgotten_with_the_sessions_context_current) {
 }
 
 TEST_F(direct_path, a_context_that_cannot_be_made_current_hands_over) {
-  const auto file = open_pattern("data", 4096, 9);
+  auto file = open_pattern("data", 4096, 9);
   EXPECT_EQ(refusal(file), std::nullopt);
   driver_->fail("make_current", 1, {errc::device, "no context today"});
   const auto owner = run(file, false, allocate(4096), 4096, 0);
@@ -636,7 +654,7 @@ TEST_F(direct_path, a_context_that_cannot_be_made_current_hands_over) {
 
 TEST_F(direct_path, registered_memory_is_registered_by_the_first_transfer_and_told_as_base_and_offset) {
   constexpr std::uint64_t length = piece + 4096;
-  const auto file = open_pattern("data", length, 10);
+  auto file = open_pattern("data", length, 10);
   auto* memory = allocate(length + 8192);
   ASSERT_TRUE(path().remember_memory(memory_, memory, length + 8192).ok());
   EXPECT_EQ(refusal(file), std::nullopt);
@@ -662,7 +680,7 @@ TEST_F(direct_path, registered_memory_is_registered_by_the_first_transfer_and_to
 }
 
 TEST_F(direct_path, a_transfer_that_leaves_the_registered_range_is_told_by_its_address) {
-  const auto file = open_pattern("data", 16384, 10);
+  auto file = open_pattern("data", 16384, 10);
   auto* memory = allocate(16384);
   ASSERT_TRUE(path().remember_memory(memory_, memory + 4096, 4096).ok());
   for (const auto& [start, length] : {std::pair{0, 4096}, std::pair{0, 16384}, std::pair{4096, 8192}, std::pair{8192, 4096}}) {
@@ -673,7 +691,7 @@ TEST_F(direct_path, a_transfer_that_leaves_the_registered_range_is_told_by_its_a
 }
 
 TEST_F(direct_path, memory_that_libcufile_does_not_register_is_transferred_without_and_told_once) {
-  const auto file = open_pattern("data", 8192, 10);
+  auto file = open_pattern("data", 8192, 10);
   auto* memory = allocate(8192);
   ASSERT_TRUE(path().remember_memory(memory_, memory, 8192).ok());
   recorder_.settings().register_buffer_code = 5036;
@@ -689,7 +707,7 @@ TEST_F(direct_path, memory_that_libcufile_does_not_register_is_transferred_witho
 }
 
 TEST_F(direct_path, forgotten_memory_is_deregistered_with_the_sessions_context_current) {
-  const auto file = open_pattern("data", 4096, 10);
+  auto file = open_pattern("data", 4096, 10);
   auto* memory = allocate(8192);
   ASSERT_TRUE(path().remember_memory(memory_, memory, 4096).ok());
   ASSERT_TRUE(path().remember_memory(memory_, memory + 4096, 4096).ok());
@@ -718,7 +736,7 @@ TEST_F(direct_path, memory_is_deregistered_when_its_last_transfer_has_ended) {
   static data_path* forgetting = nullptr;
   static std::byte* forgotten = nullptr;
   static std::thread other;
-  const auto file = open_pattern("data", 4096, 10);
+  auto file = open_pattern("data", 4096, 10);
   forgetting = &path();
   forgotten = allocate(4096);
   ASSERT_TRUE(path().remember_memory(memory_, forgotten, 4096).ok());

@@ -1,0 +1,296 @@
+#include "source/local_file.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "staging/stream_copy.hpp"
+
+namespace penstock::source {
+
+namespace {
+
+constexpr std::uint64_t tmpfs_magic = 0x01021994;
+constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 20;
+
+bool aligned(const void* memory, std::uint64_t length, std::uint64_t offset) {
+  return (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % direct_alignment == 0;
+}
+
+struct free_memory {
+  void operator()(void* memory) const noexcept { std::free(memory); }
+};
+using aligned_memory = std::unique_ptr<void, free_memory>;
+
+aligned_memory allocate_blocks(std::uint64_t bytes) { return aligned_memory(std::aligned_alloc(direct_alignment, bytes)); }
+
+// What is wrong with asking for a file like this.
+status contradiction(const std::string& path, const open_options& options) {
+  if (path.empty()) return {errc::invalid_argument, "open: the path is empty"};
+  if (path.find('\0') != std::string::npos) return {errc::invalid_argument, "open: the path holds a zero byte"};
+  if (!options.read && !options.write) return {errc::invalid_argument, fmt::format("open {}: neither read nor write was asked for", path)};
+  if (!options.write && (options.create || options.truncate)) {
+    return {errc::invalid_argument, fmt::format("open {}: create and truncate need write", path)};
+  }
+  return {};
+}
+
+}  // namespace
+
+// --- opening and closing
+
+result<std::unique_ptr<local_file>> local_file::open(sys::kernel& kernel, const std::string& path, const open_options& options) {
+  if (auto wrong = contradiction(path, options); !wrong.ok()) return wrong;
+  // O_NONBLOCK: opening a FIFO must not wait for its other end; regular files do not mind.
+  int flags = O_NONBLOCK | (options.read && options.write ? O_RDWR : options.write ? O_WRONLY : O_RDONLY);
+  if (options.create) flags |= O_CREAT;
+  if (options.truncate) flags |= O_TRUNC;
+  // Made before there is a descriptor that could be lost.
+  std::unique_ptr<local_file> made(new local_file(kernel, path));
+  const auto descriptor = kernel.open(path, flags, options.mode);
+  if (!descriptor) return descriptor.error();
+  made->descriptors_.cached = made->owned_.cached = made->first_descriptor_ = *descriptor;
+  made->access_ = flags & O_ACCMODE;
+  made->facts_.direct_writes = options.direct_writes;
+  if (auto problem = made->examine(); !problem.ok()) return problem;
+  return made;
+}
+
+result<std::unique_ptr<local_file>> local_file::adopt(sys::kernel& kernel, int descriptor) {
+  const auto flags = kernel.descriptor_flags(descriptor);
+  if (!flags) return flags.error().with_context(fmt::format("adopt: descriptor {}", descriptor));
+  if ((*flags & O_PATH) != 0) return status(errc::invalid_argument, fmt::format("adopt: descriptor {} was opened with O_PATH", descriptor));
+  if ((*flags & O_APPEND) != 0 && (*flags & O_ACCMODE) != O_RDONLY) {
+    return status(errc::invalid_argument, fmt::format("adopt: descriptor {} is O_APPEND, which ignores the offset of a write", descriptor));
+  }
+  std::unique_ptr<local_file> made(new local_file(kernel, fmt::format("descriptor {}", descriptor)));
+  const bool direct = (*flags & O_DIRECT) != 0;
+  (direct ? made->descriptors_.direct : made->descriptors_.cached) = made->first_descriptor_ = descriptor;
+  made->access_ = *flags & O_ACCMODE;
+  made->promises_ = *flags & (O_SYNC | O_DSYNC | O_NOATIME);
+  made->facts_.direct_writes = direct;
+  if (auto problem = made->examine(); !problem.ok()) return problem;
+  return made;
+}
+
+status local_file::examine() {
+  auto seen = kernel_.describe(first_descriptor_);
+  if (!seen) return seen.error().with_context(name());
+  if (seen->type == sys::file_type::other) {
+    return {errc::not_a_file, fmt::format("{} is neither a regular file nor a block device", name())};
+  }
+  facts_.device = seen->type == sys::file_type::block_device ? seen->block_device : seen->device;
+  facts_.in_memory = seen->filesystem_magic == tmpfs_magic;
+  facts_.readable = access_ != O_WRONLY;
+  facts_.writable = access_ != O_RDONLY;
+  direct_offset_alignment_ = seen->direct_offset_alignment;
+  direct_memory_alignment_ = seen->direct_memory_alignment;
+  return {};
+}
+
+// Opens the file a second time, with what the first descriptor promises.
+result<int> local_file::reopen(int flags) {
+  auto opened = kernel_.reopen(first_descriptor_, flags | promises_);
+  // Only the owner may ask for O_NOATIME, and a lent descriptor may come from the owner.
+  if (opened || (promises_ & O_NOATIME) == 0) return opened;
+  return kernel_.reopen(first_descriptor_, flags | (promises_ & ~O_NOATIME));
+}
+
+void local_file::open_rest() {
+  if (descriptors_.direct < 0) {
+    // Alignments past a page would break the rule that edges are cut at a page; no file system in use has them.
+    if (direct_offset_alignment_ == 0) {
+      direct_problem_ = {errc::unsupported, "the file system has no direct I/O"};
+    } else if (direct_offset_alignment_ > direct_alignment || direct_memory_alignment_ > direct_alignment) {
+      direct_problem_ = {errc::unsupported, fmt::format("direct I/O here needs {} byte blocks", direct_offset_alignment_)};
+    } else if (auto opened = reopen(access_ | O_DIRECT); opened) {
+      descriptors_.direct = owned_.direct = *opened;
+    } else {
+      direct_problem_ = opened.error();
+    }
+  } else if (auto opened = reopen(access_); opened) {
+    descriptors_.cached = owned_.cached = *opened;
+  } else {
+    cached_problem_ = opened.error();
+  }
+}
+
+status local_file::close() {
+  status outcome;
+  for (const int descriptor : {std::exchange(owned_.cached, -1), std::exchange(owned_.direct, -1)}) {
+    if (descriptor < 0) continue;
+    auto closed = or_no_memory([&] { return kernel_.close(descriptor); });
+    if (outcome.ok() && !closed.ok()) outcome = closed.with_context(name());
+  }
+  return outcome;
+}
+
+local_file::~local_file() { (void)close(); }
+
+// --- questions
+
+result<std::uint64_t> local_file::size() { return kernel_.file_size(first_descriptor_); }
+
+status local_file::sync() { return kernel_.sync_data(first_descriptor_); }
+
+result<std::uint64_t> local_file::resident_bytes(std::uint64_t offset, std::uint64_t length) {
+  const int cached = descriptors().cached;
+  return kernel_.resident_bytes(cached >= 0 ? cached : first_descriptor_, offset, length);
+}
+
+// By the kernel's own count of 0, whatever st_size says.
+result<bool> local_file::ends_at(std::uint64_t offset) {
+  if (descriptors().cached < 0) return ends_at_by_blocks(offset);
+  std::byte unused{};
+  const auto got = pread(descriptors_.cached, &unused, 1, offset);
+  if (!got) return at(got.error(), "read", 1, offset);
+  return *got == 0;
+}
+
+// Through O_DIRECT alone. Most file systems answer a read at or past the end before they look at its alignment.
+result<bool> local_file::ends_at_by_blocks(std::uint64_t offset) {
+  const auto block = allocate_blocks(direct_alignment);
+  if (block == nullptr) return at({errc::out_of_memory, "no memory for a block"}, "direct read", 1, offset);
+  if (const auto beyond = pread(descriptors_.direct, block.get(), 1, offset)) return *beyond == 0;
+  const std::uint64_t start = round_down(offset);
+  const auto got = pread(descriptors_.direct, block.get(), direct_alignment, start);
+  if (!got) return at(got.error(), "direct read", direct_alignment, start);
+  if (*got > offset - start) return false;
+  // The block ends here twice in a row: a read that merely stopped early does not do that.
+  const auto again = pread(descriptors_.direct, block.get(), direct_alignment, start);
+  if (!again) return at(again.error(), "direct read", direct_alignment, start);
+  return *again == *got;
+}
+
+status local_file::at(const status& error, const char* verb, std::uint64_t length, std::uint64_t offset) const noexcept {
+  return or_without_memory([&] { return error.with_context(fmt::format("{} {} at {} of {}", verb, length, offset, name())); },
+                           [&] { return error; });
+}
+
+// --- reading
+
+result<std::size_t> local_file::pread(int fd, void* target, std::uint64_t length, std::uint64_t offset) noexcept {
+  return or_no_memory([&] { return kernel_.pread(fd, target, length, offset); });
+}
+
+io_result local_file::fill(std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  const int cached = descriptors().cached;
+  if (cached < 0) return aligned(target, length, offset) ? read_blocks(target, length, offset) : fill_bounced(target, length, offset);
+  io_result total;
+  while (total.bytes_done < length) {
+    auto got = pread(cached, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    if (!got) {
+      total.error = at(got.error(), "read", length, offset);
+      break;
+    }
+    if (*got == 0) break;
+    total.bytes_done += *got;
+  }
+  return total;
+}
+
+// In blocks that pass through a small buffer. Costs a quarter more CPU time.
+io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  // Fits the second-level cache and stays there.
+  constexpr std::uint64_t block_bytes = std::uint64_t{64} << 10;
+  thread_local const aligned_memory block = allocate_blocks(block_bytes);
+  if (block == nullptr) return fill(target, length, offset);
+  io_result total;
+  while (total.bytes_done < length) {
+    const std::uint64_t want = std::min(length - total.bytes_done, block_bytes);
+    auto got = fill(static_cast<std::byte*>(block.get()), want, offset + total.bytes_done);
+    staging::stream_copy(target + total.bytes_done, static_cast<const std::byte*>(block.get()), got.bytes_done);
+    total.bytes_done += got.bytes_done;
+    total.error = std::move(got.error);
+    if (!total.ok() || got.bytes_done < want) break;
+  }
+  return total;
+}
+
+io_result local_file::fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) {
+  const std::uint64_t skip = offset % direct_alignment;
+  auto got = read_blocks(block, round_up(skip + length), offset - skip);
+  got.bytes_done = std::min(length, got.bytes_done > skip ? got.bytes_done - skip : 0);
+  return got;
+}
+
+// Past the cache; target, length and offset are aligned.
+io_result local_file::read_blocks(std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  constexpr int most_idle_tries = 8;
+  int idle_tries = 0;
+  io_result total;
+  while (total.bytes_done < length) {
+    auto got = pread(descriptors().direct, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    if (!got) {
+      total.error = at(got.error(), "direct read", length, offset);
+      break;
+    }
+    total.bytes_done += *got;
+    if (*got == 0) break;
+    if (total.bytes_done % direct_alignment == 0) continue;
+    // An unaligned count is the end of the file, unless the read stopped early: then the last whole block is where it goes on.
+    const auto ended = ends_at(offset + total.bytes_done);
+    if (!ended) total.error = at(ended.error(), "direct read", length, offset);
+    if (!ended || *ended) break;
+    total.bytes_done = round_down(total.bytes_done);
+    idle_tries = *got < direct_alignment ? idle_tries + 1 : 0;
+    if (idle_tries > most_idle_tries) {
+      total.error = at({errc::io, "the kernel reads less than a block"}, "direct read", length, offset);
+      break;
+    }
+  }
+  return total;
+}
+
+// Past the cache, where target, length or offset is not aligned.
+io_result local_file::fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  const auto bounce = allocate_blocks(bounce_bytes + direct_alignment);
+  if (bounce == nullptr) return {0, at({errc::out_of_memory, "no memory for a bounce buffer"}, "read", length, offset)};
+  io_result total;
+  while (total.bytes_done < length) {
+    const std::uint64_t from = offset + total.bytes_done;
+    const std::uint64_t want = std::min(length - total.bytes_done, bounce_bytes);
+    auto* block = static_cast<std::byte*>(bounce.get());
+    const auto got = fill_direct(block, want, from);
+    std::memcpy(target + total.bytes_done, block + from % direct_alignment, got.bytes_done);
+    total.bytes_done += got.bytes_done;
+    total.error = got.error;
+    if (!got.ok() || got.bytes_done < want) break;
+  }
+  return total;
+}
+
+// --- writing
+
+io_result local_file::drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+  if (auto refused = can_drain(memory, length, offset); !refused.ok()) return {0, at(refused, "write", length, offset)};
+  const int cached = descriptors().cached;
+  return cached >= 0 ? write_all(cached, memory, length, offset) : drain_direct(memory, length, offset);
+}
+
+io_result local_file::drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+  return write_all(descriptors().direct, memory, length, offset);
+}
+
+io_result local_file::write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+  io_result total;
+  while (total.bytes_done < length) {
+    auto put =
+        or_no_memory([&] { return kernel_.pwrite(fd, memory + total.bytes_done, length - total.bytes_done, offset + total.bytes_done); });
+    if (put && *put == 0) put = status(errc::io, "the kernel wrote nothing");
+    if (!put) {
+      total.error = at(put.error(), "write", length, offset);
+      break;
+    }
+    total.bytes_done += *put;
+  }
+  return total;
+}
+
+}  // namespace penstock::source

@@ -1,0 +1,56 @@
+// A file of a mounted file system, or a block device: opened by its name, or lent as a descriptor. The descriptor of the other kind
+// (through the page cache, or past it) is opened when it is first asked for.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "penstock/options.hpp"
+#include "source/source.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::source {
+
+class local_file final : public source {
+ public:
+  // The kernel outlives the file. Errors name the file: invalid_argument (options that contradict each other), not_a_file, those of
+  // open(2).
+  static result<std::unique_ptr<local_file>> open(sys::kernel& kernel, const std::string& path, const open_options& options);
+  // The descriptor stays the caller's. Errors name it: invalid_argument (O_PATH, or O_APPEND for writing), not_a_file, those of fcntl(2).
+  static result<std::unique_ptr<local_file>> adopt(sys::kernel& kernel, int descriptor);
+  ~local_file() override;
+
+  result<std::uint64_t> size() override;
+  status sync() override;
+  result<std::uint64_t> resident_bytes(std::uint64_t offset, std::uint64_t length) override;
+  result<bool> ends_at(std::uint64_t offset) override;
+  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
+  io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
+  io_result fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) override;
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  status close() override;
+
+ private:
+  local_file(sys::kernel& kernel, std::string name) : source(std::move(name)), kernel_(kernel) {}
+  status examine();
+  void open_rest() override;
+  result<int> reopen(int flags);
+  [[nodiscard]] status at(const status& error, const char* verb, std::uint64_t length, std::uint64_t offset) const noexcept;
+  // One system call, whose error may be that there is no memory to tell it.
+  result<std::size_t> pread(int fd, void* target, std::uint64_t length, std::uint64_t offset) noexcept;
+  result<bool> ends_at_by_blocks(std::uint64_t offset);
+  io_result read_blocks(std::byte* target, std::uint64_t length, std::uint64_t offset);
+  io_result fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset);
+  io_result write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset);
+
+  sys::kernel& kernel_;
+  int first_descriptor_ = -1;  // the one that the file was opened or lent with
+  int access_ = 0;             // O_RDONLY, O_WRONLY or O_RDWR
+  int promises_ = 0;           // O_SYNC, O_DSYNC and O_NOATIME, as far as they are set on a lent descriptor: they hold for the second too
+  std::uint32_t direct_offset_alignment_ = 0;  // that the file system demands; 0: no direct I/O
+  std::uint32_t direct_memory_alignment_ = 0;
+  descriptor_pair owned_;
+};
+
+}  // namespace penstock::source

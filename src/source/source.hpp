@@ -1,0 +1,110 @@
+// A source: an end whose bytes have offsets, which requests read from and write to by range. One file per kind of source. It owns the
+// descriptors behind it, where there are any; paths that need one ask for it, and refuse where there is none. Thread-safe, but for close().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/ask_once.hpp"
+#include "penstock/status.hpp"
+
+namespace penstock::source {
+
+// Edges of a transfer past the cache are cut at this, however small the device's sectors are: a page of the page cache must never hold
+// bytes of both a buffered edge and a direct body, or its write-back would undo the body.
+inline constexpr std::uint64_t direct_alignment = 4096;
+constexpr std::uint64_t round_down(std::uint64_t value) { return value / direct_alignment * direct_alignment; }
+constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + direct_alignment - 1); }
+
+// -1 where there is none.
+struct descriptor_pair {
+  int cached = -1;  // through the page cache
+  int direct = -1;  // O_DIRECT; demands no more alignment than direct_alignment
+};
+
+// What is known of a source from its opening on.
+struct source_facts {
+  std::uint64_t device = 0;  // where its bytes lie: the sources of one device are served by the same threads
+  bool in_memory = false;    // tmpfs: registering its pages with a driver is slow
+  bool readable = true;
+  bool writable = true;
+  bool direct_writes = false;  // large writes shall go past the cache
+};
+
+class source {
+ public:
+  source(const source&) = delete;
+  source& operator=(const source&) = delete;
+  virtual ~source() = default;  // closes what is still open
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] const source_facts& facts() const noexcept { return facts_; }
+
+  // The descriptors that can be had, and why bytes cannot go through the cache, or past it: ok where they can. The first of these calls
+  // may open a descriptor.
+  [[nodiscard]] const descriptor_pair& descriptors() { return complete().descriptors_; }
+  [[nodiscard]] const status& cached_problem() { return complete().cached_problem_; }
+  [[nodiscard]] const status& direct_problem() { return complete().direct_problem_; }
+
+  // --- all that follows blocks. Errors of these three do not name the source.
+  // As of now. May be old or wrong (/proc, FUSE, a block device that grew): only ends_at() tells where a source ends.
+  virtual result<std::uint64_t> size() = 0;
+  virtual status sync() = 0;  // what was written is on the device
+  // Bytes of the range in the cache. errc::unsupported where nothing is known.
+  virtual result<std::uint64_t> resident_bytes(std::uint64_t /*offset*/, std::uint64_t /*length*/) {
+    return status(errc::unsupported, "the source does not say what is in a cache");
+  }
+
+  // Whether the source ends at offset or before: for those who were given less than they asked for. Errors: of the read.
+  virtual result<bool> ends_at(std::uint64_t offset) = 0;
+
+  // Reads length bytes at offset into host memory, through the cache if that can be. Short count only at the end of the source; bytes_done
+  // is true on failure.
+  virtual io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) = 0;
+  // The same, where target is a slab that a device reads at once, and had better not be left dirty in this CPU's caches (see
+  // staging/stream_copy.hpp).
+  virtual io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
+  // Reads the whole blocks around any range past the cache, for which direct_problem() is ok; block is aligned and has room for them. The
+  // range then lies offset % direct_alignment behind it, and its bytes alone are counted.
+  virtual io_result fill_direct(std::byte* /*block*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) { return {0, direct_problem()}; }
+
+  // Whether a range can be written at all: where cached_problem() is not ok, only aligned ranges of aligned memory, since anything else would
+  // need a read-modify-write, which can lose a neighbour's bytes. memory: null where it will be aligned. Errors: invalid_argument, which
+  // names the alignment.
+  status can_drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset);
+  // Writes likewise, what can_drain().
+  virtual io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) = 0;
+  // Past the cache, for which direct_problem() is ok; all three are aligned.
+  virtual io_result drain_direct(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) {
+    return {0, direct_problem()};
+  }
+
+  // Lets go of what the source owns: once, with nothing under way and nothing to come.
+  virtual status close() { return {}; }
+
+ protected:
+  explicit source(std::string name) : name_(std::move(name)) {}
+  // Opens what was left for the first question, and sets what follows. Called once.
+  virtual void open_rest() {}
+
+  std::string name_;
+  source_facts facts_;
+  descriptor_pair descriptors_;
+  status cached_problem_;
+  status direct_problem_;
+
+ private:
+  source& complete() {
+    (void)rest_.ask([this]() -> status {
+      open_rest();
+      return {};
+    });
+    return *this;
+  }
+
+  asked_once rest_;
+};
+
+}  // namespace penstock::source
