@@ -9,15 +9,16 @@
 namespace penstock::testing {
 namespace {
 
-class batch_contract : public contract_fixture {
+class batch_contract : public contract_fixture, public ::testing::WithParamInterface<file_home> {
  protected:
+  batch_contract() : contract_fixture(engine_options{}, GetParam()) {}
   // Callbacks come after a batch has ended.
   static void await(const std::atomic<int>& called) {
     while (called.load() == 0) std::this_thread::yield();
   }
 };
 
-TEST_F(batch_contract, an_empty_batch_ends_at_once) {
+TEST_P(batch_contract, an_empty_batch_ends_at_once) {
   std::atomic<int> called{0};
   auto nothing = engine_of().submit({}, {}, [&](const io_result& outcome) {
     EXPECT_TRUE(outcome.ok());
@@ -33,7 +34,7 @@ TEST_F(batch_contract, an_empty_batch_ends_at_once) {
 }
 
 // The thread of callbacks is then the last to let go of the engine, which no request has given a lane.
-TEST_F(batch_contract, an_engine_that_only_called_back_ends) {
+TEST_P(batch_contract, an_engine_that_only_called_back_ends) {
   for (int i = 0; i < 300; ++i) {
     auto made = engine::create(engine_options{});
     ASSERT_TRUE(made.ok());
@@ -44,7 +45,7 @@ TEST_F(batch_contract, an_engine_that_only_called_back_ends) {
   }
 }
 
-TEST_F(batch_contract, many_small_ranges_of_one_file_land_where_they_belong) {
+TEST_P(batch_contract, many_small_ranges_of_one_file_land_where_they_belong) {
   constexpr std::size_t count = 1000;
   constexpr std::size_t stride = 5000;
   const auto content = make_file("data", 40 * mib);
@@ -85,7 +86,7 @@ TEST_F(batch_contract, many_small_ranges_of_one_file_land_where_they_belong) {
   }
 }
 
-TEST_F(batch_contract, many_small_writes_change_nothing_around_them) {
+TEST_P(batch_contract, many_small_writes_change_nothing_around_them) {
   constexpr std::size_t count = 600;
   constexpr std::size_t stride = 9001;
   for (const auto place : {memory_place::device, memory_place::aligned}) {
@@ -107,7 +108,7 @@ TEST_F(batch_contract, many_small_writes_change_nothing_around_them) {
   }
 }
 
-TEST_F(batch_contract, requests_of_every_kind_travel_together_and_failures_stay_alone) {
+TEST_P(batch_contract, requests_of_every_kind_travel_together_and_failures_stay_alone) {
   auto first_content = make_file("first", 10 * mib, 1);
   const auto second_content = make_file("second", 3 * mib + 17, 2);
   const auto first = open_for_writing("first");
@@ -188,7 +189,7 @@ TEST_F(batch_contract, requests_of_every_kind_travel_together_and_failures_stay_
   EXPECT_EQ(submitted.wait().size(), cases.size()) << "again";
 }
 
-TEST_F(batch_contract, a_dropped_batch_goes_on) {
+TEST_P(batch_contract, a_dropped_batch_goes_on) {
   const auto content = make_file("data", 4 * mib);
   guarded_memory memory(house_, memory_place::device, 4 * mib);
   {
@@ -201,7 +202,7 @@ TEST_F(batch_contract, a_dropped_batch_goes_on) {
   memory.expect(content);
 }
 
-TEST_F(batch_contract, cancelled_requests_say_so_and_the_others_are_whole) {
+TEST_P(batch_contract, cancelled_requests_say_so_and_the_others_are_whole) {
   constexpr std::size_t count = 300;
   const auto content = make_file("data", count * 64 * kib + 4 * mib);
   const auto from = open("data");
@@ -231,7 +232,7 @@ TEST_F(batch_contract, cancelled_requests_say_so_and_the_others_are_whole) {
   }
 }
 
-TEST_F(batch_contract, an_expired_deadline_ends_every_request) {
+TEST_P(batch_contract, an_expired_deadline_ends_every_request) {
   make_file("data", 4 * mib);
   const auto from = open("data");
   guarded_memory memory(house_, memory_place::device, 4 * mib);
@@ -245,7 +246,7 @@ TEST_F(batch_contract, an_expired_deadline_ends_every_request) {
   memory.expect_untouched();
 }
 
-TEST_F(batch_contract, batches_of_many_threads_do_not_disturb_each_other) {
+TEST_P(batch_contract, batches_of_many_threads_do_not_disturb_each_other) {
   constexpr std::size_t threads = 6;
   const auto content = make_file("data", 8 * mib);
   const auto from = open("data");
@@ -274,7 +275,7 @@ TEST_F(batch_contract, batches_of_many_threads_do_not_disturb_each_other) {
   for (auto& each : crew) each.join();
 }
 
-TEST_F(batch_contract, every_request_is_counted) {
+TEST_P(batch_contract, every_request_is_counted) {
   make_file("data", 4 * mib);
   const auto both = open_for_writing();
   guarded_memory memory(house_, memory_place::device, 4 * mib);
@@ -292,7 +293,7 @@ TEST_F(batch_contract, every_request_is_counted) {
 }
 
 // What a disk lane has read is copied by whoever looks after copies: the lane itself goes back to its ring.
-TEST_F(batch_contract, cold_small_ones_call_back_though_nobody_waits) {
+TEST_P(batch_contract, cold_small_ones_call_back_though_nobody_waits) {
   constexpr std::size_t count = 8;
   constexpr std::size_t length = 128 * kib;
   const auto content = make_file("data", count * length);
@@ -316,6 +317,8 @@ TEST_F(batch_contract, cold_small_ones_call_back_though_nobody_waits) {
     memory.expect(content);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(on, batch_contract, every_home, name_of_home);
 
 }  // namespace
 }  // namespace penstock::testing

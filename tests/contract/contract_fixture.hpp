@@ -1,5 +1,6 @@
 // What the contract suite shares: an engine over known doors, memory of each kind with guards around it, and files of pattern bytes.
-// Every check is reported through GoogleTest. For one thread at a time unless a member says otherwise.
+// Files lie on the disk of the build, or are sources in memory. Every check is reported through GoogleTest. For one thread at a time unless
+// a member says otherwise.
 #pragma once
 
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 #include "core/engine_core.hpp"
 #include "device/device.hpp"
 #include "penstock/penstock.hpp"
+#include "support/memory_source.hpp"
 #include "support/pattern.hpp"
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
@@ -185,15 +187,16 @@ inline bytes contents_of(const std::string& name) {
   return content;
 }
 
-// The file holds exactly these bytes.
-inline void expect_file(const std::string& name, const bytes& expected) {
-  const bytes seen = contents_of(name);
+inline void expect_same(const bytes& seen, const bytes& expected) {
   EXPECT_EQ(seen.size(), expected.size());
   const std::size_t both = std::min(seen.size(), expected.size());
   if (both == 0 || std::memcmp(seen.data(), expected.data(), both) == 0) return;
   const auto end = seen.begin() + static_cast<std::ptrdiff_t>(both);
   ADD_FAILURE() << "byte " << std::mismatch(seen.begin(), end, expected.begin()).first - seen.begin() << " of the file differs";
 }
+
+// The file holds exactly these bytes.
+inline void expect_file(const std::string& name, const bytes& expected) { expect_same(contents_of(name), expected); }
 
 // Writes the file to its disk and takes it, or a part, out of the page cache.
 inline void drop_cache(const std::string& name, std::uint64_t offset = 0, std::uint64_t length = 0) {
@@ -211,11 +214,25 @@ inline core::seams doors_with(const engine_options& options, std::vector<const p
   return doors;
 }
 
+// Where the files of a test lie: on the disk of the build; in memory, with no descriptor; and the same, with a cache that transfers may go
+// past.
+enum class file_home { disk, memory, cached_memory };
+
+inline std::string to_string(file_home home) {
+  return home == file_home::disk ? "disk" : home == file_home::memory ? "memory" : "cached_memory";
+}
+inline std::string name_of_home(const ::testing::TestParamInfo<file_home>& info) { return to_string(info.param); }
+// What runs on sources of every kind.
+inline const auto every_home = ::testing::Values(file_home::disk, file_home::memory, file_home::cached_memory);
+
 class contract_fixture : public ::testing::Test {
  protected:
   contract_fixture() : contract_fixture(engine_options{}) {}
-  explicit contract_fixture(const engine_options& options, std::vector<const path::declaration*> further_paths = {})
-      : house_(options, doors_with(options, std::move(further_paths))) {}
+  explicit contract_fixture(const engine_options& options, file_home home = file_home::disk,
+                            std::vector<const path::declaration*> further_paths = {})
+      : on_disk_(home == file_home::disk),
+        in_memory_(home == file_home::cached_memory),
+        house_(options, doors_with(options, std::move(further_paths))) {}
 
   engine& engine_of() { return house_.engine(); }
   [[nodiscard]] std::string name(const std::string& of = "data") const { return directory_.file(of); }
@@ -223,12 +240,13 @@ class contract_fixture : public ::testing::Test {
   // A file of pattern bytes, and those bytes.
   bytes make_file(const std::string& of, std::size_t size, std::uint64_t seed = 1) {
     auto content = pattern::make(size, seed);
-    store_file(name(of), content);
+    on_disk_ ? store_file(name(of), content) : in_memory_.put(name(of), content);
     return content;
   }
 
-  file open(const std::string& of, const open_options& options = {}) {
-    auto opened = engine_of().open(name(of), options);
+  file open(const std::string& of, const open_options& options = {}) { return open_in(engine_of(), of, options); }
+  file open_in(const engine& with, const std::string& of, const open_options& options = {}) {
+    auto opened = on_disk_ ? with.open(name(of), options) : in_memory_.open(with, name(of), options);
     EXPECT_TRUE(opened.ok()) << told(opened.error());
     return opened.ok() ? *std::move(opened) : file();
   }
@@ -236,6 +254,26 @@ class contract_fixture : public ::testing::Test {
     return open(of, {.read = true, .write = true, .create = true, .direct_writes = direct_writes});
   }
 
+  // Of files wherever they lie.
+  bytes contents_of(const std::string& path) { return on_disk_ ? testing::contents_of(path) : in_memory_.get(path); }
+  void expect_file(const std::string& path, const bytes& expected) { expect_same(contents_of(path), expected); }
+  void drop_cache(const std::string& path, std::uint64_t offset = 0, std::uint64_t length = 0) {
+    on_disk_ ? testing::drop_cache(path, offset, length) : in_memory_.drop_cache(path, offset, length);
+  }
+  void resize(const std::string& path, std::uint64_t size) {
+    if (!on_disk_) return in_memory_.resize(path, size);
+    EXPECT_EQ(::truncate(path.c_str(), static_cast<off_t>(size)), 0);
+  }
+  void remove(const std::string& path) {
+    if (!on_disk_) return in_memory_.remove(path);
+    EXPECT_EQ(::unlink(path.c_str()), 0);
+  }
+
+ private:
+  const bool on_disk_;
+  memory_files in_memory_;
+
+ protected:
   temp_dir directory_ = temp_dir::on_build_disk();
   open_house house_;
 };

@@ -13,7 +13,7 @@ constexpr std::size_t size = 9 * mib + 5;
 
 class further_path : public contract_fixture {
  protected:
-  further_path() : contract_fixture(engine_options{}, {&declared_heap}) {}
+  further_path() : contract_fixture(engine_options{}, file_home::disk, {&declared_heap}) {}
   ~further_path() override { heap_path_told.fails_after = ~std::uint64_t{0}; }
 
   [[nodiscard]] static path_kind heap() { return *table().parse("heap"); }

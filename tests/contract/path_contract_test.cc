@@ -1,4 +1,5 @@
-// What every path must do, run on each by name with every kind of memory that it serves. A path that cannot run here skips, and says why.
+// What every path must do, run on each by name with every kind of memory that it serves, and with sources of every kind. A path that cannot
+// run here skips, and says why.
 #include <unistd.h>
 
 #include <array>
@@ -19,19 +20,21 @@ constexpr std::size_t large_file = 9 * mib + 5;
 struct contract_case {
   std::string_view path;
   memory_place place;
+  file_home home = file_home::disk;
 };
 
 // For those who bring a path: the line that adds it.
 const std::vector<const path::declaration*> further{&declared_heap};
 
 std::string name_of(const ::testing::TestParamInfo<contract_case>& info) {
-  return std::string(info.param.path) + "_" + to_string(info.param.place);
+  const auto name = std::string(info.param.path) + "_" + to_string(info.param.place);
+  return info.param.home == file_home::disk ? name : name + "_" + to_string(info.param.home);
 }
 
 class path_contract : public contract_fixture, public ::testing::WithParamInterface<contract_case> {
  protected:
   // Further paths are there only where one of them is asked for: else they would be chosen.
-  path_contract() : contract_fixture(engine_options{}, is_further() ? further : std::vector<const path::declaration*>()) {}
+  path_contract() : contract_fixture(engine_options{}, GetParam().home, is_further() ? further : std::vector<const path::declaration*>()) {}
 
   void SetUp() override {
     if (asked() != path_kind::direct) return;
@@ -176,7 +179,7 @@ TEST_P(path_contract, read_at_or_after_end_moves_nothing) {
 
 TEST_P(path_contract, holes_are_read_as_zeros) {
   auto content = make_file("data", 4096);
-  ASSERT_EQ(::truncate(name().c_str(), 20 * mib + 100), 0);
+  resize(name(), 20 * mib + 100);
   content.resize(20 * mib + 100);
   const auto from = open("data");
   check_read(from, content, 0, content.size());
@@ -552,7 +555,7 @@ TEST_P(path_contract, explain_covers_the_range_once) {
 TEST_P(path_contract, a_deleted_file_that_is_open_still_works) {
   auto content = make_file("data", 4 * mib + 3);
   const auto both = open_for_writing("data", true);
-  ASSERT_EQ(::unlink(name().c_str()), 0);
+  remove(name());
   check_read(both, content, 0, content.size());
   check_write(both, content, 100, 3 * mib, 4);
   check_read(both, content, 0, content.size());
@@ -567,7 +570,7 @@ TEST_P(path_contract, a_file_that_shrinks_under_a_read_gives_fewer_bytes_but_no_
     const auto from = open("data");
     auto memory = memory_of(length);
     auto reading = from.read_async(memory.data(), length, 0, how());
-    ASSERT_EQ(::truncate(name().c_str(), static_cast<off_t>(rest)), 0);
+    resize(name(), rest);
     const auto outcome = reading.wait();
     EXPECT_TRUE(outcome.ok()) << told(outcome.error);
     EXPECT_GE(outcome.bytes_done, std::min<std::uint64_t>(rest, length));
@@ -583,7 +586,9 @@ TEST_P(path_contract, a_file_that_shrinks_under_a_read_gives_fewer_bytes_but_no_
 
 // --- descriptors of the caller's
 
-TEST_P(path_contract, a_lent_descriptor_is_used_and_stays_open) {
+class descriptor_path_contract : public path_contract {};
+
+TEST_P(descriptor_path_contract, a_lent_descriptor_is_used_and_stays_open) {
   for (const int flag : {0, O_DIRECT}) {
     SCOPED_TRACE(flag == 0 ? "without O_DIRECT" : "with O_DIRECT");
     auto content = make_file("data", 6 * mib + 11);
@@ -607,16 +612,31 @@ TEST_P(path_contract, a_lent_descriptor_is_used_and_stays_open) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(paths, path_contract,
-                         ::testing::Values(contract_case{"automatic", memory_place::pageable},
-                                           contract_case{"automatic", memory_place::aligned},
-                                           contract_case{"automatic", memory_place::device}, contract_case{"posix", memory_place::pageable},
-                                           contract_case{"posix", memory_place::aligned}, contract_case{"staged", memory_place::device},
-                                           contract_case{"mapped", memory_place::device}, contract_case{"direct", memory_place::device},
-                                           contract_case{"heap", memory_place::device}),
-                         name_of);
+const auto local_files =
+    ::testing::Values(contract_case{"automatic", memory_place::pageable}, contract_case{"automatic", memory_place::aligned},
+                      contract_case{"automatic", memory_place::device}, contract_case{"posix", memory_place::pageable},
+                      contract_case{"posix", memory_place::aligned}, contract_case{"staged", memory_place::device},
+                      contract_case{"mapped", memory_place::device}, contract_case{"direct", memory_place::device},
+                      contract_case{"heap", memory_place::device});
 
-// --- memory that a path cannot reach
+// The paths that need no descriptor.
+const std::vector<contract_case> sources_in_memory = [] {
+  std::vector<contract_case> cases;
+  for (const auto home : {file_home::memory, file_home::cached_memory}) {
+    for (const auto place : {memory_place::pageable, memory_place::aligned}) {
+      cases.push_back({"automatic", place, home});
+      cases.push_back({"posix", place, home});
+    }
+    for (const auto* path : {"automatic", "staged", "heap"}) cases.push_back({path, memory_place::device, home});
+  }
+  return cases;
+}();
+
+INSTANTIATE_TEST_SUITE_P(paths, path_contract, local_files, name_of);
+INSTANTIATE_TEST_SUITE_P(paths, descriptor_path_contract, local_files, name_of);
+INSTANTIATE_TEST_SUITE_P(paths_and_sources_in_memory, path_contract, ::testing::ValuesIn(sources_in_memory), name_of);
+
+// --- memory and sources that a path cannot reach
 
 class refusing_path_contract : public path_contract {
  protected:
@@ -650,7 +670,10 @@ INSTANTIATE_TEST_SUITE_P(paths, refusing_path_contract,
                          ::testing::Values(contract_case{"posix", memory_place::device}, contract_case{"staged", memory_place::pageable},
                                            contract_case{"staged", memory_place::aligned}, contract_case{"mapped", memory_place::pageable},
                                            contract_case{"mapped", memory_place::aligned}, contract_case{"direct", memory_place::pageable},
-                                           contract_case{"heap", memory_place::pageable}),
+                                           contract_case{"heap", memory_place::pageable},
+                                           contract_case{"mapped", memory_place::device, file_home::memory},
+                                           contract_case{"mapped", memory_place::device, file_home::cached_memory},
+                                           contract_case{"direct", memory_place::device, file_home::memory}),
                          name_of);
 
 }  // namespace

@@ -27,14 +27,13 @@ class shared_slab_contract : public ::testing::Test {
     options.lanes = lanes;
     options.use_io_uring = false;  // else pages that the kernel has taken back would pass the gate by
     auto doors = core::real_seams(options);
-    kernel_ = std::make_shared<gated_kernel>();
-    doors.kernel = kernel_;
+    doors.kernel = std::make_shared<gated_kernel>(gate_);
     house_.emplace(options, std::move(doors));
     auto opened = house_->engine().open(name_);
     EXPECT_TRUE(opened.ok()) << told(opened.error());
     if (opened.ok()) file_.emplace(*std::move(opened));
   }
-  ~shared_slab_contract() override { kernel_->open(); }
+  ~shared_slab_contract() override { gate_.open(); }
 
   [[nodiscard]] std::vector<io_request> reads(const guarded_memory& memory, std::uint64_t ranges = count) const {
     std::vector<io_request> asked;
@@ -46,9 +45,9 @@ class shared_slab_contract : public ::testing::Test {
   batch begin_held(const guarded_memory& memory) {
     std::set<std::uint64_t> held;
     for (std::uint64_t i = 0; i < lanes; ++i) held.insert(i * share * small);
-    kernel_->shut(held);
+    gate_.shut(held);
     auto submitted = house_->engine().submit(reads(memory));
-    kernel_->await(lanes);
+    gate_.await(lanes);
     return submitted;
   }
   [[nodiscard]] std::uint64_t jobs() { return house_->engine().stats().by_path[static_cast<std::size_t>(path_kind::staged)].operations; }
@@ -59,7 +58,7 @@ class shared_slab_contract : public ::testing::Test {
   temp_dir directory_ = temp_dir::on_build_disk();
   std::string name_ = directory_.file("data");
   bytes content_;
-  std::shared_ptr<gated_kernel> kernel_;
+  gate gate_;
   std::optional<open_house> house_;
   std::optional<file> file_;
 };
@@ -68,7 +67,7 @@ TEST_F(shared_slab_contract, all_lanes_read_for_one_copy) {
   guarded_memory memory(*house_, memory_place::device, count * small);
   auto submitted = begin_held(memory);
   EXPECT_FALSE(submitted.done());
-  kernel_->open();
+  gate_.open();
   poll(submitted);
   for (const auto& outcome : submitted.wait()) EXPECT_EQ(outcome.bytes_done, small) << told(outcome.error);
   memory.expect(content_);
@@ -95,7 +94,7 @@ TEST_F(shared_slab_contract, what_is_cancelled_ends_with_what_was_being_read) {
   auto submitted = begin_held(memory);
   submitted.cancel();
   EXPECT_FALSE(submitted.done()) << "threads are reading";
-  kernel_->open();
+  gate_.open();
   poll(submitted);
   const auto outcomes = submitted.wait();
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -114,7 +113,7 @@ TEST_F(shared_slab_contract, a_range_that_fails_fails_alone) {
   const bytes blank(small);
   memory.fill(bytes(memory.size()));
   overlay(expected, broken * small, blank);
-  kernel_->fail(broken * small);
+  gate_.fail(broken * small);
   auto submitted = house_->engine().submit(reads(memory));
   poll(submitted);
   const auto outcomes = submitted.wait();

@@ -1,4 +1,4 @@
-// Small asynchronous requests, which travel together when they come together. A kernel with a gate before its reads makes them wait.
+// Small asynchronous requests, which travel together when they come together. A gate before the reads of their source makes them wait.
 #include <array>
 #include <atomic>
 #include <set>
@@ -12,25 +12,29 @@ namespace {
 
 constexpr std::uint64_t small = 4 * kib;
 
-class small_requests_contract : public ::testing::Test {
+class small_requests_contract : public ::testing::TestWithParam<file_home> {
  protected:
   static constexpr unsigned lanes = 2;
   static constexpr std::uint64_t blocks = 512;
 
   small_requests_contract() {
     content_ = pattern::make(blocks * small + 100, 1);
-    store_file(name_, content_);
+    on_disk_ ? store_file(name_, content_) : in_memory_.put(name_, content_);
     engine_options options;
     options.lanes = lanes;
     auto doors = core::real_seams(options);
-    kernel_ = std::make_shared<gated_kernel>();
-    doors.kernel = kernel_;
+    doors.kernel = std::make_shared<gated_kernel>(gate_);
     house_.emplace(options, std::move(doors));
-    auto opened = house_->engine().open(name_, {.read = true, .write = true});
+    auto opened = open(name_);
     EXPECT_TRUE(opened.ok()) << told(opened.error());
     if (opened.ok()) file_.emplace(*std::move(opened));
   }
-  ~small_requests_contract() override { kernel_->open(); }
+  ~small_requests_contract() override { gate_.open(); }
+
+  result<file> open(const std::string& name) {
+    const open_options both{.read = true, .write = true, .create = true};
+    return on_disk_ ? house_->engine().open(name, both) : in_memory_.open(house_->engine(), name, both);
+  }
 
   static std::int64_t offset_of(std::uint64_t block) { return static_cast<std::int64_t>(block * small); }
   [[nodiscard]] std::uint64_t pieces() {
@@ -43,11 +47,11 @@ class small_requests_contract : public ::testing::Test {
   std::vector<operation> occupy_lanes(guarded_memory& memory) {
     std::set<std::uint64_t> held;
     for (std::uint64_t i = 0; i < lanes; ++i) held.insert(i * small);
-    kernel_->shut(held);
+    gate_.shut(held);
     std::vector<operation> made;
     for (std::uint64_t i = 0; i < lanes; ++i) {
       made.push_back(file_->read_async(memory.data() + i * small, small, offset_of(i)));
-      kernel_->await(i + 1);
+      gate_.await(i + 1);
     }
     return made;
   }
@@ -55,19 +59,22 @@ class small_requests_contract : public ::testing::Test {
   temp_dir directory_ = temp_dir::on_build_disk();
   std::string name_ = directory_.file("data");
   bytes content_;
-  std::shared_ptr<gated_kernel> kernel_;
+  const bool on_disk_ = GetParam() == file_home::disk;
+  gate gate_;
+  memory_files in_memory_{GetParam() == file_home::cached_memory,
+                          [this](bool is_write, std::uint64_t offset) { return is_write ? status() : gate_.pass(offset); }};
   std::optional<open_house> house_;
   std::optional<file> file_;
 };
 
-TEST_F(small_requests_contract, what_waits_for_a_lane_travels_together) {
+TEST_P(small_requests_contract, what_waits_for_a_lane_travels_together) {
   for (const auto place : {memory_place::device, memory_place::pageable}) {
     SCOPED_TRACE(to_string(place));
     guarded_memory memory(*house_, place, blocks * small, 3);
     const auto before = pieces();
     auto under_way = occupy_lanes(memory);
     for (std::uint64_t i = lanes; i < blocks; ++i) under_way.push_back(file_->read_async(memory.data() + i * small, small, offset_of(i)));
-    kernel_->open();
+    gate_.open();
     for (auto& each : under_way) {
       const auto outcome = each.wait();
       EXPECT_TRUE(outcome.ok()) << told(outcome.error);
@@ -81,19 +88,19 @@ TEST_F(small_requests_contract, what_waits_for_a_lane_travels_together) {
   EXPECT_EQ(seen.read_bytes, 2 * blocks * small);
 }
 
-TEST_F(small_requests_contract, none_waits_for_another_while_there_are_lanes) {
+TEST_P(small_requests_contract, none_waits_for_another_while_there_are_lanes) {
   guarded_memory memory(*house_, memory_place::device, 2 * small);
-  kernel_->shut({0});
+  gate_.shut({0});
   auto held = file_->read_async(memory.data(), small, 0);
-  kernel_->await(1);
+  gate_.await(1);
   EXPECT_EQ(file_->read_async(memory.data() + small, small, offset_of(1)).wait().bytes_done, small);
   EXPECT_FALSE(held.done());
-  kernel_->open();
+  gate_.open();
   EXPECT_EQ(held.wait().bytes_done, small);
   memory.expect(std::span(content_).first(2 * small));
 }
 
-TEST_F(small_requests_contract, of_every_kind_they_end_each_on_its_own) {
+TEST_P(small_requests_contract, of_every_kind_they_end_each_on_its_own) {
   guarded_memory on_device(*house_, memory_place::device, 64 * small);
   guarded_memory on_host(*house_, memory_place::pageable, 64 * small);
   bytes device_expected(on_device.size());
@@ -103,9 +110,9 @@ TEST_F(small_requests_contract, of_every_kind_they_end_each_on_its_own) {
   guarded_memory source(*house_, memory_place::device, 2 * small);
   const auto written = pattern::make(2 * small, 5);
   source.fill(written);
-  auto other = house_->engine().open(directory_.file("other"), {.read = true, .write = true, .create = true});
+  auto other = open(directory_.file("other"));
   ASSERT_TRUE(other.ok());
-  kernel_->fail(20 * small);
+  gate_.fail(20 * small);
   const auto end = static_cast<std::int64_t>(content_.size());
   struct expectation {
     const file* target;
@@ -140,7 +147,7 @@ TEST_F(small_requests_contract, of_every_kind_they_end_each_on_its_own) {
     under_way.push_back(each.is_write ? each.target->write_async(each.memory, each.length, each.offset)
                                       : each.target->read_async(each.memory, each.length, each.offset));
   }
-  kernel_->open();
+  gate_.open();
   for (auto& each : occupied) EXPECT_TRUE(each.wait().ok());
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto& each = cases[i];
@@ -157,11 +164,11 @@ TEST_F(small_requests_contract, of_every_kind_they_end_each_on_its_own) {
   }
   on_device.expect(device_expected);
   on_host.expect(host_expected);
-  expect_file(directory_.file("other"), written);
+  expect_same(on_disk_ ? contents_of(directory_.file("other")) : in_memory_.get(directory_.file("other")), written);
   source.expect_untouched();
 }
 
-TEST_F(small_requests_contract, those_that_are_stopped_do_not_disturb_the_others) {
+TEST_P(small_requests_contract, those_that_are_stopped_do_not_disturb_the_others) {
   constexpr std::uint64_t count = 60;
   constexpr std::array ends = {errc::ok, errc::timed_out, errc::cancelled};
   for (const auto place : {memory_place::device, memory_place::pageable}) {
@@ -180,7 +187,7 @@ TEST_F(small_requests_contract, those_that_are_stopped_do_not_disturb_the_others
     }
     for (std::uint64_t i = 2; i < count; i += 3) under_way[i].cancel();
     while (deadline_clock::now() < soon.deadline) std::this_thread::yield();
-    kernel_->open();
+    gate_.open();
     for (std::uint64_t i = 0; i < count; ++i) {
       const auto outcome = under_way[i].wait();
       EXPECT_EQ(outcome.error.code(), ends.at(i % 3)) << told(outcome.error);
@@ -195,18 +202,18 @@ TEST_F(small_requests_contract, those_that_are_stopped_do_not_disturb_the_others
   EXPECT_EQ(seen.timed_out, 2 * count / 3);
 }
 
-TEST_F(small_requests_contract, closing_the_file_waits_for_those_that_wait) {
+TEST_P(small_requests_contract, closing_the_file_waits_for_those_that_wait) {
   guarded_memory memory(*house_, memory_place::device, 100 * small);
   auto under_way = occupy_lanes(memory);
   for (std::uint64_t i = lanes; i < 100; ++i) under_way.push_back(file_->read_async(memory.data() + i * small, small, offset_of(i)));
-  std::thread opener([this] { kernel_->open(); });
+  std::thread opener([this] { gate_.open(); });
   EXPECT_TRUE(file_->close().ok());
   opener.join();
   memory.expect(std::span(content_).first(100 * small));
   for (auto& each : under_way) EXPECT_EQ(each.wait().bytes_done, small);
 }
 
-TEST_F(small_requests_contract, each_calls_back_once_and_may_start_another) {
+TEST_P(small_requests_contract, each_calls_back_once_and_may_start_another) {
   constexpr std::uint64_t count = 300;
   guarded_memory memory(*house_, memory_place::device, 2 * count * small);
   std::atomic<std::uint64_t> first{0};
@@ -230,7 +237,7 @@ TEST_F(small_requests_contract, each_calls_back_once_and_may_start_another) {
 }
 
 // The file and the engine go while requests are under way, which keep what they need; the last of it goes on a thread of the engine.
-TEST_F(small_requests_contract, dropped_ones_go_on_without_file_and_engine) {
+TEST_P(small_requests_contract, dropped_ones_go_on_without_file_and_engine) {
   constexpr std::uint64_t count = 200;
   std::vector<std::byte> memory(count * small);
   std::atomic<std::uint64_t> ended{0};
@@ -248,7 +255,7 @@ TEST_F(small_requests_contract, dropped_ones_go_on_without_file_and_engine) {
   EXPECT_EQ(std::memcmp(memory.data(), content_.data(), memory.size()), 0);
 }
 
-TEST_F(small_requests_contract, of_many_threads_all_arrive) {
+TEST_P(small_requests_contract, of_many_threads_all_arrive) {
   constexpr std::size_t threads = 6;
   std::vector<std::thread> crew;
   for (std::size_t t = 0; t < threads; ++t) {
@@ -269,6 +276,8 @@ TEST_F(small_requests_contract, of_many_threads_all_arrive) {
   }
   for (auto& each : crew) each.join();
 }
+
+INSTANTIATE_TEST_SUITE_P(on, small_requests_contract, every_home, name_of_home);
 
 }  // namespace
 }  // namespace penstock::testing

@@ -14,8 +14,10 @@
 namespace penstock::testing {
 namespace {
 
-class stream_contract : public contract_fixture {
+class stream_contract : public contract_fixture, public ::testing::WithParamInterface<file_home> {
  protected:
+  stream_contract() : contract_fixture(engine_options{}, GetParam()) {}
+
   // The values that a stream-ordered request reads when the stream gets there, and writes when it has ended.
   struct values {
     std::size_t length = 0;
@@ -60,7 +62,7 @@ class stream_contract : public contract_fixture {
   void expect_quiet(device::stream stream) { PENSTOCK_EXPECT_OK(house_.session().synchronize(stream)); }
 };
 
-TEST_F(stream_contract, values_are_read_when_the_stream_gets_there) {
+TEST_P(stream_contract, values_are_read_when_the_stream_gets_there) {
   const auto content = make_file("data", 8 * mib);
   const auto from = open("data");
   auto& session = house_.session();
@@ -82,7 +84,7 @@ TEST_F(stream_contract, values_are_read_when_the_stream_gets_there) {
   memory.expect(expected);
 }
 
-TEST_F(stream_contract, reads_come_before_the_work_queued_after_them) {
+TEST_P(stream_contract, reads_come_before_the_work_queued_after_them) {
   constexpr std::size_t length = 2 * mib + 5;
   const auto content = make_file("data", length);
   const auto from = open("data");
@@ -100,7 +102,7 @@ TEST_F(stream_contract, reads_come_before_the_work_queued_after_them) {
   }
 }
 
-TEST_F(stream_contract, writes_come_after_the_work_queued_before_them) {
+TEST_P(stream_contract, writes_come_after_the_work_queued_before_them) {
   constexpr std::size_t length = 3 * mib + 5;
   auto content = make_file("data", 4 * mib);
   const auto to = open_for_writing("data", true);
@@ -122,7 +124,7 @@ TEST_F(stream_contract, writes_come_after_the_work_queued_before_them) {
   expect_file(name(), content);
 }
 
-TEST_F(stream_contract, the_default_stream_is_a_stream) {
+TEST_P(stream_contract, the_default_stream_is_a_stream) {
   const auto content = make_file("data", mib);
   const auto from = open("data");
   guarded_memory memory(house_, memory_place::device, mib);
@@ -133,7 +135,7 @@ TEST_F(stream_contract, the_default_stream_is_a_stream) {
   memory.expect(content);
 }
 
-TEST_F(stream_contract, a_short_count_means_end_of_file) {
+TEST_P(stream_contract, a_short_count_means_end_of_file) {
   const auto content = make_file("data", 5000);
   const auto from = open("data");
   guarded_memory memory(house_, memory_place::device, mib);
@@ -148,7 +150,7 @@ TEST_F(stream_contract, a_short_count_means_end_of_file) {
   memory.expect(std::span(content).subspan(1000));
 }
 
-TEST_F(stream_contract, a_failure_shows_as_minus_one_and_lets_the_stream_go_on) {
+TEST_P(stream_contract, a_failure_shows_as_minus_one_and_lets_the_stream_go_on) {
   make_file("data", mib);
   const auto both = open_for_writing();
   auto& session = house_.session();
@@ -171,7 +173,7 @@ TEST_F(stream_contract, a_failure_shows_as_minus_one_and_lets_the_stream_go_on) 
   EXPECT_EQ(pattern::first_difference({after.data(), 100}, 1, 0), std::nullopt);
 }
 
-TEST_F(stream_contract, what_cannot_be_queued_is_an_error_at_once) {
+TEST_P(stream_contract, what_cannot_be_queued_is_an_error_at_once) {
   make_file("data", mib);
   const auto from = open("data");
   guarded_memory memory(house_, memory_place::device, 4096);
@@ -192,18 +194,17 @@ TEST_F(stream_contract, what_cannot_be_queued_is_an_error_at_once) {
   on_host.expect_untouched();
 }
 
-TEST_F(stream_contract, a_path_that_is_forced_is_refused_where_it_does_not_follow_streams) {
+TEST_P(stream_contract, a_path_that_is_forced_is_refused_where_it_does_not_follow_streams) {
   make_file("data", 100);
   for (const auto forced : {path_kind::automatic, path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
     SCOPED_TRACE(std::string(to_string(forced)));
     engine_options options;
     options.path = forced;
     open_house house(options);
-    auto from = house.engine().open(name());
-    ASSERT_TRUE(from.ok()) << told(from.error());
+    const auto from = open_in(house.engine(), "data");
     const guarded_memory memory(house, memory_place::device, 100);
     values now{.length = 100};
-    const auto queued = from->read_on_stream(now.on(nullptr, memory.data()));
+    const auto queued = from.read_on_stream(now.on(nullptr, memory.data()));
     PENSTOCK_EXPECT_OK(house.session().synchronize(nullptr));
     const bool follows = forced == path_kind::automatic || forced == path_kind::staged;
     EXPECT_EQ(queued.code(), follows ? errc::ok : errc::unsupported) << told(queued);
@@ -212,7 +213,7 @@ TEST_F(stream_contract, a_path_that_is_forced_is_refused_where_it_does_not_follo
   }
 }
 
-TEST_F(stream_contract, bytes_done_and_memory_offset_may_be_left_out) {
+TEST_P(stream_contract, bytes_done_and_memory_offset_may_be_left_out) {
   const auto content = make_file("data", 4096);
   const auto from = open("data");
   guarded_memory memory(house_, memory_place::device, 4096);
@@ -223,7 +224,7 @@ TEST_F(stream_contract, bytes_done_and_memory_offset_may_be_left_out) {
   memory.expect(content);
 }
 
-TEST_F(stream_contract, a_length_may_become_less_but_not_more) {
+TEST_P(stream_contract, a_length_may_become_less_but_not_more) {
   const auto content = make_file("data", mib);
   const auto from = open("data");
   auto& session = house_.session();
@@ -245,7 +246,7 @@ TEST_F(stream_contract, a_length_may_become_less_but_not_more) {
 }
 
 // Longer than what goes through at once, at every alignment of file and memory, and with the end of the file in each of the waves.
-TEST_F(stream_contract, long_requests_go_through_in_waves) {
+TEST_P(stream_contract, long_requests_go_through_in_waves) {
   constexpr std::size_t length = 21 * mib + 77;
   const auto content = make_file("data", length);
   const auto from = open("data");
@@ -270,7 +271,7 @@ TEST_F(stream_contract, long_requests_go_through_in_waves) {
   expect_file(name("copy"), content);
 }
 
-TEST_F(stream_contract, the_count_may_be_in_memory_of_the_device) {
+TEST_P(stream_contract, the_count_may_be_in_memory_of_the_device) {
   make_file("data", mib);
   const auto both = open_for_writing("data", true);
   auto& session = house_.session();
@@ -298,7 +299,7 @@ TEST_F(stream_contract, the_count_may_be_in_memory_of_the_device) {
 }
 
 // Requests whose stream is not there yet hold nothing that others need.
-TEST_F(stream_contract, requests_that_wait_for_their_stream_are_in_nobodys_way) {
+TEST_P(stream_contract, requests_that_wait_for_their_stream_are_in_nobodys_way) {
   constexpr std::size_t part = 5 * mib;
   constexpr std::size_t count = 40;
   constexpr std::size_t held_streams = 3;  // a GPU has eight queues, which streams share
@@ -332,7 +333,7 @@ TEST_F(stream_contract, requests_that_wait_for_their_stream_are_in_nobodys_way) 
   for (auto& each : memories) each.expect(content);
 }
 
-TEST_F(stream_contract, many_requests_on_many_streams_keep_their_order) {
+TEST_P(stream_contract, many_requests_on_many_streams_keep_their_order) {
   constexpr std::size_t streams = 4;
   constexpr std::size_t rounds = 40;
   constexpr std::size_t part = 70000;
@@ -371,7 +372,7 @@ TEST_F(stream_contract, many_requests_on_many_streams_keep_their_order) {
   expect_file(name("copy"), content);
 }
 
-TEST_F(stream_contract, closing_the_file_waits_for_the_stream) {
+TEST_P(stream_contract, closing_the_file_waits_for_the_stream) {
   const auto content = make_file("data", mib);
   auto from = open("data");
   guarded_memory memory(house_, memory_place::device, mib);
@@ -383,7 +384,7 @@ TEST_F(stream_contract, closing_the_file_waits_for_the_stream) {
   memory.expect(content);
 }
 
-TEST_F(stream_contract, a_write_may_wait_for_the_default_stream) {
+TEST_P(stream_contract, a_write_may_wait_for_the_default_stream) {
   constexpr std::size_t length = 50 * kib;
   const auto to = open_for_writing();
   auto& session = house_.session();
@@ -415,7 +416,7 @@ TEST_F(stream_contract, a_write_may_wait_for_the_default_stream) {
 }
 
 // The engine may end as soon as its last request has; streams and their calls belong to the device.
-TEST_F(stream_contract, an_engine_may_be_left_behind_by_its_streams) {
+TEST_P(stream_contract, an_engine_may_be_left_behind_by_its_streams) {
   const auto content = make_file("data", 300 * kib);
   for (int round = 0; round < 30; ++round) {
     open_house house;
@@ -423,35 +424,33 @@ TEST_F(stream_contract, an_engine_may_be_left_behind_by_its_streams) {
     const scoped_stream stream(session);
     auto memory = house.engine().allocate(house.device(), 300 * kib);
     ASSERT_TRUE(memory.ok()) << told(memory.error());
-    auto from = house.engine().open(name());
-    ASSERT_TRUE(from.ok()) << told(from.error());
+    auto from = open_in(house.engine(), "data");
     values now{.length = 300 * kib};
-    PENSTOCK_EXPECT_OK(from->read_on_stream(now.on(stream, memory->data())));
+    PENSTOCK_EXPECT_OK(from.read_on_stream(now.on(stream, memory->data())));
     house.end();
-    *from = file();
+    from = file();
     *memory = device_buffer();
     PENSTOCK_EXPECT_OK(session.synchronize(stream));
     EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(300 * kib));
   }
 }
 
-TEST_F(stream_contract, the_first_requests_of_a_new_engine_may_come_from_many_threads) {
+TEST_P(stream_contract, the_first_requests_of_a_new_engine_may_come_from_many_threads) {
   const auto content = make_file("data", 100 * kib);
   for (int round = 0; round < 15; ++round) {
     open_house house;
-    auto from = house.engine().open(name());
-    ASSERT_TRUE(from.ok()) << told(from.error());
+    auto from = open_in(house.engine(), "data");
     std::vector<std::thread> crew;
     for (int t = 0; t < 6; ++t) {
       crew.emplace_back([&, t] {
         guarded_memory memory(house, memory_place::device, 100 * kib);
         values now{.length = 100 * kib};
         if (t % 2 == 0) {
-          PENSTOCK_EXPECT_OK(from->read_on_stream(now.on(nullptr, memory.data())));
+          PENSTOCK_EXPECT_OK(from.read_on_stream(now.on(nullptr, memory.data())));
           PENSTOCK_EXPECT_OK(house.session().synchronize(nullptr));
           EXPECT_EQ(now.bytes_done, static_cast<std::int64_t>(100 * kib));
         } else {
-          const auto outcome = from->read(memory.data(), 100 * kib, 0);
+          const auto outcome = from.read(memory.data(), 100 * kib, 0);
           EXPECT_TRUE(outcome.ok()) << told(outcome.error);
         }
         memory.expect(content);
@@ -460,6 +459,8 @@ TEST_F(stream_contract, the_first_requests_of_a_new_engine_may_come_from_many_th
     for (auto& each : crew) each.join();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(on, stream_contract, every_home, name_of_home);
 
 // A host device some of whose calls fail.
 class stream_fault_contract : public ::testing::Test {

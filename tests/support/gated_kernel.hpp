@@ -1,4 +1,4 @@
-// A kernel with a gate before chosen reads, which keeps whoever comes there waiting.
+// A gate before chosen reads, which keeps whoever comes there waiting; and a kernel with one.
 #pragma once
 
 #include <condition_variable>
@@ -12,21 +12,19 @@
 
 namespace penstock::testing {
 
-// Reads of chosen offsets wait while its gate is shut; others may fail.
-class gated_kernel final : public forwarding_kernel {
+// Reads of chosen offsets wait while the gate is shut; others may fail.
+class gate {
  public:
-  result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override {
-    {
-      std::unique_lock guard(lock_);
-      if (broken_.contains(offset)) return status::from_errno(EIO, "pread");
-      if (gated_.contains(offset)) {
-        ++waiting_;
-        changed_.notify_all();
-        changed_.wait(guard, [this] { return gated_.empty(); });
-        --waiting_;
-      }
+  status pass(std::uint64_t offset) {
+    std::unique_lock guard(lock_);
+    if (broken_.contains(offset)) return status::from_errno(EIO, "pread");
+    if (gated_.contains(offset)) {
+      ++waiting_;
+      changed_.notify_all();
+      changed_.wait(guard, [this] { return gated_.empty(); });
+      --waiting_;
     }
-    return inner().pread(fd, target, length, offset);
+    return {};
   }
   void shut(std::set<std::uint64_t> offsets) {
     const std::lock_guard guard(lock_);
@@ -52,6 +50,18 @@ class gated_kernel final : public forwarding_kernel {
   std::set<std::uint64_t> gated_;
   std::set<std::uint64_t> broken_;
   std::size_t waiting_ = 0;
+};
+
+class gated_kernel final : public forwarding_kernel {
+ public:
+  explicit gated_kernel(gate& before) : gate_(before) {}
+  result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override {
+    if (auto refused = gate_.pass(offset); !refused.ok()) return refused;
+    return inner().pread(fd, target, length, offset);
+  }
+
+ private:
+  gate& gate_;
 };
 
 }  // namespace penstock::testing

@@ -1,0 +1,152 @@
+// Files in memory: sources with no descriptor, no kernel and no page cache behind them. What runs on them runs on any source.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/engine_core.hpp"
+#include "source/source.hpp"
+
+namespace penstock::testing {
+
+// The bytes of one file, which may be open many times. Thread-safe.
+struct memory_bytes {
+  mutable std::shared_mutex lock;  // guards what follows
+  std::vector<std::byte> content;
+  std::uint64_t cold_from = 0;  // what lies between these two is not in the cache, if there is one
+  std::uint64_t cold_to = 0;
+};
+
+// Asked before each read and write; an error becomes its outcome.
+using memory_hook = std::function<status(bool is_write, std::uint64_t offset)>;
+
+class memory_source final : public source::source {
+ public:
+  // cached: bytes can go past a cache too, of which the source then tells what is in it.
+  memory_source(std::string name, const open_options& options, bool cached, std::shared_ptr<memory_bytes> bytes, memory_hook hook)
+      : source(std::move(name)), bytes_(std::move(bytes)), hook_(std::move(hook)), cached_(cached) {
+    facts_ = {.in_memory = true, .readable = options.read, .writable = options.write, .direct_writes = options.direct_writes};
+    if (!cached) direct_problem_ = {errc::unsupported, "it lies in memory"};
+  }
+
+  result<std::uint64_t> size() override {
+    const std::shared_lock guard(bytes_->lock);
+    return bytes_->content.size();
+  }
+  status sync() override { return {}; }
+  result<std::uint64_t> resident_bytes(std::uint64_t offset, std::uint64_t length) override {
+    const std::shared_lock guard(bytes_->lock);
+    const std::uint64_t end = std::min<std::uint64_t>(offset + length, bytes_->content.size());
+    if (end <= offset) return std::uint64_t{0};
+    const std::uint64_t cold_from = std::max(offset, bytes_->cold_from);
+    const std::uint64_t cold_to = std::min(end, bytes_->cold_to);
+    return end - offset - (cold_to > cold_from ? cold_to - cold_from : 0);
+  }
+  result<bool> ends_at(std::uint64_t offset) override {
+    const std::shared_lock guard(bytes_->lock);
+    return offset >= bytes_->content.size();
+  }
+
+  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override {
+    if (auto refused = ask(false, offset); !refused.ok()) return {0, std::move(refused)};
+    const std::shared_lock guard(bytes_->lock);
+    const auto& content = bytes_->content;
+    const std::uint64_t there = offset < content.size() ? std::min<std::uint64_t>(length, content.size() - offset) : 0;
+    if (there > 0) std::memcpy(target, content.data() + offset, there);
+    return {there, {}};
+  }
+  io_result fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) override {
+    if (!cached_) return source::fill_direct(block, length, offset);
+    return fill(block + offset % ::penstock::source::direct_alignment, length, offset);
+  }
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
+    if (auto refused = ask(true, offset); !refused.ok()) return {0, std::move(refused)};
+    const std::lock_guard guard(bytes_->lock);
+    auto& content = bytes_->content;
+    if (content.size() < offset + length) content.resize(offset + length);
+    std::memcpy(content.data() + offset, memory, length);
+    return {length, {}};
+  }
+  io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
+    if (!cached_ || (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % ::penstock::source::direct_alignment != 0) {
+      return {0, {errc::invalid_argument, "not aligned, or not to go past a cache"}};
+    }
+    return drain(memory, length, offset);
+  }
+
+ private:
+  [[nodiscard]] status ask(bool is_write, std::uint64_t offset) const { return hook_ ? hook_(is_write, offset) : status(); }
+
+  const std::shared_ptr<memory_bytes> bytes_;
+  const memory_hook hook_;
+  const bool cached_;
+};
+
+// Files in memory by name, as a folder has them. Thread-safe.
+class memory_files {
+ public:
+  explicit memory_files(bool cached, memory_hook hook = {}) : cached_(cached), hook_(std::move(hook)) {}
+
+  result<file> open(const engine& with, const std::string& name, const open_options& options) {
+    const auto bytes = find(name, options.create);
+    if (bytes == nullptr) return status(errc::not_found, name);
+    if (options.truncate) resize(name, 0);
+    return core::open_source(with, std::make_unique<memory_source>(name, options, cached_, bytes, hook_));
+  }
+  void put(const std::string& name, std::span<const std::byte> content) {
+    const auto bytes = find(name, true);
+    const std::lock_guard guard(bytes->lock);
+    bytes->content.assign(content.begin(), content.end());
+    bytes->cold_from = bytes->cold_to = 0;
+  }
+  // Puts the file into the cache, too.
+  std::vector<std::byte> get(const std::string& name) {
+    const auto bytes = find(name, true);
+    const std::lock_guard guard(bytes->lock);
+    bytes->cold_from = bytes->cold_to = 0;
+    return bytes->content;
+  }
+  void resize(const std::string& name, std::uint64_t size) {
+    const auto bytes = find(name, true);
+    const std::lock_guard guard(bytes->lock);
+    bytes->content.resize(size);
+  }
+  // length 0: to the end. One range of a file at a time.
+  void drop_cache(const std::string& name, std::uint64_t offset, std::uint64_t length) {
+    const auto bytes = find(name, true);
+    const std::lock_guard guard(bytes->lock);
+    if (!cached_) return;
+    bytes->cold_from = offset;
+    bytes->cold_to = length == 0 ? ~std::uint64_t{0} : offset + length;
+  }
+  void remove(const std::string& name) {
+    const std::lock_guard guard(lock_);
+    files_.erase(name);
+  }
+
+ private:
+  std::shared_ptr<memory_bytes> find(const std::string& name, bool create) {
+    const std::lock_guard guard(lock_);
+    auto found = files_.find(name);
+    if (found == files_.end() && create) found = files_.emplace(name, std::make_shared<memory_bytes>()).first;
+    return found == files_.end() ? nullptr : found->second;
+  }
+
+  const bool cached_;
+  const memory_hook hook_;
+  std::mutex lock_;  // guards files_
+  std::map<std::string, std::shared_ptr<memory_bytes>> files_;
+};
+
+}  // namespace penstock::testing
