@@ -37,7 +37,7 @@ TEST_F(further_path, is_asked_first_by_its_rank_and_is_told_of) {
   const auto content = make_file("data", size);
   const auto from = open("data");
   auto memory = device_memory();
-  const auto plan = engine_of().explain(from, memory_kind::device, size, 0, false);
+  const auto plan = engine_of().explain(from, house_.device(), size, 0, false);
   ASSERT_TRUE(plan.ok()) << told(plan.error());
   ASSERT_EQ(plan->parts.size(), 1U);
   EXPECT_EQ(plan->parts[0].path, heap());
@@ -52,7 +52,7 @@ TEST_F(further_path, is_asked_first_by_its_rank_and_is_told_of) {
 
 TEST_F(further_path, does_not_serve_memory_that_it_does_not_declare) {
   make_file("data", size);
-  const auto plan = engine_of().explain(open("data"), memory_kind::host, size, 0, false);
+  const auto plan = engine_of().explain(open("data"), "host", size, 0, false);
   ASSERT_TRUE(plan.ok()) << told(plan.error());
   for (const auto& part : plan->parts) EXPECT_EQ(part.path_name, "posix");
 }

@@ -81,7 +81,7 @@ TEST_P(small_requests_contract, what_waits_for_a_lane_travels_together) {
       EXPECT_EQ(outcome.bytes_done, small);
     }
     memory.expect(std::span(content_).first(blocks * small));
-    EXPECT_LE(pieces() - before, 10U) << "512 requests";
+    EXPECT_LE(pieces() - before, 16U) << "512 requests; a lane that is alone at work takes half of what waits at a time";
   }
   const auto seen = house_->engine().stats();
   EXPECT_EQ(seen.reads, 2 * blocks);
