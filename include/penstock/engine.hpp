@@ -37,7 +37,7 @@ namespace penstock {
 namespace core {
 class engine_core;
 class file_core;
-class pending;
+class operation;
 }  // namespace core
 
 class file;
@@ -77,7 +77,7 @@ class registration {
 class PENSTOCK_API operation {
  public:
   operation() noexcept = default;  // done, with errc::closed
-  explicit operation(core::pending* made) noexcept : state_(made) {}
+  explicit operation(core::operation* made) noexcept : state_(made) {}
   operation(operation&&) noexcept;
   operation& operator=(operation&&) noexcept;
   ~operation();
@@ -93,14 +93,14 @@ class PENSTOCK_API operation {
   void cancel() noexcept;
 
  private:
-  core::pending* state_ = nullptr;
+  core::operation* state_ = nullptr;
 };
 
 // Several requests submitted at once. Dropping it waits for none of them.
 class PENSTOCK_API batch {
  public:
   batch() noexcept = default;  // done, with no results
-  batch(core::pending* made, std::size_t requests) noexcept : state_(made), count_(requests) {}
+  batch(core::operation* made, std::size_t requests) noexcept : state_(made), count_(requests) {}
   batch(batch&&) noexcept;
   batch& operator=(batch&&) noexcept;
   ~batch();
@@ -113,7 +113,7 @@ class PENSTOCK_API batch {
   void cancel() noexcept;
 
  private:
-  core::pending* state_ = nullptr;
+  core::operation* state_ = nullptr;
   std::size_t count_ = 0;
 };
 

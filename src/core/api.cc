@@ -43,7 +43,7 @@ std::chrono::steady_clock::time_point after(std::chrono::nanoseconds timeout) {
 }
 
 // What never starts is told of where it was asked for.
-core::pending* refuse(const status& why, const io_callback& callback) {
+core::operation* refuse(const status& why, const io_callback& callback) {
   if (callback) callback({0, why});
   return core::refused(why);
 }
@@ -57,7 +57,7 @@ operation begin(const std::shared_ptr<core::file_core>& file, const core::transf
                                      [&] { return refuse(no_memory(), callback); }));
 }
 
-void release(core::pending* state) {
+void release(core::operation* state) {
   if (state != nullptr) state->release();
 }
 

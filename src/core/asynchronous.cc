@@ -11,7 +11,7 @@ namespace penstock::core {
 
 namespace {
 
-pending* begin_small(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+operation* begin_small(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
                      io_callback& callback) {
   auto& on = file->mount();
   admission admitted;
@@ -33,7 +33,7 @@ pending* begin_small(runtime& with, const std::shared_ptr<file_core>& file, cons
   return op;
 }
 
-pending* begin_large(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+operation* begin_large(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
                      io_callback& callback) {
   admission admitted;
   auto problem = or_no_memory([&]() -> status {
@@ -53,7 +53,7 @@ pending* begin_large(runtime& with, const std::shared_ptr<file_core>& file, cons
 
 }  // namespace
 
-pending* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+operation* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
                io_callback& callback) {
   return small_request::suits(with, what.length, options) ? begin_small(with, file, what, options, callback)
                                                           : begin_large(with, file, what, options, callback);

@@ -4,12 +4,12 @@
 #include <memory>
 
 #include "core/admission.hpp"
-#include "core/pending.hpp"
+#include "core/operation.hpp"
 
 namespace penstock::core {
 
 // Takes the callback for good with what it returns; where it throws (bad_alloc), nothing was taken. The caller's reference.
-pending* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
+operation* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
                io_callback& callback);
 
 }  // namespace penstock::core

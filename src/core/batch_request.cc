@@ -8,7 +8,7 @@
 
 namespace penstock::core {
 
-pending* batch_request::begin(core::runtime& with, std::span<const io_request> requests,
+operation* batch_request::begin(core::runtime& with, std::span<const io_request> requests,
                               const std::vector<std::shared_ptr<file_core>>& files, const io_options& options, io_callback& callback,
                               item_callback& each) {
   auto* made = new batch_request(with.shared_from_this(), requests.size());

@@ -12,7 +12,7 @@
 #include "core/admission.hpp"
 #include "core/collector.hpp"
 #include "core/memory_map.hpp"
-#include "core/pending.hpp"
+#include "core/operation.hpp"
 
 namespace penstock::core {
 
@@ -20,7 +20,7 @@ class batch_request final : public sender {
  public:
   // Begins them. files[i] is the file of requests[i]; null: it was closed. Takes the callbacks for good with what it returns; where it
   // throws (bad_alloc), nothing was taken. The caller's reference.
-  static pending* begin(core::runtime& with, std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
+  static operation* begin(core::runtime& with, std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
                         const io_options& options, io_callback& callback, item_callback& each);
 
   // Works on what no lane has taken yet: who waits for all of it anyway is quicker than a lane that has to be woken.
@@ -49,7 +49,7 @@ class batch_request final : public sender {
 
   std::vector<admission> admitted_;
   std::list<shipment> shipments_;
-  std::vector<pending*> singles_;
+  std::vector<operation*> singles_;
   item_callback each_;
   staging::link* settled_ = nullptr;  // whose default stream was waited for last, and what came of it
   status settled_problem_;

@@ -13,7 +13,7 @@
 #include "base/spin_lock.hpp"
 #include "core/admission.hpp"
 #include "core/decide.hpp"
-#include "core/pending.hpp"
+#include "core/operation.hpp"
 #include "path/data_path.hpp"
 #include "staging/disk_lanes.hpp"
 #include "staging/lanes.hpp"
@@ -25,9 +25,9 @@ class collector;
 class load;
 
 // Has many small items, which are stopped together: a batch.
-class sender : public pending {
+class sender : public operation {
  public:
-  using pending::pending;
+  using operation::operation;
   // Of an item that has not ended: those are numbered from 0 on.
   [[nodiscard]] virtual admission& admission_of(std::uint32_t index) noexcept = 0;
   // These have ended and been counted. Their outcomes are in their ranges, for the taking. This may be gone on return.
@@ -60,14 +60,14 @@ class shipment {
   load* newest_ = nullptr;
 };
 
-class small_request final : public pending {
+class small_request final : public operation {
  public:
   // Whether such a request is one of these: beginning it makes no driver call and no file I/O.
   static bool suits(core::runtime& with, std::uint64_t length, const io_options& options) noexcept {
     return length <= small_request_bytes && !with.forced(options) && !options.after_default_stream;
   }
   small_request(std::shared_ptr<core::runtime> with, admission admitted, collector& by)
-      : pending(std::move(with)), admitted_(std::move(admitted)), by_(by) {
+      : operation(std::move(with)), admitted_(std::move(admitted)), by_(by) {
     admitted_.list();
   }
   // Ends one that does not travel. It may be gone on return.

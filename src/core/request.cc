@@ -30,7 +30,7 @@ void prepare(std::span<path::job> jobs) {
 }  // namespace
 
 request::request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options)
-    : pending(std::move(with)), admitted_(std::move(admitted)), options_(options), cursor_(admitted_.what().offset) {
+    : operation(std::move(with)), admitted_(std::move(admitted)), options_(options), cursor_(admitted_.what().offset) {
   queues_.lanes = &admitted_.file().mount().lanes();
   queues_.disk = &admitted_.file().mount().disk();
   planning_work_.owner = this;

@@ -14,12 +14,12 @@
 #include "base/spin_lock.hpp"
 #include "core/admission.hpp"
 #include "core/decide.hpp"
-#include "core/pending.hpp"
+#include "core/operation.hpp"
 #include "path/data_path.hpp"
 
 namespace penstock::core {
 
-class request final : public pending, public path::job_owner {
+class request final : public operation, public path::job_owner {
  public:
   request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options);
 

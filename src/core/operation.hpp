@@ -17,12 +17,12 @@
 
 namespace penstock::core {
 
-class pending : public timed {
+class operation : public timed {
  public:
   // with: null for what ends before there is an engine to run it.
-  explicit pending(std::shared_ptr<core::runtime> with);
-  pending(const pending&) = delete;
-  pending& operator=(const pending&) = delete;
+  explicit operation(std::shared_ptr<core::runtime> with);
+  operation(const operation&) = delete;
+  operation& operator=(const operation&) = delete;
 
   // Its outcome is known, and its callback has run; on the thread of the callback, true already while it runs.
   [[nodiscard]] bool done() const noexcept;
@@ -53,7 +53,7 @@ class pending : public timed {
   void end_queued() override {}
 
  protected:
-  ~pending() override;
+  ~operation() override;
   // Ends it, exactly once. The running request's reference is released: the object may be gone on return.
   void complete(io_result outcome) noexcept;
   // The parts of complete(), for requests that end together: the outcome, and who waits may go on where there is no callback; and the
@@ -72,12 +72,12 @@ class pending : public timed {
 
   class callback_work final : public staging::work {
    public:
-    explicit callback_work(pending& owner) noexcept : owner_(owner) {}
+    explicit callback_work(operation& owner) noexcept : owner_(owner) {}
     bool run() override;  // with it goes the running request's reference
     staging::work_list list;
 
    private:
-    pending& owner_;
+    operation& owner_;
   };
 
   void move_to(life next) noexcept;
@@ -95,6 +95,6 @@ class pending : public timed {
 
 // One that has ended before it began, with this error (where there is no memory for that: out_of_memory), and without results of single
 // requests. The caller's reference.
-pending* refused(const status& why) noexcept;
+operation* refused(const status& why) noexcept;
 
 }  // namespace penstock::core

@@ -1,4 +1,4 @@
-#include "core/pending.hpp"
+#include "core/operation.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -12,7 +12,7 @@ namespace penstock::core {
 namespace {
 
 // Whose callback runs on this thread, if one does.
-thread_local const pending* calling_back = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local const operation* calling_back = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 // Made when the library is loaded: asked for before every step, where nothing may fail.
 const status cancelled_before(errc::cancelled, "cancelled");
@@ -20,27 +20,27 @@ const status deadline_passed(errc::timed_out, "the deadline has passed");
 
 }  // namespace
 
-pending::pending(std::shared_ptr<core::runtime> with) : runtime_(std::move(with)) {}
-pending::~pending() = default;
+operation::operation(std::shared_ptr<core::runtime> with) : runtime_(std::move(with)) {}
+operation::~operation() = default;
 
-bool pending::done() const noexcept {
+bool operation::done() const noexcept {
   const auto now = life_.load(std::memory_order_acquire);
   return now == life::done || (now == life::settled && calling_back == this);
 }
 
 // Who queues work of a request looks afterwards whether it was stopped meanwhile: so either that thread ends it, or this one finds it.
-void pending::cancel() {
+void operation::cancel() {
   cancelled_.store(true);
   end_queued();
 }
 
-status pending::stop_reason() const noexcept {
+status operation::stop_reason() const noexcept {
   if (cancelled_.load()) return cancelled_before;
   if (deadline() != deadline_clock::time_point::max() && deadline_clock::now() >= deadline()) return deadline_passed;
   return {};
 }
 
-status pending::watch_deadline() {
+status operation::watch_deadline() {
   if (deadline() == deadline_clock::time_point::max()) return {};
   auto problem = runtime_->feeders().ready();  // the thread of deadlines may be the last to let go of the engine
   if (problem.ok()) problem = runtime_->deadlines().watch(*this);
@@ -48,7 +48,7 @@ status pending::watch_deadline() {
   return problem;
 }
 
-void pending::complete(io_result outcome) noexcept {
+void operation::complete(io_result outcome) noexcept {
   const bool calls_back = has_callback();
   if (calls_back) retain();
   settle(std::move(outcome));
@@ -56,20 +56,20 @@ void pending::complete(io_result outcome) noexcept {
   release();
 }
 
-void pending::settle(io_result outcome) noexcept {
+void operation::settle(io_result outcome) noexcept {
   if (deadline_watched_) runtime_->deadlines().forget(*this);
   outcome_ = std::move(outcome);
   move_to(has_callback() ? life::settled : life::done);
 }
 
-void pending::move_to(life next) noexcept {
+void operation::move_to(life next) noexcept {
   const std::lock_guard guard(lock_);
   assert(life_.load() < next);
   life_.store(next, std::memory_order_release);
   if (next == life::done) ended_.notify_all();
 }
 
-void pending::call_back() noexcept {
+void operation::call_back() noexcept {
   const auto* const outer = std::exchange(calling_back, this);
   // Gone before anybody hears of the end: what it holds may be what they wait for.
   std::exchange(callback_, {})(outcome_);
@@ -77,7 +77,7 @@ void pending::call_back() noexcept {
   move_to(life::done);
 }
 
-void pending::run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept {
+void operation::run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept {
   // The watcher first: the thread of callbacks may be the last to let go of the engine, which then ends on the watcher.
   if (with.forked() || !with.feeders().ready().ok() || !with.callbacks().ready().ok()) {
     (void)item.run();  // there are no threads, as in a forked child
@@ -86,16 +86,16 @@ void pending::run_soon(core::runtime& with, staging::work_list& list, staging::w
   }
 }
 
-bool pending::callback_work::run() {
+bool operation::callback_work::run() {
   auto& owner = owner_;
   owner.call_back();
   owner.release();
   return true;
 }
 
-void pending::wait(std::chrono::microseconds spin) { (void)wait_until(std::chrono::steady_clock::time_point::max(), spin); }
+void operation::wait(std::chrono::microseconds spin) { (void)wait_until(std::chrono::steady_clock::time_point::max(), spin); }
 
-bool pending::wait_until(std::chrono::steady_clock::time_point when, std::chrono::microseconds spin) {
+bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chrono::microseconds spin) {
   using clock = std::chrono::steady_clock;
   if (runtime_ == nullptr) return true;
   auto& copies = runtime_->feeders();
@@ -135,9 +135,9 @@ bool pending::wait_until(std::chrono::steady_clock::time_point when, std::chrono
 
 namespace {
 
-class refused_request final : public pending {
+class refused_request final : public operation {
  public:
-  explicit refused_request(const status& why) : pending(nullptr) { settle({0, why}); }
+  explicit refused_request(const status& why) : operation(nullptr) { settle({0, why}); }
 };
 
 // Made when the library is loaded; never destroyed, since handles may outlive static objects.
@@ -145,9 +145,9 @@ refused_request* const spare = new refused_request(no_memory());
 
 }  // namespace
 
-pending* refused(const status& why) noexcept {
-  return or_without_memory([&]() -> pending* { return new refused_request(why); },
-                           []() -> pending* {
+operation* refused(const status& why) noexcept {
+  return or_without_memory([&]() -> operation* { return new refused_request(why); },
+                           []() -> operation* {
                              spare->retain();
                              return spare;
                            });
