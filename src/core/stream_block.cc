@@ -53,10 +53,13 @@ void stream_block::let_copy(std::size_t index, const device::segment& whole) con
   store(shared().turn, static_cast<std::uint32_t>(index + 1));
 }
 
-// A wave that was under way when the request was given up may be reading its table: only lengths change.
-void stream_block::let_pass(std::int64_t count) const noexcept {
-  for (std::size_t i = 0; i < std::min(waves_at_once, waves_) * segments_; ++i) {
-    std::atomic_ref(table(0)[i].bytes).store(0, std::memory_order_relaxed);
+// Tables that the device may be reading stay as they are: their slabs are kept until it has passed.
+void stream_block::let_pass(std::int64_t count, std::size_t copied) const noexcept {
+  const std::size_t turn = std::atomic_ref(shared().turn).load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < std::min(waves_at_once, waves_); ++i) {
+    bool is_read = false;
+    for (std::size_t wave = copied; wave < turn; ++wave) is_read = is_read || wave % waves_at_once == i;
+    if (!is_read) std::fill_n(table(i), segments_, device::segment{nullptr, nullptr, 0});
   }
   shared().count = count;
   store(shared().turn, static_cast<std::uint32_t>(waves_));

@@ -38,8 +38,9 @@ class stream_block {
   // --- as the stream gets there, by one thread at a time
   // It is the turn of the wave, which copies what the segment says.
   void let_copy(std::size_t index, const device::segment& whole) const noexcept;
-  // The stream goes past all that it still waits for, and copies nothing more. The block may be another request's at once.
-  void let_pass(std::int64_t count) const noexcept;
+  // The stream goes past all that it still waits for, and copies nothing more but what it may be copying now, since so many waves are known
+  // to have been copied. The block may be another request's at once.
+  void let_pass(std::int64_t count, std::size_t copied) const noexcept;
   [[nodiscard]] std::int64_t count() const noexcept { return shared().count; }
 
  private:

@@ -123,7 +123,7 @@ bool stream_operation::give_up(device::session& session) {
     const std::lock_guard guard(lock_);
     go_to(stage::given_up);
     needed_ = 0;
-    if (memory_ != nullptr) block_.let_pass(-1);
+    if (memory_ != nullptr) block_.let_pass(-1, copied_);
   }
   const bool passed = or_no_memory([&] { return session.synchronize(asked_.stream); }).ok();
   {
@@ -339,7 +339,7 @@ void stream_operation::drop_rest(std::size_t needed, status why) {
 void stream_operation::end_if_done() {
   if (stage_ != stage::running || started_ < needed_ || settled_ < started_ || copied_ < needed_) return;
   go_to(stage::ended);
-  block_.let_pass(outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1);
+  block_.let_pass(outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1, copied_);
 }
 
 void stream_operation::let_go(line& which) {
