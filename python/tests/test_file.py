@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,22 @@ def test_explain_covers_the_range_once(file_of: Any) -> None:
         assert isinstance(plan.remarks, list)
     with penstock.open(path, "r+") as file:
         assert sum(part.length for part in file.explain(5_000_000, write=True).parts) == 5_000_000
+
+
+def test_requests_under_way_are_listed(file_of: Any) -> None:
+    path, _ = file_of(30_000_000)
+    target = np.empty(30_000_000, dtype=np.uint8)
+    before = time.monotonic_ns()
+    seen: list[penstock.Request] = []
+    with penstock.open(path) as file:
+        while not seen:
+            future = file.pread(target, 4096)
+            seen = penstock.requests()
+            future.result()
+        assert penstock.requests() == []
+    assert len(seen) == 1
+    assert seen[0][:5] == (os.fspath(path), 4096, 30_000_000, False, "host")
+    assert before - 20_000_000 < seen[0].since_ns <= time.monotonic_ns()
 
 
 def test_the_counters_count(memory: Any, file_of: Any) -> None:
