@@ -12,7 +12,7 @@ namespace penstock::core {
 namespace {
 
 operation* begin_small(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
-                     io_callback& callback) {
+                       io_callback& callback) {
   auto& on = file->mount();
   admission admitted;
   auto problem = or_no_memory([&]() -> status {
@@ -34,7 +34,7 @@ operation* begin_small(runtime& with, const std::shared_ptr<file_core>& file, co
 }
 
 operation* begin_large(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
-                     io_callback& callback) {
+                       io_callback& callback) {
   admission admitted;
   auto problem = or_no_memory([&]() -> status {
     if (auto refused = admitted.admit(with, *file, what, options, file); !refused.ok()) return refused;
@@ -54,7 +54,7 @@ operation* begin_large(runtime& with, const std::shared_ptr<file_core>& file, co
 }  // namespace
 
 operation* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
-               io_callback& callback) {
+                 io_callback& callback) {
   return small_request::suits(with, what.length, options) ? begin_small(with, file, what, options, callback)
                                                           : begin_large(with, file, what, options, callback);
 }

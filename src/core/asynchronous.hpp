@@ -10,6 +10,6 @@ namespace penstock::core {
 
 // Takes the callback for good with what it returns; where it throws (bad_alloc), nothing was taken. The caller's reference.
 operation* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
-               io_callback& callback);
+                 io_callback& callback);
 
 }  // namespace penstock::core

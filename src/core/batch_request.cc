@@ -9,8 +9,8 @@
 namespace penstock::core {
 
 operation* batch_request::begin(core::runtime& with, std::span<const io_request> requests,
-                              const std::vector<std::shared_ptr<file_core>>& files, const io_options& options, io_callback& callback,
-                              item_callback& each) {
+                                const std::vector<std::shared_ptr<file_core>>& files, const io_options& options, io_callback& callback,
+                                item_callback& each) {
   auto* made = new batch_request(with.shared_from_this(), requests.size());
   made->each_ = std::move(each);  // from here on their ends are told by calling back
   made->set_deadline(options.deadline);

@@ -21,7 +21,7 @@ class batch_request final : public sender {
   // Begins them. files[i] is the file of requests[i]; null: it was closed. Takes the callbacks for good with what it returns; where it
   // throws (bad_alloc), nothing was taken. The caller's reference.
   static operation* begin(core::runtime& with, std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
-                        const io_options& options, io_callback& callback, item_callback& each);
+                          const io_options& options, io_callback& callback, item_callback& each);
 
   // Works on what no lane has taken yet: who waits for all of it anyway is quicker than a lane that has to be woken.
   void help();

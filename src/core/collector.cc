@@ -47,8 +47,7 @@ class load final : public path::job_owner, public staging::work {
   }
   void add(const admission& item, std::size_t index) noexcept {
     const auto& what = item.what();
-    job.ranges.push_back(
-        {&item.file().source(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), {}, 0, {}});
+    job.ranges.push_back({&item.file().source(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), {}, 0, {}});
     room_ += room_of(what);
   }
 

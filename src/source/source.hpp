@@ -70,9 +70,9 @@ class source {
   // range then lies offset % direct_alignment behind it, and its bytes alone are counted.
   virtual io_result fill_direct(std::byte* /*block*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) { return {0, direct_problem()}; }
 
-  // Whether a range can be written at all: where cached_problem() is not ok, only aligned ranges of aligned memory, since anything else would
-  // need a read-modify-write, which can lose a neighbour's bytes. memory: null where it will be aligned. Errors: invalid_argument, which
-  // names the alignment.
+  // Whether a range can be written at all: where cached_problem() is not ok, only aligned ranges of aligned memory, since anything else
+  // would need a read-modify-write, which can lose a neighbour's bytes. memory: null where it will be aligned. Errors: invalid_argument,
+  // which names the alignment.
   status can_drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset);
   // Writes likewise, what can_drain().
   virtual io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) = 0;

@@ -57,8 +57,7 @@ TEST_P(source_contract, without_descriptors_nothing_is_asked_of_the_kernel) {
                                              {&to, memory.data() + 4 * mib, 4096, 4096, true}}};
       for (const auto& each : house_.engine().submit(asked).wait()) EXPECT_TRUE(each.ok()) << told(each.error);
       EXPECT_TRUE(to.sync().ok());
-      const auto told_plan =
-          house_.engine().explain(from, place == memory_place::device ? house_.device() : "host", length, 0);
+      const auto told_plan = house_.engine().explain(from, place == memory_place::device ? house_.device() : "host", length, 0);
       EXPECT_TRUE(told_plan.ok()) << told(told_plan.error());
     }
   }
