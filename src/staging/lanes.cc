@@ -72,13 +72,13 @@ status lanes::start(unsigned count) {
 status lanes::push(work_list& list, work& first, work& last, std::size_t count) {
   if (auto problem = ready(); !problem.ok()) return problem;
   queue_.push(list, first, last, count);
-  wake(count);
+  wake(count, spinning_.load());
   return {};
 }
 
 void lanes::offer(work_list& list, work& item, bool wakes) {
   queue_.push(list, item, item, 1);
-  if (wakes) wake(1);
+  if (wakes) wake(1, spinning_.load());
 }
 
 bool lanes::help(work_list& list) {
@@ -136,22 +136,17 @@ void lanes::add_one(unsigned to) noexcept {
     if (stopping_.load() || (threads_.size() < to && !start(to).ok())) return;  // those that there are carry on
   }
   at_work_.store(to);
-  wake(queue_.size());
+  wake(queue_.size(), spinning_.load());
 }
 
 // --- waking and sleeping
 
-// Whether so many lanes would take longer over so many works than it takes to wake another.
-bool lanes::worth_waking(std::size_t works, unsigned lanes) const noexcept {
+// Wakes up to two lanes, or none where the awake ones are done sooner than another would be up. A burst wakes all without its submitter
+// paying for each: whoever finds work wakes the next two.
+void lanes::wake(std::size_t works, unsigned awake) {
   constexpr std::int64_t waking_ns = 50'000;
-  return static_cast<std::int64_t>(works) * typical_ns_.load(std::memory_order_relaxed) > waking_ns * lanes;
-}
-
-// Wakes up to two lanes, or none where those that look for work anyway are soon done. A burst wakes all without its submitter paying for
-// each: whoever finds work wakes the next two.
-void lanes::wake(std::size_t works) {
-  const unsigned spinning = spinning_.load();
-  if (works == 0 || (spinning > 0 && !worth_waking(works, spinning))) return;
+  const auto all_take_ns = static_cast<std::int64_t>(works) * typical_ns_.load(std::memory_order_relaxed);
+  if (works == 0 || (awake > 0 && all_take_ns <= waking_ns * awake)) return;
   const unsigned at_work = at_work_.load();
   if (call_one(at_work) && works > 1) call_one(at_work);
 }
@@ -176,7 +171,7 @@ bool lanes::has_work_for(unsigned index) const noexcept {
 
 // Whoever has something to do looks for sleepers after it has put it where they look; they look once more before they sleep.
 void lanes::sleep(unsigned index) {
-  if (index >= at_work_.load()) wake(queue_.size());  // it may have been called for what it must not take any more
+  if (index >= at_work_.load()) wake(queue_.size(), spinning_.load());  // it may have been called for what it must not take any more
   const std::uint64_t mine = std::uint64_t{1} << index;
   asleep_.fetch_or(mine);
   if (has_work_for(index) && (asleep_.fetch_and(~mine) & mine) != 0) return;
@@ -187,12 +182,11 @@ void lanes::sleep(unsigned index) {
 
 work* lanes::take(unsigned index) {
   if (work* item = urgent_.take()) return item;
-  if (index >= at_work_.load(std::memory_order_relaxed)) return nullptr;
-  work* item = queue_.take();
+  const unsigned at_work = at_work_.load(std::memory_order_relaxed);
+  work* item = index < at_work ? queue_.take() : nullptr;
   if (item == nullptr) return nullptr;
-  const auto at_work = at_work_.load(std::memory_order_relaxed);
   const auto asleep = static_cast<unsigned>(std::popcount(asleep_.load(std::memory_order_relaxed) & below(at_work)));
-  if (asleep > 0 && worth_waking(queue_.size(), at_work - std::min(at_work, asleep))) wake(queue_.size());
+  if (asleep > 0) wake(queue_.size(), at_work - asleep);
   return item;
 }
 

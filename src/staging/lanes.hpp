@@ -78,8 +78,7 @@ class lanes {
   bool look_after_copies(feeders::watch& watch, bool soon);
   [[nodiscard]] bool has_work_for(unsigned index) const noexcept;
   void sleep(unsigned index);
-  void wake(std::size_t works);
-  [[nodiscard]] bool worth_waking(std::size_t works, unsigned lanes) const noexcept;
+  void wake(std::size_t works, unsigned awake);
   bool call_one(unsigned count) noexcept;
   void note(clock::duration took) noexcept;
   void adjust() noexcept;
