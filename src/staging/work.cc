@@ -106,40 +106,26 @@ bool turn_work::run() {
 
 bool turn_list::add(turn_work& added) {
   added.turns_ = this;
-  added.next_work = nullptr;
   const std::lock_guard guard(lock_);
   if (carried_ == 0) {
     carried_ = 1;
     return true;
   }
-  if (tail_ == nullptr) {
-    head_ = &added;
-  } else {
-    tail_->next_work = &added;
-  }
-  tail_ = &added;
+  waiting_.push_back(added);
   return false;
 }
 
 turn_work* turn_list::take() {
   const std::lock_guard guard(lock_);
-  if (head_ == nullptr) return nullptr;
-  ++carried_;
-  return pop();
+  auto* const taken = waiting_.pop_front();
+  if (taken != nullptr) ++carried_;
+  return taken;
 }
 
 turn_work* turn_list::next() {
   const std::lock_guard guard(lock_);
-  if (head_ != nullptr) return pop();
-  --carried_;
-  return nullptr;
-}
-
-turn_work* turn_list::pop() {
-  auto* const taken = head_;
-  head_ = static_cast<turn_work*>(taken->next_work);
-  if (head_ == nullptr) tail_ = nullptr;
-  taken->next_work = nullptr;
+  auto* const taken = waiting_.pop_front();
+  if (taken == nullptr) --carried_;
   return taken;
 }
 

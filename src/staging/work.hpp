@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 
+#include "base/intrusive_list.hpp"
 #include "base/spin_lock.hpp"
 
 namespace penstock::staging {
@@ -72,6 +73,7 @@ class turn_work : public work {
  private:
   friend class turn_list;
   turn_list* turns_ = nullptr;
+  turn_work* next_turn_ = nullptr;  // the list's
 };
 
 // First in, first out. Thread-safe. Outlives the works that have not ended.
@@ -85,11 +87,9 @@ class turn_list {
  private:
   friend class turn_work;
   turn_work* next();  // after one that was carried
-  turn_work* pop();   // lock held
 
-  spin_lock lock_;  // guards what follows; the works are linked by next_work
-  turn_work* head_ = nullptr;
-  turn_work* tail_ = nullptr;
+  spin_lock lock_;  // guards what follows
+  intrusive_list<turn_work, &turn_work::next_turn_> waiting_;
   unsigned carried_ = 0;
 };
 
