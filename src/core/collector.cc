@@ -19,9 +19,7 @@ constexpr std::size_t least_ranges_per_load = 32;  // a copy of them costs 7 us 
 constexpr std::uint64_t most_asked_per_range = std::uint64_t{512} << 10;
 
 // The room of an item in a slab, as staged lays it out, with its line of the table.
-std::uint64_t room_of(const transfer& item) noexcept {
-  return path::round_up(item.offset % path::direct_alignment + item.length) + sizeof(device::segment);
-}
+std::uint64_t room_of(const transfer& item) noexcept { return path::blocks_around(item.offset, item.length) + sizeof(device::segment); }
 
 }  // namespace
 

@@ -41,9 +41,7 @@ status stream_block::put_count(device::session& session, device::stream on, std:
 }
 
 void stream_block::let_copy(std::size_t index, const device::segment& whole) const noexcept {
-  constexpr auto page = path::direct_alignment;
-  const std::uint64_t even = (whole.bytes + segments_ - 1) / segments_;
-  const std::uint64_t share = std::max((even + page - 1) / page * page, least_segment_bytes);
+  const std::uint64_t share = std::max(path::round_up((whole.bytes + segments_ - 1) / segments_), least_segment_bytes);
   const auto* const source = static_cast<const std::byte*>(whole.source);
   auto* const target = static_cast<std::byte*>(whole.target);
   for (std::size_t i = 0; i < segments_; ++i) {

@@ -23,6 +23,7 @@
 
 namespace penstock::path {
 
+using source::blocks_around;
 using source::direct_alignment;
 using source::round_down;
 using source::round_up;

@@ -236,7 +236,7 @@ class direct final : public data_path {
     if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges travel faster in a slab"});
     const auto handle = handle_of(*item.file);
     if (handle == nullptr) return give_up({errc::unsupported, "the file is not registered with libcufile"});
-    if (item.is_write && (reinterpret_cast<std::uintptr_t>(item.memory) | item.offset | item.length) % direct_alignment != 0) {
+    if (item.is_write && !source::aligned(item.memory, item.length, item.offset)) {
       return give_up({errc::unsupported, unaligned_write()});
     }
     const current_context current(item.place.via->session());

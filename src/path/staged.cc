@@ -115,11 +115,7 @@ result<staging::lent_slab> staged::wait_for_slab(const job& item, std::uint64_t 
   return staging::wait_for_slab(*item.place.via, bytes, *item.queues->lanes, *with_.feeders, [&] { return item.owner->stopped(); });
 }
 
-std::uint64_t staged::slab_need(const job& item) {
-  if (!item.bypass_cache) return item.length;
-  const std::uint64_t skip = item.offset % direct_alignment;
-  return round_up(skip + item.length);
-}
+std::uint64_t staged::slab_need(const job& item) { return item.bypass_cache ? blocks_around(item.offset, item.length) : item.length; }
 
 void staged::finish(job& item, std::uint64_t bytes, status error) {
   progress_of(item).slab.give_back();

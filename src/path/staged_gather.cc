@@ -18,7 +18,7 @@ namespace {
 // Where each range lies in the slab: the place that a direct read of whole blocks needs, which for equal file and memory alignment
 // also lets the kernel on the device move 16 bytes at a time.
 std::uint64_t range_skip(const gather_range& range) { return range.offset % direct_alignment; }
-std::uint64_t range_room(const gather_range& range) { return round_up(range_skip(range) + range.length); }
+std::uint64_t range_room(const gather_range& range) { return blocks_around(range.offset, range.length); }
 
 constexpr std::uint64_t cold = ~std::uint64_t{0};  // gather_range::moved of a range that a disk lane reads
 

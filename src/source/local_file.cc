@@ -19,10 +19,6 @@ namespace {
 constexpr std::uint64_t tmpfs_magic = 0x01021994;
 constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 20;
 
-bool aligned(const void* memory, std::uint64_t length, std::uint64_t offset) {
-  return (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % direct_alignment == 0;
-}
-
 struct free_memory {
   void operator()(void* memory) const noexcept { std::free(memory); }
 };
@@ -215,7 +211,7 @@ io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, st
 
 io_result local_file::fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) {
   const std::uint64_t skip = offset % direct_alignment;
-  auto got = read_blocks(block, round_up(skip + length), offset - skip);
+  auto got = read_blocks(block, blocks_around(offset, length), offset - skip);
   got.bytes_done = std::min(length, got.bytes_done > skip ? got.bytes_done - skip : 0);
   return got;
 }

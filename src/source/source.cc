@@ -5,8 +5,7 @@
 namespace penstock::source {
 
 status source::can_drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
-  const bool aligned = (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % direct_alignment == 0;
-  if (aligned || cached_problem().ok()) return {};
+  if (aligned(memory, length, offset) || cached_problem().ok()) return {};
   return {errc::invalid_argument,
           fmt::format("the descriptor is O_DIRECT and could not be opened without it, so memory, length and offset must be multiples of {}",
                       direct_alignment)};

@@ -17,6 +17,12 @@ namespace penstock::source {
 inline constexpr std::uint64_t direct_alignment = 4096;
 constexpr std::uint64_t round_down(std::uint64_t value) { return value / direct_alignment * direct_alignment; }
 constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + direct_alignment - 1); }
+// How long the whole blocks around a range are.
+constexpr std::uint64_t blocks_around(std::uint64_t offset, std::uint64_t length) { return round_up(offset % direct_alignment + length); }
+// Whether a transfer can go past the cache as it is.
+inline bool aligned(const void* memory, std::uint64_t length, std::uint64_t offset) {
+  return (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % direct_alignment == 0;
+}
 
 // -1 where there is none.
 struct descriptor_pair {

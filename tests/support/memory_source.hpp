@@ -79,7 +79,7 @@ class memory_source final : public source::source {
     return {length, {}};
   }
   io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
-    if (!cached_ || (reinterpret_cast<std::uintptr_t>(memory) | length | offset) % ::penstock::source::direct_alignment != 0) {
+    if (!cached_ || !::penstock::source::aligned(memory, length, offset)) {
       return {0, {errc::invalid_argument, "not aligned, or not to go past a cache"}};
     }
     return drain(memory, length, offset);
