@@ -48,6 +48,15 @@ void add(plan& told, runtime& with, const planned_piece& piece) {
   }
 }
 
+result<std::vector<planned_piece>> pieces_of(runtime& with, file_core& file, const transfer& what, const staging::place& place,
+                                             const io_options& options) {
+  if (!place.on_device() || what.length == 0 || !caller_carries(with, what.length, place, options)) {
+    return decide(with, file, what, what, place, options, {with.lane_count(), false});
+  }
+  if (auto refused = writable(file, what, place); !refused.ok()) return refused;
+  return std::vector<planned_piece>{{what.offset, what.length, with.paths().base(true), false, plan_reason::small_request}};
+}
+
 }  // namespace
 
 result<plan> explain(runtime& with, file_core& file, std::string_view device, const transfer& what, const io_options& options) {
@@ -63,19 +72,11 @@ result<plan> explain(runtime& with, file_core& file, std::string_view device, co
     if (!size) return in_context(size.error(), what, file);
     part.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
   }
-  if (auto refused = writable(file, what, place); !refused.ok()) return in_context(refused, what, file);
-  plan told;
-  if (place.on_device() && part.length > 0 && caller_carries(with, part.length, place, options)) {
-    add(told, with, {part.offset, part.length, with.paths().base(true), false, plan_reason::small_request});
-    remark(told, with, file, place, what);
-    return told;
-  }
-  auto pieces = decide(with, file, part, part, place, options, {with.lane_count(), false});
-  if (pieces) {
-    for (const auto& piece : *pieces) add(told, with, piece);
-    remark(told, with, file, place, what);
-  }
+  const auto pieces = pieces_of(with, file, part, place, options);
   if (!pieces) return in_context(pieces.error(), what, file);
+  plan told;
+  for (const auto& piece : *pieces) add(told, with, piece);
+  remark(told, with, file, place, what);
   return told;
 }
 
