@@ -54,11 +54,8 @@ void stream_block::let_copy(std::size_t index, const device::segment& whole) con
 // Tables that the device may be reading stay as they are: their slabs are kept until it has passed.
 void stream_block::let_pass(std::int64_t count, std::size_t copied) const noexcept {
   const std::size_t turn = std::atomic_ref(shared().turn).load(std::memory_order_relaxed);
-  for (std::size_t i = 0; i < std::min(waves_at_once, waves_); ++i) {
-    bool is_read = false;
-    for (std::size_t wave = copied; wave < turn; ++wave) is_read = is_read || wave % waves_at_once == i;
-    if (!is_read) std::fill_n(table(i), segments_, device::segment{nullptr, nullptr, 0});
-  }
+  // Each of the waves from copied to turn has a table of its own; what is left are those of the waves behind.
+  for (std::size_t wave = turn; wave < copied + tables(); ++wave) std::fill_n(table(wave), segments_, device::segment{nullptr, nullptr, 0});
   shared().count = count;
   store(shared().turn, static_cast<std::uint32_t>(waves_));
   if (waits_for_end_) store(shared().ended, 1);

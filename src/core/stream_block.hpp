@@ -3,6 +3,7 @@
 // block is filled in as the stream gets there, by threads that never call the device.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -57,8 +58,10 @@ class stream_block {
     return stream_memory::slab_bytes(of) - 2 * path::direct_alignment;
   }
   [[nodiscard]] words& shared() const noexcept { return *reinterpret_cast<words*>(memory_); }
-  [[nodiscard]] device::segment* table(std::size_t index) const noexcept {
-    return reinterpret_cast<device::segment*>(memory_ + sizeof(words)) + index % waves_at_once * segments_;
+  [[nodiscard]] std::size_t tables() const noexcept { return std::min(waves_at_once, waves_); }
+  // Of a wave; so many waves on, another has the same.
+  [[nodiscard]] device::segment* table(std::size_t wave) const noexcept {
+    return reinterpret_cast<device::segment*>(memory_ + sizeof(words)) + wave % tables() * segments_;
   }
 
   bool waits_for_end_;
