@@ -144,15 +144,8 @@ void staged::read_here(job& item) {
 }
 
 void staged::start_ring_read(job& item) {
-  const std::uint64_t start = round_down(item.offset);
-  const std::uint64_t total = slab_need(item);
   auto& ring = prepare_ring(item, false);
-  const std::uint64_t piece = ring_piece_bytes(total);
-  for (std::uint64_t at = 0; at < total; at += piece) {
-    const auto length = static_cast<std::uint32_t>(std::min(piece, total - at));
-    ring.pieces.push_back(
-        {.fd = item.file->descriptors().direct, .memory = progress_of(item).slab.data() + at, .length = length, .file_offset = start + at});
-  }
+  add_pieces(item, round_down(item.offset), slab_need(item));
   ring.done = &staged::after_ring<&staged::ring_read_done>;
   ring.memory = progress_of(item).slab.release();
   staging::disk_lanes::begin(ring);
@@ -190,6 +183,18 @@ staging::ring_task& staged::prepare_ring(job& item, bool is_write) {
   ring.group = item.queues;
   ring.pieces.clear();
   return ring;
+}
+
+// Between the slab, from its start, and so many bytes of the file from an offset.
+void staged::add_pieces(job& item, std::uint64_t offset, std::uint64_t bytes) {
+  auto& mine = progress_of(item);
+  const std::uint64_t piece = ring_piece_bytes(bytes);
+  for (std::uint64_t at = 0; at < bytes; at += piece) {
+    mine.ring.pieces.push_back({.fd = item.file->descriptors().direct,
+                                .memory = mine.slab.data() + at,
+                                .length = static_cast<std::uint32_t>(std::min(piece, bytes - at)),
+                                .file_offset = offset + at});
+  }
 }
 
 // File bytes are in the slab, skip bytes from its start: send them.
@@ -252,14 +257,7 @@ void staged::arrived_on_host(staging::copy_task& task, status outcome) {
 
 void staged::start_ring_write(job& item) {
   auto& ring = prepare_ring(item, true);
-  const std::uint64_t piece = ring_piece_bytes(item.length);
-  for (std::uint64_t at = 0; at < item.length; at += piece) {
-    const auto length = static_cast<std::uint32_t>(std::min(piece, item.length - at));
-    ring.pieces.push_back({.fd = item.file->descriptors().direct,
-                           .memory = progress_of(item).slab.data() + at,
-                           .length = length,
-                           .file_offset = item.offset + at});
-  }
+  add_pieces(item, item.offset, item.length);
   ring.done = &staged::after_ring<&staged::ring_write_done>;
   ring.memory = progress_of(item).slab.release();
   item.queues->disk->push_ready(ring);

@@ -60,6 +60,7 @@ class staged final : public data_path {
   static void hand_over(job& item, status why);
   void submit(const job& item, staging::copy_task& copy);
   static staging::ring_task& prepare_ring(job& item, bool is_write);
+  static void add_pieces(job& item, std::uint64_t offset, std::uint64_t bytes);
   static bool ends_at(source::source& file, std::uint64_t offset);
 
   // A step on the way of a job. One that runs out of memory has handed nothing on yet, and ends the job.
