@@ -15,7 +15,7 @@ namespace {
 // As in request_info::device.
 std::string name_of(const staging::place& place) {
   if (!place.on_device()) return "host";
-  return fmt::format("{}:{}", place.emulated() ? "host" : "cuda", place.via->session().ordinal());
+  return device_name(place.emulated() ? "host" : "cuda", place.via->session().ordinal());
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/sharded_list.hpp"
-
 #include "core/file_core.hpp"
 #include "core/memory_map.hpp"
 #include "core/runtime.hpp"

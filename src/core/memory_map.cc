@@ -11,6 +11,8 @@
 
 namespace penstock::core {
 
+std::string device_name(std::string_view kind, int ordinal) { return fmt::format("{}:{}", kind, ordinal); }
+
 status memory_map::usable() const { return fork_.forked() ? status(errc::forked, "the engine belongs to the parent process") : status(); }
 
 result<std::pair<device::driver*, device::memory_info>> memory_map::classify(const void* memory) {
@@ -117,7 +119,7 @@ std::string memory_map::names_of_devices() {
   std::string names;
   for (auto* driver : {cuda_.get(), host_.get()}) {
     const int count = driver == nullptr ? 0 : driver->count().value_or(0);
-    for (int i = 0; i < count; ++i) names += fmt::format("{}{}:{}", names.empty() ? "" : ", ", driver->kind(), i);
+    for (int i = 0; i < count; ++i) names += (names.empty() ? "" : ", ") + device_name(driver->kind(), i);
   }
   return names.empty() ? "none" : names;
 }
@@ -252,7 +254,7 @@ result<memory_facts> memory_map::describe(const void* memory) {
   if (driver == nullptr) return memory_facts{};
   constexpr std::array kinds = {memory_kind::host, memory_kind::pinned, memory_kind::device};
   return memory_facts{kinds[static_cast<std::size_t>(info.type)],
-                      info.ordinal < 0 ? std::string() : fmt::format("{}:{}", driver->kind(), info.ordinal), info.base, info.size};
+                      info.ordinal < 0 ? std::string() : device_name(driver->kind(), info.ordinal), info.base, info.size};
 }
 
 std::vector<device_info> memory_map::devices() {
@@ -262,7 +264,7 @@ std::vector<device_info> memory_map::devices() {
     const int count = driver == nullptr ? 0 : driver->count().value_or(0);
     for (int i = 0; i < count; ++i) {
       auto& added = found.emplace_back();
-      added.name = fmt::format("{}:{}", driver->kind(), i);
+      added.name = device_name(driver->kind(), i);
       const auto facts = driver->describe(i);
       if (!facts) {
         added.description = facts.error().message();

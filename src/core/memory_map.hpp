@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -35,6 +36,9 @@ struct seen_allocation {
     return skip < size && length <= size - skip;
   }
 };
+
+// As in device_info::name. kind: device::driver::kind().
+std::string device_name(std::string_view kind, int ordinal);
 
 class memory_map {
  public:
