@@ -1,7 +1,6 @@
 // Where a mapped read ends: at the end of the file, whatever size the kernel states.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,7 +9,7 @@
 #include "source/local_file.hpp"
 #include "support/lone_link.hpp"
 #include "support/lying_kernel.hpp"
-#include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
 namespace penstock::path {
@@ -19,7 +18,6 @@ namespace {
 using penstock::testing::lone_link;
 using penstock::testing::lying_kernel;
 using penstock::testing::temp_dir;
-namespace pattern = penstock::testing::pattern;
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 constexpr std::uint64_t size = 3 * mib + 100;
@@ -41,10 +39,7 @@ struct ending_owner final : job_owner {
 
 class mapped_end : public ::testing::Test {
  protected:
-  mapped_end() {
-    const auto content = pattern::make(size, 5);
-    std::ofstream(name_, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(size));
-  }
+  mapped_end() { penstock::testing::store_pattern(name_, size, 5); }
 
   std::unique_ptr<ending_owner> read_mapped(std::optional<std::uint64_t> stated) {
     const auto kernel = std::make_shared<lying_kernel>(stated);
