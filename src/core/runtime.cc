@@ -10,11 +10,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A link is fed by 8 lanes where a core copies 7 GB/s out of the page cache, by 10 where it copies 5; several links by more.
+// A link is fed by 10 lanes where a core copies 5 GB/s out of the page cache, by 8 where it copies 7; several links by more.
 staging::lanes::crew choose_lanes(const engine_options& options, unsigned cores) {
   if (options.lanes != 0) return {options.lanes};
   const unsigned most = std::clamp(cores * 5 / 8, 2U, staging::lanes::most_lanes);
-  return {most, std::min(most, 8U)};
+  return {most, std::min(most, staging::lanes::most_of_one_link), true};
 }
 
 }  // namespace

@@ -22,10 +22,11 @@ class lanes {
   // More never sent more over one link: reads of a hot file reach 48.7, 52.2, 51.1 and 46.7 GB/s with 8, 10, 12 and 16, at 0.165, 0.191,
   // 0.232 and 0.323 CPU s/GB (H100, 32 cores).
   static constexpr unsigned most_of_one_link = 10;
-  // usual lanes are at work at first, later fewer or more; where most are usual, always all of them.
+  // usual lanes are at work at first, later fewer or more, or always so many.
   struct crew {
     unsigned most = 1;
     unsigned usual = most;
+    bool follows_links = false;
   };
   // Threads are started by the first push. spin: how long an idle lane spins before it sleeps; zero where cores are few. copies: what they
   // look after when idle; null: nothing. name: of the threads, at most 10 characters, with a number behind it.

@@ -154,7 +154,7 @@ class crew_test : public ::testing::Test {
 };
 
 TEST_F(crew_test, a_link_that_is_often_idle_gets_more_lanes_up_to_the_most) {
-  lanes crew({6, 2}, 0us, nullptr);
+  lanes crew({6, 2, true}, 0us, nullptr);
   EXPECT_EQ(crew.count(), 2U);
   for (int round = 0; round < 100 && crew.count() < 6; ++round) run(crew, 400, [&] { crew.feed(true); });
   EXPECT_EQ(crew.count(), 6U);
@@ -163,7 +163,7 @@ TEST_F(crew_test, a_link_that_is_often_idle_gets_more_lanes_up_to_the_most) {
 }
 
 TEST_F(crew_test, lanes_that_wait_for_the_link_are_sent_to_sleep) {
-  lanes crew({10, 8}, 0us, nullptr);
+  lanes crew({10, 8, true}, 0us, nullptr);
   run(crew, 400, [&] {
     crew.waited();
     crew.feed(false);
@@ -186,7 +186,7 @@ TEST_F(crew_test, a_crew_of_a_given_size_stays_as_it_is) {
 // A lane that was called for a work, and is sent to sleep before it takes it, must call another.
 TEST_F(crew_test, no_work_is_left_behind_while_lanes_come_and_go) {
   for (const auto spin : {0us, 100us}) {
-    lanes crew({12, 6}, spin, nullptr);
+    lanes crew({12, 6, true}, spin, nullptr);
     std::atomic<int> ran{0};
     for (int round = 0; round < 60; ++round) {
       run(crew, 130, [&, idle = round % 2 == 0] {
