@@ -51,6 +51,9 @@ class alignas(64) admission {
   // All three; and waits for the default stream where waits_for_default_stream() says so.
   status admit(runtime& with, file_core& file, const transfer& what, const io_options& options, std::shared_ptr<file_core> kept = nullptr);
 
+  // The file lives as long as this.
+  void keep(std::shared_ptr<file_core> file) noexcept { kept_ = std::move(file); }
+
   // From enter() on, whatever it returned.
   [[nodiscard]] const transfer& what() const noexcept { return what_; }
   void restate(const transfer& what) noexcept;  // known only now

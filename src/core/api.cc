@@ -277,14 +277,8 @@ batch engine::submit(std::span<const io_request> requests, const io_options& opt
     return core::refused(why);
   };
   if (core_ == nullptr) return {refuse_all(no_engine()), requests.size()};
-  return {or_without_memory(
-              [&] {
-                std::vector<std::shared_ptr<core::file_core>> files;
-                files.reserve(requests.size());
-                for (const auto& request : requests) files.push_back(request.target == nullptr ? nullptr : request.target->core());
-                return core::batch_request::begin(*core_, requests, files, options, callback, each);
-              },
-              [&] { return refuse_all(no_memory()); }),
+  return {or_without_memory([&] { return core::batch_request::begin(*core_, requests, options, callback, each); },
+                            [&] { return refuse_all(no_memory()); }),
           requests.size()};
 }
 

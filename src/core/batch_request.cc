@@ -8,15 +8,14 @@
 
 namespace penstock::core {
 
-operation* batch_request::begin(core::runtime& with, std::span<const io_request> requests,
-                                const std::vector<std::shared_ptr<file_core>>& files, const io_options& options, io_callback& callback,
+operation* batch_request::begin(core::runtime& with, std::span<const io_request> requests, const io_options& options, io_callback& callback,
                                 item_callback& each) {
   auto* made = new batch_request(with.shared_from_this(), requests.size());
   made->each_ = std::move(each);  // from here on their ends are told by calling back
   made->set_deadline(options.deadline);
   made->set_callback(std::move(callback));
   made->retain();
-  made->start(requests, files, options);
+  made->start(requests, options);
   return made;
 }
 
@@ -33,12 +32,11 @@ void batch_request::end_queued() {
   for (auto& each : shipments_) each.end_queued();
 }
 
-void batch_request::start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
-                          const io_options& options) noexcept {
+void batch_request::start(std::span<const io_request> requests, const io_options& options) noexcept {
   remaining_.fetch_add(requests.size());
   admission::list(runtime(), admitted_);
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
-    auto problem = or_no_memory([&] { return add(requests[i], files[i], options, i); });
+    auto problem = or_no_memory([&] { return add(requests[i], options, i); });
     if (!problem.ok()) item_ended(i, {0, std::move(problem)});
   }
   (void)watch_deadline();  // one that nobody can watch is asked for by each load all the same
@@ -54,11 +52,13 @@ void batch_request::help() {
 }
 
 // An error is the outcome of this request.
-status batch_request::add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index) {
-  if (file == nullptr) return {errc::closed, "the file of this request is closed"};
+status batch_request::add(const io_request& asked, const io_options& options, std::uint32_t index) {
+  if (asked.target == nullptr || asked.target->core() == nullptr) return {errc::closed, "the file of this request is closed"};
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
+  const auto& file = asked.target->core();
+  if (files_.empty() || files_.back() != file) files_.push_back(file);
   auto& admitted = admitted_[index];
-  if (auto refused = admitted.enter(runtime(), *file, what, file); !refused.ok()) return refused;
+  if (auto refused = admitted.enter(runtime(), *file, what); !refused.ok()) return refused;
   auto wrong = admitted.check(options);
   if (wrong.ok()) wrong = file->mount().lanes().ready();
   if (wrong.ok()) wrong = locate(admitted, options);
@@ -67,7 +67,7 @@ status batch_request::add(const io_request& asked, const std::shared_ptr<file_co
     item_ended(index, {});
     return {};
   }
-  if (asked.length > small_request_bytes || runtime().forced(options)) return start_single(options, index);
+  if (asked.length > small_request_bytes || runtime().forced(options)) return start_single(options, file, index);
   admitted.show();
   shipment_by(file->mount().collector()).add(admitted, index);
   return {};
@@ -91,7 +91,8 @@ shipment& batch_request::shipment_by(collector& by) {
   return shipments_.emplace_back(by, *this);
 }
 
-status batch_request::start_single(const io_options& options, std::uint32_t index) {
+status batch_request::start_single(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) {
+  admitted_[index].keep(file);  // it may outlive this
   singles_.reserve(admitted_.size());
   auto* op = new request(runtime().shared_from_this(), std::move(admitted_[index]), options);
   op->set_on_end([this, index](const io_result& outcome) { item_ended(index, outcome); });

@@ -18,10 +18,9 @@ namespace penstock::core {
 
 class batch_request final : public sender {
  public:
-  // Begins them. files[i] is the file of requests[i]; null: it was closed. Takes the callbacks for good with what it returns; where it
-  // throws (bad_alloc), nothing was taken. The caller's reference.
-  static operation* begin(core::runtime& with, std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
-                          const io_options& options, io_callback& callback, item_callback& each);
+  // Begins them. Takes the callbacks for good with what it returns; where it throws (bad_alloc), nothing was taken. The caller's reference.
+  static operation* begin(core::runtime& with, std::span<const io_request> requests, const io_options& options, io_callback& callback,
+                          item_callback& each);
 
   // Works on what no lane has taken yet: who waits for all of it anyway is quicker than a lane that has to be woken.
   void help();
@@ -37,16 +36,16 @@ class batch_request final : public sender {
     items_.resize(count);
   }
   ~batch_request() override;
-  void start(std::span<const io_request> requests, const std::vector<std::shared_ptr<file_core>>& files,
-             const io_options& options) noexcept;
-  status add(const io_request& asked, const std::shared_ptr<file_core>& file, const io_options& options, std::uint32_t index);
+  void start(std::span<const io_request> requests, const io_options& options) noexcept;
+  status add(const io_request& asked, const io_options& options, std::uint32_t index);
   status locate(admission& admitted, const io_options& options);
-  status start_single(const io_options& options, std::uint32_t index);
+  status start_single(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index);
   shipment& shipment_by(collector& by);
   void item_ended(std::uint32_t index, io_result outcome) noexcept;
   void tell(std::uint32_t index) noexcept;
   void ended(std::size_t count) noexcept;
 
+  std::vector<std::shared_ptr<file_core>> files_;  // outlive their admissions
   std::vector<admission> admitted_;
   std::list<shipment> shipments_;
   std::vector<operation*> singles_;
