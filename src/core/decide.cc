@@ -7,6 +7,21 @@ namespace penstock::core {
 namespace {
 
 constexpr std::uint64_t small_host_request_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t section_unit = std::uint64_t{16} << 20;
+
+// Little at first, so that something is soon under way; later so much that the lanes are busy while the next part is asked about. A part
+// of less than 2 MiB would be carried before the next is planned.
+std::uint64_t most_asked(const transfer& rest, const transfer& whole) {
+  constexpr std::uint64_t least = std::uint64_t{2} << 20;
+  const std::uint64_t before = rest.offset - whole.offset;
+  return before == 0 ? std::clamp(whole.length / 4, least, 8 * least) : 3 * before;
+}
+
+// Sections end on multiples of every piece in the file.
+std::uint64_t section_length(const transfer& rest) {
+  if (rest.length <= section_bytes) return rest.length;
+  return (rest.offset + section_bytes) / section_unit * section_unit - rest.offset;
+}
 
 }  // namespace
 
@@ -31,16 +46,22 @@ status writable(file_core& file, const transfer& whole, const staging::place& pl
   return file.source().can_drain(memory, whole.length, whole.offset);
 }
 
-result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& what, const transfer& whole,
+std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept {
+  return pieces.empty() ? 0 : pieces.back().offset + pieces.back().length - pieces.front().offset;
+}
+
+result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& rest, const transfer& whole,
                                           const staging::place& place, const io_options& options, const cutting& how) {
   auto& from = file.source();
   if (auto refused = writable(file, whole, place); !refused.ok()) return refused;
   plan_input input;
-  input.offset = what.offset;
-  input.length = what.length;
-  input.continues = what.offset > whole.offset;
-  input.is_continued = what.offset + what.length < whole.offset + whole.length && what.length == section_bytes;
-  input.is_write = what.is_write;
+  input.offset = rest.offset;
+  input.length = section_length(rest);
+  input.whole_length = whole.length;
+  input.continues = rest.offset > whole.offset;
+  input.is_continued = input.length < rest.length;
+  input.most_asked = most_asked(rest, whole);
+  input.is_write = rest.is_write;
   input.on_device = place.on_device();
   input.emulated_device = place.emulated();
   input.direct_writes = from.facts().direct_writes;
@@ -57,10 +78,10 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.most_bytes = staging::large_slab_bytes;
   // explain() is asked of no address: it tells of one that is aligned.
   input.aligned_together =
-      what.memory == nullptr || (reinterpret_cast<std::uintptr_t>(what.memory) - what.offset) % path::direct_alignment == 0;
+      rest.memory == nullptr || (reinterpret_cast<std::uintptr_t>(rest.memory) - rest.offset) % path::direct_alignment == 0;
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
     if (kind == path_kind::direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
-    return with.path(kind).refuses({&from, &place, what.is_write, offset, length});
+    return with.path(kind).refuses({&from, &place, rest.is_write, offset, length});
   };
   input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
     const auto bytes = from.resident_bytes(offset, length);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/admission.hpp"
@@ -10,7 +11,7 @@
 
 namespace penstock::core {
 
-// A long request is carried in sections of this length, which are planned and end one by one; a multiple of every piece.
+// A long request is carried in sections of at most this length, which are planned and end one by one.
 inline constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
 
 // On a device, requests up to this run on the thread of a caller who waits, without a hand-over (64 KiB over two lanes take 26 us, alone
@@ -39,8 +40,10 @@ result<reach> readable(source::source& from, const transfer& what);
 // Whether a write can be carried to its end; asked of the whole before anything moves. Ok for reads. Errors: of path::writable().
 status writable(file_core& file, const transfer& whole, const staging::place& place);
 
-// The pieces of a part of a request. Errors: of writable(), and of make_plan().
-result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& part, const transfer& whole,
+std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept;
+
+// The pieces of the next section of a request, which is the first of what is left of it. Errors: of writable(), and of make_plan().
+result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& rest, const transfer& whole,
                                           const staging::place& place, const io_options& options, const cutting& how);
 
 }  // namespace penstock::core

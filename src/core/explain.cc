@@ -48,13 +48,22 @@ void add(plan& told, runtime& with, const planned_piece& piece) {
   }
 }
 
-result<std::vector<planned_piece>> pieces_of(runtime& with, file_core& file, const transfer& what, const staging::place& place,
-                                             const io_options& options) {
-  if (!place.on_device() || what.length == 0 || !caller_carries(with, what.length, place, options)) {
-    return decide(with, file, what, what, place, options, {with.lane_count(), false});
+// Section by section, as a request is carried.
+status add_pieces(plan& told, runtime& with, file_core& file, const transfer& what, const staging::place& place,
+                  const io_options& options) {
+  if (what.length > 0 && place.on_device() && caller_carries(with, what.length, place, options)) {
+    add(told, with, {what.offset, what.length, with.paths().base(true), false, plan_reason::small_request});
+    return writable(file, what, place);
   }
-  if (auto refused = writable(file, what, place); !refused.ok()) return refused;
-  return std::vector<planned_piece>{{what.offset, what.length, with.paths().base(true), false, plan_reason::small_request}};
+  auto rest = what;
+  do {
+    const auto pieces = decide(with, file, rest, what, place, options, {with.lane_count(), false});
+    if (!pieces) return pieces.error();
+    for (const auto& piece : *pieces) add(told, with, piece);
+    rest.offset += length_of(*pieces);
+    rest.length -= length_of(*pieces);
+  } while (rest.length > 0);
+  return {};
 }
 
 }  // namespace
@@ -72,10 +81,8 @@ result<plan> explain(runtime& with, file_core& file, std::string_view device, co
     if (!size) return in_context(size.error(), what, file);
     part.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
   }
-  const auto pieces = pieces_of(with, file, part, place, options);
-  if (!pieces) return in_context(pieces.error(), what, file);
   plan told;
-  for (const auto& piece : *pieces) add(told, with, piece);
+  if (auto problem = add_pieces(told, with, file, part, place, options); !problem.ok()) return in_context(problem, what, file);
   remark(told, with, file, place, what);
   return told;
 }

@@ -27,7 +27,7 @@ constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { re
 
 class planner {
  public:
-  explicit planner(const plan_input& input) : in_(input) {}
+  explicit planner(const plan_input& input) : in_(input), end_(input.offset + input.length) {}
 
   result<std::vector<planned_piece>> make() {
     if (in_.length == 0) return std::move(pieces_);
@@ -101,7 +101,29 @@ class planner {
       cut_direct(in_.offset, in_.length, plan_reason::not_resident);
       return;
     }
-    read_by_residency(in_.offset, in_.length);
+    end_ = asked_end();
+    read_by_residency(in_.offset, end_ - in_.offset);
+  }
+
+  [[nodiscard]] bool spares_cpu() const {
+    return in_.prefer == preference::cpu || (in_.prefer == preference::automatic && in_.few_cores && !in_.emulated_device);
+  }
+
+  // On a multiple of the granule in the file, or of a part of it where that is more than may be asked about. Not where one lane carries
+  // all, which would have nothing to do meanwhile, nor where all may be mapped at once.
+  [[nodiscard]] std::uint64_t asked_end() const {
+    if (in_.lanes <= 1 || in_.length <= in_.most_asked || spares_cpu()) return end_;
+    const std::uint64_t end = in_.offset + in_.most_asked;
+    const std::uint64_t on_granule = round_down(end, std::min(granule, std::bit_floor(in_.most_asked)));
+    return on_granule > in_.offset ? on_granule : end;
+  }
+
+  [[nodiscard]] bool is_continued() const { return in_.is_continued || end_ < in_.offset + in_.length; }
+  [[nodiscard]] bool follows_others(std::uint64_t offset) const { return in_.continues && offset == in_.offset; }
+  [[nodiscard]] bool precedes_others(std::uint64_t end) const { return is_continued() && end == end_; }
+  // Of the run of pieces of a kind that a part of the request stands in, as far as that can be known.
+  [[nodiscard]] std::uint64_t run_length(std::uint64_t offset, std::uint64_t length) const {
+    return follows_others(offset) || precedes_others(offset + length) ? std::max(in_.whole_length, length) : length;
   }
 
   // Splits the range until each part is wholly resident, wholly not, or one granule.
@@ -124,8 +146,7 @@ class planner {
   }
 
   void resident_run(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
-    const bool spare_cpu = in_.prefer == preference::cpu || (in_.prefer == preference::automatic && in_.few_cores && !in_.emulated_device);
-    if (reason == plan_reason::resident && spare_cpu && !in_.memory_file_system && length >= least_mapped &&
+    if (reason == plan_reason::resident && spares_cpu() && !in_.memory_file_system && length >= least_mapped &&
         in_.forced == path_kind::automatic) {
       for (const auto kind : in_.paths->by_rank()) {
         if (!serves(kind, path::portion::cached_ranges) || in_.refuses(kind, in_.offset, in_.length)) continue;
@@ -171,7 +192,7 @@ class planner {
 
   // Direct pieces end on multiples of their unit, so that whole blocks around a piece fit a slab.
   void cut_direct(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
-    cut(offset, length, base(), true, reason, std::clamp(std::bit_ceil(length / 8), 128 * kib, granule));
+    cut(offset, length, base(), true, reason, std::clamp(std::bit_ceil(run_length(offset, length) / 8), 128 * kib, granule));
   }
 
   // Cached reads into a device: waves that start and end small, so that the first copy starts early and the last ends soon after its
@@ -180,11 +201,11 @@ class planner {
     const std::uint64_t end = offset + length;
     const bool alone = in_.lanes <= 1;
     const std::uint64_t least = alone || in_.shared_link ? mib : least_wave;
-    const std::uint64_t part = std::bit_floor(std::max<std::uint64_t>(length / (alone ? 4 : 8), 1));
+    const std::uint64_t part = std::bit_floor(std::max<std::uint64_t>(run_length(offset, length) / (alone ? 4 : 8), 1));
     const std::uint64_t usual = std::clamp(part, least, alone ? granule : in_.most_bytes);
     for (std::uint64_t at = offset; at < end;) {
-      const std::uint64_t before = in_.continues && offset == in_.offset ? usual : at - offset;
-      const std::uint64_t behind = in_.is_continued && end == in_.offset + in_.length ? usual : end - at;
+      const std::uint64_t before = follows_others(offset) ? usual : at - offset;
+      const std::uint64_t behind = precedes_others(end) ? usual : end - at;
       const std::uint64_t ramp = std::bit_floor(std::max(std::min(before, behind), least));
       const std::uint64_t bytes = std::min(alone ? usual : std::min(usual, ramp), end - at);
       cut_wave(at, bytes, reason);
@@ -208,6 +229,7 @@ class planner {
   }
 
   const plan_input& in_;
+  std::uint64_t end_;  // of the plan
   std::vector<planned_piece> pieces_;
 };
 

@@ -65,30 +65,31 @@ status request::plan(const cutting& how) {
 
 // The pieces from cursor_ on, with jobs for them; a length of 0 where the file ends there.
 status request::plan_section(section& next) {
-  const auto& what = admitted_.what();
-  transfer part = what;
-  part.offset = cursor_;
-  part.length = std::min(what.length - (cursor_ - what.offset), section_bytes);
-  part.memory = what.memory + (cursor_ - what.offset);
+  auto whole = admitted_.what();
+  auto rest = whole;
+  rest.offset = cursor_;
+  rest.length -= cursor_ - whole.offset;
+  rest.memory += cursor_ - whole.offset;
   next.length = 0;
-  if (part.length == 0) return {};
-  if (cursor_ > what.offset) {
+  if (rest.length == 0) return {};
+  if (cursor_ > whole.offset) {
     if (auto stop = stop_reason(); !stop.ok()) return stop;
   }
   auto how = how_;
-  if (!what.is_write) {
-    const auto found = readable(admitted_.file().source(), part);
+  if (!whole.is_write) {
+    const auto found = readable(admitted_.file().source(), rest);
     if (!found) return found.error();
-    part.length = found->length;
+    rest.length = found->length;
+    whole.length = cursor_ - whole.offset + rest.length;
     next.past_size = found->past_size;
     // Files without a size are mostly made up as they are read (/proc), quickest by one reader from front to back.
     if (found->past_size) how.lanes = 1;
   }
-  if (part.length == 0) return {};
-  auto pieces = decide(runtime(), admitted_.file(), part, what, admitted_.place(), options_, how);
+  if (rest.length == 0) return {};
+  auto pieces = decide(runtime(), admitted_.file(), rest, whole, admitted_.place(), options_, how);
   if (!pieces) return pieces.error();
   next.pieces = *std::move(pieces);
-  next.offset = part.offset;
+  next.offset = rest.offset;
   next.job_count = next.pieces.size();
   next.jobs = std::make_unique<path::job[]>(next.job_count);
   next.later_jobs.clear();
@@ -97,7 +98,7 @@ status request::plan_section(section& next) {
   prepare({next.jobs.get(), next.job_count});
   next.remaining.store(static_cast<std::uint32_t>(next.job_count) + 1);
   next.over = false;
-  next.length = part.length;
+  next.length = length_of(next.pieces);
   return {};
 }
 

@@ -193,6 +193,56 @@ TEST(planner, any_plan_covers_the_range_once_in_order_with_pieces_that_fit) {
   }
 }
 
+TEST(planner, plans_that_ask_about_little_at_a_time_cover_the_range_one_after_the_other) {
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    auto input = random_input(random);
+    std::uint64_t asked = 0;
+    input.refuses = [&](path_kind path, std::uint64_t, std::uint64_t) { return usual(path, input); };
+    input.resident = [&](std::uint64_t offset, std::uint64_t length) {
+      asked = std::max(asked, length);
+      return resident_in_runs(seed, offset, length);
+    };
+    input.whole_length = input.length;
+    std::vector<planned_piece> all;
+    const auto whole = input;
+    while (input.length > 0) {
+      asked = 0;
+      input.continues = input.offset > whole.offset;
+      input.most_asked = pick(random, 1, 32 * mib);
+      const auto pieces = plan_of(input);
+      ASSERT_FALSE(pieces.empty());
+      ASSERT_NO_FATAL_FAILURE(expect_waves_fit(input, pieces));
+      ASSERT_NO_FATAL_FAILURE(expect_pieces_can_be_carried(input, pieces));
+      const bool may_map = input.prefer == preference::cpu || (input.prefer == preference::automatic && input.few_cores);
+      if (input.lanes > 1 && !may_map) {
+        EXPECT_LE(asked, input.most_asked);
+      }
+      all.insert(all.end(), pieces.begin(), pieces.end());
+      const auto planned = pieces.back().offset + pieces.back().length - input.offset;
+      input.offset += planned;
+      input.length -= planned;
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_covered_once_in_order(whole, all));
+    if (HasFailure()) break;
+  }
+}
+
+TEST(planner, a_front_part_is_cut_as_what_it_is_a_part_of) {
+  auto input = device_read(100 * mib + 5, 64 * mib);
+  input.whole_length = input.length;
+  const auto direct = plan_of(input);
+  input.most_asked = 9 * mib;
+  const auto front = plan_of(input);
+  EXPECT_EQ(front.back().offset + front.back().length, 108 * mib) << "on a granule of the file";
+  ASSERT_LT(front.size(), direct.size());
+  for (std::size_t i = 0; i < front.size(); ++i) EXPECT_EQ(front[i].length, direct[i].length) << i;
+  make_resident(input);
+  const auto last = plan_of(input).back();
+  EXPECT_GT(last.length * input.lanes, mib) << "copies are small at the end of the whole only";
+}
+
 TEST(planner, a_forced_path_carries_everything_or_the_plan_says_why_not) {
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
