@@ -1,0 +1,276 @@
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "sys/peer.hpp"
+
+namespace penstock::sys {
+
+owned_socket::~owned_socket() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+namespace {
+
+constexpr int backlog = 1024;
+constexpr std::uint64_t interrupt_token = ~std::uint64_t{0};
+
+struct raw_address {
+  sockaddr_storage bytes{};
+  socklen_t length = 0;
+  int family = AF_UNIX;
+};
+
+std::string described(const socket_address& address) {
+  switch (address.kind) {
+    case socket_address::family::unix_path:
+      return "unix://" + address.name;
+    case socket_address::family::unix_abstract:
+      return "unix:@" + address.name;
+    case socket_address::family::tcp:
+      break;
+  }
+  return fmt::format("tcp://{}:{}", address.name, address.port);
+}
+
+result<raw_address> unix_address(const socket_address& address) {
+  raw_address raw;
+  auto& in = reinterpret_cast<sockaddr_un&>(raw.bytes);
+  in.sun_family = AF_UNIX;
+  const std::size_t before = address.kind == socket_address::family::unix_abstract ? 1 : 0;  // a leading zero
+  if (address.name.empty() || before + address.name.size() >= sizeof(in.sun_path)) {
+    return status(errc::invalid_argument, fmt::format("{}: a name has 1 to {} bytes", described(address), sizeof(in.sun_path) - 2));
+  }
+  std::copy(address.name.begin(), address.name.end(), in.sun_path + before);
+  raw.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + before + address.name.size() + (before == 0 ? 1 : 0));
+  return raw;
+}
+
+result<raw_address> tcp_address(const socket_address& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_family = AF_UNSPEC;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.name.c_str(), fmt::format("{}", address.port).c_str(), &hints, &found);
+  if (error != 0) return status(errc::not_found, fmt::format("{}: {}", described(address), gai_strerror(error)));
+  raw_address raw;
+  raw.family = found->ai_family;
+  raw.length = found->ai_addrlen;
+  std::memcpy(&raw.bytes, found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+  return raw;
+}
+
+result<raw_address> raw_of(const socket_address& address) {
+  return address.kind == socket_address::family::tcp ? tcp_address(address) : unix_address(address);
+}
+
+result<owned_socket> make_socket(const raw_address& address) {
+  const int fd = ::socket(address.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return status::from_errno(errno, "socket");
+  return owned_socket(fd);
+}
+
+// Small frames are not held back.
+void set_no_delay(int fd) {
+  const int on = 1;
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // a unix socket has no such thing
+}
+
+const sockaddr* sockaddr_of(const raw_address& raw) { return reinterpret_cast<const sockaddr*>(&raw.bytes); }
+
+// A socket's file that nobody listens at.
+bool is_left_behind(const socket_address& at, const raw_address& raw) {
+  struct stat facts {};
+  if (::stat(at.name.c_str(), &facts) != 0 || !S_ISSOCK(facts.st_mode)) return false;
+  const auto probe = make_socket(raw);
+  return probe && ::connect(probe->get(), sockaddr_of(raw), raw.length) != 0 && errno == ECONNREFUSED;
+}
+
+class epoll_poller final : public poller {
+ public:
+  static result<std::unique_ptr<poller>> make() {
+    auto made = std::make_unique<epoll_poller>();
+    made->epoll_ = owned_socket(epoll_create1(EPOLL_CLOEXEC));
+    if (made->epoll_.get() < 0) return status::from_errno(errno, "epoll_create1");
+    made->alarm_ = owned_socket(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (made->alarm_.get() < 0) return status::from_errno(errno, "eventfd");
+    if (auto problem = made->add(made->alarm_.get(), interrupt_token, false); !problem.ok()) return problem;
+    return std::unique_ptr<poller>(std::move(made));
+  }
+
+  status add(int fd, std::uint64_t token, bool writable) override { return control(EPOLL_CTL_ADD, fd, token, writable); }
+  status change(int fd, std::uint64_t token, bool writable) override { return control(EPOLL_CTL_MOD, fd, token, writable); }
+  void remove(int fd) noexcept override { (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+  result<std::size_t> wait(std::span<socket_event> out) override {
+    std::array<epoll_event, 64> events;
+    const int most = static_cast<int>(std::min(out.size(), events.size()));
+    const int count = epoll_wait(epoll_.get(), events.data(), most, -1);
+    if (count < 0 && errno == EINTR) return std::size_t{0};
+    if (count < 0) return status::from_errno(errno, "epoll_wait");
+    std::size_t told = 0;
+    for (int i = 0; i < count; ++i) {
+      const auto& event = events[static_cast<std::size_t>(i)];
+      if (event.data.u64 == interrupt_token) {
+        std::uint64_t value = 0;
+        (void)!::read(alarm_.get(), &value, sizeof(value));
+        continue;
+      }
+      out[told++] = {event.data.u64, (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0,
+                     (event.events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0};
+    }
+    return told;
+  }
+
+  void interrupt() noexcept override {
+    const std::uint64_t one = 1;
+    (void)!::write(alarm_.get(), &one, sizeof(one));
+  }
+
+ private:
+  status control(int what, int fd, std::uint64_t token, bool writable) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLRDHUP | (writable ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
+    event.data.u64 = token;
+    if (epoll_ctl(epoll_.get(), what, fd, &event) != 0) return status::from_errno(errno, "epoll_ctl");
+    return {};
+  }
+
+  owned_socket epoll_;
+  owned_socket alarm_;
+};
+
+class linux_peer_door final : public peer {
+ public:
+  result<owned_socket> listen(const socket_address& at) override {
+    const auto raw = raw_of(at);
+    if (!raw) return raw.error();
+    auto made = make_socket(*raw);
+    if (!made) return made.error();
+    const int on = 1;
+    if (at.kind == socket_address::family::tcp) (void)setsockopt(made->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (at.kind == socket_address::family::unix_path && is_left_behind(at, *raw)) (void)::unlink(at.name.c_str());
+    if (::bind(made->get(), sockaddr_of(*raw), raw->length) != 0) return status::from_errno(errno, "bind " + described(at));
+    if (::listen(made->get(), backlog) != 0) return status::from_errno(errno, "listen " + described(at));
+    return made;
+  }
+
+  result<std::uint16_t> port_of(int listening) override {
+    sockaddr_storage bytes{};
+    socklen_t length = sizeof(bytes);
+    if (getsockname(listening, reinterpret_cast<sockaddr*>(&bytes), &length) != 0) return status::from_errno(errno, "getsockname");
+    if (bytes.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(bytes).sin_port);
+    if (bytes.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(bytes).sin6_port);
+    return std::uint16_t{0};
+  }
+
+  result<owned_socket> accept(int listening) override {
+    const int fd = ::accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) return status::from_errno(errno == EINTR || errno == ECONNABORTED ? EAGAIN : errno, "accept");
+    set_no_delay(fd);
+    return owned_socket(fd);
+  }
+
+  result<owned_socket> connect(const socket_address& to) override {
+    const auto raw = raw_of(to);
+    if (!raw) return raw.error();
+    auto made = make_socket(*raw);
+    if (!made) return made.error();
+    set_no_delay(made->get());
+    if (::connect(made->get(), sockaddr_of(*raw), raw->length) != 0 && errno != EINPROGRESS && errno != EINTR) {
+      return status::from_errno(errno, "connect " + described(to));
+    }
+    return made;
+  }
+
+  status connected(int fd) override {
+    int error = 0;
+    socklen_t length = sizeof(error);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+    return error == 0 ? status() : status::from_errno(error, "connect");
+  }
+
+  result<credentials> credentials_of(int fd) override {
+    ucred told{};
+    socklen_t length = sizeof(told);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &told, &length) != 0) return status::from_errno(errno, "getsockopt SO_PEERCRED");
+    return credentials{told.pid, told.uid};
+  }
+
+  result<std::size_t> send(int fd, std::span<const iovec> parts) override {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(parts.data());
+    message.msg_iovlen = parts.size();
+    for (;;) {
+      const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0) return static_cast<std::size_t>(sent);
+      if (errno != EINTR) return status::from_errno(errno, "sendmsg");
+    }
+  }
+
+  result<std::size_t> receive(int fd, std::span<const iovec> parts) override {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(parts.data());
+    message.msg_iovlen = parts.size();
+    for (;;) {
+      const ssize_t got = ::recvmsg(fd, &message, MSG_DONTWAIT);
+      if (got >= 0) return static_cast<std::size_t>(got);
+      if (errno != EINTR) return status::from_errno(errno, "recvmsg");
+    }
+  }
+
+  void finish(int fd) noexcept override { (void)::shutdown(fd, SHUT_WR); }
+
+  result<std::unique_ptr<poller>> make_poller() override { return epoll_poller::make(); }
+
+  status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) override {
+    while (bytes > 0) {
+      const iovec local{target, bytes};
+      const iovec remote{reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr): of another process
+      const ssize_t got = process_vm_readv(process, &local, 1, &remote, 1, 0);
+      if (got < 0 && errno == EFAULT) {
+        return {errc::bad_memory, fmt::format("process {} has no memory at {:#x}", process, address), error_domain::os, EFAULT};
+      }
+      if (got < 0) return status::from_errno(errno, fmt::format("process_vm_readv of process {}", process));
+      if (got == 0) return {errc::bad_memory, fmt::format("process {} has no memory at {:#x}", process, address)};
+      address += static_cast<std::uint64_t>(got);
+      target += got;
+      bytes -= static_cast<std::size_t>(got);
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<peer> linux_peer() { return std::make_shared<linux_peer_door>(); }
+
+std::string boot_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
+}
+
+std::uint64_t pid_namespace() {
+  struct stat facts {};
+  return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
+}
+
+}  // namespace penstock::sys
