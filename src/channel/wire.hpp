@@ -1,0 +1,85 @@
+// What pipes say to each other, as bytes. Whatever comes from the other end is checked: every length against a limit and against what has
+// arrived; what does not hold ends the pipe, with errc::io and the name of what is wrong.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "channel/channel.hpp"
+#include "penstock/status.hpp"
+
+namespace penstock::channel {
+
+inline constexpr std::uint32_t wire_version = 1;
+
+enum class frame_kind : std::uint32_t {
+  hello = 1,     // body: hello. The first frame of each end
+  reach,         // body: the names of the channels by which this end can receive, and why not by the others
+  announcement,  // message: its number. Body: announcement
+  wanted,        // message: send its tensors
+  tensor,        // message, part: which tensor. Body: its bytes
+  taken,         // message: it was received, or code and body: why it will not be
+  withdrawn,     // message: it will not be sent. code and body: why
+  credit,        // code: so many announcements, part: of so many bytes, have gone to the user
+};
+
+struct limits {
+  static constexpr std::uint64_t text_bytes = 64 * 1024;
+  static constexpr std::uint64_t metadata_bytes = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t payload_bytes = std::uint64_t{64} << 20;  // of a message, together
+  static constexpr std::uint64_t parts = 65'536;                           // payloads, and tensors, of a message
+  static constexpr std::uint64_t announcement_bytes = payload_bytes + (std::uint64_t{16} << 20);
+  static constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 48;
+  // What one end announces before the other end's user has taken it; one message may be more.
+  static constexpr std::uint32_t announced_messages = 64;
+  static constexpr std::uint64_t announced_bytes = std::uint64_t{16} << 20;
+};
+
+struct hello {
+  std::uint32_t version = wire_version;
+  identity who;
+};
+
+struct reached_channel {
+  std::string name;
+  std::string refusal;  // empty: it can be used
+};
+
+struct tensor_facts {
+  std::uint64_t length = 0;
+  std::uint64_t address = 0;  // in the sender's memory; 0: it is sent
+  bool in_line = false;       // its bytes lie behind the payloads
+  std::string channel;
+  std::string metadata;
+};
+
+struct announcement {
+  std::string metadata;
+  // A word of the sender's memory that has this value as long as its tensors are what they were when the message was sent. What is pulled
+  // counts if the word, read afterwards, still has it.
+  std::uint64_t guard_address = 0;
+  std::uint64_t guard_value = 0;
+  std::vector<std::uint64_t> payload_lengths;
+  std::vector<std::string> payload_metadata;
+  std::vector<tensor_facts> tensors;
+  // Of the body: where the payloads begin, one behind the other, and behind them the tensors that are in line.
+  std::uint64_t bytes_before_payloads = 0;
+};
+
+std::vector<std::byte> encode(const hello& what);
+result<hello> decode_hello(std::span<const std::byte> body);
+std::vector<std::byte> encode(std::span<const reached_channel> what);
+result<std::vector<reached_channel>> decode_reach(std::span<const std::byte> body);
+// Without payloads.
+std::vector<std::byte> encode(const announcement& what);
+result<announcement> decode_announcement(std::span<const std::byte> body);
+std::vector<std::byte> encode_text(std::string_view text);
+std::string decode_text(std::span<const std::byte> body);
+// The status that another end told.
+std::uint32_t code_of(const status& why) noexcept;
+status status_of(std::uint32_t code, std::span<const std::byte> text);
+
+}  // namespace penstock::channel
