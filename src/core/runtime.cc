@@ -51,7 +51,8 @@ runtime::runtime(const engine_options& options, seams doors)
       cuda_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       host_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
-      callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb") {
+      callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
+      pullers_(std::clamp(cores_ / 2, 1U, 8U), 0us, nullptr, "penstock-pl") {
   paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library});
 }
 

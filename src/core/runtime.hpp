@@ -54,6 +54,8 @@ class runtime : public std::enable_shared_from_this<runtime> {
   [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
   // Where callbacks of users run: a thread that nothing else can hold up.
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
+  // Which bring the tensors of pipes.
+  [[nodiscard]] staging::lanes& pullers() noexcept { return pullers_; }
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
@@ -116,6 +118,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   memory_map memory_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;
+  staging::lanes pullers_;
   core::deadlines deadlines_;
   sharded_list<admission> admitted_;
   std::atomic<unsigned> blocking_{0};

@@ -1,0 +1,177 @@
+// Pipes: messages with tensors between processes, in both directions, in order.
+//
+//   auto here  = penstock::pipe_context::create(engine);
+//   auto door  = here->listen("unix:@trainer");                // in one process
+//   auto there = context->connect("unix:@trainer");            // in another
+//   auto sent  = there->send({.metadata = "step 3", .tensors = {{data, bytes}}});
+//   penstock::incoming_message message;
+//   pipe.next(message).wait();                                 // lengths and metadata: now make room
+//   message.receive({{target, bytes}}).wait();                 // the bytes are there
+//
+// A message has metadata, payloads (small host data, there as soon as the message is) and tensors (memory of any size, which goes from the
+// sender's memory into the receiver's once the receiver has said where). How tensors travel is chosen for each pipe, and explain() tells it
+// with the reason why each better way was refused. Today tensors lie in host memory; memory of devices is refused.
+// Every operation ends exactly once, in order of its kind, also when the other process dies; its memory is not touched after that.
+// Thread-safe: everything here may be called from any thread, except that destroying or moving an object needs it to be otherwise unused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/engine.hpp"
+#include "penstock/options.hpp"
+#include "penstock/status.hpp"
+
+namespace penstock {
+
+namespace core {
+class pipe_core;
+class pipe_server;
+class pipe_listener_core;
+class incoming_core;
+}  // namespace core
+
+// Memory stays as it is until the send has ended.
+struct outgoing_part {
+  const void* memory = nullptr;
+  std::uint64_t length = 0;  // bytes
+  std::string metadata{};    // at most 1 MiB
+};
+struct outgoing_message {
+  std::string metadata{};                 // at most 1 MiB
+  std::vector<outgoing_part> payloads{};  // host memory, together at most 64 MiB
+  std::vector<outgoing_part> tensors{};   // host memory
+};
+
+struct incoming_payload {
+  std::span<const std::byte> bytes;
+  std::string_view metadata;
+};
+struct incoming_tensor {
+  std::uint64_t length = 0;  // bytes
+  std::string_view metadata;
+  std::string_view channel;  // by which it will come
+};
+struct incoming_target {
+  void* memory = nullptr;
+  std::uint64_t length = 0;  // bytes: the tensor's
+};
+
+struct pipe_operation_options {
+  deadline_clock::time_point deadline = deadline_clock::time_point::max();
+};
+
+// A message that has come. What it shows stays valid as long as it. Dropping it before receive() tells the sender that nobody will.
+class PENSTOCK_API incoming_message {
+ public:
+  incoming_message() noexcept = default;  // of nothing
+  explicit incoming_message(std::shared_ptr<core::incoming_core> made) noexcept;
+  incoming_message(incoming_message&&) noexcept;
+  incoming_message& operator=(incoming_message&&) noexcept;
+  ~incoming_message();
+  [[nodiscard]] std::string_view metadata() const noexcept;
+  [[nodiscard]] std::vector<incoming_payload> payloads() const;
+  [[nodiscard]] std::vector<incoming_tensor> tensors() const;
+  // Brings each tensor to its target, which is as long as it. Once. Does not block. Errors in the operation: invalid_argument (the number
+  // or length of the targets), bad_memory, closed (the other end has gone; the message says who), cancelled and timed_out (here or there).
+  [[nodiscard]] operation receive(std::vector<incoming_target> targets, const pipe_operation_options& options = {},
+                                  io_callback callback = {});
+  [[nodiscard]] const std::shared_ptr<core::incoming_core>& core() const noexcept { return core_; }
+
+ private:
+  void drop() noexcept;
+  std::shared_ptr<core::incoming_core> core_;
+};
+
+// Of one direction of a pipe.
+struct channel_choice {
+  std::string name;
+  bool chosen = false;
+  std::string refusal;  // why not; empty where it could be used
+};
+struct pipe_plan {
+  std::string transport;                  // "unix" or "tcp"
+  std::string peer;                       // "process 4711 of user 1000", as far as it is known
+  std::vector<channel_choice> sending;    // best first
+  std::vector<channel_choice> receiving;  // best first
+};
+struct channel_stats {
+  std::string name;
+  std::uint64_t sent_tensors = 0, sent_bytes = 0, received_tensors = 0, received_bytes = 0;
+};
+
+class PENSTOCK_API pipe {
+ public:
+  pipe() noexcept = default;  // closed
+  explicit pipe(std::shared_ptr<core::pipe_core> made) noexcept;
+  pipe(pipe&&) noexcept;
+  pipe& operator=(pipe&&) noexcept;
+  ~pipe();  // close()
+
+  // Does not block; messages arrive in the order of these calls. bytes_done: of tensors. A message with tensors has ended once they are in
+  // the receiver's memory (those of up to 16 KiB together: once they have left), one without once it has left.
+  // Errors in the operation: invalid_argument (a length above its limit), unsupported (memory of a device), closed, cancelled, timed_out.
+  [[nodiscard]] operation send(const outgoing_message& message, const pipe_operation_options& options = {},
+                               io_callback callback = {}) const;
+  // Ends when the next message has come, which is in message then; message must stay where it is until that. Does not block.
+  // Errors in the operation: closed (there are no more), cancelled, timed_out.
+  [[nodiscard]] operation next(incoming_message& message, const pipe_operation_options& options = {}, io_callback callback = {}) const;
+  // Blocks until the ends know each other.
+  [[nodiscard]] result<pipe_plan> explain() const;
+  [[nodiscard]] std::vector<channel_stats> stats() const;
+  // What is under way ends with closed. The other end still gets what had left.
+  void close() noexcept;
+  [[nodiscard]] const std::shared_ptr<core::pipe_core>& core() const noexcept { return core_; }
+
+ private:
+  std::shared_ptr<core::pipe_core> core_;
+};
+
+class PENSTOCK_API pipe_listener {
+ public:
+  pipe_listener() noexcept = default;  // closed
+  explicit pipe_listener(std::shared_ptr<core::pipe_listener_core> made) noexcept;
+  pipe_listener(pipe_listener&&) noexcept;
+  pipe_listener& operator=(pipe_listener&&) noexcept;
+  ~pipe_listener();  // nobody can connect any more; pipes go on
+  // For connect(): with the port or name that was chosen.
+  [[nodiscard]] std::string url() const;
+  // Ends when somebody has connected, whose pipe is in accepted then; accepted must stay where it is until that. Does not block.
+  [[nodiscard]] operation accept(pipe& accepted, const pipe_operation_options& options = {}, io_callback callback = {}) const;
+
+ private:
+  std::shared_ptr<core::pipe_listener_core> core_;
+};
+
+struct pipe_options {
+  // The channels that may be used, by name; empty: all. "basic" alone sends everything over the connection.
+  std::vector<std::string> channels{};
+};
+
+// Threads and settings that pipes share. Pipes and listeners keep what they need of it.
+class PENSTOCK_API pipe_context {
+ public:
+  // Errors: invalid_argument (no such channel), out_of_memory.
+  static result<pipe_context> create(const engine& with, const pipe_options& options = {});
+  explicit pipe_context(std::shared_ptr<core::pipe_server> made) noexcept;
+  pipe_context(pipe_context&&) noexcept;
+  pipe_context& operator=(pipe_context&&) noexcept;
+  ~pipe_context();
+
+  // unix:/path, unix:@name (abstract) or tcp://host:port; "unix:" and port 0 choose a name and a port. Of unix sockets only processes of
+  // this user are let in. tcp binds to loopback addresses only, and anybody of this machine may connect; nothing is encrypted.
+  // Errors: invalid_argument, not_found, permission_denied, io (in use).
+  [[nodiscard]] result<pipe_listener> listen(const std::string& url) const;
+  // Does not wait for the other end, except for the name service. What fails later, the first operation tells.
+  [[nodiscard]] result<pipe> connect(const std::string& url) const;
+
+ private:
+  std::shared_ptr<core::pipe_server> core_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,167 @@
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "core/engine_core.hpp"
+#include "core/pipe_server.hpp"
+#include "penstock/pipe.hpp"
+
+namespace penstock {
+
+namespace {
+
+// Ended before it began; its callback is told of it here.
+operation ended(const status& why, const io_callback& callback) {
+  if (callback) callback({0, why});
+  return operation(core::refused(why));
+}
+
+template <class Begin>
+operation begun(Begin begin, const io_callback& callback) {
+  return or_without_memory([&] { return operation(begin()); }, [&] { return ended(no_memory(), callback); });
+}
+
+}  // namespace
+
+// --- incoming_message
+
+incoming_message::incoming_message(std::shared_ptr<core::incoming_core> made) noexcept : core_(std::move(made)) {}
+incoming_message::incoming_message(incoming_message&&) noexcept = default;
+
+incoming_message& incoming_message::operator=(incoming_message&& other) noexcept {
+  if (this != &other) {
+    drop();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+
+incoming_message::~incoming_message() { drop(); }
+
+void incoming_message::drop() noexcept {
+  if (const auto gone = std::exchange(core_, nullptr); gone != nullptr) gone->pipe->dropped(*gone);
+}
+
+std::string_view incoming_message::metadata() const noexcept { return core_ == nullptr ? std::string_view() : core_->facts.metadata; }
+
+std::vector<incoming_payload> incoming_message::payloads() const {
+  std::vector<incoming_payload> told;
+  if (core_ == nullptr) return told;
+  std::span<const std::byte> rest(core_->body);
+  rest = rest.subspan(core_->facts.bytes_before_payloads);
+  for (std::size_t i = 0; i < core_->facts.payload_lengths.size(); ++i) {
+    const auto length = core_->facts.payload_lengths[i];
+    told.push_back({rest.first(length), core_->facts.payload_metadata[i]});
+    rest = rest.subspan(length);
+  }
+  return told;
+}
+
+std::vector<incoming_tensor> incoming_message::tensors() const {
+  std::vector<incoming_tensor> told;
+  if (core_ == nullptr) return told;
+  for (const auto& each : core_->facts.tensors) told.push_back({each.length, each.metadata, each.channel});
+  return told;
+}
+
+operation incoming_message::receive(std::vector<incoming_target> targets, const pipe_operation_options& options, io_callback callback) {
+  if (core_ == nullptr) return ended({errc::closed, "there is no message"}, callback);
+  return begun([&] { return core::pipe_core::receive(core_, std::move(targets), options, callback); }, callback);
+}
+
+// --- pipe
+
+namespace {
+status closed_pipe() { return {errc::closed, "the pipe was closed"}; }
+}  // namespace
+
+pipe::pipe(std::shared_ptr<core::pipe_core> made) noexcept : core_(std::move(made)) {}
+pipe::pipe(pipe&&) noexcept = default;
+
+pipe& pipe::operator=(pipe&& other) noexcept {
+  if (this != &other) {
+    close();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+
+pipe::~pipe() { close(); }
+
+operation pipe::send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback) const {
+  if (core_ == nullptr) return ended(closed_pipe(), callback);
+  return begun([&] { return core_->send(message, options, callback); }, callback);
+}
+
+operation pipe::next(incoming_message& message, const pipe_operation_options& options, io_callback callback) const {
+  if (core_ == nullptr) return ended(closed_pipe(), callback);
+  return begun([&] { return core_->next(message, options, callback); }, callback);
+}
+
+result<pipe_plan> pipe::explain() const {
+  if (core_ == nullptr) return closed_pipe();
+  return or_no_memory([&] { return core_->explain(); });
+}
+
+std::vector<channel_stats> pipe::stats() const { return core_ == nullptr ? std::vector<channel_stats>() : core_->stats(); }
+
+void pipe::close() noexcept {
+  if (core_ != nullptr) core_->close();
+}
+
+// --- listeners and contexts
+
+pipe_listener::pipe_listener(std::shared_ptr<core::pipe_listener_core> made) noexcept : core_(std::move(made)) {}
+pipe_listener::pipe_listener(pipe_listener&&) noexcept = default;
+
+pipe_listener& pipe_listener::operator=(pipe_listener&& other) noexcept {
+  if (this != &other) {
+    if (core_ != nullptr) core_->close();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+
+pipe_listener::~pipe_listener() {
+  if (core_ != nullptr) core_->close();
+}
+
+std::string pipe_listener::url() const { return core_ == nullptr ? std::string() : core_->url(); }
+
+operation pipe_listener::accept(pipe& accepted, const pipe_operation_options& options, io_callback callback) const {
+  if (core_ == nullptr) return ended({errc::closed, "the listener was closed"}, callback);
+  return begun([&] { return core_->accept(accepted, options, callback); }, callback);
+}
+
+pipe_context::pipe_context(std::shared_ptr<core::pipe_server> made) noexcept : core_(std::move(made)) {}
+pipe_context::pipe_context(pipe_context&&) noexcept = default;
+pipe_context& pipe_context::operator=(pipe_context&&) noexcept = default;
+pipe_context::~pipe_context() = default;
+
+result<pipe_context> pipe_context::create(const engine& with, const pipe_options& options) {
+  if (with.core() == nullptr) return status(errc::closed, "the engine has been moved from");
+  return or_no_memory([&]() -> result<pipe_context> {
+    auto made = core::pipe_server::make(with.core(), sys::linux_peer(), options);
+    if (!made) return made.error();
+    return pipe_context(*std::move(made));
+  });
+}
+
+result<pipe_listener> pipe_context::listen(const std::string& url) const {
+  if (core_ == nullptr) return status(errc::closed, "the context has been moved from");
+  return or_no_memory([&]() -> result<pipe_listener> {
+    auto made = core_->listen(url);
+    if (!made) return made.error();
+    return pipe_listener(*std::move(made));
+  });
+}
+
+result<pipe> pipe_context::connect(const std::string& url) const {
+  if (core_ == nullptr) return status(errc::closed, "the context has been moved from");
+  return or_no_memory([&]() -> result<pipe> {
+    auto made = core_->connect(url);
+    if (!made) return made.error();
+    return pipe(*std::move(made));
+  });
+}
+
+}  // namespace penstock

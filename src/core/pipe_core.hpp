@@ -1,0 +1,137 @@
+// One end of a pipe: what is to be sent and received, and what the ends have told each other. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "channel/connection.hpp"
+#include "channel/wire.hpp"
+#include "core/pipe_operations.hpp"
+#include "core/runtime.hpp"
+#include "penstock/pipe.hpp"
+
+namespace penstock::core {
+
+// What the pipes of a context share.
+struct pipe_shared {
+  std::shared_ptr<core::runtime> runtime;
+  std::shared_ptr<sys::peer> door;
+  std::shared_ptr<channel::reactor> reactor;
+  std::vector<const channel::channel*> channels;  // that may be used, best first
+};
+
+// A message that has come, and who has it. Its facts do not change.
+class incoming_core {
+ public:
+  channel::announcement facts;
+  std::vector<std::byte> body;
+  std::uint64_t number = 0;
+  std::shared_ptr<pipe_core> pipe;  // once the user has it
+
+  // With the pipe's lock.
+  bool received = false;  // receive() was called, or never will be
+  status withdrawn;       // by the sender, who says why
+
+  [[nodiscard]] bool has_tensors_elsewhere() const;
+};
+
+class pipe_core final : public channel::frame_user, public operation_owner, public std::enable_shared_from_this<pipe_core> {
+ public:
+  // over: a socket that is connected or connecting. local: a unix socket.
+  static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_socket over, bool local, bool connecting);
+  pipe_core(const pipe_shared& with, bool local) : with_(with), local_(local) {}
+  ~pipe_core() override;
+
+  // The caller's reference.
+  operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
+  operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback);
+  static operation* receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
+                            const pipe_operation_options& options, io_callback callback);
+  void dropped(incoming_core& message) noexcept;
+  result<pipe_plan> explain();
+  std::vector<channel_stats> stats();
+  void close() noexcept;
+
+  void stop(send_operation& op) noexcept override;
+  void stop(next_operation& op) noexcept override;
+  void stop(receive_operation& op) noexcept override;
+  status pull(const receive_operation& op, const pull_work& piece) override;
+  void pulled(receive_operation& op) noexcept override;
+
+  result<std::span<std::byte>> begins(const channel::frame_head& head) override;
+  status arrived(const channel::frame_head& head) override;
+  void lost(const status& why) noexcept override;
+
+ private:
+  // Operations that have ended, to be told of without the lock.
+  using endings = std::vector<std::pair<pipe_operation*, io_result>>;
+
+  template <class Step>
+  void with_lock(Step step) noexcept;
+  void tell(const channel::frame_kind kind, std::uint64_t message, const status& why);
+  void enqueue(channel::outgoing_frame frame);
+
+  // --- with the lock
+  [[nodiscard]] status over() const;
+  void announce_what_may(endings& ended);
+  [[nodiscard]] bool may_announce(const send_operation& op) const;
+  void announce(send_operation& op);
+  void send_tensors(send_operation& op);
+  void left(std::uint64_t number, endings& ended);
+  void end(send_operation& op, io_result outcome, endings& ended);
+  void end(receive_operation& op, io_result outcome, endings& ended);
+  void deliver(endings& ended);
+  void end_all(const status& why, endings& ended);
+  status greeted(std::span<const std::byte> body);
+  status reached(std::span<const std::byte> body);
+  status announced(const channel::frame_head& head, endings& ended);
+  void tensor_arrived(const channel::frame_head& head, endings& ended);
+
+  status start(const std::shared_ptr<pipe_core>& self, sys::owned_socket over, bool connecting);
+  void begin_receive(receive_operation& op) noexcept;
+
+  const pipe_shared with_;
+  const bool local_;
+  std::shared_ptr<channel::connection> connection_;
+  int socket_ = -1;  // the connection's
+
+  std::mutex lock_;                // guards what follows
+  std::condition_variable known_;  // ready_, or over
+  bool greeted_ = false;
+  bool ready_ = false;
+  bool closed_ = false;
+  status lost_;
+  channel::identity peer_;
+  std::string peer_name_ = "the other end";
+  std::vector<channel::reached_channel> receiving_;
+  std::vector<channel::reached_channel> sending_;
+  const channel::channel* send_by_ = nullptr;
+
+  std::uint64_t next_number_ = 1;
+  std::deque<send_operation*> queued_;
+  std::map<std::uint64_t, send_operation*> announced_;
+  std::uint32_t messages_ahead_ = 0;  // announced, and the other end's user has not taken them
+  std::uint64_t bytes_ahead_ = 0;
+  std::deque<std::atomic<std::uint64_t>> guards_;  // which the other end may read to see that a message is still what it was
+  std::vector<std::atomic<std::uint64_t>*> free_guards_;
+
+  std::vector<std::byte> body_;  // of the frame that arrives, where it goes to no tensor
+  std::deque<std::shared_ptr<incoming_core>> come_;
+  std::uint32_t untaken_messages_ = 0;
+  std::uint64_t untaken_bytes_ = 0;
+  std::deque<next_operation*> waiting_;
+  std::map<std::uint64_t, receive_operation*> receiving_now_;
+  std::map<std::uint64_t, std::weak_ptr<incoming_core>> not_received_;
+
+  std::map<std::string, channel_stats, std::less<>> stats_;
+};
+
+}  // namespace penstock::core

@@ -1,0 +1,216 @@
+#include "core/pipe_server.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+using family = sys::socket_address::family;
+
+status wrong_url(std::string_view url) {
+  return {errc::invalid_argument, fmt::format("\"{}\" is not unix:/path, unix:@name or tcp://host:port", url)};
+}
+
+result<sys::socket_address> parse_tcp(std::string_view url, std::string_view rest) {
+  const auto colon = rest.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return wrong_url(url);
+  auto host = rest.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const auto digits = rest.substr(colon + 1);
+  std::uint16_t port = 0;
+  const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (problem != std::errc() || end != digits.data() + digits.size()) return wrong_url(url);
+  return sys::socket_address{family::tcp, std::string(host), port};
+}
+
+result<sys::socket_address> parse(std::string_view url) {
+  if (url.starts_with("tcp://")) return parse_tcp(url, url.substr(6));
+  if (!url.starts_with("unix:")) return wrong_url(url);
+  auto name = url.substr(5);
+  if (name.starts_with("///")) name = name.substr(2);
+  if (name.starts_with('@')) return sys::socket_address{family::unix_abstract, std::string(name.substr(1)), 0};
+  if (!name.starts_with('/')) return wrong_url(url);
+  return sys::socket_address{family::unix_path, std::string(name), 0};
+}
+
+bool is_loopback(std::string_view host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+std::string chosen_name() {
+  static std::atomic<unsigned> count{0};
+  return fmt::format("penstock-{}-{}-{:x}", getpid(), count.fetch_add(1), channel::own_identity().process_token);
+}
+
+}  // namespace
+
+result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
+                                                       const pipe_options& options) {
+  pipe_shared shared{std::move(with), std::move(door), nullptr, {}};
+  for (const auto& name : options.channels) {
+    if (channel::find_channel(name) != nullptr) continue;
+    std::string names;
+    for (const auto* each : channel::all_channels()) names.append(names.empty() ? "" : ", ").append(each->name());
+    return status(errc::invalid_argument, fmt::format("there is no channel \"{}\"; there are {}", name, names));
+  }
+  for (const auto* each : channel::all_channels()) {
+    const bool asked = std::find(options.channels.begin(), options.channels.end(), each->name()) != options.channels.end();
+    if (options.channels.empty() || asked) shared.channels.push_back(each);
+  }
+  // A thread of the pipes may be the last to let go of the engine, which then ends on the watcher.
+  if (auto problem = shared.runtime->feeders().ready(); !problem.ok()) return problem;
+  auto reactor = channel::reactor::make(shared.door);
+  if (!reactor) return reactor.error();
+  shared.reactor = *std::move(reactor);
+  return std::make_shared<pipe_server>(std::move(shared));
+}
+
+result<std::shared_ptr<pipe_listener_core>> pipe_server::listen(const std::string& url) const {
+  auto at = url == "unix:" ? sys::socket_address{family::unix_abstract, chosen_name(), 0} : parse(url);
+  if (!at) return at.error();
+  const bool local = at->kind != family::tcp;
+  if (!local && !is_loopback(at->name)) {
+    return status(errc::unsupported,
+                  fmt::format("{}: tcp listens on loopback addresses only: what travels is not encrypted, and the other end "
+                              "is asked for no secret",
+                              url));
+  }
+  auto socket = with_.door->listen(*at);
+  if (!socket) return socket.error();
+  std::string told = url;
+  if (at->kind == family::unix_abstract) told = "unix:@" + at->name;
+  if (!local) {
+    const auto port = with_.door->port_of(socket->get());
+    if (!port) return port.error();
+    told = fmt::format(fmt::runtime(at->name.find(':') == std::string::npos ? "tcp://{}:{}" : "tcp://[{}]:{}"), at->name, *port);
+  }
+  return std::make_shared<pipe_listener_core>(with_, *std::move(socket), std::move(told), local);
+}
+
+result<std::shared_ptr<pipe_core>> pipe_server::connect(const std::string& url) const {
+  const auto to = parse(url);
+  if (!to) return to.error();
+  auto socket = with_.door->connect(*to);
+  if (!socket) return socket.error();
+  return pipe_core::make(with_, *std::move(socket), to->kind != family::tcp, true);
+}
+
+// --- listeners
+
+operation* pipe_listener_core::accept(pipe& into, const pipe_operation_options& options, io_callback callback) {
+  auto* op = new accept_operation(shared_from_this(), into, with_.runtime);
+  op->set_deadline(options.deadline);
+  op->set_callback(std::move(callback));
+  op->retain();
+  auto problem = or_no_memory([&] { return op->watch_deadline(); });
+  {
+    const std::lock_guard guard(lock_);
+    if (problem.ok() && closed_) problem = {errc::closed, "the listener was closed"};
+    if (problem.ok()) {
+      op->known = true;
+      waiting_.push_back(op);
+    }
+  }
+  if (!problem.ok()) {
+    op->tell_end(problem);
+    return op;
+  }
+  accept_what_has_come();
+  if (!op->stop_reason().ok()) stop(*op);
+  return op;
+}
+
+void pipe_listener_core::ready(bool readable, bool /*writable*/) noexcept {
+  if (readable) accept_what_has_come();
+}
+
+result<pipe> pipe_listener_core::accept_one() {
+  for (;;) {
+    auto socket = with_.door->accept(socket_.get());
+    if (!socket) return socket.error();
+    if (local_) {
+      const auto who = with_.door->credentials_of(socket->get());
+      if (!who || who->uid != geteuid()) continue;  // not let in
+    }
+    auto made = pipe_core::make(with_, *std::move(socket), local_, false);
+    if (!made) return made.error();
+    return pipe(*std::move(made));
+  }
+}
+
+void pipe_listener_core::accept_what_has_come() noexcept {
+  for (;;) {
+    accept_operation* op = nullptr;
+    std::optional<pipe> come;
+    status problem;
+    {
+      const std::lock_guard guard(lock_);
+      if (closed_) return;
+      if (!waiting_.empty()) {
+        auto one = or_no_memory([&] { return accept_one(); });
+        if (one) {
+          come = *std::move(one);
+        } else if (one.error().code() != errc::would_block) {
+          problem = one.error();
+        }
+        if (come || !problem.ok()) {
+          op = waiting_.front();
+          waiting_.pop_front();
+          op->known = false;
+        } else if (token_ == 0) {
+          const auto token = or_no_memory([&] { return with_.reactor->add(socket_.get(), shared_from_this(), false); });
+          if (token) {
+            token_ = *token;
+            continue;  // somebody may have come meanwhile
+          }
+          problem = token.error();
+          op = waiting_.front();
+          waiting_.pop_front();
+          op->known = false;
+        } else {
+          return;
+        }
+      } else if (token_ != 0) {
+        with_.reactor->remove(socket_.get(), std::exchange(token_, 0));
+        return;
+      } else {
+        return;
+      }
+    }
+    if (come) *op->into = *std::move(come);
+    op->tell_end(problem);
+  }
+}
+
+void pipe_listener_core::stop(accept_operation& op) noexcept {
+  const auto why = op.stop_reason();
+  {
+    const std::lock_guard guard(lock_);
+    if (why.ok() || !std::exchange(op.known, false)) return;
+    std::erase(waiting_, &op);
+  }
+  op.tell_end(why);
+}
+
+void pipe_listener_core::close() noexcept {
+  std::deque<accept_operation*> ended;
+  {
+    const std::lock_guard guard(lock_);
+    closed_ = true;
+    if (token_ != 0) with_.reactor->remove(socket_.get(), std::exchange(token_, 0));
+    ended.swap(waiting_);
+    for (auto* op : ended) op->known = false;
+  }
+  for (auto* op : ended) op->tell_end({errc::closed, "the listener was closed"});
+}
+
+}  // namespace penstock::core
