@@ -31,6 +31,11 @@ if(TARGET PkgConfig::fuse3)
   add_dependencies(penstock_test_support_objects penstock_fuse_server)
 endif()
 
+# The other process of a pipe, for tests that kill it.
+add_executable(penstock_pipe_peer tests/pipe_peer/pipe_peer.cc)
+set_target_properties(penstock_pipe_peer PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+target_link_libraries(penstock_pipe_peer PRIVATE penstock_static)
+
 set(long_tests "long_*:*.long_*:*/long_*")
 
 function(penstock_add_test_folder folder)
@@ -62,6 +67,10 @@ function(penstock_add_test_folder folder)
     target_link_libraries(${target} PRIVATE penstock_cufile_objects)
   endif()
   target_link_libraries(${target} PRIVATE penstock_static GTest::gtest_main)
+  if(folder STREQUAL "pipe")
+    target_compile_definitions(${target} PRIVATE PENSTOCK_PIPE_PEER_PATH="$<TARGET_FILE:penstock_pipe_peer>")
+    add_dependencies(${target} penstock_pipe_peer)
+  endif()
   if(TARGET penstock_cli)
     target_compile_definitions(${target} PRIVATE PENSTOCK_CLI_PATH="$<TARGET_FILE:penstock_cli>")
     add_dependencies(${target} penstock_cli)

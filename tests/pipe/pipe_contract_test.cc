@@ -1,0 +1,453 @@
+// What every pipe promises, whatever the transport and the channel.
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <latch>
+#include <thread>
+
+#include "pipe/pipe_fixture.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+class pipe_contract : public pipe_fixture, public ::testing::WithParamInterface<way> {
+ protected:
+  pipe_contract() : pipe_fixture(GetParam()) {}
+};
+
+constexpr std::size_t sizes[] = {0, 1, 4096, 16 * 1024, 16 * 1024 + 1, (1 << 20) + 3, 9 << 20};
+
+TEST_P(pipe_contract, tensors_of_any_size_arrive_as_they_were_sent) {
+  for (const auto size : sizes) {
+    SCOPED_TRACE(size);
+    const auto content = some_bytes(size, 3);
+    outgoing_message message;
+    message.metadata = "step " + std::to_string(size);
+    message.tensors.push_back({content.data(), content.size(), "weights"});
+    auto sent = here_.send(message);
+    auto got = receive_from(there_);
+    ASSERT_TRUE(got.outcome.ok()) << got.outcome.error.message();
+    EXPECT_EQ(got.outcome.bytes_done, size);
+    EXPECT_EQ(got.message.metadata(), message.metadata);
+    EXPECT_EQ(got.message.tensors().front().metadata, "weights");
+    EXPECT_EQ(got.tensors.front(), content);
+    const auto outcome = sent.wait();
+    EXPECT_TRUE(outcome.ok()) << outcome.error.message();
+    EXPECT_EQ(outcome.bytes_done, size);
+  }
+}
+
+TEST_P(pipe_contract, a_message_has_payloads_and_several_tensors_of_which_some_are_empty) {
+  const auto first = some_bytes(3 << 20, 1);
+  const auto second = some_bytes(5000, 2);
+  const auto payload = some_bytes(70'000, 3);
+  outgoing_message message;
+  message.payloads = {{payload.data(), payload.size(), "p"}, {nullptr, 0, "none"}, {second.data(), 7, ""}};
+  message.tensors = {{first.data(), first.size(), "a"}, {nullptr, 0, "b"}, {second.data(), second.size(), "c"}};
+  auto sent = there_.send(message);
+  auto got = receive_from(here_);
+  ASSERT_TRUE(got.outcome.ok()) << got.outcome.error.message();
+  EXPECT_EQ(got.tensors, (std::vector<bytes>{first, {}, second}));
+  const auto payloads = got.message.payloads();
+  ASSERT_EQ(payloads.size(), 3U);
+  EXPECT_EQ(bytes(payloads[0].bytes.begin(), payloads[0].bytes.end()), payload);
+  EXPECT_EQ(payloads[0].metadata, "p");
+  EXPECT_TRUE(payloads[1].bytes.empty());
+  EXPECT_EQ(bytes(payloads[2].bytes.begin(), payloads[2].bytes.end()), bytes(second.begin(), second.begin() + 7));
+  EXPECT_TRUE(sent.wait().ok());
+}
+
+TEST_P(pipe_contract, both_directions_at_once_in_order) {
+  constexpr int count = 60;
+  const auto run = [&](const penstock::pipe& mine, unsigned seed, unsigned others) {
+    std::vector<bytes> contents;
+    std::vector<operation> sent;
+    for (int i = 0; i < count; ++i) contents.push_back(some_bytes(static_cast<std::size_t>(i) * 4001, seed + static_cast<unsigned>(i)));
+    for (int i = 0; i < count; ++i) {
+      outgoing_message message;
+      message.metadata = std::to_string(i);
+      message.tensors.push_back({contents[static_cast<std::size_t>(i)].data(), contents[static_cast<std::size_t>(i)].size()});
+      sent.push_back(mine.send(message));
+    }
+    for (int i = 0; i < count; ++i) {
+      auto got = receive_from(mine);
+      ASSERT_TRUE(got.outcome.ok()) << got.outcome.error.message();
+      EXPECT_EQ(got.message.metadata(), std::to_string(i));
+      EXPECT_EQ(got.tensors.front(), some_bytes(static_cast<std::size_t>(i) * 4001, others + static_cast<unsigned>(i)));
+    }
+    for (auto& each : sent) EXPECT_TRUE(each.wait().ok());
+  };
+  std::thread other([&] { run(there_, 100, 500); });
+  run(here_, 500, 100);
+  other.join();
+}
+
+TEST_P(pipe_contract, callbacks_come_once_and_nobody_need_wait) {
+  constexpr int count = 300;
+  const auto small = some_bytes(100, 1);
+  const auto large = some_bytes(100'000, 2);
+  std::atomic<int> sent{0};
+  std::atomic<int> arrived{0};
+  std::atomic<int> wrong{0};
+  struct slot {
+    incoming_message message;
+    std::vector<bytes> room;
+  };
+  std::deque<slot> slots(count);
+  for (int i = 0; i < count; ++i) {
+    auto& each = slots[static_cast<std::size_t>(i)];
+    (void)there_.next(each.message, {}, [&](const io_result& came) {
+      if (!came.ok()) ++wrong;
+      (void)each.message.receive(room_for(each.message, each.room), {}, [&](const io_result& outcome) {
+        if (!outcome.ok() || (each.room.front() != small && each.room.front() != large)) ++wrong;
+        ++arrived;
+      });
+    });
+  }
+  for (int i = 0; i < count; ++i) {
+    const auto& content = i % 2 == 0 ? small : large;
+    outgoing_message message;
+    message.tensors.push_back({content.data(), content.size()});
+    (void)here_.send(message, {}, [&](const io_result& outcome) {
+      if (!outcome.ok()) ++wrong;
+      ++sent;
+    });
+  }
+  while (arrived.load() < count || sent.load() < count) std::this_thread::yield();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+// What a receiver that does not look takes is bounded; nothing is lost, and the order stays.
+TEST_P(pipe_contract, a_receiver_that_does_not_look_holds_up_the_sender_alone) {
+  constexpr int count = 400;
+  const auto payload = some_bytes(200'000, 5);
+  std::vector<operation> sent;
+  std::atomic<int> ended{0};
+  for (int i = 0; i < count; ++i) {
+    outgoing_message message;
+    message.metadata = std::to_string(i);
+    message.payloads.push_back({payload.data(), payload.size()});
+    sent.push_back(here_.send(message, {}, [&](const io_result&) { ++ended; }));
+  }
+  EXPECT_FALSE(sent.back().wait_for(20ms));
+  EXPECT_LE(ended.load(), 90);
+  for (int i = 0; i < count; ++i) {
+    auto got = receive_from(there_);
+    ASSERT_TRUE(got.outcome.ok());
+    EXPECT_EQ(got.message.metadata(), std::to_string(i));
+  }
+  for (auto& each : sent) EXPECT_TRUE(each.wait().ok());
+}
+
+TEST_P(pipe_contract, a_send_that_nobody_receives_ends_at_its_deadline_and_is_taken_back) {
+  const auto content = some_bytes(1 << 20, 1);
+  outgoing_message message;
+  message.tensors.push_back({content.data(), content.size()});
+  auto sent = here_.send(message, within(30ms));
+  incoming_message come;
+  ASSERT_TRUE(there_.next(come).wait().ok());
+  EXPECT_EQ(sent.wait().error.code(), errc::timed_out);
+  std::vector<bytes> room;
+  auto targets = room_for(come, room);
+  EXPECT_EQ(here_.send({"after it", {}, {}}).wait().error.code(), errc::ok);
+  ASSERT_TRUE(there_.next(come).wait().ok());  // the first is dropped here, unreceived
+  EXPECT_EQ(come.metadata(), "after it");
+}
+
+TEST_P(pipe_contract, what_the_sender_has_taken_back_is_not_received) {
+  auto content = some_bytes(8 << 20, 1);
+  outgoing_message message;
+  message.tensors.push_back({content.data(), content.size()});
+  auto sent = here_.send(message);
+  incoming_message come;
+  ASSERT_TRUE(there_.next(come).wait().ok());
+  sent.cancel();
+  EXPECT_EQ(sent.wait().error.code(), errc::cancelled);
+  std::fill(content.begin(), content.end(), std::byte{0});  // it is ours again
+  std::vector<bytes> room;
+  const auto outcome = come.receive(room_for(come, room)).wait();
+  EXPECT_FALSE(outcome.ok());
+  EXPECT_TRUE(outcome.error.code() == errc::cancelled || outcome.error.code() == errc::closed) << outcome.error.message();
+}
+
+TEST_P(pipe_contract, a_receive_that_is_cancelled_leaves_its_memory_alone_afterwards) {
+  const auto content = some_bytes(32 << 20, 1);
+  for (int i = 0; i < 10; ++i) {
+    outgoing_message message;
+    message.tensors.push_back({content.data(), content.size()});
+    auto sent = here_.send(message);
+    incoming_message come;
+    ASSERT_TRUE(there_.next(come).wait().ok());
+    std::vector<bytes> room;
+    auto receiving = come.receive(room_for(come, room));
+    std::this_thread::sleep_for(std::chrono::microseconds(i * 200));
+    receiving.cancel();
+    const auto outcome = receiving.wait();
+    if (outcome.ok()) {
+      EXPECT_EQ(room.front(), content);
+      EXPECT_TRUE(sent.wait().ok());
+      continue;
+    }
+    EXPECT_EQ(outcome.error.code(), errc::cancelled);
+    std::fill(room.front().begin(), room.front().end(), std::byte{7});
+    EXPECT_EQ(sent.wait().error.code(), errc::cancelled);
+    EXPECT_EQ(here_.send({"next", {}, {}}).wait().error.code(), errc::ok);
+    ASSERT_TRUE(there_.next(come).wait().ok());
+    EXPECT_EQ(come.metadata(), "next");
+    EXPECT_EQ(room.front(), bytes(content.size(), std::byte{7}));
+  }
+}
+
+TEST_P(pipe_contract, a_message_that_is_dropped_ends_its_send) {
+  const auto content = some_bytes(1 << 20, 1);
+  outgoing_message message;
+  message.tensors.push_back({content.data(), content.size()});
+  auto sent = here_.send(message);
+  {
+    incoming_message come;
+    ASSERT_TRUE(there_.next(come).wait().ok());
+  }
+  const auto outcome = sent.wait();
+  EXPECT_EQ(outcome.error.code(), errc::cancelled);
+  EXPECT_NE(outcome.error.message().find("dropped"), std::string_view::npos) << outcome.error.message();
+}
+
+TEST_P(pipe_contract, next_can_be_cancelled_and_timed_out_and_loses_nothing) {
+  incoming_message come;
+  auto first = there_.next(come);
+  first.cancel();
+  EXPECT_EQ(first.wait().error.code(), errc::cancelled);
+  EXPECT_EQ(there_.next(come, within(10ms)).wait().error.code(), errc::timed_out);
+  EXPECT_EQ(there_.next(come, within(-10ms)).wait().error.code(), errc::timed_out);
+  EXPECT_TRUE(here_.send({"it", {}, {}}).wait().ok());
+  ASSERT_TRUE(there_.next(come).wait().ok());
+  EXPECT_EQ(come.metadata(), "it");
+}
+
+TEST_P(pipe_contract, closing_ends_everything_on_both_ends) {
+  const auto content = some_bytes(1 << 20, 1);
+  outgoing_message message;
+  message.tensors.push_back({content.data(), content.size()});
+  auto sent = here_.send(message);
+  incoming_message first;
+  incoming_message never;
+  ASSERT_TRUE(there_.next(first).wait().ok());
+  auto waiting_there = there_.next(never);
+  incoming_message none;
+  auto waiting_here = here_.next(none);
+  here_.close();
+  EXPECT_EQ(sent.wait().error.code(), errc::closed);
+  EXPECT_EQ(waiting_here.wait().error.code(), errc::closed);
+  EXPECT_EQ(waiting_there.wait().error.code(), errc::closed);
+  std::vector<bytes> room;
+  EXPECT_FALSE(first.receive(room_for(first, room)).wait().ok());
+  EXPECT_EQ(here_.send({}).wait().error.code(), errc::closed);
+  EXPECT_EQ(there_.send({}).wait().error.code(), errc::closed);
+  EXPECT_EQ(there_.next(never).wait().error.code(), errc::closed);
+}
+
+TEST_P(pipe_contract, what_had_left_before_the_close_arrives) {
+  const auto payload = some_bytes(300, 1);
+  for (int i = 0; i < 20; ++i) {
+    outgoing_message message;
+    message.metadata = std::to_string(i);
+    message.payloads.push_back({payload.data(), payload.size()});
+    ASSERT_TRUE(here_.send(message).wait().ok());
+  }
+  here_ = penstock::pipe();
+  for (int i = 0; i < 20; ++i) {
+    auto got = receive_from(there_);
+    ASSERT_TRUE(got.outcome.ok()) << got.outcome.error.message();
+    EXPECT_EQ(got.message.metadata(), std::to_string(i));
+  }
+  EXPECT_EQ(receive_from(there_).outcome.error.code(), errc::closed);
+}
+
+TEST_P(pipe_contract, wrong_targets_are_named_and_the_message_can_still_be_received) {
+  const auto content = some_bytes(100'000, 1);
+  outgoing_message message;
+  message.tensors = {{content.data(), content.size()}, {content.data(), 10}};
+  auto sent = here_.send(message);
+  incoming_message come;
+  ASSERT_TRUE(there_.next(come).wait().ok());
+  std::vector<bytes> room;
+  auto targets = room_for(come, room);
+  auto few = targets;
+  few.pop_back();
+  EXPECT_EQ(come.receive(few).wait().error.code(), errc::invalid_argument);
+  auto shorter = targets;
+  shorter.back().length = 9;
+  const auto outcome = come.receive(shorter).wait();
+  EXPECT_EQ(outcome.error.code(), errc::invalid_argument);
+  EXPECT_NE(outcome.error.message().find("target 1 has 9 bytes"), std::string_view::npos) << outcome.error.message();
+  auto null = targets;
+  null.front().memory = nullptr;
+  EXPECT_EQ(come.receive(null).wait().error.code(), errc::bad_memory);
+  EXPECT_TRUE(come.receive(targets).wait().ok());
+  EXPECT_EQ(room.front(), content);
+  EXPECT_TRUE(sent.wait().ok());
+  EXPECT_EQ(come.receive(targets).wait().error.code(), errc::invalid_argument) << "a second time";
+}
+
+TEST_P(pipe_contract, what_is_too_long_null_or_on_a_device_is_refused) {
+  outgoing_message message;
+  message.metadata = std::string((1 << 20) + 1, 'x');
+  EXPECT_EQ(here_.send(message).wait().error.code(), errc::invalid_argument);
+  EXPECT_EQ(here_.send({"", {{nullptr, 5}}, {}}).wait().error.code(), errc::bad_memory);
+  EXPECT_EQ(here_.send({"", {}, {{nullptr, 5}}}).wait().error.code(), errc::bad_memory);
+  const bytes much(33 << 20);
+  EXPECT_EQ(here_.send({"", {{much.data(), much.size()}, {much.data(), much.size()}}, {}}).wait().error.code(), errc::invalid_argument);
+  const auto device = engine_->allocate("host:0", 4096);
+  ASSERT_TRUE(device.ok());
+  const auto outcome = here_.send({"", {}, {{device->data(), 4096}}}).wait();
+  EXPECT_EQ(outcome.error.code(), errc::unsupported);
+  EXPECT_NE(outcome.error.message().find("host:0"), std::string_view::npos) << outcome.error.message();
+  EXPECT_TRUE(here_.send({"still there", {}, {}}).wait().ok());
+}
+
+TEST_P(pipe_contract, explain_names_every_channel_and_counters_count) {
+  const auto plan = here_.explain();
+  ASSERT_TRUE(plan.ok()) << plan.error().message();
+  EXPECT_EQ(plan->transport, std::string(by_.url).substr(0, by_.url[0] == 'u' ? 4 : 3));
+  int chosen = 0;
+  std::string name;
+  for (const auto& each : plan->sending) {
+    EXPECT_TRUE(each.chosen ? each.refusal.empty() : true);
+    chosen += each.chosen ? 1 : 0;
+    if (each.chosen) name = each.name;
+  }
+  EXPECT_EQ(chosen, 1);
+  EXPECT_NE(std::string(by_.name).find(name), std::string::npos) << name;
+  const auto content = some_bytes(100'000, 1);
+  auto sent = here_.send({"", {}, {{content.data(), content.size()}}});
+  EXPECT_TRUE(receive_from(there_).outcome.ok());
+  EXPECT_TRUE(sent.wait().ok());
+  ASSERT_EQ(here_.stats().size(), 1U);
+  EXPECT_EQ(here_.stats().front().name, name);
+  EXPECT_EQ(here_.stats().front().sent_bytes, content.size());
+  EXPECT_EQ(there_.stats().front().received_bytes, content.size());
+}
+
+TEST_P(pipe_contract, many_pipes_at_once) {
+  constexpr std::size_t count = 300;
+  std::vector<penstock::pipe> mine(count);
+  std::vector<penstock::pipe> theirs;
+  for (std::size_t i = 0; i < count; ++i) {
+    auto accepted = listener_.accept(mine[i]);
+    auto made = context_->connect(listener_.url());
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    theirs.push_back(*std::move(made));
+    ASSERT_TRUE(accepted.wait().ok());
+  }
+  std::vector<operation> sent;
+  const auto content = some_bytes(20'000, 1);
+  for (std::size_t i = 0; i < count; ++i) sent.push_back(theirs[i].send({std::to_string(i), {}, {{content.data(), content.size()}}}));
+  for (std::size_t i = count; i-- > 0;) {
+    auto got = receive_from(mine[i]);
+    ASSERT_TRUE(got.outcome.ok()) << got.outcome.error.message();
+    EXPECT_EQ(got.message.metadata(), std::to_string(i));
+    EXPECT_EQ(got.tensors.front(), content);
+  }
+  for (auto& each : sent) EXPECT_TRUE(each.wait().ok());
+}
+
+// The engine, the context and the listener may go first; and pipes with everything still under way.
+TEST_P(pipe_contract, anything_may_be_dropped_at_any_time) {
+  const auto content = some_bytes(4 << 20, 1);
+  for (int i = 0; i < 30; ++i) {
+    auto made = engine::create(engine_options{});
+    ASSERT_TRUE(made.ok());
+    auto context = pipe_context::create(*made, {by_.channels});
+    ASSERT_TRUE(context.ok());
+    auto listener = context->listen(by_.url);
+    ASSERT_TRUE(listener.ok());
+    penstock::pipe a;
+    auto accepted = listener->accept(a);
+    auto b = context->connect(listener->url());
+    ASSERT_TRUE(b.ok() && accepted.wait().ok());
+    made = status(errc::closed, "gone");
+    context = status(errc::closed, "gone");
+    listener = status(errc::closed, "gone");
+    auto sent = a.send({"", {}, {{content.data(), content.size()}}});
+    auto back = b->send({"", {}, {{content.data(), content.size()}}});
+    incoming_message come;
+    std::vector<bytes> room;
+    operation receiving;
+    if (i % 3 > 0) {
+      ASSERT_TRUE(b->next(come).wait().ok());
+      receiving = come.receive(room_for(come, room));
+    }
+    if (i % 2 == 0) a = penstock::pipe();
+    b = status(errc::closed, "gone");
+    (void)sent.wait();
+    EXPECT_EQ(back.wait().error.code(), errc::closed);
+    (void)receiving.wait();
+    come = incoming_message();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ways, pipe_contract, ::testing::ValuesIn(all_ways()), name_of_way);
+
+// --- listeners
+
+class pipe_listeners : public pipe_fixture {
+ protected:
+  pipe_listeners() : pipe_fixture(all_ways().front()) {}
+};
+
+TEST_F(pipe_listeners, wrong_addresses_are_named) {
+  for (const std::string url :
+       {"", "unix", "unix:name", "tcp://", "tcp://host", "tcp://127.0.0.1:x", "tcp://127.0.0.1:70000", "http://x:1"}) {
+    for (const auto& error : {context_->listen(url).error(), context_->connect(url).error()}) {
+      EXPECT_EQ(error.code(), errc::invalid_argument) << url;
+      EXPECT_NE(error.message().find(url), std::string_view::npos) << error.message();
+    }
+  }
+  EXPECT_EQ(context_->listen("unix:/" + std::string(200, 'x')).error().code(), errc::invalid_argument);
+  EXPECT_EQ(context_->listen("tcp://0.0.0.0:0").error().code(), errc::unsupported);
+  EXPECT_EQ(context_->listen("unix:/no/such/folder/socket").error().code(), errc::not_found);
+  EXPECT_FALSE(context_->connect("unix:@nobody-listens-here-" + std::to_string(::testing::UnitTest::GetInstance()->random_seed())).ok());
+  EXPECT_FALSE(context_->listen(listener_.url()).ok()) << "in use";
+}
+
+TEST_F(pipe_listeners, a_channel_that_there_is_none_of_is_named) {
+  const auto made = pipe_context::create(*engine_, {{"basic", "carrier-pigeon"}});
+  EXPECT_EQ(made.error().code(), errc::invalid_argument);
+  EXPECT_NE(made.error().message().find("carrier-pigeon"), std::string_view::npos) << made.error().message();
+}
+
+TEST_F(pipe_listeners, ends_without_a_common_channel_say_so) {
+  auto only = pipe_context::create(*engine_, {{"cma"}});
+  ASSERT_TRUE(only.ok());
+  auto tcp = pipe_context::create(*engine_, {{"basic"}});
+  ASSERT_TRUE(tcp.ok());
+  auto listener = tcp->listen("tcp://127.0.0.1:0");
+  ASSERT_TRUE(listener.ok());
+  penstock::pipe accepted;
+  auto accepting = listener->accept(accepted);
+  auto made = only->connect(listener->url());
+  ASSERT_TRUE(made.ok() && accepting.wait().ok());
+  const auto plan = made->explain();
+  EXPECT_EQ(plan.error().code(), errc::unsupported);
+  EXPECT_NE(plan.error().message().find("cma"), std::string_view::npos) << plan.error().message();
+  EXPECT_FALSE(accepted.send({}).wait().ok());
+}
+
+TEST_F(pipe_listeners, accept_can_be_cancelled_timed_out_and_closed) {
+  penstock::pipe never;
+  auto first = listener_.accept(never);
+  first.cancel();
+  EXPECT_EQ(first.wait().error.code(), errc::cancelled);
+  EXPECT_EQ(listener_.accept(never, within(10ms)).wait().error.code(), errc::timed_out);
+  auto waiting = listener_.accept(never);
+  listener_ = pipe_listener();
+  EXPECT_EQ(waiting.wait().error.code(), errc::closed);
+  EXPECT_EQ(listener_.accept(never).wait().error.code(), errc::closed);
+  EXPECT_TRUE(here_.send({"goes on", {}, {}}).wait().ok());
+  EXPECT_TRUE(receive_from(there_).outcome.ok());
+}
+
+}  // namespace
+}  // namespace penstock::testing

@@ -1,0 +1,100 @@
+// Two ends of a pipe in one process, over each transport and by each channel.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/pipe.hpp"
+#include "support/pattern.hpp"
+
+namespace penstock::testing {
+
+struct way {
+  const char* name;
+  const char* url;
+  std::vector<std::string> channels;
+};
+
+inline std::vector<way> all_ways() {
+  return {{"unix_xth", "unix:", {}},
+          {"unix_cma", "unix:", {"cma"}},
+          {"unix_basic", "unix:", {"basic"}},
+          {"tcp_basic", "tcp://127.0.0.1:0", {}}};
+}
+
+inline std::string name_of_way(const ::testing::TestParamInfo<way>& info) { return info.param.name; }
+
+using bytes = std::vector<std::byte>;
+
+inline bytes some_bytes(std::size_t count, unsigned seed) {
+  bytes made(count);
+  for (std::size_t i = 0; i < count; ++i) made[i] = static_cast<std::byte>(i * 131 + (i >> 9) * 17 + seed * 29 + 1);
+  return made;
+}
+
+// Message, tensors received.
+struct received {
+  io_result outcome;
+  incoming_message message;
+  std::vector<bytes> tensors;
+};
+
+inline std::vector<incoming_target> room_for(const incoming_message& message, std::vector<bytes>& room) {
+  std::vector<incoming_target> targets;
+  for (const auto& each : message.tensors()) {
+    auto& made = room.emplace_back(each.length);
+    targets.push_back({made.data(), made.size()});
+  }
+  return targets;
+}
+
+// Waits for the next message and for its tensors.
+inline received receive_from(const penstock::pipe& from) {
+  received got;
+  got.outcome = from.next(got.message).wait();
+  if (got.outcome.ok()) got.outcome = got.message.receive(room_for(got.message, got.tensors)).wait();
+  return got;
+}
+
+inline pipe_operation_options within(std::chrono::milliseconds time) { return {deadline_clock::now() + time}; }
+
+class pipe_fixture : public ::testing::Test {
+ protected:
+  explicit pipe_fixture(const way& by) : by_(by) {
+    auto made = engine::create(engine_options{});
+    EXPECT_TRUE(made.ok());
+    engine_.emplace(*std::move(made));
+    auto context = pipe_context::create(*engine_, {by.channels});
+    EXPECT_TRUE(context.ok()) << context.error().message();
+    context_.emplace(*std::move(context));
+    auto listener = context_->listen(by.url);
+    EXPECT_TRUE(listener.ok()) << listener.error().message();
+    listener_ = *std::move(listener);
+    connect_both();
+  }
+  void connect_both() {
+    auto accepted = listener_.accept(here_);
+    auto made = context_->connect(listener_.url());
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    there_ = *std::move(made);
+    const auto outcome = accepted.wait();
+    ASSERT_TRUE(outcome.ok()) << outcome.error.message();
+  }
+  [[nodiscard]] bool pulls() const { return std::string(by_.name).find("basic") == std::string::npos; }
+
+  const way by_;
+  std::optional<engine> engine_;
+  std::optional<pipe_context> context_;
+  pipe_listener listener_;
+  penstock::pipe here_;
+  penstock::pipe there_;
+};
+
+}  // namespace penstock::testing

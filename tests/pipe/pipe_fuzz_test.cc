@@ -1,0 +1,148 @@
+// Whatever another process says, a pipe ends with an error or goes on, and everything that waits for it ends.
+#include <random>
+#include <thread>
+
+#include "channel/connection.hpp"
+#include "channel/wire.hpp"
+#include "pipe/pipe_fixture.hpp"
+#include "sys/peer.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using channel::frame_head;
+using channel::frame_kind;
+
+class pipe_fuzz : public pipe_fixture {
+ protected:
+  pipe_fuzz() : pipe_fixture(all_ways().front()) {}
+
+  static void append(bytes& to, frame_kind kind, const bytes& body, std::uint64_t message = 0, std::uint64_t part = 0,
+                     std::uint32_t code = 0) {
+    const frame_head head{static_cast<std::uint32_t>(kind), code, message, part, body.size()};
+    const auto* const raw = reinterpret_cast<const std::byte*>(&head);
+    to.insert(to.end(), raw, raw + sizeof(head));
+    to.insert(to.end(), body.begin(), body.end());
+  }
+  static bytes greeting() {
+    bytes out;
+    append(out, frame_kind::hello, channel::encode(channel::hello{channel::wire_version, channel::own_identity()}));
+    const std::vector<channel::reached_channel> reach{{"xth", "no"}, {"cma", "no"}, {"basic", ""}};
+    append(out, frame_kind::reach, channel::encode(reach));
+    return out;
+  }
+  static bytes conversation() {
+    bytes out = greeting();
+    channel::announcement facts;
+    facts.metadata = "hello";
+    facts.payload_lengths = {3};
+    facts.payload_metadata = {"p"};
+    facts.tensors.push_back({40'000, 0, false, "basic", "t"});
+    auto body = channel::encode(facts);
+    body.resize(body.size() + 3);
+    append(out, frame_kind::announcement, body, 1, 3);
+    append(out, frame_kind::wanted, {}, 1);
+    append(out, frame_kind::credit, {}, 0, 0, 1);
+    append(out, frame_kind::tensor, bytes(20'000), 1, 0);
+    append(out, frame_kind::tensor, bytes(20'000), 1, 0);
+    append(out, frame_kind::taken, {}, 1);
+    append(out, frame_kind::withdrawn, channel::encode_text("no"), 2, 0, 12);
+    return out;
+  }
+
+  // Says all of it, with somebody receiving at the other end, and goes.
+  void say(const bytes& words, errc* ended_with = nullptr) {
+    penstock::pipe accepted;
+    auto accepting = listener_.accept(accepted);
+    const auto door = sys::linux_peer();
+    const auto url = listener_.url();
+    auto raw = door->connect({sys::socket_address::family::unix_abstract, url.substr(6), 0});
+    ASSERT_TRUE(raw.ok()) << raw.error().message();
+    ASSERT_TRUE(accepting.wait().ok());
+    const auto content = some_bytes(100'000, 1);
+    auto sending = accepted.send({"", {}, {{content.data(), content.size()}}});
+    std::thread receiver([&] {
+      for (;;) {
+        auto got = receive_from_limited(accepted);
+        if (got.ok()) continue;
+        if (ended_with != nullptr) *ended_with = got.error.code();
+        if (got.error.code() == errc::closed || got.error.code() == errc::io || got.error.code() == errc::unsupported) return;
+      }
+    });
+    std::size_t said = 0;
+    while (said < words.size()) {
+      const iovec part{const_cast<std::byte*>(words.data() + said), words.size() - said};
+      const auto sent = door->send(raw->get(), {&part, 1});
+      if (sent) {
+        said += *sent;
+      } else if (sent.error().code() != errc::would_block) {
+        break;
+      } else {
+        std::this_thread::yield();
+      }
+    }
+    *raw = sys::owned_socket();
+    receiver.join();
+    (void)sending.wait();  // it ends: well, where the other end says that it has taken it
+  }
+
+  // Tensors that claim to be larger than anything are not made room for.
+  static io_result receive_from_limited(const penstock::pipe& from) {
+    incoming_message message;
+    if (auto came = from.next(message).wait(); !came.ok()) return came;
+    std::uint64_t total = 0;
+    for (const auto& each : message.tensors()) total += std::min<std::uint64_t>(each.length, 1 << 30);
+    if (total > (1 << 22)) return {};
+    std::vector<bytes> room;
+    return message.receive(room_for(message, room)).wait();
+  }
+};
+
+TEST_F(pipe_fuzz, what_was_sent_in_order_is_understood) { say(conversation()); }
+
+TEST_F(pipe_fuzz, another_protocol_version_and_another_protocol_are_named) {
+  errc ended = errc::ok;
+  bytes words;
+  append(words, frame_kind::hello, channel::encode(channel::hello{channel::wire_version + 1, channel::own_identity()}));
+  say(words, &ended);
+  EXPECT_EQ(ended, errc::unsupported);
+  words.assign(4096, std::byte{'G'});
+  say(words, &ended);
+  EXPECT_EQ(ended, errc::io);
+}
+
+TEST_F(pipe_fuzz, lengths_beyond_their_limits_end_the_pipe) {
+  for (const auto kind : {frame_kind::announcement, frame_kind::tensor, frame_kind::taken, frame_kind::withdrawn, frame_kind::wanted,
+                          frame_kind::credit, frame_kind::hello, static_cast<frame_kind>(77)}) {
+    auto words = greeting();
+    const frame_head head{static_cast<std::uint32_t>(kind), 0, 1, 0, std::uint64_t{1} << 40};
+    const auto* const raw = reinterpret_cast<const std::byte*>(&head);
+    words.insert(words.end(), raw, raw + sizeof(head));
+    errc ended = errc::ok;
+    say(words, &ended);
+    EXPECT_EQ(ended, errc::io) << static_cast<int>(kind);
+  }
+}
+
+TEST_F(pipe_fuzz, any_bytes_changed_cut_or_added) {
+  const auto good = conversation();
+  for (unsigned seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    auto words = good;
+    const auto changes = random() % 4;
+    for (unsigned i = 0; i < changes; ++i) {
+      const auto at = random() % 3 == 0 ? random() % words.size() : random() % std::min<std::size_t>(words.size(), 700);
+      words[at] = static_cast<std::byte>(random() % 3 == 0 ? 255 : random());
+    }
+    if (random() % 3 == 0) words.resize(random() % words.size());
+    if (random() % 5 == 0) words.insert(words.end(), good.begin() + static_cast<std::ptrdiff_t>(random() % 200), good.end());
+    say(words);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_TRUE(here_.send({"other pipes go on", {}, {}}).wait().ok());
+}
+
+}  // namespace
+}  // namespace penstock::testing

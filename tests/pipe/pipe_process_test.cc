@@ -1,0 +1,177 @@
+// Pipes between processes, of which one is killed, stopped, or belongs to somebody else.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <thread>
+
+#include "pipe/pipe_fixture.hpp"
+
+extern char** environ;
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The other process. Killed with this.
+class peer_process {
+ public:
+  peer_process(const std::string& url, const std::string& channel, const std::string& step, std::size_t bytes = 0) {
+    std::array<int, 2> in{};
+    std::array<int, 2> out{};
+    EXPECT_EQ(::pipe2(in.data(), O_CLOEXEC), 0);
+    EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    std::string program = PENSTOCK_PIPE_PEER_PATH;
+    std::array<std::string, 4> words{url, channel, step, std::to_string(bytes)};
+    std::array<char*, 6> arguments{program.data(), words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
+    EXPECT_EQ(posix_spawn(&process_, program.c_str(), &actions, nullptr, arguments.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(in[0]);
+    ::close(out[1]);
+    in_ = in[1];
+    out_ = out[0];
+  }
+  peer_process(const peer_process&) = delete;
+  peer_process& operator=(const peer_process&) = delete;
+  ~peer_process() {
+    kill();
+    ::close(in_);
+    ::close(out_);
+  }
+  [[nodiscard]] std::string line() const {
+    std::string told;
+    char byte = 0;
+    while (::read(out_, &byte, 1) == 1 && byte != '\n') told += byte;
+    return told;
+  }
+  void send_signal(int number) const { ::kill(process_, number); }
+  void kill() {
+    if (process_ <= 0) return;
+    send_signal(SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+    process_ = 0;
+  }
+  [[nodiscard]] pid_t id() const { return process_; }
+
+ private:
+  pid_t process_ = 0;
+  int in_ = -1;
+  int out_ = -1;
+};
+
+class pipe_processes : public ::testing::TestWithParam<way> {
+ protected:
+  void SetUp() override {
+    auto made = engine::create(engine_options{});
+    ASSERT_TRUE(made.ok());
+    auto context = pipe_context::create(*made);
+    ASSERT_TRUE(context.ok());
+    auto listener = context->listen(GetParam().url);
+    ASSERT_TRUE(listener.ok()) << listener.error().message();
+    listener_ = *std::move(listener);
+  }
+  void start(const std::string& step, std::size_t bytes = 0) {
+    auto accepted = listener_.accept(pipe_);
+    const auto& channels = GetParam().channels;
+    peer_.emplace(listener_.url(), channels.empty() ? "all" : channels.front(), step, bytes);
+    ASSERT_TRUE(accepted.wait().ok());
+  }
+  void expect_gone(operation& op) const {
+    const auto outcome = op.wait();
+    EXPECT_EQ(outcome.error.code(), errc::closed) << outcome.error.message();
+    EXPECT_NE(outcome.error.message().find("process"), std::string_view::npos) << outcome.error.message();
+  }
+
+  pipe_listener listener_;
+  penstock::pipe pipe_;
+  std::optional<peer_process> peer_;
+};
+
+TEST_P(pipe_processes, messages_of_any_size_come_back_as_they_went) {
+  start("echoes");
+  ASSERT_EQ(peer_->line(), "there");
+  for (const std::size_t size : {0, 100, 20'000, (5 << 20) + 1}) {
+    const auto content = some_bytes(size, 9);
+    auto sent = pipe_.send({"echo", {}, {{content.data(), content.size()}}});
+    const auto got = receive_from(pipe_);
+    ASSERT_TRUE(got.outcome.ok()) << got.outcome.error.message();
+    EXPECT_EQ(got.tensors.front(), content);
+    EXPECT_TRUE(sent.wait().ok());
+  }
+  const auto plan = pipe_.explain();
+  ASSERT_TRUE(plan.ok());
+  if (plan->transport == "unix") {
+    EXPECT_NE(plan->peer.find(std::to_string(peer_->id())), std::string::npos) << plan->peer;
+  }
+}
+
+TEST_P(pipe_processes, one_that_is_killed_ends_all_that_waits_for_it) {
+  const auto content = some_bytes(64 << 20, 1);
+  for (const std::string step : {"known", "has the message", "receives"}) {
+    SCOPED_TRACE(step);
+    start(step);
+    auto sent = pipe_.send({"", {}, {{content.data(), content.size()}}});
+    incoming_message never;
+    auto waiting = pipe_.next(never);
+    ASSERT_EQ(peer_->line(), "there");
+    peer_->kill();
+    expect_gone(waiting);
+    const auto outcome = sent.wait();  // it may just have arrived
+    EXPECT_TRUE(outcome.ok() || outcome.error.code() == errc::closed) << outcome.error.message();
+    EXPECT_TRUE(step == "receives" || !outcome.ok());
+    auto late = pipe_.send({});
+    expect_gone(late);
+  }
+}
+
+TEST_P(pipe_processes, one_that_is_killed_while_it_sends_gives_no_wrong_bytes) {
+  for (int i = 0; i < 5; ++i) {
+    start("sends", 64 << 20);
+    ASSERT_EQ(peer_->line(), "there");
+    incoming_message message;
+    ASSERT_TRUE(pipe_.next(message).wait().ok());
+    std::vector<bytes> room;
+    if (i == 0) peer_->kill();
+    auto receiving = message.receive(room_for(message, room));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 * i));
+    peer_->kill();
+    const auto outcome = receiving.wait();
+    if (outcome.ok()) {
+      EXPECT_EQ(room.front(), bytes(64 << 20, std::byte{42}));
+    } else {
+      EXPECT_TRUE(outcome.error.code() == errc::closed || outcome.error.code() == errc::io) << outcome.error.message();
+    }
+  }
+}
+
+TEST_P(pipe_processes, one_that_is_stopped_holds_up_nothing_beyond_a_deadline) {
+  const auto content = some_bytes(8 << 20, 1);
+  start("has the message");
+  auto sent = pipe_.send({"", {}, {{content.data(), content.size()}}}, within(200ms));
+  ASSERT_EQ(peer_->line(), "there");
+  peer_->send_signal(SIGSTOP);
+  EXPECT_EQ(sent.wait().error.code(), errc::timed_out);
+  const bytes much(1 << 20);
+  for (int i = 0; i < 50; ++i) {  // more than the socket and the other end take
+    auto next = pipe_.send({"", {{much.data(), much.size()}}, {}}, within(10ms));
+    const auto outcome = next.wait();
+    EXPECT_TRUE(outcome.ok() || outcome.error.code() == errc::timed_out) << outcome.error.message();
+  }
+  peer_->send_signal(SIGCONT);
+}
+
+INSTANTIATE_TEST_SUITE_P(ways, pipe_processes,
+                         ::testing::Values(way{"unix_cma", "unix:", {}}, way{"unix_basic", "unix:", {"basic"}},
+                                           way{"tcp_basic", "tcp://127.0.0.1:0", {}}),
+                         name_of_way);
+
+}  // namespace
+}  // namespace penstock::testing
