@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -88,6 +89,9 @@ class PENSTOCK_API incoming_message {
   std::shared_ptr<core::incoming_core> core_;
 };
 
+// Tells where the tensors of a message go, or why nowhere. Called once, on the thread that calls back; must not block.
+using pipe_room = std::function<result<std::vector<incoming_target>>(const incoming_message&)>;
+
 // Of one direction of a pipe.
 struct channel_choice {
   std::string name;
@@ -121,6 +125,10 @@ class PENSTOCK_API pipe {
   // Ends when the next message has come, which is in message then; message must stay where it is until that. Does not block.
   // Errors in the operation: closed (there are no more), cancelled, timed_out.
   [[nodiscard]] operation next(incoming_message& message, const pipe_operation_options& options = {}, io_callback callback = {}) const;
+  // Both in one, posted before the message comes: ends when the tensors of the next message are where room says. Errors: those of next()
+  // and incoming_message::receive(), and room's own.
+  [[nodiscard]] operation receive(incoming_message& message, pipe_room room, const pipe_operation_options& options = {},
+                                  io_callback callback = {}) const;
   // Blocks until the ends know each other.
   [[nodiscard]] result<pipe_plan> explain() const;
   [[nodiscard]] std::vector<channel_stats> stats() const;

@@ -114,6 +114,15 @@ void flight::start_many(std::vector<io_request> requests, const io_options& opti
   started();
 }
 
+void flight::start_other(const std::function<operation(io_callback)>& begin, std::function<nb::object()> value) {
+  make_value_ = std::move(value);
+  begin_and([&] {
+    const without_gil unlocked;
+    running_ = begin([this](const io_result&) { tell(); });
+  });
+  started();
+}
+
 // There may be no thread to report to, when the interpreter ends.
 void flight::started() {
   if (!must_wait()) return;
@@ -163,7 +172,7 @@ std::optional<flight::failure> flight::first_failure() {
   if (now() == state::left_in_parent) {
     return failure{{errc::forked, "the request is under way in the parent process"},
                    file_names_.empty() ? file_name_ : file_names_.front(),
-                   offsets_.empty() ? 0 : offsets_.front(),
+                   offsets_.empty() ? std::nullopt : std::optional(offsets_.front()),
                    0};
   }
   if (outcomes_.empty()) {
@@ -176,7 +185,8 @@ std::optional<flight::failure> flight::first_failure() {
   }
   for (std::size_t i = 0; i < outcomes_.size(); ++i) {
     if (outcomes_[i].ok()) continue;
-    return failure{outcomes_[i].error, file_names_.empty() ? file_name_ : file_names_[i], offsets_[i], outcomes_[i].bytes_done};
+    const auto offset = offsets_.empty() ? std::nullopt : std::optional(offsets_[i]);
+    return failure{outcomes_[i].error, file_names_.empty() ? file_name_ : file_names_[i], offset, outcomes_[i].bytes_done};
   }
   return std::nullopt;
 }
@@ -188,6 +198,8 @@ nb::object flight::error() {
 
 nb::object flight::value() {
   if (const auto failed = first_failure()) raise(failed->error, {failed->file_name, failed->offset, failed->bytes_done});
+  if (make_value_ != nullptr && !value_.is_valid()) value_ = make_value_();
+  if (value_.is_valid()) return value_;
   if (std::holds_alternative<operation>(running_)) return nb::cast(outcomes_[0].bytes_done);
   nb::list counts;
   for (const auto& each : outcomes_) counts.append(each.bytes_done);

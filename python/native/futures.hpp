@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -34,6 +35,9 @@ class flight final : public under_way {
  public:
   explicit flight(std::shared_ptr<file> target) : under_way(true) { kept_.target = std::move(target); }
   flight() : under_way(true) {}  // a batch over many files: keep_file() for each request
+  // What may wait for another process for ever: the interpreter's end does not wait for it.
+  struct of_a_pipe {};
+  explicit flight(of_a_pipe) : under_way(false) {}
 
   // --- before it starts, with the GIL
   held_memory& keep(nb::handle buffer, memory_use use) { return kept_.memories.emplace_back(buffer, use); }
@@ -42,6 +46,8 @@ class flight final : public under_way {
   file& keep_file(std::shared_ptr<file> target);
   void start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options);
   void start_many(std::vector<io_request> requests, const io_options& options);
+  // begin starts an operation that calls back, without the GIL. value, with it, makes what comes of it; none: the count of bytes.
+  void start_other(const std::function<operation(io_callback)>& begin, std::function<nb::object()> value = {});
 
   // --- with the GIL, which is released while they block. In a forked child what the parent left under way counts as ended: with forked.
   enum class state : std::uint8_t { under_way, ended, left_in_parent };
@@ -63,7 +69,7 @@ class flight final : public under_way {
   struct failure {
     status error;
     std::string file_name;
-    std::int64_t offset;
+    std::optional<std::int64_t> offset;
     std::uint64_t bytes_done;
   };
   ~flight() override = default;
@@ -80,6 +86,8 @@ class flight final : public under_way {
   std::variant<operation, batch> running_;
   std::vector<std::int64_t> offsets_;
   std::vector<io_result> outcomes_;  // once asked for
+  std::function<nb::object()> make_value_;
+  nb::object value_;  // that it made
   std::vector<std::pair<nb::object, nb::object>> callbacks_;
   std::atomic<bool> told_{false};  // by the engine: it has ended
   bool reported_ = false;

@@ -7,6 +7,7 @@
 #include "file.hpp"
 #include "futures.hpp"
 #include "info.hpp"
+#include "pipes.hpp"
 #include "streams.hpp"
 
 // Loaded by PyInit__native() below.
@@ -19,6 +20,7 @@ NB_MODULE(_native_of_main, module) {
   add_streams(module);
   add_files(module);
   add_info(module);
+  add_pipes(module);
 }
 
 // One interpreter of a process can have the module, since its threads and its end are that interpreter's. Asked before anything else is

@@ -3,6 +3,7 @@
 #include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
 #include "core/pipe_server.hpp"
+#include "core/posted_receive.hpp"
 #include "penstock/pipe.hpp"
 
 namespace penstock {
@@ -95,6 +96,19 @@ operation pipe::send(const outgoing_message& message, const pipe_operation_optio
 operation pipe::next(incoming_message& message, const pipe_operation_options& options, io_callback callback) const {
   if (core_ == nullptr) return ended(closed_pipe(), callback);
   return begun([&] { return core_->next(message, options, callback); }, callback);
+}
+
+operation pipe::receive(incoming_message& message, pipe_room room, const pipe_operation_options& options, io_callback callback) const {
+  if (core_ == nullptr) return ended(closed_pipe(), callback);
+  return begun(
+      [&] {
+        auto* const op = new core::posted_receive(core_->runtime(), message, std::move(room), options);
+        op->set_callback(callback);
+        op->retain();
+        op->begin(*this);
+        return op;
+      },
+      callback);
 }
 
 result<pipe_plan> pipe::explain() const {

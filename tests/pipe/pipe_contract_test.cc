@@ -226,6 +226,35 @@ TEST_P(pipe_contract, next_can_be_cancelled_and_timed_out_and_loses_nothing) {
   EXPECT_EQ(come.metadata(), "it");
 }
 
+TEST_P(pipe_contract, a_receive_posted_beforehand_is_one_operation) {
+  const auto content = some_bytes(300'000, 4);
+  bytes room(content.size());
+  incoming_message message;
+  const auto give = [&](const incoming_message& come) -> result<std::vector<incoming_target>> {
+    if (come.tensors().size() != 1) return status(errc::invalid_argument, "one tensor was expected");
+    return std::vector<incoming_target>{{room.data(), room.size()}};
+  };
+  auto receiving = there_.receive(message, give);
+  auto sent = here_.send({"it", {}, {{content.data(), content.size()}}});
+  const auto outcome = receiving.wait();
+  ASSERT_TRUE(outcome.ok()) << outcome.error.message();
+  EXPECT_EQ(outcome.bytes_done, content.size());
+  EXPECT_EQ(room, content);
+  EXPECT_EQ(message.metadata(), "it");
+  EXPECT_TRUE(sent.wait().ok());
+
+  auto refusing = there_.receive(message, give);
+  auto other = here_.send({"none", {}, {}});
+  EXPECT_EQ(refusing.wait().error.code(), errc::invalid_argument);
+  EXPECT_TRUE(other.wait().ok());
+  EXPECT_EQ(there_.receive(message, give, within(10ms)).wait().error.code(), errc::timed_out);
+  std::atomic<int> called{0};
+  auto stopped = there_.receive(message, give, {}, [&](const io_result&) { ++called; });
+  stopped.cancel();
+  EXPECT_EQ(stopped.wait().error.code(), errc::cancelled);
+  EXPECT_EQ(called.load(), 1);
+}
+
 TEST_P(pipe_contract, closing_ends_everything_on_both_ends) {
   const auto content = some_bytes(1 << 20, 1);
   outgoing_message message;

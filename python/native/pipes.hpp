@@ -1,0 +1,12 @@
+// Pipes: what penstock/pipe.py is made of.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace penstock::python {
+
+namespace nb = nanobind;
+
+void add_pipes(nb::module_& module);
+
+}  // namespace penstock::python

@@ -1,0 +1,193 @@
+"""Pipes between threads and processes, through Python."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import penstock
+import penstock.pipe
+
+WAYS = [("unix:", []), ("unix:", ["cma"]), ("unix:", ["basic"]), ("tcp://127.0.0.1:0", [])]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: way[0][:4] + "-" + (way[1] or ["all"])[0])
+def ends(request):
+    url, channels = request.param
+    with penstock.pipe.listen(url, channels) as listener:
+        accepted = listener.accept(timeout=10)
+        there = penstock.pipe.connect(listener.url, channels)
+        here = accepted.result()
+        with here, there:
+            yield here, there
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<f4", ">i2", "?", "<c16", "<M8[ns]"])
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (100, 30), (3, 500, 200)])
+def test_arrays_arrive_as_they_are(ends, dtype, shape):
+    here, there = ends
+    array = (np.arange(np.prod(shape, dtype=int)) % 100).astype(dtype).reshape(shape)
+    sent = here.send(b"named", tensors=[array])
+    message = there.receive(timeout=10).result()
+    assert message.metadata == b"named"
+    (got,) = message.tensors
+    assert got.dtype == array.dtype and got.shape == array.shape
+    assert got.tobytes() == array.tobytes()
+    assert got.flags.writeable
+    assert sent.result() == array.nbytes
+
+
+def test_payloads_and_several_tensors_into_buffers_of_the_users(ends):
+    here, there = ends
+    first, second = np.arange(50_000), bytearray(b"abc" * 10)
+    into = [np.zeros_like(first), bytearray(30)]
+    receiving = there.receive(into=into, timeout=10)
+    here.send(b"", payloads=[b"one", bytearray(b"two"), b""], tensors=[first, second]).result()
+    message = receiving.result()
+    assert message.payloads == [b"one", b"two", b""]
+    assert message.tensors[0] is into[0] and (into[0] == first).all()
+    assert into[1] == second
+
+
+def test_next_tells_what_comes(ends):
+    here, there = ends
+    array = np.ones((300, 200), dtype="f4")
+    sent = here.send(b"step 1", tensors=[array, b"raw"])
+    descriptor = there.next(timeout=10).result()
+    assert descriptor.metadata == b"step 1"
+    assert [each.nbytes for each in descriptor.tensors] == [array.nbytes, 3]
+    assert descriptor.tensors[0].dtype == "<f4" and descriptor.tensors[0].shape == (300, 200)
+    assert descriptor.tensors[1].dtype is None
+    with pytest.raises(penstock.InvalidArgument, match="1 targets for 2 tensors"):
+        descriptor.receive(into=[np.empty_like(array)]).result()
+    message = descriptor.receive(timeout=10).result()
+    assert (message.tensors[0] == array).all()
+    assert message.tensors[1].tobytes() == b"raw"
+    assert sent.result() == array.nbytes + 3
+
+
+def test_futures_can_be_awaited_and_called_back(ends):
+    here, there = ends
+    called = []
+
+    async def talk():
+        receiving = there.receive(timeout=10)
+        receiving.add_done_callback(called.append)
+        assert await here.send(b"x", tensors=[np.arange(9)]) == 72
+        return await receiving
+
+    message = asyncio.run(talk())
+    assert (message.tensors[0] == np.arange(9)).all()
+    assert len(called) == 1
+
+
+def test_what_does_not_come_times_out_and_can_be_cancelled(ends):
+    here, there = ends
+    with pytest.raises(penstock.TimedOut):
+        there.receive(timeout=0.02).result()
+    waiting = there.next()
+    with pytest.raises(TimeoutError):
+        waiting.result(timeout=0.02)
+    assert waiting.cancel()
+    with pytest.raises(penstock.Cancelled):
+        waiting.result()
+    nobody = here.send(b"", tensors=[np.zeros(100_000)], timeout=0.05)
+    with pytest.raises(penstock.TimedOut):
+        nobody.result()
+
+
+def test_closing_ends_what_waits(ends):
+    here, there = ends
+    waiting = there.receive()
+    here.close()
+    with pytest.raises(penstock.Closed):
+        waiting.result()
+    with pytest.raises(penstock.Closed):
+        here.send(b"").result()
+
+
+def test_wrong_arguments_are_named(ends):
+    here, _ = ends
+    with pytest.raises(TypeError):
+        here.send(tensors=[5])
+    with pytest.raises(penstock.BufferError):
+        here.send(tensors=[np.zeros((4, 4))[:, 1]])
+    with pytest.raises(penstock.InvalidArgument, match="1 MiB"):
+        here.send(b"x" * (1 << 20) + b"x").result()
+    with pytest.raises(penstock.Error, match="host:0"):
+        here.send(tensors=[penstock.device("host:0").empty(100)]).result()
+    with pytest.raises(penstock.InvalidArgument, match="no-url"):
+        penstock.pipe.connect("no-url")
+    with pytest.raises(penstock.InvalidArgument, match="pigeon"):
+        penstock.pipe.listen(channels=["pigeon"])
+    with pytest.raises(penstock.Error, match="loopback"):
+        penstock.pipe.listen("tcp://0.0.0.0:0")
+
+
+def test_explain_and_stats_tell_the_channel(ends):
+    here, there = ends
+    plan = here.explain()
+    chosen = [each.name for each in plan.sending if each.chosen]
+    assert len(chosen) == 1
+    assert all(each.refusal or each.chosen or plan.sending.index(each) > 0 for each in plan.sending)
+    sent = here.send(b"", tensors=[np.zeros(10_000)])
+    there.receive(timeout=10).result()
+    sent.result()
+    (stats,) = here.stats()
+    assert stats.name == chosen[0] and stats.sent_bytes == 80_000
+
+
+def test_what_the_other_end_says_of_a_tensor_is_not_believed():
+    for metadata in [b"", b"{", b"[]", b'{"dtype": "O", "shape": [1]}', b'{"dtype": "<f8", "shape": [2]}',
+                     b'{"dtype": "<f8", "shape": [-1]}', b'{"dtype": "bfloat16", "shape": [4]}', b"[" * 100_000]:
+        facts = penstock.pipe._facts_of(8, metadata, "basic")
+        assert facts.dtype is None and facts.shape is None
+
+
+def _echo(url):
+    with penstock.pipe.connect(url) as pipe:
+        while True:
+            try:
+                message = pipe.receive().result()
+            except penstock.Closed:
+                return
+            pipe.send(message.metadata, tensors=message.tensors).result()
+
+
+@pytest.mark.parametrize("url", ["unix:", "tcp://127.0.0.1:0"])
+def test_another_process_and_its_death(url):
+    with penstock.pipe.listen(url) as listener:
+        accepted = listener.accept(timeout=60)
+        other = multiprocessing.get_context("spawn").Process(target=_echo, args=(listener.url,))
+        other.start()
+        pipe = accepted.result()
+        array = np.arange(1_000_000)
+        sent = pipe.send(b"go", tensors=[array])
+        message = pipe.receive(timeout=60).result()
+        assert (message.tensors[0] == array).all() and message.metadata == b"go"
+        sent.result()
+        waiting = pipe.receive()
+        os.kill(other.pid, signal.SIGKILL)
+        other.join()
+        with pytest.raises(penstock.Closed, match="process"):
+            waiting.result(timeout=10)
+
+
+def test_the_interpreter_ends_while_pipes_wait():
+    program = """
+        import numpy as np, penstock.pipe
+        listener = penstock.pipe.listen()
+        accepted = listener.accept()
+        there = penstock.pipe.connect(listener.url)
+        here = accepted.result()
+        futures = [listener.accept(), here.receive(), there.next(), here.send(tensors=[np.zeros(100_000)])]
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
