@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -191,3 +192,13 @@ def test_the_interpreter_ends_while_pipes_wait():
         futures = [listener.accept(), here.receive(), there.next(), here.send(tensors=[np.zeros(100_000)])]
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("channel", [[], ["basic"]])
+def test_the_example_runs(channel):
+    program = pathlib.Path(__file__).parents[2] / "examples/python/pipe_ping_pong.py"
+    told = subprocess.run(
+        [sys.executable, str(program), "3000000", "5", *channel], check=True, timeout=60, capture_output=True, text=True
+    ).stdout
+    assert f"{(channel or ['cma'])[0]}: chosen" in told
+    assert "3000000 bytes: " in told
