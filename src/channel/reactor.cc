@@ -1,6 +1,7 @@
 #include "channel/reactor.hpp"
 
 #include <array>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -27,6 +28,10 @@ result<std::shared_ptr<reactor>> reactor::make(std::shared_ptr<sys::peer> door) 
 }
 
 reactor::~reactor() {
+  if (fork_.forked()) {
+    (void)new (std::nothrow) std::thread(std::move(thread_));  // of the parent: neither to be joined nor detached
+    return;
+  }
   shared_->stopping.store(true);
   shared_->poller->interrupt();
   if (!thread_.joinable()) return;

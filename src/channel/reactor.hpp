@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "penstock/status.hpp"
+#include "sys/fork_guard.hpp"
 #include "sys/peer.hpp"
 
 namespace penstock::channel {
@@ -27,7 +28,7 @@ class reactor {
   static result<std::shared_ptr<reactor>> make(std::shared_ptr<sys::peer> door);
   reactor(const reactor&) = delete;
   reactor& operator=(const reactor&) = delete;
-  ~reactor();  // no handler is called after this; may run on the reactor's own thread
+  ~reactor();  // no handler is called after this; may run on the reactor's own thread. In a forked child it only lets go
 
   // Keeps the handler until remove(). Returns its token.
   result<std::uint64_t> add(int fd, std::shared_ptr<socket_handler> handler, bool writable);
@@ -49,6 +50,7 @@ class reactor {
   explicit reactor(std::shared_ptr<shared> with) noexcept : shared_(std::move(with)) {}
   static void loop(const std::shared_ptr<shared>& with);
 
+  const sys::fork_guard fork_;
   const std::shared_ptr<shared> shared_;
   std::thread thread_;
 };

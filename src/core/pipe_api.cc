@@ -16,6 +16,8 @@ operation ended(const status& why, const io_callback& callback) {
   return operation(core::refused(why));
 }
 
+status of_parent() { return {errc::forked, "the pipe belongs to the parent process"}; }
+
 template <class Begin>
 operation begun(Begin begin, const io_callback& callback) {
   return or_without_memory([&] { return operation(begin()); }, [&] { return ended(no_memory(), callback); });
@@ -66,6 +68,7 @@ std::vector<incoming_tensor> incoming_message::tensors() const {
 
 operation incoming_message::receive(std::vector<incoming_target> targets, const pipe_operation_options& options, io_callback callback) {
   if (core_ == nullptr) return ended({errc::closed, "there is no message"}, callback);
+  if (core_->pipe->forked()) return ended(of_parent(), callback);
   return begun([&] { return core::pipe_core::receive(core_, std::move(targets), options, callback); }, callback);
 }
 
@@ -90,16 +93,19 @@ pipe::~pipe() { close(); }
 
 operation pipe::send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback) const {
   if (core_ == nullptr) return ended(closed_pipe(), callback);
+  if (core_->forked()) return ended(of_parent(), callback);
   return begun([&] { return core_->send(message, options, callback); }, callback);
 }
 
 operation pipe::next(incoming_message& message, const pipe_operation_options& options, io_callback callback) const {
   if (core_ == nullptr) return ended(closed_pipe(), callback);
+  if (core_->forked()) return ended(of_parent(), callback);
   return begun([&] { return core_->next(message, options, callback); }, callback);
 }
 
 operation pipe::receive(incoming_message& message, pipe_room room, const pipe_operation_options& options, io_callback callback) const {
   if (core_ == nullptr) return ended(closed_pipe(), callback);
+  if (core_->forked()) return ended(of_parent(), callback);
   return begun(
       [&] {
         auto* const op = new core::posted_receive(core_->runtime(), message, std::move(room), options);
@@ -113,10 +119,13 @@ operation pipe::receive(incoming_message& message, pipe_room room, const pipe_op
 
 result<pipe_plan> pipe::explain() const {
   if (core_ == nullptr) return closed_pipe();
+  if (core_->forked()) return of_parent();
   return or_no_memory([&] { return core_->explain(); });
 }
 
-std::vector<channel_stats> pipe::stats() const { return core_ == nullptr ? std::vector<channel_stats>() : core_->stats(); }
+std::vector<channel_stats> pipe::stats() const {
+  return core_ == nullptr || core_->forked() ? std::vector<channel_stats>() : core_->stats();
+}
 
 void pipe::close() noexcept {
   if (core_ != nullptr) core_->close();
@@ -143,6 +152,7 @@ std::string pipe_listener::url() const { return core_ == nullptr ? std::string()
 
 operation pipe_listener::accept(pipe& accepted, const pipe_operation_options& options, io_callback callback) const {
   if (core_ == nullptr) return ended({errc::closed, "the listener was closed"}, callback);
+  if (core_->forked()) return ended(of_parent(), callback);
   return begun([&] { return core_->accept(accepted, options, callback); }, callback);
 }
 
@@ -162,6 +172,7 @@ result<pipe_context> pipe_context::create(const engine& with, const pipe_options
 
 result<pipe_listener> pipe_context::listen(const std::string& url) const {
   if (core_ == nullptr) return status(errc::closed, "the context has been moved from");
+  if (core_->forked()) return of_parent();
   return or_no_memory([&]() -> result<pipe_listener> {
     auto made = core_->listen(url);
     if (!made) return made.error();
@@ -171,6 +182,7 @@ result<pipe_listener> pipe_context::listen(const std::string& url) const {
 
 result<pipe> pipe_context::connect(const std::string& url) const {
   if (core_ == nullptr) return status(errc::closed, "the context has been moved from");
+  if (core_->forked()) return of_parent();
   return or_no_memory([&]() -> result<pipe> {
     auto made = core_->connect(url);
     if (!made) return made.error();

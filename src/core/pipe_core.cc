@@ -90,7 +90,7 @@ status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_socke
 }
 
 pipe_core::~pipe_core() {
-  if (connection_ != nullptr) connection_->close(false);
+  if (connection_ != nullptr && !with_.runtime->forked()) connection_->close(false);
 }
 
 // Takes a step with the lock, then sends what it has queued and tells those whom it has ended. A step that runs out of memory ends the
@@ -248,7 +248,7 @@ void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
 
 void pipe_core::stop(send_operation& op) noexcept {
   const auto why = op.stop_reason();
-  if (why.ok()) return;
+  if (why.ok() || with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
     if (!op.known || op.ended) return;
     const bool told = announced_.count(op.number) > 0;
@@ -302,7 +302,7 @@ void pipe_core::deliver(endings& ended) {
 
 void pipe_core::stop(next_operation& op) noexcept {
   const auto why = op.stop_reason();
-  if (why.ok()) return;
+  if (why.ok() || with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
     if (!op.known || op.ended) return;
     op.ended = true;
@@ -480,7 +480,7 @@ void pipe_core::end(receive_operation& op, io_result outcome, endings& ended) {
 // Pieces that are being pulled end first: they write to the user's memory.
 void pipe_core::stop(receive_operation& op) noexcept {
   const auto why = op.stop_reason();
-  if (why.ok()) return;
+  if (why.ok() || with_.runtime->forked()) return;
   bool pulls = false;
   with_lock([&](endings& ended) {
     if (!op.known || op.ended) return;
@@ -500,6 +500,7 @@ void pipe_core::stop(receive_operation& op) noexcept {
 }
 
 void pipe_core::dropped(incoming_core& message) noexcept {
+  if (with_.runtime->forked()) return;
   with_lock([&](endings& /*ended*/) {
     if (std::exchange(message.received, true) || !message.has_tensors_elsewhere()) return;
     not_received_.erase(message.number);
@@ -710,7 +711,9 @@ void pipe_core::lost(const status& why) noexcept {
   with_lock([&](endings& ended) { end_all(status(why.code(), fmt::format("{}: {}", peer_name_, why.message())), ended); });
 }
 
+// A forked child shares the socket with its parent, and has nothing to say.
 void pipe_core::close() noexcept {
+  if (with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
     if (std::exchange(closed_, true)) return;
     end_all(pipe_closed(), ended);

@@ -51,6 +51,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   ~pipe_core() override;
 
   [[nodiscard]] const std::shared_ptr<core::runtime>& runtime() const noexcept { return with_.runtime; }
+  [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // The caller's reference.
   operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
   operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback);

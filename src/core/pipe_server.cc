@@ -193,6 +193,7 @@ void pipe_listener_core::accept_what_has_come() noexcept {
 
 void pipe_listener_core::stop(accept_operation& op) noexcept {
   const auto why = op.stop_reason();
+  if (with_.runtime->forked()) return;
   {
     const std::lock_guard guard(lock_);
     if (why.ok() || !std::exchange(op.known, false)) return;
@@ -202,6 +203,7 @@ void pipe_listener_core::stop(accept_operation& op) noexcept {
 }
 
 void pipe_listener_core::close() noexcept {
+  if (with_.runtime->forked()) return;
   std::deque<accept_operation*> ended;
   {
     const std::lock_guard guard(lock_);

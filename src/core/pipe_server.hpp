@@ -18,6 +18,7 @@ class pipe_server {
   static result<std::shared_ptr<pipe_server>> make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
                                                    const pipe_options& options);
   explicit pipe_server(pipe_shared with) : with_(std::move(with)) {}
+  [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   [[nodiscard]] result<std::shared_ptr<pipe_listener_core>> listen(const std::string& url) const;
   [[nodiscard]] result<std::shared_ptr<pipe_core>> connect(const std::string& url) const;
 
@@ -32,6 +33,7 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
   pipe_listener_core(const pipe_shared& with, sys::owned_socket over, std::string url, bool local)
       : with_(with), url_(std::move(url)), local_(local), socket_(std::move(over)) {}
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
+  [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // The caller's reference.
   operation* accept(pipe& into, const pipe_operation_options& options, io_callback callback);
   void stop(accept_operation& op) noexcept;

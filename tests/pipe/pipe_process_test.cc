@@ -168,6 +168,33 @@ TEST_P(pipe_processes, one_that_is_stopped_holds_up_nothing_beyond_a_deadline) {
   peer_->send_signal(SIGCONT);
 }
 
+// The child has the parent's sockets, and must neither use nor end them.
+TEST_P(pipe_processes, a_forked_child_is_refused_and_leaves_its_parents_pipes_alone) {
+  start("echoes");
+  ASSERT_EQ(peer_->line(), "there");
+  incoming_message never;
+  auto waiting = pipe_.next(never);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    incoming_message message;
+    bool refused = pipe_.send({}).wait().error.code() == errc::forked;
+    refused = refused && pipe_.next(message).wait().error.code() == errc::forked;
+    refused = refused && pipe_.explain().error().code() == errc::forked;
+    refused = refused && listener_.accept(pipe_).wait().error.code() == errc::forked;
+    waiting.cancel();
+    pipe_ = penstock::pipe();
+    listener_ = pipe_listener();
+    _exit(refused ? 0 : 1);
+  }
+  int outcome = 0;
+  ASSERT_EQ(::waitpid(child, &outcome, 0), child);
+  EXPECT_TRUE(WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0) << outcome;
+  EXPECT_TRUE(pipe_.send({"still here", {}, {}}).wait().ok());
+  ASSERT_TRUE(waiting.wait().ok());
+  EXPECT_EQ(never.metadata(), "still here");
+}
+
 INSTANTIATE_TEST_SUITE_P(ways, pipe_processes,
                          ::testing::Values(way{"unix_cma", "unix:", {}}, way{"unix_basic", "unix:", {"basic"}},
                                            way{"tcp_basic", "tcp://127.0.0.1:0", {}}),
