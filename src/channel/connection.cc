@@ -108,8 +108,7 @@ status connection::read_some(std::uint64_t& left) {
 
 // So many bytes more of the head or the body are there.
 status connection::take(std::size_t bytes) {
-  const auto user = silent_.load() ? nullptr : user_.lock();
-  if (user == nullptr) return gone();
+  const auto user = silent_.load() ? nullptr : user_.lock();  // null: what comes goes nowhere, until what is queued has left
   if (head_bytes_ < sizeof(head_)) {
     {
       const std::lock_guard guard(in_lock_);
@@ -117,7 +116,7 @@ status connection::take(std::size_t bytes) {
       if (head_bytes_ < sizeof(head_)) return {};
       diverted_ = false;
     }
-    auto target = user->begins(head_);
+    auto target = user != nullptr ? user->begins(head_) : std::span<std::byte>();
     if (!target) return target.error();
     const std::lock_guard guard(in_lock_);
     target_ = *target;
@@ -134,7 +133,7 @@ status connection::take(std::size_t bytes) {
     head_ = {};
     target_ = {};
   }
-  return user->arrived(head);
+  return user != nullptr ? user->arrived(head) : status();
 }
 
 void connection::divert(std::uint64_t message) {
@@ -177,7 +176,7 @@ void connection::withdraw(std::uint64_t message) {
       ++each;
       if (kept) continue;
       ended_ = no_memory();  // a frame cannot stay half sent
-      door_->finish(socket_.get());
+      door_->finish(socket_.get(), true);
       return;
     } else {
       each = queue_.erase(each);
@@ -202,7 +201,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
       if (flushing_ || connecting_ || !ended_.ok()) return;
       if (queue_.empty()) {
         watch_writing(false);
-        if (closing_) door_->finish(socket_.get());
+        if (closing_) door_->finish(socket_.get(), false);
         return;
       }
       if (sent_now >= most) {
@@ -233,7 +232,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
         stop = true;
       } else {
         // Reading tells of it, behind what has arrived before.
-        door_->finish(socket_.get());
+        door_->finish(socket_.get(), true);
         stop = true;
       }
     }
@@ -248,6 +247,11 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
 // --- the end
 
 void connection::close(bool now) {
+  {
+    const std::lock_guard guard(in_lock_);
+    diverted_ = true;
+    wanted_ = false;
+  }
   {
     const std::lock_guard guard(out_lock_);
     closing_ = true;
@@ -265,6 +269,7 @@ void connection::end(const status& why) noexcept {
     const std::lock_guard guard(out_lock_);
     if (token_ != 0) reactor_->remove(socket_.get(), std::exchange(token_, 0));
     if (ended_.ok()) ended_ = why;
+    door_->finish(socket_.get(), true);  // the other end hears of it, whoever keeps this
   }
   finish_end();
 }

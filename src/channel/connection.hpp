@@ -68,7 +68,8 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   void withdraw(std::uint64_t message);
   // The bodies of this message that are arriving or will go nowhere. Nothing is written to their memory after this.
   void divert(std::uint64_t message);
-  // Sends what is queued and then ends, or ends at once where that cannot be or now is set. Frames that never left are told so.
+  // Sends what is queued and then ends, or ends at once where that cannot be or now is set. Frames that never left are told so. Nothing is
+  // written to memory that begins() named after this.
   void close(bool now);
 
   void ready(bool readable, bool writable) noexcept override;

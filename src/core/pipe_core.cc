@@ -512,7 +512,7 @@ void pipe_core::dropped(incoming_core& message) noexcept {
 
 result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) {
   const std::lock_guard guard(lock_);
-  if (closed_) return pipe_closed();
+  if (closed_) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
   const auto kind = static_cast<frame_kind>(head.kind);
   if (greeted_ == (kind == frame_kind::hello)) return unexpected("its greeting");
   std::uint64_t most = 0;
@@ -552,6 +552,7 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
 status pipe_core::arrived(const channel::frame_head& head) {
   status wrong;
   with_lock([&](endings& ended) {
+    if (closed_) return;
     switch (static_cast<frame_kind>(head.kind)) {
       case frame_kind::hello:
         wrong = greeted(body_);

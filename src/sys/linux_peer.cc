@@ -236,7 +236,7 @@ class linux_peer_door final : public peer {
     }
   }
 
-  void finish(int fd) noexcept override { (void)::shutdown(fd, SHUT_WR); }
+  void finish(int fd, bool receiving_too) noexcept override { (void)::shutdown(fd, receiving_too ? SHUT_RDWR : SHUT_WR); }
 
   result<std::unique_ptr<poller>> make_poller() override { return epoll_poller::make(); }
 

@@ -85,8 +85,8 @@ class peer {
   virtual result<std::size_t> send(int fd, std::span<const iovec> parts) = 0;
   // Bytes, 0 at the end; would_block when there is nothing.
   virtual result<std::size_t> receive(int fd, std::span<const iovec> parts) = 0;
-  // No more is sent, and what has been arrives.
-  virtual void finish(int fd) noexcept = 0;
+  // No more is sent, and what has been arrives. receiving_too: nor does anything come that has not come yet.
+  virtual void finish(int fd, bool receiving_too) noexcept = 0;
   virtual result<std::unique_ptr<poller>> make_poller() = 0;
   // Reads another process's memory (process_vm_readv). A range that is not there is bad_memory; a process that may not be read,
   // permission_denied.
