@@ -10,8 +10,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/no_memory.hpp"
 #include "channel/connection.hpp"
 #include "channel/wire.hpp"
 #include "core/pipe_operations.hpp"
@@ -81,6 +83,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void tell(const channel::frame_kind kind, std::uint64_t message, const status& why);
   void enqueue(channel::outgoing_frame frame);
 
+  static status pipe_closed();
+
   // --- with the lock
   [[nodiscard]] status over() const;
   void announce_what_may(endings& ended);
@@ -135,5 +139,26 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
 
   std::map<std::string, channel_stats, std::less<>> stats_;
 };
+
+// Takes a step with the lock, then sends what it has queued and tells those whom it has ended. A step that runs out of memory ends the
+// pipe: the ends would no longer agree.
+template <class Step>
+void pipe_core::with_lock(Step step) noexcept {
+  endings ended;
+  {
+    const std::lock_guard guard(lock_);
+    or_without_memory(
+        [&] {
+          step(ended);
+          return true;
+        },
+        [&] {
+          end_all(no_memory(), ended);
+          return false;
+        });
+  }
+  connection_->flush();
+  for (auto& [op, outcome] : ended) op->tell_end(std::move(outcome));
+}
 
 }  // namespace penstock::core
