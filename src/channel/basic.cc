@@ -7,7 +7,6 @@ namespace {
 class basic_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "basic"; }
-  [[nodiscard]] int priority() const noexcept override { return 1000; }
   [[nodiscard]] bool pulls() const noexcept override { return false; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& /*from*/, const identity& /*here*/, sys::peer& /*door*/) const override {
     return std::nullopt;

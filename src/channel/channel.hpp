@@ -1,5 +1,5 @@
 // A way for the bytes of tensors between memory of two processes. A channel is one file, and one line in the registry; the two ends of a
-// pipe take, of those that both have, the one of highest priority that the receiving end does not refuse. Thread-safe.
+// pipe take, of those that both have, the first in the registry that the receiving end does not refuse. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,6 @@ namespace penstock::channel {
 struct identity {
   std::string boot_id;              // of its host; empty: not known
   std::uint64_t process_token = 0;  // drawn when the process began to use pipes; another in a forked child
-  std::uint64_t pid_namespace = 0;
   std::int64_t pid = 0;
   std::uint64_t probe_address = 0;  // where its token lies in its memory
   // The kernel says that this pid, as this process sees it, is at the other end. Not sent.
@@ -29,8 +28,6 @@ class channel {
  public:
   virtual ~channel() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
-  // Higher is better. Unique.
-  [[nodiscard]] virtual int priority() const noexcept = 0;
   // The receiver reads the sender's memory; else the sender sends it over the pipe's connection, and pull() is never called.
   [[nodiscard]] virtual bool pulls() const noexcept = 0;
   // Why it cannot bring bytes of that process to this one; nothing when it can. May try.

@@ -9,11 +9,9 @@ namespace {
 class cma_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "cma"; }
-  [[nodiscard]] int priority() const noexcept override { return 1100; }
   [[nodiscard]] bool pulls() const noexcept override { return true; }
 
-  // What else the kernel may have against it (ptrace scope, another
-  // user, seccomp) shows by trying: ptrace(2), "Ptrace access mode checking".
+  // What the kernel may have against it (ptrace scope, another user, seccomp) shows by trying: ptrace(2), "Ptrace access mode checking".
   [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, sys::peer& door) const override {
     if (from.boot_id.empty() || from.boot_id != here.boot_id) return "the other end is on another host";
     if (!from.vouched) return "the connection does not prove which process is at the other end";

@@ -13,23 +13,17 @@ namespace {
 // What a caller sends itself before it leaves the rest to the reactor, and what the reactor reads or sends before it looks at others.
 constexpr std::uint64_t most_by_caller = std::uint64_t{256} << 10;
 constexpr std::uint64_t most_in_turn = std::uint64_t{4} << 20;
-constexpr std::size_t most_parts = 16;
 
 std::uint64_t length_of(const outgoing_frame& frame) { return sizeof(frame.head) + frame.own.size() + frame.lent.size(); }
 
-// Adds what lies behind the first skip bytes of the frame.
-std::size_t add_parts(const outgoing_frame& frame, std::uint64_t skip, std::span<iovec> to) {
-  const std::array<std::span<const std::byte>, 3> parts{std::as_bytes(std::span(&frame.head, 1)), frame.own, frame.lent};
+// What lies behind the first skip bytes of the frame. Returns of how many parts that is.
+std::size_t parts_of(const outgoing_frame& frame, std::uint64_t skip, std::array<iovec, 3>& to) {
+  const std::array<std::span<const std::byte>, 3> all{std::as_bytes(std::span(&frame.head, 1)), frame.own, frame.lent};
   std::size_t count = 0;
-  for (const auto& part : parts) {
-    if (skip >= part.size()) {
-      skip -= part.size();
-      continue;
-    }
-    if (count == to.size()) break;
-    const auto rest = part.subspan(skip);
-    to[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};  // an iovec of sendmsg is only read
-    skip = 0;
+  for (const auto& part : all) {
+    const auto rest = part.subspan(std::min<std::uint64_t>(skip, part.size()));
+    skip -= part.size() - rest.size();
+    if (!rest.empty()) to[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};  // an iovec of sendmsg is only read
   }
   return count;
 }
@@ -108,7 +102,7 @@ status connection::read_some(std::uint64_t& left) {
 
 // So many bytes more of the head or the body are there.
 status connection::take(std::size_t bytes) {
-  const auto user = silent_.load() ? nullptr : user_.lock();  // null: what comes goes nowhere, until what is queued has left
+  const auto user = user_.lock();  // null: what comes goes nowhere, until what is queued has left
   if (head_bytes_ < sizeof(head_)) {
     {
       const std::lock_guard guard(in_lock_);
@@ -194,7 +188,7 @@ void connection::watch_writing(bool on) noexcept {
 // One thread at a time sends, without the lock; the first frame stays where it is meanwhile.
 void connection::flush_up_to(std::uint64_t most) noexcept {
   for (std::uint64_t sent_now = 0;;) {
-    std::array<iovec, most_parts> parts;
+    std::array<iovec, 3> parts;
     std::size_t count = 0;
     {
       const std::lock_guard guard(out_lock_);
@@ -208,7 +202,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
         watch_writing(true);
         return;
       }
-      count = add_parts(queue_.front(), sent_of_first_, parts);
+      count = parts_of(queue_.front(), sent_of_first_, parts);
       flushing_ = true;
     }
     const auto sent = door_->send(socket_.get(), std::span(parts).first(count));
@@ -246,7 +240,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
 
 // --- the end
 
-void connection::close(bool now) {
+void connection::close() {
   {
     const std::lock_guard guard(in_lock_);
     diverted_ = true;
@@ -256,12 +250,7 @@ void connection::close(bool now) {
     const std::lock_guard guard(out_lock_);
     closing_ = true;
   }
-  if (now) {
-    silent_.store(true);
-    end({errc::closed, "the pipe was closed"});
-  } else {
-    flush();
-  }
+  flush();
 }
 
 void connection::end(const status& why) noexcept {
@@ -287,7 +276,7 @@ void connection::finish_end() noexcept {
   for (auto& frame : unsent) {
     if (frame.written) frame.written(why);
   }
-  if (const auto user = silent_.load() ? nullptr : user_.lock(); user != nullptr) user->lost(why);
+  if (const auto user = user_.lock(); user != nullptr) user->lost(why);
 }
 
 }  // namespace penstock::channel

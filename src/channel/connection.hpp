@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -37,7 +36,7 @@ class frame_user {
   // some length: nobody wants it. An error ends the connection.
   virtual result<std::span<std::byte>> begins(const frame_head& head) = 0;
   virtual status arrived(const frame_head& head) = 0;
-  // The connection has ended; the last call, on any thread. It comes always unless close(true) came first.
+  // The connection has ended; the last call, on any thread. It comes always.
   virtual void lost(const status& why) noexcept = 0;
 };
 
@@ -68,15 +67,13 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   void withdraw(std::uint64_t message);
   // The bodies of this message that are arriving or will go nowhere. Nothing is written to their memory after this.
   void divert(std::uint64_t message);
-  // Sends what is queued and then ends, or ends at once where that cannot be or now is set. Frames that never left are told so. Nothing is
-  // written to memory that begins() named after this.
-  void close(bool now);
+  // Sends what is queued and then ends, or ends at once where that cannot be. Frames that never left are told so. Nothing is written to
+  // memory that begins() named after this.
+  void close();
 
   void ready(bool readable, bool writable) noexcept override;
 
  private:
-  static constexpr std::uint64_t no_message = ~std::uint64_t{0};
-
   void read() noexcept;
   status read_some(std::uint64_t& left);
   [[nodiscard]] iovec next_part();
@@ -112,7 +109,6 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   bool closing_ = false;
   bool told_ = false;  // everybody of the end
   status ended_;
-  std::atomic<bool> silent_{false};  // the user is told nothing any more
 };
 
 }  // namespace penstock::channel

@@ -28,7 +28,6 @@ const identity& own_identity() {
     std::random_device random;
     own.process_token = std::uint64_t{random()} << 32 | random();
     own.boot_id = sys::boot_id();
-    own.pid_namespace = sys::pid_namespace();
     own.probe_address = reinterpret_cast<std::uintptr_t>(&own.process_token);
     own.pid = getpid();
   }

@@ -86,7 +86,6 @@ std::vector<std::byte> encode(const hello& what) {
   out.number(what.version);
   out.text(what.who.boot_id);
   out.number(what.who.process_token);
-  out.number(what.who.pid_namespace);
   out.number(what.who.pid);
   out.number(what.who.probe_address);
   return out.take();
@@ -106,7 +105,6 @@ result<hello> decode_hello(std::span<const std::byte> body) {
   }
   out.who.boot_id = in.text(limits::text_bytes);
   out.who.process_token = in.number<std::uint64_t>();
-  out.who.pid_namespace = in.number<std::uint64_t>();
   out.who.pid = in.number<std::int64_t>();
   out.who.probe_address = in.number<std::uint64_t>();
   if (in.failed() || in.left() > 0) return malformed("greeting");

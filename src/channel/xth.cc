@@ -7,7 +7,6 @@ namespace {
 class xth_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "xth"; }
-  [[nodiscard]] int priority() const noexcept override { return 1200; }
   [[nodiscard]] bool pulls() const noexcept override { return true; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, sys::peer& /*door*/) const override {
     if (!from.vouched) return "the connection does not prove which process is at the other end";

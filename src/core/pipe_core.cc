@@ -27,6 +27,15 @@ bool incoming_core::has_tensors_elsewhere() const {
   return std::any_of(facts.tensors.begin(), facts.tensors.end(), [](const channel::tensor_facts& each) { return !each.in_line; });
 }
 
+status check_host_memory(runtime& with, const void* memory, std::uint64_t length, std::string_view kind, std::size_t index) {
+  if (length == 0) return {};
+  if (memory == nullptr) return {errc::bad_memory, fmt::format("{} {}: null pointer", kind, index)};
+  const auto facts = with.memory().describe(memory);
+  if (!facts) return facts.error().with_context(fmt::format("{} {}", kind, index));
+  if (facts->kind != memory_kind::device) return {};
+  return {errc::unsupported, fmt::format("{} {} lies in memory of {}: pipes carry host memory", kind, index, facts->device)};
+}
+
 // --- the beginning
 
 result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys::owned_socket over, bool local, bool connecting) {
@@ -46,7 +55,7 @@ status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_socke
 }
 
 pipe_core::~pipe_core() {
-  if (connection_ != nullptr && !with_.runtime->forked()) connection_->close(false);
+  if (connection_ != nullptr && !with_.runtime->forked()) connection_->close();
 }
 
 void pipe_core::enqueue(channel::outgoing_frame frame) { (void)connection_->enqueue(std::move(frame)); }  // else all are told of the end
@@ -112,7 +121,7 @@ status pipe_core::arrived(const channel::frame_head& head) {
         break;
       case frame_kind::reach:
         wrong = reached(body_);
-        announce_what_may(ended);
+        announce_what_may();
         break;
       case frame_kind::announcement:
         wrong = announced(head, ended);
@@ -150,7 +159,7 @@ status pipe_core::arrived(const channel::frame_head& head) {
         }
         messages_ahead_ -= head.code;
         bytes_ahead_ -= head.part;
-        announce_what_may(ended);
+        announce_what_may();
         break;
     }
   });
@@ -276,7 +285,7 @@ void pipe_core::close() noexcept {
     }
     come_.clear();
   });
-  connection_->close(false);
+  connection_->close();
 }
 
 result<pipe_plan> pipe_core::explain() {

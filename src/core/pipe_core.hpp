@@ -45,6 +45,9 @@ class incoming_core {
   [[nodiscard]] bool has_tensors_elsewhere() const;
 };
 
+// What pipes carry is memory of the host. kind, index: name the part in errors, which are bad_memory and unsupported.
+status check_host_memory(runtime& with, const void* memory, std::uint64_t length, std::string_view kind, std::size_t index);
+
 class pipe_core final : public channel::frame_user, public operation_owner, public std::enable_shared_from_this<pipe_core> {
  public:
   // over: a socket that is connected or connecting. local: a unix socket.
@@ -87,7 +90,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
 
   // --- with the lock
   [[nodiscard]] status over() const;
-  void announce_what_may(endings& ended);
+  void announce_what_may();
   [[nodiscard]] bool may_announce(const send_operation& op) const;
   void announce(send_operation& op);
   void send_tensors(send_operation& op);

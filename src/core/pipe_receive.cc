@@ -96,13 +96,8 @@ status check(const receive_operation& op, runtime& with) {
     if (op.targets[i].length != tensors[i].length) {
       return {errc::invalid_argument, fmt::format("target {} has {} bytes, its tensor {}", i, op.targets[i].length, tensors[i].length)};
     }
-    if (op.targets[i].length == 0) continue;
-    if (op.targets[i].memory == nullptr) return {errc::bad_memory, fmt::format("target {}: null pointer", i)};
-    const auto facts = with.memory().describe(op.targets[i].memory);
-    if (!facts) return facts.error().with_context(fmt::format("target {}", i));
-    if (facts->kind == memory_kind::device) {
-      return {errc::unsupported, fmt::format("target {} lies in memory of {}: pipes carry host memory", i, facts->device)};
-    }
+    const auto& target = op.targets[i];
+    if (auto wrong = check_host_memory(with, target.memory, target.length, "target", i); !wrong.ok()) return wrong;
   }
   return {};
 }

@@ -24,15 +24,11 @@ status check(const outgoing_message& message, runtime& with) {
   }
   std::uint64_t bytes = 0;
   const auto check_part = [&](const outgoing_part& part, std::string_view kind, std::size_t index) -> status {
-    if (part.memory == nullptr && part.length > 0) return {errc::bad_memory, fmt::format("{} {}: null pointer", kind, index)};
     if (part.metadata.size() > limits::metadata_bytes) {
       return {errc::invalid_argument, fmt::format("{} {}: its metadata are at most 1 MiB", kind, index)};
     }
     if (part.length > limits::tensor_bytes) return {errc::invalid_argument, fmt::format("{} {}: too long", kind, index)};
-    const auto facts = part.length > 0 ? with.memory().describe(part.memory) : memory_facts{};
-    if (!facts) return facts.error().with_context(fmt::format("{} {}", kind, index));
-    if (facts->kind != memory_kind::device) return {};
-    return {errc::unsupported, fmt::format("{} {} lies in memory of {}: pipes carry host memory", kind, index, facts->device)};
+    return check_host_memory(with, part.memory, part.length, kind, index);
   };
   for (std::size_t i = 0; i < message.payloads.size(); ++i) {
     if (auto wrong = check_part(message.payloads[i], "payload", i); !wrong.ok()) return wrong;
@@ -79,7 +75,7 @@ operation* pipe_core::send(const outgoing_message& message, const pipe_operation
     op->number = next_number_++;
     op->known = true;
     queued_.push_back(op);
-    announce_what_may(ended);
+    announce_what_may();
   });
   if (!op->stop_reason().ok()) stop(*op);
   return op;
@@ -90,7 +86,7 @@ bool pipe_core::may_announce(const send_operation& op) const {
   return messages_ahead_ < limits::announced_messages && bytes_ahead_ + op.announcement_bytes <= limits::announced_bytes;
 }
 
-void pipe_core::announce_what_may(endings& /*ended*/) {
+void pipe_core::announce_what_may() {
   while (ready_ && !queued_.empty() && may_announce(*queued_.front())) {
     auto& op = *queued_.front();
     announce(op);
@@ -183,7 +179,7 @@ void pipe_core::stop(send_operation& op) noexcept {
     const bool told = announced_.count(op.number) > 0;
     end(op, {0, why}, ended);
     if (told && !op.in_line) tell(frame_kind::withdrawn, op.number, why);
-    announce_what_may(ended);
+    announce_what_may();
   });
 }
 

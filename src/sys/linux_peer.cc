@@ -268,9 +268,4 @@ std::string boot_id() {
   return id;
 }
 
-std::uint64_t pid_namespace() {
-  struct stat facts {};
-  return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
-}
-
 }  // namespace penstock::sys

@@ -95,8 +95,7 @@ class peer {
 
 std::shared_ptr<peer> linux_peer();
 
-// Of this machine since it was started; of the view that this process has of process numbers. Empty or 0 where they are not known.
+// Of this machine since it was started. Empty where that is not known.
 std::string boot_id();
-std::uint64_t pid_namespace();
 
 }  // namespace penstock::sys
