@@ -136,12 +136,14 @@ void serve_read(fuse_req_t request, fuse_ino_t inode, std::size_t length, off_t 
   if (const auto delay = file.delay_ms.load(); delay > 0) pause_ms(delay);
   const auto offset = static_cast<std::uint64_t>(at);
   const auto fails_from = file.fails_from.load();
-  if (offset >= fails_from) {
+  const auto size = file.size_bytes.load();
+  std::uint64_t there = offset < size ? std::min<std::uint64_t>(length, size - offset) : 0;
+  // A short answer into the page cache would mean the end of the file: the kernel fills the rest with zeros and gives those out.
+  const bool may_be_short = file.direct_io.load() != 0;
+  if (offset >= fails_from || (there > fails_from - offset && !may_be_short)) {
     fuse_reply_err(request, EIO);
     return;
   }
-  const auto size = file.size_bytes.load();
-  std::uint64_t there = offset < size ? std::min<std::uint64_t>(length, size - offset) : 0;
   there = std::min(there, fails_from - offset);
   if (file.short_reads.load() != 0 && there > 1) there = std::max<std::uint64_t>(1, std::min<std::uint64_t>(there, length / 2));
   fuse_reply_buf(request, reinterpret_cast<const char*>(content_of(inode - first_file) + offset), there);
