@@ -69,6 +69,9 @@ class cuda_session final : public session {
   status wait(event target) override;
   status synchronize(stream target) override;
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override;
+  result<shared_memory> share(const void* memory) override;
+  result<void*> open_shared(std::string_view handle, std::int64_t process) override;
+  status close_shared(void* memory) override;
   status make_current() override;
   void restore_current() override;
 
@@ -356,6 +359,45 @@ status cuda_session::scatter(const segment* table, std::size_t count, stream on)
   return outcome(
       inside([&] { return api_.launch_kernel(kernel, grid.segments, grid.shares, 1, scatter_threads, 1, 1, 0, on, parameters, nullptr); }),
       [&] { return fmt::format("scatter {} segments", count); });
+}
+
+result<shared_memory> cuda_session::share(const void* memory) {
+  unsigned capable = 0;
+  unsigned long long number = 0;
+  cuda::address base = 0;
+  std::array<int, 3> attributes = {cuda::pointer_is_ipc_capable, cuda::pointer_buffer_id, cuda::pointer_range_start};
+  std::array<void*, 3> values = {&capable, &number, &base};
+  const auto what = [&] { return fmt::format("share {}", memory); };
+  const code asked = api_.pointer_get_attributes(attributes.size(), attributes.data(), values.data(), address_of(memory));
+  if (asked != cuda::success) return outcome(asked, what);
+  if ((capable & 0xff) == 0 || api_.ipc_get_mem_handle == nullptr) {
+    return status(errc::unsupported, fmt::format("cuda:{}: CUDA IPC knows memory of cudaMalloc only, and this is other memory", ordinal_));
+  }
+  cuda::ipc_handle made{};
+  const code error = inside([&] { return api_.ipc_get_mem_handle(&made, base); });
+  if (error != cuda::success) return outcome(error, what);
+  shared_memory out;
+  out.handle.assign(made.bytes.data(), made.bytes.size());
+  out.generation = number;
+  out.offset = address_of(memory) - base;
+  return out;
+}
+
+result<void*> cuda_session::open_shared(std::string_view handle, std::int64_t /*process*/) {
+  cuda::ipc_handle opened{};
+  if (handle.size() != opened.bytes.size() || api_.ipc_open_mem_handle == nullptr) {
+    return status(errc::unsupported, fmt::format("cuda:{}: this is no handle of CUDA IPC", ordinal_));
+  }
+  std::copy_n(handle.data(), opened.bytes.size(), opened.bytes.data());
+  cuda::address memory = 0;
+  const code error = inside([&] { return api_.ipc_open_mem_handle(&memory, opened, cuda::ipc_lazy_peer_access); });
+  if (error != cuda::success) return outcome(error, [] { return std::string("map memory of another process"); });
+  return reinterpret_cast<void*>(memory);
+}
+
+status cuda_session::close_shared(void* memory) {
+  return outcome(inside([&] { return api_.ipc_close_mem_handle(address_of(memory)); }),
+                 [&] { return fmt::format("unmap memory of another process at {}", memory); });
 }
 
 class cuda_driver final : public driver {

@@ -80,7 +80,10 @@ const char* find_functions(void* opened, functions& api) {
       .need(api.mem_free, "cuMemFree_v2")
       .need(api.mem_host_register, "cuMemHostRegister_v2")
       .need(api.mem_host_unregister, "cuMemHostUnregister")
-      .need(api.pointer_get_attributes, "cuPointerGetAttributes");
+      .need(api.pointer_get_attributes, "cuPointerGetAttributes")
+      .optional(api.ipc_get_mem_handle, "cuIpcGetMemHandle")
+      .optional(api.ipc_open_mem_handle, "cuIpcOpenMemHandle_v2")
+      .optional(api.ipc_close_mem_handle, "cuIpcCloseMemHandle");
   from.need(api.stream_create, "cuStreamCreate")
       .need(api.stream_destroy, "cuStreamDestroy_v2")
       .need(api.stream_synchronize, "cuStreamSynchronize")

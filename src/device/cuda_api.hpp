@@ -4,6 +4,7 @@
 // A library object belongs to one driver; it is thread-safe, and never unloads libcuda, whose threads may outlive everything.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,11 @@ using device_id = int;               // CUdevice
 using address = unsigned long long;  // CUdeviceptr
 using handle = void*;                // CUcontext, CUstream, CUevent, CUmodule, CUfunction
 using host_function = void (*)(void*);
+
+// CUipcMemHandle
+struct ipc_handle {
+  std::array<char, 64> bytes;
+};
 
 // CUresult
 inline constexpr code success = 0;
@@ -43,8 +49,10 @@ inline constexpr code error_not_supported = 801;
 // CUpointer_attribute
 inline constexpr int pointer_context = 1;
 inline constexpr int pointer_memory_type = 2;
+inline constexpr int pointer_buffer_id = 7;
 inline constexpr int pointer_is_managed = 8;
 inline constexpr int pointer_device_ordinal = 9;
+inline constexpr int pointer_is_ipc_capable = 10;
 inline constexpr int pointer_range_start = 11;
 inline constexpr int pointer_range_size = 12;
 
@@ -62,6 +70,7 @@ inline constexpr unsigned event_disable_timing = 0x2;
 inline constexpr unsigned register_portable = 0x1;
 inline constexpr unsigned register_read_only = 0x8;
 inline constexpr unsigned wait_value_geq = 0x0;
+inline constexpr unsigned ipc_lazy_peer_access = 0x1;
 
 // The functions, named as in the reference without the cu. Those marked optional may be null.
 struct functions {
@@ -88,6 +97,9 @@ struct functions {
   code (*mem_host_unregister)(void* memory);
   code (*mem_retain_allocation_handle)(unsigned long long* allocation, void* memory);  // optional: CUDA 11.0
   code (*mem_release)(unsigned long long allocation);                                  // optional: CUDA 10.2
+  code (*ipc_get_mem_handle)(ipc_handle* made, address memory);                        // optional
+  code (*ipc_open_mem_handle)(address* memory, ipc_handle opened, unsigned flags);     // optional
+  code (*ipc_close_mem_handle)(address memory);                                        // optional
   code (*pointer_get_attributes)(unsigned count, int* attributes, void** values, address memory);
 
   code (*stream_create)(handle* stream, unsigned flags);

@@ -41,6 +41,13 @@ struct segment {
   std::uint64_t bytes = 0;
 };
 
+// What another process of this host needs to map an allocation of this one.
+struct shared_memory {
+  std::string handle;            // for open_shared(), of at most 128 bytes
+  std::uint64_t generation = 0;  // of the allocation: a later one may come by the same handle
+  std::uint64_t offset = 0;      // of the memory that was asked for, from where it is mapped
+};
+
 // One context of one device. Streams that it makes never synchronise with the default stream.
 class session {
  public:
@@ -75,6 +82,15 @@ class session {
   virtual status synchronize(stream target) = 0;   // blocks
   // Copies between host memory of any kind and device memory, and blocks until the bytes are there; meant for at most 128 KiB.
   virtual status copy_small(void* target, const void* source, std::size_t bytes, stream on) = 0;
+
+  // The allocation around an address, for another process. Errors: unsupported, with the reason.
+  virtual result<shared_memory> share(const void* /*memory*/) { return status(errc::unsupported, "this device shares no memory"); }
+  // Maps what another process has shared (a handle of this one is refused). process: as this one numbers it. Takes up to milliseconds.
+  virtual result<void*> open_shared(std::string_view /*handle*/, std::int64_t /*process*/) {
+    return status(errc::unsupported, "this device shares no memory");
+  }
+  // What open_shared() gave. May wait for the device.
+  virtual status close_shared(void* /*memory*/) { return {errc::unsupported, "this device shares no memory"}; }
 
   // Makes this context current on the calling thread, for a library that works on whatever is current there (libcufile), until
   // restore_current() on the same thread brings back what was current before. Pairs nest; no restore after an error.

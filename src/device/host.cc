@@ -82,6 +82,9 @@ class host_session final : public session {
   status wait(event target) override;
   status synchronize(stream target) override;
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override;
+  result<shared_memory> share(const void* memory) override;
+  result<void*> open_shared(std::string_view handle, std::int64_t process) override { return space_.memory.import_shared(handle, process); }
+  status close_shared(void* memory) override { return space_.memory.release(memory); }
 
  private:
   using stream_pointer = std::shared_ptr<host_stream>;
@@ -231,6 +234,12 @@ status host_session::copy_small(void* target, const void* source, std::size_t by
   const auto done = std::make_shared<host_event>();
   const status queued = (*found)->push([this, target, source, bytes] { return space_.move(target, source, bytes); }, done);
   return queued.ok() ? done->wait() : queued;
+}
+
+result<shared_memory> host_session::share(const void* memory) {
+  auto shared = space_.memory.share(memory);
+  if (!shared) return shared.error();
+  return shared_memory{std::move(shared->handle), 0, shared->offset};
 }
 
 class host_driver final : public driver {

@@ -1,14 +1,19 @@
 #include "device/host_memory.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <iterator>
 #include <utility>
+
+#include "base/no_memory.hpp"
 
 namespace penstock::device {
 namespace {
@@ -37,14 +42,18 @@ void* map_shared(std::uint64_t bytes, int descriptor) {
 
 // Pages of a memfd are accounted when touched, also where overcommitting is forbidden; those of anonymous shared memory all at once, but
 // there no limit on files applies.
-result<void*> map_content(std::uint64_t bytes) {
+struct content {
+  void* bytes;
+  int descriptor;  // -1: none
+};
+result<content> map_content(std::uint64_t bytes) {
   const int descriptor = may_be_a_file(bytes) ? ::memfd_create("penstock-host-device", MFD_CLOEXEC) : -1;
   const bool sized = descriptor < 0 || ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0;
-  void* content = sized ? map_shared(bytes, descriptor) : nullptr;
+  void* mapped = sized ? map_shared(bytes, descriptor) : nullptr;
+  if (mapped != nullptr) return content{mapped, descriptor};
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);
-  if (content == nullptr) return status::from_errno(error, fmt::format("host device: map {} bytes", bytes));
-  return content;
+  return status::from_errno(error, fmt::format("host device: map {} bytes", bytes));
 }
 
 }  // namespace
@@ -52,8 +61,10 @@ result<void*> map_content(std::uint64_t bytes) {
 host_memory::~host_memory() {
   std::byte* region = region_.load();
   if (region == nullptr) return;
+  for (const auto& [offset, each] : imported_) ::munmap(each.pages, each.pages_bytes);
   ::munmap(region, region_bytes_);
   ::munmap(bytes_, region_bytes_);
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 status host_memory::reserve() {
@@ -70,14 +81,15 @@ status host_memory::map_region(std::uint64_t bytes) {
   ranges all{{0, bytes}};  // before anything is mapped that running out of memory would leave behind
   void* region = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (region == MAP_FAILED) return status::from_errno(errno, fmt::format("host device: reserve {} bytes of addresses", bytes));
-  const auto content = map_content(bytes);
-  if (!content) {
+  const auto made = map_content(bytes);
+  if (!made) {
     ::munmap(region, bytes);
-    return content.error();
+    return made.error();
   }
   region_bytes_ = bytes;
   capacity_ = std::min(physical_memory() / 4 * 3, bytes);
-  bytes_ = static_cast<std::byte*>(*content);
+  bytes_ = static_cast<std::byte*>(made->bytes);
+  descriptor_ = made->descriptor;
   free_ = std::move(all);
   region_.store(static_cast<std::byte*>(region), std::memory_order_release);
   return {};
@@ -96,6 +108,13 @@ result<void*> host_memory::allocate(std::uint64_t bytes) {
   if (bytes > capacity_ - used_) {
     return status(errc::out_of_memory, fmt::format("host:0: allocate {} bytes: {} of {} are in use", bytes, used_, capacity_));
   }
+  const auto offset = take_addresses(bytes);
+  if (!offset) return offset.error();
+  used_ += bytes;
+  return static_cast<void*>(region_.load(std::memory_order_relaxed) + *offset);
+}
+
+result<std::uint64_t> host_memory::take_addresses(std::uint64_t bytes) {
   const std::uint64_t footprint = footprint_of(bytes);
   const auto gap = std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= footprint; });
   if (gap == free_.end()) return status(errc::out_of_memory, fmt::format("host:0: allocate {} bytes: no gap is that large", bytes));
@@ -107,8 +126,7 @@ result<void*> host_memory::allocate(std::uint64_t bytes) {
     rest.mapped() = length - footprint;
     free_.insert(std::move(rest));
   }
-  used_ += bytes;
-  return static_cast<void*>(region_.load(std::memory_order_relaxed) + offset);
+  return offset;
 }
 
 status host_memory::release(void* base) {
@@ -117,7 +135,12 @@ status host_memory::release(void* base) {
     const std::lock_guard guard(lock_);
     if (contains(base)) range = live_.extract(static_cast<std::uint64_t>(static_cast<std::byte*>(base) - region_.load()));
     if (range.empty()) return {errc::bad_memory, fmt::format("host:0: free {}: not the start of an allocation", base)};
-    used_ -= range.mapped();
+    const auto imported = imported_.extract(range.key());
+    if (imported.empty()) {
+      used_ -= range.mapped();
+    } else {
+      ::munmap(imported.mapped().pages, imported.mapped().pages_bytes);
+    }
     range.mapped() = footprint_of(range.mapped());
   }
   // In between the range is neither live nor free, so the pages can go without the lock. A failure costs memory, not correctness.
@@ -172,7 +195,64 @@ result<std::byte*> host_memory::bytes_of(const void* address, std::uint64_t leng
     return status(errc::bad_memory, fmt::format("host:0: {} bytes at {} go past the end of an allocation of {} bytes at {}", length,
                                                 address, found->bytes, static_cast<void*>(found->base)));
   }
-  return bytes_ + (static_cast<const std::byte*>(address) - region_.load(std::memory_order_relaxed));
+  const auto* const region = region_.load(std::memory_order_relaxed);
+  {
+    const std::lock_guard guard(lock_);
+    const auto imported = imported_.find(static_cast<std::uint64_t>(found->base - region));
+    if (imported != imported_.end()) return imported->second.content + into;
+  }
+  return bytes_ + (static_cast<const std::byte*>(address) - region);
+}
+
+// A handle says where the allocation lies in the file behind the memory, and which file that is.
+result<host_memory::shared> host_memory::share(const void* address) {
+  const auto found = find(address);
+  if (!found) return found.error();
+  struct stat file {};
+  const std::lock_guard guard(lock_);
+  const auto offset = static_cast<std::uint64_t>(found->base - region_.load(std::memory_order_relaxed));
+  if (descriptor_ < 0 || imported_.count(offset) > 0 || ::fstat(descriptor_, &file) != 0) {
+    return status(errc::unsupported, "host:0: this memory is behind no file that another process could open");
+  }
+  return shared{fmt::format("host {} {} {} {}", descriptor_, file.st_ino, offset, found->bytes),
+                static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - found->base)};
+}
+
+result<void*> host_memory::import_shared(std::string_view handle, std::int64_t process) {
+  int descriptor = -1;
+  unsigned long long inode = 0;
+  unsigned long long offset = 0;
+  unsigned long long bytes = 0;
+  constexpr auto most = largest_region_bytes;
+  if (std::sscanf(std::string(handle).c_str(), "host %d %llu %llu %llu", &descriptor, &inode, &offset, &bytes) != 4 || bytes == 0 ||
+      bytes > most || offset > most) {
+    return status(errc::unsupported, "host:0: this is no handle of a host device");
+  }
+  const auto path = fmt::format("/proc/{}/fd/{}", process, descriptor);
+  const int opened = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (opened < 0) return status::from_errno(errno, fmt::format("host:0: open {}, memory of another process", path));
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t skip = offset % page;
+  struct stat file {};
+  void* pages = MAP_FAILED;
+  const bool is_it = ::fstat(opened, &file) == 0 && file.st_ino == inode && static_cast<std::uint64_t>(file.st_size) >= offset + bytes;
+  if (is_it) pages = ::mmap(nullptr, bytes + skip, PROT_READ | PROT_WRITE, MAP_SHARED, opened, static_cast<off_t>(offset - skip));
+  const int error = errno;
+  ::close(opened);
+  if (!is_it) return status(errc::bad_memory, fmt::format("host:0: {} is not the memory that was shared", path));
+  if (pages == MAP_FAILED) return status::from_errno(error, fmt::format("host:0: map {} bytes of another process", bytes));
+  const std::lock_guard guard(lock_);
+  auto taken = or_no_memory([&]() -> result<std::uint64_t> {
+    if (auto reserved = reserve(); !reserved.ok()) return reserved;
+    auto at = take_addresses(bytes);
+    if (at) imported_[*at] = {pages, bytes + skip, static_cast<std::byte*>(pages) + skip};
+    return at;
+  });
+  if (!taken) {
+    ::munmap(pages, bytes + skip);
+    return taken.error();
+  }
+  return static_cast<void*>(region_.load(std::memory_order_relaxed) + *taken);
 }
 
 }  // namespace penstock::device

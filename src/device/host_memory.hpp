@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <string>
+#include <string_view>
 
 #include "penstock/status.hpp"
 
@@ -38,6 +40,16 @@ class host_memory {
   // base as allocate() returned it. Gives the pages back to the system. Does not wait for copies under way: they are the caller's mistake.
   // Errors: bad_memory.
   status release(void* base);
+  // For import_shared() in another process: the allocation around an address, which lies at the offset in it. Errors: bad_memory,
+  // unsupported.
+  struct shared {
+    std::string handle;
+    std::uint64_t offset;
+  };
+  result<shared> share(const void* address);
+  // Addresses of this device behind which another process's allocation lies, until they are released. Errors: unsupported (not a handle),
+  // and those of opening the process's memory.
+  result<void*> import_shared(std::string_view handle, std::int64_t process);
   // Bytes that can be allocated in all: 3/4 of physical memory, at most the region. Reserves like allocate().
   result<std::uint64_t> capacity();
 
@@ -51,7 +63,13 @@ class host_memory {
  private:
   status reserve();
   using ranges = std::map<std::uint64_t, std::uint64_t>;
+  struct mapping {
+    void* pages;
+    std::uint64_t pages_bytes;
+    std::byte* content;
+  };
 
+  result<std::uint64_t> take_addresses(std::uint64_t bytes);  // with the lock: their offset
   status map_region(std::uint64_t bytes);
   void give_back(ranges::node_type range);
 
@@ -60,9 +78,11 @@ class host_memory {
   std::uint64_t region_bytes_ = 0;
   std::uint64_t capacity_ = 0;
   std::byte* bytes_ = nullptr;
+  int descriptor_ = -1;  // of the file behind bytes_; -1: there is none
 
-  ranges live_;  // offset in the region -> bytes asked for
-  ranges free_;  // offset -> bytes; neighbours are joined
+  std::map<std::uint64_t, mapping> imported_;  // by offset in the region, of those live ranges that are another process's
+  ranges live_;                                // offset in the region -> bytes asked for
+  ranges free_;                                // offset -> bytes; neighbours are joined
   std::uint64_t used_ = 0;
 };
 

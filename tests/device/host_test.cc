@@ -350,6 +350,35 @@ TEST(host_memory_test, freed_ranges_join_and_are_used_again) {
   EXPECT_EQ(value_of(memory.allocate(1 << 20)), first) << "one gap again";
 }
 
+TEST(host_drivers, one_maps_what_another_shares) {
+  const auto one = device::make_host_driver();
+  const auto two = device::make_host_driver();
+  auto& owner = *value_of(one->open(0, nullptr));
+  auto& borrower = *value_of(two->open(0, nullptr));
+  const device_memory first(owner, 10'000);
+  const device_memory memory(owner, 100'000);
+  pinned_memory host(owner, 100'000);
+  const auto content = random_bytes(100'000, 7);
+  host.fill(content);
+  PENSTOCK_EXPECT_OK(owner.copy_small(memory.data(), host.data(), content.size(), nullptr));
+  const auto shared = value_of(owner.share(memory.data() + 1000));
+  EXPECT_EQ(shared.offset, 1000U);
+  auto* const mapped = static_cast<std::byte*>(value_of(borrower.open_shared(shared.handle, getpid())));
+  EXPECT_EQ(value_of(two->classify(mapped + 5)).type, memory_type::device);
+  host.fill(std::byte{0});
+  PENSTOCK_EXPECT_OK(borrower.copy_small(host.data(), mapped, content.size(), nullptr));
+  EXPECT_TRUE(host.holds(content));
+  EXPECT_EQ(borrower.copy_small(host.data(), mapped + 1, content.size(), nullptr).code(), errc::bad_memory) << "past its end";
+  EXPECT_EQ(borrower.share(mapped).error().code(), errc::unsupported) << "it is not its own";
+  PENSTOCK_EXPECT_OK(borrower.close_shared(mapped));
+  EXPECT_EQ(two->classify(mapped).error().code(), errc::bad_memory);
+  for (const char* wrong : {"", "host", "host 5 1 0 100", "host -1 1 0 100", "cuda", "host 0 0 0 99999999999999999999"}) {
+    EXPECT_FALSE(borrower.open_shared(wrong, getpid()).ok()) << wrong;
+  }
+  EXPECT_FALSE(borrower.open_shared(shared.handle, 1 << 30).ok()) << "no such process";
+  EXPECT_EQ(owner.share(&host).error().code(), errc::bad_memory);
+}
+
 TEST(host_drivers, do_not_know_each_other_s_memory) {
   const auto one = device::make_host_driver();
   const auto two = device::make_host_driver();

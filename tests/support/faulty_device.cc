@@ -72,6 +72,16 @@ class faulty_driver::faulty_session final : public device::session {
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override {
     return pass("copy_small", [&] { return inner_.copy_small(target, source, bytes, on); });
   }
+  result<device::shared_memory> share(const void* memory) override {
+    if (auto error = owner_.enter("share")) return *std::move(error);
+    return inner_.share(memory);
+  }
+  result<void*> open_shared(std::string_view handle, std::int64_t process) override {
+    return make<void*>("open_shared", &live_counts::imports, [&] { return inner_.open_shared(handle, process); });
+  }
+  status close_shared(void* memory) override {
+    return drop("close_shared", &live_counts::imports, [&] { return inner_.close_shared(memory); });
+  }
   status make_current() override {
     auto made = pass("make_current", [&] { return inner_.make_current(); });
     if (made.ok()) owner_.change(&live_counts::current_contexts, 1);

@@ -1,9 +1,10 @@
 // A driver around another one that makes chosen calls fail before they reach it, and counts what is alive, so that tests can assert that
 // nothing leaks on any path of failure. Calls are named as in device.hpp: "allocate", "release", "pin", "unpin", "make_stream",
 // "destroy_stream", "make_event", "destroy_event", "copy", "scatter", "prepare_scatter", "record", "call", "wait_value", "reached", "wait",
-// "synchronize", "copy_small", "make_current" of its sessions, "count", "describe", "classify", "open" of the driver. Thread-safe, as the
-// real ones are. Calls that give back or wait (release, unpin, destroy_stream, destroy_event, wait, synchronize) are carried out all the
-// same, so that only a missing call shows as a leak, and nobody goes on before the device is quiet.
+// "synchronize", "copy_small", "share", "open_shared", "close_shared", "make_current" of its sessions, "count", "describe", "classify",
+// "open" of the driver. Thread-safe, as the real ones are. Calls that give back or wait (release, unpin, destroy_stream, destroy_event,
+// wait, synchronize) are carried out all the same, so that only a missing call shows as a leak, and nobody goes on before the device is
+// quiet.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +35,10 @@ class faulty_driver final : public device::driver {
     std::int64_t events = 0;
     std::int64_t pinned_ranges = 0;
     std::int64_t allocations = 0;
+    std::int64_t imports = 0;
     std::int64_t current_contexts = 0;  // made current and not restored
     [[nodiscard]] bool none() const {
-      return streams == 0 && events == 0 && pinned_ranges == 0 && allocations == 0 && current_contexts == 0;
+      return streams == 0 && events == 0 && pinned_ranges == 0 && allocations == 0 && imports == 0 && current_contexts == 0;
     }
   };
 
