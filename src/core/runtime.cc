@@ -50,6 +50,8 @@ runtime::runtime(const engine_options& options, seams doors)
       share_(share_of_each_mount(options, lanes_.most, cores_)),
       cuda_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       host_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
+      sending_(*doors_.kernel, pullers_),
+      receiving_(*doors_.kernel, pullers_),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
       pullers_(std::clamp(cores_ / 2, 1U, 8U), 0us, nullptr, "penstock-pl") {
@@ -94,8 +96,8 @@ void runtime::forget(const source::source& closing) {
 engine_stats runtime::snapshot() const {
   if (forked()) return {};  // a lock may have been taken when the process forked
   auto seen = stats_.snapshot();
-  seen.pinned_bytes = budget_.used_bytes.load();
-  seen.pinned_peak_bytes = budget_.peak_bytes.load();
+  seen.pinned_bytes = budget_.used_bytes.load() + sending_.pinned_bytes() + receiving_.pinned_bytes();
+  seen.pinned_peak_bytes = budget_.peak_bytes.load() + sending_.pinned_bytes() + receiving_.pinned_bytes();
   return seen;
 }
 

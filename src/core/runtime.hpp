@@ -15,6 +15,7 @@
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
 #include "staging/feeder.hpp"
+#include "staging/landing.hpp"
 #include "staging/lanes.hpp"
 #include "staging/slab_pool.hpp"
 #include "sys/fork_guard.hpp"
@@ -54,8 +55,10 @@ class runtime : public std::enable_shared_from_this<runtime> {
   [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
   // Where callbacks of users run: a thread that nothing else can hold up.
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
-  // Which bring the tensors of pipes.
+  // Which bring the tensors of pipes, and where those of devices pass through.
   [[nodiscard]] staging::lanes& pullers() noexcept { return pullers_; }
+  [[nodiscard]] staging::landing& sending() noexcept { return sending_; }
+  [[nodiscard]] staging::landing& receiving() noexcept { return receiving_; }
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
@@ -115,6 +118,8 @@ class runtime : public std::enable_shared_from_this<runtime> {
   const pinned_share share_;  // of each file system
   staging::slab_pool cuda_pool_;
   staging::slab_pool host_pool_;
+  staging::landing sending_;
+  staging::landing receiving_;
   memory_map memory_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;

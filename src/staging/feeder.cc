@@ -37,7 +37,7 @@ bool feeder::pump() {
   if (!outstanding() || pumping_.test(std::memory_order_relaxed) || pumping_.test_and_set(std::memory_order_acquire)) return false;
   take_inbox();
   const bool issued = each_lane([this](lane& each) { return issue_waiting(each); });
-  const bool collected = each_lane([this](lane& each) { return collect(each); });
+  const bool collected = each_lane([this](lane& each) { return collect(each); }) | look_at_awaited();
   auto done = std::move(finished_);
   pumping_.clear(std::memory_order_release);
   // Outside the lock: done may submit again, and lets go of memory.
@@ -54,7 +54,7 @@ void feeder::take_inbox() {
     const std::lock_guard guard(inbox_lock_);
     arrived = std::move(inbox_);
   }
-  while (copy_task* task = arrived.pop_front()) lane_for(*task).waiting.push_back(*task);
+  while (copy_task* task = arrived.pop_front()) (task->awaited != nullptr ? awaiting_ : lane_for(*task).waiting).push_back(*task);
 }
 
 feeder::lane& feeder::lane_for(const copy_task& task) {
@@ -126,6 +126,21 @@ bool feeder::collect(lane& target) {
     finish(*target.tasks[slot], reached.error());
     ++target.tail;
     progressed = true;
+  }
+  return progressed;
+}
+
+bool feeder::look_at_awaited() {
+  bool progressed = false;
+  auto seen = std::move(awaiting_);
+  while (copy_task* task = seen.pop_front()) {
+    auto reached = or_no_memory([&] { return session_.reached(task->awaited); });
+    if (reached && !*reached) {
+      awaiting_.push_back(*task);
+    } else {
+      finish(*task, reached.error());
+      progressed = true;
+    }
   }
   return progressed;
 }

@@ -30,6 +30,8 @@ struct copy_task {
   // When count is not 0 the task is a scatter: target, source and bytes are not used.
   const device::segment* table = nullptr;
   std::size_t count = 0;
+  // Not null: nothing is copied, and done is called once this event is reached.
+  device::event awaited = nullptr;
   bool to_device = true;
   // Goes past the queue of the others: a copy of what a disk delivered, whose slab the disk waits for, next to a burst from the page cache.
   bool prompt = false;
@@ -71,6 +73,7 @@ class feeder {
   lane& lane_for(const copy_task& task);
   bool issue_waiting(lane& target);
   bool collect(lane& target);
+  bool look_at_awaited();
   void finish(copy_task& task, status outcome) noexcept;
   template <class Function>
   bool each_lane(Function function);
@@ -84,6 +87,7 @@ class feeder {
   lane to_device_;
   lane promptly_to_device_;
   lane to_host_;
+  copy_task_list awaiting_;
   copy_task_list finished_;
 };
 

@@ -120,6 +120,38 @@ TEST_F(feeder_test, many_more_copies_than_fit_in_flight_end_once_each_and_in_ord
   EXPECT_TRUE(back.holds(content));
 }
 
+TEST_F(feeder_test, an_awaited_event_holds_up_no_copy_and_ends_once_it_is_reached) {
+  pinned_memory flag(*session_, 4096);
+  flag.fill(std::byte{0});
+  auto* const word = reinterpret_cast<std::uint32_t*>(flag.data());
+  const testing::scoped_stream held(*session_);
+  const testing::scoped_event event(*session_);
+  PENSTOCK_EXPECT_OK(session_->wait_value(held, word, 1));
+  PENSTOCK_EXPECT_OK(session_->record(event, held));
+  const auto content = random_bytes(slot_bytes, 1);
+  pinned_memory there(*session_, content.size());
+  const device_memory memory(*session_, content.size());
+  feeder fed(*session_);
+  auto& awaited = add(nullptr, nullptr, 0, true);
+  awaited.task.awaited = event;
+  auto& copy = add(memory.data(), there.data(), content.size(), true);
+  fed.submit(awaited.task);
+  fed.submit(copy.task);
+  while (copy.ended == 0) fed.pump();
+  EXPECT_EQ(awaited.ended, 0);
+  EXPECT_TRUE(fed.outstanding());
+  std::atomic_ref(*word).store(1, std::memory_order_release);
+  pump_until_quiet(fed);
+  EXPECT_EQ(awaited.ended, 1);
+  EXPECT_TRUE(awaited.outcome.ok());
+  driver_->fail("reached", 1, status(errc::device, "lost"));
+  auto& failing = add(nullptr, nullptr, 0, true);
+  failing.task.awaited = event;
+  fed.submit(failing.task);
+  pump_until_quiet(fed);
+  EXPECT_EQ(failing.outcome.code(), errc::device);
+}
+
 TEST_F(feeder_test, a_copy_that_fails_on_the_device_disturbs_no_other) {
   constexpr std::size_t count = 100;
   const auto content = random_bytes(count * slot_bytes, 3);

@@ -1,0 +1,52 @@
+#include "staging/landing.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/no_memory.hpp"
+
+namespace penstock::staging {
+
+landing::landing(sys::kernel& kernel, lanes& lanes)
+    : lanes_(lanes), cuda_pool_(kernel, cuda_budget_, most_bytes, 0), host_pool_(kernel, host_budget_, most_bytes, 0) {}
+
+// Whoever gives back looks for waiters after that, and who waits looks once more after it has said so.
+result<landing::lease> landing::take(const link& via, waiter& again) {
+  if (auto problem = lanes_.ready(); !problem.ok()) return problem;
+  auto& pool = via.emulated() ? host_pool_ : cuda_pool_;
+  for (bool waits = false;; waits = true) {
+    auto taken = pool.try_take(piece_bytes, via.session(), slab_user::cpu);
+    if (taken && !*taken && !waits) {
+      const std::lock_guard guard(lock_);
+      waiting_.push_back(&again);
+      continue;
+    }
+    if (waits && !(taken && !*taken) && !forget(again)) {
+      // It is being run already, and tries again there.
+      if (taken) give_back(pool, *taken);
+      return lease();
+    }
+    if (!taken) return taken.error();
+    if (!*taken) return lease();
+    return or_without_memory(
+        [&] { return result<lease>(lease(taken->data, [this, &pool, used = *taken](std::byte*) { give_back(pool, used); })); },
+        [] { return result<lease>(no_memory()); });
+  }
+}
+
+bool landing::forget(waiter& waiting) noexcept {
+  const std::lock_guard guard(lock_);
+  return std::erase(waiting_, &waiting) > 0;
+}
+
+void landing::give_back(slab_pool& pool, const slab& used) noexcept {
+  pool.give_back(used);
+  std::vector<waiter*> woken;
+  {
+    const std::lock_guard guard(lock_);
+    woken.swap(waiting_);
+  }
+  for (auto* each : woken) (void)lanes_.push(each->list, *each);  // which are there since somebody took
+}
+
+}  // namespace penstock::staging
