@@ -8,11 +8,13 @@
 //   pipe.next(message).wait();                                 // lengths and metadata: now make room
 //   message.receive({{target, bytes}}).wait();                 // the bytes are there
 //
-// A message has metadata, payloads (small host data, there as soon as the message is) and tensors (memory of any size, which goes from the
-// sender's memory into the receiver's once the receiver has said where). How tensors travel is chosen for each pipe, and explain() tells it
-// with the reason why each better way was refused. Today tensors lie in host memory; memory of devices is refused.
-// Every operation ends exactly once, in order of its kind, also when the other process dies; its memory is not touched after that.
-// Thread-safe: everything here may be called from any thread, except that destroying or moving an object needs it to be otherwise unused.
+// A message has metadata, payloads (small host data, there as soon as the message is) and tensors (memory of any size, of the host or of a
+// device, which goes from the sender's memory into the receiver's once the receiver has said where). How a tensor travels is chosen for the
+// memory that it goes from and to, and explain() tells it with the reason why each better way was refused.
+// Memory of a device is read and written in the order of a stream: after what that stream has when the call is made. The end of an
+// operation is told when the bytes are there; the calling thread and the stream never wait. Every operation ends exactly once, in order of
+// its kind, also when the other process dies; its memory is not touched after that. Thread-safe: everything here may be called from any
+// thread, except that destroying or moving an object needs it to be otherwise unused.
 #pragma once
 
 #include <cstddef>
@@ -42,11 +44,12 @@ struct outgoing_part {
   const void* memory = nullptr;
   std::uint64_t length = 0;  // bytes
   std::string metadata{};    // at most 1 MiB
+  void* stream = nullptr;    // CUstream; null: the default stream. Of memory of a device: it is sent after what this stream has now
 };
 struct outgoing_message {
   std::string metadata{};                 // at most 1 MiB
   std::vector<outgoing_part> payloads{};  // host memory, together at most 64 MiB
-  std::vector<outgoing_part> tensors{};   // host memory
+  std::vector<outgoing_part> tensors{};
 };
 
 struct incoming_payload {
@@ -56,11 +59,12 @@ struct incoming_payload {
 struct incoming_tensor {
   std::uint64_t length = 0;  // bytes
   std::string_view metadata;
-  std::string_view channel;  // by which it will come
+  std::string_view device;  // that it comes from, as the sender calls it ("cuda:0"), or "host"
 };
 struct incoming_target {
   void* memory = nullptr;
   std::uint64_t length = 0;  // bytes: the tensor's
+  void* stream = nullptr;    // CUstream; null: the default stream. Memory of a device is written after what this stream has now
 };
 
 struct pipe_operation_options {
@@ -79,7 +83,8 @@ class PENSTOCK_API incoming_message {
   [[nodiscard]] std::vector<incoming_payload> payloads() const;
   [[nodiscard]] std::vector<incoming_tensor> tensors() const;
   // Brings each tensor to its target, which is as long as it. Once. Does not block. Errors in the operation: invalid_argument (the number
-  // or length of the targets), bad_memory, closed (the other end has gone; the message says who), cancelled and timed_out (here or there).
+  // or length of the targets), bad_memory, unsupported (no channel leads from the tensor's memory to the target), closed (the other end has
+  // gone; the message says who), cancelled and timed_out (here or there).
   [[nodiscard]] operation receive(std::vector<incoming_target> targets, const pipe_operation_options& options = {},
                                   io_callback callback = {});
   [[nodiscard]] const std::shared_ptr<core::incoming_core>& core() const noexcept { return core_; }
@@ -92,17 +97,24 @@ class PENSTOCK_API incoming_message {
 // Tells where the tensors of a message go, or why nowhere. Called once, on the thread that calls back; must not block.
 using pipe_room = std::function<result<std::vector<incoming_target>>(const incoming_message&)>;
 
-// Of one direction of a pipe.
 struct channel_choice {
   std::string name;
   bool chosen = false;
   std::string refusal;  // why not; empty where it could be used
 };
+// How tensors were received from one kind of memory into another.
+struct pipe_route {
+  std::string from, to;                  // devices, as each end calls its own, or "host"
+  std::vector<channel_choice> channels;  // best first
+};
 struct pipe_plan {
-  std::string transport;                  // "unix" or "tcp"
-  std::string peer;                       // "process 4711 of user 1000", as far as it is known
-  std::vector<channel_choice> sending;    // best first
-  std::vector<channel_choice> receiving;  // best first
+  std::string transport;  // "unix" or "tcp"
+  std::string peer;       // "process 4711 of user 1000", as far as it is known
+  // Best first: by which the ends could send and receive at all. Which one carries a tensor hangs on its memory too: of those here that
+  // serve host memory, as on both ends, the chosen one is marked.
+  std::vector<channel_choice> sending;
+  std::vector<channel_choice> receiving;
+  std::vector<pipe_route> received;  // what has come so far, by the memory at both ends
 };
 struct channel_stats {
   std::string name;
@@ -119,7 +131,8 @@ class PENSTOCK_API pipe {
 
   // Does not block; messages arrive in the order of these calls. bytes_done: of tensors. A message with tensors has ended once they are in
   // the receiver's memory (those of up to 16 KiB together: once they have left), one without once it has left.
-  // Errors in the operation: invalid_argument (a length above its limit), unsupported (memory of a device), closed, cancelled, timed_out.
+  // Errors in the operation: invalid_argument (a length above its limit), bad_memory, unsupported (a payload in memory of a device, or no
+  // channel), closed, cancelled, timed_out.
   [[nodiscard]] operation send(const outgoing_message& message, const pipe_operation_options& options = {},
                                io_callback callback = {}) const;
   // Ends when the next message has come, which is in message then; message must stay where it is until that. Does not block.

@@ -94,13 +94,20 @@ struct landing {
   }
 };
 
-std::shared_ptr<landing> landing_in(flight& of, nb::handle into) {
+// Handles of streams, one for each buffer.
+using stream_handles = std::vector<std::uintptr_t>;
+
+void* stream_of(const stream_handles& streams, std::size_t index) {
+  return index < streams.size() ? reinterpret_cast<void*>(streams[index]) : nullptr;
+}
+
+std::shared_ptr<landing> landing_in(flight& of, nb::handle into, const stream_handles& streams) {
   auto where = std::make_shared<landing>();
   where->is_given = !into.is_none();
   if (!where->is_given) return where;
   for (const nb::handle each : nb::borrow<nb::sequence>(into)) {
     const auto& memory = of.keep(each, memory_use::target);
-    where->given.push_back({memory.data(), memory.size()});
+    where->given.push_back({memory.data(), memory.size(), stream_of(streams, where->given.size())});
   }
   return where;
 }
@@ -117,17 +124,18 @@ nb::object finished(const nb::object& finish, const std::shared_ptr<incoming_mes
 }
 
 future send(const python_pipe& self, const nb::bytes& metadata, const nb::sequence& payloads, const nb::sequence& tensors,
-            const std::vector<nb::bytes>& facts, seconds timeout) {
+            const std::vector<nb::bytes>& facts, const stream_handles& streams, seconds timeout) {
   future made(new flight(flight::of_a_pipe{}));
   auto message = std::make_shared<outgoing_message>();
   message->metadata = text_of(metadata);
   const auto part = [&](nb::handle each) {
     const auto& memory = made->keep(each, memory_use::source);
-    return outgoing_part{memory.data(), memory.size(), {}};
+    return outgoing_part{memory.data(), memory.size(), {}, nullptr};
   };
   for (const nb::handle each : payloads) message->payloads.push_back(part(each));
   for (const nb::handle each : tensors) message->tensors.push_back(part(each));
   for (std::size_t i = 0; i < facts.size() && i < message->tensors.size(); ++i) message->tensors[i].metadata = text_of(facts[i]);
+  for (std::size_t i = 0; i < message->tensors.size(); ++i) message->tensors[i].stream = stream_of(streams, i);
   made->start_other([&, target = self.target](io_callback told) { return target->send(*message, within(timeout), std::move(told)); });
   return made;
 }
@@ -140,10 +148,10 @@ future next(const python_pipe& self, seconds timeout, nb::object finish) {
   return made;
 }
 
-future receive(const python_pipe& self, nb::handle into, seconds timeout, nb::object finish) {
+future receive(const python_pipe& self, nb::handle into, const stream_handles& streams, seconds timeout, nb::object finish) {
   future made(new flight(flight::of_a_pipe{}));
   const auto message = std::make_shared<incoming_message>();
-  const auto where = landing_in(*made, into);
+  const auto where = landing_in(*made, into, streams);
   made->start_other(
       [&, target = self.target](io_callback told) {
         return target->receive(
@@ -153,9 +161,9 @@ future receive(const python_pipe& self, nb::handle into, seconds timeout, nb::ob
   return made;
 }
 
-future receive_message(const python_message& self, nb::handle into, seconds timeout, nb::object finish) {
+future receive_message(const python_message& self, nb::handle into, const stream_handles& streams, seconds timeout, nb::object finish) {
   future made(new flight(flight::of_a_pipe{}));
-  const auto where = landing_in(*made, into);
+  const auto where = landing_in(*made, into, streams);
   const auto message = self.target;
   made->start_other(
       [&](io_callback told) {
@@ -212,7 +220,9 @@ nb::object explain(const python_pipe& self) {
     for (const auto& each : from) out.append(nb::make_tuple(each.name, each.chosen, each.refusal));
     return out;
   };
-  return nb::make_tuple(told->transport, told->peer, list(told->sending), list(told->receiving));
+  nb::list received;
+  for (const auto& each : told->received) received.append(nb::make_tuple(each.from, each.to, list(each.channels)));
+  return nb::make_tuple(told->transport, told->peer, list(told->sending), list(told->receiving), received);
 }
 
 nb::list stats(const python_pipe& self) {
@@ -240,15 +250,15 @@ void add_pipes(nb::module_& module) {
                    [](const python_message& self) {
                      nb::list out;
                      for (const auto& each : self.target->tensors()) {
-                       out.append(nb::make_tuple(each.length, bytes_of(each.metadata), std::string(each.channel)));
+                       out.append(nb::make_tuple(each.length, bytes_of(each.metadata), std::string(each.device)));
                      }
                      return out;
                    })
-      .def("receive", &receive_message, "into"_a.none(), "timeout"_a.none(), "finish"_a);
+      .def("receive", &receive_message, "into"_a.none(), "streams"_a, "timeout"_a.none(), "finish"_a);
   nb::class_<python_pipe>(module, "_Pipe")
-      .def("send", &send, "metadata"_a, "payloads"_a, "tensors"_a, "facts"_a, "timeout"_a.none())
+      .def("send", &send, "metadata"_a, "payloads"_a, "tensors"_a, "facts"_a, "streams"_a, "timeout"_a.none())
       .def("next", &next, "timeout"_a.none(), "finish"_a)
-      .def("receive", &receive, "into"_a.none(), "timeout"_a.none(), "finish"_a)
+      .def("receive", &receive, "into"_a.none(), "streams"_a, "timeout"_a.none(), "finish"_a)
       .def("explain", &explain)
       .def("stats", &stats)
       .def("close", [](const python_pipe& self) {

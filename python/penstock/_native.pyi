@@ -270,7 +270,11 @@ class _PipeMessage:
     @property
     def tensors(self) -> list[tuple[int, bytes, str]]: ...
     def receive(
-        self, into: Sequence[_Buffer] | None, timeout: float | None, finish: Callable[[_PipeMessage, list[Any] | None], _T]
+        self,
+        into: Sequence[_Buffer] | None,
+        streams: Sequence[int],
+        timeout: float | None,
+        finish: Callable[[_PipeMessage, list[Any] | None], _T],
     ) -> Future[_T]: ...
 
 class _Pipe:
@@ -280,13 +284,22 @@ class _Pipe:
         payloads: Sequence[_Buffer],
         tensors: Sequence[_Buffer],
         facts: Sequence[bytes],
+        streams: Sequence[int],
         timeout: float | None,
     ) -> Future[int]: ...
     def next(self, timeout: float | None, finish: Callable[[_PipeMessage], _T]) -> Future[_T]: ...
     def receive(
-        self, into: Sequence[_Buffer] | None, timeout: float | None, finish: Callable[[_PipeMessage, list[Any] | None], _T]
+        self,
+        into: Sequence[_Buffer] | None,
+        streams: Sequence[int],
+        timeout: float | None,
+        finish: Callable[[_PipeMessage, list[Any] | None], _T],
     ) -> Future[_T]: ...
-    def explain(self) -> tuple[str, str, list[tuple[str, bool, str]], list[tuple[str, bool, str]]]: ...
+    def explain(
+        self,
+    ) -> tuple[
+        str, str, list[tuple[str, bool, str]], list[tuple[str, bool, str]], list[tuple[str, str, list[tuple[str, bool, str]]]]
+    ]: ...
     def stats(self) -> list[tuple[str, int, int, int, int]]: ...
     def close(self) -> None: ...
 

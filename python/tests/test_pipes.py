@@ -17,7 +17,7 @@ import pytest
 import penstock
 import penstock.pipe
 
-WAYS = [("unix:", []), ("unix:", ["cma"]), ("unix:", ["basic"]), ("tcp://127.0.0.1:0", [])]
+WAYS = [("unix:", []), ("unix:", ["cma", "cuda_basic"]), ("unix:", ["basic", "cuda_basic"]), ("tcp://127.0.0.1:0", [])]
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way[0][:4] + "-" + (way[1] or ["all"])[0])
@@ -75,6 +75,29 @@ def test_next_tells_what_comes(ends):
     assert sent.result() == array.nbytes + 3
 
 
+def test_tensors_of_a_device(ends):
+    here, there = ends
+    content = np.arange(700_000, dtype="<i4")
+    source = penstock.device("host:0").empty(content.nbytes)
+    source.copy_from(content)
+    sent = here.send(tensors=[source, content])
+    descriptor = there.next(timeout=10).result()
+    assert [each.device for each in descriptor.tensors] == ["host:0", "host"]
+    with pytest.raises(ValueError, match="exclude"):
+        descriptor.receive(into=[source, source], device="host:0")
+    message = descriptor.receive(device="host:0", timeout=10).result()
+    for each in message.tensors:
+        back = np.empty_like(content)
+        each.copy_to(back)
+        assert (back == content).all()
+    assert sent.result() == 2 * content.nbytes
+    routes = {(each.source, each.target) for each in there.explain().received}
+    assert routes == {("host:0", "host:0"), ("host", "host:0")}
+    sent = here.send(tensors=[source])
+    assert (there.receive(timeout=10).result().tensors[0].view("<i4") == content).all()
+    sent.result()
+
+
 def test_futures_can_be_awaited_and_called_back(ends):
     here, there = ends
     called = []
@@ -124,7 +147,7 @@ def test_wrong_arguments_are_named(ends):
     with pytest.raises(penstock.InvalidArgument, match="1 MiB"):
         here.send(b"x" * (1 << 20) + b"x").result()
     with pytest.raises(penstock.Error, match="host:0"):
-        here.send(tensors=[penstock.device("host:0").empty(100)]).result()
+        here.send(payloads=[penstock.device("host:0").empty(100)]).result()
     with pytest.raises(penstock.InvalidArgument, match="no-url"):
         penstock.pipe.connect("no-url")
     with pytest.raises(penstock.InvalidArgument, match="pigeon"):

@@ -7,13 +7,10 @@ namespace {
 class basic_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "basic"; }
-  [[nodiscard]] bool pulls() const noexcept override { return false; }
+  [[nodiscard]] carriage how() const noexcept override { return carriage::send; }
+  [[nodiscard]] bool serves(bool from_device, bool to_device) const noexcept override { return !from_device && !to_device; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& /*from*/, const identity& /*here*/, sys::peer& /*door*/) const override {
     return std::nullopt;
-  }
-  status pull(const identity& /*from*/, sys::peer& /*door*/, std::uint64_t /*address*/, std::byte* /*target*/,
-              std::size_t /*bytes*/) const override {
-    return {errc::internal, "basic: what is sent is not pulled"};
   }
 };
 

@@ -1,8 +1,8 @@
-// A way for the bytes of tensors between memory of two processes. A channel is one file, and one line in the registry; the two ends of a
-// pipe take, of those that both have, the first in the registry that the receiving end does not refuse. Thread-safe.
+// A way for the bytes of tensors between memory of two processes. A channel is one file, and one line in the registry; the receiving end of
+// a pipe takes for each tensor, of those that both ends may use, the first in the registry that is for such memory and that it does not
+// refuse. Thread-safe.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -24,16 +24,21 @@ struct identity {
   bool vouched = false;
 };
 
+// How a channel carries bytes.
+// read: the receiver's threads read the sender's host memory. copy: its device copies from the sender's memory, at the sender's address.
+// map: likewise, where the memory has been mapped into the receiver's process. send: the sender sends them over the pipe's connection, a
+// piece at a time, as the receiver asks for them.
+enum class carriage : std::uint8_t { read, copy, map, send };
+
 class channel {
  public:
   virtual ~channel() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
-  // The receiver reads the sender's memory; else the sender sends it over the pipe's connection, and pull() is never called.
-  [[nodiscard]] virtual bool pulls() const noexcept = 0;
+  [[nodiscard]] virtual carriage how() const noexcept = 0;
+  // Whether it is for memory of these kinds at all.
+  [[nodiscard]] virtual bool serves(bool from_device, bool to_device) const noexcept = 0;
   // Why it cannot bring bytes of that process to this one; nothing when it can. May try.
   [[nodiscard]] virtual std::optional<std::string> refuses(const identity& from, const identity& here, sys::peer& door) const = 0;
-  // Blocks until the bytes are there.
-  virtual status pull(const identity& from, sys::peer& door, std::uint64_t address, std::byte* target, std::size_t bytes) const = 0;
 };
 
 // All that there are, best first.
@@ -43,5 +48,9 @@ const channel* find_channel(std::string_view name);
 
 // This process.
 const identity& own_identity();
+// Why that process is not this one; nothing when it is.
+std::optional<std::string> not_this_process(const identity& from, const identity& here);
+// Why that process is none of this host whose memory this one may read; nothing when it is. Tries.
+std::optional<std::string> not_readable(const identity& from, const identity& here, sys::peer& door);
 
 }  // namespace penstock::channel

@@ -159,7 +159,6 @@ void connection::withdraw(std::uint64_t message) {
     if (each->head.message != message || each->lent.empty()) {
       ++each;
     } else if (each == queue_.begin() && sent_of_first_ > 0) {
-      each->written = nullptr;
       const bool kept = or_without_memory(
           [&] {
             each->own.insert(each->own.end(), each->lent.begin(), each->lent.end());
@@ -167,6 +166,7 @@ void connection::withdraw(std::uint64_t message) {
           },
           [] { return false; });
       each->lent = {};
+      each->written = nullptr;  // and with it what it kept of what was lent
       ++each;
       if (kept) continue;
       ended_ = no_memory();  // a frame cannot stay half sent

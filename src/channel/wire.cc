@@ -132,6 +132,29 @@ result<std::vector<reached_channel>> decode_reach(std::span<const std::byte> bod
   return out;
 }
 
+std::vector<std::byte> encode(std::span<const carried> what) {
+  writer out;
+  out.number(static_cast<std::uint32_t>(what.size()));
+  for (const auto& each : what) {
+    out.text(each.channel);
+    out.number(each.tensors);
+    out.number(each.bytes);
+  }
+  return out.take();
+}
+
+result<std::vector<carried>> decode_carried(std::span<const std::byte> body) {
+  reader in(body);
+  std::vector<carried> out(in.count(256, 20));
+  for (auto& each : out) {
+    each.channel = in.text(limits::text_bytes);
+    each.tensors = in.number<std::uint64_t>();
+    each.bytes = in.number<std::uint64_t>();
+  }
+  if (in.failed() || in.left() > 0) return malformed("receipt");
+  return out;
+}
+
 std::vector<std::byte> encode(const announcement& what) {
   writer out;
   out.text(what.metadata);
@@ -147,7 +170,13 @@ std::vector<std::byte> encode(const announcement& what) {
     out.number(each.length);
     out.number(each.address);
     out.number(static_cast<std::uint8_t>(each.in_line));
-    out.text(each.channel);
+    out.text(each.device);
+    if (!each.device.empty()) {
+      out.text(each.handle);
+      out.number(each.generation);
+      out.number(each.offset);
+      out.text(std::string_view(each.no_handle).substr(0, limits::reason_bytes));
+    }
     out.text(each.metadata);
   }
   return out.take();
@@ -176,7 +205,13 @@ result<announcement> decode_announcement(std::span<const std::byte> body) {
     each.length = in.number<std::uint64_t>();
     each.address = in.number<std::uint64_t>();
     each.in_line = in.number<std::uint8_t>() != 0;
-    each.channel = in.text(limits::text_bytes);
+    each.device = in.text(limits::device_bytes);
+    if (!each.device.empty()) {
+      each.handle = in.text(limits::handle_bytes);
+      each.generation = in.number<std::uint64_t>();
+      each.offset = in.number<std::uint64_t>();
+      each.no_handle = in.text(limits::reason_bytes);
+    }
     each.metadata = in.text(limits::metadata_bytes);
     if (each.length > limits::tensor_bytes) in.fail();
     if (each.in_line) adds(each.length);

@@ -19,9 +19,9 @@ enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end
   reach,         // body: the names of the channels by which this end can receive, and why not by the others
   announcement,  // message: its number. Body: announcement
-  wanted,        // message: send its tensors
-  tensor,        // message, part: which tensor. Body: its bytes
-  taken,         // message: it was received, or code and body: why it will not be
+  wanted,        // message, part: which tensor, code: send so many pieces more of it, in order
+  tensor,        // message, part: which tensor. Body: a piece of it
+  taken,         // message: it was received (body: by which channels), or code and body: why it will not be
   withdrawn,     // message: it will not be sent. code and body: why
   credit,        // code: so many announcements, part: of so many bytes, have gone to the user
 };
@@ -30,10 +30,13 @@ struct limits {
   static constexpr std::uint64_t text_bytes = 64 * 1024;
   static constexpr std::uint64_t metadata_bytes = std::uint64_t{1} << 20;
   static constexpr std::uint64_t payload_bytes = std::uint64_t{64} << 20;  // of a message, together
+  static constexpr std::uint64_t device_bytes = 64;                        // of a device's name
+  static constexpr std::uint64_t handle_bytes = 128;                       // by which memory is mapped
+  static constexpr std::uint64_t reason_bytes = 512;                       // why there is none
   static constexpr std::uint64_t parts = 65'536;                           // payloads, and tensors, of a message
   static constexpr std::uint64_t announcement_bytes = payload_bytes + (std::uint64_t{16} << 20);
   static constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 48;
-  static constexpr std::uint64_t frame_bytes = std::uint64_t{1} << 20;  // of a tensor that is sent
+  static constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;  // of a tensor that is sent; its last one may be shorter
   // What one end announces before the other end's user has taken it; one message may be more.
   static constexpr std::uint32_t announced_messages = 64;
   static constexpr std::uint64_t announced_bytes = std::uint64_t{16} << 20;
@@ -51,16 +54,27 @@ struct reached_channel {
 
 struct tensor_facts {
   std::uint64_t length = 0;
-  std::uint64_t address = 0;  // in the sender's memory; 0: it is sent
+  std::uint64_t address = 0;  // in the sender's memory
   bool in_line = false;       // its bytes lie behind the payloads
-  std::string channel;
+  std::string device;         // as the sender calls it ("cuda:0"); empty: host memory
+  std::string handle;         // by which the receiver can map the memory (device::shared_memory); empty: it cannot
+  std::uint64_t generation = 0;
+  std::uint64_t offset = 0;  // in what it maps
+  std::string no_handle;     // why there is none
   std::string metadata;
+};
+
+// What a channel has carried of a message.
+struct carried {
+  std::string channel;
+  std::uint64_t tensors = 0;
+  std::uint64_t bytes = 0;
 };
 
 struct announcement {
   std::string metadata;
-  // A word of the sender's memory that has this value as long as its tensors are what they were when the message was sent. What is pulled
-  // counts if the word, read afterwards, still has it.
+  // A word of the sender's memory that has this value as long as its tensors are what they were when the message was sent. What is read
+  // or copied counts if the word, read afterwards, still has it.
   std::uint64_t guard_address = 0;
   std::uint64_t guard_value = 0;
   std::vector<std::uint64_t> payload_lengths;
@@ -74,6 +88,8 @@ std::vector<std::byte> encode(const hello& what);
 result<hello> decode_hello(std::span<const std::byte> body);
 std::vector<std::byte> encode(std::span<const reached_channel> what);
 result<std::vector<reached_channel>> decode_reach(std::span<const std::byte> body);
+std::vector<std::byte> encode(std::span<const carried> what);
+result<std::vector<carried>> decode_carried(std::span<const std::byte> body);
 // Without payloads.
 std::vector<std::byte> encode(const announcement& what);
 result<announcement> decode_announcement(std::span<const std::byte> body);

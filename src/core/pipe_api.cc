@@ -62,7 +62,8 @@ std::vector<incoming_payload> incoming_message::payloads() const {
 std::vector<incoming_tensor> incoming_message::tensors() const {
   std::vector<incoming_tensor> told;
   if (core_ == nullptr) return told;
-  for (const auto& each : core_->facts.tensors) told.push_back({each.length, each.metadata, each.channel});
+  for (const auto& each : core_->facts.tensors)
+    told.push_back({each.length, each.metadata, each.device.empty() ? std::string_view("host") : std::string_view(each.device)});
   return told;
 }
 

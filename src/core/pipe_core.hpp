@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,16 +44,23 @@ class incoming_core {
   status withdrawn;       // by the sender, who says why
 
   [[nodiscard]] bool has_tensors_elsewhere() const;
+  // Of all its tensors, one behind the other; empty where they are elsewhere.
+  [[nodiscard]] std::span<const std::byte> in_line_bytes() const;
 };
 
-// What pipes carry is memory of the host. kind, index: name the part in errors, which are bad_memory and unsupported.
-status check_host_memory(runtime& with, const void* memory, std::uint64_t length, std::string_view kind, std::size_t index);
+// Where a part of a message lies. kind, index: name it in errors, which are bad_memory.
+result<staging::place> place_of_part(runtime& with, const void* memory, std::uint64_t length, std::string_view kind, std::size_t index);
+// The name of the device, or "host".
+std::string name_of(const staging::place& where);
+
+// What travels with an announcement counts as carried by this channel.
+inline const std::string in_line_by = "basic";
 
 class pipe_core final : public channel::frame_user, public operation_owner, public std::enable_shared_from_this<pipe_core> {
  public:
   // over: a socket that is connected or connecting. local: a unix socket.
   static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_socket over, bool local, bool connecting);
-  pipe_core(const pipe_shared& with, bool local) : with_(with), local_(local) {}
+  pipe_core(const pipe_shared& with, bool local);
   ~pipe_core() override;
 
   [[nodiscard]] const std::shared_ptr<core::runtime>& runtime() const noexcept { return with_.runtime; }
@@ -70,47 +78,82 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void stop(send_operation& op) noexcept override;
   void stop(next_operation& op) noexcept override;
   void stop(receive_operation& op) noexcept override;
-  status pull(const receive_operation& op, const pull_work& piece) override;
-  void pulled(receive_operation& op) noexcept override;
+  void may_begin(send_operation& op, const status& outcome) noexcept override;
+  void may_begin(receive_operation& op, const status& outcome) noexcept override;
+  void go_on(send_operation& op) noexcept override;
+  void go_on(receive_operation& op) noexcept override;
+  void copied(sent_piece& piece, const status& outcome) noexcept override;
+  void copied(received_piece& piece, const status& outcome) noexcept override;
+  status read(const receive_operation& op, const read_part& part) override;
+  void all_ended(receive_operation& op) noexcept override;
 
   result<std::span<std::byte>> begins(const channel::frame_head& head) override;
   status arrived(const channel::frame_head& head) override;
   void lost(const status& why) noexcept override;
 
  private:
-  // Operations that have ended, to be told of without the lock.
-  using endings = std::vector<std::pair<pipe_operation*, io_result>>;
+  // What a step leaves to be done without the lock.
+  struct endings {
+    std::vector<std::pair<pipe_operation*, io_result>> told;             // operations that have ended
+    std::vector<std::pair<receive_operation*, std::uint64_t>> of_parts;  // how many parts of these have
+  };
 
   template <class Step>
   void with_lock(Step step) noexcept;
-  void tell(const channel::frame_kind kind, std::uint64_t message, const status& why);
+  void say(channel::frame_kind kind, std::uint64_t message, std::vector<std::byte> body = {}, std::uint64_t part = 0,
+           std::uint32_t code = 0);
+  void say(channel::frame_kind kind, std::uint64_t message, const status& why);
   void enqueue(channel::outgoing_frame frame);
 
   static status pipe_closed();
 
   // --- with the lock
   [[nodiscard]] status over() const;
+  static void conclude(pipe_operation& op, io_result outcome, endings& ended);
+  void end_all(const status& why, endings& ended);
+  // Sending.
   void announce_what_may();
   [[nodiscard]] bool may_announce(const send_operation& op) const;
   void announce(send_operation& op);
-  void send_tensors(send_operation& op);
+  status wanted(const channel::frame_head& head, endings& ended);
+  void start_copies(send_operation& op, endings& ended);
+  status taken(const channel::frame_head& head, endings& ended);
   void left(std::uint64_t number, endings& ended);
   void end(send_operation& op, io_result outcome, endings& ended);
-  void end(receive_operation& op, io_result outcome, endings& ended);
+  // Receiving.
+  status announced(const channel::frame_head& head, endings& ended);
   void deliver(endings& ended);
-  void end_all(const status& why, endings& ended);
+  void withdrawn(const channel::frame_head& head, endings& ended);
+  void ask(receive_operation& op, endings& ended);
+  void tensor_arrived(const channel::frame_head& head, endings& ended);
+  void abandon(receive_operation& op, const status& why, endings& ended);
+  void end(receive_operation& op, io_result outcome, endings& ended);
+  // Knowing each other.
   status greeted(std::span<const std::byte> body);
   status reached(std::span<const std::byte> body);
-  status announced(const channel::frame_head& head, endings& ended);
-  void tensor_arrived(const channel::frame_head& head, endings& ended);
+  void note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels);
 
+  // --- without it
   status start(const std::shared_ptr<pipe_core>& self, sys::owned_socket over, bool connecting);
+  status prepare(receive_operation& op);
+  // How a tensor comes.
+  struct choice {
+    const channel::channel* by = nullptr;
+    const void* source = nullptr;  // where a device copies from
+    pipe_imports::held import;     // that keeps it mapped
+  };
+  // Why not, or nothing once source and import are set.
+  std::optional<std::string> reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to);
+  result<choice> choose(const channel::tensor_facts& from, const staging::place& to);
   void begin_receive(receive_operation& op) noexcept;
+  void begin_parts(receive_operation& op) noexcept;
 
   const pipe_shared with_;
   const bool local_;
   std::shared_ptr<channel::connection> connection_;
   int socket_ = -1;  // the connection's
+  pipe_imports imports_;
+  std::atomic<bool> shares_;  // handles of device memory are of use to the other end, as far as is known
 
   std::mutex lock_;                // guards what follows
   std::condition_variable known_;  // ready_, or over
@@ -120,9 +163,10 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   status lost_;
   channel::identity peer_;
   std::string peer_name_ = "the other end";
-  std::vector<channel::reached_channel> receiving_;
+  std::vector<channel::reached_channel> receiving_;  // like the next, does not change once ready_
   std::vector<channel::reached_channel> sending_;
-  const channel::channel* send_by_ = nullptr;
+  std::map<std::pair<std::string, std::string>, std::vector<channel_choice>> routes_;
+  const channel::channel* by_hosts_ = nullptr;  // between memory of the two hosts, once it is known
 
   std::uint64_t next_number_ = 1;
   std::deque<send_operation*> queued_;
@@ -161,7 +205,8 @@ void pipe_core::with_lock(Step step) noexcept {
         });
   }
   connection_->flush();
-  for (auto& [op, outcome] : ended) op->tell_end(std::move(outcome));
+  for (auto& [op, outcome] : ended.told) op->tell_end(std::move(outcome));
+  for (auto& [op, count] : ended.of_parts) op->parts_ended(count);
 }
 
 }  // namespace penstock::core

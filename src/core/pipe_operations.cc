@@ -1,7 +1,10 @@
 #include "core/pipe_operations.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
+
+#include "base/no_memory.hpp"
 
 namespace penstock::core {
 
@@ -9,24 +12,33 @@ void next_operation::hand_over() noexcept {
   if (come != nullptr) *into = incoming_message(std::move(come));
 }
 
-bool pull_work::run() {
+bool read_part::run() {
   auto& op = *of;
-  op.pull(*this);
-  op.piece_ended();
+  if (!op.stopping.load()) {
+    auto problem = or_no_memory([&] { return op.owner().read(op, *this); });
+    if (!problem.ok()) op.fail(problem);
+  }
+  op.parts_ended(1);
   return true;
 }
 
-void receive_operation::pull(const pull_work& piece) noexcept {
-  if (stopping.load()) return;
-  auto problem = owner().pull(*this, piece);
-  if (problem.ok()) return;
+void receive_operation::fail(const status& why) noexcept {
   stopping.store(true);
-  const std::lock_guard guard(error_lock);
-  if (error.ok()) error = std::move(problem);
+  const std::lock_guard guard(error_lock_);
+  if (error_.ok()) error_ = why;
 }
 
-void receive_operation::piece_ended() noexcept {
-  if (pieces_left.fetch_sub(1, std::memory_order_acq_rel) == 1) owner().pulled(*this);
+status receive_operation::error() noexcept {
+  const std::lock_guard guard(error_lock_);
+  return error_;
+}
+
+std::list<received_piece>::iterator receive_operation::next_of(std::uint64_t tensor) noexcept {
+  return std::find_if(asked.begin(), asked.end(), [&](const received_piece& each) { return each.tensor == tensor; });
+}
+
+void receive_operation::parts_ended(std::uint64_t count) noexcept {
+  if (count > 0 && parts_left.fetch_sub(count, std::memory_order_acq_rel) == count) owner().all_ended(*this);
 }
 
 }  // namespace penstock::core

@@ -3,13 +3,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <list>
 #include <memory>
 #include <vector>
 
 #include "base/spin_lock.hpp"
 #include "channel/channel.hpp"
+#include "channel/wire.hpp"
 #include "core/operation.hpp"
+#include "core/pipe_imports.hpp"
+#include "core/stream_turn.hpp"
 #include "penstock/pipe.hpp"
+#include "staging/feeder.hpp"
+#include "staging/landing.hpp"
 #include "staging/work.hpp"
 
 namespace penstock::core {
@@ -18,7 +25,9 @@ class incoming_core;
 class send_operation;
 class next_operation;
 class receive_operation;
-struct pull_work;
+struct read_part;
+struct sent_piece;
+struct received_piece;
 
 // The pipe, as its operations see it. Any thread.
 class operation_owner {
@@ -27,9 +36,19 @@ class operation_owner {
   virtual void stop(send_operation& op) noexcept = 0;
   virtual void stop(next_operation& op) noexcept = 0;
   virtual void stop(receive_operation& op) noexcept = 0;
-  virtual status pull(const receive_operation& op, const pull_work& piece) = 0;
-  // The last piece of it was pulled, or will not be.
-  virtual void pulled(receive_operation& op) noexcept = 0;
+  // The streams of its tensors have come so far that it may begin, or failed.
+  virtual void may_begin(send_operation& op, const status& outcome) noexcept = 0;
+  virtual void may_begin(receive_operation& op, const status& outcome) noexcept = 0;
+  // There may be room in a landing.
+  virtual void go_on(send_operation& op) noexcept = 0;
+  virtual void go_on(receive_operation& op) noexcept = 0;
+  // A copy from or to memory of a device has ended.
+  virtual void copied(sent_piece& piece, const status& outcome) noexcept = 0;
+  virtual void copied(received_piece& piece, const status& outcome) noexcept = 0;
+  // Blocks until it is there.
+  virtual status read(const receive_operation& op, const read_part& part) = 0;
+  // The last part of it has come, or will not.
+  virtual void all_ended(receive_operation& op) noexcept = 0;
 
  protected:
   ~operation_owner() = default;
@@ -44,18 +63,53 @@ class pipe_operation : public operation {
     hand_over();
     complete(std::move(outcome));
   }
+  [[nodiscard]] operation_owner& owner() const noexcept { return *owner_; }
 
   bool known = false;  // to the pipe, which will end it
   bool ended = false;
 
  protected:
   ~pipe_operation() override = default;
-  [[nodiscard]] operation_owner& owner() const noexcept { return *owner_; }
   // What the user gets with the end.
   virtual void hand_over() noexcept {}
 
  private:
   const std::shared_ptr<operation_owner> owner_;
+};
+
+// An operation that waits for room in a landing. It is retained while it does.
+template <class Operation>
+struct room_waiter final : staging::landing::waiter {
+  explicit room_waiter(Operation& owner) noexcept : of(&owner) {}
+  bool run() override {
+    of->owner().go_on(*of);
+    of->release();
+    return true;
+  }
+  // With the pipe's lock: room, or none now (null), and the operation goes on later.
+  result<staging::landing::lease> take(staging::landing& from, const staging::link& via) {
+    of->retain();
+    auto room = from.take(via, *this);
+    waits = room && *room == nullptr;
+    if (!waits) of->release();
+    return room;
+  }
+  // With the pipe's lock. The operation is kept by somebody else.
+  void forget(staging::landing& in) noexcept {
+    if (std::exchange(waits, false) && in.forget(*this)) of->release();
+  }
+  Operation* const of;
+  bool waits = false;
+};
+
+// A piece of a tensor of a device, on its way into pinned memory and then to the other end.
+struct sent_piece {
+  send_operation* of = nullptr;
+  std::size_t tensor = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  staging::landing::lease room;
+  staging::copy_task task;
 };
 
 class send_operation final : public pipe_operation {
@@ -64,12 +118,21 @@ class send_operation final : public pipe_operation {
   void end_queued() override { owner().stop(*this); }
 
   outgoing_message message;
+  std::vector<staging::place> places;        // of its tensors
+  std::vector<channel::tensor_facts> facts;  // of its tensors
+  stream_turn turn;
+  bool ready = true;  // what it sends is there, in the order of its streams
   std::uint64_t number = 0;
   std::uint64_t tensor_bytes = 0;
   std::uint64_t announcement_bytes = 0;  // without what the announcement itself takes
   bool in_line = false;                  // its tensors travel in the announcement
   std::atomic<std::uint64_t>* guard = nullptr;
-  const channel::channel* by = nullptr;
+
+  std::vector<std::uint64_t> asked_bytes;  // of each tensor, by the other end
+  std::list<sent_piece> waiting;           // for room
+  std::list<sent_piece> copying;
+  room_waiter<send_operation> again{*this};
+  io_result outcome_then;  // once nothing is being copied, where it has ended before
 };
 
 class next_operation final : public pipe_operation {
@@ -84,8 +147,8 @@ class next_operation final : public pipe_operation {
   void hand_over() noexcept override;
 };
 
-// A piece of a tensor that is read out of the sender's memory.
-struct pull_work final : staging::work {
+// A part of a tensor that is read out of the sender's memory.
+struct read_part final : staging::work {
   bool run() override;
   receive_operation* of = nullptr;
   std::uint64_t address = 0;
@@ -93,27 +156,66 @@ struct pull_work final : staging::work {
   std::uint64_t bytes = 0;
 };
 
+// A tensor that a device copies from the sender's memory.
+struct copied_part {
+  receive_operation* of = nullptr;
+  pipe_imports::held source;  // null: it needs no mapping
+  staging::link* via = nullptr;
+  staging::copy_task task;
+};
+
+// A piece of a tensor that was asked for, or has come and is on its way from pinned memory into that of a device.
+struct received_piece {
+  receive_operation* of = nullptr;
+  std::size_t tensor = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  staging::landing::lease room;  // null: it comes into the target itself
+  staging::copy_task task;
+};
+
 class receive_operation final : public pipe_operation {
  public:
-  using pipe_operation::pipe_operation;
+  static constexpr std::size_t most_pieces = 8;  // asked for or being copied
+
+  receive_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with, channel::identity peer)
+      : pipe_operation(std::move(owner), std::move(with)), from(std::move(peer)) {}
   void end_queued() override { owner().stop(*this); }
-  // Without the lock, on any thread.
-  void pull(const pull_work& piece) noexcept;
-  void piece_ended() noexcept;
+  // So many parts have ended. Without the lock, on any thread. It may be gone on return.
+  void parts_ended(std::uint64_t count) noexcept;
+  // The first error is what it ends with. Without the lock, on any thread.
+  void fail(const status& why) noexcept;
+  [[nodiscard]] status error() noexcept;
+  // The piece of this tensor that comes next.
+  [[nodiscard]] std::list<received_piece>::iterator next_of(std::uint64_t tensor) noexcept;
 
   std::shared_ptr<incoming_core> message;
   std::vector<incoming_target> targets;
-  std::vector<std::uint64_t> arrived_bytes;  // of each tensor that is sent
-  std::uint64_t tensors_missing = 0;         // of those
+  std::vector<staging::place> places;       // of its targets
+  std::vector<const channel::channel*> by;  // of its tensors
+  stream_turn turn;
+  bool begun = false;
+  const channel::identity from;
+  std::atomic<std::uint64_t> parts_left{0};  // and one for who begins
+  std::atomic<bool> stopping{false};         // what has not begun will not
 
-  std::vector<pull_work> pieces;
+  // --- what is read, and what is copied
+  std::vector<read_part> read_parts;
   staging::work_list list;
-  channel::identity from;
-  const channel::channel* by = nullptr;
-  std::atomic<std::uint64_t> pieces_left{0};
-  std::atomic<bool> stopping{false};
-  spin_lock error_lock;  // guards error
-  status error;
+  std::vector<copied_part> copied_parts;
+
+  // --- what is sent
+  std::vector<std::size_t> sent_tensors;
+  std::size_t next_tensor = 0;      // to be asked for, of those
+  std::uint64_t next_offset = 0;    // in that
+  std::uint64_t pieces_left = 0;    // that have not ended
+  std::list<received_piece> asked;  // the pieces of each tensor in the order in which they will come
+  std::list<received_piece> copying;
+  room_waiter<receive_operation> again{*this};
+
+ private:
+  spin_lock error_lock_;  // guards error_
+  status error_;
 };
 
 }  // namespace penstock::core

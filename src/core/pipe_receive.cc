@@ -12,13 +12,17 @@ namespace penstock::core {
 
 namespace {
 
+using channel::carriage;
 using channel::frame_kind;
+using channel::limits;
 
-constexpr std::uint64_t least_piece = std::uint64_t{2} << 20;  // of a tensor that is pulled, by one thread
-constexpr std::uint64_t most_pieces = 1024;
-constexpr std::uint64_t pulled_by_caller = std::uint64_t{64} << 10;
+constexpr std::uint64_t least_part = std::uint64_t{2} << 20;  // of a tensor that is read, by one thread
+constexpr std::uint64_t most_parts = 1024;
+constexpr std::uint64_t read_by_caller = std::uint64_t{64} << 10;
 
 }  // namespace
+
+// --- messages
 
 operation* pipe_core::next(incoming_message& into, const pipe_operation_options& options, io_callback callback) {
   auto* op = new next_operation(shared_from_this(), with_.runtime);
@@ -35,12 +39,37 @@ operation* pipe_core::next(incoming_message& into, const pipe_operation_options&
       waiting_.push_back(op);
       deliver(ended);
     } else {
-      op->ended = true;
-      ended.emplace_back(op, io_result{0, problem});
+      conclude(*op, {0, problem}, ended);
     }
   });
   if (!op->stop_reason().ok()) stop(*op);
   return op;
+}
+
+status pipe_core::announced(const channel::frame_head& head, endings& ended) {
+  const auto wrong = [](std::string_view what) { return status(errc::io, fmt::format("the other end sent {}", what)); };
+  auto message = std::make_shared<incoming_core>();
+  auto facts = channel::decode_announcement(body_);
+  if (!facts) return facts.error();
+  message->facts = *std::move(facts);
+  message->number = head.message;
+  message->body = std::move(body_);
+  body_ = {};
+  const std::uint64_t bytes = message->body.size() - message->facts.bytes_before_payloads;
+  const bool first = untaken_messages_ == 0;
+  if (!first && (untaken_messages_ >= limits::announced_messages || untaken_bytes_ + bytes > limits::announced_bytes)) {
+    return wrong("more messages than there is room for");
+  }
+  const auto& tensors = message->facts.tensors;
+  if (std::any_of(tensors.begin(), tensors.end(), [&](const auto& each) { return each.in_line != tensors.front().in_line; })) {
+    return wrong("a message of which a part is in line");
+  }
+  ++untaken_messages_;
+  untaken_bytes_ += bytes;
+  if (message->has_tensors_elsewhere()) not_received_.emplace(message->number, message);
+  come_.push_back(std::move(message));
+  deliver(ended);
+  return {};
 }
 
 void pipe_core::deliver(endings& ended) {
@@ -49,14 +78,13 @@ void pipe_core::deliver(endings& ended) {
     come_.pop_front();
     auto& op = *waiting_.front();
     waiting_.pop_front();
-    op.ended = true;
     const std::uint64_t bytes = message->body.size() - message->facts.bytes_before_payloads;
     --untaken_messages_;
     untaken_bytes_ -= bytes;
-    enqueue({{static_cast<std::uint32_t>(frame_kind::credit), 1, 0, bytes, 0}, {}, {}, {}});
+    say(frame_kind::credit, 0, {}, bytes, 1);
     message->pipe = shared_from_this();
     op.come = std::move(message);
-    ended.emplace_back(&op, io_result{0, {}});
+    conclude(op, {0, {}}, ended);
   }
 }
 
@@ -65,16 +93,37 @@ void pipe_core::stop(next_operation& op) noexcept {
   if (why.ok() || with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
     if (!op.known || op.ended) return;
-    op.ended = true;
     std::erase(waiting_, &op);
-    ended.emplace_back(&op, io_result{0, why});
+    conclude(op, {0, why}, ended);
   });
 }
+
+void pipe_core::dropped(incoming_core& message) noexcept {
+  if (with_.runtime->forked()) return;
+  with_lock([&](endings& /*ended*/) {
+    if (std::exchange(message.received, true) || !message.has_tensors_elsewhere()) return;
+    not_received_.erase(message.number);
+    say(frame_kind::taken, message.number, {errc::cancelled, "the message was dropped before it was received"});
+  });
+}
+
+void pipe_core::withdrawn(const channel::frame_head& head, endings& ended) {
+  const auto why = channel::status_of(head.code == 0 ? static_cast<std::uint32_t>(errc::cancelled) : head.code, body_);
+  if (const auto found = not_received_.find(head.message); found != not_received_.end()) {
+    if (const auto message = found->second.lock(); message != nullptr) message->withdrawn = why;
+    not_received_.erase(found);
+  } else if (const auto running = receiving_now_.find(head.message); running != receiving_now_.end()) {
+    running->second->message->withdrawn = why;
+    abandon(*running->second, why, ended);
+  }
+}
+
+// --- beginning to receive
 
 operation* pipe_core::receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
                               const pipe_operation_options& options, io_callback callback) {
   auto& pipe = *message->pipe;
-  auto* op = new receive_operation(message->pipe, pipe.with_.runtime);
+  auto* op = new receive_operation(message->pipe, pipe.with_.runtime, pipe.peer_);
   op->set_deadline(options.deadline);
   op->set_callback(std::move(callback));
   op->retain();
@@ -87,180 +136,316 @@ operation* pipe_core::receive(const std::shared_ptr<incoming_core>& message, std
 
 namespace {
 
-status check(const receive_operation& op, runtime& with) {
-  const auto& tensors = op.message->facts.tensors;
-  if (op.targets.size() != tensors.size()) {
-    return {errc::invalid_argument, fmt::format("{} targets for {} tensors", op.targets.size(), tensors.size())};
+// In parts for several threads.
+void cut_into_parts(receive_operation& op, std::size_t tensor, std::uint64_t part_bytes) {
+  const auto& facts = op.message->facts.tensors[tensor];
+  for (std::uint64_t at = 0; at < facts.length; at += part_bytes) {
+    auto& added = op.read_parts.emplace_back();
+    added.of = &op;
+    added.address = facts.address + at;
+    added.target = static_cast<std::byte*>(op.targets[tensor].memory) + at;
+    added.bytes = std::min(part_bytes, facts.length - at);
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (op.targets[i].length != tensors[i].length) {
-      return {errc::invalid_argument, fmt::format("target {} has {} bytes, its tensor {}", i, op.targets[i].length, tensors[i].length)};
-    }
-    const auto& target = op.targets[i];
-    if (auto wrong = check_host_memory(with, target.memory, target.length, "target", i); !wrong.ok()) return wrong;
-  }
-  return {};
 }
 
-// Where its tensors are pulled, in pieces for several threads.
-void cut(receive_operation& op) {
-  const auto& tensors = op.message->facts.tensors;
-  std::uint64_t total = 0;
-  for (const auto& each : tensors) total += each.length;
-  const std::uint64_t piece = std::max(least_piece, total / most_pieces);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    for (std::uint64_t at = 0; at < tensors[i].length; at += piece) {
-      auto& added = op.pieces.emplace_back();
-      added.of = &op;
-      added.address = tensors[i].address + at;
-      added.target = static_cast<std::byte*>(op.targets[i].memory) + at;
-      added.bytes = std::min(piece, tensors[i].length - at);
-    }
-  }
-  for (std::size_t i = 0; i + 1 < op.pieces.size(); ++i) op.pieces[i].next_work = &op.pieces[i + 1];
-  op.pieces_left.store(op.pieces.size() + 1);  // one for who begins
-}
-
-void copy_in_line(const receive_operation& op) {
-  const auto& message = *op.message;
-  std::uint64_t at = message.facts.bytes_before_payloads;
-  for (const auto length : message.facts.payload_lengths) at += length;
-  for (std::size_t i = 0; i < op.targets.size(); ++i) {
-    if (op.targets[i].length > 0) std::memcpy(op.targets[i].memory, message.body.data() + at, op.targets[i].length);
-    at += op.targets[i].length;
-  }
+void add_copy(receive_operation& op, std::size_t tensor, const void* source, pipe_imports::held import) {
+  auto& added = op.copied_parts.emplace_back();
+  added.of = &op;
+  added.source = std::move(import);
+  added.via = op.places[tensor].via;
+  added.task.source = source;
+  added.task.target = op.targets[tensor].memory;
+  added.task.bytes = op.targets[tensor].length;
 }
 
 }  // namespace
 
+// What it will consist of, before anything begins.
+status pipe_core::prepare(receive_operation& op) {
+  const auto& tensors = op.message->facts.tensors;
+  if (op.targets.size() != tensors.size()) {
+    return {errc::invalid_argument, fmt::format("{} targets for {} tensors", op.targets.size(), tensors.size())};
+  }
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& target = op.targets[i];
+    if (target.length != tensors[i].length) {
+      return {errc::invalid_argument, fmt::format("target {} has {} bytes, its tensor {}", i, target.length, tensors[i].length)};
+    }
+    total += target.length;
+    const auto found = place_of_part(*with_.runtime, target.memory, target.length, "target", i);
+    if (!found) return found.error();
+    op.places.push_back(*found);
+    if (!found->on_device()) continue;
+    if (auto problem = op.turn.add(*found->via, target.stream); !problem.ok()) {
+      return problem.with_context(fmt::format("the stream of target {}", i));
+    }
+  }
+  op.by.resize(tensors.size());
+  const std::uint64_t part_bytes = std::max(least_part, total / most_parts);
+  auto in_line = op.message->in_line_bytes();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].length == 0) continue;
+    if (tensors[i].in_line) {
+      if (op.places[i].on_device()) add_copy(op, i, in_line.data(), nullptr);
+      in_line = in_line.subspan(tensors[i].length);
+      continue;
+    }
+    auto chosen = choose(tensors[i], op.places[i]);
+    if (!chosen) return chosen.error().with_context(fmt::format("tensor {}", i));
+    op.by[i] = chosen->by;
+    switch (chosen->by->how()) {
+      case carriage::read:
+        cut_into_parts(op, i, part_bytes);
+        break;
+      case carriage::copy:
+      case carriage::map:
+        add_copy(op, i, chosen->source, std::move(chosen->import));
+        break;
+      case carriage::send:
+        op.sent_tensors.push_back(i);
+        op.pieces_left += (tensors[i].length + limits::piece_bytes - 1) / limits::piece_bytes;
+        break;
+    }
+  }
+  for (std::size_t i = 0; i + 1 < op.read_parts.size(); ++i) op.read_parts[i].next_work = &op.read_parts[i + 1];
+  op.parts_left.store(op.read_parts.size() + op.copied_parts.size() + op.pieces_left + 1);  // one for who begins
+  return op.watch_deadline();
+}
+
 void pipe_core::begin_receive(receive_operation& op) noexcept {
   auto& message = *op.message;
-  const bool elsewhere = message.has_tensors_elsewhere();
-  const auto* const by = elsewhere ? channel::find_channel(message.facts.tensors.front().channel) : nullptr;
-  const bool pulls = by != nullptr && by->pulls();
-  auto problem = or_no_memory([&]() -> status {
-    if (auto wrong = check(op, *with_.runtime); !wrong.ok()) return wrong;
-    op.arrived_bytes.resize(op.targets.size());
-    if (pulls) cut(op);
-    return op.watch_deadline();
-  });
-  bool goes_on = false;
+  auto problem = or_no_memory([&] { return prepare(op); });
   with_lock([&](endings& ended) {
     if (problem.ok() && message.received) problem = {errc::invalid_argument, "this message was received before"};
     if (problem.ok()) problem = closed_ ? pipe_closed() : message.withdrawn;
-    if (problem.ok() && elsewhere && !pulls) problem = lost_;
+    if (problem.ok() && op.pieces_left > 0) problem = lost_;
     if (!problem.ok()) {
-      op.ended = true;
-      ended.emplace_back(&op, io_result{0, problem});
+      conclude(op, {0, problem}, ended);
       return;
     }
     message.received = true;
     op.known = true;
-    op.by = by;
-    op.from = peer_;
-    if (!elsewhere) {
-      copy_in_line(op);
-      end(op, {0, {}}, ended);
-      return;
-    }
-    receiving_now_.emplace(message.number, &op);
     not_received_.erase(message.number);
-    goes_on = pulls;
-    if (pulls) {
-      op.retain();  // for the pieces
-      return;
-    }
-    for (const auto& each : op.targets) op.tensors_missing += each.length > 0 ? 1 : 0;
-    enqueue({{static_cast<std::uint32_t>(frame_kind::wanted), 0, message.number, 0, 0}, {}, {}, {}});
+    receiving_now_.emplace(message.number, &op);
+    op.retain();  // for its parts
   });
-  if (!goes_on) return;
-  std::uint64_t total = 0;
-  for (const auto& each : op.targets) total += each.length;
-  auto& pieces = op.pieces;
-  if (!pieces.empty() &&
-      (total <= pulled_by_caller || !with_.runtime->pullers().push(op.list, pieces.front(), pieces.back(), pieces.size()).ok())) {
-    for (auto& each : pieces) (void)each.run();
+  if (!problem.ok()) return;
+  if (op.turn.over()) {
+    begin_parts(op);
+    return;
   }
-  op.piece_ended();
+  op.retain();
+  const auto begin = [](void* of, const status& outcome) {
+    auto& begun = *static_cast<receive_operation*>(of);
+    begun.owner().may_begin(begun, outcome);
+    begun.release();
+  };
+  op.turn.await(with_.runtime->feeders(), begin, &op);
 }
 
-status pipe_core::pull(const receive_operation& op, const pull_work& piece) {
-  return op.by->pull(op.from, *with_.door, piece.address, piece.target, piece.bytes);
+void pipe_core::may_begin(receive_operation& op, const status& outcome) noexcept {
+  if (!outcome.ok()) with_lock([&](endings& ended) { abandon(op, outcome, ended); });
+  begin_parts(op);
 }
 
-void pipe_core::pulled(receive_operation& op) noexcept {
+void pipe_core::begin_parts(receive_operation& op) noexcept {
+  bool begins = false;
+  with_lock([&](endings& ended) {
+    begins = !std::exchange(op.begun, true);
+    if (begins) ask(op, ended);
+  });
+  if (!begins) return;
+  auto in_line = op.message->in_line_bytes();
+  for (std::size_t i = 0; i < op.targets.size() && !in_line.empty(); ++i) {
+    const auto bytes = op.targets[i].length;
+    if (bytes > 0 && !op.places[i].on_device()) std::memcpy(op.targets[i].memory, in_line.data(), bytes);
+    in_line = in_line.subspan(bytes);
+  }
+  for (auto& each : op.copied_parts) {
+    each.task.context = &each;
+    each.task.done = [](staging::copy_task& task, status outcome) {
+      auto& of = *static_cast<copied_part*>(task.context)->of;
+      if (!outcome.ok()) of.fail(outcome);
+      of.parts_ended(1);
+    };
+    each.via->feeder().submit(each.task);
+  }
+  if (!op.copied_parts.empty()) with_.runtime->feeders().attend();
+  auto& parts = op.read_parts;
+  std::uint64_t bytes = 0;
+  for (const auto& each : parts) bytes += each.bytes;
+  if (!parts.empty() &&
+      (bytes <= read_by_caller || !with_.runtime->pullers().push(op.list, parts.front(), parts.back(), parts.size()).ok())) {
+    for (auto& each : parts) (void)each.run();
+  }
+  op.parts_ended(1);
+}
+
+status pipe_core::read(const receive_operation& op, const read_part& part) {
+  return with_.door->read_memory(static_cast<pid_t>(op.from.pid), part.address, part.target, part.bytes);
+}
+
+// --- what is sent
+
+void pipe_core::ask(receive_operation& op, endings& ended) {
+  while (op.next_tensor < op.sent_tensors.size() && op.asked.size() + op.copying.size() < op.most_pieces && !op.again.waits) {
+    const auto tensor = op.sent_tensors[op.next_tensor];
+    const auto length = op.targets[tensor].length;
+    std::list<received_piece> added(1);
+    auto& piece = added.front();
+    piece.of = &op;
+    piece.tensor = tensor;
+    piece.offset = op.next_offset;
+    piece.bytes = std::min(limits::piece_bytes, length - op.next_offset);
+    if (op.places[tensor].on_device()) {
+      auto room = op.again.take(with_.runtime->receiving(), *op.places[tensor].via);
+      if (!room) {
+        abandon(op, room.error(), ended);
+        return;
+      }
+      if (*room == nullptr) return;
+      piece.room = *std::move(room);
+    }
+    op.next_offset += piece.bytes;
+    if (op.next_offset == length) {
+      ++op.next_tensor;
+      op.next_offset = 0;
+    }
+    op.asked.splice(op.asked.end(), added);
+    say(frame_kind::wanted, op.message->number, {}, tensor, 1);
+  }
+}
+
+void pipe_core::go_on(receive_operation& op) noexcept {
+  with_lock([&](endings& ended) {
+    op.again.waits = false;
+    ask(op, ended);
+  });
+}
+
+void pipe_core::tensor_arrived(const channel::frame_head& head, endings& ended) {
+  const auto found = receiving_now_.find(head.message);
+  if (found == receiving_now_.end()) return;
+  auto& op = *found->second;
+  const auto come = op.next_of(head.part);
+  if (come == op.asked.end()) return;
+  auto& piece = *come;
+  if (piece.room == nullptr) {
+    op.asked.erase(come);
+    --op.pieces_left;
+    ended.of_parts.emplace_back(&op, 1);
+    ask(op, ended);
+    return;
+  }
+  piece.task.source = piece.room.get();
+  piece.task.target = static_cast<std::byte*>(op.targets[piece.tensor].memory) + piece.offset;
+  piece.task.bytes = piece.bytes;
+  piece.task.context = &piece;
+  piece.task.done = [](staging::copy_task& task, status outcome) {
+    auto& done = *static_cast<received_piece*>(task.context);
+    done.of->owner().copied(done, outcome);
+  };
+  op.copying.splice(op.copying.end(), op.asked, come);
+  op.places[piece.tensor].via->feeder().submit(piece.task);
+  with_.runtime->feeders().attend();
+}
+
+void pipe_core::copied(received_piece& piece, const status& outcome) noexcept {
+  auto& op = *piece.of;
+  with_lock([&](endings& ended) {
+    op.copying.remove_if([&](const auto& each) { return &each == &piece; });
+    --op.pieces_left;
+    ended.of_parts.emplace_back(&op, 1);
+    if (!outcome.ok()) abandon(op, outcome, ended);
+    ask(op, ended);
+  });
+}
+
+// --- the end
+
+// What has not begun will not; what has ends it.
+void pipe_core::abandon(receive_operation& op, const status& why, endings& ended) {
+  op.fail(why);
+  std::uint64_t parts = op.pieces_left - op.copying.size();
+  if (!std::exchange(op.begun, true)) parts = op.parts_left.load();
+  op.pieces_left = op.copying.size();
+  op.next_tensor = op.sent_tensors.size();
+  op.again.forget(with_.runtime->receiving());
+  connection_->divert(op.message->number);
+  op.asked.clear();
+  if (parts > 0) ended.of_parts.emplace_back(&op, parts);
+}
+
+void pipe_core::all_ended(receive_operation& op) noexcept {
+  op.copied_parts.clear();  // what they have mapped is kept by the pipe alone
+  const auto& facts = op.message->facts;
+  const bool from_memory =
+      std::any_of(op.by.begin(), op.by.end(), [](const auto* each) { return each != nullptr && each->how() != carriage::send; });
   auto outcome = or_no_memory([&]() -> status {
     if (auto why = op.stop_reason(); !why.ok()) return why;
-    {
-      const std::lock_guard guard(op.error_lock);
-      if (!op.error.ok()) return op.error;
-    }
+    if (auto why = op.error(); !why.ok() || !from_memory) return why;
     // The tensors were still what they were when the last of them had been read.
     std::uint64_t word = 0;
-    const auto& facts = op.message->facts;
-    const auto read = op.by->pull(op.from, *with_.door, facts.guard_address, reinterpret_cast<std::byte*>(&word), sizeof(word));
+    const auto read =
+        with_.door->read_memory(static_cast<pid_t>(op.from.pid), facts.guard_address, reinterpret_cast<std::byte*>(&word), sizeof(word));
     if (read.ok() && word == facts.guard_value) return {};
     return {errc::closed, "the sender has taken the message back"};
   });
   with_lock([&](endings& ended) {
     // Where it is known why, that is what is told.
-    if (!outcome.ok() && op.stop_reason().ok()) {
+    if (!outcome.ok() && op.stop_reason().ok() && from_memory) {
       if (!op.message->withdrawn.ok()) {
         outcome = op.message->withdrawn;
       } else if (!over().ok()) {
         outcome = over();
       }
     }
-    tell(frame_kind::taken, op.message->number, outcome);
     end(op, {0, outcome}, ended);
   });
   op.release();
 }
 
 void pipe_core::end(receive_operation& op, io_result outcome, endings& ended) {
-  if (op.ended) return;
-  op.ended = true;
   receiving_now_.erase(op.message->number);
-  if (outcome.ok()) {
-    for (const auto& each : op.targets) outcome.bytes_done += each.length;
-    if (outcome.bytes_done > 0) {
-      auto& count = stats_[op.message->facts.tensors.front().channel];
-      count.received_tensors += op.targets.size();
-      count.received_bytes += outcome.bytes_done;
-    }
+  const bool told = op.message->has_tensors_elsewhere();
+  if (!outcome.ok()) {
+    if (told) say(frame_kind::taken, op.message->number, outcome.error);
+    conclude(op, std::move(outcome), ended);
+    return;
   }
-  ended.emplace_back(&op, std::move(outcome));
+  std::vector<channel::carried> all;
+  for (std::size_t i = 0; i < op.targets.size(); ++i) {
+    outcome.bytes_done += op.targets[i].length;
+    const auto name = op.by[i] != nullptr ? op.by[i]->name() : in_line_by;
+    auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.channel == name; });
+    if (found == all.end()) found = all.insert(all.end(), {std::string(name), 0, 0});
+    ++found->tensors;
+    found->bytes += op.targets[i].length;
+  }
+  for (const auto& each : all) {
+    if (each.bytes == 0) continue;
+    auto& count = stats_[each.channel];
+    count.received_tensors += each.tensors;
+    count.received_bytes += each.bytes;
+  }
+  if (told) say(frame_kind::taken, op.message->number, channel::encode(all));
+  conclude(op, std::move(outcome), ended);
 }
 
-// Pieces that are being pulled end first: they write to the user's memory.
 void pipe_core::stop(receive_operation& op) noexcept {
   const auto why = op.stop_reason();
   if (why.ok() || with_.runtime->forked()) return;
-  bool pulls = false;
+  bool stopped = false;
   with_lock([&](endings& ended) {
     if (!op.known || op.ended) return;
-    pulls = op.by->pulls();
-    if (pulls) {
-      op.stopping.store(true);
-      op.retain();
-      return;
-    }
-    connection_->divert(op.message->number);
-    tell(frame_kind::taken, op.message->number, why);
-    end(op, {0, why}, ended);
+    stopped = true;
+    op.retain();
+    abandon(op, why, ended);
   });
-  if (!pulls) return;
-  while (with_.runtime->pullers().withdraw(op.list) != nullptr) op.piece_ended();
+  if (!stopped) return;
+  while (with_.runtime->pullers().withdraw(op.list) != nullptr) op.parts_ended(1);
   op.release();
-}
-
-void pipe_core::dropped(incoming_core& message) noexcept {
-  if (with_.runtime->forked()) return;
-  with_lock([&](endings& /*ended*/) {
-    if (std::exchange(message.received, true) || !message.has_tensors_elsewhere()) return;
-    not_received_.erase(message.number);
-    tell(frame_kind::taken, message.number, {errc::cancelled, "the message was dropped before it was received"});
-  });
 }
 
 }  // namespace penstock::core

@@ -1,5 +1,6 @@
 // Pipes: sending.
 #include <algorithm>
+#include <list>
 #include <string>
 #include <utility>
 
@@ -17,29 +18,67 @@ using channel::limits;
 
 constexpr std::uint64_t most_in_line = std::uint64_t{16} << 10;  // bytes of tensors that travel with the announcement
 
-status check(const outgoing_message& message, runtime& with) {
+status check(const outgoing_message& message) {
   if (message.metadata.size() > limits::metadata_bytes) return {errc::invalid_argument, "the metadata of a message are at most 1 MiB"};
   if (message.payloads.size() > limits::parts || message.tensors.size() > limits::parts) {
     return {errc::invalid_argument, fmt::format("a message has at most {} payloads, and as many tensors", limits::parts)};
   }
-  std::uint64_t bytes = 0;
-  const auto check_part = [&](const outgoing_part& part, std::string_view kind, std::size_t index) -> status {
-    if (part.metadata.size() > limits::metadata_bytes) {
-      return {errc::invalid_argument, fmt::format("{} {}: its metadata are at most 1 MiB", kind, index)};
+  const auto check_all = [](const std::vector<outgoing_part>& parts, std::string_view kind, bool counts) -> status {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].metadata.size() > limits::metadata_bytes) {
+        return {errc::invalid_argument, fmt::format("{} {}: its metadata are at most 1 MiB", kind, i)};
+      }
+      if (parts[i].length > limits::tensor_bytes) return {errc::invalid_argument, fmt::format("{} {}: too long", kind, i)};
+      bytes += parts[i].metadata.size() + (counts ? parts[i].length : 0);
+      if (bytes > limits::payload_bytes) {
+        return {errc::invalid_argument,
+                fmt::format("the {}s of a message{} are at most 64 MiB together", kind, counts ? "" : " have metadata that")};
+      }
     }
-    if (part.length > limits::tensor_bytes) return {errc::invalid_argument, fmt::format("{} {}: too long", kind, index)};
-    return check_host_memory(with, part.memory, part.length, kind, index);
+    return {};
   };
-  for (std::size_t i = 0; i < message.payloads.size(); ++i) {
-    if (auto wrong = check_part(message.payloads[i], "payload", i); !wrong.ok()) return wrong;
-    bytes += message.payloads[i].length;
-    bytes += message.payloads[i].metadata.size();
-    if (bytes > limits::payload_bytes) return {errc::invalid_argument, "the payloads of a message are at most 64 MiB together"};
+  if (auto wrong = check_all(message.payloads, "payload", true); !wrong.ok()) return wrong;
+  return check_all(message.tensors, "tensor", false);
+}
+
+void tell_handle(channel::tensor_facts& of, device::session& session, const void* memory) {
+  auto shared = or_no_memory([&] { return session.share(memory); });
+  if (shared) {
+    of.handle = std::move(shared->handle);
+    of.generation = shared->generation;
+    of.offset = shared->offset;
+  } else {
+    of.no_handle = shared.error().message();
   }
-  for (std::size_t i = 0; i < message.tensors.size(); ++i) {
-    if (auto wrong = check_part(message.tensors[i], "tensor", i); !wrong.ok()) return wrong;
-    bytes += message.tensors[i].metadata.size();
-    if (bytes > limits::payload_bytes) return {errc::invalid_argument, "the metadata of a message are at most 64 MiB together"};
+}
+
+// Finds out where it lies, and whether its streams have come so far. shares: the other end may be able to map memory of devices.
+status locate(send_operation& op, runtime& with, bool shares) {
+  for (std::size_t i = 0; i < op.message.payloads.size(); ++i) {
+    const auto& part = op.message.payloads[i];
+    const auto found = place_of_part(with, part.memory, part.length, "payload", i);
+    if (!found) return found.error();
+    if (found->on_device()) {
+      return {errc::unsupported,
+              fmt::format("payload {} lies in memory of {}: payloads are host memory, tensors of any", i, name_of(*found))};
+    }
+  }
+  for (std::size_t i = 0; i < op.message.tensors.size(); ++i) {
+    const auto& part = op.message.tensors[i];
+    const auto found = place_of_part(with, part.memory, part.length, "tensor", i);
+    if (!found) return found.error();
+    op.places.push_back(*found);
+    auto& told = op.facts.emplace_back();
+    told.length = part.length;
+    told.address = reinterpret_cast<std::uintptr_t>(part.memory);
+    told.metadata = part.metadata;
+    if (!found->on_device()) continue;
+    told.device = name_of(*found);
+    if (shares) tell_handle(told, found->via->session(), part.memory);
+    if (auto problem = op.turn.add(*found->via, part.stream); !problem.ok()) {
+      return problem.with_context(fmt::format("the stream of tensor {}", i));
+    }
   }
   return {};
 }
@@ -58,27 +97,47 @@ operation* pipe_core::send(const outgoing_message& message, const pipe_operation
   op->retain();
   auto problem = or_no_memory([&]() -> status {
     op->message = message;
-    if (auto wrong = check(message, *with_.runtime); !wrong.ok()) return wrong;
+    if (auto wrong = check(op->message); !wrong.ok()) return wrong;
+    if (auto wrong = locate(*op, *with_.runtime, shares_.load()); !wrong.ok()) return wrong;
     return op->watch_deadline();
   });
   with_lock([&](endings& ended) {
     if (problem.ok()) problem = over();
     if (!problem.ok()) {
-      op->ended = true;
-      ended.emplace_back(op, io_result{0, problem});
+      conclude(*op, {0, problem}, ended);
       return;
     }
     for (const auto& each : message.tensors) op->tensor_bytes += each.length;
     for (const auto& each : message.payloads) op->announcement_bytes += each.length;
-    op->in_line = op->tensor_bytes <= most_in_line;
+    const bool of_host = std::none_of(op->places.begin(), op->places.end(), [](const auto& each) { return each.on_device(); });
+    op->in_line = of_host && op->tensor_bytes <= most_in_line;
     op->announcement_bytes += op->in_line ? op->tensor_bytes : 0;
+    op->asked_bytes.resize(message.tensors.size());
     op->number = next_number_++;
     op->known = true;
+    op->ready = op->turn.over();
     queued_.push_back(op);
     announce_what_may();
   });
+  if (problem.ok() && !op->turn.over()) {
+    op->retain();
+    const auto begin = [](void* of, const status& outcome) {
+      auto& begun = *static_cast<send_operation*>(of);
+      begun.owner().may_begin(begun, outcome);
+      begun.release();
+    };
+    op->turn.await(with_.runtime->feeders(), begin, op);
+  }
   if (!op->stop_reason().ok()) stop(*op);
   return op;
+}
+
+void pipe_core::may_begin(send_operation& op, const status& outcome) noexcept {
+  with_lock([&](endings& ended) {
+    op.ready = true;
+    if (!op.ended && !outcome.ok()) end(op, {0, outcome}, ended);
+    announce_what_may();
+  });
 }
 
 bool pipe_core::may_announce(const send_operation& op) const {
@@ -87,7 +146,7 @@ bool pipe_core::may_announce(const send_operation& op) const {
 }
 
 void pipe_core::announce_what_may() {
-  while (ready_ && !queued_.empty() && may_announce(*queued_.front())) {
+  while (ready_ && !queued_.empty() && queued_.front()->ready && may_announce(*queued_.front())) {
     auto& op = *queued_.front();
     announce(op);
     queued_.pop_front();
@@ -97,9 +156,7 @@ void pipe_core::announce_what_may() {
 void pipe_core::announce(send_operation& op) {
   channel::announcement facts;
   facts.metadata = op.message.metadata;
-  op.by = send_by_;
-  const bool pulled = !op.in_line && send_by_->pulls();
-  if (pulled) {
+  if (!op.in_line) {
     if (free_guards_.empty()) free_guards_.push_back(&guards_.emplace_back());
     op.guard = free_guards_.back();
     free_guards_.pop_back();
@@ -111,9 +168,10 @@ void pipe_core::announce(send_operation& op) {
     facts.payload_lengths.push_back(each.length);
     facts.payload_metadata.push_back(each.metadata);
   }
-  for (const auto& each : op.message.tensors) {
-    facts.tensors.push_back({each.length, pulled ? reinterpret_cast<std::uintptr_t>(each.memory) : 0, op.in_line,
-                             std::string(send_by_->name()), each.metadata});
+  facts.tensors = op.facts;
+  for (auto& each : facts.tensors) {
+    each.in_line = op.in_line;
+    if (op.in_line) each.address = 0;
   }
   auto body = channel::encode(facts);
   body.reserve(body.size() + op.announcement_bytes);
@@ -138,21 +196,113 @@ void pipe_core::announce(send_operation& op) {
 // All of a message that needs no answer is on its way.
 void pipe_core::left(std::uint64_t number, endings& ended) {
   const auto found = announced_.find(number);
-  if (found != announced_.end()) end(*found->second, {found->second->tensor_bytes, {}}, ended);
-}
-
-void pipe_core::send_tensors(send_operation& op) {
-  for (std::size_t i = 0; i < op.message.tensors.size(); ++i) {
-    const auto& each = op.message.tensors[i];
-    const std::span<const std::byte> all(static_cast<const std::byte*>(each.memory), each.length);
-    for (std::uint64_t at = 0; at < all.size(); at += limits::frame_bytes) {
-      const auto part = all.subspan(at, std::min(limits::frame_bytes, all.size() - at));
-      enqueue({{static_cast<std::uint32_t>(frame_kind::tensor), 0, op.number, i, part.size()}, {}, part, {}});
-    }
+  if (found == announced_.end()) return;
+  auto& op = *found->second;
+  if (op.tensor_bytes > 0) {
+    auto& count = stats_[in_line_by];
+    count.sent_tensors += op.message.tensors.size();
+    count.sent_bytes += op.tensor_bytes;
   }
+  end(op, {op.tensor_bytes, {}}, ended);
 }
 
-// Its memory is read by nobody from here on.
+status pipe_core::wanted(const channel::frame_head& head, endings& ended) {
+  const auto found = announced_.find(head.message);
+  if (found == announced_.end() || found->second->in_line) return {};
+  auto& op = *found->second;
+  if (head.part >= op.places.size()) return {errc::io, "the other end asked for a tensor that there is none of"};
+  const auto& tensor = op.message.tensors[head.part];
+  auto& asked = op.asked_bytes[head.part];
+  for (std::uint32_t i = 0; i < head.code && asked < tensor.length; ++i) {
+    const auto bytes = std::min(limits::piece_bytes, tensor.length - asked);
+    if (op.places[head.part].on_device()) {
+      op.waiting.push_back({&op, head.part, asked, bytes, nullptr, {}});
+    } else {
+      const std::span<const std::byte> part(static_cast<const std::byte*>(tensor.memory) + asked, bytes);
+      enqueue({{static_cast<std::uint32_t>(frame_kind::tensor), 0, op.number, head.part, bytes}, {}, part, {}});
+    }
+    asked += bytes;
+  }
+  start_copies(op, ended);
+  return {};
+}
+
+void pipe_core::start_copies(send_operation& op, endings& ended) {
+  while (!op.waiting.empty() && !op.again.waits) {
+    auto& piece = op.waiting.front();
+    const auto& via = *op.places[piece.tensor].via;
+    auto room = op.again.take(with_.runtime->sending(), via);
+    if (!room) {
+      say(frame_kind::withdrawn, op.number, room.error());
+      end(op, {0, room.error()}, ended);
+      return;
+    }
+    if (*room == nullptr) return;
+    piece.room = *std::move(room);
+    piece.task.source = static_cast<const std::byte*>(op.message.tensors[piece.tensor].memory) + piece.offset;
+    piece.task.target = piece.room.get();
+    piece.task.bytes = piece.bytes;
+    piece.task.to_device = false;
+    piece.task.context = &piece;
+    piece.task.done = [](staging::copy_task& task, status outcome) {
+      auto& done = *static_cast<sent_piece*>(task.context);
+      done.of->owner().copied(done, outcome);
+    };
+    op.copying.splice(op.copying.end(), op.waiting, op.waiting.begin());
+    via.feeder().submit(piece.task);
+  }
+  with_.runtime->feeders().attend();
+}
+
+void pipe_core::go_on(send_operation& op) noexcept {
+  with_lock([&](endings& ended) {
+    op.again.waits = false;
+    if (!op.ended) start_copies(op, ended);
+  });
+}
+
+void pipe_core::copied(sent_piece& piece, const status& outcome) noexcept {
+  auto& op = *piece.of;
+  with_lock([&](endings& ended) {
+    std::list<sent_piece> done;
+    done.splice(done.end(), op.copying,
+                std::find_if(op.copying.begin(), op.copying.end(), [&](const auto& each) { return &each == &piece; }));
+    if (op.ended) {
+      if (op.copying.empty()) ended.told.emplace_back(&op, std::move(op.outcome_then));
+    } else if (!outcome.ok()) {
+      say(frame_kind::withdrawn, op.number, outcome);
+      end(op, {0, outcome}, ended);
+    } else {
+      const std::span<const std::byte> part(piece.room.get(), piece.bytes);
+      enqueue({{static_cast<std::uint32_t>(frame_kind::tensor), 0, op.number, piece.tensor, piece.bytes},
+               {},
+               part,
+               [room = std::move(piece.room)](const status& /*why*/) {}});
+    }
+  });
+}
+
+status pipe_core::taken(const channel::frame_head& head, endings& ended) {
+  const auto found = announced_.find(head.message);
+  if (found == announced_.end() || found->second->in_line) return {};
+  auto& op = *found->second;
+  if (head.code != 0) {
+    end(op, {0, channel::status_of(head.code, body_)}, ended);
+    return {};
+  }
+  const auto told = channel::decode_carried(body_);
+  if (!told) return told.error();
+  for (const auto& each : *told) {
+    if (channel::find_channel(each.channel) == nullptr) continue;
+    auto& count = stats_[each.channel];
+    count.sent_tensors += each.tensors;
+    count.sent_bytes += each.bytes;
+  }
+  end(op, {op.tensor_bytes, {}}, ended);
+  return {};
+}
+
+// Its memory is read by nobody from here on, once what is being copied has been.
 void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
   if (op.ended) return;
   op.ended = true;
@@ -161,14 +311,15 @@ void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
     free_guards_.push_back(op.guard);
   }
   if (!op.in_line) connection_->withdraw(op.number);
-  if (outcome.ok() && op.by != nullptr && op.tensor_bytes > 0) {
-    auto& count = stats_[std::string(op.by->name())];
-    count.sent_tensors += op.message.tensors.size();
-    count.sent_bytes += op.tensor_bytes;
-  }
+  op.waiting.clear();
+  op.again.forget(with_.runtime->sending());
   announced_.erase(op.number);
   std::erase(queued_, &op);
-  ended.emplace_back(&op, std::move(outcome));
+  if (op.copying.empty()) {
+    ended.told.emplace_back(&op, std::move(outcome));
+  } else {
+    op.outcome_then = std::move(outcome);
+  }
 }
 
 void pipe_core::stop(send_operation& op) noexcept {
@@ -178,7 +329,7 @@ void pipe_core::stop(send_operation& op) noexcept {
     if (!op.known || op.ended) return;
     const bool told = announced_.count(op.number) > 0;
     end(op, {0, why}, ended);
-    if (told && !op.in_line) tell(frame_kind::withdrawn, op.number, why);
+    if (told && !op.in_line) say(frame_kind::withdrawn, op.number, why);
     announce_what_may();
   });
 }

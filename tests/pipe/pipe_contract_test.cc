@@ -320,7 +320,7 @@ TEST_P(pipe_contract, wrong_targets_are_named_and_the_message_can_still_be_recei
   EXPECT_EQ(come.receive(targets).wait().error.code(), errc::invalid_argument) << "a second time";
 }
 
-TEST_P(pipe_contract, what_is_too_long_null_or_on_a_device_is_refused) {
+TEST_P(pipe_contract, what_is_too_long_or_null_and_payloads_on_a_device_are_refused) {
   outgoing_message message;
   message.metadata = std::string((1 << 20) + 1, 'x');
   EXPECT_EQ(here_.send(message).wait().error.code(), errc::invalid_argument);
@@ -330,7 +330,7 @@ TEST_P(pipe_contract, what_is_too_long_null_or_on_a_device_is_refused) {
   EXPECT_EQ(here_.send({"", {{much.data(), much.size()}, {much.data(), much.size()}}, {}}).wait().error.code(), errc::invalid_argument);
   const auto device = engine_->allocate("host:0", 4096);
   ASSERT_TRUE(device.ok());
-  const auto outcome = here_.send({"", {}, {{device->data(), 4096}}}).wait();
+  const auto outcome = here_.send({"", {{device->data(), 4096}}, {}}).wait();
   EXPECT_EQ(outcome.error.code(), errc::unsupported);
   EXPECT_NE(outcome.error.message().find("host:0"), std::string_view::npos) << outcome.error.message();
   EXPECT_TRUE(here_.send({"still there", {}, {}}).wait().ok());

@@ -28,7 +28,7 @@ class pipe_fuzz : public pipe_fixture {
   static bytes greeting() {
     bytes out;
     append(out, frame_kind::hello, channel::encode(channel::hello{channel::wire_version, channel::own_identity()}));
-    const std::vector<channel::reached_channel> reach{{"xth", "no"}, {"cma", "no"}, {"basic", ""}};
+    const std::vector<channel::reached_channel> reach{{"xth", "no"}, {"cma", "no"}, {"basic", ""}, {"cuda_basic", ""}};
     append(out, frame_kind::reach, channel::encode(reach));
     return out;
   }
@@ -38,15 +38,21 @@ class pipe_fuzz : public pipe_fixture {
     facts.metadata = "hello";
     facts.payload_lengths = {3};
     facts.payload_metadata = {"p"};
-    facts.tensors.push_back({40'000, 0, false, "basic", "t"});
+    auto& first = facts.tensors.emplace_back();
+    first.length = 40'000;
+    first.metadata = "t";
+    auto& second = facts.tensors.emplace_back();
+    second.length = 20'000;
+    second.device = "cuda:7";
+    second.handle = "no handle";
     auto body = channel::encode(facts);
     body.resize(body.size() + 3);
     append(out, frame_kind::announcement, body, 1, 3);
-    append(out, frame_kind::wanted, {}, 1);
+    append(out, frame_kind::wanted, {}, 1, 0, 1);
     append(out, frame_kind::credit, {}, 0, 0, 1);
-    append(out, frame_kind::tensor, bytes(20'000), 1, 0);
-    append(out, frame_kind::tensor, bytes(20'000), 1, 0);
-    append(out, frame_kind::taken, {}, 1);
+    append(out, frame_kind::tensor, bytes(40'000), 1, 0);
+    append(out, frame_kind::tensor, bytes(20'000), 1, 1);
+    append(out, frame_kind::taken, channel::encode(std::vector<channel::carried>{{"basic", 1, 100'000}}), 1);
     append(out, frame_kind::withdrawn, channel::encode_text("no"), 2, 0, 12);
     return out;
   }

@@ -1,71 +1,17 @@
 // Pipes between processes, of which one is killed, stopped, or belongs to somebody else.
-#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <thread>
 
+#include "pipe/peer_process.hpp"
 #include "pipe/pipe_fixture.hpp"
-
-extern char** environ;
 
 namespace penstock::testing {
 namespace {
 
 using namespace std::chrono_literals;
-
-// The other process. Killed with this.
-class peer_process {
- public:
-  peer_process(const std::string& url, const std::string& channel, const std::string& step, std::size_t bytes = 0) {
-    std::array<int, 2> in{};
-    std::array<int, 2> out{};
-    EXPECT_EQ(::pipe2(in.data(), O_CLOEXEC), 0);
-    EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    std::string program = PENSTOCK_PIPE_PEER_PATH;
-    std::array<std::string, 4> words{url, channel, step, std::to_string(bytes)};
-    std::array<char*, 6> arguments{program.data(), words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
-    EXPECT_EQ(posix_spawn(&process_, program.c_str(), &actions, nullptr, arguments.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(in[0]);
-    ::close(out[1]);
-    in_ = in[1];
-    out_ = out[0];
-  }
-  peer_process(const peer_process&) = delete;
-  peer_process& operator=(const peer_process&) = delete;
-  ~peer_process() {
-    kill();
-    ::close(in_);
-    ::close(out_);
-  }
-  [[nodiscard]] std::string line() const {
-    std::string told;
-    char byte = 0;
-    while (::read(out_, &byte, 1) == 1 && byte != '\n') told += byte;
-    return told;
-  }
-  void send_signal(int number) const { ::kill(process_, number); }
-  void kill() {
-    if (process_ <= 0) return;
-    send_signal(SIGKILL);
-    ::waitpid(process_, nullptr, 0);
-    process_ = 0;
-  }
-  [[nodiscard]] pid_t id() const { return process_; }
-
- private:
-  pid_t process_ = 0;
-  int in_ = -1;
-  int out_ = -1;
-};
 
 class pipe_processes : public ::testing::TestWithParam<way> {
  protected:

@@ -1,5 +1,6 @@
 // The other process of a pipe: connects to a listener, does what it is told, and says on its standard output when it is there.
-// Usage: penstock_pipe_peer URL CHANNEL|all STEP [BYTES]. Ends when its standard input does.
+// Usage: penstock_pipe_peer URL CHANNEL|all STEP [BYTES [DEVICE]]. Its tensors lie in memory of the device, where one is named. Ends when
+// its standard input does.
 #include <unistd.h>
 
 #include <cstdio>
@@ -31,7 +32,39 @@ int fail(const penstock::status& why) {
   return 1;
 }
 
-std::vector<incoming_target> room_for(const incoming_message& message, std::vector<std::byte>& room) {
+// Memory for tensors, of the host or of a device.
+class memory {
+ public:
+  memory(const penstock::engine& with, std::string device) : engine_(with), device_(std::move(device)) {}
+  void resize(std::size_t bytes) {
+    size_ = bytes;
+    if (device_.empty()) {
+      on_host_.resize(bytes);
+    } else if (bytes > capacity_) {
+      on_device_ = {};
+      auto made = engine_.allocate(device_, bytes);
+      if (!made) std::exit(fail(made.error()));
+      on_device_ = *std::move(made);
+      capacity_ = bytes;
+    }
+  }
+  [[nodiscard]] std::byte* data() { return device_.empty() ? on_host_.data() : static_cast<std::byte*>(on_device_.data()); }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  void fill(std::byte value) {
+    const std::vector<std::byte> content(size_, value);
+    if (size_ > 0) (void)engine_.copy(data(), content.data(), size_);
+  }
+
+ private:
+  const penstock::engine& engine_;
+  const std::string device_;
+  std::vector<std::byte> on_host_;
+  penstock::device_buffer on_device_;
+  std::size_t capacity_ = 0;
+  std::size_t size_ = 0;
+};
+
+std::vector<incoming_target> room_for(const incoming_message& message, memory& room) {
   std::size_t total = 0;
   for (const auto& each : message.tensors()) total += each.length;
   room.resize(total);
@@ -60,8 +93,11 @@ int main(int count, char** words) {
   const auto known = pipe->explain();
   if (!known) return fail(known.error());
   incoming_message message;
-  std::vector<std::byte> room;
-  const std::vector<std::byte> content(bytes, std::byte{42});
+  const std::string device = count > 5 ? words[5] : "";
+  memory room(*engine, device);
+  memory content(*engine, device);
+  content.resize(bytes);
+  content.fill(std::byte{42});
   if (step == "known") {
     tell("there");
   } else if (step == "has the message") {

@@ -1,0 +1,25 @@
+#include "channel/members.hpp"
+
+namespace penstock::channel {
+
+namespace {
+
+// Through pinned memory of the end whose memory is a device's, or of both.
+class cuda_basic_channel final : public channel {
+ public:
+  [[nodiscard]] std::string_view name() const noexcept override { return "cuda_basic"; }
+  [[nodiscard]] carriage how() const noexcept override { return carriage::send; }
+  [[nodiscard]] bool serves(bool from_device, bool to_device) const noexcept override { return from_device || to_device; }
+  [[nodiscard]] std::optional<std::string> refuses(const identity& /*from*/, const identity& /*here*/, sys::peer& /*door*/) const override {
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+const channel& cuda_basic() {
+  static const cuda_basic_channel the;
+  return the;
+}
+
+}  // namespace penstock::channel

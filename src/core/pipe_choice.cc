@@ -1,0 +1,167 @@
+// Pipes: what the ends tell of each other, and the channel for each tensor.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "core/pipe_core.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+using channel::carriage;
+using channel::frame_kind;
+
+constexpr std::size_t most_routes = 256;
+constexpr std::string_view not_used_there = "the other end does not use it";
+
+const std::string& refusal_of(const std::vector<channel::reached_channel>& list, std::string_view name) {
+  static const std::string missing(not_used_there);
+  const auto found = std::find_if(list.begin(), list.end(), [&](const auto& each) { return each.name == name; });
+  return found == list.end() ? missing : found->refusal;
+}
+
+std::string reasons_of(const std::vector<channel_choice>& choices) {
+  std::string reasons;
+  for (const auto& each : choices) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", each.name, each.refusal);
+  return reasons;
+}
+
+}  // namespace
+
+status pipe_core::greeted(std::span<const std::byte> body) {
+  auto told = channel::decode_hello(body);
+  if (!told) return told.error();
+  peer_ = told->who;
+  peer_name_ = fmt::format("process {}", peer_.pid);
+  if (local_) {
+    const auto known = with_.door->credentials_of(socket_);
+    if (!known) return known.error();
+    if (known->uid != geteuid()) return {errc::permission_denied, fmt::format("the other end is a process of user {}", known->uid)};
+    peer_.pid = known->pid;
+    peer_.vouched = true;
+    peer_name_ = fmt::format("process {} of user {}", known->pid, known->uid);
+  }
+  greeted_ = true;
+  for (const auto* each : with_.channels) {
+    auto refusal = each->refuses(peer_, channel::own_identity(), *with_.door);
+    receiving_.push_back({std::string(each->name()), refusal.value_or("")});
+  }
+  say(frame_kind::reach, 0, channel::encode(receiving_));
+  return {};
+}
+
+status pipe_core::reached(std::span<const std::byte> body) {
+  if (ready_) return {errc::io, "the other end sent its channels out of turn"};
+  const auto told = channel::decode_reach(body);
+  if (!told) return told.error();
+  std::vector<channel_choice> choices;
+  for (auto& each : receiving_) {
+    sending_.push_back({each.name, refusal_of(*told, each.name)});
+    if (sending_.back().refusal == not_used_there) each.refusal = not_used_there;
+    choices.push_back({each.name, false, sending_.back().refusal});
+  }
+  if (std::none_of(choices.begin(), choices.end(), [](const auto& each) { return each.refusal.empty(); })) {
+    return {errc::unsupported, fmt::format("no channel leads to the other end ({})", reasons_of(choices))};
+  }
+  for (const auto& each : choices) {
+    if (channel::find_channel(each.name)->how() == carriage::map && !each.refusal.empty()) shares_.store(false);
+  }
+  ready_ = true;
+  known_.notify_all();
+  return {};
+}
+
+std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to) {
+  const bool emulated = from.device.starts_with("host:");
+  switch (chosen.by->how()) {
+    case carriage::read:
+    case carriage::send:
+      return std::nullopt;
+    case carriage::copy: {
+      chosen.source = reinterpret_cast<const void*>(from.address);
+      const auto there = with_.runtime->memory().place_of(chosen.source, from.length);
+      const bool known = there && there->on_device() && there->emulated() == to.emulated();
+      return known ? std::nullopt : std::optional<std::string>("the sender's memory is not known to this engine");
+    }
+    case carriage::map:
+      break;
+  }
+  if (emulated != to.emulated()) return "devices of two kinds";
+  if (from.handle.empty()) return from.no_handle.empty() ? "the sender shares no handle of its memory" : from.no_handle;
+  auto opened = imports_.open(to.via->session(), from.handle, from.generation, peer_.pid);
+  if (!opened) return std::string(opened.error().message());
+  chosen.import = *std::move(opened);
+  chosen.source = chosen.import->base() + from.offset;
+  return std::nullopt;
+}
+
+result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, const staging::place& to) {
+  const bool from_device = !from.device.empty();
+  const bool of_hosts = !from_device && !to.on_device();
+  if (of_hosts) {
+    const std::lock_guard guard(lock_);
+    if (by_hosts_ != nullptr) return choice{by_hosts_, nullptr, nullptr};
+  }
+  choice chosen;
+  std::vector<channel_choice> choices;
+  for (const auto* each : with_.channels) {
+    if (!each->serves(from_device, to.on_device())) continue;
+    choice candidate{each, nullptr, nullptr};
+    auto refusal = refusal_of(receiving_, each->name());
+    if (refusal.empty() && chosen.by == nullptr) refusal = reach(candidate, from, to).value_or("");
+    if (refusal.empty() && chosen.by == nullptr) chosen = std::move(candidate);
+    choices.push_back({std::string(each->name()), chosen.by == each, std::move(refusal)});
+  }
+  auto source = from_device ? from.device : std::string("host");
+  auto target = name_of(to);
+  if (chosen.by == nullptr) {
+    return status(errc::unsupported,
+                  fmt::format("no channel leads from {} of the other end to {} of this one ({})", source, target, reasons_of(choices)));
+  }
+  const std::lock_guard guard(lock_);
+  if (of_hosts) by_hosts_ = chosen.by;
+  note_route(source, target, std::move(choices));
+  return chosen;
+}
+
+void pipe_core::note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels) {
+  const std::pair key(from, to);
+  if (const auto found = routes_.find(key); found != routes_.end()) {
+    found->second = std::move(channels);
+  } else if (routes_.size() < most_routes) {
+    routes_.emplace(key, std::move(channels));
+  }
+}
+
+result<pipe_plan> pipe_core::explain() {
+  using namespace std::chrono_literals;
+  std::unique_lock guard(lock_);
+  if (!known_.wait_for(guard, 10s, [this] { return ready_ || !over().ok(); })) {
+    return status(errc::timed_out, "the other end has not answered for 10 s");
+  }
+  if (!ready_) return over();
+  pipe_plan told;
+  told.transport = local_ ? "unix" : "tcp";
+  told.peer = peer_name_;
+  const auto list = [&](const std::vector<channel::reached_channel>& from) {
+    std::vector<channel_choice> out;
+    bool chosen = false;
+    for (const auto& each : from) {
+      const bool could = each.refusal.empty() && channel::find_channel(each.name)->serves(false, false);
+      out.push_back({each.name, could && !std::exchange(chosen, chosen || could), each.refusal});
+    }
+    return out;
+  };
+  told.sending = list(sending_);
+  told.receiving = list(receiving_);
+  for (const auto& [ends, channels] : routes_) told.received.push_back({ends.first, ends.second, channels});
+  return told;
+}
+
+}  // namespace penstock::core

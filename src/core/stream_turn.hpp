@@ -1,0 +1,48 @@
+// The moment when streams have done what they had when they were added. Nobody waits for it: it is told.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "device/owned.hpp"
+#include "staging/feeder.hpp"
+#include "staging/link.hpp"
+
+namespace penstock::core {
+
+// For one thread at a time, until it awaits. Not destroyed between await() and its end.
+class stream_turn {
+ public:
+  stream_turn() = default;
+  stream_turn(const stream_turn&) = delete;
+  stream_turn& operator=(const stream_turn&) = delete;
+
+  // What the stream of the link's device has now. null: its default stream. Errors: no such stream, and those of the device.
+  status add(const staging::link& via, device::stream on);
+  // Nothing to wait for: what was added is done.
+  [[nodiscard]] bool over() const noexcept { return pending_.empty(); }
+  // Calls then(argument, outcome) once, on whichever thread finds that all is done, which may be this one. Only where it is not over.
+  void await(staging::feeders& watched, void (*then)(void*, const status&), void* argument) noexcept;
+
+ private:
+  struct pending {
+    const staging::link* via = nullptr;
+    device::stream on = nullptr;
+    device::owned_event event;
+    staging::copy_task task;
+  };
+  static void event_reached(staging::copy_task& task, status outcome) noexcept;
+  void one_reached(const status& outcome) noexcept;
+
+  std::vector<std::unique_ptr<pending>> pending_;
+  std::vector<std::pair<const staging::link*, device::stream>> done_;
+  std::atomic<std::size_t> left_{0};
+  void (*then_)(void*, const status&) = nullptr;
+  void* argument_ = nullptr;
+  std::mutex lock_;  // guards error_
+  status error_;
+};
+
+}  // namespace penstock::core

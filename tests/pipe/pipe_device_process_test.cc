@@ -1,0 +1,151 @@
+// Tensors in memory of devices, between processes: over the connection, and mapped from one process into the other.
+#include <thread>
+
+#include "contract/contract_fixture.hpp"
+#include "pipe/faulty_doors.hpp"
+#include "pipe/peer_process.hpp"
+#include "pipe/pipe_fixture.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+class pipe_device_processes : public ::testing::TestWithParam<way> {
+ protected:
+  pipe_device_processes() : house_({}, doors_.seams) {
+    context_.emplace(*pipe_context::create(house_.engine()));
+    listener_ = *context_->listen("unix:");
+  }
+  void start(const std::string& step, std::size_t size = 0) {
+    auto accepted = listener_.accept(pipe_);
+    const auto& channels = GetParam().channels;
+    peer_.emplace(listener_.url(), channels.empty() ? "all" : channels.front(), step, size, house_.device());
+    ASSERT_TRUE(accepted.wait().ok());
+  }
+  [[nodiscard]] bool maps() const { return GetParam().channels.empty(); }
+  guarded_memory on_device(std::size_t length) { return {house_, memory_place::device, length}; }
+  // The next message comes into memory of the device.
+  io_result receive(guarded_memory& into) {
+    incoming_message come;
+    const auto outcome = pipe_.next(come).wait();
+    return outcome.ok() ? come.receive({{into.data(), into.size()}}).wait() : outcome;
+  }
+  [[nodiscard]] std::vector<channel_choice> route() const {
+    const auto plan = pipe_.explain();
+    EXPECT_TRUE(plan.ok()) << told(plan.error());
+    for (const auto& each : plan->received) {
+      if (each.from == house_.device() && each.to == house_.device()) return each.channels;
+    }
+    return {};
+  }
+  [[nodiscard]] std::string chosen() const {
+    for (const auto& each : route()) {
+      if (each.chosen) return each.name;
+    }
+    return "none";
+  }
+
+  faulty_doors doors_;
+  open_house house_;
+  std::optional<pipe_context> context_;
+  pipe_listener listener_;
+  penstock::pipe pipe_;
+  std::optional<peer_process> peer_;
+};
+
+TEST_P(pipe_device_processes, tensors_come_back_as_they_went_and_memory_is_mapped_once) {
+  start("echoes");
+  ASSERT_EQ(peer_->line(), "there");
+  const std::size_t largest = 5 * mib + 1;
+  auto source = on_device(largest);
+  for (const std::size_t size : {largest, std::size_t{20'000}, std::size_t{100}}) {
+    SCOPED_TRACE(size);
+    const auto content = some_bytes(size, 9);
+    source.fill(content);
+    auto target = on_device(size);
+    auto sent = pipe_.send({"echo", {}, {{source.data(), size}}});
+    const auto got = receive(target);
+    ASSERT_TRUE(got.ok()) << told(got.error);
+    target.expect(content);
+    EXPECT_TRUE(sent.wait().ok());
+  }
+  EXPECT_EQ(chosen(), maps() ? "cuda_ipc" : "cuda_basic");
+  EXPECT_EQ(doors_.driver->calls("open_shared"), maps() ? 1U : 0U);
+  pipe_.close();
+  EXPECT_EQ(doors_.driver->live().imports, 0);
+}
+
+TEST_P(pipe_device_processes, what_cannot_be_mapped_goes_another_way_and_explain_says_why) {
+  doors_.driver->fail("open_shared", 1, status(errc::device, "no peer access"), faulty_driver::always);
+  start("echoes");
+  ASSERT_EQ(peer_->line(), "there");
+  const auto content = some_bytes(3 * mib, 9);
+  auto source = on_device(content.size());
+  source.fill(content);
+  auto target = on_device(content.size());
+  auto sent = pipe_.send({"echo", {}, {{source.data(), content.size()}}});
+  ASSERT_TRUE(receive(target).ok());
+  target.expect(content);
+  EXPECT_TRUE(sent.wait().ok());
+  EXPECT_EQ(chosen(), "cuda_basic");
+  bool told_why = false;
+  for (const auto& each : route()) told_why = told_why || each.refusal.find("no peer access") != std::string::npos;
+  EXPECT_EQ(told_why, maps());
+}
+
+TEST_P(pipe_device_processes, one_that_is_killed_while_it_sends_gives_no_wrong_bytes_and_leaves_nothing_mapped) {
+  constexpr std::size_t size = 64 * mib;
+  const bytes content(size, std::byte{42});
+  for (int i = 0; i < 5; ++i) {
+    start("sends", size);
+    ASSERT_EQ(peer_->line(), "there");
+    incoming_message come;
+    ASSERT_TRUE(pipe_.next(come).wait().ok());
+    auto target = on_device(size);
+    if (i == 0) peer_->kill();
+    auto receiving = come.receive({{target.data(), size}});
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 * i));
+    peer_->kill();
+    const auto outcome = receiving.wait();
+    if (outcome.ok()) {
+      target.expect(content);
+    } else {
+      EXPECT_TRUE(outcome.error.code() == errc::closed || outcome.error.code() == errc::io) << told(outcome.error);
+    }
+    incoming_message never;
+    EXPECT_EQ(pipe_.next(never).wait().error.code(), errc::closed);
+    pipe_.close();
+    EXPECT_EQ(doors_.driver->live().imports, 0);
+  }
+}
+
+TEST_P(pipe_device_processes, one_that_is_killed_ends_what_is_sent_to_it) {
+  auto source = on_device(64 * mib);
+  for (const std::string step : {"known", "has the message", "receives"}) {
+    SCOPED_TRACE(step);
+    start(step);
+    auto sent = pipe_.send({"", {}, {{source.data(), source.size()}}});
+    ASSERT_EQ(peer_->line(), "there");
+    peer_->kill();
+    const auto outcome = sent.wait();  // it may just have arrived
+    EXPECT_TRUE(outcome.ok() || outcome.error.code() == errc::closed) << told(outcome.error);
+    EXPECT_TRUE(step == "receives" || !outcome.ok());
+  }
+}
+
+TEST_P(pipe_device_processes, one_that_is_stopped_holds_up_nothing_beyond_a_deadline) {
+  auto source = on_device(8 * mib);
+  start("has the message");
+  auto sent = pipe_.send({"", {}, {{source.data(), source.size()}}}, within(200ms));
+  ASSERT_EQ(peer_->line(), "there");
+  peer_->send_signal(SIGSTOP);
+  EXPECT_EQ(sent.wait().error.code(), errc::timed_out);
+  peer_->send_signal(SIGCONT);
+}
+
+INSTANTIATE_TEST_SUITE_P(ways, pipe_device_processes, ::testing::Values(way{"ipc", "unix:", {}}, way{"basic", "unix:", {"cuda_basic"}}),
+                         name_of_way);
+
+}  // namespace
+}  // namespace penstock::testing
