@@ -16,7 +16,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("penstock {}", penstock::version()));
   app.require_subcommand(1);
   command chosen;
-  for (const auto add : {add_demo, add_read, add_write, add_check, add_devices, add_bench}) add(app, chosen);
+  for (const auto add : {add_demo, add_read, add_write, add_check, add_devices, add_bench, add_pipe_bench}) add(app, chosen);
   add_run(app, chosen, take_program(argc, argv));
   try {
     app.parse(argc, argv);

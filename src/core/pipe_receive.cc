@@ -1,5 +1,6 @@
-// Pipes: receiving.
+// Pipes: the tensors of a message that has come.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -7,6 +8,7 @@
 
 #include "base/no_memory.hpp"
 #include "core/pipe_core.hpp"
+#include "staging/worker.hpp"
 
 namespace penstock::core {
 
@@ -19,104 +21,9 @@ using channel::limits;
 constexpr std::uint64_t least_part = std::uint64_t{2} << 20;  // of a tensor that is read, by one thread
 constexpr std::uint64_t most_parts = 1024;
 constexpr std::uint64_t read_by_caller = std::uint64_t{64} << 10;
+constexpr std::uint64_t small_copy = std::uint64_t{1} << 20;
 
 }  // namespace
-
-// --- messages
-
-operation* pipe_core::next(incoming_message& into, const pipe_operation_options& options, io_callback callback) {
-  auto* op = new next_operation(shared_from_this(), with_.runtime);
-  op->into = &into;
-  op->set_deadline(options.deadline);
-  op->set_callback(std::move(callback));
-  op->retain();
-  auto problem = or_no_memory([&] { return op->watch_deadline(); });
-  with_lock([&](endings& ended) {
-    if (problem.ok() && closed_) problem = pipe_closed();
-    if (problem.ok() && come_.empty()) problem = lost_;
-    if (problem.ok()) {
-      op->known = true;
-      waiting_.push_back(op);
-      deliver(ended);
-    } else {
-      conclude(*op, {0, problem}, ended);
-    }
-  });
-  if (!op->stop_reason().ok()) stop(*op);
-  return op;
-}
-
-status pipe_core::announced(const channel::frame_head& head, endings& ended) {
-  const auto wrong = [](std::string_view what) { return status(errc::io, fmt::format("the other end sent {}", what)); };
-  auto message = std::make_shared<incoming_core>();
-  auto facts = channel::decode_announcement(body_);
-  if (!facts) return facts.error();
-  message->facts = *std::move(facts);
-  message->number = head.message;
-  message->body = std::move(body_);
-  body_ = {};
-  const std::uint64_t bytes = message->body.size() - message->facts.bytes_before_payloads;
-  const bool first = untaken_messages_ == 0;
-  if (!first && (untaken_messages_ >= limits::announced_messages || untaken_bytes_ + bytes > limits::announced_bytes)) {
-    return wrong("more messages than there is room for");
-  }
-  const auto& tensors = message->facts.tensors;
-  if (std::any_of(tensors.begin(), tensors.end(), [&](const auto& each) { return each.in_line != tensors.front().in_line; })) {
-    return wrong("a message of which a part is in line");
-  }
-  ++untaken_messages_;
-  untaken_bytes_ += bytes;
-  if (message->has_tensors_elsewhere()) not_received_.emplace(message->number, message);
-  come_.push_back(std::move(message));
-  deliver(ended);
-  return {};
-}
-
-void pipe_core::deliver(endings& ended) {
-  while (!come_.empty() && !waiting_.empty()) {
-    auto message = std::move(come_.front());
-    come_.pop_front();
-    auto& op = *waiting_.front();
-    waiting_.pop_front();
-    const std::uint64_t bytes = message->body.size() - message->facts.bytes_before_payloads;
-    --untaken_messages_;
-    untaken_bytes_ -= bytes;
-    say(frame_kind::credit, 0, {}, bytes, 1);
-    message->pipe = shared_from_this();
-    op.come = std::move(message);
-    conclude(op, {0, {}}, ended);
-  }
-}
-
-void pipe_core::stop(next_operation& op) noexcept {
-  const auto why = op.stop_reason();
-  if (why.ok() || with_.runtime->forked()) return;
-  with_lock([&](endings& ended) {
-    if (!op.known || op.ended) return;
-    std::erase(waiting_, &op);
-    conclude(op, {0, why}, ended);
-  });
-}
-
-void pipe_core::dropped(incoming_core& message) noexcept {
-  if (with_.runtime->forked()) return;
-  with_lock([&](endings& /*ended*/) {
-    if (std::exchange(message.received, true) || !message.has_tensors_elsewhere()) return;
-    not_received_.erase(message.number);
-    say(frame_kind::taken, message.number, {errc::cancelled, "the message was dropped before it was received"});
-  });
-}
-
-void pipe_core::withdrawn(const channel::frame_head& head, endings& ended) {
-  const auto why = channel::status_of(head.code == 0 ? static_cast<std::uint32_t>(errc::cancelled) : head.code, body_);
-  if (const auto found = not_received_.find(head.message); found != not_received_.end()) {
-    if (const auto message = found->second.lock(); message != nullptr) message->withdrawn = why;
-    not_received_.erase(found);
-  } else if (const auto running = receiving_now_.find(head.message); running != receiving_now_.end()) {
-    running->second->message->withdrawn = why;
-    abandon(*running->second, why, ended);
-  }
-}
 
 // --- beginning to receive
 
@@ -249,6 +156,22 @@ void pipe_core::may_begin(receive_operation& op, const status& outcome) noexcept
   begin_parts(op);
 }
 
+namespace {
+
+// Small copies are over before the watcher would look.
+void look_after_copies(const receive_operation& op, staging::feeders& copies) {
+  using clock = std::chrono::steady_clock;
+  std::uint64_t bytes = 0;
+  for (const auto& each : op.copied_parts) bytes += each.task.bytes;
+  const auto until = clock::now() + std::chrono::microseconds(bytes <= small_copy ? 30 : 0);
+  while (op.parts_left.load(std::memory_order_acquire) > 1 && clock::now() < until) {
+    if (!copies.pump()) staging::relax();
+  }
+  copies.attend();
+}
+
+}  // namespace
+
 void pipe_core::begin_parts(receive_operation& op) noexcept {
   bool begins = false;
   with_lock([&](endings& ended) {
@@ -271,7 +194,7 @@ void pipe_core::begin_parts(receive_operation& op) noexcept {
     };
     each.via->feeder().submit(each.task);
   }
-  if (!op.copied_parts.empty()) with_.runtime->feeders().attend();
+  if (!op.copied_parts.empty()) look_after_copies(op, with_.runtime->feeders());
   auto& parts = op.read_parts;
   std::uint64_t bytes = 0;
   for (const auto& each : parts) bytes += each.bytes;

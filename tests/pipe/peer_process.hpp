@@ -19,7 +19,8 @@ namespace penstock::testing {
 // Killed with this.
 class peer_process {
  public:
-  peer_process(const std::string& url, const std::string& channel, const std::string& step, std::size_t bytes = 0,
+  // program: its path.
+  peer_process(std::string program, const std::string& url, const std::string& channel, const std::string& step, std::size_t bytes = 0,
                const std::string& device = "") {
     std::array<int, 2> in{};
     std::array<int, 2> out{};
@@ -29,7 +30,6 @@ class peer_process {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    std::string program = PENSTOCK_PIPE_PEER_PATH;
     std::array<std::string, 5> words{url, channel, step, std::to_string(bytes), device};
     std::array<char*, 7> arguments{program.data(),  words[0].data(), words[1].data(), words[2].data(),
                                    words[3].data(), words[4].data(), nullptr};

@@ -27,7 +27,7 @@ class pipe_processes : public ::testing::TestWithParam<way> {
   void start(const std::string& step, std::size_t bytes = 0) {
     auto accepted = listener_.accept(pipe_);
     const auto& channels = GetParam().channels;
-    peer_.emplace(listener_.url(), channels.empty() ? "all" : channels.front(), step, bytes);
+    peer_.emplace(PENSTOCK_PIPE_PEER_PATH, listener_.url(), channels.empty() ? "all" : channels.front(), step, bytes);
     ASSERT_TRUE(accepted.wait().ok());
   }
   void expect_gone(operation& op) const {

@@ -1,0 +1,381 @@
+#include "bench/pipes.hpp"
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "bench/meter.hpp"
+#include "device/device.hpp"
+#include "penstock/pipe.hpp"
+
+extern char** environ;
+
+namespace penstock::bench {
+
+namespace {
+
+constexpr std::uint64_t most_in_flight_bytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t most_in_flight = 16;
+constexpr unsigned copying_threads = 8;
+
+std::uint64_t window_of(std::uint64_t size) { return std::clamp<std::uint64_t>(most_in_flight_bytes / size, 2, most_in_flight); }
+
+int failed(const status& why) {
+  fmt::print(stderr, "penstock: pipe-bench: {}\n", why.message());
+  return 1;
+}
+
+// An engine, and memory of one kind.
+class place {
+ public:
+  static result<place> make(const std::string& device) {
+    place made;
+    auto engine = penstock::engine::create();
+    if (!engine) return engine.error();
+    made.engine_ = std::make_unique<penstock::engine>(*std::move(engine));
+    made.device_ = device;
+    return made;
+  }
+  [[nodiscard]] penstock::engine& engine() const { return *engine_; }
+  [[nodiscard]] bool on_host() const { return device_ == "host"; }
+  status resize(std::uint64_t bytes) {
+    if (on_host()) {
+      on_host_.assign(bytes, std::byte{0});
+      return {};
+    }
+    on_device_ = {};
+    auto made = engine_->allocate(device_, bytes);
+    if (!made) return made.error();
+    on_device_ = *std::move(made);
+    return {};
+  }
+  [[nodiscard]] std::byte* data() { return on_host() ? on_host_.data() : static_cast<std::byte*>(on_device_.data()); }
+
+ private:
+  std::unique_ptr<penstock::engine> engine_;
+  std::string device_;
+  std::vector<std::byte> on_host_;
+  device_buffer on_device_;
+};
+
+// --- the bare copy
+
+struct raw_copy {
+  double one_us = 0;    // one copy and the wait for it
+  double many_gbs = 0;  // copies queued one behind the other
+};
+
+double memcpy_gbs(std::byte* to, const std::byte* from, std::uint64_t size, double seconds) {
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 2, 1U, copying_threads);
+  const stopwatch watch;
+  std::uint64_t bytes = 0;
+  while (watch.seconds() < seconds) {
+    std::vector<std::thread> workers;
+    const std::uint64_t part = (size + threads - 1) / threads;
+    for (std::uint64_t at = 0; at < size; at += part)
+      workers.emplace_back([=] { std::memcpy(to + at, from + at, std::min(part, size - at)); });
+    for (auto& each : workers) each.join();
+    bytes += size;
+  }
+  return gigabytes_per_second(bytes, watch.seconds());
+}
+
+// Both memories in this process. By the receiver's device where it has one, else by the sender's, else by threads.
+result<raw_copy> measure_raw(const std::string& from, const std::string& to, std::uint64_t size, double seconds) {
+  raw_copy told;
+  const bool host_only = from == "host" && to == "host";
+  std::vector<std::byte> first(host_only ? size : 0, std::byte{1});
+  std::vector<std::byte> second(host_only ? size : 0, std::byte{2});
+  if (host_only) {
+    const stopwatch watch;
+    std::uint64_t count = 0;
+    for (; watch.seconds() < seconds / 4; ++count) std::memcpy(second.data(), first.data(), size);
+    told.one_us = watch.seconds() / static_cast<double>(count) * 1e6;
+    told.many_gbs = size < (std::uint64_t{1} << 20) ? gigabytes_per_second(size, told.one_us / 1e6)
+                                                    : memcpy_gbs(second.data(), first.data(), size, seconds / 2);
+    return told;
+  }
+  const auto driver = (from == "host" ? to : from).starts_with("cuda") ? device::make_cuda_driver() : device::make_host_driver();
+  const auto session_of = [&](const std::string& name) -> result<device::session*> {
+    return name == "host" ? result<device::session*>(nullptr) : driver->open(std::atoi(name.c_str() + name.find(':') + 1), nullptr);
+  };
+  const auto session_of_from = session_of(from);
+  const auto session_of_to = session_of(to);
+  if (!session_of_from) return session_of_from.error();
+  if (!session_of_to) return session_of_to.error();
+  auto& session = *session_of_to != nullptr ? **session_of_to : **session_of_from;
+  std::vector<std::byte> pinned(from == "host" || to == "host" ? size : 0);
+  if (!pinned.empty()) {
+    if (auto wrong = session.pin(pinned.data(), size, false); !wrong.ok()) return wrong;
+  }
+  const auto memory_of = [&](device::session* of) -> result<void*> {
+    return of == nullptr ? result<void*>(pinned.data()) : of->allocate(size);
+  };
+  const auto source_memory = memory_of(*session_of_from);
+  const auto target_memory = memory_of(*session_of_to);
+  const auto stream = session.make_stream();
+  if (!source_memory || !target_memory || !stream) return status(errc::out_of_memory, "no memory for the bare copy");
+  status wrong;
+  const auto copies = [&](std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count && wrong.ok(); ++i) wrong = session.copy(*target_memory, *source_memory, size, *stream);
+    if (wrong.ok()) wrong = session.synchronize(*stream);
+  };
+  copies(2);
+  std::vector<double> times;
+  for (const stopwatch all; wrong.ok() && all.seconds() < seconds / 4;) {
+    const stopwatch one;
+    copies(1);
+    times.push_back(one.seconds());
+  }
+  std::uint64_t count = 0;
+  const stopwatch watch;
+  for (; wrong.ok() && watch.seconds() < seconds / 2; count += window_of(size)) copies(window_of(size));
+  told.many_gbs = gigabytes_per_second(count * size, watch.seconds());
+  if (!times.empty()) {
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+    told.one_us = times[times.size() / 2] * 1e6;
+  }
+  (void)session.destroy_stream(*stream);
+  if (*session_of_from != nullptr) (void)(*session_of_from)->release(*source_memory);
+  if (*session_of_to != nullptr) (void)(*session_of_to)->release(*target_memory);
+  if (!pinned.empty()) (void)session.unpin(pinned.data());
+  if (!wrong.ok()) return wrong;
+  return told;
+}
+
+// --- the two ends. What is to be done travels as the metadata of a message: "echo SIZE COUNT", "take SIZE COUNT", "end".
+
+// Receives so many tensors of this size into these memories in turn, posted before they come.
+status take(const pipe& over, std::byte* into, std::uint64_t size, std::uint64_t count) {
+  const auto window = window_of(size);
+  struct slot {
+    incoming_message message;
+    operation receiving;
+  };
+  std::deque<slot> slots(std::min(window, count));
+  const auto post = [&](slot& each, std::uint64_t index) {
+    std::byte* const memory = into + index * size;
+    each.receiving = over.receive(each.message, [=](const incoming_message& /*come*/) -> result<std::vector<incoming_target>> {
+      return std::vector<incoming_target>{{memory, size}};
+    });
+  };
+  for (std::uint64_t i = 0; i < slots.size(); ++i) post(slots[i], i);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    auto& each = slots[i % slots.size()];
+    if (const auto outcome = each.receiving.wait(); !outcome.ok()) return outcome.error;
+    if (i + slots.size() < count) post(each, i % slots.size());
+  }
+  return {};
+}
+
+status send(const pipe& over, const std::byte* from, std::uint64_t size, std::uint64_t count) {
+  const auto window = window_of(size);
+  std::deque<operation> sent;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    sent.push_back(over.send({"", {}, {{from, size}}}));
+    if (sent.size() < window && i + 1 < count) continue;
+    if (const auto outcome = sent.front().wait(); !outcome.ok()) return outcome.error;
+    sent.pop_front();
+  }
+  for (auto& each : sent) {
+    if (const auto outcome = each.wait(); !outcome.ok()) return outcome.error;
+  }
+  return {};
+}
+
+// One at a time, there and back.
+status echo(const pipe& over, std::byte* memory, std::uint64_t size, std::uint64_t count, bool begins) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    incoming_message come;
+    auto receiving = over.receive(come, [=](const incoming_message& /*come*/) -> result<std::vector<incoming_target>> {
+      return std::vector<incoming_target>{{memory, size}};
+    });
+    operation sent;
+    if (begins) sent = over.send({"", {}, {{memory, size}}});
+    if (const auto outcome = receiving.wait(); !outcome.ok()) return outcome.error;
+    if (!begins) sent = over.send({"", {}, {{memory, size}}});
+    if (const auto outcome = sent.wait(); !outcome.ok()) return outcome.error;
+  }
+  return {};
+}
+
+struct order {
+  std::string what;
+  std::uint64_t size = 0;
+  std::uint64_t count = 0;
+};
+
+result<order> next_order(const pipe& from) {
+  incoming_message come;
+  if (const auto outcome = from.next(come).wait(); !outcome.ok()) return outcome.error;
+  order told;
+  std::array<char, 16> word{};
+  unsigned long long size = 0;
+  unsigned long long count = 0;
+  if (std::sscanf(std::string(come.metadata()).c_str(), "%15s %llu %llu", word.data(), &size, &count) < 1) {
+    return status(errc::io, "an order of the other process was not understood");
+  }
+  return order{word.data(), size, count};
+}
+
+status give(const pipe& to, const std::string& order) { return to.send({order, {}, {}}).wait().error; }
+
+// CPU seconds of the other process.
+result<double> cpu_of(const pipe& other) {
+  if (auto wrong = give(other, "cpu"); !wrong.ok()) return wrong;
+  incoming_message come;
+  if (const auto outcome = other.next(come).wait(); !outcome.ok()) return outcome.error;
+  return std::atof(std::string(come.metadata()).c_str());
+}
+
+struct figures {
+  double one_way_us = 0;
+  double many_gbs = 0;
+  double cpu_per_gb = 0;
+  bool right = false;
+};
+
+result<figures> measure(const pipe& other, place& memory, std::uint64_t size, double seconds) {
+  figures told;
+  if (auto wrong = memory.resize(size); !wrong.ok()) return wrong;
+  std::vector<std::byte> content(size);
+  for (std::size_t i = 0; i < size; ++i) content[i] = static_cast<std::byte>(i * 131 + (i >> 11) * 17 + 5);
+  if (auto wrong = memory.engine().copy(memory.data(), content.data(), size); !wrong.ok()) return wrong;
+  const auto echoes = [&](std::uint64_t count) -> result<double> {
+    if (auto wrong = give(other, fmt::format("echo {} {}", size, count)); !wrong.ok()) return wrong;
+    const stopwatch watch;
+    if (auto wrong = echo(other, memory.data(), size, count, true); !wrong.ok()) return wrong;
+    return watch.seconds() / static_cast<double>(2 * count);
+  };
+  const auto first = echoes(4);
+  if (!first) return first.error();
+  const auto one_way = echoes(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(seconds / 2 / *first / 2), 2, 20'000));
+  if (!one_way) return one_way.error();
+  told.one_way_us = *one_way * 1e6;
+  std::vector<std::byte> back(size);
+  if (auto wrong = memory.engine().copy(back.data(), memory.data(), size); !wrong.ok()) return wrong;
+  told.right = back == content;
+  const auto takes = [&](std::uint64_t count) -> result<double> {
+    if (auto wrong = give(other, fmt::format("take {} {}", size, count)); !wrong.ok()) return wrong;
+    const stopwatch watch;
+    if (auto wrong = send(other, memory.data(), size, count); !wrong.ok()) return wrong;
+    return watch.seconds();
+  };
+  const auto warm = takes(window_of(size));
+  if (!warm) return warm.error();
+  const auto count =
+      std::clamp<std::uint64_t>(static_cast<std::uint64_t>(seconds / *warm * static_cast<double>(window_of(size))), 4, 100'000);
+  const auto before = cpu_of(other);
+  if (!before) return before.error();
+  const stopwatch watch;
+  const auto many = takes(count);
+  if (!many) return many.error();
+  const auto after = cpu_of(other);
+  if (!after) return after.error();
+  told.many_gbs = gigabytes_per_second(count * size, *many);
+  told.cpu_per_gb = (watch.cpu_seconds() + *after - *before) / (static_cast<double>(count * size) / 1e9);
+  return told;
+}
+
+std::string size_name(std::uint64_t bytes) {
+  constexpr std::array<const char*, 4> units{"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && bytes % 1024 == 0 && unit + 1 < units.size(); ++unit) bytes /= 1024;
+  return fmt::format("{} {}", bytes, units[unit]);
+}
+
+status run_all(const pipe& other, place& memory, const pipe_bench_options& options, bool& right) {
+  const auto plan = other.explain();
+  if (!plan) return plan.error();
+  fmt::print("from {} here to {} of {}, over {}\n", options.from, options.to, plan->peer, plan->transport);
+  for (const auto& each : plan->sending) {
+    fmt::print("  {:<11} {}\n", each.name, each.refusal.empty() ? "can be used" : each.refusal);
+  }
+  fmt::print("{:>9} {:>12} {:>12} {:>10} {:>10} {:>9} {:>12}  {}\n", "size", "one way us", "bare copy us", "GB/s", "bare GB/s", "of bare",
+             "CPU s/GB", "channel");
+  auto sizes = options.sizes;
+  if (sizes.empty()) sizes = {4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30};
+  for (const auto size : sizes) {
+    const auto raw = measure_raw(options.from, options.to, size, options.seconds);
+    if (!raw) return raw.error().with_context("the bare copy");
+    const auto before = other.stats();
+    const auto told = measure(other, memory, size, options.seconds);
+    if (!told) return told.error();
+    std::string by;
+    for (const auto& each : other.stats()) {
+      const auto same = std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.name == each.name; });
+      if (each.sent_bytes > (same == before.end() ? 0 : same->sent_bytes)) by += (by.empty() ? "" : ", ") + each.name;
+    }
+    fmt::print("{:>9} {:>12.1f} {:>12.1f} {:>10.2f} {:>10.2f} {:>9.3f} {:>12.3f}  {}{}\n", size_name(size), told->one_way_us, raw->one_us,
+               told->many_gbs, raw->many_gbs, told->many_gbs / raw->many_gbs, told->cpu_per_gb, by, told->right ? "" : "  WRONG BYTES");
+    right = right && told->right;
+  }
+  return {};
+}
+
+}  // namespace
+
+int serve_pipes(const pipe_bench_options& options) {
+  auto memory = place::make(options.to);
+  if (!memory) return failed(memory.error());
+  auto context = pipe_context::create(memory->engine(), {options.channels});
+  if (!context) return failed(context.error());
+  auto other = context->connect(options.url);
+  if (!other) return failed(other.error());
+  for (;;) {
+    const auto asked = next_order(*other);
+    if (!asked) return failed(asked.error());
+    status wrong;
+    if (asked->what == "end") return 0;
+    if (asked->what == "cpu") {
+      wrong = give(*other, fmt::format("{}", process_cpu_seconds()));
+    } else {
+      const bool echoes = asked->what == "echo";
+      wrong = memory->resize(asked->size * (echoes ? 1 : window_of(asked->size)));
+      if (wrong.ok()) {
+        wrong = echoes ? echo(*other, memory->data(), asked->size, asked->count, false)
+                       : take(*other, memory->data(), asked->size, asked->count);
+      }
+    }
+    if (!wrong.ok()) return failed(wrong);
+  }
+}
+
+int run_pipes(const pipe_bench_options& options, const std::string& program) {
+  auto memory = place::make(options.from);
+  if (!memory) return failed(memory.error());
+  auto context = pipe_context::create(memory->engine(), {options.channels});
+  if (!context) return failed(context.error());
+  auto listener = context->listen(options.url);
+  if (!listener) return failed(listener.error());
+  std::vector<std::string> words{program, "pipe-bench", "--serve", listener->url(), "--to", options.to};
+  for (const auto& each : options.channels) words.insert(words.end(), {"--channel", each});
+  std::vector<char*> arguments;
+  for (auto& each : words) arguments.push_back(each.data());
+  arguments.push_back(nullptr);
+  pid_t process = 0;
+  if (const int error = posix_spawn(&process, program.c_str(), nullptr, nullptr, arguments.data(), environ); error != 0) {
+    return failed(status::from_errno(error, fmt::format("start {}", program)));
+  }
+  pipe other;
+  bool right = true;
+  status wrong = listener->accept(other, {deadline_clock::now() + std::chrono::seconds(60)}).wait().error;
+  if (wrong.ok()) wrong = run_all(other, *memory, options, right);
+  if (wrong.ok()) wrong = give(other, "end");
+  other.close();
+  int ended = 0;
+  ::waitpid(process, &ended, 0);
+  if (!wrong.ok()) return failed(wrong);
+  return right && ended == 0 ? 0 : 1;
+}
+
+}  // namespace penstock::bench

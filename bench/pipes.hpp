@@ -1,0 +1,26 @@
+// The benchmark of pipes: messages between this process and another one that it starts, by size, beside a bare copy between the same two
+// memories in the same run. Used by `penstock pipe-bench`. Blocks until all sizes have been measured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock::bench {
+
+struct pipe_bench_options {
+  std::string from = "host";          // where the sender's tensors lie: "host" or a device ("cuda:0")
+  std::string to = "host";            // the receiver's
+  std::vector<std::string> channels;  // that may be used; empty: all
+  std::string url = "unix:";          // to listen at
+  std::vector<std::uint64_t> sizes;   // of a tensor, in bytes; empty: 4 KiB to 1 GiB
+  double seconds = 1;                 // that each figure is measured for, about
+};
+
+// Prints a table to stdout and errors to stderr. program: this one, to be started as `program pipe-bench --serve URL ...`.
+// Returns 0, or 1 when something failed or bytes were wrong.
+int run_pipes(const pipe_bench_options& options, const std::string& program);
+// The other process. Returns likewise.
+int serve_pipes(const pipe_bench_options& options);
+
+}  // namespace penstock::bench

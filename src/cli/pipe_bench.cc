@@ -1,0 +1,47 @@
+// penstock pipe-bench: the command line of bench/pipes.
+#include <memory>
+#include <string>
+
+#include "bench/pipes.hpp"
+#include "cli/commands.hpp"
+#include "cli/sizes.hpp"
+
+namespace penstock::cli {
+
+namespace {
+
+struct pipe_options_given {
+  bench::pipe_bench_options run;
+  std::string serve;
+  std::vector<std::string> sizes;
+};
+
+int run_pipe_bench(pipe_options_given given) {
+  for (const auto& each : given.sizes) {
+    const auto bytes = parse_size(each);
+    if (!bytes) return fail(bytes.error()), exit_usage;
+    if (*bytes == 0) return fail({errc::invalid_argument, "a tensor of no bytes has no speed"}), exit_usage;
+    given.run.sizes.push_back(*bytes);
+  }
+  if (given.serve.empty()) return bench::run_pipes(given.run, "/proc/self/exe");
+  given.run.url = given.serve;
+  return bench::serve_pipes(given.run);
+}
+
+}  // namespace
+
+void add_pipe_bench(CLI::App& app, command& chosen) {
+  auto given = std::make_shared<pipe_options_given>();
+  auto& run = given->run;
+  CLI::App& sub = *app.add_subcommand("pipe-bench", "Measure messages between two processes, beside a bare copy in the same run");
+  sub.add_option("--from", run.from, "Where the sender's tensors lie: host, cuda:0 (default host)");
+  sub.add_option("--to", run.to, "Where the receiver's lie (default host)");
+  sub.add_option("--sizes", given->sizes, "Sizes of a tensor: a,b,c (default 4KiB to 1GiB)")->delimiter(',');
+  sub.add_option("--channel", run.channels, "A channel that may be used (default: all)");
+  sub.add_option("--url", run.url, "Where to listen: unix:, tcp://127.0.0.1:0 (default unix:)");
+  sub.add_option("--seconds", run.seconds, "That each figure is measured for (default 1)")->check(CLI::PositiveNumber);
+  sub.add_option("--serve", given->serve, "Be the other process")->group("");
+  sub.callback([given, &chosen] { chosen = [given] { return run_pipe_bench(*given); }; });
+}
+
+}  // namespace penstock::cli
