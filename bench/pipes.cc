@@ -112,6 +112,7 @@ result<raw_copy> measure_raw(const std::string& from, const std::string& to, std
   const auto session_of_to = session_of(to);
   if (!session_of_from) return session_of_from.error();
   if (!session_of_to) return session_of_to.error();
+  if (*session_of_from != nullptr && *session_of_to != nullptr) (*session_of_to)->allow_copies_from(**session_of_from);
   auto& session = *session_of_to != nullptr ? **session_of_to : **session_of_from;
   std::vector<std::byte> pinned(from == "host" || to == "host" ? size : 0);
   if (!pinned.empty()) {

@@ -87,7 +87,9 @@ std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tenso
       chosen.source = reinterpret_cast<const void*>(from.address);
       const auto there = with_.runtime->memory().place_of(chosen.source, from.length);
       const bool known = there && there->on_device() && there->emulated() == to.emulated();
-      return known ? std::nullopt : std::optional<std::string>("the sender's memory is not known to this engine");
+      if (!known) return "the sender's memory is not known to this engine";
+      to.via->session().allow_copies_from(there->via->session());
+      return std::nullopt;
     }
     case carriage::map:
       break;

@@ -69,6 +69,7 @@ class cuda_session final : public session {
   status wait(event target) override;
   status synchronize(stream target) override;
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override;
+  void allow_copies_from(session& other) override;
   result<shared_memory> share(const void* memory) override;
   result<void*> open_shared(std::string_view handle, std::int64_t process) override;
   status close_shared(void* memory) override;
@@ -98,6 +99,8 @@ class cuda_session final : public session {
   const int ordinal_;
   const handle context_;
   const bool host_pointers_usable_;  // by the GPU, at the address that the CPU uses
+
+  std::atomic<std::uint64_t> reached_{0};  // devices that allow_copies_from() was called for
 
   std::mutex loading_;  // guards the three below while they change; compiling takes about 75 ms, once
   std::atomic<handle> kernel_{nullptr};
@@ -359,6 +362,23 @@ status cuda_session::scatter(const segment* table, std::size_t count, stream on)
   return outcome(
       inside([&] { return api_.launch_kernel(kernel, grid.segments, grid.shares, 1, scatter_threads, 1, 1, 0, on, parameters, nullptr); }),
       [&] { return fmt::format("scatter {} segments", count); });
+}
+
+// The program may have done it before, or do it after: both are told so, and nothing else happens.
+void cuda_session::allow_copies_from(session& other) {
+  auto* const seen = dynamic_cast<cuda_session*>(&other);
+  if (seen == nullptr) return;
+  const auto& from = *seen;
+  if (from.ordinal_ == ordinal_ || from.ordinal_ >= 64 || api_.ctx_enable_peer_access == nullptr || api_.device_can_access_peer == nullptr)
+    return;
+  const std::uint64_t bit = std::uint64_t{1} << from.ordinal_;
+  if ((reached_.fetch_or(bit) & bit) != 0) return;
+  cuda::device_id mine = 0;
+  cuda::device_id its = 0;
+  int can = 0;
+  if (api_.device_get(&mine, ordinal_) != cuda::success || api_.device_get(&its, from.ordinal_) != cuda::success) return;
+  if (api_.device_can_access_peer(&can, mine, its) != cuda::success || can == 0) return;
+  (void)inside([&] { return api_.ctx_enable_peer_access(from.context_, 0); });
 }
 
 result<shared_memory> cuda_session::share(const void* memory) {

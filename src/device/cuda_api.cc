@@ -81,6 +81,8 @@ const char* find_functions(void* opened, functions& api) {
       .need(api.mem_host_register, "cuMemHostRegister_v2")
       .need(api.mem_host_unregister, "cuMemHostUnregister")
       .need(api.pointer_get_attributes, "cuPointerGetAttributes")
+      .optional(api.device_can_access_peer, "cuDeviceCanAccessPeer")
+      .optional(api.ctx_enable_peer_access, "cuCtxEnablePeerAccess")
       .optional(api.ipc_get_mem_handle, "cuIpcGetMemHandle")
       .optional(api.ipc_open_mem_handle, "cuIpcOpenMemHandle_v2")
       .optional(api.ipc_close_mem_handle, "cuIpcCloseMemHandle");

@@ -91,6 +91,9 @@ struct functions {
   code (*ctx_push_current)(handle context);
   code (*ctx_pop_current)(handle* context);
 
+  code (*device_can_access_peer)(int* can, device_id from, device_id to);  // optional
+  code (*ctx_enable_peer_access)(handle other, unsigned flags);            // optional
+
   code (*mem_alloc)(address* memory, std::size_t bytes);
   code (*mem_free)(address memory);
   code (*mem_host_register)(void* memory, std::size_t bytes, unsigned flags);

@@ -83,6 +83,9 @@ class session {
   // Copies between host memory of any kind and device memory, and blocks until the bytes are there; meant for at most 128 KiB.
   virtual status copy_small(void* target, const void* source, std::size_t bytes, stream on) = 0;
 
+  // From now on copies from memory of that session's device to this one's go straight, where they can; otherwise the driver takes them over
+  // the host. The same driver's.
+  virtual void allow_copies_from(session& /*other*/) {}
   // The allocation around an address, for another process. Errors: unsupported, with the reason.
   virtual result<shared_memory> share(const void* /*memory*/) { return status(errc::unsupported, "this device shares no memory"); }
   // Maps what another process has shared (a handle of this one is refused). process: as this one numbers it. Takes up to milliseconds.

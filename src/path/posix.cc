@@ -21,7 +21,7 @@ class posix final : public data_path {
   bool run(job& item) override {
     if (!item.ranges.empty()) return run_ranges(item);
     auto outcome = transfer(*item.file, item.is_write, item.memory, item.length, item.offset);
-    item.queues->lanes->feed(true);
+    item.queues->lanes->feed(nullptr, true);
     item.owner->finished(item, outcome.bytes_done, std::move(outcome.error));
     return true;
   }

@@ -224,7 +224,7 @@ void staged::send(job& item, std::uint64_t bytes, bool to_device, std::uint64_t 
 
 void staged::submit(const job& item, staging::copy_task& copy) {
   auto& feeder = item.place.via->feeder();  // item may be done and gone as soon as it is submitted
-  item.queues->lanes->feed(!feeder.outstanding());
+  item.queues->lanes->feed(&feeder, !feeder.outstanding());
   feeder.submit(copy);
   (void)feeder.pump();
   with_.feeders->attend();

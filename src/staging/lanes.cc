@@ -111,8 +111,12 @@ bool lanes::help_urgent() {
 
 // --- how many are at work
 
-void lanes::feed(bool was_idle) noexcept {
+void lanes::feed(const void* link, bool was_idle) noexcept {
   if (!size_.follows_links) return;
+  for (auto& slot : fed_) {
+    const void* known = slot.load(std::memory_order_relaxed);
+    if (link == nullptr || known == link || (known == nullptr && slot.compare_exchange_strong(known, link)) || known == link) break;
+  }
   if (was_idle) idle_feeds_.fetch_add(1, std::memory_order_relaxed);
   if (feeds_.fetch_add(1, std::memory_order_relaxed) % feeds_between == feeds_between - 1) adjust();
 }
@@ -121,7 +125,7 @@ void lanes::feed(bool was_idle) noexcept {
 void lanes::adjust() noexcept {
   const unsigned idle = idle_feeds_.exchange(0);
   const unsigned waits = waits_.exchange(0);
-  const auto links = copies_ == nullptr ? 0 : static_cast<unsigned>(copies_->in_use());
+  const unsigned links = links_fed();
   const unsigned most = links == 0 ? size_.most : std::min(size_.most, links * most_of_one_link);
   auto at_work = count();
   if (at_work > most || (waits > feeds_between / 2 && at_work > least_at_work)) {
@@ -129,6 +133,13 @@ void lanes::adjust() noexcept {
   } else if (idle > feeds_between / 10 && at_work < most && queue_.size() > std::size_t{2} * at_work) {
     add_one(at_work + 1);
   }
+}
+
+// Of late. Not those that are busy now: links that wait for lanes are mostly idle.
+unsigned lanes::links_fed() noexcept {
+  unsigned now = 0;
+  for (auto& slot : fed_) now += slot.exchange(nullptr) != nullptr ? 1 : 0;
+  return std::max(now, links_before_.exchange(now));
 }
 
 void lanes::add_one(unsigned to) noexcept {

@@ -3,6 +3,7 @@
 // call of 1 MiB is over in 75 us, waking a thread takes 20), then all sleep.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -62,9 +63,9 @@ class lanes {
   [[nodiscard]] unsigned count() const noexcept { return at_work_.load(std::memory_order_relaxed); }
   // Works that nobody has taken.
   [[nodiscard]] std::size_t backlog() const noexcept { return queue_.size(); }
-  // Works tell how they find what they feed: when they have something for it, whether it had nothing to do, and that they had to wait for
-  // it.
-  void feed(bool was_idle) noexcept;
+  // Works tell how they find what they feed: when they have something for it, which link that is (null: none, they bring bytes to the host)
+  // and whether it had nothing to do; and that they had to wait for it.
+  void feed(const void* link, bool was_idle) noexcept;
   void waited() noexcept { waits_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
@@ -83,6 +84,7 @@ class lanes {
   bool call_one(unsigned count) noexcept;
   void note(clock::duration took) noexcept;
   void adjust() noexcept;
+  unsigned links_fed() noexcept;
   void add_one(unsigned to) noexcept;
 
   const crew size_;
@@ -100,7 +102,9 @@ class lanes {
   alignas(64) std::atomic<unsigned> feeds_{0};
   std::atomic<unsigned> idle_feeds_{0};
   std::atomic<unsigned> waits_{0};
-  std::mutex lock_;  // guards starting and stopping
+  std::array<std::atomic<const void*>, 8> fed_{};  // links
+  std::atomic<unsigned> links_before_{0};          // that were fed before the last adjustment
+  std::mutex lock_;                                // guards starting and stopping
   std::atomic<bool> started_{false};
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> threads_;

@@ -156,17 +156,31 @@ class crew_test : public ::testing::Test {
 TEST_F(crew_test, a_link_that_is_often_idle_gets_more_lanes_up_to_the_most) {
   lanes crew({6, 2, true}, 0us, nullptr);
   EXPECT_EQ(crew.count(), 2U);
-  for (int round = 0; round < 100 && crew.count() < 6; ++round) run(crew, 400, [&] { crew.feed(true); });
+  for (int round = 0; round < 100 && crew.count() < 6; ++round) run(crew, 400, [&] { crew.feed(nullptr, true); });
   EXPECT_EQ(crew.count(), 6U);
-  run(crew, 400, [&] { crew.feed(true); });
+  run(crew, 400, [&] { crew.feed(nullptr, true); });
   EXPECT_EQ(crew.count(), 6U);
+}
+
+TEST_F(crew_test, several_links_that_are_often_idle_get_more_lanes_than_one) {
+  const int one = 1;
+  const int other = 2;
+  lanes crew({20, lanes::most_of_one_link, true}, 0us, nullptr);
+  for (int round = 0; round < 20; ++round) run(crew, 400, [&] { crew.feed(&one, true); });
+  EXPECT_EQ(crew.count(), lanes::most_of_one_link);
+  std::atomic<unsigned> turn{0};
+  const auto feed_both = [&] { crew.feed(turn.fetch_add(1) % 2 == 0 ? &one : &other, true); };
+  for (int round = 0; round < 300 && crew.count() < 20; ++round) run(crew, 400, feed_both);
+  EXPECT_EQ(crew.count(), 20U);
+  for (int round = 0; round < 300 && crew.count() > lanes::most_of_one_link; ++round) run(crew, 400, [&] { crew.feed(&other, true); });
+  EXPECT_EQ(crew.count(), lanes::most_of_one_link);
 }
 
 TEST_F(crew_test, lanes_that_wait_for_the_link_are_sent_to_sleep) {
   lanes crew({10, 8, true}, 0us, nullptr);
   run(crew, 400, [&] {
     crew.waited();
-    crew.feed(false);
+    crew.feed(nullptr, false);
   });
   EXPECT_LT(crew.count(), 8U);
   EXPECT_GE(crew.count(), 2U);
@@ -174,11 +188,11 @@ TEST_F(crew_test, lanes_that_wait_for_the_link_are_sent_to_sleep) {
 
 TEST_F(crew_test, a_crew_of_a_given_size_stays_as_it_is) {
   lanes crew(5, 0us, nullptr);
-  run(crew, 200, [&] { crew.feed(true); });
+  run(crew, 200, [&] { crew.feed(nullptr, true); });
   EXPECT_EQ(crew.count(), 5U);
   run(crew, 200, [&] {
     crew.waited();
-    crew.feed(false);
+    crew.feed(nullptr, false);
   });
   EXPECT_EQ(crew.count(), 5U);
 }
@@ -191,7 +205,7 @@ TEST_F(crew_test, no_work_is_left_behind_while_lanes_come_and_go) {
     for (int round = 0; round < 60; ++round) {
       run(crew, 130, [&, idle = round % 2 == 0] {
         if (!idle) crew.waited();
-        crew.feed(idle);
+        crew.feed(nullptr, idle);
         ran.fetch_add(1);
       });
     }
