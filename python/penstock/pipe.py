@@ -201,8 +201,8 @@ def listen(url: str = "unix:", channels: Sequence[str] = ()) -> Listener:
     """Listens at unix:/path, unix:@name or tcp://host:port; "unix:" and port 0 choose a name and a port, which the listener's url tells.
 
     Of unix sockets only processes of this user are let in. tcp binds to loopback addresses only, and anybody of this machine may connect;
-    nothing is encrypted. channels: those that may be used, of "xth", "cma", "cuda_xth", "basic" and
-    "cuda_basic"; none given: all.
+    nothing is encrypted. channels: those that may be used, of "xth", "cma", "cuda_xth", "cuda_ipc",
+    "basic" and "cuda_basic"; none given: all.
     Raises InvalidArgument, NotFound, PermissionDenied, Error.
     """
     return Listener(_native._pipe_listen(url, list(channels)))

@@ -13,7 +13,7 @@
 
 namespace penstock::channel {
 
-inline constexpr std::uint32_t wire_version = 1;
+inline constexpr std::uint32_t wire_version = 2;
 
 enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end

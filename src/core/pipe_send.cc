@@ -23,32 +23,30 @@ status check(const outgoing_message& message) {
   if (message.payloads.size() > limits::parts || message.tensors.size() > limits::parts) {
     return {errc::invalid_argument, fmt::format("a message has at most {} payloads, and as many tensors", limits::parts)};
   }
-  const auto check_all = [](const std::vector<outgoing_part>& parts, std::string_view kind, bool counts) -> status {
-    std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].metadata.size() > limits::metadata_bytes) {
-        return {errc::invalid_argument, fmt::format("{} {}: its metadata are at most 1 MiB", kind, i)};
-      }
-      if (parts[i].length > limits::tensor_bytes) return {errc::invalid_argument, fmt::format("{} {}: too long", kind, i)};
-      bytes += parts[i].metadata.size() + (counts ? parts[i].length : 0);
-      if (bytes > limits::payload_bytes) {
-        return {errc::invalid_argument,
-                fmt::format("the {}s of a message{} are at most 64 MiB together", kind, counts ? "" : " have metadata that")};
-      }
+  std::uint64_t bytes = 0;
+  const auto check_part = [&](const outgoing_part& part, std::string_view kind, std::size_t index, bool counts) -> status {
+    if (part.metadata.size() > limits::metadata_bytes) {
+      return {errc::invalid_argument, fmt::format("{} {}: its metadata are at most 1 MiB", kind, index)};
     }
-    return {};
+    if (part.length > limits::tensor_bytes) return {errc::invalid_argument, fmt::format("{} {}: too long", kind, index)};
+    bytes += part.metadata.size() + (counts ? part.length : 0);
+    if (bytes <= limits::payload_bytes) return {};
+    return {errc::invalid_argument, "the payloads of a message, with all metadata, are at most 64 MiB together"};
   };
-  if (auto wrong = check_all(message.payloads, "payload", true); !wrong.ok()) return wrong;
-  return check_all(message.tensors, "tensor", false);
+  status wrong;
+  for (std::size_t i = 0; i < message.payloads.size() && wrong.ok(); ++i) wrong = check_part(message.payloads[i], "payload", i, true);
+  for (std::size_t i = 0; i < message.tensors.size() && wrong.ok(); ++i) wrong = check_part(message.tensors[i], "tensor", i, false);
+  return wrong;
 }
 
-void tell_handle(channel::tensor_facts& of, device::session& session, const void* memory) {
+// Of several tensors that cannot be mapped the first tells why.
+void tell_handle(channel::tensor_facts& of, device::session& session, const void* memory, bool& told_why) {
   auto shared = or_no_memory([&] { return session.share(memory); });
   if (shared) {
     of.handle = std::move(shared->handle);
     of.generation = shared->generation;
     of.offset = shared->offset;
-  } else {
+  } else if (!std::exchange(told_why, true)) {
     of.no_handle = shared.error().message();
   }
 }
@@ -64,6 +62,7 @@ status locate(send_operation& op, runtime& with, bool shares) {
               fmt::format("payload {} lies in memory of {}: payloads are host memory, tensors of any", i, name_of(*found))};
     }
   }
+  bool told_why = false;
   for (std::size_t i = 0; i < op.message.tensors.size(); ++i) {
     const auto& part = op.message.tensors[i];
     const auto found = place_of_part(with, part.memory, part.length, "tensor", i);
@@ -75,7 +74,7 @@ status locate(send_operation& op, runtime& with, bool shares) {
     told.metadata = part.metadata;
     if (!found->on_device()) continue;
     told.device = name_of(*found);
-    if (shares) tell_handle(told, found->via->session(), part.memory);
+    if (shares) tell_handle(told, found->via->session(), part.memory, told_why);
     if (auto problem = op.turn.add(*found->via, part.stream); !problem.ok()) {
       return problem.with_context(fmt::format("the stream of tensor {}", i));
     }

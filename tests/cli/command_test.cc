@@ -28,7 +28,8 @@ TEST(command, version_and_help_go_to_stdout) {
   EXPECT_EQ(version_run.out, "penstock " + std::string(version()) + "\n");
   const ended_program help = run({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* name : {"demo", "read", "write", "check", "devices", "bench", "run"}) EXPECT_TRUE(contains(help.out, name)) << name;
+  for (const char* name : {"demo", "read", "write", "check", "devices", "bench", "pipe-bench", "run"})
+    EXPECT_TRUE(contains(help.out, name)) << name;
   EXPECT_EQ(help.err, "");
 }
 
@@ -44,7 +45,10 @@ TEST(command, usage_errors_exit_with_2_and_say_why_on_stderr) {
                                                        {"write", "x"},
                                                        {"write", "x", "--size", "-1"},
                                                        {"bench", "--rows", "no-such-row"},
-                                                       {"bench", "--size", "1MiB"}};
+                                                       {"bench", "--size", "1MiB"},
+                                                       {"pipe-bench", "--sizes", "4KiB,much"},
+                                                       {"pipe-bench", "--sizes", "0"},
+                                                       {"pipe-bench", "--seconds", "-1"}};
   for (const auto& arguments : mistakes) {
     const ended_program ended = run(arguments);
     EXPECT_EQ(ended.exit_code, 2) << (arguments.empty() ? "" : arguments.back()) << ended.out << ended.err;
@@ -293,6 +297,32 @@ TEST(bench, its_json_holds_verified_rows_and_their_ceilings) {
   EXPECT_GT(report.at("rows")[1].at("p99_us"), 0.0);
   EXPECT_EQ(ended.err, "");
   EXPECT_EQ(directory.entries(), 0U);
+}
+
+TEST(pipe_bench, measures_every_size_by_the_channel_that_is_chosen) {
+  for (const auto& [memory, channel] : {std::pair("host", "cma"), std::pair("host:0", "cuda_ipc")}) {
+    const ended_program ended = run({"pipe-bench", "--from", memory, "--to", memory, "--sizes", "100,300KiB,3MiB", "--seconds", "0.05"});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    for (const char* size : {"100 B", "300 KiB", "3 MiB"}) EXPECT_TRUE(contains(ended.out, size)) << ended.out;
+    EXPECT_TRUE(contains(ended.out, channel)) << ended.out;
+    EXPECT_FALSE(contains(ended.out, "WRONG")) << ended.out;
+  }
+  const ended_program forced =
+      run({"pipe-bench", "--to", "host:0", "--channel", "cuda_basic", "--channel", "basic", "--sizes", "3MiB", "--seconds", "0.05"});
+  EXPECT_EQ(forced.exit_code, 0) << forced.err;
+  EXPECT_FALSE(contains(forced.out, "cuda_ipc")) << forced.out;
+}
+
+TEST(pipe_bench, what_cannot_be_is_named) {
+  for (const auto& [arguments, named] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"pipe-bench", "--from", "moon:0", "--sizes", "4KiB"}, "moon:0"},
+           {{"pipe-bench", "--channel", "pigeon"}, "pigeon"},
+           {{"pipe-bench", "--url", "nowhere"}, "nowhere"},
+           {{"pipe-bench", "--to", "host:0", "--channel", "basic", "--sizes", "1MiB", "--seconds", "0.05"}, "no channel leads"}}) {
+    const ended_program ended = run(arguments);
+    EXPECT_EQ(ended.exit_code, 1) << named;
+    EXPECT_TRUE(contains(ended.err, named)) << ended.err;
+  }
 }
 
 TEST(bench, a_file_that_exists_is_read_and_left_as_it_was) {
