@@ -18,8 +18,19 @@ operation ended(const status& why, const io_callback& callback) {
 
 status of_parent() { return {errc::forked, "the pipe belongs to the parent process"}; }
 
+// Why nothing of it can begin. gone: what is said where there is none.
+template <class Core>
+status usable(const std::shared_ptr<Core>& of, const char* gone) {
+  if (of == nullptr) return {errc::closed, gone};
+  return of->forked() ? of_parent() : status();
+}
+
+constexpr const char* pipe_gone = "the pipe was closed";
+constexpr const char* context_gone = "the context has been moved from";
+
 template <class Begin>
-operation begun(Begin begin, const io_callback& callback) {
+operation begun(const status& may, const io_callback& callback, Begin begin) {
+  if (!may.ok()) return ended(may, callback);
   return or_without_memory([&] { return operation(begin()); }, [&] { return ended(no_memory(), callback); });
 }
 
@@ -68,16 +79,11 @@ std::vector<incoming_tensor> incoming_message::tensors() const {
 }
 
 operation incoming_message::receive(std::vector<incoming_target> targets, const pipe_operation_options& options, io_callback callback) {
-  if (core_ == nullptr) return ended({errc::closed, "there is no message"}, callback);
-  if (core_->pipe->forked()) return ended(of_parent(), callback);
-  return begun([&] { return core::pipe_core::receive(core_, std::move(targets), options, callback); }, callback);
+  const auto may = core_ == nullptr ? status(errc::closed, "there is no message") : usable(core_->pipe, pipe_gone);
+  return begun(may, callback, [&] { return core::pipe_core::receive(core_, std::move(targets), options, callback); });
 }
 
 // --- pipe
-
-namespace {
-status closed_pipe() { return {errc::closed, "the pipe was closed"}; }
-}  // namespace
 
 pipe::pipe(std::shared_ptr<core::pipe_core> made) noexcept : core_(std::move(made)) {}
 pipe::pipe(pipe&&) noexcept = default;
@@ -93,40 +99,29 @@ pipe& pipe::operator=(pipe&& other) noexcept {
 pipe::~pipe() { close(); }
 
 operation pipe::send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback) const {
-  if (core_ == nullptr) return ended(closed_pipe(), callback);
-  if (core_->forked()) return ended(of_parent(), callback);
-  return begun([&] { return core_->send(message, options, callback); }, callback);
+  return begun(usable(core_, pipe_gone), callback, [&] { return core_->send(message, options, callback); });
 }
 
 operation pipe::next(incoming_message& message, const pipe_operation_options& options, io_callback callback) const {
-  if (core_ == nullptr) return ended(closed_pipe(), callback);
-  if (core_->forked()) return ended(of_parent(), callback);
-  return begun([&] { return core_->next(message, options, callback); }, callback);
+  return begun(usable(core_, pipe_gone), callback, [&] { return core_->next(message, options, callback); });
 }
 
 operation pipe::receive(incoming_message& message, pipe_room room, const pipe_operation_options& options, io_callback callback) const {
-  if (core_ == nullptr) return ended(closed_pipe(), callback);
-  if (core_->forked()) return ended(of_parent(), callback);
-  return begun(
-      [&] {
-        auto* const op = new core::posted_receive(core_->runtime(), message, std::move(room), options);
-        op->set_callback(callback);
-        op->retain();
-        op->begin(*this);
-        return op;
-      },
-      callback);
+  return begun(usable(core_, pipe_gone), callback, [&] {
+    auto* const op = new core::posted_receive(core_->runtime(), message, std::move(room), options);
+    op->set_callback(callback);
+    op->retain();
+    op->begin(*this);
+    return op;
+  });
 }
 
 result<pipe_plan> pipe::explain() const {
-  if (core_ == nullptr) return closed_pipe();
-  if (core_->forked()) return of_parent();
+  if (auto problem = usable(core_, pipe_gone); !problem.ok()) return problem;
   return or_no_memory([&] { return core_->explain(); });
 }
 
-std::vector<channel_stats> pipe::stats() const {
-  return core_ == nullptr || core_->forked() ? std::vector<channel_stats>() : core_->stats();
-}
+std::vector<channel_stats> pipe::stats() const { return usable(core_, pipe_gone).ok() ? core_->stats() : std::vector<channel_stats>(); }
 
 void pipe::close() noexcept {
   if (core_ != nullptr) core_->close();
@@ -152,9 +147,7 @@ pipe_listener::~pipe_listener() {
 std::string pipe_listener::url() const { return core_ == nullptr ? std::string() : core_->url(); }
 
 operation pipe_listener::accept(pipe& accepted, const pipe_operation_options& options, io_callback callback) const {
-  if (core_ == nullptr) return ended({errc::closed, "the listener was closed"}, callback);
-  if (core_->forked()) return ended(of_parent(), callback);
-  return begun([&] { return core_->accept(accepted, options, callback); }, callback);
+  return begun(usable(core_, "the listener was closed"), callback, [&] { return core_->accept(accepted, options, callback); });
 }
 
 pipe_context::pipe_context(std::shared_ptr<core::pipe_server> made) noexcept : core_(std::move(made)) {}
@@ -172,8 +165,7 @@ result<pipe_context> pipe_context::create(const engine& with, const pipe_options
 }
 
 result<pipe_listener> pipe_context::listen(const std::string& url) const {
-  if (core_ == nullptr) return status(errc::closed, "the context has been moved from");
-  if (core_->forked()) return of_parent();
+  if (auto problem = usable(core_, context_gone); !problem.ok()) return problem;
   return or_no_memory([&]() -> result<pipe_listener> {
     auto made = core_->listen(url);
     if (!made) return made.error();
@@ -182,8 +174,7 @@ result<pipe_listener> pipe_context::listen(const std::string& url) const {
 }
 
 result<pipe> pipe_context::connect(const std::string& url) const {
-  if (core_ == nullptr) return status(errc::closed, "the context has been moved from");
-  if (core_->forked()) return of_parent();
+  if (auto problem = usable(core_, context_gone); !problem.ok()) return problem;
   return or_no_memory([&]() -> result<pipe> {
     auto made = core_->connect(url);
     if (!made) return made.error();

@@ -148,47 +148,36 @@ result<pipe> pipe_listener_core::accept_one() {
 }
 
 void pipe_listener_core::accept_what_has_come() noexcept {
-  for (;;) {
-    accept_operation* op = nullptr;
-    std::optional<pipe> come;
-    status problem;
-    {
-      const std::lock_guard guard(lock_);
-      if (closed_) return;
-      if (!waiting_.empty()) {
-        auto one = or_no_memory([&] { return accept_one(); });
-        if (one) {
-          come = *std::move(one);
-        } else if (one.error().code() != errc::would_block) {
-          problem = one.error();
-        }
-        if (come || !problem.ok()) {
-          op = waiting_.front();
-          waiting_.pop_front();
-          op->known = false;
-        } else if (token_ == 0) {
-          const auto token = or_no_memory([&] { return with_.reactor->add(socket_.get(), shared_from_this(), false); });
-          if (token) {
-            token_ = *token;
-            continue;  // somebody may have come meanwhile
-          }
-          problem = token.error();
-          op = waiting_.front();
-          waiting_.pop_front();
-          op->known = false;
-        } else {
-          return;
-        }
-      } else if (token_ != 0) {
-        with_.reactor->remove(socket_.get(), std::exchange(token_, 0));
-        return;
-      } else {
-        return;
-      }
-    }
-    if (come) *op->into = *std::move(come);
-    op->tell_end(problem);
+  while (auto met = meet()) {
+    if (met->come) *met->op->into = *std::move(met->come);
+    met->op->tell_end(met->problem);
   }
+}
+
+std::optional<pipe_listener_core::meeting> pipe_listener_core::meet() noexcept {
+  const std::lock_guard guard(lock_);
+  if (closed_) return std::nullopt;
+  if (waiting_.empty()) {
+    if (token_ != 0) with_.reactor->remove(socket_.get(), std::exchange(token_, 0));
+    return std::nullopt;
+  }
+  meeting met{waiting_.front(), std::nullopt, {}};
+  auto come = or_no_memory([&] { return accept_one(); });
+  if (!come && come.error().code() == errc::would_block && token_ == 0) {
+    const auto token = or_no_memory([&] { return with_.reactor->add(socket_.get(), shared_from_this(), false); });
+    token_ = token.value_or(0);
+    come = token ? or_no_memory([&] { return accept_one(); }) : result<pipe>(token.error());  // somebody may have come meanwhile
+  }
+  if (come) {
+    met.come = *std::move(come);
+  } else if (come.error().code() == errc::would_block) {
+    return std::nullopt;  // the reactor tells of who comes
+  } else {
+    met.problem = come.error();
+  }
+  waiting_.pop_front();
+  met.op->known = false;
+  return met;
 }
 
 void pipe_listener_core::stop(accept_operation& op) noexcept {

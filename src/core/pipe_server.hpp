@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "channel/reactor.hpp"
@@ -43,6 +44,13 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
  private:
   // Whoever has come, while somebody waits. The reactor tells of more only then: who is not accepted stays with the kernel.
   void accept_what_has_come() noexcept;
+  // Somebody who waits, and who has come, or why nobody can.
+  struct meeting {
+    accept_operation* op;
+    std::optional<pipe> come;
+    status problem;
+  };
+  std::optional<meeting> meet() noexcept;  // nothing: there is nobody for each other
   result<pipe> accept_one();
 
   const pipe_shared with_;
