@@ -225,3 +225,12 @@ def test_the_example_runs(channel):
     ).stdout
     assert f"{(channel or ['cma'])[0]}: chosen" in told
     assert "3000000 bytes: " in told
+
+
+def test_the_parameter_server_runs():
+    program = pathlib.Path(__file__).parents[2] / "examples/python/pipe_parameter_server.py"
+    told = subprocess.run(
+        [sys.executable, str(program), "3", "4", "100000"], check=True, timeout=120, capture_output=True, text=True
+    ).stdout
+    assert "parameters as expected" in told
+    assert "host to host: cma" in told

@@ -1,0 +1,92 @@
+"""A parameter server: one process keeps the parameters of a model, others send it gradients and get the parameters back.
+
+    python pipe_parameter_server.py [WORKERS] [STEPS] [PARAMETERS] [DEVICE]
+
+Each worker has a pipe of its own. With DEVICE (cuda:0, ...) parameters and gradients are CuPy arrays there, and no byte passes the host
+where pipe.explain() says cuda_ipc.
+"""
+
+import multiprocessing
+import sys
+import threading
+import time
+
+import numpy as np
+
+import penstock.pipe
+
+
+def arrays_of(device):
+    """NumPy, or CuPy on this device."""
+    if device == "host":
+        return np
+    import cupy
+
+    cupy.cuda.Device(int(device.partition(":")[2])).use()
+    return cupy
+
+
+def worker(url, number, steps, count, device):
+    xp = arrays_of(device)
+    parameters = xp.empty(count, dtype="f4")
+    with penstock.pipe.connect(url) as pipe:
+        for step in range(steps):
+            gradients = xp.full(count, number + step, dtype="f4")
+            receiving = pipe.receive(into=[parameters])  # posted before the gradients leave
+            pipe.send(b"gradients", tensors=[gradients]).result()
+            receiving.result()
+
+
+class Server:
+    def __init__(self, count, device):
+        self.xp = arrays_of(device)
+        self.device = device
+        self.parameters = self.xp.zeros(count, dtype="f4")
+        self.lock = threading.Lock()
+
+    def serve(self, pipe):
+        arrays_of(self.device)  # the current device is each thread's own
+        gradients = self.xp.empty_like(self.parameters)
+        while True:
+            try:
+                pipe.receive(into=[gradients]).result()
+            except penstock.Closed:
+                return
+            with self.lock:
+                self.parameters -= gradients
+                answer = self.parameters.copy()
+            pipe.send(b"parameters", tensors=[answer]).result()
+
+
+def main():
+    workers = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 10
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else 1_000_000
+    device = sys.argv[4] if len(sys.argv) > 4 else "host"
+    server = Server(count, device)
+    spawn = multiprocessing.get_context("spawn")
+    with penstock.pipe.listen() as listener:
+        processes = [spawn.Process(target=worker, args=(listener.url, i, steps, count, device)) for i in range(workers)]
+        for process in processes:
+            process.start()
+        pipes = [listener.accept(timeout=60).result() for _ in processes]
+    threads = [threading.Thread(target=server.serve, args=(pipe,)) for pipe in pipes]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took = time.perf_counter() - began
+    for process in processes:
+        process.join()
+    for route in pipes[0].explain().received:
+        chosen = [choice.name for choice in route.channels if choice.chosen]
+        print(f"{route.source} to {route.target}: {chosen[0]}")
+    expected = -sum(number + step for number in range(workers) for step in range(steps))
+    assert bool((server.parameters == expected).all())
+    moved = 2 * workers * steps * count * 4
+    print(f"{workers} workers, {steps} steps of {count * 4 / 1e6:.1f} MB each way: {moved / took / 1e9:.2f} GB/s, parameters as expected")
+
+
+if __name__ == "__main__":
+    main()
