@@ -143,6 +143,7 @@ TEST_P(pipe_device_processes, one_that_is_killed_ends_what_is_sent_to_it) {
 TEST_P(pipe_device_processes, one_that_is_stopped_holds_up_nothing_beyond_a_deadline) {
   auto source = on_device(8 * mib);
   start("has the message");
+  ASSERT_TRUE(pipe_.explain().ok());  // so that the message leaves at once
   auto sent = pipe_.send({"", {}, {{source.data(), source.size()}}}, within(200ms));
   ASSERT_EQ(peer_->line(), "there");
   peer_->send_signal(SIGSTOP);
