@@ -1,4 +1,7 @@
 // What every pipe promises, whatever the transport and the channel.
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -359,8 +362,12 @@ TEST_P(pipe_contract, explain_names_every_channel_and_counters_count) {
   EXPECT_EQ(there_.stats().front().received_bytes, content.size());
 }
 
-TEST_P(pipe_contract, many_pipes_at_once) {
-  constexpr std::size_t count = 300;
+TEST_P(pipe_contract, a_thousand_pipes_at_once) {
+  constexpr std::size_t count = 500;  // of two ends each
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
   std::vector<penstock::pipe> mine(count);
   std::vector<penstock::pipe> theirs;
   for (std::size_t i = 0; i < count; ++i) {

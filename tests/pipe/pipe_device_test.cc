@@ -1,6 +1,7 @@
 // Tensors in memory of devices: from and to every kind of memory, by each channel. On the first GPU where there is one, else on the host
 // device.
 #include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
@@ -306,6 +307,44 @@ TEST_P(pipe_device, explain_tells_the_channel_of_each_pair_and_stats_count_it) {
   EXPECT_EQ(there_.stats().front().received_bytes, mib);
   EXPECT_EQ(here_.stats().front().sent_bytes, mib);
   EXPECT_EQ(here_.stats().front().name, chosen);
+}
+
+TEST_P(pipe_device, a_thousand_pipes_opened_and_dropped_at_work_leave_nothing) {
+  auto source = memory(memory_place::device, 2 * mib);
+  auto target = memory(memory_place::device, 2 * mib);
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  std::int64_t files = 0;
+  faulty_driver::live_counts live;
+  for (int i = 0; i < 500; ++i) {
+    penstock::pipe mine;
+    auto accepted = listener_.accept(mine);
+    auto theirs = *context_->connect(listener_.url());
+    ASSERT_TRUE(accepted.wait().ok());
+    auto sent = mine.send({"", {}, {{source.data(), source.size()}}});
+    incoming_message come;
+    ASSERT_TRUE(theirs.next(come).wait().ok());
+    auto receiving = come.receive({{target.data(), target.size()}});
+    if (i % 2 == 0) {
+      EXPECT_TRUE(receiving.wait().ok());
+    }
+    (i % 3 == 0 ? mine : theirs).close();
+    (void)sent.wait();
+    (void)receiving.wait();
+    if (i == 20) {
+      files = open_files();
+      live = doors_.driver->live();
+    }
+  }
+  const auto until = std::chrono::steady_clock::now() + 20s;  // the reactor lets go of the last ones
+  while (open_files() > files + 4 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+  EXPECT_LE(open_files(), files + 4);
+  EXPECT_LE(house_.engine().stats().pinned_bytes, 96 * mib);
+  EXPECT_LE(doors_.driver->live().events, live.events);
+  EXPECT_LE(doors_.driver->live().streams, live.streams);
+  EXPECT_LE(doors_.driver->live().allocations, live.allocations);
 }
 
 INSTANTIATE_TEST_SUITE_P(ways, pipe_device,
