@@ -211,16 +211,18 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
     {
       const std::lock_guard guard(out_lock_);
       flushing_ = false;
-      if (!ended_.ok()) {
-        stop = true;
-      } else if (sent) {
+      stop = !ended_.ok();
+      if (sent) {
         sent_now += *sent;
         sent_of_first_ += *sent;
         if (sent_of_first_ == length_of(queue_.front())) {
           written = std::move(queue_.front().written);
+          telling_ += written ? 1 : 0;
           queue_.pop_front();
           sent_of_first_ = 0;
         }
+      } else if (stop) {
+        // It has ended meanwhile.
       } else if (sent.error().code() == errc::would_block) {
         watch_writing(true);
         stop = true;
@@ -230,7 +232,12 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
         stop = true;
       }
     }
-    if (written) written({});
+    if (written) {
+      written({});
+      const std::lock_guard guard(out_lock_);
+      --telling_;
+      stop = stop || !ended_.ok();
+    }
     if (stop) {
       finish_end();
       return;
@@ -263,13 +270,13 @@ void connection::end(const status& why) noexcept {
   finish_end();
 }
 
-// Once nobody is sending: their memory may go when they are told.
+// Once nobody is sending, since their memory may go when they are told; and once who has sent all of a frame has been told so.
 void connection::finish_end() noexcept {
   std::list<outgoing_frame> unsent;
   status why;
   {
     const std::lock_guard guard(out_lock_);
-    if (ended_.ok() || flushing_ || token_ != 0 || std::exchange(told_, true)) return;
+    if (ended_.ok() || flushing_ || telling_ > 0 || token_ != 0 || std::exchange(told_, true)) return;
     unsent.swap(queue_);
     why = ended_;
   }

@@ -104,6 +104,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::list<outgoing_frame> queue_;  // the first stays where it is while it is sent
   std::uint64_t sent_of_first_ = 0;
   bool flushing_ = false;  // some thread is; the others leave it to that one
+  unsigned telling_ = 0;   // threads that are telling of a frame that it has left
   bool connecting_;
   bool watched_ = false;  // the reactor tells when there is room
   bool closing_ = false;

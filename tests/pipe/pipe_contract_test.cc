@@ -362,6 +362,25 @@ TEST_P(pipe_contract, explain_names_every_channel_and_counters_count) {
   EXPECT_EQ(there_.stats().front().received_bytes, content.size());
 }
 
+TEST_P(pipe_contract, what_has_left_has_ended_well_though_the_other_end_goes_as_soon_as_it_has_it) {
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop.load()) {
+      auto made = context_->connect(listener_.url());
+      ASSERT_TRUE(made.ok());
+      incoming_message come;
+      if (made->next(come).wait().ok() && come.metadata() == "stop") stop.store(true);
+    }
+  });
+  for (int i = 0; i <= 1000; ++i) {
+    penstock::pipe mine;
+    ASSERT_TRUE(listener_.accept(mine).wait().ok());
+    const auto outcome = mine.send({i < 1000 ? "go" : "stop", {}, {}}).wait();
+    EXPECT_TRUE(outcome.ok()) << i << ": " << outcome.error.message();
+  }
+  other.join();
+}
+
 TEST_P(pipe_contract, a_thousand_pipes_at_once) {
   constexpr std::size_t count = 500;  // of two ends each
   rlimit files{};
