@@ -60,8 +60,7 @@ std::string_view incoming_message::metadata() const noexcept { return core_ == n
 std::vector<incoming_payload> incoming_message::payloads() const {
   std::vector<incoming_payload> told;
   if (core_ == nullptr) return told;
-  std::span<const std::byte> rest(core_->body);
-  rest = rest.subspan(core_->facts.bytes_before_payloads);
+  auto rest = core_->contents();
   for (std::size_t i = 0; i < core_->facts.payload_lengths.size(); ++i) {
     const auto length = core_->facts.payload_lengths[i];
     told.push_back({rest.first(length), core_->facts.payload_metadata[i]});

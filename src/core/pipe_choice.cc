@@ -26,9 +26,11 @@ const std::string& refusal_of(const std::vector<channel::reached_channel>& list,
   return found == list.end() ? missing : found->refusal;
 }
 
-std::string reasons_of(const std::vector<channel_choice>& choices) {
+// Of channels with names and refusals.
+template <class Channels>
+std::string reasons_of(const Channels& refused) {
   std::string reasons;
-  for (const auto& each : choices) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", each.name, each.refusal);
+  for (const auto& each : refused) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", each.name, each.refusal);
   return reasons;
 }
 
@@ -60,16 +62,14 @@ status pipe_core::reached(std::span<const std::byte> body) {
   if (ready_) return {errc::io, "the other end sent its channels out of turn"};
   const auto told = channel::decode_reach(body);
   if (!told) return told.error();
-  std::vector<channel_choice> choices;
   for (auto& each : receiving_) {
     sending_.push_back({each.name, refusal_of(*told, each.name)});
     if (sending_.back().refusal == not_used_there) each.refusal = not_used_there;
-    choices.push_back({each.name, false, sending_.back().refusal});
   }
-  if (std::none_of(choices.begin(), choices.end(), [](const auto& each) { return each.refusal.empty(); })) {
-    return {errc::unsupported, fmt::format("no channel leads to the other end ({})", reasons_of(choices))};
+  if (std::none_of(sending_.begin(), sending_.end(), [](const auto& each) { return each.refusal.empty(); })) {
+    return {errc::unsupported, fmt::format("no channel leads to the other end ({})", reasons_of(sending_))};
   }
-  for (const auto& each : choices) {
+  for (const auto& each : sending_) {
     if (channel::find_channel(each.name)->how() == carriage::map && !each.refusal.empty()) shares_.store(false);
   }
   ready_ = true;

@@ -38,8 +38,7 @@ std::string name_of(const staging::place& where) {
 
 std::span<const std::byte> incoming_core::in_line_bytes() const {
   if (facts.tensors.empty() || !facts.tensors.front().in_line) return {};
-  std::span<const std::byte> rest(body);
-  rest = rest.subspan(facts.bytes_before_payloads);
+  auto rest = contents();
   for (const auto length : facts.payload_lengths) rest = rest.subspan(length);
   return rest;
 }

@@ -44,6 +44,8 @@ class incoming_core {
   status withdrawn;       // by the sender, who says why
 
   [[nodiscard]] bool has_tensors_elsewhere() const;
+  // Payloads and tensors in line, one behind the other.
+  [[nodiscard]] std::span<const std::byte> contents() const { return std::span(body).subspan(facts.bytes_before_payloads); }
   // Of all its tensors, one behind the other; empty where they are elsewhere.
   [[nodiscard]] std::span<const std::byte> in_line_bytes() const;
 };

@@ -43,7 +43,7 @@ status pipe_core::announced(const channel::frame_head& head, endings& ended) {
   message->number = head.message;
   message->body = std::move(body_);
   body_ = {};
-  const std::uint64_t bytes = message->body.size() - message->facts.bytes_before_payloads;
+  const std::uint64_t bytes = message->contents().size();
   const bool first = untaken_messages_ == 0;
   if (!first && (untaken_messages_ >= limits::announced_messages || untaken_bytes_ + bytes > limits::announced_bytes)) {
     return wrong("more messages than there is room for");
@@ -66,7 +66,7 @@ void pipe_core::deliver(endings& ended) {
     come_.pop_front();
     auto& op = *waiting_.front();
     waiting_.pop_front();
-    const std::uint64_t bytes = message->body.size() - message->facts.bytes_before_payloads;
+    const std::uint64_t bytes = message->contents().size();
     --untaken_messages_;
     untaken_bytes_ -= bytes;
     say(frame_kind::credit, 0, {}, bytes, 1);

@@ -26,8 +26,33 @@ class send_operation;
 class next_operation;
 class receive_operation;
 struct read_part;
-struct sent_piece;
-struct received_piece;
+
+// A piece of a tensor that is sent, at one of the ends.
+template <class Operation>
+struct tensor_piece {
+  Operation* of = nullptr;
+  std::size_t tensor = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  staging::landing::lease room;  // where it passes through pinned memory; null: it does not
+  staging::copy_task task;
+
+  // The copy between there and memory of a device, whose end the owner is told.
+  void copy(const staging::link& via, void* target, const void* source, bool to_device) {
+    task.target = target;
+    task.source = source;
+    task.bytes = bytes;
+    task.to_device = to_device;
+    task.context = this;
+    task.done = [](staging::copy_task& done, status outcome) {
+      auto& self = *static_cast<tensor_piece*>(done.context);
+      self.of->owner().copied(self, outcome);
+    };
+    via.feeder().submit(task);
+  }
+};
+using sent_piece = tensor_piece<send_operation>;         // on its way to the other end
+using received_piece = tensor_piece<receive_operation>;  // asked for, or on its way into the target
 
 // The pipe, as its operations see it. Any thread.
 class operation_owner {
@@ -77,6 +102,18 @@ class pipe_operation : public operation {
   const std::shared_ptr<operation_owner> owner_;
 };
 
+// Tells the owner once the streams of its tensors have come so far. It is retained until then.
+template <class Operation>
+void await_turn(Operation& op, staging::feeders& watched) {
+  op.retain();
+  const auto begin = [](void* of, const status& outcome) {
+    auto& begun = *static_cast<Operation*>(of);
+    begun.owner().may_begin(begun, outcome);
+    begun.release();
+  };
+  op.turn.await(watched, begin, &op);
+}
+
 // An operation that waits for room in a landing. It is retained while it does.
 template <class Operation>
 struct room_waiter final : staging::landing::waiter {
@@ -100,16 +137,6 @@ struct room_waiter final : staging::landing::waiter {
   }
   Operation* const of;
   bool waits = false;
-};
-
-// A piece of a tensor of a device, on its way into pinned memory and then to the other end.
-struct sent_piece {
-  send_operation* of = nullptr;
-  std::size_t tensor = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
-  staging::landing::lease room;
-  staging::copy_task task;
 };
 
 class send_operation final : public pipe_operation {
@@ -161,16 +188,6 @@ struct copied_part {
   receive_operation* of = nullptr;
   pipe_imports::held source;  // null: it needs no mapping
   staging::link* via = nullptr;
-  staging::copy_task task;
-};
-
-// A piece of a tensor that was asked for, or has come and is on its way from pinned memory into that of a device.
-struct received_piece {
-  receive_operation* of = nullptr;
-  std::size_t tensor = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
-  staging::landing::lease room;  // null: it comes into the target itself
   staging::copy_task task;
 };
 

@@ -142,13 +142,7 @@ void pipe_core::begin_receive(receive_operation& op) noexcept {
     begin_parts(op);
     return;
   }
-  op.retain();
-  const auto begin = [](void* of, const status& outcome) {
-    auto& begun = *static_cast<receive_operation*>(of);
-    begun.owner().may_begin(begun, outcome);
-    begun.release();
-  };
-  op.turn.await(with_.runtime->feeders(), begin, &op);
+  await_turn(op, with_.runtime->feeders());
 }
 
 void pipe_core::may_begin(receive_operation& op, const status& outcome) noexcept {
@@ -261,16 +255,8 @@ void pipe_core::tensor_arrived(const channel::frame_head& head, endings& ended) 
     ask(op, ended);
     return;
   }
-  piece.task.source = piece.room.get();
-  piece.task.target = static_cast<std::byte*>(op.targets[piece.tensor].memory) + piece.offset;
-  piece.task.bytes = piece.bytes;
-  piece.task.context = &piece;
-  piece.task.done = [](staging::copy_task& task, status outcome) {
-    auto& done = *static_cast<received_piece*>(task.context);
-    done.of->owner().copied(done, outcome);
-  };
   op.copying.splice(op.copying.end(), op.asked, come);
-  op.places[piece.tensor].via->feeder().submit(piece.task);
+  piece.copy(*op.places[piece.tensor].via, static_cast<std::byte*>(op.targets[piece.tensor].memory) + piece.offset, piece.room.get(), true);
   with_.runtime->feeders().attend();
 }
 

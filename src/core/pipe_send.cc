@@ -118,15 +118,7 @@ operation* pipe_core::send(const outgoing_message& message, const pipe_operation
     queued_.push_back(op);
     announce_what_may();
   });
-  if (problem.ok() && !op->turn.over()) {
-    op->retain();
-    const auto begin = [](void* of, const status& outcome) {
-      auto& begun = *static_cast<send_operation*>(of);
-      begun.owner().may_begin(begun, outcome);
-      begun.release();
-    };
-    op->turn.await(with_.runtime->feeders(), begin, op);
-  }
+  if (problem.ok() && !op->turn.over()) await_turn(*op, with_.runtime->feeders());
   if (!op->stop_reason().ok()) stop(*op);
   return op;
 }
@@ -238,17 +230,8 @@ void pipe_core::start_copies(send_operation& op, endings& ended) {
     }
     if (*room == nullptr) return;
     piece.room = *std::move(room);
-    piece.task.source = static_cast<const std::byte*>(op.message.tensors[piece.tensor].memory) + piece.offset;
-    piece.task.target = piece.room.get();
-    piece.task.bytes = piece.bytes;
-    piece.task.to_device = false;
-    piece.task.context = &piece;
-    piece.task.done = [](staging::copy_task& task, status outcome) {
-      auto& done = *static_cast<sent_piece*>(task.context);
-      done.of->owner().copied(done, outcome);
-    };
     op.copying.splice(op.copying.end(), op.waiting, op.waiting.begin());
-    via.feeder().submit(piece.task);
+    piece.copy(via, piece.room.get(), static_cast<const std::byte*>(op.message.tensors[piece.tensor].memory) + piece.offset, false);
   }
   with_.runtime->feeders().attend();
 }

@@ -96,8 +96,9 @@ void runtime::forget(const source::source& closing) {
 engine_stats runtime::snapshot() const {
   if (forked()) return {};  // a lock may have been taken when the process forked
   auto seen = stats_.snapshot();
-  seen.pinned_bytes = budget_.used_bytes.load() + sending_.pinned_bytes() + receiving_.pinned_bytes();
-  seen.pinned_peak_bytes = budget_.peak_bytes.load() + sending_.pinned_bytes() + receiving_.pinned_bytes();
+  const auto landed = sending_.pinned_bytes() + receiving_.pinned_bytes();  // never less than before
+  seen.pinned_bytes = budget_.used_bytes.load() + landed;
+  seen.pinned_peak_bytes = budget_.peak_bytes.load() + landed;
   return seen;
 }
 

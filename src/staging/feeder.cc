@@ -170,11 +170,11 @@ bool feeders::pump() {
   return progressed;
 }
 
-std::size_t feeders::in_use() const noexcept {
-  std::size_t found = 0;
-  for (std::size_t i = 0, n = count_.load(std::memory_order_acquire); i < n; ++i)
-    found += list_[i].load(std::memory_order_relaxed)->outstanding() ? 1 : 0;
-  return found;
+bool feeders::outstanding() const noexcept {
+  for (std::size_t i = 0, n = count_.load(std::memory_order_acquire); i < n; ++i) {
+    if (list_[i].load(std::memory_order_relaxed)->outstanding()) return true;
+  }
+  return false;
 }
 
 // --- the watch

@@ -131,9 +131,7 @@ class feeders {
   // The feeder of a session, made on first use. Errors: out_of_memory when there are more than capacity contexts.
   result<feeder*> of(device::session& session);
   bool pump();
-  [[nodiscard]] bool outstanding() const noexcept { return in_use() > 0; }
-  // How many have copies outstanding.
-  [[nodiscard]] std::size_t in_use() const noexcept;
+  [[nodiscard]] bool outstanding() const noexcept;
   // Empty when somebody else has the watch.
   [[nodiscard]] watch try_watch() noexcept;
   // To be called after feeder::submit by a thread that will not pump until the copy has ended.

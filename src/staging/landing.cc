@@ -14,24 +14,23 @@ landing::landing(sys::kernel& kernel, lanes& lanes)
 result<landing::lease> landing::take(const link& via, waiter& again) {
   if (auto problem = lanes_.ready(); !problem.ok()) return problem;
   auto& pool = via.emulated() ? host_pool_ : cuda_pool_;
-  for (bool waits = false;; waits = true) {
-    auto taken = pool.try_take(piece_bytes, via.session(), slab_user::cpu);
-    if (taken && !*taken && !waits) {
+  const auto try_take = [&] { return pool.try_take(piece_bytes, via.session(), slab_user::cpu); };
+  auto taken = try_take();
+  if (taken && !*taken) {
+    {
       const std::lock_guard guard(lock_);
       waiting_.push_back(&again);
-      continue;
     }
-    if (waits && !(taken && !*taken) && !forget(again)) {
-      // It is being run already, and tries again there.
+    taken = try_take();
+    if (taken && !*taken) return lease();
+    if (!forget(again)) {  // it is being run already, and tries again there
       if (taken) give_back(pool, *taken);
       return lease();
     }
-    if (!taken) return taken.error();
-    if (!*taken) return lease();
-    return or_without_memory(
-        [&] { return result<lease>(lease(taken->data, [this, &pool, used = *taken](std::byte*) { give_back(pool, used); })); },
-        [] { return result<lease>(no_memory()); });
   }
+  if (!taken) return taken.error();
+  return or_no_memory(
+      [&] { return result<lease>(lease(taken->data, [this, &pool, used = *taken](std::byte*) { give_back(pool, used); })); });
 }
 
 bool landing::forget(waiter& waiting) noexcept {
