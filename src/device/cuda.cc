@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "device/cuda_api.hpp"
@@ -65,6 +66,7 @@ class cuda_session final : public session {
   status record(event target, stream on) override;
   status call(stream on, void (*function)(void*), void* argument) override;
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
+  result<bool> idle(stream target) override;
   result<bool> reached(event target) override;
   status wait(event target) override;
   status synchronize(stream target) override;
@@ -101,6 +103,11 @@ class cuda_session final : public session {
   const bool host_pointers_usable_;  // by the GPU, at the address that the CPU uses
 
   std::atomic<std::uint64_t> reached_{0};  // devices that allow_copies_from() was called for
+
+  // The handles of allocations, by the number that the driver gives to each: asking for one takes longer than to send a small message.
+  static constexpr std::size_t most_shared = 1024;
+  std::mutex sharing_;  // guards shared_
+  std::unordered_map<unsigned long long, std::string> shared_;
 
   std::mutex loading_;  // guards the three below while they change; compiling takes about 75 ms, once
   std::atomic<handle> kernel_{nullptr};
@@ -193,6 +200,14 @@ status cuda_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t va
   return outcome(
       inside([&] { return api_.stream_wait_value32(on, address_of(flag), value, cuda::wait_value_geq); }),
       [&] { return fmt::format("make a stream wait for the value at {}", static_cast<void*>(flag)); }, errc::bad_memory);
+}
+
+// Of the default stream a query tells what the streams that it waits for have, too (580.159).
+result<bool> cuda_session::idle(stream target) {
+  const code error = inside([&] { return api_.stream_query(target); });
+  if (error == cuda::error_not_ready) return false;
+  if (error != cuda::success) return outcome(error, [] { return "work on a stream"; });
+  return true;
 }
 
 result<bool> cuda_session::reached(event target) {
@@ -393,11 +408,20 @@ result<shared_memory> cuda_session::share(const void* memory) {
   if ((capable & 0xff) == 0 || api_.ipc_get_mem_handle == nullptr) {
     return status(errc::unsupported, fmt::format("cuda:{}: CUDA IPC knows memory of cudaMalloc only, and this is other memory", ordinal_));
   }
-  cuda::ipc_handle made{};
-  const code error = inside([&] { return api_.ipc_get_mem_handle(&made, base); });
-  if (error != cuda::success) return outcome(error, what);
   shared_memory out;
-  out.handle.assign(made.bytes.data(), made.bytes.size());
+  {
+    const std::lock_guard guard(sharing_);
+    if (const auto known = shared_.find(number); known != shared_.end()) out.handle = known->second;
+  }
+  if (out.handle.empty()) {
+    cuda::ipc_handle made{};
+    const code error = inside([&] { return api_.ipc_get_mem_handle(&made, base); });
+    if (error != cuda::success) return outcome(error, what);
+    out.handle.assign(made.bytes.data(), made.bytes.size());
+    const std::lock_guard guard(sharing_);
+    if (shared_.size() >= most_shared) shared_.clear();
+    shared_.emplace(number, out.handle);
+  }
   out.generation = number;
   out.offset = address_of(memory) - base;
   return out;

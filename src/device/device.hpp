@@ -77,6 +77,8 @@ class session {
   // Holds the stream until *flag >= value (as unsigned, cyclic). flag lies in pinned memory. errc::unsupported where the device cannot.
   virtual status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;
 
+  // True: all that this stream was given, and what that waits for, is done. False where that is not known. An error of the work shows here.
+  virtual result<bool> idle(stream target) = 0;
   virtual result<bool> reached(event target) = 0;  // an error of the work before the event shows here
   virtual status wait(event target) = 0;           // blocks, sleeping
   virtual status synchronize(stream target) = 0;   // blocks

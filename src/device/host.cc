@@ -78,6 +78,7 @@ class host_session final : public session {
   status record(event target, stream on) override;
   status call(stream on, void (*function)(void*), void* argument) override;
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
+  result<bool> idle(stream target) override;
   result<bool> reached(event target) override;
   status wait(event target) override;
   status synchronize(stream target) override;
@@ -210,6 +211,12 @@ status host_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t va
     await_value(*reinterpret_cast<std::uint32_t*>(*where), value);
     return status();
   });
+}
+
+result<bool> host_session::idle(stream target) {
+  const auto found = find_stream(target);
+  if (!found) return found.error();
+  return (*found)->idle();
 }
 
 result<bool> host_session::reached(event target) {

@@ -110,6 +110,11 @@ status host_stream::synchronize() {
   return failure->reason;
 }
 
+bool host_stream::idle() {
+  const std::lock_guard guard(lock_);
+  return done_ == pushed_ && for_synchronize_ == nullptr;
+}
+
 void host_stream::close() {
   {
     const std::lock_guard guard(lock_);

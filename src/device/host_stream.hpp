@@ -62,6 +62,8 @@ class host_stream {
   status record(std::shared_ptr<host_event> target);
   // Blocks until all that was queued before has been done.
   status synchronize();
+  // All has been done, and well.
+  [[nodiscard]] bool idle();
   // Takes nothing new; what is queued is still done. Does not block.
   void close();
   // True when a closed stream has done everything, so that destroying it does not block.

@@ -59,6 +59,10 @@ class faulty_driver::faulty_session final : public device::session {
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override {
     return pass("wait_value", [&] { return inner_.wait_value(on, flag, value); });
   }
+  result<bool> idle(stream target) override {
+    if (auto error = owner_.enter("idle")) return *std::move(error);
+    return inner_.idle(target);
+  }
   result<bool> reached(event target) override {
     if (auto error = owner_.enter("reached")) return *std::move(error);
     return inner_.reached(target);
