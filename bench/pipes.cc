@@ -165,9 +165,7 @@ status take(const pipe& over, std::byte* into, std::uint64_t size, std::uint64_t
   std::deque<slot> slots(std::min(window, count));
   const auto post = [&](slot& each, std::uint64_t index) {
     std::byte* const memory = into + index * size;
-    each.receiving = over.receive(each.message, [=](const incoming_message& /*come*/) -> result<std::vector<incoming_target>> {
-      return std::vector<incoming_target>{{memory, size}};
-    });
+    each.receiving = over.receive(each.message, std::vector<incoming_target>{{memory, size}});
   };
   for (std::uint64_t i = 0; i < slots.size(); ++i) post(slots[i], i);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -197,9 +195,7 @@ status send(const pipe& over, const std::byte* from, std::uint64_t size, std::ui
 status echo(const pipe& over, std::byte* memory, std::uint64_t size, std::uint64_t count, bool begins) {
   for (std::uint64_t i = 0; i < count; ++i) {
     incoming_message come;
-    auto receiving = over.receive(come, [=](const incoming_message& /*come*/) -> result<std::vector<incoming_target>> {
-      return std::vector<incoming_target>{{memory, size}};
-    });
+    auto receiving = over.receive(come, std::vector<incoming_target>{{memory, size}});
     operation sent;
     if (begins) sent = over.send({"", {}, {{memory, size}}});
     if (const auto outcome = receiving.wait(); !outcome.ok()) return outcome.error;
@@ -257,7 +253,8 @@ result<figures> measure(const pipe& other, place& memory, std::uint64_t size, do
     if (auto wrong = echo(other, memory.data(), size, count, true); !wrong.ok()) return wrong;
     return watch.seconds() / static_cast<double>(2 * count);
   };
-  const auto first = echoes(4);
+  if (const auto warm = echoes(8); !warm) return warm.error();
+  const auto first = echoes(8);
   if (!first) return first.error();
   const auto one_way = echoes(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(seconds / 2 / *first / 2), 2, 20'000));
   if (!one_way) return one_way.error();

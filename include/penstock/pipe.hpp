@@ -142,6 +142,10 @@ class PENSTOCK_API pipe {
   // and incoming_message::receive(), and room's own.
   [[nodiscard]] operation receive(incoming_message& message, pipe_room room, const pipe_operation_options& options = {},
                                   io_callback callback = {}) const;
+  // The same where it is known what will come: the quickest way to receive. Errors too: invalid_argument (the message has other tensors; it
+  // can still be received from message).
+  [[nodiscard]] operation receive(incoming_message& message, std::vector<incoming_target> targets,
+                                  const pipe_operation_options& options = {}, io_callback callback = {}) const;
   // Blocks until the ends know each other.
   [[nodiscard]] result<pipe_plan> explain() const;
   [[nodiscard]] std::vector<channel_stats> stats() const;

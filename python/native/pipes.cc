@@ -154,6 +154,7 @@ future receive(const python_pipe& self, nb::handle into, const stream_handles& s
   const auto where = landing_in(*made, into, streams);
   made->start_other(
       [&, target = self.target](io_callback told) {
+        if (where->is_given) return target->receive(*message, where->given, within(timeout), std::move(told));
         return target->receive(
             *message, [where](const incoming_message& come) { return where->room(come); }, within(timeout), std::move(told));
       },

@@ -32,12 +32,12 @@ status gone() { return {errc::closed, "the other end has gone"}; }
 
 }  // namespace
 
-std::shared_ptr<connection> connection::make(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_socket over,
+std::shared_ptr<connection> connection::make(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over,
                                              bool connecting) {
   return std::make_shared<connection>(std::move(door), std::move(with), std::move(over), connecting);
 }
 
-connection::connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_socket over, bool connecting)
+connection::connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over, bool connecting)
     : door_(std::move(door)), reactor_(std::move(with)), socket_(std::move(over)), connecting_(connecting) {}
 
 connection::~connection() = default;
@@ -52,7 +52,7 @@ status connection::start(std::weak_ptr<frame_user> user) {
   return {};
 }
 
-void connection::ready(bool readable, bool writable) noexcept {
+socket_handler::next connection::ready(bool readable, bool writable) noexcept {
   const auto self = shared_from_this();  // what it tells of may let go of this
   {
     const std::lock_guard guard(out_lock_);  // start() has ended
@@ -61,21 +61,107 @@ void connection::ready(bool readable, bool writable) noexcept {
       ended_ = door_->connected(socket_.get());
     }
   }
-  if (writable) flush_up_to(most_in_turn);
-  if (readable) read();
+  if (has_ring_.load()) {
+    if (readable) hear_calls();
+    flush_up_to(most_in_turn);  // there may be room
+  } else if (writable) {
+    flush_up_to(most_in_turn);
+  }
+  if (readable) read_in_turn();
+  return readable || writable ? rest() : look_later();
+}
+
+// --- the ring
+
+void connection::use_ring(std::unique_ptr<ring_pair> ring, bool leaves) {
+  const std::lock_guard guard(out_lock_);
+  ring_ = std::move(ring);
+  by_ring_ = leaves;
+  has_ring_.store(true);
+}
+
+// The other end calls for one who sleeps: there is something to read, or room to write.
+void connection::hear_calls() noexcept {
+  std::array<std::byte, 256> calls;
+  const iovec part{calls.data(), calls.size()};
+  for (;;) {
+    const auto heard = door_->receive(socket_.get(), {&part, 1});
+    if (heard && *heard > 0) continue;
+    if (heard || heard.error().code() != errc::would_block) gone_.store(true);
+    return;
+  }
+}
+
+void connection::call() noexcept {
+  std::byte one{};
+  const iovec part{&one, 1};
+  (void)door_->send(socket_.get(), {&part, 1});  // no room for it: it has been called often enough
+}
+
+void connection::begin_polling() noexcept {
+  pollers_.fetch_add(1);
+  polls_.fetch_add(1);
+  if (has_ring_.load()) ring_->in.watch();
+}
+
+bool connection::poll() noexcept { return has_ring_.load() && ring_->in.something() && read_in_turn(); }
+
+// Who has polled will often poll again at once: so the reactor is not woken for what comes meanwhile, and looks by itself in a moment.
+void connection::end_polling() noexcept {
+  if (pollers_.fetch_sub(1) != 1 || !has_ring_.load() || looks_later_.exchange(true)) return;
+  std::uint64_t token = 0;
+  {
+    const std::lock_guard guard(out_lock_);
+    token = token_;
+  }
+  if (token != 0) reactor_->later(token);
+}
+
+socket_handler::next connection::look_later() noexcept {
+  if (has_ring_.load() && ring_->in.something()) read_in_turn();
+  if (const auto polls = polls_.load(); !over_.load() && (pollers_.load() > 0 || polls != polls_seen_)) {
+    polls_seen_ = polls;
+    return next::later;
+  }
+  looks_later_.store(false);
+  return rest();
+}
+
+// The reactor is to be called from now on, unless another looks after it.
+socket_handler::next connection::rest() noexcept {
+  if (!has_ring_.load() || over_.load() || pollers_.load() > 0 || looks_later_.load()) return next::event;
+  return ring_->in.sleep() && !gone_.load() ? next::event : next::turn;
 }
 
 // --- what comes in
 
-void connection::read() noexcept {
+result<std::size_t> connection::get(const iovec& part) {
+  if (!has_ring_.load(std::memory_order_relaxed)) return door_->receive(socket_.get(), {&part, 1}, &passed_);
+  const bool last = gone_.load();
+  auto got = ring_->in.read(part);
+  if (got && ring_->in.must_call()) call();
+  if (!got && got.error().code() == errc::would_block && last) return std::size_t{0};
+  return got;
+}
+
+// What has come, unless another thread is at it, which then looks again before it leaves. True: there was something.
+bool connection::read_in_turn() noexcept {
+  if (reading_.test_and_set(std::memory_order_acquire)) return false;
+  const bool something = read();
+  reading_.clear(std::memory_order_release);
+  return something;
+}
+
+bool connection::read() noexcept {
   std::uint64_t left = most_in_turn;
-  while (left > 0) {
+  while (left > 0 && !over_.load()) {
     auto problem = or_no_memory([&] { return read_some(left); });
-    if (problem.code() == errc::would_block) return;
+    if (problem.code() == errc::would_block) break;
     if (problem.ok()) continue;
     end(problem);
-    return;
+    break;
   }
+  return left < most_in_turn;
 }
 
 iovec connection::next_part() {
@@ -91,7 +177,7 @@ status connection::read_some(std::uint64_t& left) {
     const std::lock_guard guard(in_lock_);
     auto part = next_part();
     part.iov_len = std::min<std::size_t>(part.iov_len, most_in_turn);
-    const auto got = door_->receive(socket_.get(), {&part, 1});
+    const auto got = get(part);
     if (!got) return got.error().code() == errc::would_block ? got.error() : gone().with_context(got.error().message());
     if (*got == 0) return gone();
     bytes = *got;
@@ -185,11 +271,19 @@ void connection::watch_writing(bool on) noexcept {
   (void)reactor_->change(socket_.get(), token_, on);
 }
 
+result<std::size_t> connection::put(std::span<const iovec> parts) {
+  auto sent = ring_->out.write(parts);
+  if (sent && ring_->out.must_call()) call();
+  return sent;
+}
+
 // One thread at a time sends, without the lock; the first frame stays where it is meanwhile.
 void connection::flush_up_to(std::uint64_t most) noexcept {
   for (std::uint64_t sent_now = 0;;) {
     std::array<iovec, 3> parts;
     std::size_t count = 0;
+    int with = -1;
+    bool by_ring = false;
     {
       const std::lock_guard guard(out_lock_);
       if (flushing_ || connecting_ || !ended_.ok()) return;
@@ -203,9 +297,12 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
         return;
       }
       count = parts_of(queue_.front(), sent_of_first_, parts);
+      if (sent_of_first_ == 0) with = queue_.front().passed.get();
+      by_ring = by_ring_;
       flushing_ = true;
     }
-    const auto sent = door_->send(socket_.get(), std::span(parts).first(count));
+    const auto to_send = std::span(parts).first(count);
+    const auto sent = by_ring ? put(to_send) : door_->send(socket_.get(), to_send, std::span(&with, with < 0 ? 0 : 1));
     std::function<void(const status&)> written;
     bool stop = false;
     {
@@ -218,13 +315,14 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
         if (sent_of_first_ == length_of(queue_.front())) {
           written = std::move(queue_.front().written);
           telling_ += written ? 1 : 0;
+          by_ring_ = by_ring_ || queue_.front().last_of_socket;
           queue_.pop_front();
           sent_of_first_ = 0;
         }
       } else if (stop) {
         // It has ended meanwhile.
       } else if (sent.error().code() == errc::would_block) {
-        watch_writing(true);
+        watch_writing(!by_ring);  // with a ring the other end calls
         stop = true;
       } else {
         // Reading tells of it, behind what has arrived before.
@@ -261,6 +359,7 @@ void connection::close() {
 }
 
 void connection::end(const status& why) noexcept {
+  over_.store(true);
   {
     const std::lock_guard guard(out_lock_);
     if (token_ != 0) reactor_->remove(socket_.get(), std::exchange(token_, 0));

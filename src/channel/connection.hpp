@@ -1,8 +1,10 @@
 // Frames over one stream socket, both ways. A frame is a head and a body; bodies go straight from the sender's memory into the receiver's.
-// Thread-safe. What comes in is told on the reactor's thread, one call at a time.
+// Two processes of one host go over to memory that they share, once they know each other; the socket then wakes whoever sleeps, and tells
+// when the other end has gone. Thread-safe. What comes in is told one call at a time: on the reactor's thread, or on one that polls.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,9 +12,11 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "channel/reactor.hpp"
+#include "channel/ring.hpp"
 #include "penstock/status.hpp"
 #include "sys/peer.hpp"
 
@@ -28,7 +32,7 @@ struct frame_head {
 };
 static_assert(sizeof(frame_head) == 32);
 
-// Who speaks through a connection. On the reactor's thread.
+// Who speaks through a connection. One call at a time.
 class frame_user {
  public:
   virtual ~frame_user() = default;
@@ -45,19 +49,34 @@ struct outgoing_frame {
   std::vector<std::byte> own;       // the body's first part
   std::span<const std::byte> lent;  // its second, which stays valid until written() is called
   // Once: ok when all of it has left, else why it never will. On any thread that flushes. May be empty.
-  std::function<void(const status&)> written;
+  std::function<void(const status&)> written{};
+  sys::owned_descriptor passed{};  // goes with it; only before a ring is used
+  bool last_of_socket = false;     // what is queued behind it leaves through the ring
 };
 
 class connection final : public socket_handler, public std::enable_shared_from_this<connection> {
  public:
   // over: connected, or where connecting has begun.
-  static std::shared_ptr<connection> make(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_socket over,
+  static std::shared_ptr<connection> make(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over,
                                           bool connecting);
-  connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_socket over, bool connecting);
+  connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over, bool connecting);
   ~connection() override;
 
   // From now on user is told. Once.
   status start(std::weak_ptr<frame_user> user);
+  // From arrived(): what comes behind that frame comes by this ring. leaves: so does what is queued from now on leave by it; otherwise what
+  // is queued behind a frame that is the last of the socket.
+  void use_ring(std::unique_ptr<ring_pair> ring, bool leaves);
+  // The descriptors that have come with frames, in order.
+  [[nodiscard]] std::vector<sys::owned_descriptor> take_passed() noexcept { return std::exchange(passed_, {}); }  // from arrived()
+
+  // Between the first and the last of these calls the caller's thread reads what comes, where there is a ring, and nobody has to be woken
+  // for it. poll() is true when something has come.
+  void begin_polling() noexcept;
+  bool poll() noexcept;
+  void end_polling() noexcept;
+  [[nodiscard]] bool polled() const noexcept { return pollers_.load(std::memory_order_relaxed) > 0; }
+
   // Queues it, and calls nobody. False: the connection has ended or was closed, and written() is never called.
   bool enqueue(outgoing_frame frame);
   // Sends of what is queued what the socket takes at once, up to a limit. Does not block.
@@ -71,10 +90,17 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   // memory that begins() named after this.
   void close();
 
-  void ready(bool readable, bool writable) noexcept override;
+  next ready(bool readable, bool writable) noexcept override;
 
  private:
-  void read() noexcept;
+  bool read_in_turn() noexcept;
+  bool read() noexcept;
+  next rest() noexcept;
+  next look_later() noexcept;
+  void hear_calls() noexcept;
+  void call() noexcept;
+  result<std::size_t> get(const iovec& part);
+  result<std::size_t> put(std::span<const iovec> parts);
   status read_some(std::uint64_t& left);
   [[nodiscard]] iovec next_part();
   status take(std::size_t bytes);
@@ -85,11 +111,22 @@ class connection final : public socket_handler, public std::enable_shared_from_t
 
   const std::shared_ptr<sys::peer> door_;
   const std::shared_ptr<reactor> reactor_;
-  const sys::owned_socket socket_;
+  const sys::owned_descriptor socket_;
   std::uint64_t token_ = 0;
   std::weak_ptr<frame_user> user_;
 
-  // --- what comes in: on the reactor's thread, with the lock where another may divert it
+  std::unique_ptr<ring_pair> ring_;    // does not change once it is there
+  std::atomic<bool> has_ring_{false};  // what comes in comes by it
+  std::atomic<unsigned> pollers_{0};
+  std::atomic<unsigned> polls_{0};        // that have begun so far
+  unsigned polls_seen_ = 0;               // by the reactor
+  std::atomic<bool> looks_later_{false};  // the reactor will, since somebody has polled just now
+  std::atomic<bool> gone_{false};         // the other end; what is left in the ring still counts
+  std::atomic<bool> over_{false};         // nothing is read any more
+
+  // --- what comes in: of whoever has this, with the lock where another may divert it
+  std::atomic_flag reading_ = ATOMIC_FLAG_INIT;
+  std::vector<sys::owned_descriptor> passed_;
   std::mutex in_lock_;
   frame_head head_;
   std::size_t head_bytes_ = 0;
@@ -106,6 +143,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   bool flushing_ = false;  // some thread is; the others leave it to that one
   unsigned telling_ = 0;   // threads that are telling of a frame that it has left
   bool connecting_;
+  bool by_ring_ = false;  // what leaves
   bool watched_ = false;  // the reactor tells when there is room
   bool closing_ = false;
   bool told_ = false;  // everybody of the end

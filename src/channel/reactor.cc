@@ -1,15 +1,24 @@
 #include "channel/reactor.hpp"
 
 #include <array>
+#include <chrono>
 #include <new>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/no_memory.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::channel {
+
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto moment = 100us;
+
+}  // namespace
 
 result<std::shared_ptr<reactor>> reactor::make(std::shared_ptr<sys::peer> door) {
   auto with = std::make_shared<shared>();
@@ -67,24 +76,61 @@ void reactor::remove(int fd, std::uint64_t token) noexcept {
   }
 }
 
+void reactor::later(std::uint64_t token) noexcept {
+  bool asleep = false;
+  {
+    const std::lock_guard guard(shared_->lock);
+    const bool noted = or_without_memory(
+        [&] {
+          shared_->later.push_back(token);
+          return true;
+        },
+        [] { return false; });
+    asleep = noted && !std::exchange(shared_->has_time_limit, true);
+  }
+  if (asleep) shared_->poller->interrupt();
+}
+
 void reactor::loop(const std::shared_ptr<shared>& with) {
+  using clock = std::chrono::steady_clock;
   staging::become_worker("penstock-pipes");
   std::array<sys::socket_event, 64> events;
+  std::vector<std::uint64_t> again;  // whose handlers have more to do
+  auto looked = clock::now();
+  const auto tell = [&](const sys::socket_event& event) {
+    std::shared_ptr<socket_handler> handler;
+    {
+      const std::lock_guard guard(with->lock);
+      const auto found = with->handlers.find(event.token);
+      if (found != with->handlers.end()) handler = found->second;
+    }
+    if (handler == nullptr) return;
+    const auto then = handler->ready(event.readable, event.writable);
+    if (then == socket_handler::next::turn) again.push_back(event.token);
+    const std::lock_guard guard(with->lock);
+    if (then == socket_handler::next::later) with->later.push_back(event.token);
+  };
   while (!with->stopping.load()) {
-    const auto count = with->poller->wait(events);
+    bool limited = false;
+    {
+      const std::lock_guard guard(with->lock);
+      limited = with->has_time_limit = !with->later.empty();
+    }
+    const auto count = with->poller->wait(events, !again.empty() ? 0us : limited ? moment : sys::poller::for_ever);
     if (!count) {
       staging::nap();  // the kernel is out of memory, for a moment
       continue;
     }
-    for (std::size_t i = 0; i < *count && !with->stopping.load(); ++i) {
-      std::shared_ptr<socket_handler> handler;
-      {
-        const std::lock_guard guard(with->lock);
-        const auto found = with->handlers.find(events[i].token);
-        if (found != with->handlers.end()) handler = found->second;
-      }
-      if (handler != nullptr) handler->ready(events[i].readable, events[i].writable);
+    for (const auto token : std::exchange(again, {})) tell({token, true, false});
+    for (std::size_t i = 0; i < *count && !with->stopping.load(); ++i) tell(events[i]);
+    if (clock::now() - looked < moment) continue;
+    std::vector<std::uint64_t> due;
+    {
+      const std::lock_guard guard(with->lock);
+      due.swap(with->later);
     }
+    for (const auto token : due) tell({token, false, false});
+    looked = clock::now();
   }
 }
 

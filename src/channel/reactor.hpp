@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "penstock/status.hpp"
 #include "sys/fork_guard.hpp"
@@ -18,8 +19,13 @@ namespace penstock::channel {
 // Called on the reactor's thread, one call at a time. Must not block.
 class socket_handler {
  public:
+  enum class next : std::uint8_t {
+    event,  // it is called when there is one
+    turn,   // it has more to do: when the others have had their turn
+    later   // or in a moment, whatever comes
+  };
   virtual ~socket_handler() = default;
-  virtual void ready(bool readable, bool writable) noexcept = 0;
+  virtual next ready(bool readable, bool writable) noexcept = 0;
 };
 
 class reactor {
@@ -33,6 +39,8 @@ class reactor {
   // Keeps the handler until remove(). Returns its token.
   result<std::uint64_t> add(int fd, std::shared_ptr<socket_handler> handler, bool writable);
   status change(int fd, std::uint64_t token, bool writable);
+  // The handler is called in about 100 us, whatever comes.
+  void later(std::uint64_t token) noexcept;
   // The handler is let go of; a call of it may be running on the reactor's thread.
   void remove(int fd, std::uint64_t token) noexcept;
 
@@ -44,6 +52,8 @@ class reactor {
     std::mutex lock;  // guards what follows
     std::unordered_map<std::uint64_t, std::shared_ptr<socket_handler>> handlers;
     std::uint64_t next_token = 1;
+    std::vector<std::uint64_t> later;
+    bool has_time_limit = true;  // the thread looks at what is to be called later
     std::atomic<bool> stopping{false};
   };
 

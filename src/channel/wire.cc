@@ -88,6 +88,7 @@ std::vector<std::byte> encode(const hello& what) {
   out.number(what.who.process_token);
   out.number(what.who.pid);
   out.number(what.who.probe_address);
+  out.number(what.ring_bytes);
   return out.take();
 }
 
@@ -107,6 +108,7 @@ result<hello> decode_hello(std::span<const std::byte> body) {
   out.who.process_token = in.number<std::uint64_t>();
   out.who.pid = in.number<std::int64_t>();
   out.who.probe_address = in.number<std::uint64_t>();
+  out.ring_bytes = in.number<std::uint64_t>();
   if (in.failed() || in.left() > 0) return malformed("greeting");
   return out;
 }

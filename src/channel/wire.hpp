@@ -13,10 +13,10 @@
 
 namespace penstock::channel {
 
-inline constexpr std::uint32_t wire_version = 2;
+inline constexpr std::uint32_t wire_version = 3;
 
 enum class frame_kind : std::uint32_t {
-  hello = 1,     // body: hello. The first frame of each end
+  hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
   reach,         // body: the names of the channels by which this end can receive, and why not by the others
   announcement,  // message: its number. Body: announcement
   wanted,        // message, part: which tensor, code: send so many pieces more of it, in order
@@ -45,6 +45,9 @@ struct limits {
 struct hello {
   std::uint32_t version = wire_version;
   identity who;
+  // Of who has connected: the size of the memory whose descriptor comes with this, through which all that follows could go. Of the other
+  // end: the same, and it does; or 0.
+  std::uint64_t ring_bytes = 0;
 };
 
 struct reached_channel {

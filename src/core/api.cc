@@ -74,11 +74,13 @@ operation::~operation() { release(state_); }
 
 io_result operation::wait() {
   if (state_ == nullptr) return {0, {errc::closed, "no operation"}};
-  state_->wait(0us);
+  state_->wait(state_->spin());
   if (!state_->done()) return {0, left_behind()};
   return state_->outcome();
 }
-bool operation::wait_for(std::chrono::nanoseconds timeout) { return state_ == nullptr || state_->wait_until(after(timeout), 0us); }
+bool operation::wait_for(std::chrono::nanoseconds timeout) {
+  return state_ == nullptr || state_->wait_until(after(timeout), state_->spin());
+}
 bool operation::done() const noexcept { return state_ == nullptr || state_->done(); }
 void operation::cancel() noexcept {
   if (state_ != nullptr) state_->cancel();

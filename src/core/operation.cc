@@ -49,9 +49,11 @@ status operation::watch_deadline() {
 }
 
 void operation::complete(io_result outcome) noexcept {
-  const bool calls_back = has_callback();
+  const bool calls_back = has_callback() && !calls_at_once_;
+  const bool calls_at_once = has_callback() && calls_at_once_;
   if (calls_back) retain();
   settle(std::move(outcome));
+  if (calls_at_once) call_back();
   if (calls_back) run_soon(*runtime_, callback_work_.list, callback_work_);
   release();
 }
@@ -93,6 +95,26 @@ bool operation::callback_work::run() {
   return true;
 }
 
+namespace {
+
+// Whether the calling thread polls for an operation.
+class polling {
+ public:
+  explicit polling(operation& of) noexcept : of_(of) {}
+  polling(const polling&) = delete;
+  polling& operator=(const polling&) = delete;
+  ~polling() { set(false); }
+  void set(bool now) noexcept {
+    if (now != std::exchange(is_, now)) now ? of_.begin_polling() : of_.end_polling();
+  }
+
+ private:
+  operation& of_;
+  bool is_ = false;
+};
+
+}  // namespace
+
 void operation::wait(std::chrono::microseconds spin) { (void)wait_until(std::chrono::steady_clock::time_point::max(), spin); }
 
 bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chrono::microseconds spin) {
@@ -104,14 +126,17 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
   // Who waits in a callback keeps the thread that other callbacks wait for.
   const bool is_called_back = calling_back != nullptr;
   const bool for_ever = when == clock::time_point::max();
+  polling polls(*this);
   while (!done()) {
     const auto now = clock::now();
     if (now >= when || runtime_->forked()) return false;
     if (!watch) watch = copies.try_watch();
-    if (copies.pump() || (is_called_back && runtime_->callbacks().help_urgent())) continue;
+    if (copies.pump() || poll() || (is_called_back && runtime_->callbacks().help_urgent())) continue;
     auto* const helpless = for_ever ? lanes_without_threads() : nullptr;
     if (helpless != nullptr && helpless->help_urgent()) continue;
-    if (now - began < spin) {
+    const bool spins = now - began < spin;
+    polls.set(spins);
+    if (spins) {
       staging::relax();
     } else if (watch && copies.outstanding()) {
       staging::nap();

@@ -38,13 +38,25 @@ class operation : public timed {
   // Any time.
   [[nodiscard]] std::size_t item_count() const noexcept { return items_.size(); }
 
-  void set_callback(io_callback callback) noexcept { callback_ = std::move(callback); }
+  // at_once: it is the library's own, and is called on the thread that ends this; else on the engine's thread for that.
+  void set_callback(io_callback callback, bool at_once = false) noexcept {
+    callback_ = std::move(callback);
+    calls_at_once_ = at_once;
+  }
   [[nodiscard]] core::runtime* runtime_if_any() const noexcept { return runtime_.get(); }
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
   // From now on end_queued() is called when the deadline passes. Called once, before the request can have ended.
   status watch_deadline();
   // Cancelled or past the deadline: which.
   [[nodiscard]] status stop_reason() const noexcept;
+
+  // How long who waits for it does so without sleeping.
+  [[nodiscard]] virtual std::chrono::microseconds spin() const noexcept { return std::chrono::microseconds(0); }
+  // Between the first and the last of these calls the thread that waits does itself what another thread would have to be woken for. poll()
+  // is true when there was something.
+  virtual void begin_polling() noexcept {}
+  virtual bool poll() noexcept { return false; }
+  virtual void end_polling() noexcept {}
 
   // The lanes that should have threads and have none, so that who waits has to do their urgent works; null where there are threads.
   virtual staging::lanes* lanes_without_threads() noexcept { return nullptr; }
@@ -88,6 +100,7 @@ class operation : public timed {
   bool deadline_watched_ = false;
   io_result outcome_;
   io_callback callback_;
+  bool calls_at_once_ = false;
   callback_work callback_work_{*this};
   std::mutex lock_;  // guards the end: who sees that it is done and takes this once knows that complete() has let go
   std::condition_variable ended_;

@@ -105,14 +105,29 @@ operation pipe::next(incoming_message& message, const pipe_operation_options& op
   return begun(usable(core_, pipe_gone), callback, [&] { return core_->next(message, options, callback); });
 }
 
-operation pipe::receive(incoming_message& message, pipe_room room, const pipe_operation_options& options, io_callback callback) const {
-  return begun(usable(core_, pipe_gone), callback, [&] {
-    auto* const op = new core::posted_receive(core_->runtime(), message, std::move(room), options);
+namespace {
+
+operation post(const std::shared_ptr<core::pipe_core>& from, incoming_message& message, pipe_room room,
+               std::vector<incoming_target> targets, const pipe_operation_options& options, const io_callback& callback) {
+  return begun(usable(from, pipe_gone), callback, [&] {
+    auto* const op = new core::posted_receive(from, message, std::move(room), std::move(targets), options);
     op->set_callback(callback);
     op->retain();
-    op->begin(*this);
+    op->begin();
     return op;
   });
+}
+
+}  // namespace
+
+operation pipe::receive(incoming_message& message, pipe_room room, const pipe_operation_options& options, io_callback callback) const {
+  if (!room) return ended({errc::invalid_argument, "the function that says where there is room is empty"}, callback);
+  return post(core_, message, std::move(room), {}, options, callback);
+}
+
+operation pipe::receive(incoming_message& message, std::vector<incoming_target> targets, const pipe_operation_options& options,
+                        io_callback callback) const {
+  return post(core_, message, {}, std::move(targets), options, callback);
 }
 
 result<pipe_plan> pipe::explain() const {

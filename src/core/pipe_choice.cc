@@ -50,6 +50,7 @@ status pipe_core::greeted(std::span<const std::byte> body) {
     peer_name_ = fmt::format("process {} of user {}", known->pid, known->uid);
   }
   greeted_ = true;
+  agree_on_ring(told->ring_bytes);
   for (const auto* each : with_.channels) {
     auto refusal = each->refuses(peer_, channel::own_identity(), *with_.door);
     receiving_.push_back({std::string(each->name()), refusal.value_or("")});
@@ -110,6 +111,10 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
     const std::lock_guard guard(lock_);
     if (by_hosts_ != nullptr) return choice{by_hosts_, nullptr, nullptr};
   }
+  if (from_device && to.on_device()) {
+    choice likely{by_devices(from.device, to), nullptr, nullptr};
+    if (likely.by != nullptr && !reach(likely, from, to)) return likely;
+  }
   choice chosen;
   std::vector<channel_choice> choices;
   for (const auto* each : with_.channels) {
@@ -128,8 +133,27 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
   }
   const std::lock_guard guard(lock_);
   if (of_hosts) by_hosts_ = chosen.by;
+  if (from_device && to.on_device()) remember_way(from.device, to, chosen.by);
   note_route(source, target, std::move(choices));
   return chosen;
+}
+
+// The channel that the last tensor took from there to there, which is the first that any could take; null where it took the one that
+// takes all.
+const channel::channel* pipe_core::by_devices(const std::string& from, const staging::place& to) {
+  const std::lock_guard guard(lock_);
+  const auto found = by_devices_.find({from, to.via});
+  return found == by_devices_.end() ? nullptr : found->second;
+}
+
+// With the lock.
+void pipe_core::remember_way(const std::string& from, const staging::place& to, const channel::channel* by) {
+  const std::pair<std::string, const staging::link*> ends(from, to.via);
+  if (by->how() == carriage::send) {
+    by_devices_.erase(ends);
+  } else if (by_devices_.size() < most_routes) {
+    by_devices_[ends] = by;
+  }
 }
 
 void pipe_core::note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels) {

@@ -45,19 +45,52 @@ std::span<const std::byte> incoming_core::in_line_bytes() const {
 
 // --- the beginning
 
-result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys::owned_socket over, bool local, bool connecting) {
+result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting) {
   auto made = std::make_shared<pipe_core>(with, local);
   if (auto problem = made->start(made, std::move(over), connecting); !problem.ok()) return problem;
   return made;
 }
 
-status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_socket over, bool connecting) {
+status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_descriptor over, bool connecting) {
   socket_ = over.get();
+  connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting);
-  say(frame_kind::hello, 0, channel::encode(channel::hello{channel::wire_version, channel::own_identity()}));
+  if (connecting) {
+    auto offered = local_ ? with_.door->make_region(channel::ring_pair::bytes) : sys::offered_region();
+    if (!offered) offered = sys::offered_region();  // all goes over the socket
+    say_hello(std::move(offered->by), offered->memory.size());
+    offered_ = std::move(offered->memory);
+  }
   if (auto problem = connection_->start(self); !problem.ok()) return problem;
   connection_->flush();
   return {};
+}
+
+void pipe_core::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes) {
+  auto body = channel::encode(channel::hello{channel::wire_version, channel::own_identity(), ring_bytes});
+  channel::outgoing_frame frame{{static_cast<std::uint32_t>(frame_kind::hello), 0, 0, 0, body.size()},
+                                std::move(body),
+                                {},
+                                {},
+                                std::move(passed),
+                                !connects_ && ring_bytes > 0};
+  enqueue(std::move(frame));
+}
+
+// Who has connected offers memory for a ring, and the other end takes it where it can map it.
+void pipe_core::agree_on_ring(std::uint64_t bytes) {
+  using channel::ring_pair;
+  auto passed = connection_->take_passed();
+  const bool possible = local_ && bytes == ring_pair::bytes;
+  if (connects_) {
+    if (possible && offered_.size() == bytes) connection_->use_ring(std::make_unique<ring_pair>(std::move(offered_), true), true);
+    offered_ = {};
+    return;
+  }
+  auto memory = possible && passed.size() == 1 ? with_.door->map_region(passed.front().get(), bytes) : sys::shared_region();
+  const auto taken = memory ? memory->size() : 0;
+  if (taken > 0) connection_->use_ring(std::make_unique<ring_pair>(*std::move(memory), false), false);
+  say_hello({}, taken);
 }
 
 pipe_core::pipe_core(const pipe_shared& with, bool local) : with_(with), local_(local) {

@@ -61,7 +61,7 @@ inline const std::string in_line_by = "basic";
 class pipe_core final : public channel::frame_user, public operation_owner, public std::enable_shared_from_this<pipe_core> {
  public:
   // over: a socket that is connected or connecting. local: a unix socket.
-  static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_socket over, bool local, bool connecting);
+  static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting);
   pipe_core(const pipe_shared& with, bool local);
   ~pipe_core() override;
 
@@ -69,9 +69,10 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // The caller's reference.
   operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
-  operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback);
+  // at_once: the callback is the library's own (operation::set_callback).
+  operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback, bool at_once = false);
   static operation* receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
-                            const pipe_operation_options& options, io_callback callback);
+                            const pipe_operation_options& options, io_callback callback, bool at_once = false);
   void dropped(incoming_core& message) noexcept;
   result<pipe_plan> explain();
   std::vector<channel_stats> stats();
@@ -87,6 +88,9 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void copied(sent_piece& piece, const status& outcome) noexcept override;
   void copied(received_piece& piece, const status& outcome) noexcept override;
   status read(const receive_operation& op, const read_part& part) override;
+  void begin_polling() noexcept override { connection_->begin_polling(); }
+  bool poll() noexcept override { return connection_->poll(); }
+  void end_polling() noexcept override { connection_->end_polling(); }
   void all_ended(receive_operation& op) noexcept override;
 
   result<std::span<std::byte>> begins(const channel::frame_head& head) override;
@@ -133,10 +137,14 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   // Knowing each other.
   status greeted(std::span<const std::byte> body);
   status reached(std::span<const std::byte> body);
+  [[nodiscard]] const channel::channel* by_devices(const std::string& from, const staging::place& to);
+  void remember_way(const std::string& from, const staging::place& to, const channel::channel* by);
   void note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels);
 
   // --- without it
-  status start(const std::shared_ptr<pipe_core>& self, sys::owned_socket over, bool connecting);
+  void say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes);
+  void agree_on_ring(std::uint64_t bytes);
+  status start(const std::shared_ptr<pipe_core>& self, sys::owned_descriptor over, bool connecting);
   status prepare(receive_operation& op);
   // How a tensor comes.
   struct choice {
@@ -154,6 +162,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   const bool local_;
   std::shared_ptr<channel::connection> connection_;
   int socket_ = -1;  // the connection's
+  bool connects_ = false;
+  sys::shared_region offered_;  // until the other end has answered
   pipe_imports imports_;
   std::atomic<bool> shares_;  // handles of device memory are of use to the other end, as far as is known
 
@@ -169,6 +179,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::vector<channel::reached_channel> sending_;
   std::map<std::pair<std::string, std::string>, std::vector<channel_choice>> routes_;
   const channel::channel* by_hosts_ = nullptr;  // between memory of the two hosts, once it is known
+  std::map<std::pair<std::string, const staging::link*>, const channel::channel*> by_devices_;
 
   std::uint64_t next_number_ = 1;
   std::deque<send_operation*> queued_;

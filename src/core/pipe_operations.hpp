@@ -72,6 +72,10 @@ class operation_owner {
   virtual void copied(received_piece& piece, const status& outcome) noexcept = 0;
   // Blocks until it is there.
   virtual status read(const receive_operation& op, const read_part& part) = 0;
+  // See operation.
+  virtual void begin_polling() noexcept = 0;
+  virtual bool poll() noexcept = 0;
+  virtual void end_polling() noexcept = 0;
   // The last part of it has come, or will not.
   virtual void all_ended(receive_operation& op) noexcept = 0;
 
@@ -89,6 +93,10 @@ class pipe_operation : public operation {
     complete(std::move(outcome));
   }
   [[nodiscard]] operation_owner& owner() const noexcept { return *owner_; }
+  [[nodiscard]] std::chrono::microseconds spin() const noexcept override { return runtime().pipe_spin(); }
+  void begin_polling() noexcept override { owner_->begin_polling(); }
+  bool poll() noexcept override { return owner_->poll(); }
+  void end_polling() noexcept override { owner_->end_polling(); }
 
   bool known = false;  // to the pipe, which will end it
   bool ended = false;

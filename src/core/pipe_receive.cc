@@ -28,11 +28,11 @@ constexpr std::uint64_t small_copy = std::uint64_t{1} << 20;
 // --- beginning to receive
 
 operation* pipe_core::receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
-                              const pipe_operation_options& options, io_callback callback) {
+                              const pipe_operation_options& options, io_callback callback, bool at_once) {
   auto& pipe = *message->pipe;
   auto* op = new receive_operation(message->pipe, pipe.with_.runtime, pipe.peer_);
   op->set_deadline(options.deadline);
-  op->set_callback(std::move(callback));
+  op->set_callback(std::move(callback), at_once);
   op->retain();
   op->message = message;
   op->targets = std::move(targets);
@@ -152,12 +152,12 @@ void pipe_core::may_begin(receive_operation& op, const status& outcome) noexcept
 
 namespace {
 
-// Small copies are over before the watcher would look.
-void look_after_copies(const receive_operation& op, staging::feeders& copies) {
+// Small copies are over before the watcher would look. polled: somebody waits for this pipe, and looks after copies too.
+void look_after_copies(const receive_operation& op, staging::feeders& copies, bool polled) {
   using clock = std::chrono::steady_clock;
   std::uint64_t bytes = 0;
   for (const auto& each : op.copied_parts) bytes += each.task.bytes;
-  const auto until = clock::now() + std::chrono::microseconds(bytes <= small_copy ? 30 : 0);
+  const auto until = clock::now() + std::chrono::microseconds(bytes <= small_copy && !polled ? 30 : 0);
   while (op.parts_left.load(std::memory_order_acquire) > 1 && clock::now() < until) {
     if (!copies.pump()) staging::relax();
   }
@@ -188,7 +188,7 @@ void pipe_core::begin_parts(receive_operation& op) noexcept {
     };
     each.via->feeder().submit(each.task);
   }
-  if (!op.copied_parts.empty()) look_after_copies(op, with_.runtime->feeders());
+  if (!op.copied_parts.empty()) look_after_copies(op, with_.runtime->feeders(), connection_->polled());
   auto& parts = op.read_parts;
   std::uint64_t bytes = 0;
   for (const auto& each : parts) bytes += each.bytes;

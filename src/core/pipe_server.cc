@@ -129,8 +129,9 @@ operation* pipe_listener_core::accept(pipe& into, const pipe_operation_options& 
   return op;
 }
 
-void pipe_listener_core::ready(bool readable, bool /*writable*/) noexcept {
+channel::socket_handler::next pipe_listener_core::ready(bool readable, bool /*writable*/) noexcept {
   if (readable) accept_what_has_come();
+  return next::event;
 }
 
 result<pipe> pipe_listener_core::accept_one() {

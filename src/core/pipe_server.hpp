@@ -31,7 +31,7 @@ class accept_operation;
 
 class pipe_listener_core final : public channel::socket_handler, public std::enable_shared_from_this<pipe_listener_core> {
  public:
-  pipe_listener_core(const pipe_shared& with, sys::owned_socket over, std::string url, bool local)
+  pipe_listener_core(const pipe_shared& with, sys::owned_descriptor over, std::string url, bool local)
       : with_(with), url_(std::move(url)), local_(local), socket_(std::move(over)) {}
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
@@ -39,7 +39,7 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
   operation* accept(pipe& into, const pipe_operation_options& options, io_callback callback);
   void stop(accept_operation& op) noexcept;
   void close() noexcept;
-  void ready(bool readable, bool writable) noexcept override;
+  next ready(bool readable, bool writable) noexcept override;
 
  private:
   // Whoever has come, while somebody waits. The reactor tells of more only then: who is not accepted stays with the kernel.
@@ -56,7 +56,7 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
   const pipe_shared with_;
   const std::string url_;
   const bool local_;
-  const sys::owned_socket socket_;
+  const sys::owned_descriptor socket_;
   std::mutex lock_;  // guards what follows
   std::uint64_t token_ = 0;
   bool closed_ = false;

@@ -1,26 +1,35 @@
 #include "core/posted_receive.hpp"
 
-#include <vector>
-
 #include "base/no_memory.hpp"
 
 namespace penstock::core {
 
-// Its callback may come before the operation is kept, and may be what ends this.
+// Its callback may come before the operation is kept, may have gone on to the next, and may be what ends this.
 template <class Start>
-void posted_receive::go_on(Start start) {
+void posted_receive::go_on(unsigned step, Start start) {
   retain();
-  auto begun = start();
   {
     const std::lock_guard guard(lock_);
-    under_way_ = std::move(begun);
+    step_ = step;
+  }
+  const auto made = or_no_memory([&] { return result<operation*>(start()); });
+  if (made) {
+    penstock::operation begun(*made);
+    const std::lock_guard guard(lock_);
+    if (step_ == step) under_way_ = std::move(begun);
     if (stopped_) under_way_.cancel();
+  } else {
+    complete({0, made.error()});
   }
   release();
 }
 
-void posted_receive::begin(const penstock::pipe& from) {
-  go_on([&] { return from.next(into_, options_, [this](const io_result& outcome) { come(outcome); }); });
+// User's code says where there is room: not on the thread that reads what comes.
+void posted_receive::begin() {
+  go_on(1, [&] {
+    return from_->next(
+        into_, options_, [this](const io_result& outcome) { come(outcome); }, !room_);
+  });
 }
 
 void posted_receive::come(const io_result& outcome) noexcept {
@@ -28,18 +37,21 @@ void posted_receive::come(const io_result& outcome) noexcept {
     complete(outcome);
     return;
   }
-  std::vector<incoming_target> targets;
   auto problem = or_no_memory([&]() -> status {
+    if (!room_) return {};
     auto room = room_(into_);
     if (!room) return room.error();
-    targets = *std::move(room);
+    targets_ = *std::move(room);
     return {};
   });
   if (!problem.ok()) {
     complete({0, problem});
     return;
   }
-  go_on([&] { return into_.receive(std::move(targets), options_, [this](const io_result& ended) { complete(ended); }); });
+  go_on(2, [&] {
+    return pipe_core::receive(
+        into_.core(), std::move(targets_), options_, [this](const io_result& ended) { complete(ended); }, true);
+  });
 }
 
 void posted_receive::end_queued() {

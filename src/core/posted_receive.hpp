@@ -4,31 +4,47 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "core/operation.hpp"
+#include "core/pipe_core.hpp"
 #include "penstock/pipe.hpp"
 
 namespace penstock::core {
 
 class posted_receive final : public operation {
  public:
-  posted_receive(std::shared_ptr<core::runtime> with, incoming_message& into, pipe_room room, const pipe_operation_options& options)
-      : operation(std::move(with)), into_(into), room_(std::move(room)), options_(options) {}
+  // room, where it is set, says where the tensors go; else targets.
+  posted_receive(std::shared_ptr<pipe_core> from, incoming_message& into, pipe_room room, std::vector<incoming_target> targets,
+                 const pipe_operation_options& options)
+      : operation(from->runtime()),
+        from_(std::move(from)),
+        into_(into),
+        room_(std::move(room)),
+        targets_(std::move(targets)),
+        options_(options) {}
   // Once.
-  void begin(const penstock::pipe& from);
+  void begin();
   void end_queued() override;
+  [[nodiscard]] std::chrono::microseconds spin() const noexcept override { return runtime().pipe_spin(); }
+  void begin_polling() noexcept override { from_->begin_polling(); }
+  bool poll() noexcept override { return from_->poll(); }
+  void end_polling() noexcept override { from_->end_polling(); }
 
  private:
   ~posted_receive() override = default;
   void come(const io_result& outcome) noexcept;
   template <class Start>
-  void go_on(Start start);
+  void go_on(unsigned step, Start start);
 
+  const std::shared_ptr<pipe_core> from_;
   incoming_message& into_;
   const pipe_room room_;
+  std::vector<incoming_target> targets_;
   const pipe_operation_options options_;
   std::recursive_mutex lock_;      // guards what follows; held while its operation is cancelled, whose callback may run in that call
   penstock::operation under_way_;  // next(), then receive()
+  unsigned step_ = 0;              // which of them that is
   bool stopped_ = false;
 };
 

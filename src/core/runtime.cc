@@ -104,4 +104,6 @@ engine_stats runtime::snapshot() const {
 
 std::chrono::microseconds runtime::batch_spin() const noexcept { return !few_cores() ? 1000us : 0us; }
 
+std::chrono::microseconds runtime::pipe_spin() const noexcept { return !few_cores() ? 200us : 50us; }
+
 }  // namespace penstock::core

@@ -84,6 +84,8 @@ class runtime : public std::enable_shared_from_this<runtime> {
   // How long who waits for a batch does so without sleeping: it ends in tens of microseconds, and waking costs twenty. Where cores are few,
   // the lanes need them more (128 x 4 KiB on two cores: 500 us with it, 250 without).
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
+  // Likewise for what the other end of a pipe sends: a message comes in a few microseconds where nobody has to be woken.
+  [[nodiscard]] std::chrono::microseconds pipe_spin() const noexcept;
   // The path that the request, or else the engine, insists on.
   [[nodiscard]] path_kind forced_path(const io_options& asked, bool on_device) const noexcept {
     if (asked.only_gpu_direct && on_device) return path_kind::direct;

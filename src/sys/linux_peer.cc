@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -22,11 +23,17 @@
 
 namespace penstock::sys {
 
-owned_socket::~owned_socket() {
+owned_descriptor::~owned_descriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+shared_region::~shared_region() {
+  if (data_ != nullptr) (void)::munmap(data_, size_);
+}
+
 namespace {
+
+constexpr std::size_t most_passed = 64;  // descriptors with one call
 
 constexpr int backlog = 1024;
 constexpr std::uint64_t interrupt_token = ~std::uint64_t{0};
@@ -81,10 +88,10 @@ result<raw_address> raw_of(const socket_address& address) {
   return address.kind == socket_address::family::tcp ? tcp_address(address) : unix_address(address);
 }
 
-result<owned_socket> make_socket(const raw_address& address) {
+result<owned_descriptor> make_socket(const raw_address& address) {
   const int fd = ::socket(address.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return status::from_errno(errno, "socket");
-  return owned_socket(fd);
+  return owned_descriptor(fd);
 }
 
 // Small frames are not held back.
@@ -107,9 +114,9 @@ class epoll_poller final : public poller {
  public:
   static result<std::unique_ptr<poller>> make() {
     auto made = std::make_unique<epoll_poller>();
-    made->epoll_ = owned_socket(epoll_create1(EPOLL_CLOEXEC));
+    made->epoll_ = owned_descriptor(epoll_create1(EPOLL_CLOEXEC));
     if (made->epoll_.get() < 0) return status::from_errno(errno, "epoll_create1");
-    made->alarm_ = owned_socket(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    made->alarm_ = owned_descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (made->alarm_.get() < 0) return status::from_errno(errno, "eventfd");
     if (auto problem = made->add(made->alarm_.get(), interrupt_token, false); !problem.ok()) return problem;
     return std::unique_ptr<poller>(std::move(made));
@@ -119,10 +126,15 @@ class epoll_poller final : public poller {
   status change(int fd, std::uint64_t token, bool writable) override { return control(EPOLL_CTL_MOD, fd, token, writable); }
   void remove(int fd) noexcept override { (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-  result<std::size_t> wait(std::span<socket_event> out) override {
+  result<std::size_t> wait(std::span<socket_event> out, std::chrono::microseconds most_time) override {
     std::array<epoll_event, 64> events;
     const int most = static_cast<int>(std::min(out.size(), events.size()));
-    const int count = epoll_wait(epoll_.get(), events.data(), most, -1);
+    const timespec limit{0, static_cast<long>(std::min<std::int64_t>(most_time.count(), 999'999) * 1000)};
+    const bool limited = most_time != for_ever && most_time.count() > 0;
+    int count = limited ? epoll_pwait2(epoll_.get(), events.data(), most, &limit, nullptr) : 0;
+    if (!limited || (count < 0 && errno == ENOSYS)) {  // before Linux 5.11
+      count = epoll_wait(epoll_.get(), events.data(), most, most_time == for_ever ? -1 : limited ? 1 : 0);
+    }
     if (count < 0 && errno == EINTR) return std::size_t{0};
     if (count < 0) return status::from_errno(errno, "epoll_wait");
     std::size_t told = 0;
@@ -153,13 +165,13 @@ class epoll_poller final : public poller {
     return {};
   }
 
-  owned_socket epoll_;
-  owned_socket alarm_;
+  owned_descriptor epoll_;
+  owned_descriptor alarm_;
 };
 
 class linux_peer_door final : public peer {
  public:
-  result<owned_socket> listen(const socket_address& at) override {
+  result<owned_descriptor> listen(const socket_address& at) override {
     const auto raw = raw_of(at);
     if (!raw) return raw.error();
     auto made = make_socket(*raw);
@@ -181,14 +193,14 @@ class linux_peer_door final : public peer {
     return std::uint16_t{0};
   }
 
-  result<owned_socket> accept(int listening) override {
+  result<owned_descriptor> accept(int listening) override {
     const int fd = ::accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return status::from_errno(errno == EINTR || errno == ECONNABORTED ? EAGAIN : errno, "accept");
     set_no_delay(fd);
-    return owned_socket(fd);
+    return owned_descriptor(fd);
   }
 
-  result<owned_socket> connect(const socket_address& to) override {
+  result<owned_descriptor> connect(const socket_address& to) override {
     const auto raw = raw_of(to);
     if (!raw) return raw.error();
     auto made = make_socket(*raw);
@@ -214,10 +226,21 @@ class linux_peer_door final : public peer {
     return credentials{told.pid, told.uid};
   }
 
-  result<std::size_t> send(int fd, std::span<const iovec> parts) override {
+  result<std::size_t> send(int fd, std::span<const iovec> parts, std::span<const int> passed) override {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(most_passed * sizeof(int))> control{};
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
     message.msg_iovlen = parts.size();
+    if (passed.size() > most_passed) return status(errc::invalid_argument, "too many descriptors to pass at once");
+    if (!passed.empty()) {
+      message.msg_control = control.data();
+      message.msg_controllen = CMSG_SPACE(passed.size_bytes());
+      auto* const head = CMSG_FIRSTHDR(&message);
+      head->cmsg_level = SOL_SOCKET;
+      head->cmsg_type = SCM_RIGHTS;
+      head->cmsg_len = CMSG_LEN(passed.size_bytes());
+      std::memcpy(CMSG_DATA(head), passed.data(), passed.size_bytes());
+    }
     for (;;) {
       const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent >= 0) return static_cast<std::size_t>(sent);
@@ -225,13 +248,20 @@ class linux_peer_door final : public peer {
     }
   }
 
-  result<std::size_t> receive(int fd, std::span<const iovec> parts) override {
+  result<std::size_t> receive(int fd, std::span<const iovec> parts, std::vector<owned_descriptor>* passed) override {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(most_passed * sizeof(int))> control;
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
     message.msg_iovlen = parts.size();
+    if (passed != nullptr) passed->reserve(passed->size() + most_passed);  // which are not lost
     for (;;) {
-      const ssize_t got = ::recvmsg(fd, &message, MSG_DONTWAIT);
-      if (got >= 0) return static_cast<std::size_t>(got);
+      message.msg_control = passed != nullptr ? control.data() : nullptr;
+      message.msg_controllen = passed != nullptr ? control.size() : 0;
+      const ssize_t got = ::recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+      if (got >= 0) {
+        if (passed != nullptr) take_passed(message, *passed);
+        return static_cast<std::size_t>(got);
+      }
       if (errno != EINTR) return status::from_errno(errno, "recvmsg");
     }
   }
@@ -239,6 +269,28 @@ class linux_peer_door final : public peer {
   void finish(int fd, bool receiving_too) noexcept override { (void)::shutdown(fd, receiving_too ? SHUT_RDWR : SHUT_WR); }
 
   result<std::unique_ptr<poller>> make_poller() override { return epoll_poller::make(); }
+
+  // Sealed, so that neither end can take memory away that the other has mapped.
+  result<offered_region> make_region(std::size_t bytes) override {
+    offered_region made;
+    made.by = owned_descriptor(memfd_create("penstock-pipe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (made.by.get() < 0) return status::from_errno(errno, "memfd_create");
+    if (ftruncate(made.by.get(), static_cast<off_t>(bytes)) != 0) return status::from_errno(errno, "ftruncate of shared memory");
+    if (fcntl(made.by.get(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0) return status::from_errno(errno, "sealing of shared memory");
+    auto mapped = map(made.by.get(), bytes);
+    if (!mapped) return mapped.error();
+    made.memory = *std::move(mapped);
+    return made;
+  }
+
+  result<shared_region> map_region(int by, std::size_t bytes) override {
+    struct stat facts {};
+    const int seals = fcntl(by, F_GET_SEALS);
+    if (seals < 0 || (seals & size_seals) != size_seals || fstat(by, &facts) != 0 || static_cast<std::size_t>(facts.st_size) != bytes) {
+      return status(errc::invalid_argument, fmt::format("the descriptor is none of shared memory of {} bytes", bytes));
+    }
+    return map(by, bytes);
+  }
 
   status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) override {
     while (bytes > 0) {
@@ -255,6 +307,28 @@ class linux_peer_door final : public peer {
       bytes -= static_cast<std::size_t>(got);
     }
     return {};
+  }
+
+ private:
+  static constexpr int size_seals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+  static result<shared_region> map(int fd, std::size_t bytes) {
+    void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) return status::from_errno(errno, "mmap of shared memory");
+    return shared_region(static_cast<std::byte*>(at), bytes);
+  }
+
+  static void take_passed(msghdr& message, std::vector<owned_descriptor>& into) {
+    for (auto* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
+      if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+      const std::size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < count; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(fd));
+        owned_descriptor come(fd);
+        into.push_back(std::move(come));
+      }
+    }
   }
 };
 

@@ -229,6 +229,62 @@ TEST_P(pipe_contract, next_can_be_cancelled_and_timed_out_and_loses_nothing) {
   EXPECT_EQ(come.metadata(), "it");
 }
 
+TEST_P(pipe_contract, a_receive_that_knows_its_targets_can_be_posted_polled_called_back_and_stopped) {
+  const auto small = some_bytes(300, 5);
+  const auto large = some_bytes((3 << 20) + 7, 6);
+  bytes first(small.size());
+  bytes second(large.size());
+  incoming_message message;
+  const std::vector<incoming_target> targets{{first.data(), first.size()}, {second.data(), second.size()}};
+  std::atomic<int> called{0};
+  auto receiving = there_.receive(message, targets, {}, [&](const io_result& outcome) {
+    EXPECT_TRUE(outcome.ok()) << outcome.error.message();
+    EXPECT_EQ(outcome.bytes_done, small.size() + large.size());
+    ++called;
+  });
+  auto sent = here_.send({"both", {}, {{small.data(), small.size()}, {large.data(), large.size()}}});
+  while (!receiving.done()) std::this_thread::yield();  // nobody waits
+  EXPECT_EQ(called, 1);
+  EXPECT_EQ(first, small);
+  EXPECT_EQ(second, large);
+  EXPECT_EQ(message.metadata(), "both");
+  EXPECT_TRUE(sent.wait().ok());
+
+  // Other tensors than it knows: an error, and the message is there to be received.
+  auto wrong = there_.receive(message, {{first.data(), first.size()}});
+  auto again = here_.send({"", {}, {{large.data(), large.size()}}});
+  EXPECT_EQ(wrong.wait().error.code(), errc::invalid_argument);
+  EXPECT_TRUE(message.receive({{second.data(), second.size()}}).wait().ok());
+  EXPECT_TRUE(again.wait().ok());
+
+  incoming_message none;
+  EXPECT_EQ(there_.receive(none, targets, within(10ms)).wait().error.code(), errc::timed_out);
+  auto stopped = there_.receive(none, targets);
+  stopped.cancel();
+  EXPECT_EQ(stopped.wait().error.code(), errc::cancelled);
+  EXPECT_EQ(there_.receive(none, pipe_room()).wait().error.code(), errc::invalid_argument);
+  auto last = there_.receive(none, targets);
+  here_.close();
+  EXPECT_EQ(last.wait().error.code(), errc::closed);
+}
+
+// What comes while nobody polls must not wait for somebody who does.
+TEST_P(pipe_contract, what_comes_after_somebody_has_polled_comes_by_itself) {
+  for (int i = 0; i < 200; ++i) {
+    incoming_message message;
+    auto polled = there_.next(message);
+    auto sent = here_.send({"polled", {}, {}});
+    ASSERT_TRUE(polled.wait().ok());
+    std::atomic<bool> called{false};
+    incoming_message other;
+    auto told = there_.next(other, {}, [&](const io_result& outcome) { called = outcome.ok(); });
+    if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i * 5));
+    auto then = here_.send({"told", {}, {}});
+    while (!called) std::this_thread::yield();
+    EXPECT_EQ(other.metadata(), "told");
+  }
+}
+
 TEST_P(pipe_contract, a_receive_posted_beforehand_is_one_operation) {
   const auto content = some_bytes(300'000, 4);
   bytes room(content.size());

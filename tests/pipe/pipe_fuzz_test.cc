@@ -1,8 +1,10 @@
 // Whatever another process says, a pipe ends with an error or goes on, and everything that waits for it ends.
+#include <atomic>
 #include <random>
 #include <thread>
 
 #include "channel/connection.hpp"
+#include "channel/ring.hpp"
 #include "channel/wire.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "sys/peer.hpp"
@@ -25,15 +27,21 @@ class pipe_fuzz : public pipe_fixture {
     to.insert(to.end(), raw, raw + sizeof(head));
     to.insert(to.end(), body.begin(), body.end());
   }
-  static bytes greeting() {
+  static bytes greeting(std::uint64_t ring_bytes = 0) {
     bytes out;
-    append(out, frame_kind::hello, channel::encode(channel::hello{channel::wire_version, channel::own_identity()}));
+    append(out, frame_kind::hello, channel::encode(channel::hello{channel::wire_version, channel::own_identity(), ring_bytes}));
     const std::vector<channel::reached_channel> reach{{"xth", "no"}, {"cma", "no"}, {"basic", ""}, {"cuda_basic", ""}};
     append(out, frame_kind::reach, channel::encode(reach));
     return out;
   }
-  static bytes conversation() {
-    bytes out = greeting();
+  // Of the first frame.
+  static std::size_t greeting_bytes() {
+    bytes out;
+    append(out, frame_kind::hello, channel::encode(channel::hello{channel::wire_version, channel::own_identity()}));
+    return out.size();
+  }
+  static bytes conversation(std::uint64_t ring_bytes = 0) {
+    bytes out = greeting(ring_bytes);
     channel::announcement facts;
     facts.metadata = "hello";
     facts.payload_lengths = {3};
@@ -57,8 +65,8 @@ class pipe_fuzz : public pipe_fixture {
     return out;
   }
 
-  // Says all of it, with somebody receiving at the other end, and goes.
-  void say(const bytes& words, errc* ended_with = nullptr) {
+  // Says all of it, with somebody receiving at the other end, and goes. socket_bytes: what is behind them goes through a ring.
+  void say(const bytes& words, errc* ended_with = nullptr, std::size_t socket_bytes = ~std::size_t{0}) {
     penstock::pipe accepted;
     auto accepting = listener_.accept(accepted);
     const auto door = sys::linux_peer();
@@ -68,30 +76,46 @@ class pipe_fuzz : public pipe_fixture {
     ASSERT_TRUE(accepting.wait().ok());
     const auto content = some_bytes(100'000, 1);
     auto sending = accepted.send({"", {}, {{content.data(), content.size()}}});
+    receiver_left_ = false;
     std::thread receiver([&] {
-      for (;;) {
+      for (bool goes_on = true; goes_on;) {
         auto got = receive_from_limited(accepted);
         if (got.ok()) continue;
-        if (ended_with != nullptr) *ended_with = got.error.code();
-        if (got.error.code() == errc::closed || got.error.code() == errc::io || got.error.code() == errc::unsupported) return;
+        const auto code = got.error.code();
+        if (ended_with != nullptr) *ended_with = code;
+        goes_on = code != errc::closed && code != errc::io && code != errc::unsupported;
       }
+      receiver_left_ = true;
     });
+    auto offered = door->make_region(channel::ring_pair::bytes);
+    ASSERT_TRUE(offered.ok());
+    channel::ring_pair ring(std::move(offered->memory), true);
+    const int passed = offered->by.get();
     std::size_t said = 0;
     while (said < words.size()) {
-      const iovec part{const_cast<std::byte*>(words.data() + said), words.size() - said};
-      const auto sent = door->send(raw->get(), {&part, 1});
+      const bool by_ring = said >= socket_bytes;
+      const iovec part{const_cast<std::byte*>(words.data() + said), std::min(words.size(), by_ring ? words.size() : socket_bytes) - said};
+      const auto sent = by_ring ? ring.out.write({&part, 1})
+                                : door->send(raw->get(), {&part, 1}, std::span(&passed, said == 0 && socket_bytes < words.size() ? 1 : 0));
+      if (by_ring && ring.out.must_call()) {
+        std::byte call{};
+        const iovec one{&call, 1};
+        (void)door->send(raw->get(), {&one, 1});
+      }
       if (sent) {
         said += *sent;
-      } else if (sent.error().code() != errc::would_block) {
+      } else if (sent.error().code() != errc::would_block || receiver_left_) {
         break;
       } else {
         std::this_thread::yield();
       }
     }
-    *raw = sys::owned_socket();
+    *raw = sys::owned_descriptor();
     receiver.join();
     (void)sending.wait();  // it ends: well, where the other end says that it has taken it
   }
+
+  std::atomic<bool> receiver_left_{false};
 
   // Tensors that claim to be larger than anything are not made room for.
   static io_result receive_from_limited(const penstock::pipe& from) {
@@ -106,6 +130,12 @@ class pipe_fuzz : public pipe_fixture {
 };
 
 TEST_F(pipe_fuzz, what_was_sent_in_order_is_understood) { say(conversation()); }
+
+TEST_F(pipe_fuzz, what_comes_by_a_ring_is_understood_and_ends_with_who_has_gone) {
+  errc ended = errc::ok;
+  say(conversation(channel::ring_pair::bytes), &ended, greeting_bytes());
+  EXPECT_EQ(ended, errc::closed);
+}
 
 TEST_F(pipe_fuzz, another_protocol_version_and_another_protocol_are_named) {
   errc ended = errc::ok;
@@ -132,10 +162,11 @@ TEST_F(pipe_fuzz, lengths_beyond_their_limits_end_the_pipe) {
 }
 
 TEST_F(pipe_fuzz, any_bytes_changed_cut_or_added) {
-  const auto good = conversation();
   for (unsigned seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
+    const bool by_ring = random() % 2 == 0;
+    const auto good = conversation(by_ring ? channel::ring_pair::bytes : 0);
     auto words = good;
     const auto changes = random() % 4;
     for (unsigned i = 0; i < changes; ++i) {
@@ -144,7 +175,7 @@ TEST_F(pipe_fuzz, any_bytes_changed_cut_or_added) {
     }
     if (random() % 3 == 0) words.resize(random() % words.size());
     if (random() % 5 == 0) words.insert(words.end(), good.begin() + static_cast<std::ptrdiff_t>(random() % 200), good.end());
-    say(words);
+    say(words, nullptr, by_ring ? greeting_bytes() : ~std::size_t{0});
     if (HasFatalFailure()) return;
   }
   EXPECT_TRUE(here_.send({"other pipes go on", {}, {}}).wait().ok());

@@ -1,0 +1,84 @@
+// Bytes from one process to another through memory that both have mapped, like a socket of a given size. What the other process writes
+// there is not trusted: each end keeps its own place to itself, and checks the other's.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "penstock/status.hpp"
+#include "sys/peer.hpp"
+
+namespace penstock::channel {
+
+// What the ends tell each other. Zeros at first.
+struct ring_state {
+  alignas(64) std::atomic<std::uint64_t> written{0};  // bytes since the beginning
+  std::atomic<std::uint32_t> writer_waits{0};         // for room, and wants to be called
+  alignas(64) std::atomic<std::uint64_t> read{0};
+  std::atomic<std::uint32_t> reader_watches{0};  // so that it need not be called
+};
+
+// For one thread at a time.
+class ring_writer {
+ public:
+  ring_writer(ring_state& state, std::span<std::byte> memory) noexcept : state_(&state), memory_(memory) {}
+  // How many bytes; would_block when there is no room, and the reader will call once there is. io: the other end has broken the ring.
+  result<std::size_t> write(std::span<const iovec> parts);
+  // Whether the reader has to be called, now that something was written.
+  [[nodiscard]] bool must_call() noexcept;
+
+ private:
+  [[nodiscard]] std::size_t room() const noexcept;
+
+  ring_state* state_;
+  std::span<std::byte> memory_;
+  std::uint64_t written_ = 0;
+};
+
+// For one thread at a time, but for what says otherwise.
+class ring_reader {
+ public:
+  ring_reader(ring_state& state, std::span<const std::byte> memory) noexcept : state_(&state), memory_(memory) {}
+  // How many bytes; would_block when there are none. io: the other end has broken the ring.
+  result<std::size_t> read(const iovec& into);
+  // Whether the writer has to be called, now that there is room.
+  [[nodiscard]] bool must_call() noexcept;
+  // Any thread. A hint.
+  [[nodiscard]] bool something() const noexcept;
+  // Any thread. It will look by itself from now on, or wants to be called again; false: something has come before.
+  void watch() noexcept;
+  [[nodiscard]] bool sleep() noexcept;
+
+ private:
+  ring_state* state_;
+  std::span<const std::byte> memory_;
+  std::atomic<std::uint64_t> read_{0};
+};
+
+// Both ways, in one region.
+class ring_pair {
+ public:
+  static constexpr std::size_t ring_bytes = std::size_t{256} << 10;
+  static constexpr std::size_t head_bytes = 4096;
+  static constexpr std::size_t bytes = head_bytes + 2 * ring_bytes;
+  static_assert(2 * sizeof(ring_state) <= head_bytes);
+
+  // memory: of that many bytes, zeros until both have begun. first: the end that has made it.
+  ring_pair(sys::shared_region memory, bool first) noexcept;
+
+ private:
+  [[nodiscard]] ring_state& state(std::size_t index) const noexcept;
+  [[nodiscard]] std::span<std::byte> ring(std::size_t index) const noexcept;
+
+  const sys::shared_region memory_;
+
+ public:
+  ring_writer out;
+  ring_reader in;
+};
+
+}  // namespace penstock::channel
