@@ -85,11 +85,33 @@ void connection::hear_calls() noexcept {
   std::array<std::byte, 256> calls;
   const iovec part{calls.data(), calls.size()};
   for (;;) {
-    const auto heard = door_->receive(socket_.get(), {&part, 1});
+    const auto heard = or_no_memory([&] { return receive(part); });
     if (heard && *heard > 0) continue;
     if (heard || heard.error().code() != errc::would_block) gone_.store(true);
     return;
   }
+}
+
+// From the socket.
+result<std::size_t> connection::receive(const iovec& part) {
+  std::vector<sys::owned_descriptor> come;
+  auto got = door_->receive(socket_.get(), {&part, 1}, &come);
+  if (come.empty()) return got;
+  const std::lock_guard guard(passed_lock_);
+  for (auto& each : come) passed_.push_back(std::move(each));
+  return got;
+}
+
+bool connection::pass(int descriptor) {
+  std::byte one{};
+  const iovec part{&one, 1};
+  return has_ring_.load() && door_->send(socket_.get(), {&part, 1}, {&descriptor, 1}).ok();
+}
+
+std::vector<sys::owned_descriptor> connection::take_passed() noexcept {
+  if (has_ring_.load()) hear_calls();
+  const std::lock_guard guard(passed_lock_);
+  return std::exchange(passed_, {});
 }
 
 void connection::call() noexcept {
@@ -136,7 +158,7 @@ socket_handler::next connection::rest() noexcept {
 // --- what comes in
 
 result<std::size_t> connection::get(const iovec& part) {
-  if (!has_ring_.load(std::memory_order_relaxed)) return door_->receive(socket_.get(), {&part, 1}, &passed_);
+  if (!has_ring_.load(std::memory_order_relaxed)) return receive(part);
   const bool last = gone_.load();
   auto got = ring_->in.read(part);
   if (got && ring_->in.must_call()) call();

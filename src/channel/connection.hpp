@@ -68,7 +68,10 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   // is queued behind a frame that is the last of the socket.
   void use_ring(std::unique_ptr<ring_pair> ring, bool leaves);
   // The descriptors that have come with frames, in order.
-  [[nodiscard]] std::vector<sys::owned_descriptor> take_passed() noexcept { return std::exchange(passed_, {}); }  // from arrived()
+  [[nodiscard]] std::vector<sys::owned_descriptor> take_passed() noexcept;
+  // The other end has the descriptor when a frame comes that is queued after this. False: it cannot be passed. Where there is a ring.
+  bool pass(int descriptor);
+  [[nodiscard]] bool has_ring() const noexcept { return has_ring_.load(); }
 
   // Between the first and the last of these calls the caller's thread reads what comes, where there is a ring, and nobody has to be woken
   // for it. poll() is true when something has come.
@@ -99,6 +102,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   next look_later() noexcept;
   void hear_calls() noexcept;
   void call() noexcept;
+  result<std::size_t> receive(const iovec& part);
   result<std::size_t> get(const iovec& part);
   result<std::size_t> put(std::span<const iovec> parts);
   status read_some(std::uint64_t& left);
@@ -121,12 +125,13 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::atomic<unsigned> polls_{0};        // that have begun so far
   unsigned polls_seen_ = 0;               // by the reactor
   std::atomic<bool> looks_later_{false};  // the reactor will, since somebody has polled just now
+  std::mutex passed_lock_;  // guards passed_
+  std::vector<sys::owned_descriptor> passed_;
   std::atomic<bool> gone_{false};         // the other end; what is left in the ring still counts
   std::atomic<bool> over_{false};         // nothing is read any more
 
   // --- what comes in: of whoever has this, with the lock where another may divert it
   std::atomic_flag reading_ = ATOMIC_FLAG_INIT;
-  std::vector<sys::owned_descriptor> passed_;
   std::mutex in_lock_;
   frame_head head_;
   std::size_t head_bytes_ = 0;

@@ -19,10 +19,12 @@ enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
   reach,         // body: the names of the channels by which this end can receive, and why not by the others
   announcement,  // message: its number. Body: announcement
-  wanted,        // message, part: which tensor, code: send so many pieces more of it, in order
-  tensor,        // message, part: which tensor. Body: a piece of it
+  wanted,        // message, part: which tensor: send the next piece of it. code: 0, or one more than the slot of the inbox that it can go to
+  tensor,        // message, part: which tensor, code: of what was wanted. Body: the piece; none where it lies in that slot
   taken,         // message: it was received (body: by which channels), or code and body: why it will not be
   withdrawn,     // message: it will not be sent. code and body: why
+  inbox,         // the memory whose descriptor comes with it is there to be written to. code: whose devices use it (1: of the host device)
+  unused,        // code: of what was wanted: nothing will come to that slot
   credit,        // code: so many announcements, part: of so many bytes, have gone to the user
 };
 

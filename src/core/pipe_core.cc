@@ -137,18 +137,21 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
       most = limits::announcement_bytes;
       break;
     case frame_kind::tensor: {
-      if (head.length == 0 || head.length > limits::piece_bytes) return unexpected("a piece of a tensor");
+      if (head.length > limits::piece_bytes || (head.length == 0 && head.code == 0)) return unexpected("a piece of a tensor");
+      if (head.length == 0) break;  // it lies in the inbox
       const auto found = receiving_now_.find(head.message);
       if (found == receiving_now_.end()) return std::span<std::byte>();  // it was stopped
       auto& op = *found->second;
       if (op.asked.empty() && op.stopping.load()) return std::span<std::byte>();
-      const auto asked = op.next_of(head.part);
+      const auto asked = op.asked_for(head.part, head.code);
       if (asked == op.asked.end() || asked->bytes != head.length) return unexpected("a piece of a tensor");
       const auto& piece = *asked;
       auto* const target = static_cast<std::byte*>(op.targets[piece.tensor].memory) + piece.offset;
       return std::span(piece.room != nullptr ? piece.room.get() : target, piece.bytes);
     }
     case frame_kind::wanted:
+    case frame_kind::inbox:
+    case frame_kind::unused:
     case frame_kind::credit:
       break;
     default:
@@ -161,6 +164,7 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
 }
 
 status pipe_core::arrived(const channel::frame_head& head) {
+  if (static_cast<frame_kind>(head.kind) == frame_kind::inbox) return inbox_offered(head.code != 0);
   status wrong;
   with_lock([&](endings& ended) {
     if (closed_) return;
@@ -179,7 +183,12 @@ status pipe_core::arrived(const channel::frame_head& head) {
         wrong = wanted(head, ended);
         break;
       case frame_kind::tensor:
-        tensor_arrived(head, ended);
+        wrong = tensor_arrived(head, ended);
+        break;
+      case frame_kind::inbox:
+        break;
+      case frame_kind::unused:
+        wrong = answered(head.code, ended);
         break;
       case frame_kind::taken:
         wrong = taken(head, ended);
@@ -223,7 +232,7 @@ void pipe_core::end_all(const status& why, endings& ended) {
 
 void pipe_core::lost(const status& why) noexcept {
   with_lock([&](endings& ended) { end_all(status(why.code(), fmt::format("{}: {}", peer_name_, why.message())), ended); });
-  imports_.clear();
+  let_go_of_memory();
 }
 
 // A forked child shares the socket with its parent, and has nothing to say.
@@ -238,7 +247,17 @@ void pipe_core::close() noexcept {
     come_.clear();
   });
   connection_->close();
+  let_go_of_memory();
+}
+
+// What pieces that are being copied still use goes with them.
+void pipe_core::let_go_of_memory() noexcept {
   imports_.clear();
+  std::shared_ptr<pipe_inbox> inbox;
+  std::shared_ptr<pinned_region> outbox;
+  const std::lock_guard guard(lock_);
+  inbox.swap(inbox_);
+  outbox.swap(outbox_);
 }
 
 std::vector<channel_stats> pipe_core::stats() {

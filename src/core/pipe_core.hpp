@@ -17,6 +17,7 @@
 #include "base/no_memory.hpp"
 #include "channel/connection.hpp"
 #include "channel/wire.hpp"
+#include "core/pipe_inbox.hpp"
 #include "core/pipe_operations.hpp"
 #include "core/runtime.hpp"
 #include "penstock/pipe.hpp"
@@ -122,6 +123,9 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   [[nodiscard]] bool may_announce(const send_operation& op) const;
   void announce(send_operation& op);
   status wanted(const channel::frame_head& head, endings& ended);
+  void send_piece(const send_operation& op, std::uint64_t tensor, std::uint32_t wanted, std::span<const std::byte> content,
+                  staging::landing::lease room);
+  void say_unused(std::uint32_t wanted);
   void start_copies(send_operation& op, endings& ended);
   status taken(const channel::frame_head& head, endings& ended);
   void left(std::uint64_t number, endings& ended);
@@ -131,7 +135,10 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void deliver(endings& ended);
   void withdrawn(const channel::frame_head& head, endings& ended);
   void ask(receive_operation& op, endings& ended);
-  void tensor_arrived(const channel::frame_head& head, endings& ended);
+  void ask_all(endings& ended);
+  result<bool> make_room(receive_operation& op, received_piece& piece);
+  status tensor_arrived(const channel::frame_head& head, endings& ended);
+  status answered(std::uint32_t wanted, endings& ended);
   void abandon(receive_operation& op, const status& why, endings& ended);
   void end(receive_operation& op, io_result outcome, endings& ended);
   // Knowing each other.
@@ -142,6 +149,9 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels);
 
   // --- without it
+  status inbox_offered(bool to_host_device);
+  void offer_inbox(const receive_operation& op);
+  void let_go_of_memory() noexcept;
   void say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes);
   void agree_on_ring(std::uint64_t bytes);
   status start(const std::shared_ptr<pipe_core>& self, sys::owned_descriptor over, bool connecting);
@@ -165,6 +175,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   bool connects_ = false;
   sys::shared_region offered_;  // until the other end has answered
   pipe_imports imports_;
+  std::atomic<bool> inbox_tried_{false};
   std::atomic<bool> shares_;  // handles of device memory are of use to the other end, as far as is known
 
   std::mutex lock_;                // guards what follows
@@ -196,6 +207,9 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::deque<next_operation*> waiting_;
   std::map<std::uint64_t, receive_operation*> receiving_now_;
   std::map<std::uint64_t, std::weak_ptr<incoming_core>> not_received_;
+  std::shared_ptr<pipe_inbox> inbox_;      // of this end
+  std::shared_ptr<pinned_region> outbox_;  // the other end's inbox
+  bool want_slots_ = false;                // some operations found none free
 
   std::map<std::string, channel_stats, std::less<>> stats_;
 };

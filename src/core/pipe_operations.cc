@@ -33,8 +33,9 @@ status receive_operation::error() noexcept {
   return error_;
 }
 
-std::list<received_piece>::iterator receive_operation::next_of(std::uint64_t tensor) noexcept {
-  return std::find_if(asked.begin(), asked.end(), [&](const received_piece& each) { return each.tensor == tensor; });
+std::list<received_piece>::iterator receive_operation::asked_for(std::uint64_t tensor, std::uint32_t wanted) noexcept {
+  return std::find_if(asked.begin(), asked.end(),
+                      [&](const received_piece& each) { return each.tensor == tensor && each.wanted == wanted; });
 }
 
 void receive_operation::parts_ended(std::uint64_t count) noexcept {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <list>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "penstock/pipe.hpp"
 #include "staging/feeder.hpp"
 #include "staging/landing.hpp"
+#include "staging/lanes.hpp"
 #include "staging/work.hpp"
 
 namespace penstock::core {
@@ -35,6 +37,8 @@ struct tensor_piece {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
   staging::landing::lease room;  // where it passes through pinned memory; null: it does not
+  std::uint32_t wanted = 0;      // the code of the frame that asks for it
+  bool in_inbox = false;         // room is a slot of the receiver's inbox, into which it goes
   staging::copy_task task;
 
   // The copy between there and memory of a device, whose end the owner is told.
@@ -50,6 +54,25 @@ struct tensor_piece {
     };
     via.feeder().submit(task);
   }
+  // Likewise to memory of the host, by a lane.
+  void copy(staging::lanes& by, std::byte* target) {
+    to_host.of = this;
+    to_host.target = target;
+    if (!by.push(to_host.list, to_host).ok()) (void)to_host.run();
+  }
+
+ private:
+  struct host_copy final : staging::work {
+    bool run() override {
+      std::memcpy(target, of->room.get(), of->bytes);
+      of->of->owner().copied(*of, {});
+      return true;
+    }
+    tensor_piece* of = nullptr;
+    std::byte* target = nullptr;
+    staging::work_list list;
+  };
+  host_copy to_host;
 };
 using sent_piece = tensor_piece<send_operation>;         // on its way to the other end
 using received_piece = tensor_piece<receive_operation>;  // asked for, or on its way into the target
@@ -211,8 +234,8 @@ class receive_operation final : public pipe_operation {
   // The first error is what it ends with. Without the lock, on any thread.
   void fail(const status& why) noexcept;
   [[nodiscard]] status error() noexcept;
-  // The piece of this tensor that comes next.
-  [[nodiscard]] std::list<received_piece>::iterator next_of(std::uint64_t tensor) noexcept;
+  // The first piece of this tensor that was asked for by a frame with this code.
+  [[nodiscard]] std::list<received_piece>::iterator asked_for(std::uint64_t tensor, std::uint32_t wanted) noexcept;
 
   std::shared_ptr<incoming_core> message;
   std::vector<incoming_target> targets;

@@ -199,22 +199,63 @@ void pipe_core::left(std::uint64_t number, endings& ended) {
 
 status pipe_core::wanted(const channel::frame_head& head, endings& ended) {
   const auto found = announced_.find(head.message);
-  if (found == announced_.end() || found->second->in_line) return {};
+  if (found == announced_.end() || found->second->in_line) {
+    say_unused(head.code);
+    return {};
+  }
   auto& op = *found->second;
   if (head.part >= op.places.size()) return {errc::io, "the other end asked for a tensor that there is none of"};
   const auto& tensor = op.message.tensors[head.part];
   auto& asked = op.asked_bytes[head.part];
-  for (std::uint32_t i = 0; i < head.code && asked < tensor.length; ++i) {
-    const auto bytes = std::min(limits::piece_bytes, tensor.length - asked);
-    if (op.places[head.part].on_device()) {
-      op.waiting.push_back({&op, head.part, asked, bytes, nullptr, {}});
-    } else {
-      const std::span<const std::byte> part(static_cast<const std::byte*>(tensor.memory) + asked, bytes);
-      enqueue({{static_cast<std::uint32_t>(frame_kind::tensor), 0, op.number, head.part, bytes}, {}, part, {}});
-    }
-    asked += bytes;
+  if (asked == tensor.length) return {errc::io, "the other end asked for more of a tensor than there is"};
+  const auto bytes = std::min(limits::piece_bytes, tensor.length - asked);
+  if (op.places[head.part].on_device()) {
+    auto& piece = op.waiting.emplace_back();
+    piece.of = &op;
+    piece.tensor = head.part;
+    piece.offset = asked;
+    piece.bytes = bytes;
+    piece.wanted = head.code;
+  } else {
+    send_piece(op, head.part, head.code, {static_cast<const std::byte*>(tensor.memory) + asked, bytes}, {});
   }
+  asked += bytes;
   start_copies(op, ended);
+  return {};
+}
+
+// room: where it lies, which stays until it has left; nothing where it stays anyway.
+void pipe_core::send_piece(const send_operation& op, std::uint64_t tensor, std::uint32_t wanted, std::span<const std::byte> content,
+                           staging::landing::lease room) {
+  channel::outgoing_frame frame{{static_cast<std::uint32_t>(frame_kind::tensor), wanted, op.number, tensor, content.size()}, {}, content};
+  if (room != nullptr) frame.written = [kept = std::move(room)](const status& /*why*/) {};
+  enqueue(std::move(frame));
+}
+
+// Of a slot of the inbox that was lent: the other end counts on an answer.
+void pipe_core::say_unused(std::uint32_t wanted) {
+  if (wanted > 0) say(frame_kind::unused, 0, {}, 0, wanted);
+}
+
+// The other end's memory for what it asks for, which the devices that send to it have to reach: so before the pipe's lock is taken.
+status pipe_core::inbox_offered(bool to_host_device) {
+  const auto passed = connection_->take_passed();
+  if (passed.size() != 1) return {errc::io, "the other end offered memory without a descriptor"};
+  auto mapped = with_.door->map_region(passed.front().get(), pipe_inbox::bytes);
+  if (!mapped) return {};  // what it asks for comes over the connection
+  auto region = std::make_shared<pinned_region>(*std::move(mapped));
+  const staging::link* via = nullptr;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& [number, op] : announced_) {
+      for (const auto& each : op->places) {
+        if (each.on_device() && each.emulated() == to_host_device) via = each.via;
+      }
+    }
+  }
+  if (via == nullptr || !region->pin_for(*via)) return {};
+  const std::lock_guard guard(lock_);
+  outbox_ = std::move(region);
   return {};
 }
 
@@ -222,14 +263,19 @@ void pipe_core::start_copies(send_operation& op, endings& ended) {
   while (!op.waiting.empty() && !op.again.waits) {
     auto& piece = op.waiting.front();
     const auto& via = *op.places[piece.tensor].via;
-    auto room = op.again.take(with_.runtime->sending(), via);
-    if (!room) {
-      say(frame_kind::withdrawn, op.number, room.error());
-      end(op, {0, room.error()}, ended);
-      return;
+    piece.in_inbox = piece.wanted > 0 && piece.wanted <= pipe_inbox::slots && outbox_ != nullptr && outbox_->pinned_for(via);
+    if (piece.in_inbox) {
+      piece.room = {outbox_, outbox_->data() + (piece.wanted - 1) * pipe_inbox::slot_bytes};
+    } else {
+      auto room = op.again.take(with_.runtime->sending(), via);
+      if (!room) {
+        say(frame_kind::withdrawn, op.number, room.error());
+        end(op, {0, room.error()}, ended);
+        return;
+      }
+      if (*room == nullptr) return;
+      piece.room = *std::move(room);
     }
-    if (*room == nullptr) return;
-    piece.room = *std::move(room);
     op.copying.splice(op.copying.end(), op.waiting, op.waiting.begin());
     piece.copy(via, piece.room.get(), static_cast<const std::byte*>(op.message.tensors[piece.tensor].memory) + piece.offset, false);
   }
@@ -250,16 +296,15 @@ void pipe_core::copied(sent_piece& piece, const status& outcome) noexcept {
     done.splice(done.end(), op.copying,
                 std::find_if(op.copying.begin(), op.copying.end(), [&](const auto& each) { return &each == &piece; }));
     if (op.ended) {
+      say_unused(piece.wanted);
       if (op.copying.empty()) ended.told.emplace_back(&op, std::move(op.outcome_then));
     } else if (!outcome.ok()) {
+      say_unused(piece.wanted);
       say(frame_kind::withdrawn, op.number, outcome);
       end(op, {0, outcome}, ended);
     } else {
-      const std::span<const std::byte> part(piece.room.get(), piece.bytes);
-      enqueue({{static_cast<std::uint32_t>(frame_kind::tensor), 0, op.number, piece.tensor, piece.bytes},
-               {},
-               part,
-               [room = std::move(piece.room)](const status& /*why*/) {}});
+      const std::span<const std::byte> content(piece.room.get(), piece.in_inbox ? 0 : piece.bytes);
+      send_piece(op, piece.tensor, piece.wanted, content, piece.in_inbox ? nullptr : std::move(piece.room));
     }
   });
 }
@@ -293,6 +338,7 @@ void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
     free_guards_.push_back(op.guard);
   }
   if (!op.in_line) connection_->withdraw(op.number);
+  for (const auto& each : op.waiting) say_unused(each.wanted);
   op.waiting.clear();
   op.again.forget(with_.runtime->sending());
   announced_.erase(op.number);

@@ -97,8 +97,8 @@ engine_stats runtime::snapshot() const {
   if (forked()) return {};  // a lock may have been taken when the process forked
   auto seen = stats_.snapshot();
   const auto landed = sending_.pinned_bytes() + receiving_.pinned_bytes();  // never less than before
-  seen.pinned_bytes = budget_.used_bytes.load() + landed;
-  seen.pinned_peak_bytes = budget_.peak_bytes.load() + landed;
+  seen.pinned_bytes = budget_.used_bytes.load() + inboxes_.used_bytes.load() + landed;
+  seen.pinned_peak_bytes = budget_.peak_bytes.load() + inboxes_.peak_bytes.load() + landed;
   return seen;
 }
 

@@ -59,6 +59,8 @@ class runtime : public std::enable_shared_from_this<runtime> {
   [[nodiscard]] staging::lanes& pullers() noexcept { return pullers_; }
   [[nodiscard]] staging::landing& sending() noexcept { return sending_; }
   [[nodiscard]] staging::landing& receiving() noexcept { return receiving_; }
+  // Of all pipes' inboxes.
+  [[nodiscard]] staging::pinned_budget& inboxes() noexcept { return inboxes_; }
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
@@ -122,6 +124,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   staging::slab_pool host_pool_;
   staging::landing sending_;
   staging::landing receiving_;
+  staging::pinned_budget inboxes_{std::size_t{256} << 20};
   memory_map memory_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;

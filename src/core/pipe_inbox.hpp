@@ -1,0 +1,77 @@
+// Memory of the receiver's that the sender's device, too, writes into, where both are processes of one host: so that what no device can fetch
+// from another's memory takes two copies by devices and none by the CPU. It is one pipe's alone, and goes with it: what a sender that has
+// been cut off still writes there hurts nobody. Thread-safe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "device/device.hpp"
+#include "staging/landing.hpp"
+#include "staging/slab_pool.hpp"
+#include "sys/peer.hpp"
+
+namespace penstock::core {
+
+// Mapped memory that devices reach too.
+class pinned_region {
+ public:
+  explicit pinned_region(sys::shared_region memory) noexcept : memory_(std::move(memory)) {}
+  pinned_region(const pinned_region&) = delete;
+  pinned_region& operator=(const pinned_region&) = delete;
+  ~pinned_region();
+  // For devices of the session's driver. Takes milliseconds, once. False: they cannot use it.
+  bool pin_for(const staging::link& via);
+  [[nodiscard]] bool pinned_for(const staging::link& via) const noexcept { return by_[kind_of(via)].load() != nullptr; }
+  [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
+
+ private:
+  static std::size_t kind_of(const staging::link& via) noexcept { return via.emulated() ? 1 : 0; }
+
+  const sys::shared_region memory_;
+  std::mutex pinning_;
+  std::array<bool, 2> tried_{};                         // guarded by pinning_
+  std::array<std::atomic<device::session*>, 2> by_{};  // of each driver
+};
+
+class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
+ public:
+  static constexpr std::size_t slot_bytes = staging::landing::piece_bytes;
+  static constexpr std::uint32_t slots = 16;
+  static constexpr std::size_t bytes = slots * slot_bytes;
+
+  // A slot of it, until its last holder lets go.
+  struct lent_slot {
+    staging::landing::lease memory;
+    std::uint32_t number = 0;
+  };
+
+  // budget: of the engine, for all of them. Null: there is none left, or no memory can be shared.
+  static std::shared_ptr<pipe_inbox> make(sys::peer& door, staging::pinned_budget& budget, sys::owned_descriptor& by);
+  pipe_inbox(sys::shared_region memory, staging::pinned_budget& budget) : budget_(budget), region_(std::move(memory)) {}
+  pipe_inbox(const pipe_inbox&) = delete;
+  pipe_inbox& operator=(const pipe_inbox&) = delete;
+  ~pipe_inbox() { budget_.release(bytes); }
+
+  [[nodiscard]] pinned_region& region() noexcept { return region_; }
+  // The other end will answer for it: it has written there, or it will not.
+  std::optional<lent_slot> lend();
+  // False: it was not asked to.
+  bool answered(std::uint32_t number);
+
+ private:
+  void let_go(std::uint32_t number) noexcept;
+
+  staging::pinned_budget& budget_;
+  pinned_region region_;
+  std::mutex lock_;                      // guards what follows
+  std::array<bool, slots> held_{};       // here
+  std::array<bool, slots> unanswered_{};
+};
+
+}  // namespace penstock::core
