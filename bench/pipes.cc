@@ -69,6 +69,12 @@ class place {
 
 // --- the bare copy
 
+double median(std::vector<double>& of) {
+  if (of.empty()) return 0;
+  std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
+  return of[of.size() / 2];
+}
+
 struct raw_copy {
   double one_us = 0;    // one copy and the wait for it
   double many_gbs = 0;  // copies queued one behind the other
@@ -141,10 +147,7 @@ result<raw_copy> measure_raw(const std::string& from, const std::string& to, std
   const stopwatch watch;
   for (; wrong.ok() && watch.seconds() < seconds / 2; count += window_of(size)) copies(window_of(size));
   told.many_gbs = gigabytes_per_second(count * size, watch.seconds());
-  if (!times.empty()) {
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    told.one_us = times[times.size() / 2] * 1e6;
-  }
+  told.one_us = median(times) * 1e6;
   (void)session.destroy_stream(*stream);
   if (*session_of_from != nullptr) (void)(*session_of_from)->release(*source_memory);
   if (*session_of_to != nullptr) (void)(*session_of_to)->release(*target_memory);
@@ -191,9 +194,10 @@ status send(const pipe& over, const std::byte* from, std::uint64_t size, std::ui
   return {};
 }
 
-// One at a time, there and back.
-status echo(const pipe& over, std::byte* memory, std::uint64_t size, std::uint64_t count, bool begins) {
+// One at a time, there and back. trips: gets the seconds of each.
+status echo(const pipe& over, std::byte* memory, std::uint64_t size, std::uint64_t count, bool begins, std::vector<double>* trips) {
   for (std::uint64_t i = 0; i < count; ++i) {
+    const stopwatch watch;
     incoming_message come;
     auto receiving = over.receive(come, std::vector<incoming_target>{{memory, size}});
     operation sent;
@@ -201,6 +205,7 @@ status echo(const pipe& over, std::byte* memory, std::uint64_t size, std::uint64
     if (const auto outcome = receiving.wait(); !outcome.ok()) return outcome.error;
     if (!begins) sent = over.send({"", {}, {{memory, size}}});
     if (const auto outcome = sent.wait(); !outcome.ok()) return outcome.error;
+    if (trips != nullptr) trips->push_back(watch.seconds());
   }
   return {};
 }
@@ -249,9 +254,9 @@ result<figures> measure(const pipe& other, place& memory, std::uint64_t size, do
   if (auto wrong = memory.engine().copy(memory.data(), content.data(), size); !wrong.ok()) return wrong;
   const auto echoes = [&](std::uint64_t count) -> result<double> {
     if (auto wrong = give(other, fmt::format("echo {} {}", size, count)); !wrong.ok()) return wrong;
-    const stopwatch watch;
-    if (auto wrong = echo(other, memory.data(), size, count, true); !wrong.ok()) return wrong;
-    return watch.seconds() / static_cast<double>(2 * count);
+    std::vector<double> trips;
+    if (auto wrong = echo(other, memory.data(), size, count, true, &trips); !wrong.ok()) return wrong;
+    return median(trips) / 2;
   };
   if (const auto warm = echoes(8); !warm) return warm.error();
   const auto first = echoes(8);
@@ -340,7 +345,7 @@ int serve_pipes(const pipe_bench_options& options) {
       const bool echoes = asked->what == "echo";
       wrong = memory->resize(asked->size * (echoes ? 1 : window_of(asked->size)));
       if (wrong.ok()) {
-        wrong = echoes ? echo(*other, memory->data(), asked->size, asked->count, false)
+        wrong = echoes ? echo(*other, memory->data(), asked->size, asked->count, false, nullptr)
                        : take(*other, memory->data(), asked->size, asked->count);
       }
     }

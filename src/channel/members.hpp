@@ -5,8 +5,8 @@
 
 namespace penstock::channel {
 
-const channel& xth();         // between pipes of one process: one copy by the receiver's threads
-const channel& cma();         // between processes of one host: the receiver reads the sender's memory (process_vm_readv)
+const channel& xth();         // from host memory, between pipes of one process: one copy by the receiver's threads
+const channel& cma();         // likewise between processes of one host: the receiver reads the sender's memory (process_vm_readv)
 const channel& cuda_xth();    // between devices in one process: one copy by the receiver's device
 const channel& cuda_ipc();    // between devices of processes of one host: one copy by the receiver's device
 const channel& basic();       // over the pipe's own connection: always

@@ -111,7 +111,7 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
     const std::lock_guard guard(lock_);
     if (by_hosts_ != nullptr) return choice{by_hosts_, nullptr, nullptr};
   }
-  if (from_device && to.on_device()) {
+  if (to.on_device()) {
     choice likely{by_devices(from.device, to), nullptr, nullptr};
     if (likely.by != nullptr && !reach(likely, from, to)) return likely;
   }
@@ -133,7 +133,7 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
   }
   const std::lock_guard guard(lock_);
   if (of_hosts) by_hosts_ = chosen.by;
-  if (from_device && to.on_device()) remember_way(from.device, to, chosen.by);
+  if (to.on_device()) remember_way(from.device, to, chosen.by);
   note_route(source, target, std::move(choices));
   return chosen;
 }

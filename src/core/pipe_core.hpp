@@ -166,6 +166,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::optional<std::string> reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to);
   result<choice> choose(const channel::tensor_facts& from, const staging::place& to);
   void begin_receive(receive_operation& op) noexcept;
+  void add_engine_part(receive_operation& op, std::size_t tensor);
+  void begin_engine_parts(receive_operation& op) noexcept;
   void begin_parts(receive_operation& op) noexcept;
 
   const pipe_shared with_;

@@ -7,14 +7,18 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/spin_lock.hpp"
 #include "channel/channel.hpp"
 #include "channel/wire.hpp"
+#include "core/admission.hpp"
+#include "core/file_core.hpp"
 #include "core/operation.hpp"
 #include "core/pipe_imports.hpp"
 #include "core/stream_turn.hpp"
+#include "penstock/engine.hpp"
 #include "penstock/pipe.hpp"
 #include "staging/feeder.hpp"
 #include "staging/landing.hpp"
@@ -214,6 +218,14 @@ struct read_part final : staging::work {
   std::uint64_t bytes = 0;
 };
 
+// A tensor that is read into memory of a device, which a request of the engine does.
+struct engine_part {
+  receive_operation* of = nullptr;
+  std::shared_ptr<file_core> source;
+  transfer what;
+  penstock::operation running;
+};
+
 // A tensor that a device copies from the sender's memory.
 struct copied_part {
   receive_operation* of = nullptr;
@@ -251,6 +263,8 @@ class receive_operation final : public pipe_operation {
   std::vector<read_part> read_parts;
   staging::work_list list;
   std::vector<copied_part> copied_parts;
+  std::mutex engine_lock_;  // guards the operations of these
+  std::vector<engine_part> engine_parts;
 
   // --- what is sent
   std::vector<std::size_t> sent_tensors;

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "core/asynchronous.hpp"
 #include "core/pipe_core.hpp"
+#include "source/process_memory.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::core {
@@ -67,6 +69,15 @@ void add_copy(receive_operation& op, std::size_t tensor, const void* source, pip
 
 }  // namespace
 
+void pipe_core::add_engine_part(receive_operation& op, std::size_t tensor) {
+  const auto& facts = op.message->facts.tensors[tensor];
+  auto memory = source::process_memory(with_.door, static_cast<pid_t>(op.from.pid), facts.address, facts.length);
+  auto& added = op.engine_parts.emplace_back();
+  added.of = &op;
+  added.source = file_core::make(with_.runtime, std::move(memory));
+  added.what = {static_cast<std::byte*>(op.targets[tensor].memory), facts.length, 0, false};
+}
+
 // What it will consist of, before anything begins.
 status pipe_core::prepare(receive_operation& op) {
   const auto& tensors = op.message->facts.tensors;
@@ -103,7 +114,11 @@ status pipe_core::prepare(receive_operation& op) {
     op.by[i] = chosen->by;
     switch (chosen->by->how()) {
       case carriage::read:
-        cut_into_parts(op, i, part_bytes);
+        if (op.places[i].on_device()) {
+          add_engine_part(op, i);
+        } else {
+          cut_into_parts(op, i, part_bytes);
+        }
         break;
       case carriage::copy:
       case carriage::map:
@@ -117,7 +132,7 @@ status pipe_core::prepare(receive_operation& op) {
   }
   for (std::size_t i = 0; i + 1 < op.read_parts.size(); ++i) op.read_parts[i].next_work = &op.read_parts[i + 1];
   offer_inbox(op);
-  op.parts_left.store(op.read_parts.size() + op.copied_parts.size() + op.pieces_left + 1);  // one for who begins
+  op.parts_left.store(op.read_parts.size() + op.copied_parts.size() + op.engine_parts.size() + op.pieces_left + 1);  // one for who begins
   return op.watch_deadline();
 }
 
@@ -167,6 +182,25 @@ void look_after_copies(const receive_operation& op, staging::feeders& copies, bo
 
 }  // namespace
 
+// One that has been stopped begins none.
+void pipe_core::begin_engine_parts(receive_operation& op) noexcept {
+  const std::lock_guard guard(op.engine_lock_);
+  for (auto& each : op.engine_parts) {
+    io_callback ended = [&op](const io_result& outcome) {
+      if (!outcome.ok()) op.fail(outcome.error);
+      op.parts_ended(1);
+    };
+    auto problem = or_no_memory([&]() -> status {
+      if (op.stopping.load()) return {errc::cancelled, "cancelled"};
+      each.running = penstock::operation(begin(*with_.runtime, each.source, each.what, {.path = path_kind::staged}, ended));
+      return {};
+    });
+    if (problem.ok()) continue;
+    op.fail(problem);
+    op.parts_ended(1);
+  }
+}
+
 void pipe_core::begin_parts(receive_operation& op) noexcept {
   bool begins = false;
   with_lock([&](endings& ended) {
@@ -190,6 +224,7 @@ void pipe_core::begin_parts(receive_operation& op) noexcept {
     each.via->feeder().submit(each.task);
   }
   if (!op.copied_parts.empty()) look_after_copies(op, with_.runtime->feeders(), connection_->polled());
+  begin_engine_parts(op);
   auto& parts = op.read_parts;
   std::uint64_t bytes = 0;
   for (const auto& each : parts) bytes += each.bytes;
@@ -413,6 +448,10 @@ void pipe_core::stop(receive_operation& op) noexcept {
     abandon(op, why, ended);
   });
   if (!stopped) return;
+  {
+    const std::lock_guard guard(op.engine_lock_);
+    for (auto& each : op.engine_parts) each.running.cancel();
+  }
   while (with_.runtime->pullers().withdraw(op.list) != nullptr) op.parts_ended(1);
   op.release();
 }
