@@ -125,10 +125,10 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::atomic<unsigned> polls_{0};        // that have begun so far
   unsigned polls_seen_ = 0;               // by the reactor
   std::atomic<bool> looks_later_{false};  // the reactor will, since somebody has polled just now
-  std::mutex passed_lock_;  // guards passed_
+  std::mutex passed_lock_;                // guards passed_
   std::vector<sys::owned_descriptor> passed_;
-  std::atomic<bool> gone_{false};         // the other end; what is left in the ring still counts
-  std::atomic<bool> over_{false};         // nothing is read any more
+  std::atomic<bool> gone_{false};  // the other end; what is left in the ring still counts
+  std::atomic<bool> over_{false};  // nothing is read any more
 
   // --- what comes in: of whoever has this, with the lock where another may divert it
   std::atomic_flag reading_ = ATOMIC_FLAG_INIT;

@@ -174,15 +174,41 @@ std::vector<std::byte> encode(const announcement& what) {
     out.number(static_cast<std::uint8_t>(each.in_line));
     out.text(each.device);
     if (!each.device.empty()) {
-      out.text(each.handle);
-      out.number(each.generation);
-      out.number(each.offset);
-      out.text(std::string_view(each.no_handle).substr(0, limits::reason_bytes));
+      out.number(static_cast<std::uint32_t>(each.parts.size()));
+      for (const auto& part : each.parts) {
+        out.text(part.handle);
+        out.number(part.generation);
+        out.number(part.offset);
+        out.number(part.length);
+        out.number(static_cast<std::uint8_t>(part.passed));
+      }
+      out.text(std::string_view(each.not_shared).substr(0, limits::reason_bytes));
     }
     out.text(each.metadata);
   }
   return out.take();
 }
+
+namespace {
+
+// Which are the whole of a tensor of this length, or none.
+std::vector<shared_part> shared_parts_of(reader& in, std::uint64_t length) {
+  std::vector<shared_part> out(in.count(limits::parts, 29));
+  for (auto& each : out) {
+    each.handle = in.text(limits::handle_bytes);
+    each.generation = in.number<std::uint64_t>();
+    each.offset = in.number<std::uint64_t>();
+    each.length = in.number<std::uint64_t>();
+    each.passed = in.number<std::uint8_t>() != 0;
+    if (each.length > length || each.offset > limits::tensor_bytes) in.fail();
+    if (in.failed()) return {};
+    length -= each.length;
+  }
+  if (!out.empty() && length > 0) in.fail();
+  return out;
+}
+
+}  // namespace
 
 result<announcement> decode_announcement(std::span<const std::byte> body) {
   reader in(body);
@@ -209,10 +235,8 @@ result<announcement> decode_announcement(std::span<const std::byte> body) {
     each.in_line = in.number<std::uint8_t>() != 0;
     each.device = in.text(limits::device_bytes);
     if (!each.device.empty()) {
-      each.handle = in.text(limits::handle_bytes);
-      each.generation = in.number<std::uint64_t>();
-      each.offset = in.number<std::uint64_t>();
-      each.no_handle = in.text(limits::reason_bytes);
+      each.parts = shared_parts_of(in, each.length);
+      each.not_shared = in.text(limits::reason_bytes);
     }
     each.metadata = in.text(limits::metadata_bytes);
     if (each.length > limits::tensor_bytes) in.fail();

@@ -19,13 +19,13 @@ enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
   reach,         // body: the names of the channels by which this end can receive, and why not by the others
   announcement,  // message: its number. Body: announcement
-  wanted,        // message, part: which tensor: send the next piece of it. code: 0, or one more than the slot of the inbox that it can go to
-  tensor,        // message, part: which tensor, code: of what was wanted. Body: the piece; none where it lies in that slot
-  taken,         // message: it was received (body: by which channels), or code and body: why it will not be
-  withdrawn,     // message: it will not be sent. code and body: why
-  inbox,         // the memory whose descriptor comes with it is there to be written to. code: whose devices use it (1: of the host device)
-  unused,        // code: of what was wanted: nothing will come to that slot
-  credit,        // code: so many announcements, part: of so many bytes, have gone to the user
+  wanted,     // message, part: which tensor: send the next piece of it. code: 0, or one more than the slot of the inbox that it can go to
+  tensor,     // message, part: which tensor, code: of what was wanted. Body: the piece; none where it lies in that slot
+  taken,      // message: it was received (body: by which channels), or code and body: why it will not be
+  withdrawn,  // message: it will not be sent. code and body: why
+  inbox,      // the memory whose descriptor comes with it is there to be written to. code: whose devices use it (1: of the host device)
+  unused,     // code: of what was wanted: nothing will come to that slot
+  credit,     // code: so many announcements, part: of so many bytes, have gone to the user
 };
 
 struct limits {
@@ -57,15 +57,22 @@ struct reached_channel {
   std::string refusal;  // empty: it can be used
 };
 
+// A part of a tensor, and the device's memory around it, for who maps that (device::shared_memory).
+struct shared_part {
+  std::string handle;
+  std::uint64_t generation = 0;
+  std::uint64_t offset = 0;  // in what is mapped
+  std::uint64_t length = 0;
+  bool passed = false;  // a descriptor for it has come
+};
+
 struct tensor_facts {
   std::uint64_t length = 0;
-  std::uint64_t address = 0;  // in the sender's memory
-  bool in_line = false;       // its bytes lie behind the payloads
-  std::string device;         // as the sender calls it ("cuda:0"); empty: host memory
-  std::string handle;         // by which the receiver can map the memory (device::shared_memory); empty: it cannot
-  std::uint64_t generation = 0;
-  std::uint64_t offset = 0;  // in what it maps
-  std::string no_handle;     // why there is none
+  std::uint64_t address = 0;       // in the sender's memory
+  bool in_line = false;            // its bytes lie behind the payloads
+  std::string device;              // as the sender calls it ("cuda:0"); empty: host memory
+  std::vector<shared_part> parts;  // by which the receiver can map the memory; none: it cannot
+  std::string not_shared;          // why there are none
   std::string metadata;
 };
 

@@ -96,11 +96,12 @@ std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tenso
       break;
   }
   if (emulated != to.emulated()) return "devices of two kinds";
-  if (from.handle.empty()) return from.no_handle.empty() ? "the sender shares no handle of its memory" : from.no_handle;
-  auto opened = imports_.open(to.via->session(), from.handle, from.generation, peer_.pid);
-  if (!opened) return std::string(opened.error().message());
-  chosen.import = *std::move(opened);
-  chosen.source = chosen.import->base() + from.offset;
+  if (from.parts.empty()) return from.not_shared.empty() ? "the sender does not share its memory" : from.not_shared;
+  for (const auto& each : from.parts) {
+    auto opened = imports_.open(to.via->session(), each.handle, each.generation, peer_.pid);
+    if (!opened) return std::string(opened.error().message());
+    chosen.imports.push_back(*std::move(opened));
+  }
   return std::nullopt;
 }
 
@@ -109,17 +110,17 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
   const bool of_hosts = !from_device && !to.on_device();
   if (of_hosts) {
     const std::lock_guard guard(lock_);
-    if (by_hosts_ != nullptr) return choice{by_hosts_, nullptr, nullptr};
+    if (by_hosts_ != nullptr) return choice{by_hosts_, nullptr, {}};
   }
   if (to.on_device()) {
-    choice likely{by_devices(from.device, to), nullptr, nullptr};
+    choice likely{by_devices(from.device, to), nullptr, {}};
     if (likely.by != nullptr && !reach(likely, from, to)) return likely;
   }
   choice chosen;
   std::vector<channel_choice> choices;
   for (const auto* each : with_.channels) {
     if (!each->serves(from_device, to.on_device())) continue;
-    choice candidate{each, nullptr, nullptr};
+    choice candidate{each, nullptr, {}};
     auto refusal = refusal_of(receiving_, each->name());
     if (refusal.empty() && chosen.by == nullptr) refusal = reach(candidate, from, to).value_or("");
     if (refusal.empty() && chosen.by == nullptr) chosen = std::move(candidate);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -113,6 +114,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void enqueue(channel::outgoing_frame frame);
 
   static status pipe_closed();
+  status locate(send_operation& op);
+  void share_parts(send_operation& op, channel::tensor_facts& told, device::session& session, const void* memory, bool& told_why);
 
   // --- with the lock
   [[nodiscard]] status over() const;
@@ -122,6 +125,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void announce_what_may();
   [[nodiscard]] bool may_announce(const send_operation& op) const;
   void announce(send_operation& op);
+  void pass_descriptors(send_operation& op);
+  bool take_descriptors(std::size_t count, std::vector<sys::owned_descriptor>& into);
   status wanted(const channel::frame_head& head, endings& ended);
   void send_piece(const send_operation& op, std::uint64_t tensor, std::uint32_t wanted, std::span<const std::byte> content,
                   staging::landing::lease room);
@@ -132,6 +137,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void end(send_operation& op, io_result outcome, endings& ended);
   // Receiving.
   status announced(const channel::frame_head& head, endings& ended);
+  void offer_descriptors(const channel::announcement& facts);
   void deliver(endings& ended);
   void withdrawn(const channel::frame_head& head, endings& ended);
   void ask(receive_operation& op, endings& ended);
@@ -159,10 +165,10 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   // How a tensor comes.
   struct choice {
     const channel::channel* by = nullptr;
-    const void* source = nullptr;  // where a device copies from
-    pipe_imports::held import;     // that keeps it mapped
+    const void* source = nullptr;             // where a device copies from, where it is nowhere mapped
+    std::vector<pipe_imports::held> imports;  // of its parts
   };
-  // Why not, or nothing once source and import are set.
+  // Why not, or nothing once source or imports are set.
   std::optional<std::string> reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to);
   result<choice> choose(const channel::tensor_facts& from, const staging::place& to);
   void begin_receive(receive_operation& op) noexcept;
@@ -178,7 +184,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   sys::shared_region offered_;  // until the other end has answered
   pipe_imports imports_;
   std::atomic<bool> inbox_tried_{false};
-  std::atomic<bool> shares_;  // handles of device memory are of use to the other end, as far as is known
+  std::deque<sys::owned_descriptor> come_descriptors_;  // whose frames have not come yet; of who reads
+  std::atomic<bool> shares_;                            // handles of device memory are of use to the other end, as far as is known
 
   std::mutex lock_;                // guards what follows
   std::condition_variable known_;  // ready_, or over
@@ -209,6 +216,9 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::deque<next_operation*> waiting_;
   std::map<std::uint64_t, receive_operation*> receiving_now_;
   std::map<std::uint64_t, std::weak_ptr<incoming_core>> not_received_;
+  // Allocations whose descriptors the other end has had, the latest last.
+  std::set<std::pair<std::string, std::uint64_t>> passed_;
+  std::deque<std::pair<std::string, std::uint64_t>> passed_in_order_;
   std::shared_ptr<pipe_inbox> inbox_;      // of this end
   std::shared_ptr<pinned_region> outbox_;  // the other end's inbox
   bool want_slots_ = false;                // some operations found none free

@@ -13,27 +13,42 @@ pipe_imports::import::~import() {
 
 result<pipe_imports::held> pipe_imports::open(device::session& by, const std::string& handle, std::uint64_t generation,
                                               std::int64_t process) {
-  std::list<entry> gone;  // unmapped when the lock is open
+  held gone;  // unmapped when the lock is open
   const std::lock_guard guard(lock_);
-  const auto found =
-      std::find_if(entries_.begin(), entries_.end(), [&](const auto& each) { return each.by == &by && each.handle == handle; });
-  if (found != entries_.end() && found->generation == generation) {
-    entries_.splice(entries_.begin(), entries_, found);
-    return found->memory;
+  const std::pair key(&by, handle);
+  const auto found = entries_.find(key);
+  if (found != entries_.end() && found->second.generation == generation) {
+    found->second.used = ++uses_;
+    return found->second.memory;
   }
   if (found != entries_.end()) entries_.erase(found);  // before the next of that handle is mapped
-  auto opened = by.open_shared(handle, process);
+  const auto come = std::find_if(offered_.begin(), offered_.end(),
+                                 [&](const auto& each) { return each.handle == handle && each.generation == generation; });
+  auto opened = by.open_shared(handle, process, come == offered_.end() ? -1 : come->by.get());
   if (!opened) return opened.error();
+  if (come != offered_.end()) offered_.erase(come);
   auto memory = std::make_shared<const import>(by, *opened);
-  entries_.push_front({&by, handle, generation, memory});
-  if (entries_.size() > most) gone.splice(gone.end(), entries_, std::prev(entries_.end()));
+  entries_.emplace(key, entry{generation, memory, ++uses_});
+  if (entries_.size() > most) {
+    const auto oldest = std::min_element(entries_.begin(), entries_.end(),
+                                         [](const auto& one, const auto& other) { return one.second.used < other.second.used; });
+    gone = std::move(oldest->second.memory);
+    entries_.erase(oldest);
+  }
   return memory;
 }
 
+void pipe_imports::offer(const std::string& handle, std::uint64_t generation, sys::owned_descriptor by) {
+  const std::lock_guard guard(lock_);
+  offered_.push_back({handle, generation, std::move(by)});
+  if (offered_.size() > most_offered) offered_.pop_front();
+}
+
 void pipe_imports::clear() noexcept {
-  std::list<entry> gone;
+  std::map<std::pair<device::session*, std::string>, entry> gone;
   const std::lock_guard guard(lock_);
   gone.swap(entries_);
+  offered_.clear();
 }
 
 }  // namespace penstock::core

@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "device/device.hpp"
 
@@ -14,7 +16,8 @@ namespace penstock::core {
 
 class pipe_imports {
  public:
-  static constexpr std::size_t most = 256;
+  static constexpr std::size_t most = 8192;
+  static constexpr std::size_t most_offered = 512;
 
   // Unmapped with its last holder, which may wait for the device: not while a lock is held.
   class import {
@@ -30,6 +33,8 @@ class pipe_imports {
   };
   using held = std::shared_ptr<const import>;
 
+  // A descriptor that has come for it, kept until it is mapped.
+  void offer(const std::string& handle, std::uint64_t generation, sys::owned_descriptor by);
   // What is mapped already, or now. process: that shared it, as this one numbers it. Errors: of session::open_shared.
   result<held> open(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process);
   // Lets go of all.
@@ -37,13 +42,19 @@ class pipe_imports {
 
  private:
   struct entry {
-    device::session* by;
-    std::string handle;
     std::uint64_t generation;
     held memory;
+    std::uint64_t used;  // when
   };
-  std::mutex lock_;           // guards what follows
-  std::list<entry> entries_;  // the one that was used last stands first
+  std::mutex lock_;  // guards what follows
+  std::map<std::pair<device::session*, std::string>, entry> entries_;
+  std::uint64_t uses_ = 0;
+  struct offered {
+    std::string handle;
+    std::uint64_t generation;
+    sys::owned_descriptor by;
+  };
+  std::list<offered> offered_;  // the oldest first
 };
 
 }  // namespace penstock::core

@@ -1,6 +1,6 @@
-// Memory of the receiver's that the sender's device, too, writes into, where both are processes of one host: so that what no device can fetch
-// from another's memory takes two copies by devices and none by the CPU. It is one pipe's alone, and goes with it: what a sender that has
-// been cut off still writes there hurts nobody. Thread-safe.
+// Memory of the receiver's that the sender's device, too, writes into, where both are processes of one host: so that what no device can
+// fetch from another's memory takes two copies by devices and none by the CPU. It is one pipe's alone, and goes with it: what a sender that
+// has been cut off still writes there hurts nobody. Thread-safe.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class pinned_region {
 
   const sys::shared_region memory_;
   std::mutex pinning_;
-  std::array<bool, 2> tried_{};                         // guarded by pinning_
+  std::array<bool, 2> tried_{};                        // guarded by pinning_
   std::array<std::atomic<device::session*>, 2> by_{};  // of each driver
 };
 
@@ -69,8 +69,8 @@ class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
 
   staging::pinned_budget& budget_;
   pinned_region region_;
-  std::mutex lock_;                      // guards what follows
-  std::array<bool, slots> held_{};       // here
+  std::mutex lock_;                 // guards what follows
+  std::array<bool, slots> held_{};  // here
   std::array<bool, slots> unanswered_{};
 };
 

@@ -52,12 +52,23 @@ status pipe_core::announced(const channel::frame_head& head, endings& ended) {
   if (std::any_of(tensors.begin(), tensors.end(), [&](const auto& each) { return each.in_line != tensors.front().in_line; })) {
     return wrong("a message of which a part is in line");
   }
+  offer_descriptors(message->facts);
   ++untaken_messages_;
   untaken_bytes_ += bytes;
   if (message->has_tensors_elsewhere()) not_received_.emplace(message->number, message);
   come_.push_back(std::move(message));
   deliver(ended);
   return {};
+}
+
+// Keeps the descriptors that came with it, until what they are for is mapped.
+void pipe_core::offer_descriptors(const channel::announcement& facts) {
+  for (const auto& tensor : facts.tensors) {
+    for (const auto& part : tensor.parts) {
+      std::vector<sys::owned_descriptor> by;
+      if (part.passed && take_descriptors(1, by)) imports_.offer(part.handle, part.generation, std::move(by.front()));
+    }
+  }
 }
 
 void pipe_core::deliver(endings& ended) {

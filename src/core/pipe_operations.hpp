@@ -182,6 +182,13 @@ class send_operation final : public pipe_operation {
   outgoing_message message;
   std::vector<staging::place> places;        // of its tensors
   std::vector<channel::tensor_facts> facts;  // of its tensors
+  // Of parts of its tensors, in order: those that the other end has not had yet.
+  struct exported {
+    std::size_t tensor;
+    std::size_t part;
+    sys::owned_descriptor by;
+  };
+  std::vector<exported> exports;
   stream_turn turn;
   bool ready = true;  // what it sends is there, in the order of its streams
   std::uint64_t number = 0;
@@ -236,7 +243,7 @@ struct copied_part {
 
 class receive_operation final : public pipe_operation {
  public:
-  static constexpr std::size_t most_pieces = 8;  // asked for or being copied
+  static constexpr std::size_t most_pieces = 16;  // asked for or being copied
 
   receive_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with, channel::identity peer)
       : pipe_operation(std::move(owner), std::move(with)), from(std::move(peer)) {}

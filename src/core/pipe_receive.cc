@@ -57,14 +57,26 @@ void cut_into_parts(receive_operation& op, std::size_t tensor, std::uint64_t par
   }
 }
 
-void add_copy(receive_operation& op, std::size_t tensor, const void* source, pipe_imports::held import) {
+// The part of a tensor that begins at an offset.
+void add_copy(receive_operation& op, std::size_t tensor, std::uint64_t at, std::uint64_t bytes, const void* source,
+              pipe_imports::held import = nullptr) {
   auto& added = op.copied_parts.emplace_back();
   added.of = &op;
   added.source = std::move(import);
   added.via = op.places[tensor].via;
   added.task.source = source;
-  added.task.target = op.targets[tensor].memory;
-  added.task.bytes = op.targets[tensor].length;
+  added.task.target = static_cast<std::byte*>(op.targets[tensor].memory) + at;
+  added.task.bytes = bytes;
+}
+
+void add_copies(receive_operation& op, std::size_t tensor, std::vector<pipe_imports::held> imports) {
+  const auto& parts = op.message->facts.tensors[tensor].parts;
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto* const source = imports[i]->base() + parts[i].offset;
+    add_copy(op, tensor, at, parts[i].length, source, std::move(imports[i]));
+    at += parts[i].length;
+  }
 }
 
 }  // namespace
@@ -105,7 +117,7 @@ status pipe_core::prepare(receive_operation& op) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].length == 0) continue;
     if (tensors[i].in_line) {
-      if (op.places[i].on_device()) add_copy(op, i, in_line.data(), nullptr);
+      if (op.places[i].on_device()) add_copy(op, i, 0, tensors[i].length, in_line.data());
       in_line = in_line.subspan(tensors[i].length);
       continue;
     }
@@ -121,8 +133,10 @@ status pipe_core::prepare(receive_operation& op) {
         }
         break;
       case carriage::copy:
+        add_copy(op, i, 0, tensors[i].length, chosen->source);
+        break;
       case carriage::map:
-        add_copy(op, i, chosen->source, std::move(chosen->import));
+        add_copies(op, i, std::move(chosen->imports));
         break;
       case carriage::send:
         op.sent_tensors.push_back(i);
@@ -237,133 +251,6 @@ void pipe_core::begin_parts(receive_operation& op) noexcept {
 
 status pipe_core::read(const receive_operation& op, const read_part& part) {
   return with_.door->read_memory(static_cast<pid_t>(op.from.pid), part.address, part.target, part.bytes);
-}
-
-// --- what is sent
-
-// Memory that the sender's devices reach too, once, when the first tensor comes that needs some.
-void pipe_core::offer_inbox(const receive_operation& op) {
-  const auto& tensors = op.message->facts.tensors;
-  const auto from_device = [&](std::size_t each) { return !tensors[each].device.empty(); };
-  const auto first = std::find_if(op.sent_tensors.begin(), op.sent_tensors.end(), from_device);
-  if (first == op.sent_tensors.end() || !connection_->has_ring()) return;
-  std::shared_ptr<pipe_inbox> inbox;
-  if (!inbox_tried_.exchange(true)) {
-    sys::owned_descriptor by;
-    inbox = pipe_inbox::make(*with_.door, with_.runtime->inboxes(), by);
-    if (inbox == nullptr || !connection_->pass(by.get())) return;
-    const std::lock_guard guard(lock_);
-    inbox_ = inbox;
-    say(frame_kind::inbox, 0, {}, 0, tensors[*first].device.starts_with("host:") ? 1 : 0);
-  } else {
-    const std::lock_guard guard(lock_);
-    inbox = inbox_;
-  }
-  for (const auto each : op.sent_tensors) {
-    if (inbox != nullptr && op.places[each].on_device()) (void)inbox->region().pin_for(*op.places[each].via);
-  }
-}
-
-// Where the piece passes through, if it does. False: there is none now.
-result<bool> pipe_core::make_room(receive_operation& op, received_piece& piece) {
-  const auto& to = op.places[piece.tensor];
-  const bool from_device = !op.message->facts.tensors[piece.tensor].device.empty();
-  if (from_device && inbox_ != nullptr && (!to.on_device() || inbox_->region().pinned_for(*to.via))) {
-    auto slot = inbox_->lend();
-    want_slots_ = want_slots_ || !slot;
-    if (!slot) return false;
-    piece.room = std::move(slot->memory);
-    piece.wanted = slot->number + 1;
-    return true;
-  }
-  if (!to.on_device()) return true;
-  auto room = op.again.take(with_.runtime->receiving(), *to.via);
-  if (!room) return room.error();
-  piece.room = *std::move(room);
-  return piece.room != nullptr;
-}
-
-void pipe_core::ask(receive_operation& op, endings& ended) {
-  while (op.next_tensor < op.sent_tensors.size() && op.asked.size() + op.copying.size() < op.most_pieces && !op.again.waits) {
-    const auto tensor = op.sent_tensors[op.next_tensor];
-    const auto length = op.targets[tensor].length;
-    std::list<received_piece> added(1);
-    auto& piece = added.front();
-    piece.of = &op;
-    piece.tensor = tensor;
-    piece.offset = op.next_offset;
-    piece.bytes = std::min(limits::piece_bytes, length - op.next_offset);
-    const auto room = make_room(op, piece);
-    if (!room) abandon(op, room.error(), ended);
-    if (!room || !*room) return;
-    op.next_offset += piece.bytes;
-    if (op.next_offset == length) {
-      ++op.next_tensor;
-      op.next_offset = 0;
-    }
-    op.asked.splice(op.asked.end(), added);
-    say(frame_kind::wanted, op.message->number, {}, tensor, piece.wanted);
-  }
-}
-
-// Slots of the inbox may be free again.
-void pipe_core::ask_all(endings& ended) {
-  if (!std::exchange(want_slots_, false)) return;
-  for (const auto& [number, op] : receiving_now_) {
-    if (op->begun) ask(*op, ended);
-  }
-}
-
-void pipe_core::go_on(receive_operation& op) noexcept {
-  with_lock([&](endings& ended) {
-    op.again.waits = false;
-    ask(op, ended);
-  });
-}
-
-status pipe_core::answered(std::uint32_t wanted, endings& ended) {
-  if (wanted == 0) return {};
-  if (inbox_ == nullptr || !inbox_->answered(wanted - 1)) return {errc::io, "the other end answered for a slot that it was not lent"};
-  ask_all(ended);
-  return {};
-}
-
-status pipe_core::tensor_arrived(const channel::frame_head& head, endings& ended) {
-  const auto found = receiving_now_.find(head.message);
-  if (found == receiving_now_.end()) return answered(head.code, ended);
-  auto& op = *found->second;
-  const auto come = op.asked_for(head.part, head.code);
-  if (come == op.asked.end()) return answered(head.code, ended);  // it was stopped
-  auto& piece = *come;
-  if (piece.room == nullptr) {
-    op.asked.erase(come);
-    --op.pieces_left;
-    ended.of_parts.emplace_back(&op, 1);
-    ask(op, ended);
-    return {};
-  }
-  op.copying.splice(op.copying.end(), op.asked, come);
-  auto* const target = static_cast<std::byte*>(op.targets[piece.tensor].memory) + piece.offset;
-  const auto& to = op.places[piece.tensor];
-  if (to.on_device()) {
-    piece.copy(*to.via, target, piece.room.get(), true);
-    with_.runtime->feeders().attend();
-  } else {
-    piece.copy(with_.runtime->pullers(), target);
-  }
-  return answered(head.code, ended);
-}
-
-void pipe_core::copied(received_piece& piece, const status& outcome) noexcept {
-  auto& op = *piece.of;
-  with_lock([&](endings& ended) {
-    op.copying.remove_if([&](const auto& each) { return &each == &piece; });
-    --op.pieces_left;
-    ended.of_parts.emplace_back(&op, 1);
-    if (!outcome.ok()) abandon(op, outcome, ended);
-    ask(op, ended);
-    ask_all(ended);
-  });
 }
 
 // --- the end

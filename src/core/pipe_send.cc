@@ -16,6 +16,9 @@ namespace {
 using channel::frame_kind;
 using channel::limits;
 
+constexpr std::size_t most_passed_at_once = 256;  // descriptors with one message
+// Allocations that the other end is taken to have mapped: fewer than it keeps.
+constexpr std::size_t most_passed = pipe_imports::most / 2;
 constexpr std::uint64_t most_in_line = std::uint64_t{16} << 10;  // bytes of tensors that travel with the announcement
 
 status check(const outgoing_message& message) {
@@ -39,20 +42,45 @@ status check(const outgoing_message& message) {
   return wrong;
 }
 
-// Of several tensors that cannot be mapped the first tells why.
-void tell_handle(channel::tensor_facts& of, device::session& session, const void* memory, bool& told_why) {
-  auto shared = or_no_memory([&] { return session.share(memory); });
-  if (shared) {
-    of.handle = std::move(shared->handle);
-    of.generation = shared->generation;
-    of.offset = shared->offset;
-  } else if (!std::exchange(told_why, true)) {
-    of.no_handle = shared.error().message();
-  }
+void append(std::vector<std::byte>& to, const outgoing_part& part) {
+  const auto* const from = static_cast<const std::byte*>(part.memory);
+  to.insert(to.end(), from, from + part.length);
 }
 
-// Finds out where it lies, and whether its streams have come so far. shares: the other end may be able to map memory of devices.
-status locate(send_operation& op, runtime& with, bool shares) {
+}  // namespace
+
+// How the other end can map the memory of a tensor. Of several that it cannot map the first tells why.
+void pipe_core::share_parts(send_operation& op, channel::tensor_facts& told, device::session& session, const void* memory, bool& told_why) {
+  const auto* const from = static_cast<const std::byte*>(memory);
+  auto problem = or_no_memory([&]() -> status {
+    for (std::uint64_t at = 0; at < told.length;) {
+      auto shared = session.share(from + at);
+      if (!shared) return shared.error();
+      const auto length = std::min(told.length - at, shared->length);
+      if (shared->by_descriptor && connection_->has_ring() && op.exports.size() < most_passed_at_once) {
+        bool has_had = false;
+        {
+          const std::lock_guard guard(lock_);
+          has_had = passed_.count({shared->handle, shared->generation}) > 0;
+        }
+        auto by = has_had ? sys::owned_descriptor() : session.export_shared(from + at);
+        if (!by) return by.error();
+        if (!has_had) op.exports.push_back({op.facts.size() - 1, told.parts.size(), *std::move(by)});
+      }
+      told.parts.push_back({std::move(shared->handle), shared->generation, shared->offset, length, false});
+      at += length;
+    }
+    return {};
+  });
+  if (problem.ok()) return;
+  told.parts.clear();
+  std::erase_if(op.exports, [&](const auto& each) { return each.tensor == op.facts.size() - 1; });
+  if (!std::exchange(told_why, true)) told.not_shared = problem.message();
+}
+
+// Finds out where it lies, and whether its streams have come so far.
+status pipe_core::locate(send_operation& op) {
+  auto& with = *with_.runtime;
   for (std::size_t i = 0; i < op.message.payloads.size(); ++i) {
     const auto& part = op.message.payloads[i];
     const auto found = place_of_part(with, part.memory, part.length, "payload", i);
@@ -74,20 +102,13 @@ status locate(send_operation& op, runtime& with, bool shares) {
     told.metadata = part.metadata;
     if (!found->on_device()) continue;
     told.device = name_of(*found);
-    if (shares) tell_handle(told, found->via->session(), part.memory, told_why);
+    if (shares_.load()) share_parts(op, told, found->via->session(), part.memory, told_why);
     if (auto problem = op.turn.add(*found->via, part.stream); !problem.ok()) {
       return problem.with_context(fmt::format("the stream of tensor {}", i));
     }
   }
   return {};
 }
-
-void append(std::vector<std::byte>& to, const outgoing_part& part) {
-  const auto* const from = static_cast<const std::byte*>(part.memory);
-  to.insert(to.end(), from, from + part.length);
-}
-
-}  // namespace
 
 operation* pipe_core::send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback) {
   auto* op = new send_operation(shared_from_this(), with_.runtime);
@@ -97,7 +118,7 @@ operation* pipe_core::send(const outgoing_message& message, const pipe_operation
   auto problem = or_no_memory([&]() -> status {
     op->message = message;
     if (auto wrong = check(op->message); !wrong.ok()) return wrong;
-    if (auto wrong = locate(*op, *with_.runtime, shares_.load()); !wrong.ok()) return wrong;
+    if (auto wrong = locate(*op); !wrong.ok()) return wrong;
     return op->watch_deadline();
   });
   with_lock([&](endings& ended) {
@@ -144,6 +165,21 @@ void pipe_core::announce_what_may() {
   }
 }
 
+// Ahead of the announcement, which tells whose they are. One that cannot be passed, and those behind it, will be with a later message.
+void pipe_core::pass_descriptors(send_operation& op) {
+  for (const auto& each : op.exports) {
+    auto& part = op.facts[each.tensor].parts[each.part];
+    if (!connection_->pass(each.by.get())) break;
+    part.passed = true;
+    if (!passed_.emplace(part.handle, part.generation).second) continue;
+    passed_in_order_.emplace_back(part.handle, part.generation);
+    if (passed_in_order_.size() <= most_passed) continue;
+    passed_.erase(passed_in_order_.front());
+    passed_in_order_.pop_front();
+  }
+  op.exports.clear();
+}
+
 void pipe_core::announce(send_operation& op) {
   channel::announcement facts;
   facts.metadata = op.message.metadata;
@@ -159,6 +195,7 @@ void pipe_core::announce(send_operation& op) {
     facts.payload_lengths.push_back(each.length);
     facts.payload_metadata.push_back(each.metadata);
   }
+  pass_descriptors(op);
   facts.tensors = op.facts;
   for (auto& each : facts.tensors) {
     each.in_line = op.in_line;
@@ -237,10 +274,22 @@ void pipe_core::say_unused(std::uint32_t wanted) {
   if (wanted > 0) say(frame_kind::unused, 0, {}, 0, wanted);
 }
 
+// Those that have come with the next frame that has some. False: they were lost, as where a process may have no more.
+bool pipe_core::take_descriptors(std::size_t count, std::vector<sys::owned_descriptor>& into) {
+  auto passed = connection_->take_passed();
+  for (auto& each : passed) come_descriptors_.push_back(std::move(each));
+  const bool enough = come_descriptors_.size() >= count;
+  for (; count > 0 && !come_descriptors_.empty(); --count) {
+    into.push_back(std::move(come_descriptors_.front()));
+    come_descriptors_.pop_front();
+  }
+  return enough;
+}
+
 // The other end's memory for what it asks for, which the devices that send to it have to reach: so before the pipe's lock is taken.
 status pipe_core::inbox_offered(bool to_host_device) {
-  const auto passed = connection_->take_passed();
-  if (passed.size() != 1) return {errc::io, "the other end offered memory without a descriptor"};
+  std::vector<sys::owned_descriptor> passed;
+  if (!take_descriptors(1, passed)) return {errc::io, "the other end offered memory without a descriptor"};
   auto mapped = with_.door->map_region(passed.front().get(), pipe_inbox::bytes);
   if (!mapped) return {};  // what it asks for comes over the connection
   auto region = std::make_shared<pinned_region>(*std::move(mapped));

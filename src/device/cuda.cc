@@ -73,7 +73,8 @@ class cuda_session final : public session {
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override;
   void allow_copies_from(session& other) override;
   result<shared_memory> share(const void* memory) override;
-  result<void*> open_shared(std::string_view handle, std::int64_t process) override;
+  result<sys::owned_descriptor> export_shared(const void* memory) override;
+  result<void*> open_shared(std::string_view handle, std::int64_t process, int descriptor) override;
   status close_shared(void* memory) override;
   status make_current() override;
   void restore_current() override;
@@ -92,6 +93,8 @@ class cuda_session final : public session {
   status outcome(code error, What what, errc invalid_value = errc::invalid_argument) const {
     return error == cuda::success ? status() : failure(api_, error, fmt::format("cuda:{}: {}", ordinal_, what()), invalid_value);
   }
+  [[nodiscard]] bool maps_allocations() const noexcept;
+  result<void*> map_allocation(std::string_view handle, int descriptor);
   result<handle> scatter_kernel();
   code launch_nothing(handle kernel);
   code wait_for_word(stream on);
@@ -106,8 +109,10 @@ class cuda_session final : public session {
 
   // The handles of allocations, by the number that the driver gives to each: asking for one takes longer than to send a small message.
   static constexpr std::size_t most_shared = 1024;
-  std::mutex sharing_;  // guards shared_
+  static constexpr std::string_view mapped_prefix = "cuMemCreate";
+  std::mutex sharing_;  // guards what follows
   std::unordered_map<unsigned long long, std::string> shared_;
+  std::unordered_map<cuda::address, std::size_t> mapped_;  // allocations of other processes
 
   std::mutex loading_;  // guards the three below while they change; compiling takes about 75 ms, once
   std::atomic<handle> kernel_{nullptr};
@@ -396,19 +401,37 @@ void cuda_session::allow_copies_from(session& other) {
   (void)inside([&] { return api_.ctx_enable_peer_access(from.context_, 0); });
 }
 
+// Memory of cudaMalloc has a handle; of that of cuMemCreate each allocation has a descriptor, where it was made so, and its number and base
+// name it among those of the process.
 result<shared_memory> cuda_session::share(const void* memory) {
   unsigned capable = 0;
   unsigned long long number = 0;
-  cuda::address base = 0;
-  std::array<int, 3> attributes = {cuda::pointer_is_ipc_capable, cuda::pointer_buffer_id, cuda::pointer_range_start};
-  std::array<void*, 3> values = {&capable, &number, &base};
+  unsigned long long types = 0;
+  std::array<int, 3> attributes = {cuda::pointer_is_ipc_capable, cuda::pointer_buffer_id, cuda::pointer_allowed_handle_types};
+  std::array<void*, 3> values = {&capable, &number, &types};
   const auto what = [&] { return fmt::format("share {}", memory); };
   const code asked = api_.pointer_get_attributes(attributes.size(), attributes.data(), values.data(), address_of(memory));
   if (asked != cuda::success) return outcome(asked, what);
-  if ((capable & 0xff) == 0 || api_.ipc_get_mem_handle == nullptr) {
-    return status(errc::unsupported, fmt::format("cuda:{}: CUDA IPC knows memory of cudaMalloc only, and this is other memory", ordinal_));
+  const bool by_handle = (capable & 0xff) != 0 && api_.ipc_get_mem_handle != nullptr;
+  const bool by_descriptor = !by_handle && (types & cuda::handle_type_descriptor) != 0 && maps_allocations();
+  if (!by_handle && !by_descriptor) {
+    return status(errc::unsupported,
+                  fmt::format("cuda:{}: this memory was made neither by cudaMalloc nor by cuMemCreate for descriptors", ordinal_));
   }
+  cuda::address base = 0;
+  std::size_t bytes = 0;
+  // Of the one allocation: as an attribute it would be the range that several are mapped into.
+  const code found = inside([&] { return api_.mem_get_address_range(&base, &bytes, address_of(memory)); });
+  if (found != cuda::success) return outcome(found, what);
   shared_memory out;
+  out.generation = number;
+  out.offset = address_of(memory) - base;
+  out.length = bytes - out.offset;
+  out.by_descriptor = by_descriptor;
+  if (by_descriptor) {
+    out.handle = fmt::format("{} {:x} {}", mapped_prefix, base, bytes);
+    return out;
+  }
   {
     const std::lock_guard guard(sharing_);
     if (const auto known = shared_.find(number); known != shared_.end()) out.handle = known->second;
@@ -422,12 +445,30 @@ result<shared_memory> cuda_session::share(const void* memory) {
     if (shared_.size() >= most_shared) shared_.clear();
     shared_.emplace(number, out.handle);
   }
-  out.generation = number;
-  out.offset = address_of(memory) - base;
   return out;
 }
 
-result<void*> cuda_session::open_shared(std::string_view handle, std::int64_t /*process*/) {
+bool cuda_session::maps_allocations() const noexcept {
+  return api_.mem_retain_allocation_handle != nullptr && api_.mem_release != nullptr && api_.mem_export != nullptr &&
+         api_.mem_import != nullptr && api_.mem_address_reserve != nullptr && api_.mem_address_free != nullptr && api_.mem_map != nullptr &&
+         api_.mem_unmap != nullptr && api_.mem_set_access != nullptr;
+}
+
+result<sys::owned_descriptor> cuda_session::export_shared(const void* memory) {
+  if (!maps_allocations()) return status(errc::unsupported, "the NVIDIA driver is too old to share memory of cuMemCreate");
+  unsigned long long allocation = 0;
+  int made = -1;
+  code error = api_.mem_retain_allocation_handle(&allocation, const_cast<void*>(memory));
+  if (error == cuda::success) {
+    error = inside([&] { return api_.mem_export(&made, allocation, cuda::handle_type_descriptor, 0); });
+    (void)api_.mem_release(allocation);
+  }
+  if (error != cuda::success) return outcome(error, [&] { return fmt::format("make a descriptor for {}", memory); });
+  return sys::owned_descriptor(made);
+}
+
+result<void*> cuda_session::open_shared(std::string_view handle, std::int64_t /*process*/, int descriptor) {
+  if (handle.starts_with(mapped_prefix)) return map_allocation(handle, descriptor);
   cuda::ipc_handle opened{};
   if (handle.size() != opened.bytes.size() || api_.ipc_open_mem_handle == nullptr) {
     return status(errc::unsupported, fmt::format("cuda:{}: this is no handle of CUDA IPC", ordinal_));
@@ -439,8 +480,51 @@ result<void*> cuda_session::open_shared(std::string_view handle, std::int64_t /*
   return reinterpret_cast<void*>(memory);
 }
 
+result<void*> cuda_session::map_allocation(std::string_view handle, int descriptor) {
+  unsigned long long base = 0;
+  std::size_t bytes = 0;
+  const std::string text(handle.substr(mapped_prefix.size()));
+  if (std::sscanf(text.c_str(), " %llx %zu", &base, &bytes) != 2 || bytes == 0 || !maps_allocations()) {
+    return status(errc::unsupported, fmt::format("cuda:{}: this is no memory of cuMemCreate that can be mapped here", ordinal_));
+  }
+  if (descriptor < 0) {
+    return status(errc::unsupported, fmt::format("cuda:{}: memory of cuMemCreate needs its descriptor, and none has come", ordinal_));
+  }
+  unsigned long long allocation = 0;
+  cuda::address at = 0;
+  bool mapped = false;
+  const code error = inside([&] {
+    code step = api_.mem_import(&allocation, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)), cuda::handle_type_descriptor);
+    if (step == cuda::success) step = api_.mem_address_reserve(&at, bytes, 0, 0, 0);
+    if (step == cuda::success) step = api_.mem_map(at, bytes, 0, allocation, 0);
+    mapped = step == cuda::success;
+    const cuda::access_description access{.device = ordinal_};
+    if (step == cuda::success) step = api_.mem_set_access(at, bytes, &access, 1);
+    if (allocation != 0) (void)api_.mem_release(allocation);  // what is mapped stays
+    if (step != cuda::success && mapped) (void)api_.mem_unmap(at, bytes);
+    if (step != cuda::success && at != 0) (void)api_.mem_address_free(at, bytes);
+    return step;
+  });
+  if (error != cuda::success) return outcome(error, [] { return std::string("map memory of another process"); });
+  const std::lock_guard guard(sharing_);
+  mapped_.emplace(at, bytes);
+  return reinterpret_cast<void*>(at);
+}
+
 status cuda_session::close_shared(void* memory) {
-  return outcome(inside([&] { return api_.ipc_close_mem_handle(address_of(memory)); }),
+  std::size_t bytes = 0;
+  {
+    const std::lock_guard guard(sharing_);
+    if (const auto found = mapped_.find(address_of(memory)); found != mapped_.end()) {
+      bytes = found->second;
+      mapped_.erase(found);
+    }
+  }
+  return outcome(inside([&] {
+                   if (bytes == 0) return api_.ipc_close_mem_handle(address_of(memory));
+                   const code error = api_.mem_unmap(address_of(memory), bytes);
+                   return error == cuda::success ? api_.mem_address_free(address_of(memory), bytes) : error;
+                 }),
                  [&] { return fmt::format("unmap memory of another process at {}", memory); });
 }
 

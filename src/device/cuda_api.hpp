@@ -55,6 +55,17 @@ inline constexpr int pointer_device_ordinal = 9;
 inline constexpr int pointer_is_ipc_capable = 10;
 inline constexpr int pointer_range_start = 11;
 inline constexpr int pointer_range_size = 12;
+inline constexpr int pointer_allowed_handle_types = 14;
+
+// CUmemAllocationHandleType
+inline constexpr int handle_type_descriptor = 1;
+
+// CUmemAccessDesc
+struct access_description {
+  int location_type = 1;  // a device
+  int device = 0;
+  unsigned flags = 3;  // to be read and written
+};
 
 // CUmemorytype; 0 is what is left in place for memory that the driver does not know
 inline constexpr unsigned memory_is_host = 1;
@@ -100,9 +111,18 @@ struct functions {
   code (*mem_host_unregister)(void* memory);
   code (*mem_retain_allocation_handle)(unsigned long long* allocation, void* memory);  // optional: CUDA 11.0
   code (*mem_release)(unsigned long long allocation);                                  // optional: CUDA 10.2
-  code (*ipc_get_mem_handle)(ipc_handle* made, address memory);                        // optional
-  code (*ipc_open_mem_handle)(address* memory, ipc_handle opened, unsigned flags);     // optional
-  code (*ipc_close_mem_handle)(address memory);                                        // optional
+  code (*mem_get_address_range)(address* base, std::size_t* bytes, address memory);
+  // All of these optional: CUDA 10.2.
+  code (*mem_export)(void* made, unsigned long long allocation, int type, unsigned long long flags);
+  code (*mem_import)(unsigned long long* allocation, void* from, int type);
+  code (*mem_address_reserve)(address* memory, std::size_t bytes, std::size_t alignment, address wanted, unsigned long long flags);
+  code (*mem_address_free)(address memory, std::size_t bytes);
+  code (*mem_map)(address memory, std::size_t bytes, std::size_t offset, unsigned long long allocation, unsigned long long flags);
+  code (*mem_unmap)(address memory, std::size_t bytes);
+  code (*mem_set_access)(address memory, std::size_t bytes, const access_description* access, std::size_t count);
+  code (*ipc_get_mem_handle)(ipc_handle* made, address memory);                     // optional
+  code (*ipc_open_mem_handle)(address* memory, ipc_handle opened, unsigned flags);  // optional
+  code (*ipc_close_mem_handle)(address memory);                                     // optional
   code (*pointer_get_attributes)(unsigned count, int* attributes, void** values, address memory);
 
   code (*stream_create)(handle* stream, unsigned flags);

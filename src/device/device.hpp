@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "penstock/status.hpp"
+#include "sys/peer.hpp"
 
 namespace penstock::device {
 
@@ -46,6 +47,8 @@ struct shared_memory {
   std::string handle;            // for open_shared(), of at most 128 bytes
   std::uint64_t generation = 0;  // of the allocation: a later one may come by the same handle
   std::uint64_t offset = 0;      // of the memory that was asked for, from where it is mapped
+  std::uint64_t length = 0;      // of what lies in the allocation from there on; a range may span several
+  bool by_descriptor = false;    // open_shared() needs a descriptor too, or can do with less when it has one
 };
 
 // One context of one device. Streams that it makes never synchronise with the default stream.
@@ -90,8 +93,13 @@ class session {
   virtual void allow_copies_from(session& /*other*/) {}
   // The allocation around an address, for another process. Errors: unsupported, with the reason.
   virtual result<shared_memory> share(const void* /*memory*/) { return status(errc::unsupported, "this device shares no memory"); }
-  // Maps what another process has shared (a handle of this one is refused). process: as this one numbers it. Takes up to milliseconds.
-  virtual result<void*> open_shared(std::string_view /*handle*/, std::int64_t /*process*/) {
+  // The descriptor for it, to be passed to the other process. As long as it is open the memory stays. Takes up to milliseconds.
+  virtual result<sys::owned_descriptor> export_shared(const void* /*memory*/) {
+    return status(errc::unsupported, "this device shares no memory");
+  }
+  // Maps what another process has shared (a handle of this one is refused). process: as this one numbers it. descriptor: -1 where none has
+  // come. Takes up to milliseconds.
+  virtual result<void*> open_shared(std::string_view /*handle*/, std::int64_t /*process*/, int /*descriptor*/) {
     return status(errc::unsupported, "this device shares no memory");
   }
   // What open_shared() gave. May wait for the device.

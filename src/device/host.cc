@@ -84,7 +84,10 @@ class host_session final : public session {
   status synchronize(stream target) override;
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override;
   result<shared_memory> share(const void* memory) override;
-  result<void*> open_shared(std::string_view handle, std::int64_t process) override { return space_.memory.import_shared(handle, process); }
+  result<sys::owned_descriptor> export_shared(const void* memory) override { return space_.memory.export_shared(memory); }
+  result<void*> open_shared(std::string_view handle, std::int64_t process, int descriptor) override {
+    return space_.memory.import_shared(handle, process, descriptor);
+  }
   status close_shared(void* memory) override { return space_.memory.release(memory); }
 
  private:
@@ -246,7 +249,7 @@ status host_session::copy_small(void* target, const void* source, std::size_t by
 result<shared_memory> host_session::share(const void* memory) {
   auto shared = space_.memory.share(memory);
   if (!shared) return shared.error();
-  return shared_memory{std::move(shared->handle), 0, shared->offset};
+  return shared_memory{std::move(shared->handle), 0, shared->offset, shared->length, true};
 }
 
 class host_driver final : public driver {

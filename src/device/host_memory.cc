@@ -214,11 +214,20 @@ result<host_memory::shared> host_memory::share(const void* address) {
   if (descriptor_ < 0 || imported_.count(offset) > 0 || ::fstat(descriptor_, &file) != 0) {
     return status(errc::unsupported, "host:0: this memory is behind no file that another process could open");
   }
-  return shared{fmt::format("host {} {} {} {}", descriptor_, file.st_ino, offset, found->bytes),
-                static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - found->base)};
+  const auto into = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - found->base);
+  return shared{fmt::format("host {} {} {} {}", descriptor_, file.st_ino, offset, found->bytes), into, found->bytes - into};
 }
 
-result<void*> host_memory::import_shared(std::string_view handle, std::int64_t process) {
+result<sys::owned_descriptor> host_memory::export_shared(const void* address) {
+  if (const auto found = find(address); !found) return found.error();
+  const std::lock_guard guard(lock_);
+  sys::owned_descriptor made(::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0));
+  if (made.get() < 0) return status::from_errno(errno, "host:0: duplicate the descriptor of the memory");
+  return made;
+}
+
+// passed: the file itself; -1: it is opened where the other process has it, which ptrace(2) must allow.
+result<void*> host_memory::import_shared(std::string_view handle, std::int64_t process, int passed) {
   int descriptor = -1;
   unsigned long long inode = 0;
   unsigned long long offset = 0;
@@ -228,8 +237,8 @@ result<void*> host_memory::import_shared(std::string_view handle, std::int64_t p
       bytes > most || offset > most) {
     return status(errc::unsupported, "host:0: this is no handle of a host device");
   }
-  const auto path = fmt::format("/proc/{}/fd/{}", process, descriptor);
-  const int opened = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const auto path = passed < 0 ? fmt::format("/proc/{}/fd/{}", process, descriptor) : std::string("what was passed");
+  const int opened = passed < 0 ? ::open(path.c_str(), O_RDWR | O_CLOEXEC) : ::fcntl(passed, F_DUPFD_CLOEXEC, 0);
   if (opened < 0) return status::from_errno(errno, fmt::format("host:0: open {}, memory of another process", path));
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t skip = offset % page;

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "penstock/status.hpp"
+#include "sys/peer.hpp"
 
 namespace penstock::device {
 
@@ -45,11 +46,13 @@ class host_memory {
   struct shared {
     std::string handle;
     std::uint64_t offset;
+    std::uint64_t length = 0;  // from there to its end
   };
   result<shared> share(const void* address);
   // Addresses of this device behind which another process's allocation lies, until they are released. Errors: unsupported (not a handle),
   // and those of opening the process's memory.
-  result<void*> import_shared(std::string_view handle, std::int64_t process);
+  result<void*> import_shared(std::string_view handle, std::int64_t process, int passed);
+  result<sys::owned_descriptor> export_shared(const void* address);
   // Bytes that can be allocated in all: 3/4 of physical memory, at most the region. Reserves like allocate().
   result<std::uint64_t> capacity();
 

@@ -363,7 +363,7 @@ TEST(host_drivers, one_maps_what_another_shares) {
   PENSTOCK_EXPECT_OK(owner.copy_small(memory.data(), host.data(), content.size(), nullptr));
   const auto shared = value_of(owner.share(memory.data() + 1000));
   EXPECT_EQ(shared.offset, 1000U);
-  auto* const mapped = static_cast<std::byte*>(value_of(borrower.open_shared(shared.handle, getpid())));
+  auto* const mapped = static_cast<std::byte*>(value_of(borrower.open_shared(shared.handle, getpid(), -1)));
   EXPECT_EQ(value_of(two->classify(mapped + 5)).type, memory_type::device);
   host.fill(std::byte{0});
   PENSTOCK_EXPECT_OK(borrower.copy_small(host.data(), mapped, content.size(), nullptr));
@@ -373,9 +373,17 @@ TEST(host_drivers, one_maps_what_another_shares) {
   PENSTOCK_EXPECT_OK(borrower.close_shared(mapped));
   EXPECT_EQ(two->classify(mapped).error().code(), errc::bad_memory);
   for (const char* wrong : {"", "host", "host 5 1 0 100", "host -1 1 0 100", "cuda", "host 0 0 0 99999999999999999999"}) {
-    EXPECT_FALSE(borrower.open_shared(wrong, getpid()).ok()) << wrong;
+    EXPECT_FALSE(borrower.open_shared(wrong, getpid(), -1).ok()) << wrong;
   }
-  EXPECT_FALSE(borrower.open_shared(shared.handle, 1 << 30).ok()) << "no such process";
+  EXPECT_FALSE(borrower.open_shared(shared.handle, 1 << 30, -1).ok()) << "no such process";
+  EXPECT_EQ(shared.length, 99'000U);
+  const auto passed = owner.export_shared(memory.data());  // then the process need not be known
+  ASSERT_TRUE(passed.ok()) << passed.error().message();
+  auto* const again = static_cast<std::byte*>(value_of(borrower.open_shared(shared.handle, 1 << 30, passed->get())));
+  PENSTOCK_EXPECT_OK(borrower.copy_small(host.data(), again, content.size(), nullptr));
+  PENSTOCK_EXPECT_OK(borrower.close_shared(again));
+  EXPECT_FALSE(borrower.open_shared(shared.handle, getpid(), 0).ok()) << "another file";
+  EXPECT_EQ(owner.export_shared(&host).error().code(), errc::bad_memory);
   EXPECT_EQ(owner.share(&host).error().code(), errc::bad_memory);
 }
 

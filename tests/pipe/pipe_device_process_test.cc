@@ -78,8 +78,32 @@ TEST_P(pipe_device_processes, tensors_come_back_as_they_went_and_memory_is_mappe
   }
   EXPECT_EQ(chosen(), maps() ? "cuda_ipc" : "cuda_basic");
   EXPECT_EQ(doors_.driver->calls("open_shared"), maps() ? 1U : 0U);
+  EXPECT_LE(doors_.driver->calls("export_shared"), 1U) << "the other end has had the descriptor";
   pipe_.close();
   expect_nothing_mapped();
+}
+
+// Which end's memory it is that cannot be shared, and of which no descriptor can be had.
+TEST_P(pipe_device_processes, what_is_not_shared_comes_another_way) {
+  for (const char* call : {"share", "export_shared"}) {
+    SCOPED_TRACE(call);
+    doors_.driver->fail(call, 1, status(errc::unsupported, "not to be shared"), 1);
+    start("echoes");
+    ASSERT_EQ(peer_->line(), "there");
+    const auto content = some_bytes(3 * mib, 9);
+    auto source = on_device(content.size());
+    source.fill(content);
+    for (int i = 0; i < 2; ++i) {
+      auto target = on_device(content.size());
+      auto sent = pipe_.send({"echo", {}, {{source.data(), content.size()}}});
+      const auto got = receive(target);
+      ASSERT_TRUE(got.ok()) << told(got.error);
+      target.expect(content);
+      EXPECT_TRUE(sent.wait().ok());
+    }
+    pipe_.close();
+    doors_.driver->clear_faults();
+  }
 }
 
 TEST_P(pipe_device_processes, what_cannot_be_mapped_goes_another_way_and_explain_says_why) {

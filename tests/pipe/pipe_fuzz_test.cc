@@ -52,7 +52,7 @@ class pipe_fuzz : public pipe_fixture {
     auto& second = facts.tensors.emplace_back();
     second.length = 20'000;
     second.device = "cuda:7";
-    second.handle = "no handle";
+    second.parts = {{"no handle", 1, 0, 12'000, true}, {"another", 1, 4096, 8'000, false}};
     auto body = channel::encode(facts);
     body.resize(body.size() + 3);
     append(out, frame_kind::announcement, body, 1, 3);

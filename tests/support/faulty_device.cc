@@ -80,8 +80,12 @@ class faulty_driver::faulty_session final : public device::session {
     if (auto error = owner_.enter("share")) return *std::move(error);
     return inner_.share(memory);
   }
-  result<void*> open_shared(std::string_view handle, std::int64_t process) override {
-    return make<void*>("open_shared", &live_counts::imports, [&] { return inner_.open_shared(handle, process); });
+  result<sys::owned_descriptor> export_shared(const void* memory) override {
+    if (auto error = owner_.enter("export_shared")) return *std::move(error);
+    return inner_.export_shared(memory);
+  }
+  result<void*> open_shared(std::string_view handle, std::int64_t process, int descriptor) override {
+    return make<void*>("open_shared", &live_counts::imports, [&] { return inner_.open_shared(handle, process, descriptor); });
   }
   status close_shared(void* memory) override {
     return drop("close_shared", &live_counts::imports, [&] { return inner_.close_shared(memory); });
