@@ -176,12 +176,15 @@ class PENSTOCK_API pipe_listener {
 struct pipe_options {
   // The channels that may be used, by name; empty: all. "basic" alone sends everything over the connection.
   std::vector<std::string> channels{};
+  // Of tcp: what both ends must know, at least 16 bytes. Each proves it to the other without sending it (HMAC-SHA256 of two challenges).
+  // What travels afterwards is neither encrypted nor signed: the secret keeps strangers out, and not who can read or change what passes.
+  std::string secret{};
 };
 
 // Threads and settings that pipes share. Pipes and listeners keep what they need of it.
 class PENSTOCK_API pipe_context {
  public:
-  // Errors: invalid_argument (no such channel), out_of_memory.
+  // Errors: invalid_argument (no such channel, a secret that is too short), unsupported (a secret, and no libcrypto), out_of_memory.
   static result<pipe_context> create(const engine& with, const pipe_options& options = {});
   explicit pipe_context(std::shared_ptr<core::pipe_server> made) noexcept;
   pipe_context(pipe_context&&) noexcept;
@@ -189,8 +192,8 @@ class PENSTOCK_API pipe_context {
   ~pipe_context();
 
   // unix:/path, unix:@name (abstract) or tcp://host:port; "unix:" and port 0 choose a name and a port. Of unix sockets only processes of
-  // this user are let in. tcp binds to loopback addresses only, and anybody of this machine may connect; nothing is encrypted.
-  // Errors: invalid_argument, not_found, permission_denied, io (in use).
+  // this user are let in. Over tcp who knows the secret is let in; without one it binds to loopback addresses only, where anybody of this
+  // machine may connect. Nothing is encrypted. Errors: invalid_argument, not_found, permission_denied, io (in use).
   [[nodiscard]] result<pipe_listener> listen(const std::string& url) const;
   // Does not wait for the other end, except for the name service. What fails later, the first operation tells.
   [[nodiscard]] result<pipe> connect(const std::string& url) const;

@@ -183,15 +183,15 @@ future accept(const python_listener& self, seconds timeout, nb::object finish) {
   return made;
 }
 
-pipe_context context_of(const std::vector<std::string>& channels) {
+pipe_context context_of(const std::vector<std::string>& channels, const nb::bytes& secret) {
   const auto engine = shared_engine();
-  auto made = pipe_context::create(engine, {channels});
+  auto made = pipe_context::create(engine, {channels, text_of(secret)});
   if (!made) raise(made.error());
   return *std::move(made);
 }
 
-python_listener listen(const std::string& url, const std::vector<std::string>& channels) {
-  const auto context = context_of(channels);
+python_listener listen(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret) {
+  const auto context = context_of(channels, secret);
   auto made = [&] {
     const without_gil unlocked;
     return context.listen(url);
@@ -200,8 +200,8 @@ python_listener listen(const std::string& url, const std::vector<std::string>& c
   return {std::make_shared<pipe_listener>(*std::move(made))};
 }
 
-python_pipe connect(const std::string& url, const std::vector<std::string>& channels) {
-  const auto context = context_of(channels);
+python_pipe connect(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret) {
+  const auto context = context_of(channels, secret);
   auto made = [&] {
     const without_gil unlocked;
     return context.connect(url);
@@ -273,8 +273,8 @@ void add_pipes(nb::module_& module) {
         const without_gil unlocked;
         *self.target = pipe_listener();
       });
-  module.def("_pipe_listen", &listen, "url"_a, "channels"_a);
-  module.def("_pipe_connect", &connect, "url"_a, "channels"_a);
+  module.def("_pipe_listen", &listen, "url"_a, "channels"_a, "secret"_a);
+  module.def("_pipe_connect", &connect, "url"_a, "channels"_a, "secret"_a);
 }
 
 }  // namespace penstock::python

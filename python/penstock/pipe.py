@@ -197,20 +197,28 @@ class Listener:
         self.close()
 
 
-def listen(url: str = "unix:", channels: Sequence[str] = ()) -> Listener:
+def _bytes_of(secret: str | bytes) -> bytes:
+    return secret.encode() if isinstance(secret, str) else secret
+
+
+def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes = b"") -> Listener:
     """Listens at unix:/path, unix:@name or tcp://host:port; "unix:" and port 0 choose a name and a port, which the listener's url tells.
 
-    Of unix sockets only processes of this user are let in. tcp binds to loopback addresses only, and anybody of this machine may connect;
-    nothing is encrypted. channels: those that may be used, of "xth", "cma", "cuda_xth", "cuda_ipc",
-    "basic" and "cuda_basic"; none given: all.
+    Of unix sockets only processes of this user are let in. Over tcp who knows the secret (at least 16 bytes) is let in, which both ends prove
+    without sending it; without one it binds to loopback addresses only, where anybody of this machine may connect. What travels over tcp
+    is neither encrypted nor signed. channels: those that may be used, of "xth", "cma", "cuda_xth", "cuda_ipc", "basic" and "cuda_basic";
+    none given: all.
     Raises InvalidArgument, NotFound, PermissionDenied, Error.
     """
-    return Listener(_native._pipe_listen(url, list(channels)))
+    return Listener(_native._pipe_listen(url, list(channels), _bytes_of(secret)))
 
 
-def connect(url: str, channels: Sequence[str] = ()) -> Pipe:
-    """A pipe to who listens there. What fails later, the first future tells. Raises InvalidArgument, NotFound, Error."""
-    return Pipe(_native._pipe_connect(url, list(channels)))
+def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"") -> Pipe:
+    """A pipe to who listens there. What fails later, the first future tells: PermissionDenied, say, of another secret.
+
+    Raises InvalidArgument, NotFound, Error.
+    """
+    return Pipe(_native._pipe_connect(url, list(channels), _bytes_of(secret)))
 
 
 def _choices(told: list[tuple[str, bool, str]]) -> list[ChannelChoice]:

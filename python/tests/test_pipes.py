@@ -152,8 +152,25 @@ def test_wrong_arguments_are_named(ends):
         penstock.pipe.connect("no-url")
     with pytest.raises(penstock.InvalidArgument, match="pigeon"):
         penstock.pipe.listen(channels=["pigeon"])
-    with pytest.raises(penstock.Error, match="loopback"):
+    with pytest.raises(penstock.PermissionDenied, match="loopback"):
         penstock.pipe.listen("tcp://0.0.0.0:0")
+    with pytest.raises(penstock.InvalidArgument, match="16 bytes"):
+        penstock.pipe.listen("tcp://127.0.0.1:0", secret="short")
+
+
+def test_over_tcp_who_knows_the_secret_is_let_in():
+    with penstock.pipe.listen("tcp://0.0.0.0:0", secret="correct horse battery staple") as listener:
+        accepting = listener.accept(timeout=10)
+        url = listener.url.replace("0.0.0.0", "127.0.0.1")
+        with penstock.pipe.connect(url, secret=b"of somebody else entirely") as stranger:
+            with pytest.raises(penstock.PermissionDenied, match="secret"):
+                stranger.receive(timeout=10).result()
+        with penstock.pipe.connect(url, secret=b"correct horse battery staple") as there:
+            here = accepting.result()
+            sent = there.send(b"known", tensors=[np.arange(100_000)])
+            assert (here.receive(timeout=10).result().tensors[0] == np.arange(100_000)).all()
+            sent.result()
+            here.close()
 
 
 def test_explain_and_stats_tell_the_channel(ends):

@@ -23,6 +23,9 @@ enum class frame_kind : std::uint32_t {
   tensor,     // message, part: which tensor, code: of what was wanted. Body: the piece; none where it lies in that slot
   taken,      // message: it was received (body: by which channels), or code and body: why it will not be
   withdrawn,  // message: it will not be sent. code and body: why
+  challenge,  // before the greeting, where the ends have a secret. Body: 32 bytes at random
+  proof,      // likewise, once both challenges are there. Body: what only who knows the secret can make of them
+  refused,    // instead of a greeting. Body: why this end speaks no further
   inbox,      // the memory whose descriptor comes with it is there to be written to. code: whose devices use it (1: of the host device)
   unused,     // code: of what was wanted: nothing will come to that slot
   credit,     // code: so many announcements, part: of so many bytes, have gone to the user

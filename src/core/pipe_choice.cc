@@ -36,7 +36,38 @@ std::string reasons_of(const Channels& refused) {
 
 }  // namespace
 
+// The other end is told too, as far as it listens.
+status pipe_core::refuse(const status& why) {
+  say(frame_kind::refused, 0, channel::encode_text(why.message()));
+  return why;
+}
+
+status pipe_core::challenged(std::span<const std::byte> body) {
+  if (!proof_) return refuse({errc::permission_denied, "one end has a secret, and the other none"});
+  if (auto wrong = proof_->challenged(body); !wrong.ok()) return wrong;
+  if (connects_) return {};
+  auto answer = proof_->answer();
+  if (!answer) return answer.error();
+  say(frame_kind::challenge, 0, proof_->challenge());
+  say(frame_kind::proof, 0, *std::move(answer));
+  return {};
+}
+
+// Who listens proves it first, so that who has connected tells a stranger nothing.
+status pipe_core::proven(std::span<const std::byte> body) {
+  if (!proof_ || is_proven_) return {errc::io, "the other end sent a proof out of turn"};
+  if (auto wrong = proof_->check(body); !wrong.ok()) return refuse(wrong);
+  is_proven_ = true;
+  if (!connects_) return {};
+  auto answer = proof_->answer();
+  if (!answer) return answer.error();
+  say(frame_kind::proof, 0, *std::move(answer));
+  say_hello({}, 0);
+  return {};
+}
+
 status pipe_core::greeted(std::span<const std::byte> body) {
+  if (proof_ && !is_proven_) return refuse({errc::permission_denied, "the secret is asked for"});
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
   peer_ = told->who;

@@ -45,8 +45,15 @@ std::span<const std::byte> incoming_core::in_line_bytes() const {
 
 // --- the beginning
 
-result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting) {
+result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting,
+                                                   proof_listener when_proven) {
   auto made = std::make_shared<pipe_core>(with, local);
+  if (!local && !with.secret.empty()) {
+    auto asked = channel::proof::make(with.secret, connecting);
+    if (!asked) return asked.error();
+    made->proof_ = *std::move(asked);
+    made->when_proven_ = std::move(when_proven);
+  }
   if (auto problem = made->start(made, std::move(over), connecting); !problem.ok()) return problem;
   return made;
 }
@@ -55,7 +62,9 @@ status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_descr
   socket_ = over.get();
   connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting);
-  if (connecting) {
+  if (connecting && proof_) {
+    say(frame_kind::challenge, 0, proof_->challenge());
+  } else if (connecting) {
     auto offered = local_ ? with_.door->make_region(channel::ring_pair::bytes) : sys::offered_region();
     if (!offered) offered = sys::offered_region();  // all goes over the socket
     say_hello(std::move(offered->by), offered->memory.size());
@@ -123,10 +132,16 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
   const std::lock_guard guard(lock_);
   if (closed_) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
   const auto kind = static_cast<frame_kind>(head.kind);
-  if (greeted_ == (kind == frame_kind::hello)) return unexpected("its greeting");
+  const bool opens = kind == frame_kind::hello || kind == frame_kind::challenge || kind == frame_kind::proof || kind == frame_kind::refused;
+  if (greeted_ == opens) return unexpected("its greeting");
   std::uint64_t most = 0;
   switch (kind) {
+    case frame_kind::challenge:
+    case frame_kind::proof:
+      most = channel::proof::bytes;
+      break;
     case frame_kind::hello:
+    case frame_kind::refused:
     case frame_kind::reach:
     case frame_kind::taken:
     case frame_kind::withdrawn:
@@ -169,6 +184,15 @@ status pipe_core::arrived(const channel::frame_head& head) {
   with_lock([&](endings& ended) {
     if (closed_) return;
     switch (static_cast<frame_kind>(head.kind)) {
+      case frame_kind::challenge:
+        wrong = challenged(body_);
+        break;
+      case frame_kind::proof:
+        wrong = proven(body_);
+        break;
+      case frame_kind::refused:
+        wrong = {errc::permission_denied, "the other end lets nobody in: " + channel::decode_text(body_)};
+        break;
       case frame_kind::hello:
         wrong = greeted(body_);
         break;
@@ -207,6 +231,7 @@ status pipe_core::arrived(const channel::frame_head& head) {
         break;
     }
   });
+  if (is_proven_ && when_proven_) std::exchange(when_proven_, {})(shared_from_this(), true);
   return wrong;
 }
 
@@ -231,6 +256,7 @@ void pipe_core::end_all(const status& why, endings& ended) {
 }
 
 void pipe_core::lost(const status& why) noexcept {
+  if (when_proven_) std::exchange(when_proven_, {})(shared_from_this(), false);
   with_lock([&](endings& ended) { end_all(status(why.code(), fmt::format("{}: {}", peer_name_, why.message())), ended); });
   let_go_of_memory();
 }

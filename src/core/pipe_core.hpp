@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@
 
 #include "base/no_memory.hpp"
 #include "channel/connection.hpp"
+#include "channel/proof.hpp"
 #include "channel/wire.hpp"
 #include "core/pipe_inbox.hpp"
 #include "core/pipe_operations.hpp"
@@ -31,7 +33,11 @@ struct pipe_shared {
   std::shared_ptr<sys::peer> door;
   std::shared_ptr<channel::reactor> reactor;
   std::vector<const channel::channel*> channels;  // that may be used, best first
+  std::string secret{};                           // of tcp; empty: none
 };
+
+// Told once of a pipe whether its other end has proved to know the secret. Without the pipe's lock.
+using proof_listener = std::function<void(const std::shared_ptr<pipe_core>&, bool)>;
 
 // A message that has come, and who has it. Its facts do not change.
 class incoming_core {
@@ -63,7 +69,8 @@ inline const std::string in_line_by = "basic";
 class pipe_core final : public channel::frame_user, public operation_owner, public std::enable_shared_from_this<pipe_core> {
  public:
   // over: a socket that is connected or connecting. local: a unix socket.
-  static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting);
+  static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting,
+                                                 proof_listener when_proven = {});
   pipe_core(const pipe_shared& with, bool local);
   ~pipe_core() override;
 
@@ -149,6 +156,9 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void end(receive_operation& op, io_result outcome, endings& ended);
   // Knowing each other.
   status greeted(std::span<const std::byte> body);
+  status challenged(std::span<const std::byte> body);
+  status proven(std::span<const std::byte> body);
+  status refuse(const status& why);
   status reached(std::span<const std::byte> body);
   [[nodiscard]] const channel::channel* by_devices(const std::string& from, const staging::place& to);
   void remember_way(const std::string& from, const staging::place& to, const channel::channel* by);
@@ -181,7 +191,10 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::shared_ptr<channel::connection> connection_;
   int socket_ = -1;  // the connection's
   bool connects_ = false;
-  sys::shared_region offered_;  // until the other end has answered
+  std::optional<channel::proof> proof_;  // that is asked for; of who reads
+  proof_listener when_proven_;           // until it was told; likewise
+  bool is_proven_ = false;               // likewise
+  sys::shared_region offered_;           // until the other end has answered
   pipe_imports imports_;
   std::atomic<bool> inbox_tried_{false};
   std::deque<sys::owned_descriptor> come_descriptors_;  // whose frames have not come yet; of who reads

@@ -55,7 +55,13 @@ std::string chosen_name() {
 
 result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
                                                        const pipe_options& options) {
-  pipe_shared shared{std::move(with), std::move(door), nullptr, {}};
+  pipe_shared shared{std::move(with), std::move(door), nullptr, {}, options.secret};
+  if (!options.secret.empty()) {
+    if (options.secret.size() < channel::proof::least_secret) {
+      return status(errc::invalid_argument, fmt::format("a secret has at least {} bytes", channel::proof::least_secret));
+    }
+    if (auto problem = sys::can_prove(); !problem.ok()) return problem;
+  }
   for (const auto& name : options.channels) {
     if (channel::find_channel(name) != nullptr) continue;
     std::string names;
@@ -78,11 +84,9 @@ result<std::shared_ptr<pipe_listener_core>> pipe_server::listen(const std::strin
   auto at = url == "unix:" ? sys::socket_address{family::unix_abstract, chosen_name(), 0} : parse(url);
   if (!at) return at.error();
   const bool local = at->kind != family::tcp;
-  if (!local && !is_loopback(at->name)) {
-    return status(errc::unsupported,
-                  fmt::format("{}: tcp listens on loopback addresses only: what travels is not encrypted, and the other end "
-                              "is asked for no secret",
-                              url));
+  if (!local && !is_loopback(at->name) && with_.secret.empty()) {
+    return status(errc::permission_denied,
+                  fmt::format("{}: without a secret tcp listens on loopback addresses only, since anybody could connect", url));
   }
   auto socket = with_.door->listen(*at);
   if (!socket) return socket.error();
@@ -136,8 +140,25 @@ channel::socket_handler::next pipe_listener_core::ready(bool readable, bool /*wr
 
 result<pipe> pipe_listener_core::accept_one() {
   for (;;) {
+    if (!proven_.empty()) {
+      pipe made(std::move(proven_.front()));
+      proven_.pop_front();
+      return made;
+    }
     auto socket = with_.door->accept(socket_.get());
     if (!socket) return socket.error();
+    if (!local_ && !with_.secret.empty()) {
+      const auto told = [self = weak_from_this()](const std::shared_ptr<pipe_core>& of, bool knows) {
+        if (const auto listener = self.lock(); listener != nullptr) listener->proven(of, knows);
+      };
+      auto made = pipe_core::make(with_, *std::move(socket), false, false, told);
+      if (!made) return made.error();
+      strangers_.push_back(*std::move(made));
+      if (strangers_.size() <= most_strangers) continue;
+      turned_away_.push_back(std::move(strangers_.front()));
+      strangers_.pop_front();
+      continue;
+    }
     if (local_) {
       const auto who = with_.door->credentials_of(socket->get());
       if (!who || who->uid != geteuid()) continue;  // not let in
@@ -148,11 +169,24 @@ result<pipe> pipe_listener_core::accept_one() {
   }
 }
 
+// On a thread that reads from it.
+void pipe_listener_core::proven(const std::shared_ptr<pipe_core>& of, bool knows) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (std::erase(strangers_, of) == 0 || !knows || closed_) return;
+    if (!or_without_memory([&] { return proven_.push_back(of), true; }, [] { return false; })) return;
+  }
+  accept_what_has_come();
+}
+
 void pipe_listener_core::accept_what_has_come() noexcept {
   while (auto met = meet()) {
     if (met->come) *met->op->into = *std::move(met->come);
     met->op->tell_end(met->problem);
   }
+  std::deque<std::shared_ptr<pipe_core>> away;  // closed when the lock is open
+  const std::lock_guard guard(lock_);
+  away.swap(turned_away_);
 }
 
 std::optional<pipe_listener_core::meeting> pipe_listener_core::meet() noexcept {
@@ -195,9 +229,13 @@ void pipe_listener_core::stop(accept_operation& op) noexcept {
 void pipe_listener_core::close() noexcept {
   if (with_.runtime->forked()) return;
   std::deque<accept_operation*> ended;
+  std::deque<std::shared_ptr<pipe_core>> strangers;  // closed when the lock is open
+  std::deque<std::shared_ptr<pipe_core>> proven;
   {
     const std::lock_guard guard(lock_);
     closed_ = true;
+    strangers.swap(strangers_);
+    proven.swap(proven_);
     if (token_ != 0) with_.reactor->remove(socket_.get(), std::exchange(token_, 0));
     ended.swap(waiting_);
     for (auto* op : ended) op->known = false;

@@ -52,6 +52,7 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
   };
   std::optional<meeting> meet() noexcept;  // nothing: there is nobody for each other
   result<pipe> accept_one();
+  void proven(const std::shared_ptr<pipe_core>& of, bool knows) noexcept;
 
   const pipe_shared with_;
   const std::string url_;
@@ -61,6 +62,10 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
   std::uint64_t token_ = 0;
   bool closed_ = false;
   std::deque<accept_operation*> waiting_;
+  static constexpr std::size_t most_strangers = 64;
+  std::deque<std::shared_ptr<pipe_core>> strangers_;  // who have not proved yet that they know the secret, the latest last
+  std::deque<std::shared_ptr<pipe_core>> proven_;     // who have, and were not accepted yet
+  std::deque<std::shared_ptr<pipe_core>> turned_away_;
 };
 
 // Belongs to the listener and is guarded by its lock.

@@ -1,0 +1,71 @@
+#include "sys/secret.hpp"
+
+#include <dlfcn.h>
+#include <sys/random.h>
+
+#include <cerrno>
+
+namespace penstock::sys {
+
+namespace {
+
+struct libcrypto {
+  const void* (*sha256)() = nullptr;
+  unsigned char* (*hmac)(const void* kind, const void* key, int key_bytes, const unsigned char* data, std::size_t bytes, unsigned char* to,
+                         unsigned* to_bytes) = nullptr;
+  [[nodiscard]] bool usable() const noexcept { return sha256 != nullptr && hmac != nullptr; }
+};
+
+libcrypto open_libcrypto() {
+  for (const char* name : {"libcrypto.so.3", "libcrypto.so.1.1"}) {
+    void* const opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (opened == nullptr) continue;
+    libcrypto found;
+    found.sha256 = reinterpret_cast<decltype(found.sha256)>(dlsym(opened, "EVP_sha256"));
+    found.hmac = reinterpret_cast<decltype(found.hmac)>(dlsym(opened, "HMAC"));
+    if (found.usable()) return found;
+  }
+  return {};
+}
+
+const libcrypto& library() {
+  static const libcrypto opened = open_libcrypto();
+  return opened;
+}
+
+}  // namespace
+
+status can_prove() {
+  if (library().usable()) return {};
+  return {errc::unsupported, "a secret needs OpenSSL's libcrypto.so.3, which is not there"};
+}
+
+result<digest> hmac_sha256(std::string_view secret, std::span<const std::byte> of) {
+  if (auto problem = can_prove(); !problem.ok()) return problem;
+  digest made{};
+  unsigned bytes = made.size();
+  const auto* const done =
+      library().hmac(library().sha256(), secret.data(), static_cast<int>(secret.size()), reinterpret_cast<const unsigned char*>(of.data()),
+                     of.size(), reinterpret_cast<unsigned char*>(made.data()), &bytes);
+  if (done == nullptr || bytes != made.size()) return status(errc::io, "libcrypto failed to make an HMAC-SHA256");
+  return made;
+}
+
+result<digest> random_digest() {
+  digest made{};
+  for (std::size_t at = 0; at < made.size();) {
+    const ssize_t got = getrandom(made.data() + at, made.size() - at, 0);
+    if (got < 0 && errno != EINTR) return status::from_errno(errno, "getrandom");
+    at += got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
+  return made;
+}
+
+bool same(const digest& one, std::span<const std::byte> other) noexcept {
+  if (other.size() != one.size()) return false;
+  volatile unsigned differs = 0;
+  for (std::size_t i = 0; i < one.size(); ++i) differs = differs | std::to_integer<unsigned>(one[i] ^ other[i]);
+  return differs == 0;
+}
+
+}  // namespace penstock::sys
