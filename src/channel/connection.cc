@@ -109,7 +109,7 @@ bool connection::pass(int descriptor) {
 }
 
 std::vector<sys::owned_descriptor> connection::take_passed() noexcept {
-  if (has_ring_.load()) hear_calls();
+  if (has_ring_.load()) hear_calls();  // of which who has this reads what they are about, and the reactor, or who polls, goes on
   const std::lock_guard guard(passed_lock_);
   return std::exchange(passed_, {});
 }
@@ -126,6 +126,7 @@ void connection::begin_polling() noexcept {
   if (has_ring_.load()) ring_->in.watch();
 }
 
+// Only by who has begun to: what calls for the reactor may be heard here (take_passed), and somebody has to go on looking then.
 bool connection::poll() noexcept { return has_ring_.load() && ring_->in.something() && read_in_turn(); }
 
 // Who has polled will often poll again at once: so the reactor is not woken for what comes meanwhile, and looks by itself in a moment.

@@ -104,6 +104,7 @@ class polling {
   polling(const polling&) = delete;
   polling& operator=(const polling&) = delete;
   ~polling() { set(false); }
+  [[nodiscard]] bool is_on() const noexcept { return is_; }
   void set(bool now) noexcept {
     if (now != std::exchange(is_, now)) now ? of_.begin_polling() : of_.end_polling();
   }
@@ -122,7 +123,7 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
   if (runtime_ == nullptr) return true;
   auto& copies = runtime_->feeders();
   staging::feeders::watch watch;
-  const auto began = clock::now();
+  auto began = clock::now();
   // Who waits in a callback keeps the thread that other callbacks wait for.
   const bool is_called_back = calling_back != nullptr;
   const bool for_ever = when == clock::time_point::max();
@@ -131,12 +132,15 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
     const auto now = clock::now();
     if (now >= when || runtime_->forked()) return false;
     if (!watch) watch = copies.try_watch();
-    if (copies.pump() || poll() || (is_called_back && runtime_->callbacks().help_urgent())) continue;
+    polls.set(now - began < spin);
+    if (polls.is_on() && poll()) {
+      began = now;  // there may be more
+      continue;
+    }
+    if (copies.pump() || (is_called_back && runtime_->callbacks().help_urgent())) continue;
     auto* const helpless = for_ever ? lanes_without_threads() : nullptr;
     if (helpless != nullptr && helpless->help_urgent()) continue;
-    const bool spins = now - began < spin;
-    polls.set(spins);
-    if (spins) {
+    if (now - began < spin) {
       staging::relax();
     } else if (watch && copies.outstanding()) {
       staging::nap();

@@ -179,7 +179,11 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
 }
 
 status pipe_core::arrived(const channel::frame_head& head) {
-  if (static_cast<frame_kind>(head.kind) == frame_kind::inbox) return inbox_offered(head.code != 0);
+  if (static_cast<frame_kind>(head.kind) == frame_kind::inbox) {
+    auto wrong = inbox_offered(head.code != 0);
+    connection_->flush();  // a call that was heard may have told of room
+    return wrong;
+  }
   status wrong;
   with_lock([&](endings& ended) {
     if (closed_) return;

@@ -1,0 +1,155 @@
+// Every call to the door to other processes may fail: whoever waits is told, nothing hangs, and nothing is left behind.
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "contract/contract_fixture.hpp"
+#include "core/pipe_server.hpp"
+#include "pipe/pipe_fixture.hpp"
+#include "sys/peer.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Fails its nth call, and so many that follow.
+class faulty_peer final : public sys::peer {
+ public:
+  void fail(std::uint64_t nth, std::uint64_t times) {
+    times_ = times;
+    nth_ = calls_ + nth;
+  }
+  [[nodiscard]] std::uint64_t calls() const { return calls_; }
+
+  result<sys::owned_descriptor> listen(const sys::socket_address& at) override {
+    return or_fail<sys::owned_descriptor>([&] { return inner_->listen(at); });
+  }
+  result<std::uint16_t> port_of(int fd) override {
+    return or_fail<std::uint16_t>([&] { return inner_->port_of(fd); });
+  }
+  result<sys::owned_descriptor> accept(int fd) override {
+    return or_fail<sys::owned_descriptor>([&] { return inner_->accept(fd); });
+  }
+  result<sys::owned_descriptor> connect(const sys::socket_address& to) override {
+    return or_fail<sys::owned_descriptor>([&] { return inner_->connect(to); });
+  }
+  status connected(int fd) override { return fails() ? error() : inner_->connected(fd); }
+  result<sys::credentials> credentials_of(int fd) override {
+    return or_fail<sys::credentials>([&] { return inner_->credentials_of(fd); });
+  }
+  result<std::size_t> send(int fd, std::span<const iovec> parts, std::span<const int> passed) override {
+    return or_fail<std::size_t>([&] { return inner_->send(fd, parts, passed); });
+  }
+  result<std::size_t> receive(int fd, std::span<const iovec> parts, std::vector<sys::owned_descriptor>* passed) override {
+    return or_fail<std::size_t>([&] { return inner_->receive(fd, parts, passed); });
+  }
+  void finish(int fd, bool receiving_too) noexcept override { inner_->finish(fd, receiving_too); }
+  result<std::unique_ptr<sys::poller>> make_poller() override {
+    return or_fail<std::unique_ptr<sys::poller>>([&] { return inner_->make_poller(); });
+  }
+  result<sys::offered_region> make_region(std::size_t bytes) override {
+    return or_fail<sys::offered_region>([&] { return inner_->make_region(bytes); });
+  }
+  result<sys::shared_region> map_region(int by, std::size_t bytes) override {
+    return or_fail<sys::shared_region>([&] { return inner_->map_region(by, bytes); });
+  }
+  status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) override {
+    return fails() ? error() : inner_->read_memory(process, address, target, bytes);
+  }
+
+ private:
+  static status error() { return {errc::io, "injected", error_domain::os, EIO}; }
+  bool fails() {
+    const auto call = ++calls_;
+    return call >= nth_ && call < nth_ + times_;
+  }
+  template <class Value, class Call>
+  result<Value> or_fail(Call call) {
+    if (fails()) return error();
+    return call();
+  }
+
+  const std::shared_ptr<sys::peer> inner_ = sys::linux_peer();
+  std::atomic<std::uint64_t> calls_{0};
+  std::atomic<std::uint64_t> nth_{~std::uint64_t{0} / 2};
+  std::atomic<std::uint64_t> times_{0};
+};
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+class peer_fault : public ::testing::TestWithParam<way> {
+ protected:
+  guarded_memory memory(memory_place place, std::size_t length) { return {house_, place, length, 0}; }
+
+  static constexpr auto soon = 150ms;
+
+  // Two ends of a pipe that send each other tensors of both kinds. Everything ends, well or not; what ends well is right.
+  void speak(const std::shared_ptr<faulty_peer>& door, std::size_t size) {
+    auto server = core::pipe_server::make(house_.engine().core(), door, {.channels = GetParam().channels});
+    if (!server) return;
+    const pipe_context context(*std::move(server));
+    auto listener = context.listen(GetParam().url);
+    if (!listener) return;
+    penstock::pipe here;
+    auto accepting = listener->accept(here, within(soon));
+    auto there = context.connect(listener->url());
+    if (!there) return;
+    const bool accepted = accepting.wait().ok();
+    const auto content = some_bytes(size, 7);
+    auto on_device = memory(memory_place::device, size);
+    on_device.fill(content);
+    bytes room(size);
+    auto target = memory(memory_place::device, size);
+    auto back = memory(memory_place::device, size);
+    for (int i = 0; i < 2; ++i) {
+      incoming_message come;
+      incoming_message answer;
+      auto receiving = here.receive(come, {{room.data(), size}, {target.data(), size}}, within(soon));
+      auto answered = there->receive(answer, {{back.data(), size}}, within(soon));
+      auto sent = there->send({"there", {}, {{on_device.data(), size}, {content.data(), size}}}, within(soon));
+      auto sent_back = here.send({"back", {}, {{on_device.data(), size}}}, within(soon));
+      const auto got = receiving.wait();
+      const auto got_back = answered.wait();
+      if (got.ok()) {
+        EXPECT_EQ(room, content);
+        target.expect(content);
+      }
+      if (got_back.ok()) back.expect(content);
+      const bool all_well = sent.wait().ok() && sent_back.wait().ok() && got.ok() && got_back.ok();
+      if (!all_well) return;
+      EXPECT_TRUE(accepted && here.explain().ok());
+    }
+  }
+
+  open_house house_{{}, core::real_seams({})};
+};
+
+TEST_P(peer_fault, every_call_may_fail_once_and_from_then_on) {
+  constexpr std::size_t size = 300'000;
+  constexpr std::uint64_t most_calls = 60;
+  const auto counting = std::make_shared<faulty_peer>();
+  speak(counting, size);
+  const auto calls = std::min<std::uint64_t>(counting->calls() + 3, most_calls);
+  const auto before = open_descriptors();
+  for (std::uint64_t nth = 1; nth <= calls; ++nth) {
+    for (const std::uint64_t times : {std::uint64_t{1}, ~std::uint64_t{0} / 4}) {
+      SCOPED_TRACE("call " + std::to_string(nth) + (times == 1 ? "" : " and all that follow"));
+      const auto door = std::make_shared<faulty_peer>();
+      door->fail(nth, times);
+      speak(door, size);
+      if (HasFatalFailure()) return;
+    }
+  }
+  speak(std::make_shared<faulty_peer>(), size);
+  for (int i = 0; i < 200 && open_descriptors() > before; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_LE(open_descriptors(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(ways, peer_fault, ::testing::ValuesIn(all_ways()), name_of_way);
+
+}  // namespace
+}  // namespace penstock::testing
