@@ -251,3 +251,10 @@ def test_the_parameter_server_runs():
     ).stdout
     assert "parameters as expected" in told
     assert "host to host: cma" in told
+
+
+def test_the_fan_out_runs():
+    program = pathlib.Path(__file__).parents[2] / "examples/python/pipe_fan_out.py"
+    told = subprocess.run([sys.executable, str(program), "3", "150"], check=True, timeout=120, capture_output=True, text=True).stdout
+    assert "3 receivers, 150 MiB each" in told and "bytes as expected" in told
+    assert told.count("host to host by cma") == 3
