@@ -69,6 +69,9 @@ struct incoming_target {
 
 struct pipe_operation_options {
   deadline_clock::time_point deadline = deadline_clock::time_point::max();
+  // The callback is called on the thread that ends the operation, at once, and not on the engine's own for callbacks: sooner by the waking
+  // of a thread. It must neither block nor wait for another operation: it may be what else would go on. Of an accept it is never called so.
+  bool calls_at_once = false;
 };
 
 // A message that has come. What it shows stays valid as long as it. Dropping it before receive() tells the sender that nobody will.

@@ -28,6 +28,7 @@ using seconds = std::optional<double>;
 
 pipe_operation_options within(seconds timeout) {
   pipe_operation_options options;
+  options.calls_at_once = true;  // flight::tell() does not block
   if (timeout) options.deadline = deadline_after(*timeout);
   return options;
 }

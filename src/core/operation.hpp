@@ -38,7 +38,7 @@ class operation : public timed {
   // Any time.
   [[nodiscard]] std::size_t item_count() const noexcept { return items_.size(); }
 
-  // at_once: it is the library's own, and is called on the thread that ends this; else on the engine's thread for that.
+  // at_once: it is called on the thread that ends this; else on the engine's thread for that.
   void set_callback(io_callback callback, bool at_once = false) noexcept {
     callback_ = std::move(callback);
     calls_at_once_ = at_once;

@@ -111,7 +111,7 @@ operation post(const std::shared_ptr<core::pipe_core>& from, incoming_message& m
                std::vector<incoming_target> targets, const pipe_operation_options& options, const io_callback& callback) {
   return begun(usable(from, pipe_gone), callback, [&] {
     auto* const op = new core::posted_receive(from, message, std::move(room), std::move(targets), options);
-    op->set_callback(callback);
+    op->set_callback(callback, options.calls_at_once);
     op->retain();
     op->begin();
     return op;

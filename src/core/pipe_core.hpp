@@ -78,10 +78,9 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // The caller's reference.
   operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
-  // at_once: the callback is the library's own (operation::set_callback).
-  operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback, bool at_once = false);
+  operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback);
   static operation* receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
-                            const pipe_operation_options& options, io_callback callback, bool at_once = false);
+                            const pipe_operation_options& options, io_callback callback);
   void dropped(incoming_core& message) noexcept;
   result<pipe_plan> explain();
   std::vector<channel_stats> stats();

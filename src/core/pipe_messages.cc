@@ -12,11 +12,11 @@ namespace penstock::core {
 using channel::frame_kind;
 using channel::limits;
 
-operation* pipe_core::next(incoming_message& into, const pipe_operation_options& options, io_callback callback, bool at_once) {
+operation* pipe_core::next(incoming_message& into, const pipe_operation_options& options, io_callback callback) {
   auto* op = new next_operation(shared_from_this(), with_.runtime);
   op->into = &into;
   op->set_deadline(options.deadline);
-  op->set_callback(std::move(callback), at_once);
+  op->set_callback(std::move(callback), options.calls_at_once);
   op->retain();
   auto problem = or_no_memory([&] { return op->watch_deadline(); });
   with_lock([&](endings& ended) {

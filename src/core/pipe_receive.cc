@@ -30,11 +30,11 @@ constexpr std::uint64_t small_copy = std::uint64_t{1} << 20;
 // --- beginning to receive
 
 operation* pipe_core::receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
-                              const pipe_operation_options& options, io_callback callback, bool at_once) {
+                              const pipe_operation_options& options, io_callback callback) {
   auto& pipe = *message->pipe;
   auto* op = new receive_operation(message->pipe, pipe.with_.runtime, pipe.peer_);
   op->set_deadline(options.deadline);
-  op->set_callback(std::move(callback), at_once);
+  op->set_callback(std::move(callback), options.calls_at_once);
   op->retain();
   op->message = message;
   op->targets = std::move(targets);

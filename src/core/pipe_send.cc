@@ -113,7 +113,7 @@ status pipe_core::locate(send_operation& op) {
 operation* pipe_core::send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback) {
   auto* op = new send_operation(shared_from_this(), with_.runtime);
   op->set_deadline(options.deadline);
-  op->set_callback(std::move(callback));
+  op->set_callback(std::move(callback), options.calls_at_once);
   op->retain();
   auto problem = or_no_memory([&]() -> status {
     op->message = message;

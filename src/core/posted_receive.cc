@@ -26,10 +26,9 @@ void posted_receive::go_on(unsigned step, Start start) {
 
 // User's code says where there is room: not on the thread that reads what comes.
 void posted_receive::begin() {
-  go_on(1, [&] {
-    return from_->next(
-        into_, options_, [this](const io_result& outcome) { come(outcome); }, !room_);
-  });
+  auto options = options_;
+  options.calls_at_once = !room_;
+  go_on(1, [&] { return from_->next(into_, options, [this](const io_result& outcome) { come(outcome); }); });
 }
 
 void posted_receive::come(const io_result& outcome) noexcept {
@@ -48,9 +47,10 @@ void posted_receive::come(const io_result& outcome) noexcept {
     complete({0, problem});
     return;
   }
+  auto options = options_;
+  options.calls_at_once = true;
   go_on(2, [&] {
-    return pipe_core::receive(
-        into_.core(), std::move(targets_), options_, [this](const io_result& ended) { complete(ended); }, true);
+    return pipe_core::receive(into_.core(), std::move(targets_), options, [this](const io_result& ended) { complete(ended); });
   });
 }
 

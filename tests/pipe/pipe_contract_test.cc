@@ -268,6 +268,28 @@ TEST_P(pipe_contract, a_receive_that_knows_its_targets_can_be_posted_polled_call
   EXPECT_EQ(last.wait().error.code(), errc::closed);
 }
 
+TEST_P(pipe_contract, callbacks_may_be_called_at_once) {
+  const auto content = some_bytes(1 << 20, 6);
+  for (int i = 0; i < 20; ++i) {
+    bytes room(content.size());
+    incoming_message message;
+    std::atomic<int> called{0};
+    const auto count = [&](const io_result& outcome) { called += outcome.ok() ? 1 : 100; };
+    pipe_operation_options at_once;
+    at_once.calls_at_once = true;
+    auto receiving = there_.receive(message, {{room.data(), room.size()}}, at_once, count);
+    auto sending = here_.send({"", {}, {{content.data(), content.size()}}}, at_once, count);
+    if (i % 2 == 0) {
+      EXPECT_TRUE(receiving.wait().ok());
+      EXPECT_TRUE(sending.wait().ok());
+    }
+    while (called < 2) std::this_thread::yield();
+    EXPECT_EQ(called, 2);
+    EXPECT_TRUE(receiving.done() || receiving.wait().ok());
+    EXPECT_EQ(room, content);
+  }
+}
+
 // What comes while nobody polls must not wait for somebody who does.
 TEST_P(pipe_contract, what_comes_after_somebody_has_polled_comes_by_itself) {
   for (int i = 0; i < 200; ++i) {
