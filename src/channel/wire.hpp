@@ -41,7 +41,7 @@ struct limits {
   static constexpr std::uint64_t parts = 65'536;                           // payloads, and tensors, of a message
   static constexpr std::uint64_t announcement_bytes = payload_bytes + (std::uint64_t{16} << 20);
   static constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 48;
-  static constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;  // of a tensor that is sent; its last one may be shorter
+  static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // of a tensor that is sent; its last one may be shorter
   // What one end announces before the other end's user has taken it; one message may be more.
   static constexpr std::uint32_t announced_messages = 64;
   static constexpr std::uint64_t announced_bytes = std::uint64_t{16} << 20;

@@ -42,7 +42,7 @@ class pinned_region {
 class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
  public:
   static constexpr std::size_t slot_bytes = staging::landing::piece_bytes;
-  static constexpr std::uint32_t slots = 16;
+  static constexpr std::uint32_t slots = 12;
   static constexpr std::size_t bytes = slots * slot_bytes;
 
   // A slot of it, until its last holder lets go.

@@ -243,7 +243,7 @@ struct copied_part {
 
 class receive_operation final : public pipe_operation {
  public:
-  static constexpr std::size_t most_pieces = 16;  // asked for or being copied
+  static constexpr std::size_t most_pieces = 12;  // asked for or being copied
 
   receive_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with, channel::identity peer)
       : pipe_operation(std::move(owner), std::move(with)), from(std::move(peer)) {}

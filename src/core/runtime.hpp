@@ -124,7 +124,7 @@ class runtime : public std::enable_shared_from_this<runtime> {
   staging::slab_pool host_pool_;
   staging::landing sending_;
   staging::landing receiving_;
-  staging::pinned_budget inboxes_{std::size_t{256} << 20};
+  staging::pinned_budget inboxes_{std::size_t{384} << 20};
   memory_map memory_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;
