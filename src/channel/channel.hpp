@@ -25,9 +25,9 @@ struct identity {
 };
 
 // How a channel carries bytes.
-// read: the receiver's threads read the sender's host memory. copy: its device copies from the sender's memory, at the sender's address.
-// map: likewise, where the memory has been mapped into the receiver's process. send: the sender sends them over the pipe's connection, a
-// piece at a time, as the receiver asks for them.
+// read: the receiver's threads read the sender's host memory, into host memory or into slabs on their way to a device. copy: its device
+// copies from the sender's memory, at the sender's address. map: likewise, where the memory has been mapped into the receiver's process.
+// send: the sender sends them, a piece at a time as the receiver asks for them, over the pipe's connection or into the receiver's inbox.
 enum class carriage : std::uint8_t { read, copy, map, send };
 
 class channel {

@@ -17,7 +17,7 @@ namespace penstock::core {
 class pipe_imports {
  public:
   static constexpr std::size_t most = 8192;
-  static constexpr std::size_t most_offered = 512;
+  static constexpr std::size_t most_offered = 256;  // descriptors that are kept
 
   // Unmapped with its last holder, which may wait for the device: not while a lock is held.
   class import {

@@ -16,7 +16,7 @@ namespace {
 using channel::frame_kind;
 using channel::limits;
 
-constexpr std::size_t most_passed_at_once = 256;  // descriptors with one message
+constexpr std::size_t most_passed_at_once = 128;  // descriptors with one message
 // Allocations that the other end is taken to have mapped: fewer than it keeps.
 constexpr std::size_t most_passed = pipe_imports::most / 2;
 constexpr std::uint64_t most_in_line = std::uint64_t{16} << 10;  // bytes of tensors that travel with the announcement
