@@ -1,11 +1,11 @@
 // Every call to the door to other processes may fail: whoever waits is told, nothing hangs, and nothing is left behind.
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
 #include "core/pipe_server.hpp"
 #include "pipe/pipe_fixture.hpp"
+#include "support/open_descriptors.hpp"
 #include "sys/peer.hpp"
 
 namespace penstock::testing {
@@ -75,11 +75,6 @@ class faulty_peer final : public sys::peer {
   std::atomic<std::uint64_t> nth_{~std::uint64_t{0} / 2};
   std::atomic<std::uint64_t> times_{0};
 };
-
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
 
 class peer_fault : public ::testing::TestWithParam<way> {
  protected:

@@ -1,7 +1,6 @@
 // Tensors in memory of devices: from and to every kind of memory, by each channel. On the first GPU where there is one, else on the host
 // device.
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
@@ -9,6 +8,7 @@
 #include "device/device_fixture.hpp"
 #include "pipe/faulty_doors.hpp"
 #include "pipe/pipe_fixture.hpp"
+#include "support/open_descriptors.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -313,11 +313,7 @@ TEST_P(pipe_device, explain_tells_the_channel_of_each_pair_and_stats_count_it) {
 TEST_P(pipe_device, a_thousand_pipes_opened_and_dropped_at_work_leave_nothing) {
   auto source = memory(memory_place::device, 2 * mib);
   auto target = memory(memory_place::device, 2 * mib);
-  const auto open_files = [] {
-    const std::filesystem::directory_iterator all("/proc/self/fd");
-    return std::distance(begin(all), end(all));
-  };
-  std::int64_t files = 0;
+  std::size_t files = 0;
   faulty_driver::live_counts live;
   for (int i = 0; i < 500; ++i) {
     penstock::pipe mine;
@@ -335,13 +331,13 @@ TEST_P(pipe_device, a_thousand_pipes_opened_and_dropped_at_work_leave_nothing) {
     (void)sent.wait();
     (void)receiving.wait();
     if (i == 20) {
-      files = open_files();
+      files = open_descriptors();
       live = doors_.driver->live();
     }
   }
   const auto until = std::chrono::steady_clock::now() + 20s;  // the reactor lets go of the last ones
-  while (open_files() > files + 4 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
-  EXPECT_LE(open_files(), files + 4);
+  while (open_descriptors() > files + 4 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+  EXPECT_LE(open_descriptors(), files + 4);
   EXPECT_LE(house_.engine().stats().pinned_bytes, 96 * mib);
   EXPECT_LE(doors_.driver->live().events, live.events);
   EXPECT_LE(doors_.driver->live().streams, live.streams);

@@ -28,6 +28,27 @@ class pipe_secret : public ::testing::Test {
     const auto url = listener.url();
     return static_cast<std::uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
   }
+  // Where somebody is waited for, on this machine.
+  struct watched_door {
+    explicit watched_door(const pipe_context& by) {
+      auto made = by.listen("tcp://127.0.0.1:0");
+      EXPECT_TRUE(made.ok()) << made.error().message();
+      listener = *std::move(made);
+      accepting = listener.accept(here);
+    }
+    void expect_to_let_in(const pipe_context& who) {
+      auto there = who.connect(listener.url());
+      ASSERT_TRUE(there.ok());
+      ASSERT_TRUE(accepting.wait().ok());
+      EXPECT_TRUE(there->send({"hello", {}, {}}).wait().ok());
+      incoming_message come;
+      ASSERT_TRUE(here.next(come).wait().ok());
+      EXPECT_EQ(come.metadata(), "hello");
+    }
+    pipe_listener listener;
+    penstock::pipe here;
+    operation accepting;
+  };
   engine engine_;
 };
 
@@ -69,12 +90,9 @@ TEST_F(pipe_secret, ends_that_know_it_speak_and_the_address_need_not_be_loopback
 
 TEST_F(pipe_secret, who_does_not_know_it_is_told_so_and_takes_nobody_s_place) {
   const auto knows = context(secret);
-  auto listener = knows.listen("tcp://127.0.0.1:0");
-  ASSERT_TRUE(listener.ok());
-  penstock::pipe here;
-  auto accepting = listener->accept(here);
+  watched_door door(knows);
   for (const std::string& wrong : {std::string("a secret of somebody else"), std::string()}) {
-    auto stranger = context(wrong).connect(listener->url());
+    auto stranger = context(wrong).connect(door.listener.url());
     ASSERT_TRUE(stranger.ok());
     incoming_message never;
     const auto outcome = stranger->next(never).wait();
@@ -82,27 +100,18 @@ TEST_F(pipe_secret, who_does_not_know_it_is_told_so_and_takes_nobody_s_place) {
     EXPECT_NE(outcome.error.message().find("secret"), std::string_view::npos) << outcome.error.message();
     EXPECT_FALSE(stranger->send({}).wait().ok());
   }
-  EXPECT_FALSE(accepting.wait_for(20ms));
-  auto there = knows.connect(listener->url());
-  ASSERT_TRUE(there.ok());
-  ASSERT_TRUE(accepting.wait().ok());
-  EXPECT_TRUE(there->send({"hello", {}, {}}).wait().ok());
-  incoming_message come;
-  ASSERT_TRUE(here.next(come).wait().ok());
-  EXPECT_EQ(come.metadata(), "hello");
+  EXPECT_FALSE(door.accepting.wait_for(20ms));
+  door.expect_to_let_in(knows);
 }
 
 TEST_F(pipe_secret, who_listens_must_know_it_too) {
-  auto listener = context("").listen("tcp://127.0.0.1:0");
-  ASSERT_TRUE(listener.ok());
-  penstock::pipe here;
-  auto accepting = listener->accept(here);
-  auto there = context(secret).connect(listener->url());
+  watched_door door(context(""));
+  auto there = context(secret).connect(door.listener.url());
   ASSERT_TRUE(there.ok());
   incoming_message never;
   EXPECT_EQ(there->next(never).wait().error.code(), errc::permission_denied);
-  ASSERT_TRUE(accepting.wait().ok());
-  EXPECT_FALSE(here.next(never).wait().ok());
+  ASSERT_TRUE(door.accepting.wait().ok());
+  EXPECT_FALSE(door.here.next(never).wait().ok());
 }
 
 // What a stranger could record, and what he could send back.
@@ -126,26 +135,20 @@ TEST_F(pipe_secret, proofs_hold_for_their_challenges_and_their_end_alone) {
 // Strangers who say nothing hold up nobody, however many.
 TEST_F(pipe_secret, strangers_who_wait_hold_up_nobody) {
   const auto knows = context(secret);
-  auto listener = knows.listen("tcp://127.0.0.1:0");
-  ASSERT_TRUE(listener.ok());
-  penstock::pipe here;
-  auto accepting = listener->accept(here);
+  watched_door watched(knows);
   const auto door = sys::linux_peer();
   std::vector<sys::owned_descriptor> strangers;
   for (int i = 0; i < 200; ++i) {
-    auto made = door->connect({sys::socket_address::family::tcp, "127.0.0.1", port_of(*listener)});
+    auto made = door->connect({sys::socket_address::family::tcp, "127.0.0.1", port_of(watched.listener)});
     ASSERT_TRUE(made.ok());
     strangers.push_back(*std::move(made));
   }
-  auto there = knows.connect(listener->url());
-  ASSERT_TRUE(there.ok());
-  ASSERT_TRUE(accepting.wait().ok());
-  EXPECT_TRUE(there->send({"hello", {}, {}}).wait().ok());
+  watched.expect_to_let_in(knows);
   // One who skips the proof, with a greeting and with a message, is not answered but refused.
   penstock::pipe none;
-  auto next = listener->accept(none);
+  auto next = watched.listener.accept(none);
   for (const auto kind : {channel::frame_kind::hello, channel::frame_kind::announcement, channel::frame_kind::proof}) {
-    auto raw = door->connect({sys::socket_address::family::tcp, "127.0.0.1", port_of(*listener)});
+    auto raw = door->connect({sys::socket_address::family::tcp, "127.0.0.1", port_of(watched.listener)});
     ASSERT_TRUE(raw.ok());
     auto body = kind == channel::frame_kind::proof ? std::vector<std::byte>(32) : channel::encode(channel::hello{});
     const channel::frame_head head{static_cast<std::uint32_t>(kind), 0, 0, 0, body.size()};

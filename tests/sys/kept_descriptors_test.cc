@@ -13,16 +13,16 @@
 #include <vector>
 
 #include "support/child.hpp"
+#include "support/open_descriptors.hpp"
 #include "support/temp_dir.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::sys {
 namespace {
 
+using penstock::testing::open_descriptors;
 using penstock::testing::run_in_child;
 using penstock::testing::temp_dir;
-
-std::size_t open_descriptors() { return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {})); }
 
 class kept_descriptors_test : public ::testing::Test {
  protected:
