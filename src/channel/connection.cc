@@ -102,22 +102,28 @@ result<std::size_t> connection::receive(const iovec& part) {
   return got;
 }
 
-bool connection::pass(int descriptor) {
-  std::byte one{};
-  const iovec part{&one, 1};
-  return has_ring_.load() && door_->send(socket_.get(), {&part, 1}, {&descriptor, 1}).ok();
+bool connection::pass(int descriptor) { return has_ring_.load() && call({&descriptor, 1}); }
+
+sys::owned_descriptor connection::take_passed() noexcept {
+  auto first = next_passed();
+  if (first.get() >= 0 || !has_ring_.load()) return first;
+  hear_calls();  // of which who has this reads what they are about, and the reactor, or who polls, goes on
+  return next_passed();
 }
 
-std::vector<sys::owned_descriptor> connection::take_passed() noexcept {
-  if (has_ring_.load()) hear_calls();  // of which who has this reads what they are about, and the reactor, or who polls, goes on
+sys::owned_descriptor connection::next_passed() noexcept {
   const std::lock_guard guard(passed_lock_);
-  return std::exchange(passed_, {});
+  if (passed_.empty()) return {};
+  auto first = std::move(passed_.front());
+  passed_.pop_front();
+  return first;
 }
 
-void connection::call() noexcept {
+// False: there is no room for it. Who is only called has been called often enough then.
+bool connection::call(std::span<const int> passed) noexcept {
   std::byte one{};
   const iovec part{&one, 1};
-  (void)door_->send(socket_.get(), {&part, 1});  // no room for it: it has been called often enough
+  return door_->send(socket_.get(), {&part, 1}, passed).ok();
 }
 
 void connection::begin_polling() noexcept {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -67,8 +68,8 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   // From arrived(): what comes behind that frame comes by this ring. leaves: so does what is queued from now on leave by it; otherwise what
   // is queued behind a frame that is the last of the socket.
   void use_ring(std::unique_ptr<ring_pair> ring, bool leaves);
-  // The descriptors that have come with frames, in order.
-  [[nodiscard]] std::vector<sys::owned_descriptor> take_passed() noexcept;
+  // The next descriptor that has come, of none where there is none.
+  [[nodiscard]] sys::owned_descriptor take_passed() noexcept;
   // The other end has the descriptor when a frame comes that is queued after this. False: it cannot be passed. Where there is a ring.
   bool pass(int descriptor);
   [[nodiscard]] bool has_ring() const noexcept { return has_ring_.load(); }
@@ -101,7 +102,8 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   next rest() noexcept;
   next look_later() noexcept;
   void hear_calls() noexcept;
-  void call() noexcept;
+  bool call(std::span<const int> passed = {}) noexcept;
+  sys::owned_descriptor next_passed() noexcept;
   result<std::size_t> receive(const iovec& part);
   result<std::size_t> get(const iovec& part);
   result<std::size_t> put(std::span<const iovec> parts);
@@ -126,7 +128,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   unsigned polls_seen_ = 0;               // by the reactor
   std::atomic<bool> looks_later_{false};  // the reactor will, since somebody has polled just now
   std::mutex passed_lock_;                // guards passed_
-  std::vector<sys::owned_descriptor> passed_;
+  std::deque<sys::owned_descriptor> passed_;
   std::atomic<bool> gone_{false};  // the other end; what is left in the ring still counts
   std::atomic<bool> over_{false};  // nothing is read any more
 

@@ -138,15 +138,8 @@ std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tenso
 
 result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, const staging::place& to) {
   const bool from_device = !from.device.empty();
-  const bool of_hosts = !from_device && !to.on_device();
-  if (of_hosts) {
-    const std::lock_guard guard(lock_);
-    if (by_hosts_ != nullptr) return choice{by_hosts_, nullptr, {}};
-  }
-  if (to.on_device()) {
-    choice likely{by_devices(from.device, to), nullptr, {}};
-    if (likely.by != nullptr && !reach(likely, from, to)) return likely;
-  }
+  choice likely{known_way(from.device, to), nullptr, {}};
+  if (likely.by != nullptr && !reach(likely, from, to)) return likely;
   choice chosen;
   std::vector<channel_choice> choices;
   for (const auto* each : with_.channels) {
@@ -164,27 +157,25 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
                   fmt::format("no channel leads from {} of the other end to {} of this one ({})", source, target, reasons_of(choices)));
   }
   const std::lock_guard guard(lock_);
-  if (of_hosts) by_hosts_ = chosen.by;
-  if (to.on_device()) remember_way(from.device, to, chosen.by);
+  remember_way(from.device, to, chosen.by);
   note_route(source, target, std::move(choices));
   return chosen;
 }
 
-// The channel that the last tensor took from there to there, which is the first that any could take; null where it took the one that
-// takes all.
-const channel::channel* pipe_core::by_devices(const std::string& from, const staging::place& to) {
+// The channel that the last tensor took from there to there, where no other tensor could take a better one.
+const channel::channel* pipe_core::known_way(const std::string& from, const staging::place& to) {
   const std::lock_guard guard(lock_);
-  const auto found = by_devices_.find({from, to.via});
-  return found == by_devices_.end() ? nullptr : found->second;
+  const auto found = ways_.find({from, to.via});
+  return found == ways_.end() ? nullptr : found->second;
 }
 
-// With the lock.
+// With the lock. What is sent from a device may be so since that one tensor cannot be mapped; for memory of a host all are alike.
 void pipe_core::remember_way(const std::string& from, const staging::place& to, const channel::channel* by) {
   const std::pair<std::string, const staging::link*> ends(from, to.via);
-  if (by->how() == carriage::send) {
-    by_devices_.erase(ends);
-  } else if (by_devices_.size() < most_routes) {
-    by_devices_[ends] = by;
+  if (by->how() == carriage::send && !from.empty()) {
+    ways_.erase(ends);
+  } else if (ways_.size() < most_routes) {
+    ways_[ends] = by;
   }
 }
 

@@ -89,14 +89,16 @@ void pipe_core::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes
 // Who has connected offers memory for a ring, and the other end takes it where it can map it.
 void pipe_core::agree_on_ring(std::uint64_t bytes) {
   using channel::ring_pair;
-  auto passed = connection_->take_passed();
+  const auto passed = connection_->take_passed();
+  bool alone = passed.get() >= 0;
+  while (connection_->take_passed().get() >= 0) alone = false;
   const bool possible = local_ && bytes == ring_pair::bytes;
   if (connects_) {
     if (possible && offered_.size() == bytes) connection_->use_ring(std::make_unique<ring_pair>(std::move(offered_), true), true);
     offered_ = {};
     return;
   }
-  auto memory = possible && passed.size() == 1 ? with_.door->map_region(passed.front().get(), bytes) : sys::shared_region();
+  auto memory = possible && alone ? with_.door->map_region(passed.get(), bytes) : sys::shared_region();
   const auto taken = memory ? memory->size() : 0;
   if (taken > 0) connection_->use_ring(std::make_unique<ring_pair>(*std::move(memory), false), false);
   say_hello({}, taken);

@@ -132,7 +132,6 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   [[nodiscard]] bool may_announce(const send_operation& op) const;
   void announce(send_operation& op);
   void pass_descriptors(send_operation& op);
-  bool take_descriptors(std::size_t count, std::vector<sys::owned_descriptor>& into);
   status wanted(const channel::frame_head& head, endings& ended);
   void send_piece(const send_operation& op, std::uint64_t tensor, std::uint32_t wanted, std::span<const std::byte> content,
                   staging::landing::lease room);
@@ -159,7 +158,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   status proven(std::span<const std::byte> body);
   status refuse(const status& why);
   status reached(std::span<const std::byte> body);
-  [[nodiscard]] const channel::channel* by_devices(const std::string& from, const staging::place& to);
+  [[nodiscard]] const channel::channel* known_way(const std::string& from, const staging::place& to);
   void remember_way(const std::string& from, const staging::place& to, const channel::channel* by);
   void note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels);
 
@@ -196,8 +195,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   sys::shared_region offered_;           // until the other end has answered
   pipe_imports imports_;
   std::atomic<bool> inbox_tried_{false};
-  std::deque<sys::owned_descriptor> come_descriptors_;  // whose frames have not come yet; of who reads
-  std::atomic<bool> shares_;                            // handles of device memory are of use to the other end, as far as is known
+  std::atomic<bool> shares_;  // handles of device memory are of use to the other end, as far as is known
 
   std::mutex lock_;                // guards what follows
   std::condition_variable known_;  // ready_, or over
@@ -210,8 +208,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::vector<channel::reached_channel> receiving_;  // like the next, does not change once ready_
   std::vector<channel::reached_channel> sending_;
   std::map<std::pair<std::string, std::string>, std::vector<channel_choice>> routes_;
-  const channel::channel* by_hosts_ = nullptr;  // between memory of the two hosts, once it is known
-  std::map<std::pair<std::string, const staging::link*>, const channel::channel*> by_devices_;
+  // From a device of the other end, or its host, over a link of this one, or to its host.
+  std::map<std::pair<std::string, const staging::link*>, const channel::channel*> ways_;
 
   std::uint64_t next_number_ = 1;
   std::deque<send_operation*> queued_;

@@ -65,8 +65,9 @@ status pipe_core::announced(const channel::frame_head& head, endings& ended) {
 void pipe_core::offer_descriptors(const channel::announcement& facts) {
   for (const auto& tensor : facts.tensors) {
     for (const auto& part : tensor.parts) {
-      std::vector<sys::owned_descriptor> by;
-      if (part.passed && take_descriptors(1, by)) imports_.offer(part.handle, part.generation, std::move(by.front()));
+      if (!part.passed) continue;
+      auto by = connection_->take_passed();  // none: it was lost, as where a process may have no more
+      if (by.get() >= 0) imports_.offer(part.handle, part.generation, std::move(by));
     }
   }
 }

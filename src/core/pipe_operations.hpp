@@ -110,20 +110,32 @@ class operation_owner {
   ~operation_owner() = default;
 };
 
-class pipe_operation : public operation {
+// Who waits for it polls the pipe.
+class polled_operation : public operation {
  public:
-  pipe_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)
+  polled_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)
       : operation(std::move(with)), owner_(std::move(owner)) {}
-  // Tells that it has ended. Without the pipe's lock. It may be gone on return.
-  void tell_end(io_result outcome) noexcept {
-    hand_over();
-    complete(std::move(outcome));
-  }
   [[nodiscard]] operation_owner& owner() const noexcept { return *owner_; }
   [[nodiscard]] std::chrono::microseconds spin() const noexcept override { return runtime().pipe_spin(); }
   void begin_polling() noexcept override { owner_->begin_polling(); }
   bool poll() noexcept override { return owner_->poll(); }
   void end_polling() noexcept override { owner_->end_polling(); }
+
+ protected:
+  ~polled_operation() override = default;
+
+ private:
+  const std::shared_ptr<operation_owner> owner_;
+};
+
+class pipe_operation : public polled_operation {
+ public:
+  using polled_operation::polled_operation;
+  // Tells that it has ended. Without the pipe's lock. It may be gone on return.
+  void tell_end(io_result outcome) noexcept {
+    hand_over();
+    complete(std::move(outcome));
+  }
 
   bool known = false;  // to the pipe, which will end it
   bool ended = false;
@@ -132,9 +144,6 @@ class pipe_operation : public operation {
   ~pipe_operation() override = default;
   // What the user gets with the end.
   virtual void hand_over() noexcept {}
-
- private:
-  const std::shared_ptr<operation_owner> owner_;
 };
 
 // Tells the owner once the streams of its tensors have come so far. It is retained until then.

@@ -274,23 +274,11 @@ void pipe_core::say_unused(std::uint32_t wanted) {
   if (wanted > 0) say(frame_kind::unused, 0, {}, 0, wanted);
 }
 
-// Those that have come with the next frame that has some. False: they were lost, as where a process may have no more.
-bool pipe_core::take_descriptors(std::size_t count, std::vector<sys::owned_descriptor>& into) {
-  auto passed = connection_->take_passed();
-  for (auto& each : passed) come_descriptors_.push_back(std::move(each));
-  const bool enough = come_descriptors_.size() >= count;
-  for (; count > 0 && !come_descriptors_.empty(); --count) {
-    into.push_back(std::move(come_descriptors_.front()));
-    come_descriptors_.pop_front();
-  }
-  return enough;
-}
-
 // The other end's memory for what it asks for, which the devices that send to it have to reach: so before the pipe's lock is taken.
 status pipe_core::inbox_offered(bool to_host_device) {
-  std::vector<sys::owned_descriptor> passed;
-  if (!take_descriptors(1, passed)) return {errc::io, "the other end offered memory without a descriptor"};
-  auto mapped = with_.door->map_region(passed.front().get(), pipe_inbox::bytes);
+  const auto passed = connection_->take_passed();
+  if (passed.get() < 0) return {errc::io, "the other end offered memory without a descriptor"};
+  auto mapped = with_.door->map_region(passed.get(), pipe_inbox::bytes);
   if (!mapped) return {};  // what it asks for comes over the connection
   auto region = std::make_shared<pinned_region>(*std::move(mapped));
   const staging::link* via = nullptr;

@@ -6,18 +6,17 @@
 #include <utility>
 #include <vector>
 
-#include "core/operation.hpp"
 #include "core/pipe_core.hpp"
 #include "penstock/pipe.hpp"
 
 namespace penstock::core {
 
-class posted_receive final : public operation {
+class posted_receive final : public polled_operation {
  public:
   // room, where it is set, says where the tensors go; else targets.
   posted_receive(std::shared_ptr<pipe_core> from, incoming_message& into, pipe_room room, std::vector<incoming_target> targets,
                  const pipe_operation_options& options)
-      : operation(from->runtime()),
+      : polled_operation(from, from->runtime()),
         from_(std::move(from)),
         into_(into),
         room_(std::move(room)),
@@ -26,10 +25,6 @@ class posted_receive final : public operation {
   // Once.
   void begin();
   void end_queued() override;
-  [[nodiscard]] std::chrono::microseconds spin() const noexcept override { return runtime().pipe_spin(); }
-  void begin_polling() noexcept override { from_->begin_polling(); }
-  bool poll() noexcept override { return from_->poll(); }
-  void end_polling() noexcept override { from_->end_polling(); }
 
  private:
   ~posted_receive() override = default;
