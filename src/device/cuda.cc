@@ -66,6 +66,7 @@ class cuda_session final : public session {
   status record(event target, stream on) override;
   status call(stream on, void (*function)(void*), void* argument) override;
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
+  status write_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
   result<bool> idle(stream target) override;
   result<bool> reached(event target) override;
   status wait(event target) override;
@@ -205,6 +206,15 @@ status cuda_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t va
   return outcome(
       inside([&] { return api_.stream_wait_value32(on, address_of(flag), value, cuda::wait_value_geq); }),
       [&] { return fmt::format("make a stream wait for the value at {}", static_cast<void*>(flag)); }, errc::bad_memory);
+}
+
+status cuda_session::write_value(stream on, std::uint32_t* flag, std::uint32_t value) {
+  if (api_.stream_write_value32 == nullptr || !host_pointers_usable_) {
+    return {errc::unsupported, fmt::format("cuda:{}: streams cannot write a value to host memory", ordinal_)};
+  }
+  return outcome(
+      inside([&] { return api_.stream_write_value32(on, address_of(flag), value, cuda::write_value_default); }),
+      [&] { return fmt::format("make a stream write the value at {}", static_cast<void*>(flag)); }, errc::bad_memory);
 }
 
 // Of the default stream a query tells what the streams that it waits for have, too (580.159).

@@ -81,6 +81,7 @@ inline constexpr unsigned event_disable_timing = 0x2;
 inline constexpr unsigned register_portable = 0x1;
 inline constexpr unsigned register_read_only = 0x8;
 inline constexpr unsigned wait_value_geq = 0x0;
+inline constexpr unsigned write_value_default = 0x0;  // behind all that the stream has written, for the whole system
 inline constexpr unsigned ipc_lazy_peer_access = 0x1;
 
 // The functions, named as in the reference without the cu. Those marked optional may be null.

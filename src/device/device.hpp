@@ -79,6 +79,8 @@ class session {
   virtual status call(stream on, void (*function)(void*), void* argument) = 0;  // function makes no device call
   // Holds the stream until *flag >= value (as unsigned, cyclic). flag lies in pinned memory. errc::unsupported where the device cannot.
   virtual status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;
+  // Stores to such a flag. Who sees the value, the CPU of another process too, finds what was copied on this stream before.
+  virtual status write_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;
 
   // True: all that this stream was given, and what that waits for, is done. False where that is not known. An error of the work shows here.
   virtual result<bool> idle(stream target) = 0;

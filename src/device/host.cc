@@ -78,6 +78,7 @@ class host_session final : public session {
   status record(event target, stream on) override;
   status call(stream on, void (*function)(void*), void* argument) override;
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
+  status write_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
   result<bool> idle(stream target) override;
   result<bool> reached(event target) override;
   status wait(event target) override;
@@ -212,6 +213,18 @@ status host_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t va
     const auto where = space_.locate(flag, sizeof(*flag));
     if (!where) return where.error();
     await_value(*reinterpret_cast<std::uint32_t*>(*where), value);
+    return status();
+  });
+}
+
+status host_session::write_value(stream on, std::uint32_t* flag, std::uint32_t value) {
+  if (!space_.memory.contains(flag) && !space_.pins.find(flag)) {
+    return {errc::bad_memory, fmt::format("host:0: write the value at {}: not pinned", static_cast<void*>(flag))};
+  }
+  return queue(on, [this, flag, value] {
+    const auto where = space_.locate(flag, sizeof(*flag));
+    if (!where) return where.error();
+    std::atomic_ref(*reinterpret_cast<std::uint32_t*>(*where)).store(value, std::memory_order_release);
     return status();
   });
 }

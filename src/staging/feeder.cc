@@ -100,6 +100,9 @@ status feeder::issue(lane& target, copy_task& task) {
   const auto on = target.stream.get();
   auto queued = task.count != 0 ? session_.scatter(task.table, task.count, on) : session_.copy(task.target, task.source, task.bytes, on);
   if (!queued.ok()) return queued;
+  // It holds up a stream for some microseconds, so not between copies that follow each other.
+  if (task.flag != nullptr && target.head == target.tail)
+    (void)or_no_memory([&] { return session_.write_value(on, task.flag, task.value); });
   const auto slot = target.head % target.tasks.size();
   if (auto recorded = or_no_memory([&] { return session_.record(target.events[slot].get(), on); }); !recorded.ok()) {
     // The copy may be under way: its memory must be quiet before anybody hears of the failure.

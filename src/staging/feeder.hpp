@@ -32,6 +32,9 @@ struct copy_task {
   std::size_t count = 0;
   // Not null: nothing is copied, and done is called once this event is reached.
   device::event awaited = nullptr;
+  // Not null: may get this value once the copy is there (device::session::write_value), sooner than done is called. A hint.
+  std::uint32_t* flag = nullptr;
+  std::uint32_t value = 0;
   bool to_device = true;
   // Goes past the queue of the others: a copy of what a disk delivered, whose slab the disk waits for, next to a burst from the page cache.
   bool prompt = false;

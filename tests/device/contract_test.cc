@@ -327,6 +327,35 @@ TEST_P(device_contract, wait_value_compares_cyclically) {
   PENSTOCK_EXPECT_OK(session().synchronize(stream));
 }
 
+TEST_P(device_contract, write_value_comes_behind_what_was_copied_before) {
+  constexpr std::size_t length = 1 << 20;
+  gate word(session());
+  const device_memory memory(session(), length);
+  pinned_memory source(session(), length);
+  pinned_memory back(session(), length);
+  const scoped_stream stream(session());
+  for (std::uint32_t turn = 1; turn <= 16; ++turn) {
+    const auto content = random_bytes(length, turn);
+    source.fill(content);
+    PENSTOCK_EXPECT_OK(session().copy(memory.data(), source.data(), length, stream));
+    PENSTOCK_EXPECT_OK(session().copy(back.data(), memory.data(), length, stream));
+    const status queued = session().write_value(stream, word.flag(), turn);
+    if (queued.code() == errc::unsupported) GTEST_SKIP() << queued.message();
+    PENSTOCK_EXPECT_OK(queued);
+    while (std::atomic_ref(*word.flag()).load() != turn) std::this_thread::yield();
+    EXPECT_EQ(std::memcmp(back.data(), content.data(), length), 0) << turn;
+  }
+}
+
+TEST_P(device_contract, write_value_needs_pinned_memory) {
+  std::uint32_t word = 0;
+  const scoped_stream stream(session());
+  const status queued = session().write_value(stream, &word, 1);
+  if (queued.code() == errc::unsupported) GTEST_SKIP() << queued.message();
+  EXPECT_FALSE(queued.ok());
+  EXPECT_EQ(word, 0U);
+}
+
 TEST_P(device_contract, a_blocked_default_stream_blocks_no_other) {
   gate held(session());
   const device_memory memory(session(), 4096);

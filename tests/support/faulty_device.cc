@@ -59,6 +59,9 @@ class faulty_driver::faulty_session final : public device::session {
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override {
     return pass("wait_value", [&] { return inner_.wait_value(on, flag, value); });
   }
+  status write_value(stream on, std::uint32_t* flag, std::uint32_t value) override {
+    return pass("write_value", [&] { return inner_.write_value(on, flag, value); });
+  }
   result<bool> idle(stream target) override {
     if (auto error = owner_.enter("idle")) return *std::move(error);
     return inner_.idle(target);
