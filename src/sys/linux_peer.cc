@@ -3,11 +3,13 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -307,6 +309,22 @@ class linux_peer_door final : public peer {
       bytes -= static_cast<std::size_t>(got);
     }
     return {};
+  }
+
+  result<owned_descriptor> watch_process(pid_t process) override {
+    owned_descriptor by(static_cast<int>(syscall(SYS_pidfd_open, process, 0U)));
+    if (by.get() >= 0) return by;
+    const int error = errno;
+    const auto what = fmt::format("pidfd_open of process {}", process);
+    if (error == ESRCH) return status(errc::not_found, what, error_domain::os, error);
+    if (error == ENOSYS || error == EPERM) return status(errc::unsupported, what, error_domain::os, error);
+    return status::from_errno(error, what);
+  }
+
+  // A process has closed its devices before its end can be seen: pidfd_open(2), exit_files() in the kernel's do_exit().
+  bool has_ended(int watched_process) noexcept override {
+    pollfd asked{watched_process, POLLIN, 0};
+    return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
   }
 
  private:

@@ -123,6 +123,10 @@ class peer {
   // Reads another process's memory (process_vm_readv). A range that is not there is bad_memory; a process that may not be read,
   // permission_denied.
   virtual status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) = 0;
+  // For has_ended(), whatever process gets that number later. Errors: not_found, unsupported (an older kernel, seccomp).
+  virtual result<owned_descriptor> watch_process(pid_t process) = 0;
+  // With everything that its devices did.
+  virtual bool has_ended(int watched_process) noexcept = 0;
 };
 
 std::shared_ptr<peer> linux_peer();
