@@ -158,19 +158,22 @@ result<raw_copy> measure_raw(const std::string& from, const std::string& to, std
 
 // --- the two ends. What is to be done travels as the metadata of a message: "echo SIZE COUNT", "take SIZE COUNT", "end".
 
-// Receives so many tensors of this size into these memories in turn, posted before they come.
+status give(const pipe& to, const std::string& order) { return to.send({order, {}, {}}).wait().error; }
+
+// Receives so many tensors of this size into these memories in turn: twice as many are posted as the other end sends at once.
 status take(const pipe& over, std::byte* into, std::uint64_t size, std::uint64_t count) {
   const auto window = window_of(size);
   struct slot {
     incoming_message message;
     operation receiving;
   };
-  std::deque<slot> slots(std::min(window, count));
+  std::deque<slot> slots(std::min(2 * window, count));
   const auto post = [&](slot& each, std::uint64_t index) {
-    std::byte* const memory = into + index * size;
+    std::byte* const memory = into + index % window * size;
     each.receiving = over.receive(each.message, std::vector<incoming_target>{{memory, size}});
   };
   for (std::uint64_t i = 0; i < slots.size(); ++i) post(slots[i], i);
+  if (auto wrong = give(over, "ready"); !wrong.ok()) return wrong;
   for (std::uint64_t i = 0; i < count; ++i) {
     auto& each = slots[i % slots.size()];
     if (const auto outcome = each.receiving.wait(); !outcome.ok()) return outcome.error;
@@ -181,6 +184,8 @@ status take(const pipe& over, std::byte* into, std::uint64_t size, std::uint64_t
 
 status send(const pipe& over, const std::byte* from, std::uint64_t size, std::uint64_t count) {
   const auto window = window_of(size);
+  incoming_message ready;
+  if (const auto outcome = over.next(ready).wait(); !outcome.ok()) return outcome.error;
   std::deque<operation> sent;
   for (std::uint64_t i = 0; i < count; ++i) {
     sent.push_back(over.send({"", {}, {{from, size}}}));
@@ -194,18 +199,24 @@ status send(const pipe& over, const std::byte* from, std::uint64_t size, std::ui
   return {};
 }
 
-// One at a time, there and back. trips: gets the seconds of each.
+// One at a time, there and back; receives are posted long before. trips: gets the seconds of each.
 status echo(const pipe& over, std::byte* memory, std::uint64_t size, std::uint64_t count, bool begins, std::vector<double>* trips) {
+  constexpr std::uint64_t ahead = 4;
+  std::array<incoming_message, ahead> come;
+  std::array<operation, ahead> receiving;
+  const auto post = [&](std::uint64_t index) {
+    if (index < count) receiving[index % ahead] = over.receive(come[index % ahead], std::vector<incoming_target>{{memory, size}});
+  };
+  for (std::uint64_t i = 0; i < ahead; ++i) post(i);
   for (std::uint64_t i = 0; i < count; ++i) {
     const stopwatch watch;
-    incoming_message come;
-    auto receiving = over.receive(come, std::vector<incoming_target>{{memory, size}});
     operation sent;
     if (begins) sent = over.send({"", {}, {{memory, size}}});
-    if (const auto outcome = receiving.wait(); !outcome.ok()) return outcome.error;
+    if (const auto outcome = receiving[i % ahead].wait(); !outcome.ok()) return outcome.error;
     if (!begins) sent = over.send({"", {}, {{memory, size}}});
     if (const auto outcome = sent.wait(); !outcome.ok()) return outcome.error;
     if (trips != nullptr) trips->push_back(watch.seconds());
+    post(i + ahead);
   }
   return {};
 }
@@ -228,8 +239,6 @@ result<order> next_order(const pipe& from) {
   }
   return order{word.data(), size, count};
 }
-
-status give(const pipe& to, const std::string& order) { return to.send({order, {}, {}}).wait().error; }
 
 // CPU seconds of the other process.
 result<double> cpu_of(const pipe& other) {
@@ -316,7 +325,14 @@ status run_all(const pipe& other, place& memory, const pipe_bench_options& optio
     std::string by;
     for (const auto& each : other.stats()) {
       const auto same = std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.name == each.name; });
-      if (each.sent_bytes > (same == before.end() ? 0 : same->sent_bytes)) by += (by.empty() ? "" : ", ") + each.name;
+      const auto old = same == before.end() ? channel_stats{} : *same;
+      if (each.sent_bytes == old.sent_bytes) continue;
+      const auto pushed = each.pushed_tensors - old.pushed_tensors;
+      by += (by.empty() ? "" : ", ") + each.name;
+      if (pushed > 0)
+        by += fmt::format(" ({:.0f}% pushed)",
+                          100.0 * static_cast<double>(pushed) /
+                              static_cast<double>(each.sent_tensors - old.sent_tensors + each.received_tensors - old.received_tensors));
     }
     fmt::print("{:>9} {:>12.1f} {:>12.1f} {:>10.2f} {:>10.2f} {:>9.3f} {:>12.3f}  {}{}\n", size_name(size), told->one_way_us, raw->one_us,
                told->many_gbs, raw->many_gbs, told->many_gbs / raw->many_gbs, told->cpu_per_gb, by, told->right ? "" : "  WRONG BYTES");

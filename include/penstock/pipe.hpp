@@ -122,6 +122,7 @@ struct pipe_plan {
 struct channel_stats {
   std::string name;
   std::uint64_t sent_tensors = 0, sent_bytes = 0, received_tensors = 0, received_bytes = 0;
+  std::uint64_t pushed_tensors = 0;  // of both: which the sender's device wrote into the target of a receive that was posted before
 };
 
 class PENSTOCK_API pipe {
@@ -145,8 +146,10 @@ class PENSTOCK_API pipe {
   // and incoming_message::receive(), and room's own.
   [[nodiscard]] operation receive(incoming_message& message, pipe_room room, const pipe_operation_options& options = {},
                                   io_callback callback = {}) const;
-  // The same where it is known what will come: the quickest way to receive. Errors too: invalid_argument (the message has other tensors; it
-  // can still be received from message).
+  // The same where it is known what will come: the quickest way to receive. Targets in memory of devices whose streams have nothing to do
+  // are told to the sender, whose device may write into them as soon as the message is sent (channel_stats::pushed_tensors). From then on
+  // it is too late to cancel, and a deadline does not hold: the operation ends once nothing can be written there any more. Errors too:
+  // invalid_argument (the message has other tensors; it can still be received from message).
   [[nodiscard]] operation receive(incoming_message& message, std::vector<incoming_target> targets,
                                   const pipe_operation_options& options = {}, io_callback callback = {}) const;
   // Blocks until the ends know each other.

@@ -73,6 +73,10 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   // The other end has the descriptor when a frame comes that is queued after this. False: it cannot be passed. Where there is a ring.
   bool pass(int descriptor);
   [[nodiscard]] bool has_ring() const noexcept { return has_ring_.load(); }
+  // Words beside the ring, in a region to be pinned: what this end gives, and what the other does.
+  [[nodiscard]] std::span<std::byte> permit_region() const noexcept { return ring_->permit_region(); }
+  [[nodiscard]] permit own_permit(std::uint32_t slot, std::uint32_t turn) const noexcept { return ring_->own_permit(slot, turn); }
+  [[nodiscard]] permit permit_of_other(std::uint32_t slot, std::uint32_t turn) const noexcept { return ring_->permit_of_other(slot, turn); }
 
   // Between the first and the last of these calls the caller's thread reads what comes, where there is a ring, and nobody has to be woken
   // for it. poll() is true when something has come.

@@ -21,12 +21,19 @@ std::size_t ring_writer::room() const noexcept {
 }
 
 ring_pair::ring_pair(sys::shared_region memory, bool first) noexcept
-    : memory_(std::move(memory)), out(state(first ? 0 : 1), ring(first ? 0 : 1)), in(state(first ? 1 : 0), ring(first ? 1 : 0)) {}
+    : memory_(std::move(memory)),
+      first_(first),
+      out(state(first ? 0 : 1), ring(first ? 0 : 1)),
+      in(state(first ? 1 : 0), ring(first ? 1 : 0)) {}
 
 ring_state& ring_pair::state(std::size_t index) const noexcept { return reinterpret_cast<ring_state*>(memory_.data())[index]; }
 
 std::span<std::byte> ring_pair::ring(std::size_t index) const noexcept {
   return {memory_.data() + head_bytes + index * ring_bytes, ring_bytes};
+}
+
+std::atomic<std::uint32_t>& ring_pair::word(std::size_t index, std::uint32_t slot) const noexcept {
+  return reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.data() + permits_at)[index * permit::count + slot];
 }
 
 result<std::size_t> ring_writer::write(std::span<const iovec> parts) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "channel/permit.hpp"
 #include "penstock/status.hpp"
 #include "sys/peer.hpp"
 
@@ -65,16 +66,24 @@ class ring_pair {
   static constexpr std::size_t ring_bytes = std::size_t{256} << 10;
   static constexpr std::size_t head_bytes = 4096;
   static constexpr std::size_t bytes = head_bytes + 2 * ring_bytes;
-  static_assert(2 * sizeof(ring_state) <= head_bytes);
+  static constexpr std::size_t permits_at = 2048;
+  static_assert(2 * sizeof(ring_state) <= permits_at);
+  static_assert(permits_at + 2 * permit::count * sizeof(std::atomic<std::uint32_t>) <= head_bytes);
 
   // memory: of that many bytes, zeros until both have begun. first: the end that has made it.
   ring_pair(sys::shared_region memory, bool first) noexcept;
+  [[nodiscard]] std::span<std::byte> permit_region() const noexcept { return {memory_.data(), head_bytes}; }
+  // What this end gives, and what the other does.
+  [[nodiscard]] permit own_permit(std::uint32_t slot, std::uint32_t turn) const noexcept { return {word(first_ ? 0 : 1, slot), turn}; }
+  [[nodiscard]] permit permit_of_other(std::uint32_t slot, std::uint32_t turn) const noexcept { return {word(first_ ? 1 : 0, slot), turn}; }
 
  private:
   [[nodiscard]] ring_state& state(std::size_t index) const noexcept;
   [[nodiscard]] std::span<std::byte> ring(std::size_t index) const noexcept;
+  [[nodiscard]] std::atomic<std::uint32_t>& word(std::size_t index, std::uint32_t slot) const noexcept;
 
   const sys::shared_region memory_;
+  const bool first_;
 
  public:
   ring_writer out;

@@ -13,12 +13,12 @@
 
 namespace penstock::channel {
 
-inline constexpr std::uint32_t wire_version = 3;
+inline constexpr std::uint32_t wire_version = 4;
 
 enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
   reach,         // body: the names of the channels by which this end can receive, and why not by the others
-  announcement,  // message: its number. Body: announcement
+  announcement,  // message: its number. Body: announcement. code: 0, or one more than the permit by which its tensors are being pushed
   wanted,     // message, part: which tensor: send the next piece of it. code: 0, or one more than the slot of the inbox that it can go to
   tensor,     // message, part: which tensor, code: of what was wanted. Body: the piece; none where it lies in that slot
   taken,      // message: it was received (body: by which channels), or code and body: why it will not be
@@ -29,6 +29,9 @@ enum class frame_kind : std::uint32_t {
   inbox,      // the memory whose descriptor comes with it is there to be written to. code: whose devices use it (1: of the host device)
   unused,     // code: of what was wanted: nothing will come to that slot
   credit,     // code: so many announcements, part: of so many bytes, have gone to the user
+  posted,  // message: which one since the beginning its tensors may be pushed of. code: the permit, part: its turn. Body: an announcement,
+           // whose tensors are the targets
+  pushed,  // message: its tensors are in their targets, or code and body: why not. Nothing is written there any more
 };
 
 struct limits {
@@ -38,6 +41,7 @@ struct limits {
   static constexpr std::uint64_t device_bytes = 64;                        // of a device's name
   static constexpr std::uint64_t handle_bytes = 128;                       // by which memory is mapped
   static constexpr std::uint64_t reason_bytes = 512;                       // why there is none
+  static constexpr std::uint64_t posted_bytes = std::uint64_t{1} << 20;    // of what tells where tensors may be pushed
   static constexpr std::uint64_t parts = 65'536;                           // payloads, and tensors, of a message
   static constexpr std::uint64_t announcement_bytes = payload_bytes + (std::uint64_t{16} << 20);
   static constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 48;

@@ -104,6 +104,13 @@ status pipe_core::reached(std::span<const std::byte> body) {
   for (const auto& each : sending_) {
     if (channel::find_channel(each.name)->how() == carriage::map && !each.refusal.empty()) shares_.store(false);
   }
+  // Between devices, the best that there is.
+  const auto best = std::find_if(receiving_.begin(), receiving_.end(), [](const auto& each) {
+    return each.refusal.empty() && channel::find_channel(each.name)->serves(true, true);
+  });
+  if (best != receiving_.end() && channel::find_channel(best->name)->how() == carriage::map && connection_->has_ring()) {
+    pushes_by_.store(channel::find_channel(best->name));
+  }
   ready_ = true;
   known_.notify_all();
   return {};
@@ -185,6 +192,19 @@ void pipe_core::note_route(const std::string& from, const std::string& to, std::
     found->second = std::move(channels);
   } else if (routes_.size() < most_routes) {
     routes_.emplace(key, std::move(channels));
+  }
+}
+
+void pipe_core::note_pushed(const channel::channel& by, const next_operation& op) {
+  for (std::size_t i = 0; i < op.posted->targets.size(); ++i) {
+    const auto& from = op.come->facts.tensors[i].device;
+    const auto& to = op.posted->targets[i].device;
+    if (routes_.count({from, to}) > 0) continue;
+    std::vector<channel_choice> choices;
+    for (const auto* each : with_.channels) {
+      if (each->serves(true, true)) choices.push_back({std::string(each->name()), each == &by, refusal_of(receiving_, each->name())});
+    }
+    note_route(from, to, std::move(choices));
   }
 }
 

@@ -110,6 +110,8 @@ pipe_core::pipe_core(const pipe_shared& with, bool local) : with_(with), local_(
 }
 
 pipe_core::~pipe_core() {
+  if (push_watch_ != nullptr) push_watch_->release();
+  if (!with_.runtime->forked()) unpin_permits();
   if (connection_ != nullptr && !with_.runtime->forked()) connection_->close();
 }
 
@@ -166,6 +168,13 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
       auto* const target = static_cast<std::byte*>(op.targets[piece.tensor].memory) + piece.offset;
       return std::span(piece.room != nullptr ? piece.room.get() : target, piece.bytes);
     }
+    case frame_kind::posted:
+      if (!ready_) return unexpected("where its tensors go");
+      most = limits::posted_bytes;
+      break;
+    case frame_kind::pushed:
+      most = limits::text_bytes;
+      break;
     case frame_kind::wanted:
     case frame_kind::inbox:
     case frame_kind::unused:
@@ -235,6 +244,12 @@ status pipe_core::arrived(const channel::frame_head& head) {
         bytes_ahead_ -= head.part;
         announce_what_may();
         break;
+      case frame_kind::posted:
+        wrong = posted(head);
+        break;
+      case frame_kind::pushed:
+        wrong = pushed(head, ended);
+        break;
     }
   });
   if (is_proven_ && when_proven_) std::exchange(when_proven_, {})(shared_from_this(), true);
@@ -253,8 +268,15 @@ void pipe_core::end_all(const status& why, endings& ended) {
   if (lost_.ok()) lost_ = why;
   while (!announced_.empty()) end(*announced_.begin()->second, {0, why}, ended);
   while (!queued_.empty()) end(*queued_.front(), {0, why}, ended);
-  for (auto* op : waiting_) conclude(*op, {0, why}, ended);
+  for (auto* op : waiting_) {
+    if (take_back(*op)) {
+      conclude(*op, {0, why}, ended);
+    } else {
+      being_pushed_.push_back(op);
+    }
+  }
   waiting_.clear();
+  end_pushes(why, ended);
   for (const auto& [number, op] : receiving_now_) {
     if (closed_ || op->pieces_left > 0) abandon(*op, why, ended);
   }

@@ -49,6 +49,7 @@ class incoming_core {
 
   // With the pipe's lock.
   bool received = false;  // receive() was called, or never will be
+  bool pushed = false;    // its tensors go to the targets that were posted
   status withdrawn;       // by the sender, who says why
 
   [[nodiscard]] bool has_tensors_elsewhere() const;
@@ -78,13 +79,19 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // The caller's reference.
   operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
-  operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback);
+  // posted: where the tensors may go, or null. Where they do (incoming_core::pushed), it ends when they are there.
+  operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
+                  std::unique_ptr<posting> posted = nullptr);
+  // Null: they cannot be pushed.
+  std::unique_ptr<posting> prepare_posting(const std::vector<incoming_target>& targets) noexcept;
   static operation* receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
                             const pipe_operation_options& options, io_callback callback);
   void dropped(incoming_core& message) noexcept;
   result<pipe_plan> explain();
   std::vector<channel_stats> stats();
   void close() noexcept;
+  // At what was pushed into memory of this end, when the other had gone.
+  void look_at_pushes() noexcept;
 
   void stop(send_operation& op) noexcept override;
   void stop(next_operation& op) noexcept override;
@@ -97,7 +104,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void copied(received_piece& piece, const status& outcome) noexcept override;
   status read(const receive_operation& op, const read_part& part) override;
   void begin_polling() noexcept override { connection_->begin_polling(); }
-  bool poll() noexcept override { return connection_->poll(); }
+  bool poll() noexcept override;
   void end_polling() noexcept override { connection_->end_polling(); }
   void all_ended(receive_operation& op) noexcept override;
 
@@ -121,7 +128,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
 
   static status pipe_closed();
   status locate(send_operation& op);
-  void share_parts(send_operation& op, channel::tensor_facts& told, device::session& session, const void* memory, bool& told_why);
+  void share_parts(channel::tensor_facts& told, std::size_t tensor, std::vector<exported_part>& exports, device::session& session,
+                   const void* memory, bool& told_why);
 
   // --- with the lock
   [[nodiscard]] status over() const;
@@ -131,7 +139,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void announce_what_may();
   [[nodiscard]] bool may_announce(const send_operation& op) const;
   void announce(send_operation& op);
-  void pass_descriptors(send_operation& op);
+  void pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports);
   status wanted(const channel::frame_head& head, endings& ended);
   void send_piece(const send_operation& op, std::uint64_t tensor, std::uint32_t wanted, std::span<const std::byte> content,
                   staging::landing::lease room);
@@ -140,6 +148,20 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   status taken(const channel::frame_head& head, endings& ended);
   void left(std::uint64_t number, endings& ended);
   void end(send_operation& op, io_result outcome, endings& ended);
+  // Pushing, at the end that sends.
+  status posted(const channel::frame_head& head);
+  [[nodiscard]] std::shared_ptr<const push_targets> targets_for(const send_operation& op) const;
+  bool begin_push(send_operation& op, std::uint64_t index);
+  void push_ended(send_operation& op, endings& ended);
+  // At the end that receives.
+  void post(next_operation& op);
+  bool take_back(next_operation& op);
+  bool take_back_from(const next_operation& op);
+  status meets_posting(const channel::frame_head& head, incoming_core& message);
+  status pushed(const channel::frame_head& head, endings& ended);
+  void push_ended(next_operation& op, status outcome, endings& ended);
+  void end_pushes(const status& why, endings& ended);
+  void note_pushed(const channel::channel& by, const next_operation& op);
   // Receiving.
   status announced(const channel::frame_head& head, endings& ended);
   void offer_descriptors(const channel::announcement& facts);
@@ -179,6 +201,12 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   // Why not, or nothing once source or imports are set.
   std::optional<std::string> reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to);
   result<choice> choose(const channel::tensor_facts& from, const staging::place& to);
+  bool prepare_push(send_operation& op) noexcept;
+  void pin_permits(device::session& session, bool emulated) noexcept;
+  void unpin_permits() noexcept;
+  bool ends_of_pushes() noexcept;
+  void share_all(send_operation& op);
+  bool watches_process() noexcept;
   void begin_receive(receive_operation& op) noexcept;
   void add_engine_part(receive_operation& op, std::size_t tensor);
   void begin_engine_parts(receive_operation& op) noexcept;
@@ -195,7 +223,13 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   sys::shared_region offered_;           // until the other end has answered
   pipe_imports imports_;
   std::atomic<bool> inbox_tried_{false};
-  std::atomic<bool> shares_;  // handles of device memory are of use to the other end, as far as is known
+  std::atomic<const channel::channel*> pushes_by_{nullptr};  // to this end; null: nothing is
+  std::array<std::once_flag, 2> permits_tried_;              // for devices, and for the host device
+  std::array<std::atomic<device::session*>, 2> pinned_permits_{};
+  std::atomic<std::size_t> pushes_here_{0};  // messages that are being pushed to this end
+  std::once_flag process_tried_;
+  sys::owned_descriptor process_;  // the other end's, watched
+  std::atomic<bool> shares_;       // handles of device memory are of use to the other end, as far as is known
 
   std::mutex lock_;                // guards what follows
   std::condition_variable known_;  // ready_, or over
@@ -212,6 +246,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::map<std::pair<std::string, const staging::link*>, const channel::channel*> ways_;
 
   std::uint64_t next_number_ = 1;
+  std::uint64_t announced_so_far_ = 0;
   std::deque<send_operation*> queued_;
   std::map<std::uint64_t, send_operation*> announced_;
   std::uint32_t messages_ahead_ = 0;  // announced, and the other end's user has not taken them
@@ -223,6 +258,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::deque<std::shared_ptr<incoming_core>> come_;
   std::uint32_t untaken_messages_ = 0;
   std::uint64_t untaken_bytes_ = 0;
+  std::uint64_t come_so_far_ = 0;
   std::deque<next_operation*> waiting_;
   std::map<std::uint64_t, receive_operation*> receiving_now_;
   std::map<std::uint64_t, std::weak_ptr<incoming_core>> not_received_;
@@ -233,6 +269,15 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::shared_ptr<pinned_region> outbox_;  // the other end's inbox
   bool want_slots_ = false;                // some operations found none free
 
+  std::map<std::uint64_t, std::shared_ptr<const push_targets>> postings_;  // of the other end, by which message it will be
+  std::vector<std::uint32_t> free_permits_;                                // of this one
+  std::array<std::uint32_t, channel::permit::count> permit_turns_{};
+  bool pushes_ = false;                        // copies have been submitted, and not been looked after
+  std::vector<next_operation*> being_pushed_;  // into whose targets the other end may be writing
+  std::atomic<bool> pushes_lost_{false};       // those will end without its telling
+  timed* push_watch_ = nullptr;                // looks whether they have
+  bool watches_pushes_ = false;                // and will again
+
   std::map<std::string, channel_stats, std::less<>> stats_;
 };
 
@@ -241,6 +286,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
 template <class Step>
 void pipe_core::with_lock(Step step) noexcept {
   endings ended;
+  bool copies = false;
   {
     const std::lock_guard guard(lock_);
     or_without_memory(
@@ -252,8 +298,11 @@ void pipe_core::with_lock(Step step) noexcept {
           end_all(no_memory(), ended);
           return false;
         });
+    copies = std::exchange(pushes_, false);
   }
+  if (copies) (void)with_.runtime->feeders().pump();  // ahead of what tells of them
   connection_->flush();
+  if (copies) with_.runtime->feeders().attend();
   for (auto& [op, outcome] : ended.told) op->tell_end(std::move(outcome));
   for (auto& [op, count] : ended.of_parts) op->parts_ended(count);
 }

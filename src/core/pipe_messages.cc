@@ -12,9 +12,11 @@ namespace penstock::core {
 using channel::frame_kind;
 using channel::limits;
 
-operation* pipe_core::next(incoming_message& into, const pipe_operation_options& options, io_callback callback) {
+operation* pipe_core::next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
+                           std::unique_ptr<posting> posted) {
   auto* op = new next_operation(shared_from_this(), with_.runtime);
   op->into = &into;
+  op->posted = std::move(posted);
   op->set_deadline(options.deadline);
   op->set_callback(std::move(callback), options.calls_at_once);
   op->retain();
@@ -25,6 +27,7 @@ operation* pipe_core::next(incoming_message& into, const pipe_operation_options&
     if (problem.ok()) {
       op->known = true;
       waiting_.push_back(op);
+      post(*op);
       deliver(ended);
     } else {
       conclude(*op, {0, problem}, ended);
@@ -53,9 +56,11 @@ status pipe_core::announced(const channel::frame_head& head, endings& ended) {
     return wrong("a message of which a part is in line");
   }
   offer_descriptors(message->facts);
+  ++come_so_far_;
+  if (auto broken = meets_posting(head, *message); !broken.ok()) return broken;
   ++untaken_messages_;
   untaken_bytes_ += bytes;
-  if (message->has_tensors_elsewhere()) not_received_.emplace(message->number, message);
+  if (message->has_tensors_elsewhere() && !message->pushed) not_received_.emplace(message->number, message);
   come_.push_back(std::move(message));
   deliver(ended);
   return {};
@@ -84,7 +89,12 @@ void pipe_core::deliver(endings& ended) {
     say(frame_kind::credit, 0, {}, bytes, 1);
     message->pipe = shared_from_this();
     op.come = std::move(message);
-    conclude(op, {0, {}}, ended);
+    if (op.come->pushed) {
+      being_pushed_.push_back(&op);
+      pushes_here_.store(being_pushed_.size(), std::memory_order_relaxed);
+    } else {
+      conclude(op, {0, {}}, ended);
+    }
   }
 }
 
@@ -92,7 +102,7 @@ void pipe_core::stop(next_operation& op) noexcept {
   const auto why = op.stop_reason();
   if (why.ok() || with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
-    if (!op.known || op.ended) return;
+    if (!op.known || op.ended || !take_back_from(op)) return;
     std::erase(waiting_, &op);
     conclude(op, {0, why}, ended);
   });

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/spin_lock.hpp"
@@ -46,12 +47,16 @@ struct tensor_piece {
   staging::copy_task task;
 
   // The copy between there and memory of a device, whose end the owner is told.
-  void copy(const staging::link& via, void* target, const void* source, bool to_device) {
+  // flag, value: of the task.
+  void copy(const staging::link& via, void* target, const void* source, bool to_device, std::uint32_t* flag = nullptr,
+            std::uint32_t value = 0) {
     task.target = target;
     task.source = source;
     task.bytes = bytes;
     task.to_device = to_device;
     task.context = this;
+    task.flag = flag;
+    task.value = value;
     task.done = [](staging::copy_task& done, status outcome) {
       auto& self = *static_cast<tensor_piece*>(done.context);
       self.of->owner().copied(self, outcome);
@@ -183,6 +188,20 @@ struct room_waiter final : staging::landing::waiter {
   bool waits = false;
 };
 
+// The descriptor for a part of a tensor, which the other end has not had yet.
+struct exported_part {
+  std::size_t tensor;
+  std::size_t part;
+  sys::owned_descriptor by;
+};
+
+// Where the other end may push the tensors of a message.
+struct push_targets {
+  std::vector<channel::tensor_facts> tensors;
+  std::uint32_t slot = 0;  // of the permit
+  std::uint32_t turn = 0;
+};
+
 class send_operation final : public pipe_operation {
  public:
   using pipe_operation::pipe_operation;
@@ -191,13 +210,7 @@ class send_operation final : public pipe_operation {
   outgoing_message message;
   std::vector<staging::place> places;        // of its tensors
   std::vector<channel::tensor_facts> facts;  // of its tensors
-  // Of parts of its tensors, in order: those that the other end has not had yet.
-  struct exported {
-    std::size_t tensor;
-    std::size_t part;
-    sys::owned_descriptor by;
-  };
-  std::vector<exported> exports;
+  std::vector<exported_part> exports;        // in order
   stream_turn turn;
   bool ready = true;  // what it sends is there, in the order of its streams
   std::uint64_t number = 0;
@@ -211,6 +224,19 @@ class send_operation final : public pipe_operation {
   std::list<sent_piece> copying;
   room_waiter<send_operation> again{*this};
   io_result outcome_then;  // once nothing is being copied, where it has ended before
+
+  // --- what is pushed
+  std::shared_ptr<const push_targets> pushes_to;  // null: nothing
+  const channel::channel* pushed_by = nullptr;
+  std::list<sent_piece> to_push;  // or that have been: with the last of them go mappings
+  bool pushing = false;
+  status push_error;
+};
+
+// Where the tensors of the next message may be pushed, before the other end has been told.
+struct posting {
+  std::vector<channel::tensor_facts> targets;
+  std::vector<exported_part> exports;
 };
 
 class next_operation final : public pipe_operation {
@@ -220,6 +246,15 @@ class next_operation final : public pipe_operation {
 
   incoming_message* into = nullptr;
   std::shared_ptr<incoming_core> come;
+
+  // --- where its tensors may be pushed to their targets
+  std::unique_ptr<posting> posted;  // null: they may not
+  struct given_permit {
+    std::uint32_t slot;
+    std::uint32_t turn;
+  };
+  std::optional<given_permit> permit;  // that the other end may take, or has taken
+  io_result outcome_then;              // once the other end cannot write any more
 
  private:
   void hand_over() noexcept override;

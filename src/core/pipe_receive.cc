@@ -25,6 +25,8 @@ constexpr std::uint64_t most_parts = 1024;
 constexpr std::uint64_t read_by_caller = std::uint64_t{64} << 10;
 constexpr std::uint64_t small_copy = std::uint64_t{1} << 20;
 
+status received_before() { return {errc::invalid_argument, "this message was received before"}; }
+
 }  // namespace
 
 // --- beginning to receive
@@ -92,6 +94,7 @@ void pipe_core::add_engine_part(receive_operation& op, std::size_t tensor) {
 
 // What it will consist of, before anything begins.
 status pipe_core::prepare(receive_operation& op) {
+  if (op.message->pushed) return received_before();
   const auto& tensors = op.message->facts.tensors;
   if (op.targets.size() != tensors.size()) {
     return {errc::invalid_argument, fmt::format("{} targets for {} tensors", op.targets.size(), tensors.size())};
@@ -154,7 +157,7 @@ void pipe_core::begin_receive(receive_operation& op) noexcept {
   auto& message = *op.message;
   auto problem = or_no_memory([&] { return prepare(op); });
   with_lock([&](endings& ended) {
-    if (problem.ok() && message.received) problem = {errc::invalid_argument, "this message was received before"};
+    if (problem.ok() && message.received) problem = received_before();
     if (problem.ok()) problem = closed_ ? pipe_closed() : message.withdrawn;
     if (problem.ok() && op.pieces_left > 0) problem = lost_;
     if (!problem.ok()) {

@@ -50,14 +50,15 @@ void append(std::vector<std::byte>& to, const outgoing_part& part) {
 }  // namespace
 
 // How the other end can map the memory of a tensor. Of several that it cannot map the first tells why.
-void pipe_core::share_parts(send_operation& op, channel::tensor_facts& told, device::session& session, const void* memory, bool& told_why) {
+void pipe_core::share_parts(channel::tensor_facts& told, std::size_t tensor, std::vector<exported_part>& exports, device::session& session,
+                            const void* memory, bool& told_why) {
   const auto* const from = static_cast<const std::byte*>(memory);
   auto problem = or_no_memory([&]() -> status {
     for (std::uint64_t at = 0; at < told.length;) {
       auto shared = session.share(from + at);
       if (!shared) return shared.error();
       const auto length = std::min(told.length - at, shared->length);
-      if (shared->by_descriptor && connection_->has_ring() && op.exports.size() < most_passed_at_once) {
+      if (shared->by_descriptor && connection_->has_ring() && exports.size() < most_passed_at_once) {
         bool has_had = false;
         {
           const std::lock_guard guard(lock_);
@@ -65,7 +66,7 @@ void pipe_core::share_parts(send_operation& op, channel::tensor_facts& told, dev
         }
         auto by = has_had ? sys::owned_descriptor() : session.export_shared(from + at);
         if (!by) return by.error();
-        if (!has_had) op.exports.push_back({op.facts.size() - 1, told.parts.size(), *std::move(by)});
+        if (!has_had) exports.push_back({tensor, told.parts.size(), *std::move(by)});
       }
       told.parts.push_back({std::move(shared->handle), shared->generation, shared->offset, length, false});
       at += length;
@@ -74,7 +75,7 @@ void pipe_core::share_parts(send_operation& op, channel::tensor_facts& told, dev
   });
   if (problem.ok()) return;
   told.parts.clear();
-  std::erase_if(op.exports, [&](const auto& each) { return each.tensor == op.facts.size() - 1; });
+  std::erase_if(exports, [&](const auto& each) { return each.tensor == tensor; });
   if (!std::exchange(told_why, true)) told.not_shared = problem.message();
 }
 
@@ -90,7 +91,6 @@ status pipe_core::locate(send_operation& op) {
               fmt::format("payload {} lies in memory of {}: payloads are host memory, tensors of any", i, name_of(*found))};
     }
   }
-  bool told_why = false;
   for (std::size_t i = 0; i < op.message.tensors.size(); ++i) {
     const auto& part = op.message.tensors[i];
     const auto found = place_of_part(with, part.memory, part.length, "tensor", i);
@@ -102,12 +102,21 @@ status pipe_core::locate(send_operation& op) {
     told.metadata = part.metadata;
     if (!found->on_device()) continue;
     told.device = name_of(*found);
-    if (shares_.load()) share_parts(op, told, found->via->session(), part.memory, told_why);
     if (auto problem = op.turn.add(*found->via, part.stream); !problem.ok()) {
       return problem.with_context(fmt::format("the stream of tensor {}", i));
     }
   }
   return {};
+}
+
+// How the other end can map those that lie in memory of devices.
+void pipe_core::share_all(send_operation& op) {
+  if (!shares_.load()) return;
+  bool told_why = false;
+  for (std::size_t i = 0; i < op.places.size(); ++i) {
+    if (!op.places[i].on_device()) continue;
+    share_parts(op.facts[i], i, op.exports, op.places[i].via->session(), op.message.tensors[i].memory, told_why);
+  }
 }
 
 operation* pipe_core::send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback) {
@@ -119,6 +128,8 @@ operation* pipe_core::send(const outgoing_message& message, const pipe_operation
     op->message = message;
     if (auto wrong = check(op->message); !wrong.ok()) return wrong;
     if (auto wrong = locate(*op); !wrong.ok()) return wrong;
+    const bool pushes = op->turn.over() && prepare_push(*op);
+    if (!pushes) share_all(*op);
     return op->watch_deadline();
   });
   with_lock([&](endings& ended) {
@@ -145,6 +156,7 @@ operation* pipe_core::send(const outgoing_message& message, const pipe_operation
 }
 
 void pipe_core::may_begin(send_operation& op, const status& outcome) noexcept {
+  if (outcome.ok()) (void)prepare_push(op);
   with_lock([&](endings& ended) {
     op.ready = true;
     if (!op.ended && !outcome.ok()) end(op, {0, outcome}, ended);
@@ -165,10 +177,10 @@ void pipe_core::announce_what_may() {
   }
 }
 
-// Ahead of the announcement, which tells whose they are. One that cannot be passed, and those behind it, will be with a later message.
-void pipe_core::pass_descriptors(send_operation& op) {
-  for (const auto& each : op.exports) {
-    auto& part = op.facts[each.tensor].parts[each.part];
+// Ahead of the frame that tells whose they are. One that cannot be passed, and those behind it, will be with a later message.
+void pipe_core::pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports) {
+  for (const auto& each : exports) {
+    auto& part = of[each.tensor].parts[each.part];
     if (!connection_->pass(each.by.get())) break;
     part.passed = true;
     if (!passed_.emplace(part.handle, part.generation).second) continue;
@@ -177,13 +189,14 @@ void pipe_core::pass_descriptors(send_operation& op) {
     passed_.erase(passed_in_order_.front());
     passed_in_order_.pop_front();
   }
-  op.exports.clear();
+  exports.clear();
 }
 
 void pipe_core::announce(send_operation& op) {
   channel::announcement facts;
   facts.metadata = op.message.metadata;
-  if (!op.in_line) {
+  const bool pushes = begin_push(op, ++announced_so_far_);
+  if (!op.in_line && !pushes) {
     if (free_guards_.empty()) free_guards_.push_back(&guards_.emplace_back());
     op.guard = free_guards_.back();
     free_guards_.pop_back();
@@ -195,11 +208,12 @@ void pipe_core::announce(send_operation& op) {
     facts.payload_lengths.push_back(each.length);
     facts.payload_metadata.push_back(each.metadata);
   }
-  pass_descriptors(op);
+  if (!pushes) pass_descriptors(op.facts, op.exports);
   facts.tensors = op.facts;
   for (auto& each : facts.tensors) {
     each.in_line = op.in_line;
-    if (op.in_line) each.address = 0;
+    if (op.in_line || pushes) each.address = 0;
+    if (pushes) each.parts.clear();
   }
   auto body = channel::encode(facts);
   body.reserve(body.size() + op.announcement_bytes);
@@ -218,6 +232,7 @@ void pipe_core::announce(send_operation& op) {
   }
   // The length of the whole, for the other end's account as well as for this one's.
   frame.head.part = op.announcement_bytes;
+  frame.head.code = pushes ? op.pushes_to->slot + 1 : 0;
   enqueue(std::move(frame));
 }
 
@@ -236,7 +251,7 @@ void pipe_core::left(std::uint64_t number, endings& ended) {
 
 status pipe_core::wanted(const channel::frame_head& head, endings& ended) {
   const auto found = announced_.find(head.message);
-  if (found == announced_.end() || found->second->in_line) {
+  if (found == announced_.end() || found->second->in_line || found->second->pushing) {
     say_unused(head.code);
     return {};
   }
@@ -332,7 +347,11 @@ void pipe_core::copied(sent_piece& piece, const status& outcome) noexcept {
     std::list<sent_piece> done;
     done.splice(done.end(), op.copying,
                 std::find_if(op.copying.begin(), op.copying.end(), [&](const auto& each) { return &each == &piece; }));
-    if (op.ended) {
+    if (op.pushing) {
+      op.to_push.splice(op.to_push.end(), done);
+      if (!outcome.ok() && op.push_error.ok()) op.push_error = outcome;
+      if (op.copying.empty()) push_ended(op, ended);
+    } else if (op.ended) {
       say_unused(piece.wanted);
       if (op.copying.empty()) ended.told.emplace_back(&op, std::move(op.outcome_then));
     } else if (!outcome.ok()) {
@@ -348,7 +367,7 @@ void pipe_core::copied(sent_piece& piece, const status& outcome) noexcept {
 
 status pipe_core::taken(const channel::frame_head& head, endings& ended) {
   const auto found = announced_.find(head.message);
-  if (found == announced_.end() || found->second->in_line) return {};
+  if (found == announced_.end() || found->second->in_line || found->second->pushing) return {};
   auto& op = *found->second;
   if (head.code != 0) {
     end(op, {0, channel::status_of(head.code, body_)}, ended);
@@ -391,7 +410,7 @@ void pipe_core::stop(send_operation& op) noexcept {
   const auto why = op.stop_reason();
   if (why.ok() || with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
-    if (!op.known || op.ended) return;
+    if (!op.known || op.ended || op.pushing) return;  // what is pushed will be there in a moment, whatever is said
     const bool told = announced_.count(op.number) > 0;
     end(op, {0, why}, ended);
     if (told && !op.in_line) say(frame_kind::withdrawn, op.number, why);

@@ -28,11 +28,15 @@ void posted_receive::go_on(unsigned step, Start start) {
 void posted_receive::begin() {
   auto options = options_;
   options.calls_at_once = !room_;
-  go_on(1, [&] { return from_->next(into_, options, [this](const io_result& outcome) { come(outcome); }); });
+  auto posted = room_ ? nullptr : from_->prepare_posting(targets_);
+  go_on(1, [&] {
+    return from_->next(
+        into_, options, [this](const io_result& outcome) { come(outcome); }, std::move(posted));
+  });
 }
 
 void posted_receive::come(const io_result& outcome) noexcept {
-  if (!outcome.ok()) {
+  if (!outcome.ok() || into_.core()->pushed) {
     complete(outcome);
     return;
   }

@@ -1,64 +1,12 @@
 // Tensors in memory of devices, between processes: over the connection, and mapped from one process into the other.
 #include <thread>
 
-#include "contract/contract_fixture.hpp"
-#include "pipe/faulty_doors.hpp"
-#include "pipe/peer_process.hpp"
-#include "pipe/pipe_fixture.hpp"
+#include "pipe/device_process_fixture.hpp"
 
 namespace penstock::testing {
 namespace {
 
 using namespace std::chrono_literals;
-
-class pipe_device_processes : public ::testing::TestWithParam<way> {
- protected:
-  pipe_device_processes() : house_({}, doors_.seams) {
-    context_.emplace(*pipe_context::create(house_.engine()));
-    listener_ = *context_->listen("unix:");
-  }
-  void start(const std::string& step, std::size_t size = 0) {
-    auto accepted = listener_.accept(pipe_);
-    const auto& channels = GetParam().channels;
-    peer_.emplace(PENSTOCK_PIPE_PEER_PATH, listener_.url(), channels.empty() ? "all" : channels.front(), step, size, house_.device());
-    ASSERT_TRUE(accepted.wait().ok());
-  }
-  [[nodiscard]] bool maps() const { return GetParam().channels.empty(); }
-  guarded_memory on_device(std::size_t length) { return {house_, memory_place::device, length}; }
-  // The next message comes into memory of the device.
-  io_result receive(guarded_memory& into) {
-    incoming_message come;
-    const auto outcome = pipe_.next(come).wait();
-    return outcome.ok() ? come.receive({{into.data(), into.size()}}).wait() : outcome;
-  }
-  // The thread that hears of the other end's end may still be at it.
-  void expect_nothing_mapped() {
-    const auto until = std::chrono::steady_clock::now() + 20s;
-    while (doors_.driver->live().imports != 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
-    EXPECT_EQ(doors_.driver->live().imports, 0);
-  }
-  [[nodiscard]] std::vector<channel_choice> route() const {
-    const auto plan = pipe_.explain();
-    EXPECT_TRUE(plan.ok()) << told(plan.error());
-    for (const auto& each : plan->received) {
-      if (each.from == house_.device() && each.to == house_.device()) return each.channels;
-    }
-    return {};
-  }
-  [[nodiscard]] std::string chosen() const {
-    for (const auto& each : route()) {
-      if (each.chosen) return each.name;
-    }
-    return "none";
-  }
-
-  faulty_doors doors_;
-  open_house house_;
-  std::optional<pipe_context> context_;
-  pipe_listener listener_;
-  penstock::pipe pipe_;
-  std::optional<peer_process> peer_;
-};
 
 TEST_P(pipe_device_processes, tensors_come_back_as_they_went_and_memory_is_mapped_once) {
   start("echoes");

@@ -1,5 +1,6 @@
 // Whatever another process says, a pipe ends with an error or goes on, and everything that waits for it ends.
 #include <atomic>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -62,7 +63,19 @@ class pipe_fuzz : public pipe_fixture {
     append(out, frame_kind::tensor, bytes(20'000), 1, 1);
     append(out, frame_kind::taken, channel::encode(std::vector<channel::carried>{{"basic", 1, 100'000}}), 1);
     append(out, frame_kind::withdrawn, channel::encode_text("no"), 2, 0, 12);
+    append(out, frame_kind::posted, posting(), 3, 1, 5);
+    append(out, frame_kind::pushed, {}, 9);
     return out;
+  }
+  static bytes posting(bool of_host = false) {
+    channel::announcement facts;
+    auto& target = facts.tensors.emplace_back();
+    target.length = 20'000;
+    if (!of_host) {
+      target.device = "host:0";
+      target.parts = {{"no handle", 1, 0, 20'000, false}};
+    }
+    return channel::encode(facts);
   }
 
   // Says all of it, with somebody receiving at the other end, and goes. socket_bytes: what is behind them goes through a ring.
@@ -153,7 +166,7 @@ TEST_F(pipe_fuzz, another_protocol_version_and_another_protocol_are_named) {
 
 TEST_F(pipe_fuzz, lengths_beyond_their_limits_end_the_pipe) {
   for (const auto kind : {frame_kind::announcement, frame_kind::tensor, frame_kind::taken, frame_kind::withdrawn, frame_kind::wanted,
-                          frame_kind::credit, frame_kind::hello, static_cast<frame_kind>(77)}) {
+                          frame_kind::credit, frame_kind::hello, frame_kind::posted, frame_kind::pushed, static_cast<frame_kind>(77)}) {
     auto words = greeting();
     const frame_head head{static_cast<std::uint32_t>(kind), 0, 1, 0, std::uint64_t{1} << 40};
     const auto* const raw = reinterpret_cast<const std::byte*>(&head);
@@ -162,6 +175,26 @@ TEST_F(pipe_fuzz, lengths_beyond_their_limits_end_the_pipe) {
     say(words, &ended);
     EXPECT_EQ(ended, errc::io) << static_cast<int>(kind);
   }
+}
+
+TEST_F(pipe_fuzz, what_is_posted_or_pushed_without_leave_ends_the_pipe) {
+  channel::announcement facts;
+  facts.tensors.emplace_back().length = 20'000;
+  const auto says = [&](bool by_ring, const std::function<void(bytes&)>& what) {
+    auto words = greeting(by_ring ? channel::ring_pair::bytes : 0);
+    what(words);
+    errc ended = errc::ok;
+    say(words, &ended, by_ring ? greeting_bytes() : ~std::size_t{0});
+    return ended;
+  };
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::announcement, channel::encode(facts), 1, 0, 6); }), errc::io)
+      << "pushed by a permit that was not given";
+  EXPECT_EQ(says(false, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1, 5); }), errc::io) << "without a ring";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1, 64); }), errc::io) << "no such permit";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1ULL << 30, 5); }), errc::io) << "no such turn";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(true), 1, 1, 5); }), errc::io) << "of the host";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, bytes(30), 1, 1, 5); }), errc::io) << "malformed";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1, 5); }), errc::closed) << "a right one";
 }
 
 TEST_F(pipe_fuzz, any_bytes_changed_cut_or_added) {

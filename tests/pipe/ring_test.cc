@@ -137,5 +137,29 @@ TEST_F(ring, descriptors_go_with_bytes_to_who_asks_for_them) {
   }
 }
 
+TEST_F(ring, a_permit_is_taken_or_taken_back_and_never_both) {
+  for (std::uint32_t turn = 1; turn <= 2000; ++turn) {
+    auto here = first_->own_permit(5, turn);
+    auto there = second_->permit_of_other(5, turn);
+    here.give();
+    EXPECT_FALSE(here.used());
+    bool taken = false;
+    std::thread taker([&] { taken = there.take(); });
+    const bool taken_back = here.take_back();
+    taker.join();
+    ASSERT_NE(taken, taken_back);
+    EXPECT_EQ(here.used(), taken_back);
+    if (!taken) continue;
+    EXPECT_FALSE(here.take_back());
+    if (turn % 2 == 0) std::atomic_ref(*there.word()).store(there.value_of_written());
+    EXPECT_EQ(here.written(), turn % 2 == 0);
+    there.use_up();
+    EXPECT_TRUE(here.used());
+    EXPECT_FALSE(second_->permit_of_other(5, turn + 1).take()) << "another turn";
+    EXPECT_FALSE(second_->permit_of_other(6, turn).take()) << "another permit";
+    EXPECT_FALSE(first_->permit_of_other(5, turn).take()) << "of the other end";
+  }
+}
+
 }  // namespace
 }  // namespace penstock::testing

@@ -48,6 +48,7 @@ class memory {
       capacity_ = bytes;
     }
   }
+  [[nodiscard]] const std::byte* data() const { return const_cast<memory*>(this)->data(); }
   [[nodiscard]] std::byte* data() { return device_.empty() ? on_host_.data() : static_cast<std::byte*>(on_device_.data()); }
   [[nodiscard]] std::size_t size() const { return size_; }
   void fill(std::byte value) {
@@ -75,6 +76,47 @@ std::vector<incoming_target> room_for(const incoming_message& message, memory& r
     at += each.length;
   }
   return targets;
+}
+
+// Always with so many receives that are posted, of this length; sends back what comes.
+int post_and_echo(const penstock::pipe& pipe, memory& room, std::size_t bytes) {
+  constexpr std::size_t ahead = 4;
+  struct slot {
+    incoming_message message;
+    penstock::operation receiving;
+  };
+  room.resize(ahead * bytes);
+  std::vector<slot> slots(ahead);
+  const auto post = [&](std::size_t index) {
+    slots[index].receiving = pipe.receive(slots[index].message, std::vector<incoming_target>{{room.data() + index * bytes, bytes}});
+  };
+  for (std::size_t i = 0; i < ahead; ++i) post(i);
+  tell("there");
+  for (std::size_t i = 0;; ++i) {
+    auto& each = slots[i % ahead];
+    const auto got = each.receiving.wait();
+    if (got.error.code() == penstock::errc::closed) return 0;
+    if (!got.ok()) {
+      tell("failed: " + std::string(got.error.message()));
+    } else if (!pipe.send({std::string(each.message.metadata()), {}, {{room.data() + i % ahead * bytes, bytes}}}).wait().ok()) {
+      return 0;
+    }
+    post(i % ahead);
+  }
+}
+
+// For each byte of standard input: a message whose metadata is its number, of two tensors, or one where told so.
+int answer(const penstock::pipe& pipe, const memory& from, std::size_t tensors) {
+  tell("there");
+  char byte = 0;
+  std::vector<penstock::operation> sent;
+  for (int i = 1; read(STDIN_FILENO, &byte, 1) > 0; ++i) {
+    const auto first = tensors == 1 ? from.size() : from.size() / 2;
+    penstock::outgoing_message message{std::to_string(i), {}, {{from.data(), first}}};
+    if (tensors == 2) message.tensors.push_back({from.data() + first, from.size() - first});
+    sent.push_back(pipe.send(message));
+  }
+  return 0;
 }
 
 }  // namespace
@@ -114,6 +156,10 @@ int main(int count, char** words) {
     tell("there");
     stay();
     return 0;
+  } else if (step == "posts") {
+    return post_and_echo(*pipe, room, bytes);
+  } else if (step == "answers" || step == "answers with two") {
+    return answer(*pipe, content, step == "answers" ? 1 : 2);
   } else if (step == "echoes") {
     tell("there");
     for (;;) {
