@@ -76,7 +76,6 @@ inline constexpr int attribute_host_pointer_usable_when_registered = 91;
 
 // Flags of cuStreamCreate, cuEventCreate, cuMemHostRegister, cuStreamWaitValue32
 inline constexpr unsigned stream_non_blocking = 0x1;
-inline constexpr unsigned event_blocking_sync = 0x1;
 inline constexpr unsigned event_disable_timing = 0x2;
 inline constexpr unsigned register_portable = 0x1;
 inline constexpr unsigned register_read_only = 0x8;

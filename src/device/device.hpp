@@ -85,7 +85,7 @@ class session {
   // True: all that this stream was given, and what that waits for, is done. False where that is not known. An error of the work shows here.
   virtual result<bool> idle(stream target) = 0;
   virtual result<bool> reached(event target) = 0;  // an error of the work before the event shows here
-  virtual status wait(event target) = 0;           // blocks, sleeping
+  virtual status wait(event target) = 0;           // blocks, and may spin
   virtual status synchronize(stream target) = 0;   // blocks
   // Copies between host memory of any kind and device memory, and blocks until the bytes are there; meant for at most 128 KiB.
   virtual status copy_small(void* target, const void* source, std::size_t bytes, stream on) = 0;

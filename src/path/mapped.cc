@@ -131,7 +131,7 @@ class mapped final : public data_path {
     auto& session = *on.session;
     if (auto problem = session.copy(target, source, bytes, on.stream.get()); !problem.ok()) return problem;
     auto problem = session.record(on.arrived.get(), on.stream.get());
-    // Naps rather than session.wait(): its interrupt comes late (21 GB/s; napping 24, at the same CPU time).
+    // Naps: an interrupt would come late (21 GB/s; napping 24, at the same CPU time).
     for (bool arrived = false; problem.ok() && !arrived;) {
       const auto reached = session.reached(on.arrived.get());
       problem = reached.error();
