@@ -113,8 +113,8 @@ struct pipe_route {
 struct pipe_plan {
   std::string transport;  // "unix" or "tcp"
   std::string peer;       // "process 4711 of user 1000", as far as it is known
-  // Best first: by which the ends could send and receive at all. Which one carries a tensor hangs on its memory too: of those here that
-  // serve host memory, as on both ends, the chosen one is marked.
+  // By which the ends could send and receive at all, best first as the receiver of a tensor has them. Which one carries it hangs on its
+  // memory too: of those here that serve host memory, as on both ends, the chosen one is marked.
   std::vector<channel_choice> sending;
   std::vector<channel_choice> receiving;
   std::vector<pipe_route> received;  // what has come so far, by the memory at both ends
@@ -180,7 +180,8 @@ class PENSTOCK_API pipe_listener {
 };
 
 struct pipe_options {
-  // The channels that may be used, by name; empty: all. "basic" alone sends everything over the connection.
+  // The channels that may be used, by name, best first; empty: all, the quickest first. Of a tensor the receiver's decides: its first that
+  // leads from the sender's memory to the target, and that the sender may use. "basic" alone sends everything over the connection.
   std::vector<std::string> channels{};
   // Of tcp: what both ends must know, at least 16 bytes. Each proves it to the other without sending it (HMAC-SHA256 of two challenges).
   // What travels afterwards is neither encrypted nor signed: the secret keeps strangers out, and not who can read or change what passes.
@@ -190,7 +191,8 @@ struct pipe_options {
 // Threads and settings that pipes share. Pipes and listeners keep what they need of it.
 class PENSTOCK_API pipe_context {
  public:
-  // Errors: invalid_argument (no such channel, a secret that is too short), unsupported (a secret, and no libcrypto), out_of_memory.
+  // Errors: invalid_argument (no such channel, one named twice, a secret that is too short), unsupported (a secret, and no libcrypto),
+  // out_of_memory.
   static result<pipe_context> create(const engine& with, const pipe_options& options = {});
   explicit pipe_context(std::shared_ptr<core::pipe_server> made) noexcept;
   pipe_context(pipe_context&&) noexcept;

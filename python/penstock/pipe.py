@@ -73,7 +73,8 @@ class Route(NamedTuple):
 
 
 class PipePlan(NamedTuple):
-    """How tensors travel, best channel first. Of sending and receiving the channel between host memory is the chosen one."""
+    """How tensors travel, best channel first as the receiver has them. Of sending and receiving the channel between host memory is the
+    chosen one."""
 
     transport: str  # "unix" or "tcp"
     peer: str
@@ -206,15 +207,17 @@ def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes
 
     Of unix sockets only processes of this user are let in. Over tcp who knows the secret (at least 16 bytes) is let in, which both ends prove
     without sending it; without one it binds to loopback addresses only, where anybody of this machine may connect. What travels over tcp
-    is neither encrypted nor signed. channels: those that may be used, of "xth", "cma", "cuda_xth", "cuda_ipc", "basic" and "cuda_basic";
-    none given: all.
+    is neither encrypted nor signed. channels: those that may be used, best first, of "xth", "cma", "cuda_xth", "cuda_ipc", "basic" and
+    "cuda_basic"; none given: all, in this order. A tensor takes the receiver's first that leads from its memory to the target.
     Raises InvalidArgument, NotFound, PermissionDenied, Error.
     """
     return Listener(_native._pipe_listen(url, list(channels), _bytes_of(secret)))
 
 
 def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"") -> Pipe:
-    """A pipe to who listens there. What fails later, the first future tells: PermissionDenied, say, of another secret.
+    """A pipe to who listens there. channels and secret are those of listen(), for this end.
+
+    What fails later, the first future tells: PermissionDenied, say, of another secret.
 
     Raises InvalidArgument, NotFound, Error.
     """

@@ -98,6 +98,32 @@ def test_tensors_of_a_device(ends):
     sent.result()
 
 
+@pytest.mark.parametrize(
+    ("here_has", "there_has", "to_here", "to_there"),
+    [
+        (["basic", "cma", "xth"], ["basic", "cma", "xth"], "basic", "basic"),
+        (["cma", "xth"], ["xth", "cma"], "cma", "xth"),
+        ([], ["basic", "xth"], "xth", "basic"),
+    ],
+)
+def test_the_receivers_first_channel_is_chosen(here_has, there_has, to_here, to_there):
+    array = np.arange(30_000)
+    with penstock.pipe.listen(channels=here_has) as listener:
+        accepted = listener.accept(timeout=10)
+        there = penstock.pipe.connect(listener.url, channels=there_has)
+        here = accepted.result()
+    with here, there:
+        for sender, receiver in ((here, there), (there, here)):
+            sent = sender.send(tensors=[array])
+            assert (receiver.receive(timeout=10).result().tensors[0] == array).all()
+            sent.result()
+        assert [each.name for each in there.explain().receiving] == there_has
+        assert [each.name for each in there.explain().receiving if each.chosen] == [to_there]
+        assert [each.name for each in here.explain().sending if each.chosen] == [to_there]
+        assert {each.name for each in here.stats() if each.sent_tensors} == {to_there}
+        assert {each.name for each in here.stats() if each.received_tensors} == {to_here}
+
+
 def test_futures_can_be_awaited_and_called_back(ends):
     here, there = ends
     called = []
@@ -152,6 +178,8 @@ def test_wrong_arguments_are_named(ends):
         penstock.pipe.connect("no-url")
     with pytest.raises(penstock.InvalidArgument, match="pigeon"):
         penstock.pipe.listen(channels=["pigeon"])
+    with pytest.raises(penstock.InvalidArgument, match='"cma" is named twice'):
+        penstock.pipe.listen(channels=["cma", "basic", "cma"])
     with pytest.raises(penstock.PermissionDenied, match="loopback"):
         penstock.pipe.listen("tcp://0.0.0.0:0")
     with pytest.raises(penstock.InvalidArgument, match="16 bytes"):

@@ -20,10 +20,10 @@ using channel::frame_kind;
 constexpr std::size_t most_routes = 256;
 constexpr std::string_view not_used_there = "the other end does not use it";
 
-const std::string& refusal_of(const std::vector<channel::reached_channel>& list, std::string_view name) {
-  static const std::string missing(not_used_there);
+// Null: it is not in the list.
+const channel::reached_channel* find(const std::vector<channel::reached_channel>& list, std::string_view name) {
   const auto found = std::find_if(list.begin(), list.end(), [&](const auto& each) { return each.name == name; });
-  return found == list.end() ? missing : found->refusal;
+  return found == list.end() ? nullptr : &*found;
 }
 
 // Of channels with names and refusals.
@@ -94,9 +94,13 @@ status pipe_core::reached(std::span<const std::byte> body) {
   if (ready_) return {errc::io, "the other end sent its channels out of turn"};
   const auto told = channel::decode_reach(body);
   if (!told) return told.error();
+  for (const auto& each : *told) {  // the other end chooses, so its order holds
+    if (find(receiving_, each.name) != nullptr && find(sending_, each.name) == nullptr) sending_.push_back(each);
+  }
   for (auto& each : receiving_) {
-    sending_.push_back({each.name, refusal_of(*told, each.name)});
-    if (sending_.back().refusal == not_used_there) each.refusal = not_used_there;
+    if (find(*told, each.name) != nullptr) continue;
+    sending_.push_back({each.name, std::string(not_used_there)});
+    each.refusal = not_used_there;
   }
   if (std::none_of(sending_.begin(), sending_.end(), [](const auto& each) { return each.refusal.empty(); })) {
     return {errc::unsupported, fmt::format("no channel leads to the other end ({})", reasons_of(sending_))};
@@ -148,12 +152,16 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
   choice likely{known_way(from.device, to), nullptr, {}};
   if (likely.by != nullptr && !reach(likely, from, to)) return likely;
   choice chosen;
+  bool of_all_tensors = true;  // whatever was refused is so whichever tensor it is
   std::vector<channel_choice> choices;
   for (const auto* each : with_.channels) {
     if (!each->serves(from_device, to.on_device())) continue;
     choice candidate{each, nullptr, {}};
-    auto refusal = refusal_of(receiving_, each->name());
-    if (refusal.empty() && chosen.by == nullptr) refusal = reach(candidate, from, to).value_or("");
+    auto refusal = find(receiving_, each->name())->refusal;
+    if (refusal.empty() && chosen.by == nullptr) {
+      refusal = reach(candidate, from, to).value_or("");
+      of_all_tensors = of_all_tensors && refusal.empty();
+    }
     if (refusal.empty() && chosen.by == nullptr) chosen = std::move(candidate);
     choices.push_back({std::string(each->name()), chosen.by == each, std::move(refusal)});
   }
@@ -164,7 +172,7 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
                   fmt::format("no channel leads from {} of the other end to {} of this one ({})", source, target, reasons_of(choices)));
   }
   const std::lock_guard guard(lock_);
-  remember_way(from.device, to, chosen.by);
+  remember_way(from.device, to, of_all_tensors ? chosen.by : nullptr);
   note_route(source, target, std::move(choices));
   return chosen;
 }
@@ -176,10 +184,10 @@ const channel::channel* pipe_core::known_way(const std::string& from, const stag
   return found == ways_.end() ? nullptr : found->second;
 }
 
-// With the lock. What is sent from a device may be so since that one tensor cannot be mapped; for memory of a host all are alike.
+// With the lock. by: null where another tensor could take another way, as where only this one cannot be mapped.
 void pipe_core::remember_way(const std::string& from, const staging::place& to, const channel::channel* by) {
   const std::pair<std::string, const staging::link*> ends(from, to.via);
-  if (by->how() == carriage::send && !from.empty()) {
+  if (by == nullptr) {
     ways_.erase(ends);
   } else if (ways_.size() < most_routes) {
     ways_[ends] = by;
@@ -202,7 +210,7 @@ void pipe_core::note_pushed(const channel::channel& by, const next_operation& op
     if (routes_.count({from, to}) > 0) continue;
     std::vector<channel_choice> choices;
     for (const auto* each : with_.channels) {
-      if (each->serves(true, true)) choices.push_back({std::string(each->name()), each == &by, refusal_of(receiving_, each->name())});
+      if (each->serves(true, true)) choices.push_back({std::string(each->name()), each == &by, find(receiving_, each->name())->refusal});
     }
     note_route(from, to, std::move(choices));
   }

@@ -51,6 +51,26 @@ std::string chosen_name() {
   return fmt::format("penstock-{}-{}-{:x}", getpid(), count.fetch_add(1), channel::own_identity().process_token);
 }
 
+// Best first, as they are named; all, as they are registered, where none is.
+result<std::vector<const channel::channel*>> channels_of(const std::vector<std::string>& named) {
+  const auto all = channel::all_channels();
+  if (named.empty()) return std::vector(all.begin(), all.end());
+  std::vector<const channel::channel*> found;
+  for (const auto& name : named) {
+    const auto* const each = channel::find_channel(name);
+    if (each == nullptr) {
+      std::string names;
+      for (const auto* known : all) names.append(names.empty() ? "" : ", ").append(known->name());
+      return status(errc::invalid_argument, fmt::format("there is no channel \"{}\"; there are {}", name, names));
+    }
+    if (std::find(found.begin(), found.end(), each) != found.end()) {
+      return status(errc::invalid_argument, fmt::format("the channel \"{}\" is named twice", name));
+    }
+    found.push_back(each);
+  }
+  return found;
+}
+
 }  // namespace
 
 result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
@@ -62,16 +82,9 @@ result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::run
     }
     if (auto problem = sys::can_prove(); !problem.ok()) return problem;
   }
-  for (const auto& name : options.channels) {
-    if (channel::find_channel(name) != nullptr) continue;
-    std::string names;
-    for (const auto* each : channel::all_channels()) names.append(names.empty() ? "" : ", ").append(each->name());
-    return status(errc::invalid_argument, fmt::format("there is no channel \"{}\"; there are {}", name, names));
-  }
-  for (const auto* each : channel::all_channels()) {
-    const bool asked = std::find(options.channels.begin(), options.channels.end(), each->name()) != options.channels.end();
-    if (options.channels.empty() || asked) shared.channels.push_back(each);
-  }
+  auto channels = channels_of(options.channels);
+  if (!channels) return channels.error();
+  shared.channels = *std::move(channels);
   // A thread of the pipes may be the last to let go of the engine, which then ends on the watcher.
   if (auto problem = shared.runtime->feeders().ready(); !problem.ok()) return problem;
   auto reactor = channel::reactor::make(shared.door);

@@ -7,6 +7,7 @@
 #include <deque>
 #include <latch>
 #include <thread>
+#include <tuple>
 
 #include "pipe/pipe_fixture.hpp"
 
@@ -549,6 +550,73 @@ TEST_F(pipe_listeners, a_channel_that_there_is_none_of_is_named) {
   const auto made = pipe_context::create(*engine_, {{"basic", "carrier-pigeon"}});
   EXPECT_EQ(made.error().code(), errc::invalid_argument);
   EXPECT_NE(made.error().message().find("carrier-pigeon"), std::string_view::npos) << made.error().message();
+}
+
+TEST_F(pipe_listeners, a_channel_that_is_named_twice_is_named) {
+  const auto made = pipe_context::create(*engine_, {{"cma", "basic", "cma"}});
+  EXPECT_EQ(made.error().code(), errc::invalid_argument);
+  EXPECT_NE(made.error().message().find("\"cma\" is named twice"), std::string_view::npos) << made.error().message();
+}
+
+std::vector<std::string> names_of(const std::vector<channel_choice>& choices) {
+  std::vector<std::string> names;
+  for (const auto& each : choices) names.push_back(each.name);
+  return names;
+}
+
+std::string chosen_of(const std::vector<channel_choice>& choices) {
+  const auto found = std::find_if(choices.begin(), choices.end(), [](const auto& each) { return each.chosen; });
+  return found == choices.end() ? "" : found->name;
+}
+
+TEST_F(pipe_listeners, of_the_channels_that_both_ends_name_the_receivers_first_is_chosen) {
+  struct {
+    std::vector<std::string> here, there;
+    std::string to_here, to_there;
+  } const cases[] = {{{}, {}, "xth", "xth"},
+                     {{"basic", "cma", "xth"}, {"basic", "cma", "xth"}, "basic", "basic"},
+                     {{"cma", "xth", "basic"}, {"cma", "xth", "basic"}, "cma", "cma"},
+                     {{"xth", "cma", "basic"}, {"basic", "xth"}, "xth", "basic"},
+                     {{"basic", "cma"}, {"xth", "cma", "basic"}, "basic", "cma"}};
+  const auto content = some_bytes(100'000, 1);
+  for (const auto& [at_here, at_there, to_here, to_there] : cases) {
+    SCOPED_TRACE(to_here + " and " + to_there);
+    const auto listens = pipe_context::create(*engine_, {at_here});
+    const auto connects = pipe_context::create(*engine_, {at_there});
+    ASSERT_TRUE(listens.ok() && connects.ok());
+    auto listener = listens->listen("unix:");
+    ASSERT_TRUE(listener.ok());
+    penstock::pipe here;
+    auto accepted = listener->accept(here);
+    auto there = connects->connect(listener->url());
+    ASSERT_TRUE(there.ok() && accepted.wait().ok());
+    for (int i = 0; i < 2; ++i) {  // the second goes by what is remembered
+      auto sent = here.send({"", {}, {{content.data(), content.size()}}});
+      EXPECT_EQ(receive_from(*there).tensors.front(), content);
+      auto back = there->send({"", {}, {{content.data(), content.size()}}});
+      EXPECT_EQ(receive_from(here).tensors.front(), content);
+      EXPECT_TRUE(sent.wait().ok() && back.wait().ok());
+    }
+    const auto mine = here.explain();
+    const auto theirs = there->explain();
+    ASSERT_TRUE(mine.ok() && theirs.ok());
+    for (const auto& [plan, sends, receives] : {std::tuple(*mine, to_there, to_here), std::tuple(*theirs, to_here, to_there)}) {
+      EXPECT_EQ(chosen_of(plan.sending), sends);
+      EXPECT_EQ(chosen_of(plan.receiving), receives);
+      ASSERT_EQ(plan.received.size(), 1U);
+      EXPECT_EQ(chosen_of(plan.received.front().channels), receives);
+    }
+    if (!at_there.empty()) {
+      EXPECT_EQ(names_of(theirs->receiving), at_there);
+      const auto sending = names_of(mine->sending);
+      EXPECT_EQ(sending.front(), to_there) << "as the receiver has them";
+      EXPECT_EQ(sending.size(), at_here.size()) << "and the others behind";
+    }
+    for (const auto& each : here.stats()) {
+      EXPECT_EQ(each.sent_tensors, each.name == to_there ? 2U : 0U) << each.name;
+      EXPECT_EQ(each.received_tensors, each.name == to_here ? 2U : 0U) << each.name;
+    }
+  }
 }
 
 TEST_F(pipe_listeners, ends_without_a_common_channel_say_so) {

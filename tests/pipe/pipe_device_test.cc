@@ -344,6 +344,37 @@ TEST_P(pipe_device, a_thousand_pipes_opened_and_dropped_at_work_leave_nothing) {
   EXPECT_LE(doors_.driver->live().allocations, live.allocations);
 }
 
+// As where pinned memory of both is wanted rather than a copy from device to device.
+TEST(pipe_devices, a_channel_that_the_receiver_names_first_carries_every_tensor) {
+  open_house house;
+  const pipe_context context = *pipe_context::create(house.engine(), {{"cuda_basic", "basic", "cuda_xth"}});
+  auto listener = *context.listen("unix:");
+  penstock::pipe here;
+  auto accepted = listener.accept(here);
+  const auto there = *context.connect(listener.url());
+  ASSERT_TRUE(accepted.wait().ok());
+  guarded_memory source(house, memory_place::device, mib);
+  guarded_memory target(house, memory_place::device, mib);
+  for (unsigned i = 1; i <= 3; ++i) {
+    const auto content = some_bytes(mib, i);
+    source.fill(content);
+    auto sent = here.send({"", {}, {{source.data(), mib}}});
+    incoming_message come;
+    ASSERT_TRUE(there.receive(come, {{target.data(), mib}}).wait().ok());
+    ASSERT_TRUE(sent.wait().ok());
+    target.expect(content);
+  }
+  ASSERT_EQ(there.stats().size(), 1U);
+  EXPECT_EQ(there.stats().front().name, "cuda_basic");
+  EXPECT_EQ(there.stats().front().received_tensors, 3U);
+  const auto plan = *there.explain();
+  ASSERT_EQ(plan.received.size(), 1U);
+  ASSERT_EQ(plan.received.front().channels.size(), 2U);
+  EXPECT_EQ(plan.received.front().channels.front().name, "cuda_basic");
+  EXPECT_TRUE(plan.received.front().channels.front().chosen);
+  EXPECT_EQ(plan.received.front().channels.back().name, "cuda_xth");
+}
+
 INSTANTIATE_TEST_SUITE_P(ways, pipe_device,
                          ::testing::Values(way{"unix_xth", "unix:", {}}, way{"unix_basic", "unix:", {"basic", "cuda_basic"}},
                                            way{"tcp_basic", "tcp://127.0.0.1:0", {}}),
