@@ -45,6 +45,9 @@ struct outgoing_part {
   std::uint64_t length = 0;  // bytes
   std::string metadata{};    // at most 1 MiB
   void* stream = nullptr;    // CUstream; null: the default stream. Of memory of a device: it is sent after what this stream has now
+  // Of a tensor: where the sender would have it, by a name of the receiver's ("cuda:1", "host:0", "host"); empty: the receiver's choice.
+  // The receiver is told, and decides. At most 64 bytes, printable and without spaces.
+  std::string target_device{};
 };
 struct outgoing_message {
   std::string metadata{};                 // at most 1 MiB
@@ -59,7 +62,8 @@ struct incoming_payload {
 struct incoming_tensor {
   std::uint64_t length = 0;  // bytes
   std::string_view metadata;
-  std::string_view device;  // that it comes from, as the sender calls it ("cuda:0"), or "host"
+  std::string_view device;         // that it comes from, as the sender calls it ("cuda:0"), or "host"
+  std::string_view target_device;  // outgoing_part::target_device; whether there is such a device here is not known
 };
 struct incoming_target {
   void* memory = nullptr;
@@ -135,8 +139,8 @@ class PENSTOCK_API pipe {
 
   // Does not block; messages arrive in the order of these calls. bytes_done: of tensors. A message with tensors has ended once they are in
   // the receiver's memory (those of up to 16 KiB together: once they have left), one without once it has left.
-  // Errors in the operation: invalid_argument (a length above its limit), bad_memory, unsupported (a payload in memory of a device, or no
-  // channel), closed, cancelled, timed_out.
+  // Errors in the operation: invalid_argument (a length above its limit, what is no name of a device), bad_memory, unsupported (a payload
+  // in memory of a device, or no channel), closed, cancelled, timed_out.
   [[nodiscard]] operation send(const outgoing_message& message, const pipe_operation_options& options = {},
                                io_callback callback = {}) const;
   // Ends when the next message has come, which is in message then; message must stay where it is until that. Does not block.

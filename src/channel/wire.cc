@@ -1,5 +1,6 @@
 #include "channel/wire.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <type_traits>
@@ -79,6 +80,10 @@ class reader {
 status malformed(std::string_view what) { return {errc::io, fmt::format("the other end sent a malformed {}", what)}; }
 
 }  // namespace
+
+bool may_name_device(std::string_view name) noexcept {
+  return name.size() <= limits::device_bytes && std::all_of(name.begin(), name.end(), [](char each) { return each > ' ' && each < 127; });
+}
 
 std::vector<std::byte> encode(const hello& what) {
   writer out;
@@ -173,6 +178,7 @@ std::vector<std::byte> encode(const announcement& what) {
     out.number(each.address);
     out.number(static_cast<std::uint8_t>(each.in_line));
     out.text(each.device);
+    out.text(each.target_device);
     if (!each.device.empty()) {
       out.number(static_cast<std::uint32_t>(each.parts.size()));
       for (const auto& part : each.parts) {
@@ -228,12 +234,14 @@ result<announcement> decode_announcement(std::span<const std::byte> body) {
     out.payload_metadata[i] = in.text(limits::metadata_bytes);
     adds(out.payload_lengths[i]);
   }
-  out.tensors.resize(in.count(limits::parts, 25));
+  out.tensors.resize(in.count(limits::parts, 29));
   for (auto& each : out.tensors) {
     each.length = in.number<std::uint64_t>();
     each.address = in.number<std::uint64_t>();
     each.in_line = in.number<std::uint8_t>() != 0;
     each.device = in.text(limits::device_bytes);
+    each.target_device = in.text(limits::device_bytes);
+    if (!may_name_device(each.device) || !may_name_device(each.target_device)) in.fail();
     if (!each.device.empty()) {
       each.parts = shared_parts_of(in, each.length);
       each.not_shared = in.text(limits::reason_bytes);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "channel/channel.hpp"
@@ -13,7 +14,7 @@
 
 namespace penstock::channel {
 
-inline constexpr std::uint32_t wire_version = 4;
+inline constexpr std::uint32_t wire_version = 5;
 
 enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
@@ -78,6 +79,7 @@ struct tensor_facts {
   std::uint64_t address = 0;       // in the sender's memory
   bool in_line = false;            // its bytes lie behind the payloads
   std::string device;              // as the sender calls it ("cuda:0"); empty: host memory
+  std::string target_device;       // where the sender would have it, as the receiver calls it; empty: anywhere
   std::vector<shared_part> parts;  // by which the receiver can map the memory; none: it cannot
   std::string not_shared;          // why there are none
   std::string metadata;
@@ -102,6 +104,9 @@ struct announcement {
   // Of the body: where the payloads begin, one behind the other, and behind them the tensors that are in line.
   std::uint64_t bytes_before_payloads = 0;
 };
+
+// Whether this could name a device: printable, without spaces, and no longer than limits::device_bytes. Nothing does too.
+bool may_name_device(std::string_view name) noexcept;
 
 std::vector<std::byte> encode(const hello& what);
 result<hello> decode_hello(std::span<const std::byte> body);

@@ -73,7 +73,8 @@ std::vector<incoming_tensor> incoming_message::tensors() const {
   std::vector<incoming_tensor> told;
   if (core_ == nullptr) return told;
   for (const auto& each : core_->facts.tensors)
-    told.push_back({each.length, each.metadata, each.device.empty() ? std::string_view("host") : std::string_view(each.device)});
+    told.push_back(
+        {each.length, each.metadata, each.device.empty() ? std::string_view("host") : std::string_view(each.device), each.target_device});
   return told;
 }
 

@@ -32,6 +32,14 @@ status check(const outgoing_message& message) {
       return {errc::invalid_argument, fmt::format("{} {}: its metadata are at most 1 MiB", kind, index)};
     }
     if (part.length > limits::tensor_bytes) return {errc::invalid_argument, fmt::format("{} {}: too long", kind, index)};
+    if (!channel::may_name_device(part.target_device)) {
+      return {errc::invalid_argument, fmt::format("{} {}: \"{}\" names no device: that has at most {} bytes, printable and without spaces",
+                                                  kind, index, part.target_device, limits::device_bytes)};
+    }
+    if (counts && !part.target_device.empty()) {
+      return {errc::invalid_argument,
+              fmt::format("payload {} is for \"{}\": tensors alone have a target device", index, part.target_device)};
+    }
     bytes += part.metadata.size() + (counts ? part.length : 0);
     if (bytes <= limits::payload_bytes) return {};
     return {errc::invalid_argument, "the payloads of a message, with all metadata, are at most 64 MiB together"};
@@ -100,6 +108,7 @@ status pipe_core::locate(send_operation& op) {
     told.length = part.length;
     told.address = reinterpret_cast<std::uintptr_t>(part.memory);
     told.metadata = part.metadata;
+    told.target_device = part.target_device;
     if (!found->on_device()) continue;
     told.device = name_of(*found);
     if (auto problem = op.turn.add(*found->via, part.stream); !problem.ok()) {

@@ -63,6 +63,35 @@ TEST_P(pipe_contract, a_message_has_payloads_and_several_tensors_of_which_some_a
   EXPECT_TRUE(sent.wait().ok());
 }
 
+TEST_P(pipe_contract, the_receiver_is_told_where_the_sender_would_have_a_tensor) {
+  const auto large = some_bytes(100'000, 1);
+  const std::string longest(64, 'x');
+  for (const std::size_t size : {std::size_t{10}, large.size()}) {
+    outgoing_message message;
+    for (const auto& name : {std::string("cuda:1"), std::string(), std::string("host"), longest}) {
+      message.tensors.push_back({.memory = large.data(), .length = size, .metadata = "m", .target_device = name});
+    }
+    auto sent = here_.send(message);
+    auto got = receive_from(there_);
+    ASSERT_TRUE(got.outcome.ok()) << got.outcome.error.message();
+    ASSERT_EQ(got.message.tensors().size(), message.tensors.size());
+    for (std::size_t i = 0; i < message.tensors.size(); ++i) {
+      EXPECT_EQ(got.message.tensors()[i].target_device, message.tensors[i].target_device);
+      EXPECT_EQ(got.message.tensors()[i].metadata, "m");
+      EXPECT_EQ(got.message.tensors()[i].device, "host");
+    }
+    EXPECT_TRUE(sent.wait().ok());
+  }
+  for (const auto& name : {longest + "x", std::string("cuda 1"), std::string("cuda:1\n"), std::string("\xc3\xbc")}) {
+    const auto outcome = here_.send({"", {}, {{}, {.memory = large.data(), .length = 10, .target_device = name}}}).wait();
+    EXPECT_EQ(outcome.error.code(), errc::invalid_argument);
+    EXPECT_NE(outcome.error.message().find("tensor 1: \"" + name), std::string_view::npos) << outcome.error.message();
+  }
+  const auto outcome = here_.send({"", {{.memory = large.data(), .length = 10, .target_device = "cuda:0"}}, {}}).wait();
+  EXPECT_EQ(outcome.error.code(), errc::invalid_argument);
+  EXPECT_NE(outcome.error.message().find("payload 0"), std::string_view::npos) << outcome.error.message();
+}
+
 TEST_P(pipe_contract, both_directions_at_once_in_order) {
   constexpr int count = 60;
   const auto run = [&](const penstock::pipe& mine, unsigned seed, unsigned others) {

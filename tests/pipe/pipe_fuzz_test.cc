@@ -53,6 +53,7 @@ class pipe_fuzz : public pipe_fixture {
     auto& second = facts.tensors.emplace_back();
     second.length = 20'000;
     second.device = "cuda:7";
+    second.target_device = "cuda:1";
     second.parts = {{"no handle", 1, 0, 12'000, true}, {"another", 1, 4096, 8'000, false}};
     auto body = channel::encode(facts);
     body.resize(body.size() + 3);
@@ -195,6 +196,25 @@ TEST_F(pipe_fuzz, what_is_posted_or_pushed_without_leave_ends_the_pipe) {
   EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(true), 1, 1, 5); }), errc::io) << "of the host";
   EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, bytes(30), 1, 1, 5); }), errc::io) << "malformed";
   EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1, 5); }), errc::closed) << "a right one";
+}
+
+TEST_F(pipe_fuzz, what_can_be_no_name_of_a_device_ends_the_pipe) {
+  for (const auto& name :
+       {std::string(65, 'x'), std::string("cuda 1"), std::string("cuda:1\n"), std::string("\xff"), std::string(1, '\0')}) {
+    for (const bool of_target : {true, false}) {
+      SCOPED_TRACE(name);
+      channel::announcement facts;
+      auto& tensor = facts.tensors.emplace_back();
+      tensor.length = 100;
+      (of_target ? tensor.target_device : tensor.device) = name;
+      auto words = greeting();
+      append(words, frame_kind::announcement, channel::encode(facts), 1);
+      errc ended = errc::ok;
+      say(words, &ended);
+      EXPECT_EQ(ended, errc::io);
+    }
+  }
+  EXPECT_TRUE(here_.send({"other pipes go on", {}, {}}).wait().ok());
 }
 
 TEST_F(pipe_fuzz, any_bytes_changed_cut_or_added) {
