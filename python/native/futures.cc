@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "gil.hpp"
 #include "options.hpp"
+#include "prelude.hpp"
 
 namespace penstock::python {
 
@@ -114,7 +115,7 @@ void flight::start_many(std::vector<io_request> requests, const io_options& opti
   started();
 }
 
-void flight::start_other(const std::function<operation(io_callback)>& begin, std::function<nb::object()> value) {
+void flight::start_other(const starter& begin, std::function<nb::object()> value) {
   make_value_ = std::move(value);
   begin_and([&] {
     const without_gil unlocked;
@@ -143,10 +144,7 @@ bool flight::wait(std::optional<double> timeout_s) {
   while (!done()) {
     const auto time = clock::now();
     if (time >= until) return false;
-    {
-      const without_gil unlocked;
-      (void)wait_once(std::min<clock::duration>(interrupt_interval, until - time));
-    }
+    wait_in_steps(std::min<clock::duration>(interrupt_interval, until - time));
     if (interrupted()) throw nb::python_error();
   }
   if (now() == state::ended) kept_.let_go();
@@ -160,12 +158,18 @@ void flight::tell() noexcept {
 }
 
 flight::state flight::now() const {
+  const auto step = step_.load();
+  if (step == step::none) return state::ended;
+  if (step == step::first || step == step::between) return prelude_->left_behind() ? state::left_in_parent : state::under_way;
   if (told_.load() || std::visit([](const auto& running) { return running.done(); }, running_)) return state::ended;
   return left_behind() ? state::left_in_parent : state::under_way;
 }
 
 void flight::cancel() {
-  std::visit([](auto& running) { running.cancel(); }, running_);
+  const auto step = step_.load();
+  cancelled_ = true;
+  if (step == step::first) prelude_->cancel();
+  if (step == step::only || step == step::second) std::visit([](auto& running) { running.cancel(); }, running_);
 }
 
 std::optional<flight::failure> flight::first_failure() {
@@ -192,11 +196,17 @@ std::optional<flight::failure> flight::first_failure() {
 }
 
 nb::object flight::error() {
+  if (raised_.is_valid()) return copy_of_raised();
   const auto failed = first_failure();
   return failed ? make_error(failed->error, {failed->file_name, failed->offset, failed->bytes_done}) : nb::none();
 }
 
 nb::object flight::value() {
+  if (raised_.is_valid()) {
+    const auto copy = copy_of_raised();
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(copy.ptr())), copy.ptr());
+    throw nb::python_error();
+  }
   if (const auto failed = first_failure()) raise(failed->error, {failed->file_name, failed->offset, failed->bytes_done});
   if (make_value_ != nullptr && !value_.is_valid()) value_ = make_value_();
   if (value_.is_valid()) return value_;
@@ -222,6 +232,7 @@ void flight::forget_callback(nb::handle callback) {
 }
 
 void flight::report() {
+  while (step_.load() == step::between) wait_in_steps(1s);  // told before the thread that began it could say so
   reported_ = true;
   kept_.let_go();
   const auto callbacks = std::exchange(callbacks_, {});

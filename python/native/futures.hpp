@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <list>
 #include <memory>
@@ -30,9 +31,12 @@ struct kept_objects {
 // Lets go of a file; closing it, where this was the last to hold it, is done without the GIL. With the GIL.
 void release_file(std::shared_ptr<file>& held);
 
+class prelude;
+
 // A request or a batch under way. Fields of Python are touched with the GIL only.
 class flight final : public under_way {
  public:
+  using starter = std::function<operation(io_callback)>;  // of an operation that calls back
   explicit flight(std::shared_ptr<file> target) : under_way(true) { kept_.target = std::move(target); }
   flight() : under_way(true) {}  // a batch over many files: keep_file() for each request
   // What may wait for another process for ever: the interpreter's end does not wait for it.
@@ -46,8 +50,11 @@ class flight final : public under_way {
   file& keep_file(std::shared_ptr<file> target);
   void start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options);
   void start_many(std::vector<io_request> requests, const io_options& options);
-  // begin starts an operation that calls back, without the GIL. value, with it, makes what comes of it; none: the count of bytes.
-  void start_other(const std::function<operation(io_callback)>& begin, std::function<nb::object()> value = {});
+  // begin is called without the GIL. value, with it, makes what comes of it; none: the count of bytes.
+  void start_other(const starter& begin, std::function<nb::object()> value = {});
+  // An operation between whose beginning and end Python is needed. first is begun without the GIL; what it ended with goes to then, with
+  // the GIL: on the thread that waits, or that of completions. Nothing from then: that was all. What then raises, the request ends with.
+  void start_in_two(const starter& first, std::function<std::optional<starter>(const io_result&)> then, std::function<nb::object()> value);
 
   // --- with the GIL, which is released while they block. In a forked child what the parent left under way counts as ended: with forked.
   enum class state : std::uint8_t { under_way, ended, left_in_parent };
@@ -72,8 +79,19 @@ class flight final : public under_way {
     std::optional<std::int64_t> offset;
     std::uint64_t bytes_done;
   };
-  ~flight() override = default;
+  friend class prelude;
+  // Of one that is started in two: before the second is begun; while it is; then; and where there is none.
+  enum class step : std::uint8_t { only, first, between, second, none };
+
+  ~flight() override;
   bool wait_once(std::chrono::nanoseconds time);
+  // The same with the GIL, which is released while it blocks; begins the second step.
+  void wait_in_steps(std::chrono::nanoseconds time);
+  void go_on(const io_result& outcome);
+  void begin_second(const io_result& outcome);
+  void move_to(step next);
+  // What is raised gets a traceback, whose frames may hold the future: an exception that the future holds would keep both for ever.
+  [[nodiscard]] nb::object copy_of_raised() const { return nb::module_::import_("copy").attr("copy")(raised_); }
   template <class Start>
   void begin_and(Start start);
   void started();
@@ -91,6 +109,11 @@ class flight final : public under_way {
   std::vector<std::pair<nb::object, nb::object>> callbacks_;
   std::atomic<bool> told_{false};  // by the engine: it has ended
   bool reported_ = false;
+  std::atomic<step> step_{step::only};  // changes with the GIL
+  prelude* prelude_ = nullptr;          // of one that is started in two
+  std::function<std::optional<starter>(const io_result&)> then_;
+  bool cancelled_ = false;  // of one that is started in two
+  nb::object raised_;       // by then_; without a traceback
 };
 
 // The handle that Python has.

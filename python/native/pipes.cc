@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <penstock/pipe.hpp>
@@ -78,16 +79,24 @@ class made_memory {
   std::size_t size_;
 };
 
-// Where the tensors of a message go: into buffers of the user's, or into memory that is made for them.
+// Where the tensors of a message go: into buffers of Python's, or into memory that is made for them.
 struct landing {
   std::vector<incoming_target> given;
   bool is_given = false;
+  bool heeds_targets = false;  // what the sender names as a tensor's device, for which Python makes the buffer
+  bool asks_python = false;    // for buffers, once the message is there
   std::vector<made_memory> made;
 
+  // Without the GIL. Refused where Python is asked.
   result<std::vector<incoming_target>> room(const incoming_message& message) {
     if (is_given) return given;
+    const auto tensors = message.tensors();
+    asks_python = heeds_targets && std::any_of(tensors.begin(), tensors.end(), [](const auto& each) {
+                    return !each.target_device.empty() && each.target_device != "host";
+                  });
+    if (asks_python) return status(errc::unsupported, "memory for these tensors is made by Python");
     std::vector<incoming_target> targets;
-    for (const auto& each : message.tensors()) {
+    for (const auto& each : tensors) {
       auto& memory = made.emplace_back(each.length);
       targets.push_back({memory.data(), memory.size()});
     }
@@ -102,15 +111,27 @@ void* stream_of(const stream_handles& streams, std::size_t index) {
   return index < streams.size() ? reinterpret_cast<void*>(streams[index]) : nullptr;
 }
 
-std::shared_ptr<landing> landing_in(flight& of, nb::handle into, const stream_handles& streams) {
-  auto where = std::make_shared<landing>();
-  where->is_given = !into.is_none();
-  if (!where->is_given) return where;
-  for (const nb::handle each : nb::borrow<nb::sequence>(into)) {
-    const auto& memory = of.keep(each, memory_use::target);
-    where->given.push_back({memory.data(), memory.size(), stream_of(streams, where->given.size())});
+// Calls use with each object, and its index. A type that is none of memory's is named with the argument.
+template <class Use>
+void each_buffer(nb::handle buffers, const char* argument, Use use) {
+  std::size_t index = 0;
+  for (const nb::handle each : nb::borrow<nb::sequence>(buffers)) {
+    try {
+      use(each, index);
+    } catch (const nb::builtin_exception& problem) {
+      if (problem.type() != nb::exception_type::type_error) throw;
+      throw nb::type_error((std::string(argument) + "[" + std::to_string(index) + "]: " + problem.what()).c_str());
+    }
+    ++index;
   }
-  return where;
+}
+
+void take_buffers(landing& where, flight& of, nb::handle into, const stream_handles& streams) {
+  where.is_given = true;
+  each_buffer(into, "into", [&](nb::handle each, std::size_t index) {
+    const auto& memory = of.keep(each, memory_use::target);
+    where.given.push_back({memory.data(), memory.size(), stream_of(streams, index)});
+  });
 }
 
 // finish(message, arrays): arrays None where the user gave buffers.
@@ -125,18 +146,22 @@ nb::object finished(const nb::object& finish, const std::shared_ptr<incoming_mes
 }
 
 future send(const python_pipe& self, const nb::bytes& metadata, const nb::sequence& payloads, const nb::sequence& tensors,
-            const std::vector<nb::bytes>& facts, const stream_handles& streams, seconds timeout) {
+            const std::vector<nb::bytes>& facts, const std::vector<std::string>& devices, const stream_handles& streams, seconds timeout) {
   future made(new flight(flight::of_a_pipe{}));
   auto message = std::make_shared<outgoing_message>();
   message->metadata = text_of(metadata);
-  const auto part = [&](nb::handle each) {
+  each_buffer(payloads, "payloads", [&](nb::handle each, std::size_t /*index*/) {
     const auto& memory = made->keep(each, memory_use::source);
-    return outgoing_part{memory.data(), memory.size(), {}, nullptr};
-  };
-  for (const nb::handle each : payloads) message->payloads.push_back(part(each));
-  for (const nb::handle each : tensors) message->tensors.push_back(part(each));
-  for (std::size_t i = 0; i < facts.size() && i < message->tensors.size(); ++i) message->tensors[i].metadata = text_of(facts[i]);
-  for (std::size_t i = 0; i < message->tensors.size(); ++i) message->tensors[i].stream = stream_of(streams, i);
+    message->payloads.push_back({memory.data(), memory.size()});
+  });
+  each_buffer(tensors, "tensors", [&](nb::handle each, std::size_t index) {
+    const auto& memory = made->keep(each, memory_use::source);
+    message->tensors.push_back({memory.data(), memory.size()});
+    auto& part = message->tensors.back();
+    if (index < facts.size()) part.metadata = text_of(facts[index]);
+    if (index < devices.size()) part.target_device = devices[index];
+    part.stream = stream_of(streams, index);
+  });
   made->start_other([&, target = self.target](io_callback told) { return target->send(*message, within(timeout), std::move(told)); });
   return made;
 }
@@ -152,12 +177,40 @@ future next(const python_pipe& self, seconds timeout, nb::object finish) {
 future receive(const python_pipe& self, nb::handle into, const stream_handles& streams, seconds timeout, nb::object finish) {
   future made(new flight(flight::of_a_pipe{}));
   const auto message = std::make_shared<incoming_message>();
-  const auto where = landing_in(*made, into, streams);
+  const auto where = std::make_shared<landing>();
+  take_buffers(*where, *made, into, streams);
   made->start_other(
+      [&, target = self.target](io_callback told) { return target->receive(*message, where->given, within(timeout), std::move(told)); },
+      [message, where, finish = std::move(finish)] { return finished(finish, message, *where); });
+  return made;
+}
+
+// make(message): buffers and streams for its tensors. Asked always or never, or (None) where the sender names a device for one; else
+// memory of the host is made without Python, so that nothing waits for it.
+future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::object make, seconds timeout, nb::object finish) {
+  future made(new flight(flight::of_a_pipe{}));
+  const auto message = std::make_shared<incoming_message>();
+  const auto where = std::make_shared<landing>();
+  const auto options = within(timeout);
+  const bool always = asks.value_or(false);
+  where->asks_python = always;
+  where->heeds_targets = !asks.has_value();
+  made->start_in_two(
       [&, target = self.target](io_callback told) {
-        if (where->is_given) return target->receive(*message, where->given, within(timeout), std::move(told));
+        if (always) return target->next(*message, options, std::move(told));
         return target->receive(
-            *message, [where](const incoming_message& come) { return where->room(come); }, within(timeout), std::move(told));
+            *message, [where](const incoming_message& come) { return where->room(come); }, options, std::move(told));
+      },
+      [&of = *made, message, where, options, always, make = std::move(make)](const io_result& outcome) -> std::optional<flight::starter> {
+        if (!where->asks_python || outcome.ok() != always) return std::nullopt;
+        try {
+          const nb::object room = make(python_message{message});
+          take_buffers(*where, of, room[0], nb::cast<stream_handles>(room[1]));
+        } catch (...) {
+          *message = incoming_message();  // the sender is told now, whoever keeps the exception and, by its traceback, the message
+          throw;
+        }
+        return [message, where, options](io_callback told) { return message->receive(where->given, options, std::move(told)); };
       },
       [message, where, finish = std::move(finish)] { return finished(finish, message, *where); });
   return made;
@@ -165,7 +218,8 @@ future receive(const python_pipe& self, nb::handle into, const stream_handles& s
 
 future receive_message(const python_message& self, nb::handle into, const stream_handles& streams, seconds timeout, nb::object finish) {
   future made(new flight(flight::of_a_pipe{}));
-  const auto where = landing_in(*made, into, streams);
+  const auto where = std::make_shared<landing>();
+  if (!into.is_none()) take_buffers(*where, *made, into, streams);
   const auto message = self.target;
   made->start_other(
       [&](io_callback told) {
@@ -248,19 +302,21 @@ void add_pipes(nb::module_& module) {
                      }
                      return out;
                    })
-      .def_prop_ro("tensors",
-                   [](const python_message& self) {
-                     nb::list out;
-                     for (const auto& each : self.target->tensors()) {
-                       out.append(nb::make_tuple(each.length, bytes_of(each.metadata), std::string(each.device)));
-                     }
-                     return out;
-                   })
+      .def_prop_ro(
+          "tensors",
+          [](const python_message& self) {
+            nb::list out;
+            for (const auto& each : self.target->tensors()) {
+              out.append(nb::make_tuple(each.length, bytes_of(each.metadata), std::string(each.device), std::string(each.target_device)));
+            }
+            return out;
+          })
       .def("receive", &receive_message, "into"_a.none(), "streams"_a, "timeout"_a.none(), "finish"_a);
   nb::class_<python_pipe>(module, "_Pipe")
-      .def("send", &send, "metadata"_a, "payloads"_a, "tensors"_a, "facts"_a, "streams"_a, "timeout"_a.none())
+      .def("send", &send, "metadata"_a, "payloads"_a, "tensors"_a, "facts"_a, "devices"_a, "streams"_a, "timeout"_a.none())
       .def("next", &next, "timeout"_a.none(), "finish"_a)
-      .def("receive", &receive, "into"_a.none(), "streams"_a, "timeout"_a.none(), "finish"_a)
+      .def("receive", &receive, "into"_a, "streams"_a, "timeout"_a.none(), "finish"_a)
+      .def("receive_anywhere", &receive_anywhere, "asks"_a.none(), "make"_a, "timeout"_a.none(), "finish"_a)
       .def("explain", &explain)
       .def("stats", &stats)
       .def("close", [](const python_pipe& self) {

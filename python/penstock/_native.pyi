@@ -268,7 +268,7 @@ class _PipeMessage:
     @property
     def payloads(self) -> list[bytes]: ...
     @property
-    def tensors(self) -> list[tuple[int, bytes, str]]: ...
+    def tensors(self) -> list[tuple[int, bytes, str, str]]: ...
     def receive(
         self,
         into: Sequence[_Buffer] | None,
@@ -284,14 +284,22 @@ class _Pipe:
         payloads: Sequence[_Buffer],
         tensors: Sequence[_Buffer],
         facts: Sequence[bytes],
+        devices: Sequence[str],
         streams: Sequence[int],
         timeout: float | None,
     ) -> Future[int]: ...
     def next(self, timeout: float | None, finish: Callable[[_PipeMessage], _T]) -> Future[_T]: ...
     def receive(
         self,
-        into: Sequence[_Buffer] | None,
+        into: Sequence[_Buffer],
         streams: Sequence[int],
+        timeout: float | None,
+        finish: Callable[[_PipeMessage, list[Any] | None], _T],
+    ) -> Future[_T]: ...
+    def receive_anywhere(
+        self,
+        asks: bool | None,
+        make: Callable[[_PipeMessage], tuple[list[_Buffer], list[int]]],
         timeout: float | None,
         finish: Callable[[_PipeMessage, list[Any] | None], _T],
     ) -> Future[_T]: ...

@@ -18,19 +18,13 @@ and neither that stream nor the caller waits. All operations return a penstock.F
 
 from __future__ import annotations
 
-import json
-import math
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from . import _native
-from ._arrays import _empty
 from ._native import Future
-
-if TYPE_CHECKING:
-    import numpy as np
+from ._tensors import Room, TensorFacts, array_of, buffers_of, bytes_of, describe, facts_of, seconds_of, streams_of, targets_of
 
 __all__ = [
     "ChannelChoice",
@@ -45,15 +39,6 @@ __all__ = [
     "connect",
     "listen",
 ]
-
-
-class TensorFacts(NamedTuple):
-    """A tensor that is on its way."""
-
-    nbytes: int
-    dtype: str | None  # NumPy's, such as "<f4"; None: not known to NumPy
-    shape: tuple[int, ...] | None  # None: not known; then it is bytes
-    device: str  # that it comes from, as the sender calls it, such as "cuda:0"; or "host"
 
 
 class ChannelChoice(NamedTuple):
@@ -91,13 +76,29 @@ class ChannelStats(NamedTuple):
     received_bytes: int
 
 
+# A device: its name ("cuda:0", "host:0", "host"), the number of a GPU, or a torch.device.
+_Device = Any
+
+
 class Message:
     """A message whose tensors have come: metadata and payloads are bytes, tensors arrays, or the buffers that they were received into."""
 
-    def __init__(self, metadata: bytes, payloads: list[bytes], tensors: list[Any]) -> None:
+    def __init__(
+        self,
+        metadata: bytes,
+        payloads: list[bytes],
+        tensors: list[Any],
+        told: Sequence[tuple[int, bytes, str, str]] = (),
+    ) -> None:
         self.metadata = metadata
         self.payloads = payloads
         self.tensors = tensors
+        self._told = told
+
+    @property
+    def facts(self) -> list[TensorFacts]:
+        """What the sender told of each tensor: dtype and shape, its device, and the one that it is for (target_device)."""
+        return [facts_of(*each) for each in self._told]
 
     def __repr__(self) -> str:
         return f"<penstock.pipe.Message of {len(self.payloads)} payloads and {len(self.tensors)} tensors>"
@@ -110,19 +111,19 @@ class Descriptor:
         self._native = native
         self.metadata: bytes = native.metadata
         self.payloads: list[bytes] = native.payloads
-        self.tensors = [_facts_of(*each) for each in native.tensors]
+        self.tensors = [facts_of(*each) for each in native.tensors]
 
-    def receive(self, into: Sequence[Any] | None = None, timeout: float | None = None, device: str | None = None) -> Future[Message]:
-        """Brings the tensors into writable buffers, one for each and as long as it, or into arrays that are made for them. Once.
-
-        device: where those are made: None or "host" for NumPy's, "cuda:N" for CuPy's. timeout in seconds.
-        Errors of the future: InvalidArgument, Closed, Cancelled, TimedOut, Error (no channel leads there).
-        """
-        if into is not None and device is not None:
-            raise ValueError("into and device exclude each other: buffers have a device already")
-        if device is not None and device != "host":
-            into = [_made_on(device, each) for each in self.tensors]
-        return self._native.receive(into, _streams_of(into), timeout, _finisher(into))
+    def receive(
+        self, into: Sequence[Any] | None = None, device: _Device | None = None, timeout: float | None = None
+    ) -> Future[Message]:
+        """Brings the tensors into buffers, or into arrays that are made for them: as Pipe.receive(). Once."""
+        buffers, room = _room_of(into, device)
+        streams: list[int] = []
+        if room is not None and room.needed_for(self.tensors):
+            buffers, streams = room(self._native)
+        elif buffers is not None:
+            streams = streams_of(buffers)
+        return self._native.receive(buffers, streams, seconds_of(timeout), _finisher(buffers, room))
 
 
 class Pipe:
@@ -136,25 +137,54 @@ class Pipe:
         metadata: bytes = b"",
         payloads: Iterable[Any] = (),
         tensors: Iterable[Any] = (),
+        devices: _Device | Sequence[_Device | None] | Mapping[_Device, _Device] | None = None,
         timeout: float | None = None,
     ) -> Future[int]:
         """Sends a message; they arrive in the order of these calls. The future gives the bytes of its tensors.
 
         metadata: at most 1 MiB. payloads: small buffers of host memory, 64 MiB together, there as soon as the message is. tensors: buffers
-        of any size, which must not change until the future has ended: then they are in the receiver's memory. timeout in seconds.
-        Errors of the future: InvalidArgument, Error (a payload of a device, no channel), Closed, Cancelled, TimedOut.
+        of any size, which must not change until the future has ended: then they are in the receiver's memory. Their dtype and shape travel
+        with them. timeout in seconds.
+        devices: where the tensors are to be, by names of the receiver's: one for all ("cuda:1", "host:0", "host", the number of a GPU, a
+        torch.device), a sequence with one for each (None: anywhere), or a mapping from a device of this process to one of the receiver's (a
+        device map: tensors of devices that are not in it may go anywhere). The receiver is told, and decides.
+        Raises TypeError and BufferError for what is no memory or cannot be used, InvalidArgument for devices that do not fit the tensors.
+        Errors of the future: InvalidArgument (a length above its limit, what is no name of a device), Error (a payload of a device, no
+        channel), Closed, Cancelled, TimedOut.
         """
-        tensors = list(tensors)
-        facts = [_describe(each) for each in tensors]
-        return self._native.send(bytes(metadata), list(payloads), tensors, facts, _streams_of(tensors), timeout)
+        sent = buffers_of(tensors, "tensors")
+        facts = [describe(each) for each in sent]
+        return self._native.send(
+            bytes_of(metadata, "metadata"),
+            buffers_of(payloads, "payloads"),
+            sent,
+            facts,
+            targets_of(devices, sent),
+            streams_of(sent),
+            seconds_of(timeout),
+        )
 
-    def receive(self, into: Sequence[Any] | None = None, timeout: float | None = None) -> Future[Message]:
-        """The next message with its tensors: in buffers of yours, one for each and as long as it, or in NumPy arrays made for them."""
-        return self._native.receive(into, _streams_of(into), timeout, _finisher(into))
+    def receive(
+        self, into: Sequence[Any] | None = None, device: _Device | None = None, timeout: float | None = None
+    ) -> Future[Message]:
+        """The next message with its tensors: in writable buffers of yours, one for each and as long as it, or in arrays made for them.
+
+        Without into, arrays of the sender's dtype and shape are made: on device, if that is given; else on the device that the sender named
+        for a tensor; else on the host. device: "host" makes NumPy arrays; "cuda:N" or N CuPy arrays (where CuPy is not installed, PyTorch
+        tensors if the program has imported torch, else a penstock.DeviceBuffer); "host:0" a DeviceBuffer; a torch.device PyTorch tensors. What the
+        sender told no dtype and shape of, or such as the library has not, is one dimension of bytes. timeout in seconds.
+        Raises TypeError; NotFound where there is no such device; ValueError for both into and device.
+        Errors of the future: NotFound (no device is called what the sender named: give one), InvalidArgument (into does not fit what came),
+        Closed, Cancelled, TimedOut, Error (no channel leads there).
+        """
+        buffers, room = _room_of(into, device)
+        if room is not None:
+            return self._native.receive_anywhere(room.asks, room, seconds_of(timeout), _finisher(room=room))
+        return self._native.receive(buffers or [], streams_of(buffers or []), seconds_of(timeout), _finisher(buffers))
 
     def next(self, timeout: float | None = None) -> Future[Descriptor]:
         """What the next message is, so that room can be made before its tensors are received."""
-        return self._native.next(timeout, Descriptor)
+        return self._native.next(seconds_of(timeout), Descriptor)
 
     def explain(self) -> PipePlan:
         """Blocks until the ends know each other, for 10 s at most."""
@@ -186,7 +216,7 @@ class Listener:
 
     def accept(self, timeout: float | None = None) -> Future[Pipe]:
         """The pipe to the next process that connects."""
-        return self._native.accept(timeout, Pipe)
+        return self._native.accept(seconds_of(timeout), Pipe)
 
     def close(self) -> None:
         self._native.close()
@@ -198,8 +228,29 @@ class Listener:
         self.close()
 
 
-def _bytes_of(secret: str | bytes) -> bytes:
-    return secret.encode() if isinstance(secret, str) else secret
+def _room_of(into: Sequence[Any] | None, device: _Device | None) -> tuple[list[Any] | None, Room | None]:
+    """One of them."""
+    if into is None:
+        return None, Room(device)
+    if device is not None:
+        raise ValueError("into and device exclude each other: buffers have a device already")
+    return buffers_of(into, "into"), None
+
+
+def _secret_of(secret: str | bytes) -> bytes:
+    return secret.encode() if isinstance(secret, str) else bytes_of(secret, "secret")
+
+
+def _names_of(channels: Sequence[str]) -> list[str]:
+    if isinstance(channels, (str, bytes)) or not all(isinstance(each, str) for each in channels):
+        raise TypeError("channels is a sequence of names")
+    return list(channels)
+
+
+def _text_of(url: str) -> str:
+    if not isinstance(url, str):
+        raise TypeError(f"url is a str, not {type(url).__name__}")
+    return url
 
 
 def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes = b"") -> Listener:
@@ -211,7 +262,7 @@ def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes
     "cuda_basic"; none given: all, in this order. A tensor takes the receiver's first that leads from its memory to the target.
     Raises InvalidArgument, NotFound, PermissionDenied, Error.
     """
-    return Listener(_native._pipe_listen(url, list(channels), _bytes_of(secret)))
+    return Listener(_native._pipe_listen(_text_of(url), _names_of(channels), _secret_of(secret)))
 
 
 def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"") -> Pipe:
@@ -221,86 +272,26 @@ def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"") -
 
     Raises InvalidArgument, NotFound, Error.
     """
-    return Pipe(_native._pipe_connect(url, list(channels), _bytes_of(secret)))
+    return Pipe(_native._pipe_connect(_text_of(url), _names_of(channels), _secret_of(secret)))
 
 
 def _choices(told: list[tuple[str, bool, str]]) -> list[ChannelChoice]:
     return [ChannelChoice(*each) for each in told]
 
 
-def _stream_of(tensor: Any) -> int:
-    """The handle of the stream that works on it now; 0 for the default stream, and for memory of the host."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(tensor, torch.Tensor):
-        return int(torch.cuda.current_stream(tensor.device).cuda_stream) if tensor.is_cuda else 0
-    interface = getattr(tensor, "__cuda_array_interface__", None)
-    stream = interface.get("stream") if isinstance(interface, dict) else None
-    return stream if isinstance(stream, int) and stream != 1 else 0  # 1 names the default stream
-
-
-def _streams_of(tensors: Sequence[Any] | None) -> list[int]:
-    return [_stream_of(each) for each in tensors or ()]
-
-
-def _made_on(device: str, facts: TensorFacts) -> Any:
-    import numpy as np
-
-    if facts.dtype is None or facts.shape is None or not device.startswith("cuda:"):
-        return _empty(facts.nbytes, "u1", 1, device)
-    dtype = np.dtype(facts.dtype)
-    return _empty(facts.nbytes // dtype.itemsize, dtype, dtype.itemsize, device).reshape(facts.shape)
-
-
-# What the other end has to know of a tensor to make one like it: JSON, since its length is nothing beside the tensor's.
-def _describe(tensor: Any) -> bytes:
-    interface = getattr(tensor, "__array_interface__", None)
-    if isinstance(interface, dict) and "descr" in interface:
-        if len(interface["descr"]) == 1 and interface["descr"][0][0] == "":
-            return json.dumps({"dtype": interface["typestr"], "shape": list(interface["shape"])}).encode()
-        return b""
-    dtype, shape = getattr(tensor, "dtype", None), getattr(tensor, "shape", None)
-    if dtype is None or shape is None:
-        return b""
-    return json.dumps({"dtype": str(dtype).removeprefix("torch."), "shape": [int(each) for each in shape]}).encode()
-
-
-def _dtype_of(word: str) -> np.dtype[Any] | None:
-    import numpy as np
-
-    try:
-        dtype = np.dtype(word)
-    except TypeError:
-        return None  # such as bfloat16
-    return None if dtype.hasobject else dtype
-
-
-def _facts_of(nbytes: int, metadata: bytes, device: str) -> TensorFacts:
-    """Whatever the other end said: what does not hold together counts as not known."""
-    try:
-        told = json.loads(metadata) if metadata else {}
-        dtype = _dtype_of(str(told["dtype"]))
-        shape = tuple(int(each) for each in told["shape"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return TensorFacts(nbytes, None, None, device)
-    if dtype is None or any(each < 0 for each in shape) or math.prod(shape) * dtype.itemsize != nbytes:
-        return TensorFacts(nbytes, None, None, device)
-    return TensorFacts(nbytes, dtype.str, shape, device)
-
-
-def _array_of(memory: Any, facts: TensorFacts) -> Any:
-    if facts.dtype is None or facts.shape is None:
-        return memory
-    return memory.view(facts.dtype).reshape(facts.shape)
-
-
 class _finisher:
     """Makes the message of what came."""
 
-    def __init__(self, into: Sequence[Any] | None) -> None:
+    def __init__(self, into: list[Any] | None = None, room: Room | None = None) -> None:
         self._into = into
+        self._room = room
 
     def __call__(self, native: _native._PipeMessage, arrays: list[Any] | None) -> Message:
-        if arrays is None:
-            return Message(native.metadata, native.payloads, list(self._into or ()))
-        facts = [_facts_of(*each) for each in native.tensors]
-        return Message(native.metadata, native.payloads, [_array_of(*each) for each in zip(arrays, facts)])
+        told = native.tensors
+        if arrays is not None:
+            tensors = [array_of(array, facts_of(*each)) for array, each in zip(arrays, told)]
+        elif self._room is not None:
+            tensors = self._room.arrays()
+        else:
+            tensors = self._into or []
+        return Message(native.metadata, native.payloads, tensors, told)

@@ -16,6 +16,7 @@ import pytest
 
 import penstock
 import penstock.pipe
+from penstock import _tensors
 
 WAYS = [("unix:", []), ("unix:", ["cma", "cuda_basic"]), ("unix:", ["basic", "cuda_basic"]), ("tcp://127.0.0.1:0", [])]
 
@@ -166,8 +167,27 @@ def test_closing_ends_what_waits(ends):
 
 def test_wrong_arguments_are_named(ends):
     here, _ = ends
-    with pytest.raises(TypeError):
-        here.send(tensors=[5])
+    for argument, wrong in {
+        "metadata": ["x", 5, None],
+        "payloads": [b"not in a list", np.zeros(3), 5, [b"fine", 5]],
+        "tensors": [bytearray(9), np.zeros((3, 3)), penstock.device("host:0").empty(10), None, "x", [np.zeros(3), 5]],
+        "timeout": ["soon", [1.0]],
+        "devices": [1.5, b"cuda:0", [1.5], {"cuda:0": 1.5}, {1.5: "cuda:0"}, [True]],
+    }.items():
+        for each in wrong:
+            with pytest.raises(TypeError, match=argument):
+                here.send(**{"tensors": [np.zeros(3)], argument: each})
+    for argument, wrong in {"into": [np.zeros(3), 5, "x", [5]], "timeout": ["soon"], "device": [1.5, [], True]}.items():
+        for each in wrong:
+            with pytest.raises(TypeError, match=argument):
+                here.receive(**{argument: each})
+    with pytest.raises(TypeError, match="url"):
+        penstock.pipe.connect(5)
+    for channels in ("basic", [5]):
+        with pytest.raises(TypeError, match="channels"):
+            penstock.pipe.listen(channels=channels)
+    with pytest.raises(TypeError, match="secret"):
+        penstock.pipe.listen("tcp://127.0.0.1:0", secret=5)
     with pytest.raises(penstock.BufferError):
         here.send(tensors=[np.zeros((4, 4))[:, 1]])
     with pytest.raises(penstock.InvalidArgument, match="1 MiB"):
@@ -216,8 +236,9 @@ def test_explain_and_stats_tell_the_channel(ends):
 
 def test_what_the_other_end_says_of_a_tensor_is_not_believed():
     for metadata in [b"", b"{", b"[]", b'{"dtype": "O", "shape": [1]}', b'{"dtype": "<f8", "shape": [2]}',
-                     b'{"dtype": "<f8", "shape": [-1]}', b'{"dtype": "bfloat16", "shape": [4]}', b"[" * 100_000]:
-        facts = penstock.pipe._facts_of(8, metadata, "basic")
+                     b'{"dtype": "<f8", "shape": [-1]}', b'{"dtype": "bfloat16", "shape": [4]}', b"[" * 100_000,
+                     b'{"dtype": "<f8", "shape": [Infinity]}', b'{"dtype": ",", "shape": [1]}', b'{"dtype": "S0", "shape": [8]}']:
+        facts = _tensors.facts_of(8, metadata, "host", "")
         assert facts.dtype is None and facts.shape is None
 
 
@@ -258,6 +279,7 @@ def test_the_interpreter_ends_while_pipes_wait():
         there = penstock.pipe.connect(listener.url)
         here = accepted.result()
         futures = [listener.accept(), here.receive(), there.next(), here.send(tensors=[np.zeros(100_000)])]
+        futures.append(here.receive(device="host:0"))
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
 

@@ -1,0 +1,318 @@
+"""Tensors of messages: what the ends tell each other of them, the devices that they lie on, and the arrays that are made for them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import operator
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _native
+from ._errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_Told = tuple[int, bytes, str, str]  # of the native module: bytes, metadata, device, target device
+
+
+class TensorFacts(NamedTuple):
+    """A tensor that is on its way."""
+
+    nbytes: int
+    dtype: str | None  # NumPy's, such as "<f4"; None: not known to NumPy
+    shape: tuple[int, ...] | None  # None: not known; then it is bytes
+    device: str  # that it comes from, as the sender calls it, such as "cuda:0"; or "host"
+    target_device: str = ""  # where the sender would have it, as the receiver calls it; empty: anywhere
+
+
+# What the other end has to know of a tensor to make one like it: JSON, since its length is nothing beside the tensor's.
+def describe(tensor: Any) -> bytes:
+    interface = getattr(tensor, "__array_interface__", None)
+    if isinstance(interface, dict) and "descr" in interface:
+        if len(interface["descr"]) == 1 and interface["descr"][0][0] == "":
+            return json.dumps({"dtype": interface["typestr"], "shape": list(interface["shape"])}).encode()
+        return b""
+    dtype, shape = getattr(tensor, "dtype", None), getattr(tensor, "shape", None)
+    if dtype is None or shape is None:
+        return b""
+    return json.dumps({"dtype": str(dtype).removeprefix("torch."), "shape": [int(each) for each in shape]}).encode()
+
+
+def _word_and_shape(metadata: bytes) -> tuple[str, tuple[int, ...]] | None:
+    """Whatever the other end said: what does not hold together counts as not known."""
+    try:
+        told = json.loads(metadata) if metadata else {}
+        shape = tuple(int(each) for each in told["shape"])
+        word = str(told["dtype"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    return None if any(each < 0 for each in shape) else (word, shape)
+
+
+# NumPy takes whole expressions for a dtype, some of which it fails on with a SyntaxError.
+_one_dtype = re.compile(r"[<>|=]?[A-Za-z?]\w{0,30}(\[\w{1,10}\])?", re.ASCII)
+
+
+def _dtype_of(word: str) -> np.dtype[Any] | None:
+    import numpy as np
+
+    if not _one_dtype.fullmatch(word):
+        return None
+    try:
+        dtype = np.dtype(word)
+    except (TypeError, ValueError):
+        return None  # such as bfloat16
+    return None if dtype.hasobject or dtype.itemsize == 0 else dtype
+
+
+def facts_of(nbytes: int, metadata: bytes, device: str, target_device: str) -> TensorFacts:
+    told = _word_and_shape(metadata)
+    if told is not None:
+        word, shape = told
+        dtype = _dtype_of(word)
+        if dtype is not None and math.prod(shape) * dtype.itemsize == nbytes:
+            return TensorFacts(nbytes, dtype.str, shape, device, target_device)
+    return TensorFacts(nbytes, None, None, device, target_device)
+
+
+def array_of(memory: Any, facts: TensorFacts) -> Any:
+    if facts.dtype is None or facts.shape is None:
+        return memory
+    return memory.view(facts.dtype).reshape(facts.shape)
+
+
+# --- arguments
+
+
+def buffers_of(value: Any, argument: str) -> list[Any]:
+    """A list of buffers. TypeError: it is no iterable, or one buffer, of which the rows would be taken."""
+    memory = (str, bytes, bytearray, memoryview, _native.DeviceBuffer, _native.Pointer)
+    if isinstance(value, memory) or hasattr(value, "__dlpack__") or not hasattr(value, "__iter__"):
+        raise TypeError(f"{argument} is a list of buffers, not {type(value).__name__}")
+    return list(value)
+
+
+def seconds_of(timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, (int, float)) or hasattr(timeout, "__float__") or hasattr(timeout, "__index__"):
+        return float(timeout)
+    raise TypeError(f"timeout is a number of seconds or None, not {type(timeout).__name__}")
+
+
+def bytes_of(value: Any, argument: str) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"{argument} is bytes, not {type(value).__name__}")
+
+
+def _torch_device(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.device)
+
+
+def device_name(device: Any, argument: str) -> str:
+    """ "cuda:1", "host:0" or "host", of a name, the number of a GPU or a torch.device. Whether there is such a device is not looked at."""
+    if isinstance(device, str):
+        return device
+    if _torch_device(device):
+        if device.type == "cpu":
+            return "host"
+        if device.type != "cuda" or device.index is None:
+            raise InvalidArgument(f"{argument}: torch.device({str(device)!r}) is neither cpu nor cuda with a number", code="invalid_argument")
+        return str(device)
+    if isinstance(device, bool) or not hasattr(device, "__index__"):
+        raise TypeError(f"{argument} is a str, an int or a torch.device, not {type(device).__name__}")
+    number = operator.index(device)
+    if number < 0:
+        raise InvalidArgument(f"{argument} is {number}: GPUs are numbered from 0", code="invalid_argument")
+    return f"cuda:{number}"
+
+
+def _name_of_device_of(tensor: Any) -> str:
+    """That it lies on; "host" also for what is no memory, which sending it will tell."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return str(tensor.device) if tensor.is_cuda else "host"
+    if isinstance(tensor, _native.DeviceBuffer):
+        return tensor.device
+    if hasattr(tensor, "__array_interface__") or isinstance(tensor, (bytes, bytearray, memoryview)):
+        return "host"
+    number = getattr(getattr(tensor, "device", None), "id", None)
+    if hasattr(tensor, "__cuda_array_interface__") and isinstance(number, int):
+        return f"cuda:{number}"
+    try:
+        return _native.describe(tensor)["device"] or "host"
+    except TypeError:
+        return "host"
+
+
+def targets_of(devices: Any, tensors: list[Any]) -> list[str]:
+    """For each tensor the name of the receiver's device that it is for; empty: none."""
+    if devices is None:
+        return []
+    if isinstance(devices, Mapping):
+        names = {device_name(here, "a key of devices"): device_name(there, f"devices[{here!r}]") for here, there in devices.items()}
+        return [names.get(_name_of_device_of(each), "") for each in tensors]
+    if isinstance(devices, Sequence) and not isinstance(devices, (str, bytes, bytearray, memoryview)):
+        if len(devices) != len(tensors):
+            raise InvalidArgument(f"devices names {len(devices)} for {len(tensors)} tensors", code="invalid_argument")
+        return ["" if each is None else device_name(each, f"devices[{i}]") for i, each in enumerate(devices)]
+    if isinstance(devices, (str, int)) or _torch_device(devices) or hasattr(devices, "__index__"):
+        return [device_name(devices, "devices")] * len(tensors)
+    raise TypeError(f"devices is the name of a device, a sequence or a mapping of names, or None, not {type(devices).__name__}")
+
+
+# --- streams
+
+
+def _stream_of(tensor: Any) -> int:
+    """The handle of the stream that works on it now; 0 for the default stream, and for memory of the host."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return int(torch.cuda.current_stream(tensor.device).cuda_stream) if tensor.is_cuda else 0
+    interface = getattr(tensor, "__cuda_array_interface__", None)
+    stream = interface.get("stream") if isinstance(interface, dict) else None
+    return stream if isinstance(stream, int) and stream != 1 else 0  # 1 names the default stream
+
+
+def streams_of(tensors: Iterable[Any]) -> list[int]:
+    return [_stream_of(each) for each in tensors]
+
+
+# --- room for what comes
+
+_known_devices = {"host"}
+
+
+def _check_known(name: str) -> None:
+    if name not in _known_devices:
+        _native.device(name)
+        _known_devices.add(name)
+
+
+def _library_of_gpus() -> Any:
+    """CuPy; without it PyTorch, where the program has imported that; else None."""
+    try:
+        import cupy
+    except ImportError:
+        torch = sys.modules.get("torch")
+        return torch if torch is not None and torch.cuda.is_available() else None
+    return cupy
+
+
+def _torch_dtype(torch: Any, word: str) -> Any:
+    """None: PyTorch has no such type."""
+    found = vars(torch).get(word)
+    if not isinstance(found, torch.dtype):
+        dtype = _dtype_of(word)
+        found = vars(torch).get(dtype.name) if dtype is not None and dtype.isnative else None
+    return found if isinstance(found, torch.dtype) else None
+
+
+class Room:
+    """Makes memory for the tensors of a message: on a device, or where the sender would have them.
+
+    NumPy arrays for the host, CuPy arrays for a GPU (PyTorch tensors where CuPy is not installed and PyTorch imported, else a DeviceBuffer),
+    DeviceBuffers for the host device; PyTorch tensors for a torch.device. A tensor of a type that the library has not becomes bytes. On a GPU
+    it is made in the library's stream of the moment, for which this remembers the one of the thread that asks for a device.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self._device = None
+        self._library: Any = None
+        self._stream: Any = None
+        self._made: list[tuple[Any, int]] = []
+        if device is None:
+            return
+        if _torch_device(device):
+            self._library = sys.modules["torch"]
+            if device.type == "cuda" and device.index is None:
+                device = self._library.cuda.current_device()
+        self._device = device_name(device, "device")
+        _check_known(self._device)
+        if self._device.startswith("cuda:"):
+            self._library = self._library or _library_of_gpus()
+            self._stream = self._current_stream(self._library, self._device)
+
+    @property
+    def asks(self) -> bool | None:
+        """Whether this is asked once the message is there: always, never (memory of the host), or where the sender names a device."""
+        if self._device is None:
+            return None
+        return self._device != "host" or self._library is not None
+
+    def needed_for(self, tensors: Iterable[TensorFacts]) -> bool:
+        return any(each.target_device not in ("", "host") for each in tensors) if self.asks is None else self.asks
+
+    def __call__(self, native: _native._PipeMessage) -> tuple[list[Any], list[int]]:
+        """Buffers for the tensors, and their streams. Raises NotFound where the sender names a device that there is none of."""
+        told = native.tensors
+        names = [self._device if self._device is not None else each[3] or "host" for each in told]
+        for name in names:
+            _check_known(name)
+        self._made = [self._make(name, each) for name, each in zip(names, told)]
+        return [array for array, _ in self._made], [stream for _, stream in self._made]
+
+    def arrays(self) -> list[Any]:
+        """What was made, for the calling thread: PyTorch's allocator hears of the stream that it works in."""
+        torch = sys.modules.get("torch")
+        for array, stream in self._made:
+            if torch is not None and isinstance(array, torch.Tensor) and array.is_cuda:
+                current = torch.cuda.current_stream(array.device)
+                if int(current.cuda_stream) != stream:
+                    array.record_stream(current)
+        return [array for array, _ in self._made]
+
+    @staticmethod
+    def _current_stream(library: Any, name: str) -> Any:
+        if library is None:
+            return None
+        if library.__name__ == "torch":
+            return library.cuda.current_stream(name)
+        return library.cuda.get_current_stream(int(name.partition(":")[2]))
+
+    def _make(self, name: str, told: _Told) -> tuple[Any, int]:
+        is_gpu = name.startswith("cuda:")
+        library = self._library
+        if library is None and is_gpu:
+            library = _library_of_gpus()
+        if library is not None and library.__name__ == "torch":
+            return self._made_by_torch(library, name, told)
+        facts = facts_of(*told)
+        if library is not None:
+            return self._made_by_cupy(library, name, facts)
+        if name == "host" or facts.nbytes == 0:  # of nothing there is no DeviceBuffer
+            import numpy as np
+
+            return np.empty(facts.shape if facts.dtype else (facts.nbytes,), facts.dtype or "u1"), 0
+        return _native.device(name).empty(facts.nbytes), 0
+
+    def _made_by_torch(self, torch: Any, name: str, told: _Told) -> tuple[Any, int]:
+        nbytes = told[0]
+        word, shape = _word_and_shape(told[1]) or ("", ())
+        dtype = _torch_dtype(torch, word) if word else None
+        if dtype is None or math.prod(shape) * dtype.itemsize != nbytes:
+            dtype, shape = torch.uint8, (nbytes,)
+        if name == "host":
+            return torch.empty(shape, dtype=dtype), 0
+        stream = self._stream if self._stream is not None else self._current_stream(torch, name)
+        with torch.cuda.stream(stream):
+            return torch.empty(shape, dtype=dtype, device=name), int(stream.cuda_stream)
+
+    def _made_by_cupy(self, cupy: Any, name: str, facts: TensorFacts) -> tuple[Any, int]:
+        import numpy as np
+
+        dtype, shape = np.dtype(facts.dtype or "u1"), facts.shape
+        if shape is None or dtype.kind not in "biufc" or not dtype.isnative:
+            dtype, shape = np.dtype("u1"), (facts.nbytes,)
+        stream = self._stream if self._stream is not None else self._current_stream(cupy, name)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(cupy.cuda.Device(int(name.partition(":")[2])))
+            stack.enter_context(stream)
+            return cupy.empty(shape, dtype), int(stream.ptr)
