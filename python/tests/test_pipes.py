@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import multiprocessing
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -301,6 +303,21 @@ def test_the_parameter_server_runs():
     ).stdout
     assert "parameters as expected" in told
     assert "host to host: cma" in told
+    assert_both_are_told(told)
+
+
+def assert_both_are_told(told):
+    """Penstock's time, and that of torch.distributed.rpc where there is PyTorch."""
+    assert re.search(r"^penstock.pipe +[0-9.]+ ms", told, re.MULTILINE)
+    has_torch = importlib.util.find_spec("torch") is not None
+    assert re.search(r"^torch.distributed.rpc" + (" +[0-9.]+ ms" if has_torch else ": PyTorch is not installed"), told, re.MULTILINE)
+
+
+def test_the_two_stages_run():
+    program = pathlib.Path(__file__).parents[2] / "examples/python/pipe_two_stages.py"
+    told = subprocess.run([sys.executable, str(program), "10", "32", "256"], check=True, timeout=120, capture_output=True, text=True).stdout
+    assert "results as expected" in told
+    assert_both_are_told(told)
 
 
 def test_the_fan_out_runs():
