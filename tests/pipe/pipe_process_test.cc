@@ -7,6 +7,8 @@
 
 #include "pipe/peer_process.hpp"
 #include "pipe/pipe_fixture.hpp"
+#include "support/open_descriptors.hpp"
+#include "support/process_memory.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -29,6 +31,46 @@ class pipe_processes : public ::testing::TestWithParam<way> {
     const auto& channels = GetParam().channels;
     peer_.emplace(PENSTOCK_PIPE_PEER_PATH, listener_.url(), channels.empty() ? "all" : channels.front(), step, bytes);
     ASSERT_TRUE(accepted.wait().ok());
+  }
+  // Some of its pipes have received all, some are about to, some have looked, some not even that.
+  void kill_one_with_fifty_pipes() {
+    constexpr std::size_t pipes = 50;
+    constexpr std::size_t large = 300'000;
+    const auto content = some_bytes(large, 1);
+    std::vector<penstock::pipe> accepted(pipes);
+    std::vector<operation> accepting;
+    for (auto& each : accepted) accepting.push_back(listener_.accept(each));
+    const auto& channels = GetParam().channels;
+    peer_.emplace(PENSTOCK_PIPE_PEER_PATH, listener_.url(), channels.empty() ? "all" : channels.front(), "sends by many", large);
+    for (auto& each : accepting) ASSERT_TRUE(each.wait().ok());
+    ASSERT_EQ(peer_->line(), "there");
+    std::vector<incoming_message> messages(3 * pipes);
+    std::vector<bytes> rooms(pipes, bytes(large));
+    std::vector<operation> under_way;
+    for (std::size_t i = 0; i < pipes; ++i) {
+      auto& pipe = accepted[i];
+      under_way.push_back(pipe.send({"never received", {}, {{content.data(), content.size()}}}));
+      if (i % 4 == 0) continue;
+      ASSERT_TRUE(pipe.next(messages[3 * i]).wait().ok());  // the small one
+      if (i % 4 == 1) continue;
+      ASSERT_TRUE(pipe.next(messages[3 * i + 1]).wait().ok());
+      under_way.push_back(messages[3 * i + 1].receive({{rooms[i].data(), large}}));
+      if (i % 4 == 2) {
+        EXPECT_TRUE(under_way.back().wait().ok());
+      }
+      under_way.push_back(pipe.next(messages[3 * i + 2]));
+    }
+    peer_->kill();
+    for (auto& each : under_way) {
+      const auto outcome = each.wait();
+      EXPECT_TRUE(outcome.ok() || outcome.error.code() == errc::closed || outcome.error.code() == errc::io) << outcome.error.message();
+    }
+    for (auto& each : accepted) {
+      incoming_message none;
+      auto outcome = each.next(none).wait();
+      while (outcome.ok()) outcome = each.next(none).wait();  // what had come
+      EXPECT_EQ(outcome.error.code(), errc::closed) << outcome.error.message();
+    }
   }
   void expect_gone(operation& op) const {
     const auto outcome = op.wait();
@@ -113,6 +155,28 @@ TEST_P(pipe_processes, one_that_is_stopped_holds_up_nothing_beyond_a_deadline) {
     EXPECT_TRUE(outcome.ok() || outcome.error.code() == errc::timed_out) << outcome.error.message();
   }
   peer_->send_signal(SIGCONT);
+}
+
+// Twenty processes with fifty pipes each, killed while all of them are at work.
+TEST_P(pipe_processes, a_thousand_pipes_whose_processes_are_killed_leave_nothing) {
+  constexpr int processes = 20;
+  constexpr int before = 4;  // of them, until all that stays has been made
+  const auto descriptors = open_descriptors() + 4;
+  const auto is_all_gone = [&] { return open_descriptors() <= descriptors && mappings_of("memfd:penstock-pipe") == 0; };
+  std::size_t resident = 0;
+  for (int i = 1; i <= processes; ++i) {
+    kill_one_with_fifty_pipes();
+    if (HasFatalFailure()) return;
+    if (i != before && i != processes) continue;
+    const auto until = std::chrono::steady_clock::now() + 20s;  // the reactor lets go of the last ones
+    while (!is_all_gone() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+    EXPECT_LE(open_descriptors(), descriptors);
+    EXPECT_EQ(mappings_of("memfd:penstock-pipe"), 0U);
+    if (i == before) resident = resident_bytes();
+  }
+  if (resident_bytes_tell) {
+    EXPECT_LE(resident_bytes(), resident + (8 << 20)) << "10 KiB for each pipe that has come since";
+  }
 }
 
 // The child has the parent's sockets, and must neither use nor end them.

@@ -119,6 +119,30 @@ int answer(const penstock::pipe& pipe, const memory& from, std::size_t tensors) 
   return 0;
 }
 
+// Two messages over each of fifty pipes, of which this is the first.
+int send_by_many(const penstock::pipe_context& context, const std::string& url, penstock::pipe first, memory& content) {
+  std::vector<penstock::pipe> pipes;
+  std::vector<penstock::operation> small;
+  std::vector<penstock::operation> large;
+  pipes.push_back(std::move(first));
+  while (pipes.size() < 50) {
+    auto another = context.connect(url);
+    if (!another) return fail(another.error());
+    pipes.push_back(*std::move(another));
+  }
+  const std::string payload(100, 'p');
+  for (const auto& each : pipes) {
+    small.push_back(each.send({"small", {{payload.data(), payload.size()}}, {}}));
+    large.push_back(each.send({"large", {}, {{content.data(), content.size()}}}));
+  }
+  for (auto& each : small) {
+    if (const auto left = each.wait(); !left.ok()) return fail(left.error);
+  }
+  tell("there");
+  stay();
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -160,6 +184,8 @@ int main(int count, char** words) {
     return post_and_echo(*pipe, room, bytes);
   } else if (step == "answers" || step == "answers with two") {
     return answer(*pipe, content, step == "answers" ? 1 : 2);
+  } else if (step == "sends by many") {
+    return send_by_many(*context, words[1], *std::move(pipe), content);
   } else if (step == "echoes") {
     tell("there");
     for (;;) {
