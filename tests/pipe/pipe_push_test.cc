@@ -77,6 +77,25 @@ TEST_P(pipe_push, tensors_go_straight_into_receives_that_were_posted) {
   }
 }
 
+TEST_P(pipe_push, nothing_is_pushed_to_who_would_rather_have_it_another_way) {
+  constexpr std::size_t size = 2 * mib;
+  context_.emplace(*pipe_context::create(house_.engine(), {{"cuda_basic", "cuda_ipc"}}));
+  listener_ = *context_->listen("unix:");
+  start_posted("answers", size);
+  auto target = on_device(size);
+  posted back;
+  post(back, target);
+  let_frames_arrive();
+  peer_->go_on();
+  const auto got = back.receiving.wait();
+  ASSERT_TRUE(got.ok()) << told(got.error);
+  target.expect(bytes(size, std::byte{42}));
+  EXPECT_EQ(chosen(), "cuda_basic");
+  EXPECT_EQ(stats_of("cuda_basic").received_tensors, 1U);
+  EXPECT_EQ(stats_of("cuda_basic").pushed_tensors, 0U);
+  EXPECT_EQ(stats_of("cuda_ipc").received_tensors, 0U);
+}
+
 TEST_P(pipe_push, several_tensors_of_a_message_and_messages_that_do_not_fit) {
   constexpr std::size_t size = 3 * mib;
   start_posted("answers with two", size);
