@@ -284,7 +284,8 @@ nb::object explain(const python_pipe& self) {
 nb::list stats(const python_pipe& self) {
   nb::list out;
   for (const auto& each : self.target->stats()) {
-    out.append(nb::make_tuple(each.name, each.sent_tensors, each.sent_bytes, each.received_tensors, each.received_bytes));
+    out.append(
+        nb::make_tuple(each.name, each.sent_tensors, each.sent_bytes, each.received_tensors, each.received_bytes, each.pushed_tensors));
   }
   return out;
 }

@@ -74,6 +74,7 @@ class ChannelStats(NamedTuple):
     sent_bytes: int
     received_tensors: int
     received_bytes: int
+    pushed_tensors: int  # of both: which the sender's GPU wrote into the buffer of a receive that was posted before
 
 
 # A device: its name ("cuda:0", "host:0", "host"), the number of a GPU, or a torch.device.
@@ -173,6 +174,8 @@ class Pipe:
         for a tensor; else on the host. device: "host" makes NumPy arrays; "cuda:N" or N CuPy arrays (where CuPy is not installed, PyTorch
         tensors if the program has imported torch, else a penstock.DeviceBuffer); "host:0" a DeviceBuffer; a torch.device PyTorch tensors. What the
         sender told no dtype and shape of, or such as the library has not, is one dimension of bytes. timeout in seconds.
+        Buffers of a GPU that are given before the message is sent may be written by the sender's GPU at once: from then on it is too late to
+        cancel, and the timeout does not hold.
         Raises TypeError; NotFound where there is no such device; ValueError for both into and device.
         Errors of the future: NotFound (no device is called what the sender named: give one), InvalidArgument (into does not fit what came),
         Closed, Cancelled, TimedOut, Error (no channel leads there).

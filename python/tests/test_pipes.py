@@ -233,7 +233,7 @@ def test_explain_and_stats_tell_the_channel(ends):
     there.receive(timeout=10).result()
     sent.result()
     (stats,) = here.stats()
-    assert stats.name == chosen[0] and stats.sent_bytes == 80_000
+    assert stats.name == chosen[0] and stats.sent_bytes == 80_000 and stats.pushed_tensors == 0
 
 
 def test_what_the_other_end_says_of_a_tensor_is_not_believed():

@@ -173,8 +173,8 @@ void cuda_session::restore_current() {
 
 result<event> cuda_session::make_event() {
   handle made = nullptr;
-  // Without timing an event is cheaper. One that wait() could sleep for would raise an interrupt each time, which stops whatever runs on the
-  // core that gets it for up to 37 us (H100); nobody waits here but by looking.
+  // Without timing an event is cheaper. One that wait() could sleep for would raise an interrupt each time, which stops whatever runs on
+  // the core that gets it for up to 37 us (H100); nobody waits here but by looking.
   const code error = inside([&] { return api_.event_create(&made, cuda::event_disable_timing); });
   if (error != cuda::success) return outcome(error, [] { return "create an event"; });
   return made;
