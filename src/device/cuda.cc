@@ -629,7 +629,7 @@ result<device_facts> cuda_driver::describe(int ordinal) {
 // - cudaMallocAsync and cuMemCreate memory belongs to no context; base and size are those of one mapping, and an address range that was
 //   mapped piece by piece (cuMemMap) has several: a request may go on past the end of one into the next.
 result<memory_info> cuda_driver::classify(const void* memory) {
-  const functions* api = library_.use();
+  const functions* api = library_.use_if_others_do();
   if (api == nullptr) return memory_info{};
   unsigned type = 0;
   unsigned managed = 0;

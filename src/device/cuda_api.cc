@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <link.h>
 
 namespace penstock::device::cuda {
 namespace {
@@ -131,6 +132,39 @@ const functions* library::load() {
     state_.store(error_.ok() ? ready : failed, std::memory_order_release);
   }
   return peek();
+}
+
+namespace {
+
+// How many libraries this process has opened so far. Quick.
+unsigned long long opened_so_far() noexcept {
+  unsigned long long count = 0;
+  const auto first = [](dl_phdr_info* info, std::size_t, void* told) {
+    *static_cast<unsigned long long*>(told) = info->dlpi_adds;
+    return 1;
+  };
+  ::dl_iterate_phdr(first, &count);
+  return count;
+}
+
+}  // namespace
+
+// Before cuInit every function says so (CUDA_ERROR_NOT_INITIALIZED).
+bool library::is_initialized() noexcept {
+  auto* ask = device_get_count_.load();
+  if (ask == nullptr) {
+    const auto opened = opened_so_far();
+    if (opened == libraries_seen_.load()) return false;
+    void* const found = ::dlopen(library_names[0], RTLD_NOW | RTLD_NOLOAD);  // and never closed
+    if (found != nullptr) ask = reinterpret_cast<decltype(ask)>(::dlsym(found, "cuDeviceGetCount"));
+    if (ask == nullptr) {
+      libraries_seen_.store(opened);
+      return false;
+    }
+    device_get_count_.store(ask);
+  }
+  int count = 0;
+  return ask(&count) != error_not_initialized;
 }
 
 status library::open_and_init() {

@@ -31,6 +31,7 @@ struct ipc_handle {
 inline constexpr code success = 0;
 inline constexpr code error_invalid_value = 1;
 inline constexpr code error_out_of_memory = 2;
+inline constexpr code error_not_initialized = 3;
 inline constexpr code error_no_device = 100;
 inline constexpr code error_invalid_device = 101;
 inline constexpr code error_invalid_image = 200;
@@ -158,6 +159,12 @@ class library {
     if (state == ready) return &functions_;
     return state == failed ? nullptr : load();
   }
+  // Likewise where anybody in this process has called cuInit; else null, and nothing is loaded: there is no memory of a GPU then.
+  const functions* use_if_others_do() {
+    const int state = state_.load(std::memory_order_acquire);
+    if (state == ready) return &functions_;
+    return state == failed || !is_initialized() ? nullptr : load();
+  }
   // The functions if they are in use already; loads nothing.
   [[nodiscard]] const functions* peek() const noexcept { return state_.load(std::memory_order_acquire) == ready ? &functions_ : nullptr; }
   // Why use() returned null. Errors: not_found (no library, no device), unsupported (the driver is too old), device.
@@ -167,9 +174,12 @@ class library {
   enum : int { unknown, ready, failed };
   const functions* load();
   status open_and_init();
+  bool is_initialized() noexcept;
 
-  std::mutex loading_;               // held while loading
-  std::atomic<int> state_{unknown};  // released after the two below were written, for the last time
+  std::atomic<unsigned long long> libraries_seen_{0};            // that this process had opened when libcuda.so.1 was none of them
+  std::atomic<code (*)(int* count)> device_get_count_{nullptr};  // of the one that somebody has opened
+  std::mutex loading_;                                           // held while loading
+  std::atomic<int> state_{unknown};                              // released after the two below were written, for the last time
   functions functions_{};
   status error_;
 };
