@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
@@ -193,6 +194,20 @@ class linux_peer_door final : public peer {
     if (bytes.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(bytes).sin_port);
     if (bytes.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(bytes).sin6_port);
     return std::uint16_t{0};
+  }
+
+  result<socket_address> address_of(int fd, bool of_other) override {
+    sockaddr_storage bytes{};
+    socklen_t length = sizeof(bytes);
+    auto* const raw = reinterpret_cast<sockaddr*>(&bytes);
+    const char* const call = of_other ? "getpeername" : "getsockname";
+    if ((of_other ? getpeername(fd, raw, &length) : getsockname(fd, raw, &length)) != 0) return status::from_errno(errno, call);
+    std::array<char, NI_MAXHOST> host{};
+    std::array<char, NI_MAXSERV> port{};
+    const int error = getnameinfo(raw, length, host.data(), host.size(), port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
+    const bool is_tcp = bytes.ss_family == AF_INET || bytes.ss_family == AF_INET6;
+    if (error != 0 || !is_tcp) return status(errc::invalid_argument, fmt::format("{}: the socket is none of tcp", call));
+    return socket_address{socket_address::family::tcp, host.data(), static_cast<std::uint16_t>(std::atoi(port.data()))};
   }
 
   result<owned_descriptor> accept(int listening) override {

@@ -102,6 +102,8 @@ class peer {
   virtual result<owned_descriptor> listen(const socket_address& at) = 0;
   // The port that the kernel chose.
   virtual result<std::uint16_t> port_of(int listening) = 0;
+  // Of a tcp socket that is connected, in numbers: of this end of it, or of the other.
+  virtual result<socket_address> address_of(int fd, bool of_other) = 0;
   // would_block: nobody is waiting.
   virtual result<owned_descriptor> accept(int listening) = 0;
   // Begins to connect; can be written once that has ended, and connected() tells how. Looks up the name, which may block.

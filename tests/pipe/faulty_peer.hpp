@@ -13,7 +13,7 @@
 namespace penstock::testing {
 
 // Fails its nth call, and so many that follow.
-class faulty_peer final : public sys::peer {
+class faulty_peer : public sys::peer {
  public:
   void fail(std::uint64_t nth, std::uint64_t times) {
     times_ = times;
@@ -26,6 +26,9 @@ class faulty_peer final : public sys::peer {
   }
   result<std::uint16_t> port_of(int fd) override {
     return or_fail<std::uint16_t>([&] { return inner_->port_of(fd); });
+  }
+  result<sys::socket_address> address_of(int fd, bool of_other) override {
+    return or_fail<sys::socket_address>([&] { return inner_->address_of(fd, of_other); });
   }
   result<sys::owned_descriptor> accept(int fd) override {
     return or_fail<sys::owned_descriptor>([&] { return inner_->accept(fd); });

@@ -1,5 +1,4 @@
 // Every call to the door to other processes may fail: whoever waits is told, nothing hangs, and nothing is left behind.
-#include <atomic>
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
@@ -7,7 +6,6 @@
 #include "pipe/faulty_peer.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "support/open_descriptors.hpp"
-#include "sys/peer.hpp"
 
 namespace penstock::testing {
 namespace {
