@@ -346,7 +346,7 @@ status run_all(const pipe& other, place& memory, const pipe_bench_options& optio
 int serve_pipes(const pipe_bench_options& options) {
   auto memory = place::make(options.to);
   if (!memory) return failed(memory.error());
-  auto context = pipe_context::create(memory->engine(), {options.channels});
+  auto context = pipe_context::create(memory->engine(), {.channels = options.channels, .connections = options.connections});
   if (!context) return failed(context.error());
   auto other = context->connect(options.url);
   if (!other) return failed(other.error());
@@ -372,11 +372,12 @@ int serve_pipes(const pipe_bench_options& options) {
 int run_pipes(const pipe_bench_options& options, const std::string& program) {
   auto memory = place::make(options.from);
   if (!memory) return failed(memory.error());
-  auto context = pipe_context::create(memory->engine(), {options.channels});
+  auto context = pipe_context::create(memory->engine(), {.channels = options.channels, .connections = options.connections});
   if (!context) return failed(context.error());
   auto listener = context->listen(options.url);
   if (!listener) return failed(listener.error());
-  std::vector<std::string> words{program, "pipe-bench", "--serve", listener->url(), "--to", options.to};
+  std::vector<std::string> words{program, "pipe-bench", "--serve",       listener->url(),
+                                 "--to",  options.to,   "--connections", std::to_string(options.connections)};
   for (const auto& each : options.channels) words.insert(words.end(), {"--channel", each});
   std::vector<char*> arguments;
   for (auto& each : words) arguments.push_back(each.data());

@@ -12,6 +12,7 @@ struct pipe_bench_options {
   std::string from = "host";          // where the sender's tensors lie: "host" or a device ("cuda:0")
   std::string to = "host";            // the receiver's
   std::vector<std::string> channels;  // that may be used, best first; empty: all
+  unsigned connections = 4;           // of a tcp pipe, at most
   std::string url = "unix:";          // to listen at
   std::vector<std::uint64_t> sizes;   // of a tensor, in bytes; empty: 4 KiB to 1 GiB
   double seconds = 1;                 // that each figure is measured for, about

@@ -122,6 +122,7 @@ struct pipe_plan {
   std::vector<channel_choice> sending;
   std::vector<channel_choice> receiving;
   std::vector<pipe_route> received;  // what has come so far, by the memory at both ends
+  unsigned connections = 1;          // between the ends, now
 };
 struct channel_stats {
   std::string name;
@@ -190,13 +191,16 @@ struct pipe_options {
   // Of tcp: what both ends must know, at least 16 bytes. Each proves it to the other without sending it (HMAC-SHA256 of two challenges).
   // What travels afterwards is neither encrypted nor signed: the secret keeps strangers out, and not who can read or change what passes.
   std::string secret{};
+  // Of a tcp pipe, 1 to 16, with its own: the others are made when its first large tensor is on its way, to a port that the end which has
+  // accepted opens at that time for this pipe alone (channel "mpt"). As many as the end that wants fewer says.
+  unsigned connections = 4;
 };
 
 // Threads and settings that pipes share. Pipes and listeners keep what they need of it.
 class PENSTOCK_API pipe_context {
  public:
-  // Errors: invalid_argument (no such channel, one named twice, a secret that is too short), unsupported (a secret, and no libcrypto),
-  // out_of_memory.
+  // Errors: invalid_argument (no such channel, one named twice, a secret that is too short, a number of connections that there cannot be),
+  // unsupported (a secret, and no libcrypto), out_of_memory.
   static result<pipe_context> create(const engine& with, const pipe_options& options = {});
   explicit pipe_context(std::shared_ptr<core::pipe_server> made) noexcept;
   pipe_context(pipe_context&&) noexcept;

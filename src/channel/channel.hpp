@@ -20,6 +20,7 @@ struct identity {
   std::uint64_t process_token = 0;  // drawn when the process began to use pipes; another in a forked child
   std::int64_t pid = 0;
   std::uint64_t probe_address = 0;  // where its token lies in its memory
+  std::uint32_t connections = 0;    // that a pipe may have, as it was told; 0: the pipe is within one host
   // The kernel says that this pid, as this process sees it, is at the other end. Not sent.
   bool vouched = false;
 };
@@ -28,7 +29,9 @@ struct identity {
 // read: the receiver's threads read the sender's host memory, into host memory or into slabs on their way to a device. copy: its device
 // copies from the sender's memory, at the sender's address. map: likewise, where the memory has been mapped into the receiver's process.
 // send: the sender sends them, a piece at a time as the receiver asks for them, over the pipe's connection or into the receiver's inbox.
-enum class carriage : std::uint8_t { read, copy, map, send };
+// stripe: likewise, each piece over whichever of several connections has least to do.
+enum class carriage : std::uint8_t { read, copy, map, send, stripe };
+constexpr bool comes_in_pieces(carriage how) noexcept { return how == carriage::send || how == carriage::stripe; }
 
 class channel {
  public:

@@ -263,6 +263,11 @@ bool connection::enqueue(outgoing_frame frame) {
 
 void connection::flush() { flush_up_to(most_by_caller); }
 
+void connection::flush_elsewhere() {
+  const std::lock_guard guard(out_lock_);
+  if (!queue_.empty()) watch_writing(true);
+}
+
 void connection::withdraw(std::uint64_t message) {
   std::unique_lock guard(out_lock_);
   while (flushing_ && !queue_.empty() && queue_.front().head.message == message) {  // in a system call that does not block
@@ -380,6 +385,10 @@ void connection::close() {
     diverted_ = true;
     wanted_ = false;
   }
+  end_sending();
+}
+
+void connection::end_sending() {
   {
     const std::lock_guard guard(out_lock_);
     closing_ = true;

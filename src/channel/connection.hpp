@@ -89,11 +89,15 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   bool enqueue(outgoing_frame frame);
   // Sends of what is queued what the socket takes at once, up to a limit. Does not block.
   void flush();
+  // Has the reactor's thread do so instead, without a limit.
+  void flush_elsewhere();
   // Nothing that frames of this message were lent is read after this, and their written() is not called: those that have not begun to leave
   // go, and of one that has the rest is copied.
   void withdraw(std::uint64_t message);
   // The bodies of this message that are arriving or will go nowhere. Nothing is written to their memory after this.
   void divert(std::uint64_t message);
+  // Sends what is queued and then nothing more; what comes is told on.
+  void end_sending();
   // Sends what is queued and then ends, or ends at once where that cannot be. Frames that never left are told so. Nothing is written to
   // memory that begins() named after this.
   void close();

@@ -93,6 +93,7 @@ std::vector<std::byte> encode(const hello& what) {
   out.number(what.who.process_token);
   out.number(what.who.pid);
   out.number(what.who.probe_address);
+  out.number(what.who.connections);
   out.number(what.ring_bytes);
   return out.take();
 }
@@ -113,8 +114,29 @@ result<hello> decode_hello(std::span<const std::byte> body) {
   out.who.process_token = in.number<std::uint64_t>();
   out.who.pid = in.number<std::int64_t>();
   out.who.probe_address = in.number<std::uint64_t>();
+  out.who.connections = in.number<std::uint32_t>();
   out.ring_bytes = in.number<std::uint64_t>();
   if (in.failed() || in.left() > 0) return malformed("greeting");
+  return out;
+}
+
+std::vector<std::byte> encode(const stripe_offer& what) {
+  writer out;
+  out.number(what.port);
+  out.number(static_cast<std::uint32_t>(what.tokens.size()));
+  for (const auto& each : what.tokens) out.bytes(each.data(), each.size());
+  return out.take();
+}
+
+result<stripe_offer> decode_stripe_offer(std::span<const std::byte> body) {
+  reader in(body);
+  stripe_offer out;
+  out.port = in.number<std::uint16_t>();
+  out.tokens.resize(in.count(limits::connections - 1, sizeof(sys::digest)));
+  for (auto& each : out.tokens) {
+    if (const auto* const data = in.take(each.size()); data != nullptr) std::memcpy(each.data(), data, each.size());
+  }
+  if (in.failed() || in.left() > 0 || out.port == 0 || out.tokens.empty()) return malformed("offer of further connections");
   return out;
 }
 

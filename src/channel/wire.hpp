@@ -11,10 +11,11 @@
 
 #include "channel/channel.hpp"
 #include "penstock/status.hpp"
+#include "sys/secret.hpp"
 
 namespace penstock::channel {
 
-inline constexpr std::uint32_t wire_version = 5;
+inline constexpr std::uint32_t wire_version = 6;
 
 enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
@@ -33,6 +34,13 @@ enum class frame_kind : std::uint32_t {
   posted,  // message: which one since the beginning its tensors may be pushed of. code: the permit, part: its turn. Body: an announcement,
            // whose tensors are the targets
   pushed,  // message: its tensors are in their targets, or code and body: why not. Nothing is written there any more
+  // Of further connections (tcp). Of who has connected: it would like some, or, with code and body, why it can make none. Of the other end:
+  // body: stripe_offer, or code and body: why there is none
+  stripes,
+  joins,  // the first frame of a further connection, of who makes it. Body: a token of the offer. And the other end's answer: no body
+  wanted_piece,  // message, part: which tensor, code: which piece of it: the next, which may come over any connection of the pipe
+  piece,         // message, part, code: of what was wanted so. Body: the piece
+  farewell,  // the last frame of a further connection: the pipe is closed. Of its own, with code and body: which other was lost, and why
 };
 
 struct limits {
@@ -47,6 +55,7 @@ struct limits {
   static constexpr std::uint64_t announcement_bytes = payload_bytes + (std::uint64_t{16} << 20);
   static constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 48;
   static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // of a tensor that is sent; its last one may be shorter
+  static constexpr unsigned connections = 16;                           // of a pipe
   // What one end announces before the other end's user has taken it; one message may be more.
   static constexpr std::uint32_t announced_messages = 64;
   static constexpr std::uint64_t announced_bytes = std::uint64_t{16} << 20;
@@ -58,6 +67,12 @@ struct hello {
   // Of who has connected: the size of the memory whose descriptor comes with this, through which all that follows could go. Of the other
   // end: the same, and it does; or 0.
   std::uint64_t ring_bytes = 0;
+};
+
+// Where further connections are waited for, at the address that the pipe's own leads to, and a token for each.
+struct stripe_offer {
+  std::uint16_t port = 0;
+  std::vector<sys::digest> tokens;
 };
 
 struct reached_channel {
@@ -110,6 +125,8 @@ bool may_name_device(std::string_view name) noexcept;
 
 std::vector<std::byte> encode(const hello& what);
 result<hello> decode_hello(std::span<const std::byte> body);
+std::vector<std::byte> encode(const stripe_offer& what);
+result<stripe_offer> decode_stripe_offer(std::span<const std::byte> body);
 std::vector<std::byte> encode(std::span<const reached_channel> what);
 result<std::vector<reached_channel>> decode_reach(std::span<const std::byte> body);
 std::vector<std::byte> encode(std::span<const carried> what);

@@ -38,6 +38,7 @@ void add_pipe_bench(CLI::App& app, command& chosen) {
   sub.add_option("--to", run.to, "Where the receiver's lie (default host)");
   sub.add_option("--sizes", given->sizes, "Sizes of a tensor: a,b,c (default 4KiB to 1GiB)")->delimiter(',');
   sub.add_option("--channel", run.channels, "A channel that may be used; of several, the best first (default: all)");
+  sub.add_option("--connections", run.connections, "Of a tcp pipe, at most (default 4)")->check(CLI::Range(1, 16));
   sub.add_option("--url", run.url, "Where to listen: unix:, tcp://127.0.0.1:0 (default unix:)");
   sub.add_option("--seconds", run.seconds, "That each figure is measured for (default 1)")->check(CLI::PositiveNumber);
   sub.add_option("--serve", given->serve, "Be the other process")->group("");

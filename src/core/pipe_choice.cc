@@ -82,8 +82,11 @@ status pipe_core::greeted(std::span<const std::byte> body) {
   }
   greeted_ = true;
   agree_on_ring(told->ring_bytes);
+  auto here = channel::own_identity();
+  here.connections = local_ ? 0 : with_.connections;
+  if (stripes_ != nullptr) stripes_->agree(peer_.connections);
   for (const auto* each : with_.channels) {
-    auto refusal = each->refuses(peer_, channel::own_identity(), *with_.door);
+    auto refusal = each->refuses(peer_, here, *with_.door);
     receiving_.push_back({std::string(each->name()), refusal.value_or("")});
   }
   say(frame_kind::reach, 0, channel::encode(receiving_));
@@ -106,7 +109,11 @@ status pipe_core::reached(std::span<const std::byte> body) {
     return {errc::unsupported, fmt::format("no channel leads to the other end ({})", reasons_of(sending_))};
   }
   for (const auto& each : sending_) {
-    if (channel::find_channel(each.name)->how() == carriage::map && !each.refusal.empty()) shares_.store(false);
+    const auto how = channel::find_channel(each.name)->how();
+    if (how == carriage::map && !each.refusal.empty()) shares_.store(false);
+    if (how == carriage::stripe && each.refusal.empty() && find(receiving_, each.name)->refusal.empty() && stripes_ != nullptr) {
+      stripes_->allow();
+    }
   }
   // Between devices, the best that there is.
   const auto best = std::find_if(receiving_.begin(), receiving_.end(), [](const auto& each) {
@@ -126,6 +133,11 @@ std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tenso
     case carriage::read:
     case carriage::send:
       return std::nullopt;
+    case carriage::stripe: {
+      auto none = stripes_ == nullptr ? std::string("it has its connection alone") : stripes_->refusal();
+      if (none.empty()) return std::nullopt;
+      return none;
+    }
     case carriage::copy: {
       chosen.source = reinterpret_cast<const void*>(from.address);
       const auto there = with_.runtime->memory().place_of(chosen.source, from.length);
@@ -230,13 +242,17 @@ result<pipe_plan> pipe_core::explain() {
     std::vector<channel_choice> out;
     bool chosen = false;
     for (const auto& each : from) {
-      const bool could = each.refusal.empty() && channel::find_channel(each.name)->serves(false, false);
-      out.push_back({each.name, could && !std::exchange(chosen, chosen || could), each.refusal});
+      const auto& named = *channel::find_channel(each.name);
+      auto refusal = each.refusal;
+      if (refusal.empty() && named.how() == carriage::stripe && stripes_ != nullptr) refusal = stripes_->refusal();
+      const bool could = refusal.empty() && named.serves(false, false);
+      out.push_back({each.name, could && !std::exchange(chosen, chosen || could), std::move(refusal)});
     }
     return out;
   };
   told.sending = list(sending_);
   told.receiving = list(receiving_);
+  told.connections = stripes_ == nullptr ? 1 : stripes_->count();
   for (const auto& [ends, channels] : routes_) told.received.push_back({ends.first, ends.second, channels});
   return told;
 }

@@ -62,6 +62,10 @@ status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_descr
   socket_ = over.get();
   connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting);
+  if (!local_ && with_.connections > 1) {
+    stripes_ = std::make_shared<pipe_stripes>(with_.door, with_.reactor, with_.more_reactors, connection_, socket_, connecting,
+                                              with_.connections, self);
+  }
   if (connecting && proof_) {
     say(frame_kind::challenge, 0, proof_->challenge());
   } else if (connecting) {
@@ -76,7 +80,9 @@ status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_descr
 }
 
 void pipe_core::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes) {
-  auto body = channel::encode(channel::hello{channel::wire_version, channel::own_identity(), ring_bytes});
+  auto who = channel::own_identity();
+  who.connections = local_ ? 0 : with_.connections;
+  auto body = channel::encode(channel::hello{channel::wire_version, who, ring_bytes});
   channel::outgoing_frame frame{{static_cast<std::uint32_t>(frame_kind::hello), 0, 0, 0, body.size()},
                                 std::move(body),
                                 {},
@@ -111,8 +117,10 @@ pipe_core::pipe_core(const pipe_shared& with, bool local) : with_(with), local_(
 
 pipe_core::~pipe_core() {
   if (push_watch_ != nullptr) push_watch_->release();
-  if (!with_.runtime->forked()) unpin_permits();
-  if (connection_ != nullptr && !with_.runtime->forked()) connection_->close();
+  if (with_.runtime->forked()) return;
+  unpin_permits();
+  if (connection_ != nullptr) connection_->close();
+  if (stripes_ != nullptr) stripes_->close();
 }
 
 void pipe_core::enqueue(channel::outgoing_frame frame) { (void)connection_->enqueue(std::move(frame)); }  // else all are told of the end
@@ -134,7 +142,7 @@ status pipe_core::over() const { return closed_ ? pipe_closed() : lost_; }
 
 result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) {
   const std::lock_guard guard(lock_);
-  if (closed_) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
+  if (closed_ || cut_off_) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
   const auto kind = static_cast<frame_kind>(head.kind);
   const bool opens = kind == frame_kind::hello || kind == frame_kind::challenge || kind == frame_kind::proof || kind == frame_kind::refused;
   if (greeted_ == opens) return unexpected("its greeting");
@@ -164,10 +172,15 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
       if (op.asked.empty() && op.stopping.load()) return std::span<std::byte>();
       const auto asked = op.asked_for(head.part, head.code);
       if (asked == op.asked.end() || asked->bytes != head.length) return unexpected("a piece of a tensor");
-      const auto& piece = *asked;
-      auto* const target = static_cast<std::byte*>(op.targets[piece.tensor].memory) + piece.offset;
-      return std::span(piece.room != nullptr ? piece.room.get() : target, piece.bytes);
+      return op.room_of(*asked);
     }
+    case frame_kind::piece:
+      return room_for_piece(head);
+    case frame_kind::stripes:
+    case frame_kind::farewell:
+      if (stripes_ == nullptr) return unexpected("word of further connections");
+      most = limits::text_bytes;
+      break;
     case frame_kind::posted:
       if (!ready_) return unexpected("where its tensors go");
       most = limits::posted_bytes;
@@ -176,6 +189,7 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
       most = limits::text_bytes;
       break;
     case frame_kind::wanted:
+    case frame_kind::wanted_piece:
     case frame_kind::inbox:
     case frame_kind::unused:
     case frame_kind::credit:
@@ -195,9 +209,10 @@ status pipe_core::arrived(const channel::frame_head& head) {
     connection_->flush();  // a call that was heard may have told of room
     return wrong;
   }
+  if (static_cast<frame_kind>(head.kind) == frame_kind::stripes) return told_of_stripes(head);
   status wrong;
   with_lock([&](endings& ended) {
-    if (closed_) return;
+    if (closed_ || cut_off_) return;
     switch (static_cast<frame_kind>(head.kind)) {
       case frame_kind::challenge:
         wrong = challenged(body_);
@@ -219,12 +234,21 @@ status pipe_core::arrived(const channel::frame_head& head) {
         wrong = announced(head, ended);
         break;
       case frame_kind::wanted:
+      case frame_kind::wanted_piece:
         wrong = wanted(head, ended);
         break;
       case frame_kind::tensor:
         wrong = tensor_arrived(head, ended);
         break;
+      case frame_kind::piece:
+        striped_arrived(head, ended);
+        break;
       case frame_kind::inbox:
+      case frame_kind::stripes:
+      case frame_kind::joins:
+        break;
+      case frame_kind::farewell:
+        if (stripe_lost_.ok()) stripe_lost_ = channel::status_of(head.code, body_);
         break;
       case frame_kind::unused:
         wrong = answered(head.code, ended);
@@ -285,7 +309,11 @@ void pipe_core::end_all(const status& why, endings& ended) {
 
 void pipe_core::lost(const status& why) noexcept {
   if (when_proven_) std::exchange(when_proven_, {})(shared_from_this(), false);
-  with_lock([&](endings& ended) { end_all(status(why.code(), fmt::format("{}: {}", peer_name_, why.message())), ended); });
+  with_lock([&](endings& ended) {
+    const auto first = stripe_lost_.ok() ? std::string() : fmt::format(" ({} was lost first)", stripe_lost_.message());
+    end_all(status(why.code(), fmt::format("{}: {}{}", peer_name_, why.message(), first)), ended);
+  });
+  if (stripes_ != nullptr) stripes_->close();
   let_go_of_memory();
 }
 
@@ -301,6 +329,7 @@ void pipe_core::close() noexcept {
     come_.clear();
   });
   connection_->close();
+  if (stripes_ != nullptr) stripes_->close();
   let_go_of_memory();
 }
 

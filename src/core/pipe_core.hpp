@@ -22,6 +22,7 @@
 #include "channel/wire.hpp"
 #include "core/pipe_inbox.hpp"
 #include "core/pipe_operations.hpp"
+#include "core/pipe_stripes.hpp"
 #include "core/runtime.hpp"
 #include "penstock/pipe.hpp"
 
@@ -32,8 +33,10 @@ struct pipe_shared {
   std::shared_ptr<core::runtime> runtime;
   std::shared_ptr<sys::peer> door;
   std::shared_ptr<channel::reactor> reactor;
-  std::vector<const channel::channel*> channels;  // that may be used, best first
-  std::string secret{};                           // of tcp; empty: none
+  std::vector<const channel::channel*> channels;       // that may be used, best first
+  std::string secret{};                                // of tcp; empty: none
+  unsigned connections = 1;                            // of a pipe, at most; of tcp
+  std::shared_ptr<channel::reactors> more_reactors{};  // for further ones
 };
 
 // Told once of a pipe whether its other end has proved to know the secret. Without the pipe's lock.
@@ -67,7 +70,10 @@ std::string name_of(const staging::place& where);
 // What travels with an announcement counts as carried by this channel.
 inline const std::string in_line_by = "basic";
 
-class pipe_core final : public channel::frame_user, public operation_owner, public std::enable_shared_from_this<pipe_core> {
+class pipe_core final : public channel::frame_user,
+                        public operation_owner,
+                        public stripe_owner,
+                        public std::enable_shared_from_this<pipe_core> {
  public:
   // over: a socket that is connected or connecting. local: a unix socket.
   static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting,
@@ -112,6 +118,11 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   status arrived(const channel::frame_head& head) override;
   void lost(const status& why) noexcept override;
 
+  result<std::span<std::byte>> piece_begins(const channel::frame_head& head) override;
+  status piece_arrived(const channel::frame_head& head) override;
+  void stripe_lost(const status& why) noexcept override;
+  void say_of_stripes(std::uint32_t code, std::vector<std::byte> body) override;
+
  private:
   // What a step leaves to be done without the lock.
   struct endings {
@@ -141,8 +152,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void announce(send_operation& op);
   void pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports);
   status wanted(const channel::frame_head& head, endings& ended);
-  void send_piece(const send_operation& op, std::uint64_t tensor, std::uint32_t wanted, std::span<const std::byte> content,
-                  staging::landing::lease room);
+  void send_piece(const send_operation& op, const sent_piece& asked, std::span<const std::byte> content, staging::landing::lease room);
   void say_unused(std::uint32_t wanted);
   void start_copies(send_operation& op, endings& ended);
   status taken(const channel::frame_head& head, endings& ended);
@@ -171,6 +181,12 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void ask_all(endings& ended);
   result<bool> make_room(receive_operation& op, received_piece& piece);
   status tensor_arrived(const channel::frame_head& head, endings& ended);
+  void has_come(receive_operation& op, std::list<received_piece>::iterator piece, endings& ended);
+  result<std::span<std::byte>> room_for_piece(const channel::frame_head& head);
+  void striped_arrived(const channel::frame_head& head, endings& ended);
+  void divert(std::uint64_t message);
+  [[nodiscard]] std::uint64_t piece_bytes(const channel::channel& by, std::uint64_t length) const noexcept;
+  [[nodiscard]] std::size_t most_pieces() const noexcept;
   status answered(std::uint32_t wanted, endings& ended);
   void abandon(receive_operation& op, const status& why, endings& ended);
   void end(receive_operation& op, io_result outcome, endings& ended);
@@ -185,6 +201,7 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   void note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels);
 
   // --- without it
+  status told_of_stripes(const channel::frame_head& head);
   status inbox_offered(bool to_host_device);
   void offer_inbox(const receive_operation& op);
   void let_go_of_memory() noexcept;
@@ -217,10 +234,11 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   std::shared_ptr<channel::connection> connection_;
   int socket_ = -1;  // the connection's
   bool connects_ = false;
-  std::optional<channel::proof> proof_;  // that is asked for; of who reads
-  proof_listener when_proven_;           // until it was told; likewise
-  bool is_proven_ = false;               // likewise
-  sys::shared_region offered_;           // until the other end has answered
+  std::optional<channel::proof> proof_;    // that is asked for; of who reads
+  proof_listener when_proven_;             // until it was told; likewise
+  bool is_proven_ = false;                 // likewise
+  std::shared_ptr<pipe_stripes> stripes_;  // null: it has its connection alone; does not change once it has started
+  sys::shared_region offered_;             // until the other end has answered
   pipe_imports imports_;
   std::atomic<bool> inbox_tried_{false};
   std::atomic<const channel::channel*> pushes_by_{nullptr};  // to this end; null: nothing is
@@ -237,6 +255,8 @@ class pipe_core final : public channel::frame_user, public operation_owner, publ
   bool ready_ = false;
   bool closed_ = false;
   status lost_;
+  status stripe_lost_;    // before the rest was
+  bool cut_off_ = false;  // what comes goes nowhere
   channel::identity peer_;
   std::string peer_name_ = "the other end";
   std::vector<channel::reached_channel> receiving_;  // like the next, does not change once ready_
@@ -303,6 +323,7 @@ void pipe_core::with_lock(Step step) noexcept {
   if (copies) (void)with_.runtime->feeders().pump();  // ahead of what tells of them
   connection_->flush();
   if (copies) with_.runtime->feeders().attend();
+  if (stripes_ != nullptr) stripes_->go_on();
   for (auto& [op, outcome] : ended.told) op->tell_end(std::move(outcome));
   for (auto& [op, count] : ended.of_parts) op->parts_ended(count);
 }

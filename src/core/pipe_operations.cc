@@ -35,7 +35,12 @@ status receive_operation::error() noexcept {
 
 std::list<received_piece>::iterator receive_operation::asked_for(std::uint64_t tensor, std::uint32_t wanted) noexcept {
   return std::find_if(asked.begin(), asked.end(),
-                      [&](const received_piece& each) { return each.tensor == tensor && each.wanted == wanted; });
+                      [&](const received_piece& each) { return !each.striped && each.tensor == tensor && each.wanted == wanted; });
+}
+
+std::list<received_piece>::iterator receive_operation::asked_striped(std::uint64_t tensor, std::uint32_t number) noexcept {
+  return std::find_if(asked.begin(), asked.end(),
+                      [&](const received_piece& each) { return each.striped && each.tensor == tensor && each.number == number; });
 }
 
 void receive_operation::parts_ended(std::uint64_t count) noexcept {

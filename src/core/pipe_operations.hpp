@@ -44,6 +44,9 @@ struct tensor_piece {
   staging::landing::lease room;  // where it passes through pinned memory; null: it does not
   std::uint32_t wanted = 0;      // the code of the frame that asks for it
   bool in_inbox = false;         // room is a slot of the receiver's inbox, into which it goes
+  bool striped = false;          // it may come over any connection
+  std::uint32_t number = 0;      // of those of its tensor, where it may
+  bool coming = false;           // likewise: over one of them
   staging::copy_task task;
 
   // The copy between there and memory of a device, whose end the owner is told.
@@ -299,6 +302,12 @@ class receive_operation final : public pipe_operation {
   [[nodiscard]] status error() noexcept;
   // The first piece of this tensor that was asked for by a frame with this code.
   [[nodiscard]] std::list<received_piece>::iterator asked_for(std::uint64_t tensor, std::uint32_t wanted) noexcept;
+  // The piece of this number that may come over any connection.
+  [[nodiscard]] std::list<received_piece>::iterator asked_striped(std::uint64_t tensor, std::uint32_t number) noexcept;
+  // Where its bytes arrive.
+  [[nodiscard]] std::span<std::byte> room_of(const received_piece& piece) const noexcept {
+    return {piece.room != nullptr ? piece.room.get() : static_cast<std::byte*>(targets[piece.tensor].memory) + piece.offset, piece.bytes};
+  }
 
   std::shared_ptr<incoming_core> message;
   std::vector<incoming_target> targets;

@@ -52,15 +52,18 @@ result<bool> pipe_core::make_room(receive_operation& op, received_piece& piece) 
 }
 
 void pipe_core::ask(receive_operation& op, endings& ended) {
-  while (op.next_tensor < op.sent_tensors.size() && op.asked.size() + op.copying.size() < op.most_pieces && !op.again.waits) {
+  while (op.next_tensor < op.sent_tensors.size() && op.asked.size() + op.copying.size() < most_pieces() && !op.again.waits) {
     const auto tensor = op.sent_tensors[op.next_tensor];
     const auto length = op.targets[tensor].length;
+    const auto most = piece_bytes(*op.by[tensor], length);
     std::list<received_piece> added(1);
     auto& piece = added.front();
     piece.of = &op;
     piece.tensor = tensor;
     piece.offset = op.next_offset;
-    piece.bytes = std::min(limits::piece_bytes, length - op.next_offset);
+    piece.bytes = std::min(most, length - op.next_offset);
+    piece.striped = op.by[tensor]->how() == channel::carriage::stripe;
+    piece.number = piece.striped ? static_cast<std::uint32_t>(op.next_offset / most) : 0;
     const auto room = make_room(op, piece);
     if (!room) abandon(op, room.error(), ended);
     if (!room || !*room) return;
@@ -70,7 +73,8 @@ void pipe_core::ask(receive_operation& op, endings& ended) {
       op.next_offset = 0;
     }
     op.asked.splice(op.asked.end(), added);
-    say(frame_kind::wanted, op.message->number, {}, tensor, piece.wanted);
+    say(piece.striped ? frame_kind::wanted_piece : frame_kind::wanted, op.message->number, {}, tensor,
+        piece.striped ? piece.number : piece.wanted);
   }
 }
 
@@ -102,13 +106,18 @@ status pipe_core::tensor_arrived(const channel::frame_head& head, endings& ended
   auto& op = *found->second;
   const auto come = op.asked_for(head.part, head.code);
   if (come == op.asked.end()) return answered(head.code, ended);  // it was stopped
+  has_come(op, come, ended);
+  return answered(head.code, ended);
+}
+
+void pipe_core::has_come(receive_operation& op, std::list<received_piece>::iterator come, endings& ended) {
   auto& piece = *come;
   if (piece.room == nullptr) {
     op.asked.erase(come);
     --op.pieces_left;
     ended.of_parts.emplace_back(&op, 1);
     ask(op, ended);
-    return {};
+    return;
   }
   op.copying.splice(op.copying.end(), op.asked, come);
   auto* const target = static_cast<std::byte*>(op.targets[piece.tensor].memory) + piece.offset;
@@ -119,7 +128,6 @@ status pipe_core::tensor_arrived(const channel::frame_head& head, endings& ended
   } else {
     piece.copy(with_.runtime->pullers(), target);
   }
-  return answered(head.code, ended);
 }
 
 void pipe_core::copied(received_piece& piece, const status& outcome) noexcept {

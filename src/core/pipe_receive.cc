@@ -142,9 +142,12 @@ status pipe_core::prepare(receive_operation& op) {
         add_copies(op, i, std::move(chosen->imports));
         break;
       case carriage::send:
+      case carriage::stripe: {
+        const auto each = piece_bytes(*chosen->by, tensors[i].length);
         op.sent_tensors.push_back(i);
-        op.pieces_left += (tensors[i].length + limits::piece_bytes - 1) / limits::piece_bytes;
+        op.pieces_left += (tensors[i].length + each - 1) / each;
         break;
+      }
     }
   }
   for (std::size_t i = 0; i + 1 < op.read_parts.size(); ++i) op.read_parts[i].next_work = &op.read_parts[i + 1];
@@ -266,7 +269,7 @@ void pipe_core::abandon(receive_operation& op, const status& why, endings& ended
   op.pieces_left = op.copying.size();
   op.next_tensor = op.sent_tensors.size();
   op.again.forget(with_.runtime->receiving());
-  connection_->divert(op.message->number);
+  divert(op.message->number);
   op.asked.clear();
   if (parts > 0) ended.of_parts.emplace_back(&op, parts);
 }
@@ -275,7 +278,7 @@ void pipe_core::all_ended(receive_operation& op) noexcept {
   op.copied_parts.clear();  // what they have mapped is kept by the pipe alone
   const auto& facts = op.message->facts;
   const bool from_memory =
-      std::any_of(op.by.begin(), op.by.end(), [](const auto* each) { return each != nullptr && each->how() != carriage::send; });
+      std::any_of(op.by.begin(), op.by.end(), [](const auto* each) { return each != nullptr && !channel::comes_in_pieces(each->how()); });
   auto outcome = or_no_memory([&]() -> status {
     if (auto why = op.stop_reason(); !why.ok()) return why;
     if (auto why = op.error(); !why.ok() || !from_memory) return why;

@@ -224,6 +224,8 @@ void pipe_core::announce(send_operation& op) {
     if (op.in_line || pushes) each.address = 0;
     if (pushes) each.parts.clear();
   }
+  const auto large = [](const auto& each) { return each.length >= pipe_stripes::least_bytes; };
+  if (stripes_ != nullptr && std::any_of(op.facts.begin(), op.facts.end(), large)) stripes_->want();
   auto body = channel::encode(facts);
   body.reserve(body.size() + op.announcement_bytes);
   for (const auto& each : op.message.payloads) append(body, each);
@@ -260,8 +262,9 @@ void pipe_core::left(std::uint64_t number, endings& ended) {
 
 status pipe_core::wanted(const channel::frame_head& head, endings& ended) {
   const auto found = announced_.find(head.message);
+  const bool striped = static_cast<frame_kind>(head.kind) == frame_kind::wanted_piece;
   if (found == announced_.end() || found->second->in_line || found->second->pushing) {
-    say_unused(head.code);
+    if (!striped) say_unused(head.code);
     return {};
   }
   auto& op = *found->second;
@@ -269,26 +272,33 @@ status pipe_core::wanted(const channel::frame_head& head, endings& ended) {
   const auto& tensor = op.message.tensors[head.part];
   auto& asked = op.asked_bytes[head.part];
   if (asked == tensor.length) return {errc::io, "the other end asked for more of a tensor than there is"};
-  const auto bytes = std::min(limits::piece_bytes, tensor.length - asked);
+  const auto most = striped && stripes_ != nullptr ? stripes_->piece_bytes(tensor.length) : limits::piece_bytes;
+  if (striped && (stripes_ == nullptr || asked != most * head.code)) return {errc::io, "the other end asked for a piece out of turn"};
+  std::list<sent_piece> added(1);
+  auto& piece = added.front();
+  piece.of = &op;
+  piece.tensor = head.part;
+  piece.offset = asked;
+  piece.bytes = std::min(most, tensor.length - asked);
+  piece.striped = striped;
+  (striped ? piece.number : piece.wanted) = head.code;
+  asked += piece.bytes;
   if (op.places[head.part].on_device()) {
-    auto& piece = op.waiting.emplace_back();
-    piece.of = &op;
-    piece.tensor = head.part;
-    piece.offset = asked;
-    piece.bytes = bytes;
-    piece.wanted = head.code;
+    op.waiting.splice(op.waiting.end(), added);
   } else {
-    send_piece(op, head.part, head.code, {static_cast<const std::byte*>(tensor.memory) + asked, bytes}, {});
+    send_piece(op, piece, {static_cast<const std::byte*>(tensor.memory) + piece.offset, piece.bytes}, {});
   }
-  asked += bytes;
   start_copies(op, ended);
   return {};
 }
 
 // room: where it lies, which stays until it has left; nothing where it stays anyway.
-void pipe_core::send_piece(const send_operation& op, std::uint64_t tensor, std::uint32_t wanted, std::span<const std::byte> content,
+void pipe_core::send_piece(const send_operation& op, const sent_piece& asked, std::span<const std::byte> content,
                            staging::landing::lease room) {
-  channel::outgoing_frame frame{{static_cast<std::uint32_t>(frame_kind::tensor), wanted, op.number, tensor, content.size()}, {}, content};
+  const auto kind = asked.striped ? frame_kind::piece : frame_kind::tensor;
+  const auto code = asked.striped ? asked.number : asked.wanted;
+  channel::outgoing_frame frame{{static_cast<std::uint32_t>(kind), code, op.number, asked.tensor, content.size()}, {}, content};
+  if (asked.striped) return stripes_->enqueue(std::move(frame), std::move(room));
   if (room != nullptr) frame.written = [kept = std::move(room)](const status& /*why*/) {};
   enqueue(std::move(frame));
 }
@@ -369,7 +379,7 @@ void pipe_core::copied(sent_piece& piece, const status& outcome) noexcept {
       end(op, {0, outcome}, ended);
     } else {
       const std::span<const std::byte> content(piece.room.get(), piece.in_inbox ? 0 : piece.bytes);
-      send_piece(op, piece.tensor, piece.wanted, content, piece.in_inbox ? nullptr : std::move(piece.room));
+      send_piece(op, piece, content, piece.in_inbox ? nullptr : std::move(piece.room));
     }
   });
 }
@@ -403,6 +413,7 @@ void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
     free_guards_.push_back(op.guard);
   }
   if (!op.in_line) connection_->withdraw(op.number);
+  if (!op.in_line && stripes_ != nullptr) stripes_->withdraw(op.number);
   for (const auto& each : op.waiting) say_unused(each.wanted);
   op.waiting.clear();
   op.again.forget(with_.runtime->sending());

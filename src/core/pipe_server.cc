@@ -75,7 +75,12 @@ result<std::vector<const channel::channel*>> channels_of(const std::vector<std::
 
 result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
                                                        const pipe_options& options) {
-  pipe_shared shared{std::move(with), std::move(door), nullptr, {}, options.secret};
+  if (options.connections < 1 || options.connections > channel::limits::connections) {
+    return status(errc::invalid_argument,
+                  fmt::format("a pipe has 1 to {} connections, not {}", channel::limits::connections, options.connections));
+  }
+  auto more = std::make_shared<channel::reactors>(door);
+  pipe_shared shared{std::move(with), std::move(door), nullptr, {}, options.secret, options.connections, std::move(more)};
   if (!options.secret.empty()) {
     if (options.secret.size() < channel::proof::least_secret) {
       return status(errc::invalid_argument, fmt::format("a secret has at least {} bytes", channel::proof::least_secret));

@@ -48,6 +48,7 @@ TEST(command, usage_errors_exit_with_2_and_say_why_on_stderr) {
                                                        {"bench", "--size", "1MiB"},
                                                        {"pipe-bench", "--sizes", "4KiB,much"},
                                                        {"pipe-bench", "--sizes", "0"},
+                                                       {"pipe-bench", "--connections", "17"},
                                                        {"pipe-bench", "--seconds", "-1"}};
   for (const auto& arguments : mistakes) {
     const ended_program ended = run(arguments);
@@ -311,6 +312,11 @@ TEST(pipe_bench, measures_every_size_by_the_channel_that_is_chosen) {
       run({"pipe-bench", "--to", "host:0", "--channel", "cuda_basic", "--channel", "basic", "--sizes", "3MiB", "--seconds", "0.05"});
   EXPECT_EQ(forced.exit_code, 0) << forced.err;
   EXPECT_FALSE(contains(forced.out, "cuda_ipc")) << forced.out;
+  const ended_program striped =
+      run({"pipe-bench", "--url", "tcp://127.0.0.1:0", "--connections", "3", "--sizes", "5MiB", "--seconds", "0.05"});
+  EXPECT_EQ(striped.exit_code, 0) << striped.err;
+  EXPECT_TRUE(contains(striped.out, "mpt         can be used")) << striped.out;
+  EXPECT_FALSE(contains(striped.out, "WRONG")) << striped.out;
 }
 
 TEST(pipe_bench, what_cannot_be_is_named) {

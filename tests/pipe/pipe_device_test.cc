@@ -302,7 +302,8 @@ TEST_P(pipe_device, explain_tells_the_channel_of_each_pair_and_stats_count_it) {
       EXPECT_EQ(each.chosen, each.refusal.empty()) << each.name << ": " << each.refusal;
     }
   }
-  EXPECT_EQ(chosen, GetParam().channels.empty() && std::string(GetParam().name).starts_with("unix") ? "cuda_xth" : "cuda_basic");
+  const std::string name = GetParam().name;
+  EXPECT_EQ(chosen, name == "unix_xth" ? "cuda_xth" : name == "tcp_mpt" ? "mpt" : "cuda_basic");
   ASSERT_EQ(there_.stats().size(), 1U);
   EXPECT_EQ(there_.stats().front().name, chosen);
   EXPECT_EQ(there_.stats().front().received_bytes, mib);
@@ -377,7 +378,8 @@ TEST(pipe_devices, a_channel_that_the_receiver_names_first_carries_every_tensor)
 
 INSTANTIATE_TEST_SUITE_P(ways, pipe_device,
                          ::testing::Values(way{"unix_xth", "unix:", {}}, way{"unix_basic", "unix:", {"basic", "cuda_basic"}},
-                                           way{"tcp_basic", "tcp://127.0.0.1:0", {}}),
+                                           way{"tcp_basic", "tcp://127.0.0.1:0", {"basic", "cuda_basic"}},
+                                           way{"tcp_mpt", "tcp://127.0.0.1:0", {}}),
                          name_of_way);
 
 TEST(pipe_devices, without_a_channel_for_such_memory_the_receiver_is_told_why) {

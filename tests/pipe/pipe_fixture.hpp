@@ -26,7 +26,8 @@ inline std::vector<way> all_ways() {
   return {{"unix_xth", "unix:", {}},
           {"unix_cma", "unix:", {"cma"}},
           {"unix_basic", "unix:", {"basic"}},
-          {"tcp_basic", "tcp://127.0.0.1:0", {}}};
+          {"tcp_basic", "tcp://127.0.0.1:0", {"basic", "cuda_basic"}},
+          {"tcp_mpt", "tcp://127.0.0.1:0", {}}};
 }
 
 inline std::string name_of_way(const ::testing::TestParamInfo<way>& info) { return info.param.name; }

@@ -208,7 +208,7 @@ TEST_P(pipe_processes, a_forked_child_is_refused_and_leaves_its_parents_pipes_al
 
 INSTANTIATE_TEST_SUITE_P(ways, pipe_processes,
                          ::testing::Values(way{"unix_cma", "unix:", {}}, way{"unix_basic", "unix:", {"basic"}},
-                                           way{"tcp_basic", "tcp://127.0.0.1:0", {}}),
+                                           way{"tcp_basic", "tcp://127.0.0.1:0", {"basic"}}, way{"tcp_mpt", "tcp://127.0.0.1:0", {}}),
                          name_of_way);
 
 }  // namespace

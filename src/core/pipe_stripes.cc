@@ -1,0 +1,338 @@
+#include "core/pipe_stripes.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+using channel::frame_head;
+using channel::frame_kind;
+using channel::limits;
+
+constexpr std::uint64_t piece_unit = std::uint64_t{64} << 10;
+
+status out_of_turn(std::string_view what) { return {errc::io, fmt::format("the other end sent {} out of turn", what)}; }
+
+channel::outgoing_frame frame_of(frame_kind kind, std::vector<std::byte> body) {
+  const auto size = body.size();
+  return {{static_cast<std::uint32_t>(kind), 0, 0, 0, size}, std::move(body), {}, {}};
+}
+
+}  // namespace
+
+// One of them, and who reads it.
+class pipe_stripes::stripe final : public channel::frame_user, public std::enable_shared_from_this<stripe> {
+ public:
+  stripe(std::weak_ptr<pipe_stripes> of, std::size_t number, unsigned all, bool awaits_answer)
+      : of_(std::move(of)), name_(fmt::format("connection {} of {}", number, all)), awaited_(awaits_answer) {}
+
+  result<std::span<std::byte>> begins(const frame_head& head) override {
+    const auto kind = static_cast<frame_kind>(head.kind);
+    const bool empty = head.length == 0;
+    if (kind == frame_kind::piece && !awaited_) {
+      const auto owner = owner_of_all();
+      return owner == nullptr ? std::span<std::byte>() : owner->piece_begins(head);
+    }
+    if ((kind == frame_kind::joins && awaited_ && empty) || (kind == frame_kind::farewell && !awaited_ && empty)) {
+      return std::span<std::byte>();
+    }
+    return out_of_turn(fmt::format("a frame of kind {}", head.kind));
+  }
+
+  status arrived(const frame_head& head) override {
+    const auto kind = static_cast<frame_kind>(head.kind);
+    if (kind == frame_kind::farewell) parted_ = true;
+    if (kind == frame_kind::joins) {
+      if (const auto all = of_.lock(); all != nullptr) all->joined(*this);
+    }
+    const auto owner = kind == frame_kind::piece ? owner_of_all() : nullptr;
+    return owner == nullptr ? status() : owner->piece_arrived(head);
+  }
+
+  void lost(const status& why) noexcept override {
+    if (const auto all = of_.lock(); all != nullptr && !parted_) all->lost(*this, why);
+  }
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  std::shared_ptr<channel::connection> over;  // does not change once it has started
+  bool listed = false;                        // among those that pieces go over; with the lock of all
+
+ private:
+  [[nodiscard]] std::shared_ptr<stripe_owner> owner_of_all() const {
+    const auto all = of_.lock();
+    return all == nullptr ? nullptr : all->owner_.lock();
+  }
+
+  const std::weak_ptr<pipe_stripes> of_;
+  const std::string name_;
+  friend class pipe_stripes;
+  std::atomic<bool> awaited_;  // the other end's answer, before which nothing comes
+  std::atomic<bool> parted_{false};
+};
+
+pipe_stripes::pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<channel::reactor> with, std::shared_ptr<channel::reactors> more,
+                           std::shared_ptr<channel::connection> own, int own_socket, bool connects, unsigned most,
+                           std::weak_ptr<stripe_owner> owner)
+    : door_(std::move(door)),
+      reactor_(std::move(with)),
+      more_(std::move(more)),
+      own_socket_(own_socket),
+      connects_(connects),
+      most_(most),
+      owner_(std::move(owner)) {
+  lanes_[0].over = std::move(own);
+  lanes_[0].bytes = std::make_shared<std::atomic<std::uint64_t>>(0);
+}
+
+std::uint64_t pipe_stripes::piece_bytes(std::uint64_t length) const noexcept {
+  const std::uint64_t share = length / agreed() + piece_unit;
+  return std::clamp(share - share % piece_unit, least_bytes, limits::piece_bytes);
+}
+
+std::string pipe_stripes::refusal() const {
+  const std::lock_guard guard(lock_);
+  if (refused_.ok() || count_.load() > 1) return {};
+  return fmt::format("no further connections could be made: {}", refused_.message());
+}
+
+// --- making them
+
+void pipe_stripes::go_on() noexcept {
+  if (wanted_.load(std::memory_order_relaxed) && !begun_.load(std::memory_order_relaxed)) begin();
+  const auto count = count_.load(std::memory_order_acquire);
+  for (std::size_t i = 1; i < count; ++i) {
+    if (lanes_[i].fresh.load(std::memory_order_relaxed) && lanes_[i].fresh.exchange(false)) lanes_[i].over->flush_elsewhere();
+  }
+}
+
+void pipe_stripes::begin() {
+  if (!allowed_.load() || begun_.exchange(true)) return;
+  const auto problem = or_no_memory([&]() -> status {
+    const auto owner = owner_.lock();
+    if (owner == nullptr) return {};
+    if (!connects_) return open_door();
+    owner->say_of_stripes(0, {});
+    return {};
+  });
+  if (problem.ok()) return;
+  refuse(problem);
+  tell(problem);
+}
+
+status pipe_stripes::open_door() {
+  auto at = door_->address_of(own_socket_, false);
+  if (!at) return at.error();
+  at->port = 0;
+  auto opened = channel::stripe_door::open(door_, reactor_, *at, agreed() - 1, weak_from_this());
+  if (!opened) return opened.error();
+  bool late = false;
+  {
+    const std::lock_guard guard(lock_);
+    late = closed_;
+    if (!late) listening_ = *opened;
+  }
+  if (late) (*opened)->close();
+  if (const auto owner = owner_.lock(); owner != nullptr && !late) owner->say_of_stripes(0, channel::encode((*opened)->offer()));
+  return {};
+}
+
+status pipe_stripes::told(const frame_head& head, std::span<const std::byte> body) {
+  if (!allowed_.load()) return out_of_turn("word of further connections");
+  if (head.code != 0) {
+    refuse(channel::status_of(head.code, body));
+    return {};
+  }
+  if (!connects_) {
+    if (!body.empty()) return out_of_turn("an offer of further connections");
+    begin();
+    return {};
+  }
+  const auto offer = channel::decode_stripe_offer(body);
+  if (!offer) return offer.error();
+  {
+    const std::lock_guard guard(lock_);
+    if (std::exchange(offered_, true) || offer->tokens.size() >= agreed()) return out_of_turn("an offer of further connections");
+    making_ = true;
+  }
+  begun_.store(true);
+  make_all(*offer);
+  return {};
+}
+
+// Of those that cannot be made the others, and the pipe, are none the worse.
+void pipe_stripes::make_all(const channel::stripe_offer& offer) {
+  auto to = door_->address_of(own_socket_, true);
+  if (to) to->port = offer.port;
+  for (std::size_t i = 0; i < offer.tokens.size(); ++i) {
+    const auto problem = to ? make_one(i, *to, offer.tokens[i]) : to.error();
+    if (!problem.ok()) refuse(problem);
+  }
+  {
+    const std::lock_guard guard(lock_);
+    making_ = false;
+  }
+  settle();
+}
+
+status pipe_stripes::make_one(std::size_t which, const sys::socket_address& to, const sys::digest& token) {
+  auto socket = door_->connect(to);
+  if (!socket) return socket.error();
+  return start(which, *std::move(socket), &token);
+}
+
+// token: of who makes it, which the other end answers.
+status pipe_stripes::start(std::size_t which, sys::owned_descriptor over, const sys::digest* token) {
+  const auto reads = more_->next();
+  if (!reads) return reads.error();
+  const bool connecting = token != nullptr;
+  const auto made = std::make_shared<stripe>(weak_from_this(), which + 2, agreed(), connecting);
+  made->over = channel::connection::make(door_, *reads, std::move(over), connecting);
+  (void)made->over->enqueue(
+      frame_of(frame_kind::joins, connecting ? std::vector<std::byte>(token->begin(), token->end()) : std::vector<std::byte>()));
+  {
+    const std::lock_guard guard(lock_);
+    if (closed_) return {};
+    joining_.push_back(made);
+    if (!connecting && !add_lane(made)) return out_of_turn("more connections than there may be");
+  }
+  if (auto problem = made->over->start(made); !problem.ok()) {
+    lost(*made, problem);
+    return {};
+  }
+  made->over->flush();
+  return {};
+}
+
+// With the lock.
+bool pipe_stripes::add_lane(const std::shared_ptr<stripe>& by) {
+  const auto index = count_.load();
+  if (index == lanes_.size()) return false;
+  auto& added = lanes_[index];
+  added.bytes = std::make_shared<std::atomic<std::uint64_t>>(0);
+  added.over = by->over;
+  added.user = by;
+  std::erase(joining_, by);
+  by->listed = true;
+  count_.store(index + 1, std::memory_order_release);
+  return true;
+}
+
+void pipe_stripes::came(std::size_t which, sys::owned_descriptor over) noexcept {
+  const auto problem = or_no_memory([&] { return start(which, std::move(over), nullptr); });
+  if (!problem.ok()) door_failed(problem);
+}
+
+void pipe_stripes::door_failed(const status& why) noexcept {
+  refuse(why);
+  tell(why);
+}
+
+void pipe_stripes::joined(stripe& by) {
+  by.awaited_.store(false);
+  {
+    const std::lock_guard guard(lock_);
+    if (!closed_) (void)add_lane(by.shared_from_this());
+  }
+  settle();
+}
+
+// --- losing them
+
+void pipe_stripes::lost(stripe& by, const status& why) noexcept {
+  bool listed = false;
+  {
+    const std::lock_guard guard(lock_);
+    if (closed_) return;
+    listed = by.listed;
+    std::erase_if(joining_, [&](const auto& each) { return each.get() == &by; });
+  }
+  const auto named = or_no_memory([&]() -> status { return {why.code(), fmt::format("{}: {}", by.name(), why.message())}; });
+  if (!listed) {
+    refuse(named);
+    settle();
+  } else if (const auto owner = owner_.lock(); owner != nullptr) {
+    owner->stripe_lost(named);
+  }
+}
+
+// Nobody comes any more, or one of those that should have.
+void pipe_stripes::refuse(const status& why) noexcept {
+  std::shared_ptr<channel::stripe_door> door;
+  {
+    const std::lock_guard guard(lock_);
+    if (refused_.ok()) refused_ = why;
+    door.swap(listening_);
+  }
+  if (door != nullptr) door->close();
+}
+
+// When who makes them knows which there are, and they are fewer than the other end waits for, he tells it.
+void pipe_stripes::settle() noexcept {
+  status why;
+  {
+    const std::lock_guard guard(lock_);
+    if (closed_ || making_ || !joining_.empty() || refused_.ok() || std::exchange(told_, true)) return;
+    why = refused_;
+  }
+  tell(why);
+}
+
+void pipe_stripes::tell(const status& why) noexcept {
+  const auto owner = owner_.lock();
+  if (owner == nullptr) return;
+  or_without_memory([&] { return owner->say_of_stripes(channel::code_of(why), channel::encode_text(why.message())), true; },
+                    [] { return false; });
+}
+
+// --- using them
+
+void pipe_stripes::enqueue(channel::outgoing_frame frame, std::shared_ptr<std::byte> kept) {
+  const auto size = frame.lent.size();
+  const auto count = size < least_bytes ? 1 : count_.load(std::memory_order_acquire);
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    if (lanes_[i].bytes->load() <= lanes_[best].bytes->load()) best = i;
+  }
+  auto& chosen = lanes_[best];
+  chosen.bytes->fetch_add(size);
+  // Taken off again when it has left, or never will: with what tells of it.
+  std::shared_ptr<void> counted(nullptr, [bytes = chosen.bytes, size](void* /*none*/) { bytes->fetch_sub(size); });
+  frame.written = [kept = std::move(kept), counted = std::move(counted)](const status& /*why*/) {};
+  (void)chosen.over->enqueue(std::move(frame));  // else the pipe ends
+  if (best > 0) chosen.fresh.store(true);
+}
+
+void pipe_stripes::withdraw(std::uint64_t message) {
+  const auto count = count_.load(std::memory_order_acquire);
+  for (std::size_t i = 1; i < count; ++i) lanes_[i].over->withdraw(message);
+}
+
+void pipe_stripes::divert(std::uint64_t message) {
+  const auto count = count_.load(std::memory_order_acquire);
+  for (std::size_t i = 1; i < count; ++i) lanes_[i].over->divert(message);
+}
+
+void pipe_stripes::close() noexcept {
+  std::shared_ptr<channel::stripe_door> door;
+  std::vector<std::shared_ptr<stripe>> joining;
+  {
+    const std::lock_guard guard(lock_);
+    if (std::exchange(closed_, true)) return;
+    door.swap(listening_);
+    joining.swap(joining_);
+  }
+  if (door != nullptr) door->close();
+  for (const auto& each : joining) each->over->close();
+  const auto count = count_.load(std::memory_order_acquire);
+  for (std::size_t i = 1; i < count; ++i) {
+    or_without_memory([&] { return lanes_[i].over->enqueue(frame_of(frame_kind::farewell, {})); }, [] { return false; });
+    lanes_[i].over->close();
+  }
+}
+
+}  // namespace penstock::core
