@@ -238,15 +238,15 @@ future accept(const python_listener& self, seconds timeout, nb::object finish) {
   return made;
 }
 
-pipe_context context_of(const std::vector<std::string>& channels, const nb::bytes& secret) {
+pipe_context context_of(const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections) {
   const auto engine = shared_engine();
-  auto made = pipe_context::create(engine, {channels, text_of(secret)});
+  auto made = pipe_context::create(engine, {channels, text_of(secret), connections});
   if (!made) raise(made.error());
   return *std::move(made);
 }
 
-python_listener listen(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret) {
-  const auto context = context_of(channels, secret);
+python_listener listen(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections) {
+  const auto context = context_of(channels, secret, connections);
   auto made = [&] {
     const without_gil unlocked;
     return context.listen(url);
@@ -255,8 +255,8 @@ python_listener listen(const std::string& url, const std::vector<std::string>& c
   return {std::make_shared<pipe_listener>(*std::move(made))};
 }
 
-python_pipe connect(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret) {
-  const auto context = context_of(channels, secret);
+python_pipe connect(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections) {
+  const auto context = context_of(channels, secret, connections);
   auto made = [&] {
     const without_gil unlocked;
     return context.connect(url);
@@ -278,7 +278,7 @@ nb::object explain(const python_pipe& self) {
   };
   nb::list received;
   for (const auto& each : told->received) received.append(nb::make_tuple(each.from, each.to, list(each.channels)));
-  return nb::make_tuple(told->transport, told->peer, list(told->sending), list(told->receiving), received);
+  return nb::make_tuple(told->transport, told->peer, list(told->sending), list(told->receiving), received, told->connections);
 }
 
 nb::list stats(const python_pipe& self) {
@@ -331,8 +331,8 @@ void add_pipes(nb::module_& module) {
         const without_gil unlocked;
         *self.target = pipe_listener();
       });
-  module.def("_pipe_listen", &listen, "url"_a, "channels"_a, "secret"_a);
-  module.def("_pipe_connect", &connect, "url"_a, "channels"_a, "secret"_a);
+  module.def("_pipe_listen", &listen, "url"_a, "channels"_a, "secret"_a, "connections"_a);
+  module.def("_pipe_connect", &connect, "url"_a, "channels"_a, "secret"_a, "connections"_a);
 }
 
 }  // namespace penstock::python

@@ -66,6 +66,7 @@ class PipePlan(NamedTuple):
     sending: list[ChannelChoice]
     receiving: list[ChannelChoice]
     received: list[Route]  # what has come so far
+    connections: int  # between the ends, now
 
 
 class ChannelStats(NamedTuple):
@@ -191,9 +192,9 @@ class Pipe:
 
     def explain(self) -> PipePlan:
         """Blocks until the ends know each other, for 10 s at most."""
-        transport, peer, sending, receiving, received = self._native.explain()
+        transport, peer, sending, receiving, received, connections = self._native.explain()
         routes = [Route(source, target, _choices(channels)) for source, target, channels in received]
-        return PipePlan(transport, peer, _choices(sending), _choices(receiving), routes)
+        return PipePlan(transport, peer, _choices(sending), _choices(receiving), routes, connections)
 
     def stats(self) -> list[ChannelStats]:
         """What each channel has carried."""
@@ -250,32 +251,39 @@ def _names_of(channels: Sequence[str]) -> list[str]:
     return list(channels)
 
 
+def _count_of(connections: int) -> int:
+    if not isinstance(connections, int):
+        raise TypeError(f"connections is an int, not {type(connections).__name__}")
+    return max(connections, 0)  # of which there cannot be either
+
+
 def _text_of(url: str) -> str:
     if not isinstance(url, str):
         raise TypeError(f"url is a str, not {type(url).__name__}")
     return url
 
 
-def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes = b"") -> Listener:
+def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4) -> Listener:
     """Listens at unix:/path, unix:@name or tcp://host:port; "unix:" and port 0 choose a name and a port, which the listener's url tells.
 
     Of unix sockets only processes of this user are let in. Over tcp who knows the secret (at least 16 bytes) is let in, which both ends prove
     without sending it; without one it binds to loopback addresses only, where anybody of this machine may connect. What travels over tcp
-    is neither encrypted nor signed. channels: those that may be used, best first, of "xth", "cma", "cuda_xth", "cuda_ipc", "basic" and
-    "cuda_basic"; none given: all, in this order. A tensor takes the receiver's first that leads from its memory to the target.
+    is neither encrypted nor signed. channels: those that may be used, best first, of "xth", "cma", "cuda_xth", "cuda_ipc", "mpt",
+    "basic" and "cuda_basic"; none given: all, in this order. A tensor takes the receiver's first that leads from its memory to the target.
+    connections: of a tcp pipe, 1 to 16, over which large tensors go at once (channel "mpt"): as many as the end says that wants fewer.
     Raises InvalidArgument, NotFound, PermissionDenied, Error.
     """
-    return Listener(_native._pipe_listen(_text_of(url), _names_of(channels), _secret_of(secret)))
+    return Listener(_native._pipe_listen(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections)))
 
 
-def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"") -> Pipe:
-    """A pipe to who listens there. channels and secret are those of listen(), for this end.
+def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4) -> Pipe:
+    """A pipe to who listens there. channels, secret and connections are those of listen(), for this end.
 
     What fails later, the first future tells: PermissionDenied, say, of another secret.
 
     Raises InvalidArgument, NotFound, Error.
     """
-    return Pipe(_native._pipe_connect(_text_of(url), _names_of(channels), _secret_of(secret)))
+    return Pipe(_native._pipe_connect(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections)))
 
 
 def _choices(told: list[tuple[str, bool, str]]) -> list[ChannelChoice]:

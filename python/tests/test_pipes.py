@@ -208,6 +208,14 @@ def test_wrong_arguments_are_named(ends):
         penstock.pipe.listen("tcp://127.0.0.1:0", secret="short")
 
 
+def test_a_number_of_connections_that_there_cannot_be_is_named():
+    for wrong in (0, 17, -1):
+        with pytest.raises(penstock.InvalidArgument, match="1 to 16 connections"):
+            penstock.pipe.listen("tcp://127.0.0.1:0", connections=wrong)
+    with pytest.raises(TypeError, match="connections"):
+        penstock.pipe.connect("unix:@nobody", connections="4")
+
+
 def test_over_tcp_who_knows_the_secret_is_let_in():
     with penstock.pipe.listen("tcp://0.0.0.0:0", secret="correct horse battery staple") as listener:
         accepting = listener.accept(timeout=10)

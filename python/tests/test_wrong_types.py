@@ -73,8 +73,8 @@ class Given:
             "copy": (penstock.copy, {"target": self.buffer, "source": b"1"}),
             "describe": (penstock.describe, {"memory": self.buffer}),
             "resolve": (_native.resolve, {"obj": self.buffer, "writable": False}),
-            "_pipe_listen": (_native._pipe_listen, {"url": "unix:", "channels": []}),
-            "_pipe_connect": (_native._pipe_connect, {"url": "unix:@nobody", "channels": []}),
+            "_pipe_listen": (_native._pipe_listen, {"url": "unix:", "channels": [], "secret": b"", "connections": 4}),
+            "_pipe_connect": (_native._pipe_connect, {"url": "unix:@nobody", "channels": [], "secret": b"", "connections": 4}),
         }
 
 
