@@ -48,6 +48,23 @@ if(NOT PENSTOCK_HAVE_URING)
   message(WARNING "liburing not found: building without io_uring, which reads from disk need to be fast. Install the package liburing-dev.")
 endif()
 
+# UCX is optional: src/sys/ucx.cc is built with its headers, and opens its libraries at run time where they are.
+find_path(PENSTOCK_UCX_INCLUDE ucp/api/ucp.h)
+mark_as_advanced(PENSTOCK_UCX_INCLUDE)
+set(ucx_found OFF)
+if(PENSTOCK_UCX_INCLUDE)
+  set(ucx_found ON)
+endif()
+option(PENSTOCK_UCX "Build with UCX's headers, for pipes over RDMA" ${ucx_found})
+if(PENSTOCK_UCX)
+  penstock_require("${PENSTOCK_UCX_INCLUDE}" "UCX (or configure with -DPENSTOCK_UCX=OFF)" libucx-dev)
+  set(ucx_options -DPENSTOCK_HAVE_UCX=1)
+  if(NOT PENSTOCK_UCX_INCLUDE STREQUAL "/usr/include")
+    list(APPEND ucx_options -isystem ${PENSTOCK_UCX_INCLUDE})
+  endif()
+  set_source_files_properties(src/sys/ucx.cc PROPERTIES COMPILE_OPTIONS "${ucx_options}")
+endif()
+
 # What the code of the rooms sees: their headers, {fmt} and whether there is io_uring.
 add_library(penstock_internal INTERFACE)
 target_include_directories(penstock_internal INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

@@ -1,0 +1,707 @@
+#include <dlfcn.h>
+
+#include <fmt/format.h>
+
+#include "sys/fabric.hpp"
+
+#if PENSTOCK_HAVE_UCX
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <ucp/api/ucp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <list>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "sys/fork_guard.hpp"
+#include "sys/peer.hpp"
+
+namespace penstock::sys {
+
+namespace {
+
+using namespace std::chrono_literals;
+using told = fabric_line::told;
+using steady = std::chrono::steady_clock;
+
+constexpr auto awake = 20us;         // after something has moved, while there is something under way
+constexpr unsigned most_steps = 64;  // of one line's progress, in its turn
+constexpr int most_limits = 10;      // of its time, whatever else moves
+constexpr auto most_closing = 1s;    // of a line's end, whatever the network does
+
+// --- the library
+
+struct library {
+  status problem;
+  decltype(&::ucp_config_read) config_read = nullptr;
+  decltype(&::ucp_config_modify) config_modify = nullptr;
+  decltype(&::ucp_config_release) config_release = nullptr;
+  decltype(&::ucp_init_version) init = nullptr;
+  decltype(&::ucp_cleanup) cleanup = nullptr;
+  decltype(&::ucp_context_query) context_query = nullptr;
+  decltype(&::ucp_worker_create) worker_create = nullptr;
+  decltype(&::ucp_worker_destroy) worker_destroy = nullptr;
+  decltype(&::ucp_worker_get_address) worker_get_address = nullptr;
+  decltype(&::ucp_worker_release_address) worker_release_address = nullptr;
+  decltype(&::ucp_worker_get_efd) worker_get_efd = nullptr;
+  decltype(&::ucp_worker_arm) worker_arm = nullptr;
+  decltype(&::ucp_worker_progress) worker_progress = nullptr;
+  decltype(&::ucp_ep_create) ep_create = nullptr;
+  decltype(&::ucp_ep_close_nbx) ep_close = nullptr;
+  decltype(&::ucp_tag_send_nbx) tag_send = nullptr;
+  decltype(&::ucp_tag_recv_nbx) tag_recv = nullptr;
+  decltype(&::ucp_request_cancel) request_cancel = nullptr;
+  decltype(&::ucp_request_check_status) request_check = nullptr;
+  decltype(&::ucp_request_free) request_free = nullptr;
+  decltype(&::ucs_status_string) status_string = nullptr;
+};
+
+class symbols {
+ public:
+  symbols(void* handle, status& problem) : handle_(handle), problem_(problem) {}
+  // Of libucp.so.0, or of what it is linked to.
+  template <class Function>
+  void find(Function& into, const char* name) {
+    into = reinterpret_cast<Function>(dlsym(handle_, name));
+    if (into == nullptr && problem_.ok()) problem_ = {errc::unsupported, fmt::format("UCX is too old: libucp.so.0 has no {}", name)};
+  }
+
+ private:
+  void* const handle_;
+  status& problem_;
+};
+
+// It would print, and handle signals of the program's.
+void make_quiet(void* handle) {
+  if (std::getenv("UCX_LOG_LEVEL") == nullptr) {
+    using set_value = ucs_status_t (*)(const char* name, const char* value);
+    const auto set = reinterpret_cast<set_value>(dlsym(handle, "ucs_global_opts_set_value"));
+    if (set != nullptr) (void)set("LOG_LEVEL", "FATAL");
+  }
+  const auto disable = reinterpret_cast<void (*)()>(dlsym(handle, "ucs_debug_disable_signals"));
+  if (disable != nullptr) disable();
+}
+
+library open_library() {
+  library found;
+  // NODELETE: it leaves hooks and threads of its own behind.
+  void* const handle = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle == nullptr) {
+    const char* const why = dlerror();
+    found.problem = {errc::unsupported, fmt::format("UCX is not installed ({})", why == nullptr ? "libucp.so.0" : why)};
+    return found;
+  }
+  make_quiet(handle);
+  symbols in(handle, found.problem);
+  in.find(found.config_read, "ucp_config_read");
+  in.find(found.config_modify, "ucp_config_modify");
+  in.find(found.config_release, "ucp_config_release");
+  in.find(found.init, "ucp_init_version");
+  in.find(found.cleanup, "ucp_cleanup");
+  in.find(found.context_query, "ucp_context_query");
+  in.find(found.worker_create, "ucp_worker_create");
+  in.find(found.worker_destroy, "ucp_worker_destroy");
+  in.find(found.worker_get_address, "ucp_worker_get_address");
+  in.find(found.worker_release_address, "ucp_worker_release_address");
+  in.find(found.worker_get_efd, "ucp_worker_get_efd");
+  in.find(found.worker_arm, "ucp_worker_arm");
+  in.find(found.worker_progress, "ucp_worker_progress");
+  in.find(found.ep_create, "ucp_ep_create");
+  in.find(found.ep_close, "ucp_ep_close_nbx");
+  in.find(found.tag_send, "ucp_tag_send_nbx");
+  in.find(found.tag_recv, "ucp_tag_recv_nbx");
+  in.find(found.request_cancel, "ucp_request_cancel");
+  in.find(found.request_check, "ucp_request_check_status");
+  in.find(found.request_free, "ucp_request_free");
+  in.find(found.status_string, "ucs_status_string");
+  return found;
+}
+
+const library& ucx() {
+  static const library opened = open_library();
+  return opened;
+}
+
+status error_of(ucs_status_t code, const char* call) {
+  const auto kind = code == UCS_ERR_NO_MEMORY ? errc::out_of_memory : code == UCS_ERR_CANCELED ? errc::cancelled : errc::io;
+  return {kind, fmt::format("{}: {}", call, ucx().status_string(code))};
+}
+
+// --- what is under way. All but the two lists of what is asked for belongs to the fabric's thread
+
+struct line_state;
+
+struct transfer {
+  line_state* of = nullptr;
+  std::uint64_t number = 0;
+  std::uint64_t tag = 0;
+  fabric_buffer memory;
+  told done;
+  bool sends = false;
+  bool finished = false;  // UCX says so
+  ucs_status_t outcome = UCS_INPROGRESS;
+  std::uint64_t come = 0;   // bytes
+  void* request = nullptr;  // until it is freed
+};
+
+// What another thread asks of a line.
+struct step {
+  enum class kind : std::uint8_t { connect, begin, cancel };
+  kind what = kind::connect;
+  std::shared_ptr<line_state> of;
+  std::vector<std::byte> address;
+  std::list<transfer> begun;  // one, or none
+  std::uint64_t number = 0;
+};
+
+// Of transfers up to a number.
+struct time_limit {
+  steady::time_point from;
+  std::chrono::milliseconds time;
+  std::uint64_t last_number = 0;
+};
+
+struct line_state {
+  ucp_worker_h worker = nullptr;
+  int readable = -1;  // the worker's
+  std::vector<std::byte> address;
+  told ended;
+  std::atomic<std::uint64_t> last_number{0};
+
+  // --- with the fabric's lock
+  bool end_asked = false;
+  status end_why;
+  std::optional<time_limit> limit_asked;
+
+  // --- of the thread
+  ucp_ep_h endpoint = nullptr;
+  std::list<transfer> under_way;
+  status failed;  // ok: it goes on
+  std::vector<time_limit> limits;
+  steady::time_point finished_at;  // the last transfer that has
+  bool over = false;               // the worker is gone
+};
+
+struct fabric_state {
+  ucp_context_h context = nullptr;
+  owned_descriptor wake;
+  fork_guard fork;
+  std::function<void()> on_thread;
+
+  std::mutex lock;  // guards what follows
+  std::list<step> steps;
+  std::list<std::shared_ptr<line_state>> added;
+  bool stopping = false;
+
+  std::list<std::shared_ptr<line_state>> lines;  // of the thread
+
+  void call() const noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(wake.get(), &one, sizeof(one));  // full: the thread will look anyway
+  }
+};
+
+void finish(transfer& which, ucs_status_t outcome, std::uint64_t come) {
+  which.finished = true;
+  which.outcome = outcome;
+  which.come = come;
+}
+
+void sent(void* /*request*/, ucs_status_t outcome, void* of) {
+  auto& which = *static_cast<transfer*>(of);
+  finish(which, outcome, which.memory.bytes);
+}
+
+void received(void* /*request*/, ucs_status_t outcome, const ucp_tag_recv_info_t* facts, void* of) {
+  finish(*static_cast<transfer*>(of), outcome, facts == nullptr || outcome != UCS_OK ? 0 : facts->length);
+}
+
+void endpoint_failed(void* of, ucp_ep_h /*endpoint*/, ucs_status_t why) {
+  auto& line = *static_cast<line_state*>(of);
+  if (line.failed.ok()) line.failed = {errc::closed, fmt::format("UCX has lost the other end: {}", ucx().status_string(why))};
+}
+
+void fail(line_state& line, const status& why) {
+  if (line.failed.ok()) line.failed = why;
+}
+
+void connect(line_state& line, const std::vector<std::byte>& address) {
+  ucp_ep_params_t wanted{};
+  wanted.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  wanted.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  wanted.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  wanted.err_handler = {&endpoint_failed, &line};
+  const auto made = ucx().ep_create(line.worker, &wanted, &line.endpoint);
+  if (made == UCS_OK) return;
+  line.endpoint = nullptr;
+  fail(line, error_of(made, "ucp_ep_create"));
+}
+
+void begin(transfer& which) {
+  auto& line = *which.of;
+  if (which.sends && line.endpoint == nullptr) {
+    fail(line, {errc::io, "nothing can be sent before the line is connected"});
+    return;
+  }
+  ucp_request_param_t how{};
+  how.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  how.user_data = &which;
+  how.memory_type = which.memory.of_cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  ucs_status_ptr_t made = nullptr;
+  if (which.sends) {
+    how.cb.send = &sent;
+    made = ucx().tag_send(line.endpoint, which.memory.memory, which.memory.bytes, which.tag, &how);
+  } else {
+    how.cb.recv = &received;
+    made = ucx().tag_recv(line.worker, which.memory.memory, which.memory.bytes, which.tag, ~std::uint64_t{0}, &how);
+  }
+  if (UCS_PTR_IS_ERR(made)) {
+    fail(line, error_of(UCS_PTR_STATUS(made), which.sends ? "ucp_tag_send_nbx" : "ucp_tag_recv_nbx"));
+  } else if (made != nullptr) {
+    which.request = made;
+  } else if (!which.finished) {
+    finish(which, UCS_OK, which.memory.bytes);
+  }
+}
+
+void cancel(line_state& line, std::uint64_t number) {
+  const auto found = std::find_if(line.under_way.begin(), line.under_way.end(), [&](const auto& each) { return each.number == number; });
+  if (found == line.under_way.end() || found->finished || found->request == nullptr) return;
+  ucx().request_cancel(line.worker, found->request);
+}
+
+// Ok where it has ended well. Another error than cancelled is the line's: only once that is gone is the memory sure to be left alone.
+status outcome_of(const transfer& which) {
+  if (which.outcome != UCS_OK) return error_of(which.outcome, which.sends ? "ucp_tag_send_nbx" : "ucp_tag_recv_nbx");
+  if (which.come == which.memory.bytes) return {};
+  return {errc::io, fmt::format("{} bytes came where {} were to", which.come, which.memory.bytes)};
+}
+
+void tell_what_has_finished(line_state& line) {
+  for (auto each = line.under_way.begin(); each != line.under_way.end();) {
+    if (!each->finished) {
+      ++each;
+      continue;
+    }
+    const auto outcome = outcome_of(*each);
+    if (!outcome.ok() && outcome.code() != errc::cancelled) {
+      fail(line, outcome);
+      ++each;
+      continue;
+    }
+    if (each->request != nullptr) ucx().request_free(each->request);
+    line.finished_at = steady::now();
+    std::list<transfer> done;
+    done.splice(done.end(), line.under_way, each++);
+    done.front().done(outcome);
+  }
+}
+
+void close_endpoint(line_state& line) {
+  if (line.endpoint == nullptr) return;
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  how.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  auto* const closing = ucx().ep_close(std::exchange(line.endpoint, nullptr), &how);
+  if (!UCS_PTR_IS_PTR(closing)) return;
+  const auto until = steady::now() + most_closing;
+  while (ucx().request_check(closing) == UCS_INPROGRESS && steady::now() < until) ucx().worker_progress(line.worker);
+  ucx().request_free(closing);
+}
+
+// UCX 1.13 does not end a receive that has begun when its sender dies, not even when the endpoint is closed. Without the worker nothing is
+// left that could write.
+void end_line(line_state& line) {
+  line.over = true;
+  close_endpoint(line);
+  ucx().worker_destroy(line.worker);
+  for (auto& each : line.under_way) {
+    const auto outcome = each.finished ? outcome_of(each) : line.failed;
+    each.done(outcome.ok() ? outcome : line.failed);
+  }
+  line.under_way.clear();
+}
+
+void take(step& asked) {
+  auto& line = *asked.of;
+  if (line.over || !line.failed.ok()) {
+    for (auto& each : asked.begun) {
+      if (line.over) each.done(line.failed);
+    }
+    if (!line.over) line.under_way.splice(line.under_way.end(), asked.begun);
+    return;
+  }
+  switch (asked.what) {
+    case step::kind::connect:
+      connect(line, asked.address);
+      break;
+    case step::kind::begin: {
+      auto& which = asked.begun.front();
+      line.under_way.splice(line.under_way.end(), asked.begun);
+      begin(which);
+      break;
+    }
+    case step::kind::cancel:
+      cancel(line, asked.number);
+      break;
+  }
+}
+
+// Has the line's limits pass, if they do. Returns the next of them.
+std::optional<steady::time_point> look_at_limits(line_state& line) {
+  const auto now = steady::now();
+  std::optional<steady::time_point> next;
+  std::erase_if(line.limits, [&](const time_limit& limit) {
+    const auto held_up = [&](const transfer& each) { return each.number <= limit.last_number; };
+    return std::none_of(line.under_way.begin(), line.under_way.end(), held_up);
+  });
+  for (const auto& limit : line.limits) {
+    const auto when = std::min(std::max(limit.from, line.finished_at) + limit.time, limit.from + most_limits * limit.time);
+    if (when <= now) fail(line, {errc::closed, "UCX has not moved what was under way to the other end in time"});
+    next = std::min(next.value_or(when), when);
+  }
+  return next;
+}
+
+// One line's turn. True: something has moved.
+bool progress(line_state& line) {
+  bool moved = false;
+  for (unsigned i = 0; i < most_steps && line.failed.ok() && ucx().worker_progress(line.worker) != 0; ++i) moved = true;
+  tell_what_has_finished(line);
+  return moved;
+}
+
+// What other threads have asked for. False: that all ends.
+bool take_what_is_asked(fabric_state& of) {
+  std::list<step> steps;
+  bool stopping = false;
+  {
+    const std::lock_guard guard(of.lock);
+    of.lines.splice(of.lines.end(), of.added);
+    steps.swap(of.steps);
+    stopping = of.stopping;
+  }
+  for (auto& each : steps) take(each);
+  steps.clear();
+  const std::lock_guard guard(of.lock);
+  for (auto& line : of.lines) {
+    if (line->end_asked) fail(*line, line->end_why);
+    if (const auto limit = std::exchange(line->limit_asked, std::nullopt)) {
+      const bool noted = or_without_memory([&] { return line->limits.push_back(*limit), true; }, [] { return false; });
+      if (!noted) fail(*line, no_memory());
+    }
+  }
+  return !stopping;
+}
+
+void end_those_that_failed(fabric_state& of) {
+  for (auto each = of.lines.begin(); each != of.lines.end();) {
+    if ((*each)->failed.ok()) {
+      ++each;
+      continue;
+    }
+    std::list<std::shared_ptr<line_state>> gone;
+    gone.splice(gone.end(), of.lines, each++);
+    auto& line = *gone.front();
+    end_line(line);
+    bool asked = false;
+    {
+      const std::lock_guard guard(of.lock);
+      asked = line.end_asked;
+    }
+    if (!asked && line.ended) line.ended(line.failed);
+    line.ended = nullptr;
+  }
+}
+
+// Until somebody asks for something, something comes, or a limit passes.
+void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
+  std::vector<pollfd> waited;
+  const bool made = or_without_memory(
+      [&] {
+        waited.reserve(of.lines.size() + 1);
+        return true;
+      },
+      [] { return false; });
+  if (!made) {
+    std::this_thread::sleep_for(1ms);
+    return;
+  }
+  waited.push_back({of.wake.get(), POLLIN, 0});
+  for (const auto& line : of.lines) {
+    const auto armed = ucx().worker_arm(line->worker);
+    if (armed == UCS_ERR_BUSY) return;  // something has come meanwhile
+    if (armed != UCS_OK) {
+      fail(*line, error_of(armed, "ucp_worker_arm"));
+      return;
+    }
+    waited.push_back({line->readable, POLLIN, 0});
+  }
+  int time = -1;
+  if (limit) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*limit - steady::now()).count();
+    time = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+  }
+  if (::poll(waited.data(), waited.size(), time) > 0 && waited.front().revents != 0) {
+    std::uint64_t calls = 0;
+    [[maybe_unused]] const auto got = ::read(of.wake.get(), &calls, sizeof(calls));
+  }
+}
+
+void serve(const std::shared_ptr<fabric_state>& of) {
+  if (of->on_thread) of->on_thread();
+  auto moved_at = steady::now();
+  while (take_what_is_asked(*of)) {
+    bool moved = false;
+    bool waits = false;
+    std::optional<steady::time_point> limit;
+    for (const auto& line : of->lines) {
+      moved = progress(*line) || moved;
+      waits = waits || !line->under_way.empty();
+      if (const auto next = look_at_limits(*line)) limit = std::min(limit.value_or(*next), *next);
+    }
+    end_those_that_failed(*of);
+    if (moved) moved_at = steady::now();
+    if (moved || (waits && steady::now() - moved_at < awake)) continue;
+    sleep(*of, limit);
+  }
+  for (const auto& line : of->lines) fail(*line, {errc::closed, "the fabric was closed"});
+  end_those_that_failed(*of);
+  ucx().cleanup(of->context);
+}
+
+// --- what the others see
+
+// In a forked child it lets go of everything, and calls nobody: the thread is the parent's.
+class ucx_fabric final : public fabric, public std::enable_shared_from_this<ucx_fabric> {
+ public:
+  ucx_fabric(std::shared_ptr<fabric_state> of, bool knows_cuda) : state_(std::move(of)), knows_cuda_(knows_cuda) {}
+  ucx_fabric(const ucx_fabric&) = delete;
+  ucx_fabric& operator=(const ucx_fabric&) = delete;
+  ~ucx_fabric() override;
+
+  status start();
+  [[nodiscard]] bool knows_cuda() const noexcept override { return knows_cuda_; }
+  result<std::unique_ptr<fabric_line>> make_line(told ended) override;
+  [[nodiscard]] fabric_state& state() const noexcept { return *state_; }
+
+ private:
+  const std::shared_ptr<fabric_state> state_;
+  const bool knows_cuda_;
+  std::thread thread_;
+};
+
+class ucx_line final : public fabric_line {
+ public:
+  ucx_line(std::shared_ptr<ucx_fabric> by, std::shared_ptr<line_state> of) : fabric_(std::move(by)), state_(std::move(of)) {}
+  ucx_line(const ucx_line&) = delete;
+  ucx_line& operator=(const ucx_line&) = delete;
+  ~ucx_line() override { end({errc::closed, "the line was closed"}); }
+
+  [[nodiscard]] const std::vector<std::byte>& address() const noexcept override { return state_->address; }
+
+  void connect(std::vector<std::byte> address) override {
+    step asked;
+    asked.address = std::move(address);
+    ask(std::move(asked));
+  }
+  void send(std::uint64_t tag, const fabric_buffer& from, told done) override { begin(tag, from, std::move(done), true); }
+  std::uint64_t receive(std::uint64_t tag, const fabric_buffer& to, told done) override { return begin(tag, to, std::move(done), false); }
+  void cancel(std::uint64_t receive) override {
+    step asked;
+    asked.what = step::kind::cancel;
+    asked.number = receive;
+    ask(std::move(asked));
+  }
+  void limit(std::chrono::milliseconds time) override {
+    if (fabric_->state().fork.forked()) return;
+    const std::lock_guard guard(fabric_->state().lock);
+    state_->limit_asked = time_limit{steady::now(), time, state_->last_number.load()};
+    fabric_->state().call();
+  }
+  void end(const status& why) override {
+    if (fabric_->state().fork.forked()) return;
+    const std::lock_guard guard(fabric_->state().lock);
+    if (std::exchange(state_->end_asked, true)) return;
+    state_->end_why = why;
+    fabric_->state().call();
+  }
+
+ private:
+  std::uint64_t begin(std::uint64_t tag, const fabric_buffer& memory, told done, bool sends) {
+    step asked;
+    asked.what = step::kind::begin;
+    auto& made = asked.begun.emplace_back();
+    made.of = state_.get();
+    made.number = ++state_->last_number;
+    made.tag = tag;
+    made.memory = memory;
+    made.done = std::move(done);
+    made.sends = sends;
+    const auto number = made.number;
+    ask(std::move(asked));
+    return number;
+  }
+  void ask(step what) {
+    if (fabric_->state().fork.forked()) return;
+    what.of = state_;
+    std::list<step> one;
+    one.push_back(std::move(what));
+    const std::lock_guard guard(fabric_->state().lock);
+    fabric_->state().steps.splice(fabric_->state().steps.end(), one);
+    fabric_->state().call();
+  }
+
+  const std::shared_ptr<ucx_fabric> fabric_;
+  const std::shared_ptr<line_state> state_;
+};
+
+status ucx_fabric::start() {
+  try {
+    thread_ = std::thread([of = state_] { serve(of); });
+  } catch (const std::system_error& refused) {
+    return {errc::out_of_memory, fmt::format("starting UCX's thread: {}", refused.what()), error_domain::os, refused.code().value()};
+  }
+  return {};
+}
+
+ucx_fabric::~ucx_fabric() {
+  if (state_->fork.forked()) {
+    (void)new (std::nothrow) std::thread(std::move(thread_));  // of the parent: neither to be joined nor detached
+    (void)new (std::nothrow) std::shared_ptr<fabric_state>(state_);
+    return;
+  }
+  if (!thread_.joinable()) {
+    ucx().cleanup(state_->context);
+    return;
+  }
+  {
+    const std::lock_guard guard(state_->lock);
+    state_->stopping = true;
+    state_->call();
+  }
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+result<std::unique_ptr<fabric_line>> ucx_fabric::make_line(told ended) {
+  if (state_->fork.forked()) return status(errc::forked, "the fabric belongs to the parent process");
+  auto made = std::make_shared<line_state>();
+  std::list<std::shared_ptr<line_state>> one{made};
+  ucp_worker_params_t wanted{};
+  wanted.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  wanted.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // this thread, and then the fabric's
+  if (const auto done = ucx().worker_create(state_->context, &wanted, &made->worker); done != UCS_OK) {
+    return error_of(done, "ucp_worker_create");
+  }
+  auto problem = or_no_memory([&]() -> status {
+    ucp_address_t* address = nullptr;
+    std::size_t bytes = 0;
+    if (const auto done = ucx().worker_get_address(made->worker, &address, &bytes); done != UCS_OK) {
+      return error_of(done, "ucp_worker_get_address");
+    }
+    const std::unique_ptr<ucp_address_t, std::function<void(ucp_address_t*)>> held(
+        address, [&](ucp_address_t* which) { ucx().worker_release_address(made->worker, which); });
+    const auto* const first = reinterpret_cast<const std::byte*>(address);
+    made->address.assign(first, first + bytes);
+    const auto done = ucx().worker_get_efd(made->worker, &made->readable);
+    return done == UCS_OK ? status() : error_of(done, "ucp_worker_get_efd");
+  });
+  if (!problem.ok()) {
+    ucx().worker_destroy(made->worker);
+    return problem;
+  }
+  made->ended = std::move(ended);
+  auto line = std::make_unique<ucx_line>(shared_from_this(), made);
+  const std::lock_guard guard(state_->lock);
+  state_->added.splice(state_->added.end(), one);
+  return std::unique_ptr<fabric_line>(std::move(line));
+}
+
+// The user's own settings (UCX_TLS, UCX_NET_DEVICES) count more.
+status configure(ucp_config_t& config, const fabric_options& options) {
+  const auto set = [&](const char* name, const char* value) -> status {
+    if (std::getenv(("UCX_" + std::string(name)).c_str()) != nullptr) return {};
+    const auto done = ucx().config_modify(&config, name, value);
+    return done == UCS_OK ? status() : error_of(done, "ucp_config_modify").with_context(name);
+  };
+  // Within a host there are better ways than shared memory of UCX's. Names that this UCX does not know do no harm.
+  if (auto wrong = set("TLS", options.only_rdma ? "ib,cuda_copy,gdr_copy" : "ib,tcp,self,cuda_copy,gdr_copy"); !wrong.ok()) return wrong;
+  if (!options.devices.empty()) {
+    if (auto wrong = set("NET_DEVICES", options.devices.c_str()); !wrong.ok()) return wrong;
+  }
+  // All by rendezvous: of what comes in several parts without one, UCX could not let go.
+  return set("RNDV_THRESH", "1");
+}
+
+class ucx_fabrics_impl final : public fabrics {
+ public:
+  status usable() override { return ucx().problem; }
+  result<std::shared_ptr<fabric>> open(const fabric_options& options) override {
+    if (!ucx().problem.ok()) return ucx().problem;
+    auto state = std::make_shared<fabric_state>();
+    state->on_thread = options.on_thread;
+    state->wake = owned_descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (state->wake.get() < 0) return status::from_errno(errno, "eventfd");
+    ucp_config_t* config = nullptr;
+    if (const auto done = ucx().config_read(nullptr, nullptr, &config); done != UCS_OK) return error_of(done, "ucp_config_read");
+    auto problem = or_no_memory([&] { return configure(*config, options); });
+    ucp_params_t wanted{};
+    wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+    // Not RMA: over tcp UCX would read whatever address another process names.
+    wanted.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+    wanted.mt_workers_shared = 1;
+    const auto done = problem.ok() ? ucx().init(UCP_API_MAJOR, UCP_API_MINOR, &wanted, config, &state->context) : UCS_OK;
+    ucx().config_release(config);
+    if (!problem.ok()) return problem;
+    if (done != UCS_OK) return error_of(done, "ucp_init");
+    ucp_context_attr_t facts{};
+    facts.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+    const bool told = ucx().context_query(state->context, &facts) == UCS_OK;
+    const bool knows_cuda = told && (facts.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+    auto made = std::make_shared<ucx_fabric>(std::move(state), knows_cuda);
+    if (auto refused = made->start(); !refused.ok()) return refused;
+    return std::shared_ptr<fabric>(std::move(made));
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<fabrics> ucx_fabrics() { return std::make_shared<ucx_fabrics_impl>(); }
+
+}  // namespace penstock::sys
+
+#else
+
+namespace penstock::sys {
+
+namespace {
+
+class no_fabrics final : public fabrics {
+ public:
+  status usable() override { return {errc::unsupported, "Penstock was built without UCX's headers"}; }
+  result<std::shared_ptr<fabric>> open(const fabric_options& /*options*/) override { return usable(); }
+};
+
+}  // namespace
+
+std::shared_ptr<fabrics> ucx_fabrics() { return std::make_shared<no_fabrics>(); }
+
+}  // namespace penstock::sys
+
+#endif
