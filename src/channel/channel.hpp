@@ -28,10 +28,22 @@ struct identity {
 // How a channel carries bytes.
 // read: the receiver's threads read the sender's host memory, into host memory or into slabs on their way to a device. copy: its device
 // copies from the sender's memory, at the sender's address. map: likewise, where the memory has been mapped into the receiver's process.
+// fabric: the sender's network card sends them into the receiver's memory, a piece at a time as the receiver asks for them.
 // send: the sender sends them, a piece at a time as the receiver asks for them, over the pipe's connection or into the receiver's inbox.
 // stripe: likewise, each piece over whichever of several connections has least to do.
-enum class carriage : std::uint8_t { read, copy, map, send, stripe };
-constexpr bool comes_in_pieces(carriage how) noexcept { return how == carriage::send || how == carriage::stripe; }
+enum class carriage : std::uint8_t { read, copy, map, fabric, send, stripe };
+constexpr bool comes_in_pieces(carriage how) noexcept {
+  return how == carriage::fabric || how == carriage::send || how == carriage::stripe;
+}
+
+class fabrics;
+
+// What a channel may use to find out whether it can be used.
+struct means {
+  sys::peer& door;
+  fabrics& network;
+  bool local = false;  // the pipe's ends are on one host
+};
 
 class channel {
  public:
@@ -41,7 +53,7 @@ class channel {
   // Whether it is for memory of these kinds at all.
   [[nodiscard]] virtual bool serves(bool from_device, bool to_device) const noexcept = 0;
   // Why it cannot bring bytes of that process to this one; nothing when it can. May try.
-  [[nodiscard]] virtual std::optional<std::string> refuses(const identity& from, const identity& here, sys::peer& door) const = 0;
+  [[nodiscard]] virtual std::optional<std::string> refuses(const identity& from, const identity& here, const means& by) const = 0;
 };
 
 // All that there are, best first.

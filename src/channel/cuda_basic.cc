@@ -10,7 +10,7 @@ class cuda_basic_channel final : public channel {
   [[nodiscard]] std::string_view name() const noexcept override { return "cuda_basic"; }
   [[nodiscard]] carriage how() const noexcept override { return carriage::send; }
   [[nodiscard]] bool serves(bool from_device, bool to_device) const noexcept override { return from_device || to_device; }
-  [[nodiscard]] std::optional<std::string> refuses(const identity& /*from*/, const identity& /*here*/, sys::peer& /*door*/) const override {
+  [[nodiscard]] std::optional<std::string> refuses(const identity& /*from*/, const identity& /*here*/, const means& /*by*/) const override {
     return std::nullopt;
   }
 };

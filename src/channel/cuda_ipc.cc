@@ -9,10 +9,10 @@ class cuda_ipc_channel final : public channel {
   [[nodiscard]] std::string_view name() const noexcept override { return "cuda_ipc"; }
   [[nodiscard]] carriage how() const noexcept override { return carriage::map; }
   [[nodiscard]] bool serves(bool from_device, bool to_device) const noexcept override { return from_device && to_device; }
-  [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, sys::peer& door) const override {
+  [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& by) const override {
     if (!not_this_process(from, here)) return "a process cannot map what it has shared itself";
     // The word that tells whether a message is still what it was is read there.
-    return not_readable(from, here, door);
+    return not_readable(from, here, by.door);
   }
 };
 

@@ -11,7 +11,8 @@
 namespace penstock::channel {
 
 std::span<const channel* const> all_channels() {
-  static const std::array<const channel*, 7> members{&xth(), &cma(), &cuda_xth(), &cuda_ipc(), &mpt(), &basic(), &cuda_basic()};
+  static const std::array<const channel*, 9> members{&xth(),      &cma(), &cuda_xth(), &cuda_ipc(),  &ucx(),
+                                                     &cuda_gdr(), &mpt(), &basic(),    &cuda_basic()};
   return members;
 }
 

@@ -161,6 +161,36 @@ result<std::vector<reached_channel>> decode_reach(std::span<const std::byte> bod
   return out;
 }
 
+std::vector<std::byte> encode(const line_offer& what) {
+  writer out;
+  out.text(what.device);
+  out.bytes(what.address.data(), what.address.size());
+  return out.take();
+}
+
+result<line_offer> decode_line_offer(std::span<const std::byte> body) {
+  reader in(body);
+  line_offer out;
+  out.device = in.text(limits::device_bytes);
+  if (in.failed() || in.left() == 0 || in.left() > limits::line_bytes) return malformed("line");
+  const auto address = body.subspan(in.at());
+  out.address.assign(address.begin(), address.end());
+  return out;
+}
+
+std::vector<std::byte> encode_tag(std::uint64_t tag) {
+  writer out;
+  out.number(tag);
+  return out.take();
+}
+
+result<std::uint64_t> decode_tag(std::span<const std::byte> body) {
+  reader in(body);
+  const auto tag = in.number<std::uint64_t>();
+  if (in.failed() || in.left() > 0) return malformed("tag");
+  return tag;
+}
+
 std::vector<std::byte> encode(std::span<const carried> what) {
   writer out;
   out.number(static_cast<std::uint32_t>(what.size()));

@@ -41,6 +41,11 @@ enum class frame_kind : std::uint32_t {
   wanted_piece,  // message, part: which tensor, code: which piece of it: the next, which may come over any connection of the pipe
   piece,         // message, part, code: of what was wanted so. Body: the piece
   farewell,  // the last frame of a further connection: the pipe is closed. Of its own, with code and body: which other was lost, and why
+  line,        // code: number of a line over a fabric by which this end can receive. Body: line_offer
+  line_ready,  // code: of a line that the other end has offered. Body: the address of this end's part of it
+  line_over,   // part: of a line, which code and body say why it is over. message: 1 where the one who says so has offered it, else 0
+  wanted_by_line,  // message, part: which tensor, code: of the line: send the next piece of it there. Body: the tag to send it to
+  sent_by_line,    // message, part: the tag. It has left; or code and body: why it will not
 };
 
 struct limits {
@@ -49,6 +54,7 @@ struct limits {
   static constexpr std::uint64_t payload_bytes = std::uint64_t{64} << 20;  // of a message, together
   static constexpr std::uint64_t device_bytes = 64;                        // of a device's name
   static constexpr std::uint64_t handle_bytes = 128;                       // by which memory is mapped
+  static constexpr std::uint64_t line_bytes = 16 * 1024;                   // of a line's address, with the device it is for
   static constexpr std::uint64_t reason_bytes = 512;                       // why there is none
   static constexpr std::uint64_t posted_bytes = std::uint64_t{1} << 20;    // of what tells where tensors may be pushed
   static constexpr std::uint64_t parts = 65'536;                           // payloads, and tensors, of a message
@@ -100,6 +106,12 @@ struct tensor_facts {
   std::string metadata;
 };
 
+// A line over a fabric, for tensors of one device of the other end, as that calls it; or of its host (empty).
+struct line_offer {
+  std::string device;
+  std::vector<std::byte> address;
+};
+
 // What a channel has carried of a message.
 struct carried {
   std::string channel;
@@ -129,6 +141,10 @@ std::vector<std::byte> encode(const stripe_offer& what);
 result<stripe_offer> decode_stripe_offer(std::span<const std::byte> body);
 std::vector<std::byte> encode(std::span<const reached_channel> what);
 result<std::vector<reached_channel>> decode_reach(std::span<const std::byte> body);
+std::vector<std::byte> encode(const line_offer& what);
+result<line_offer> decode_line_offer(std::span<const std::byte> body);
+std::vector<std::byte> encode_tag(std::uint64_t tag);
+result<std::uint64_t> decode_tag(std::span<const std::byte> body);
 std::vector<std::byte> encode(std::span<const carried> what);
 result<std::vector<carried>> decode_carried(std::span<const std::byte> body);
 // Without payloads.

@@ -86,7 +86,7 @@ status pipe_core::greeted(std::span<const std::byte> body) {
   here.connections = local_ ? 0 : with_.connections;
   if (stripes_ != nullptr) stripes_->agree(peer_.connections);
   for (const auto* each : with_.channels) {
-    auto refusal = each->refuses(peer_, here, *with_.door);
+    auto refusal = each->refuses(peer_, here, {*with_.door, *with_.fabrics, local_});
     receiving_.push_back({std::string(each->name()), refusal.value_or("")});
   }
   say(frame_kind::reach, 0, channel::encode(receiving_));
@@ -104,6 +104,15 @@ status pipe_core::reached(std::span<const std::byte> body) {
     if (find(*told, each.name) != nullptr) continue;
     sending_.push_back({each.name, std::string(not_used_there)});
     each.refusal = not_used_there;
+  }
+  for (auto& each : receiving_) {  // a fabric that one end cannot use is of no use to the other
+    if (channel::find_channel(each.name)->how() != carriage::fabric) continue;
+    auto& theirs = *std::find_if(sending_.begin(), sending_.end(), [&](const auto& other) { return other.name == each.name; });
+    if (each.refusal.empty() && !theirs.refusal.empty()) {
+      each.refusal = "the other end: " + theirs.refusal;
+    } else if (theirs.refusal.empty()) {
+      theirs.refusal = each.refusal;
+    }
   }
   if (std::none_of(sending_.begin(), sending_.end(), [](const auto& each) { return each.refusal.empty(); })) {
     return {errc::unsupported, fmt::format("no channel leads to the other end ({})", reasons_of(sending_))};
@@ -146,6 +155,12 @@ std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tenso
       to.via->session().allow_copies_from(there->via->session());
       return std::nullopt;
     }
+    case carriage::fabric: {
+      auto line = line_from(from.device, to);
+      if (!line) return std::string(line.error().message());
+      chosen.line = *std::move(line);
+      return std::nullopt;
+    }
     case carriage::map:
       break;
   }
@@ -161,14 +176,14 @@ std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tenso
 
 result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, const staging::place& to) {
   const bool from_device = !from.device.empty();
-  choice likely{known_way(from.device, to), nullptr, {}};
+  choice likely{known_way(from.device, to), nullptr, {}, nullptr};
   if (likely.by != nullptr && !reach(likely, from, to)) return likely;
   choice chosen;
   bool of_all_tensors = true;  // whatever was refused is so whichever tensor it is
   std::vector<channel_choice> choices;
   for (const auto* each : with_.channels) {
     if (!each->serves(from_device, to.on_device())) continue;
-    choice candidate{each, nullptr, {}};
+    choice candidate{each, nullptr, {}, nullptr};
     auto refusal = find(receiving_, each->name())->refusal;
     if (refusal.empty() && chosen.by == nullptr) {
       refusal = reach(candidate, from, to).value_or("");
@@ -179,14 +194,24 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
   }
   auto source = from_device ? from.device : std::string("host");
   auto target = name_of(to);
+  const std::lock_guard guard(lock_);
+  if (chosen.by == nullptr && !over().ok()) return over();
   if (chosen.by == nullptr) {
     return status(errc::unsupported,
                   fmt::format("no channel leads from {} of the other end to {} of this one ({})", source, target, reasons_of(choices)));
   }
-  const std::lock_guard guard(lock_);
   remember_way(from.device, to, of_all_tensors ? chosen.by : nullptr);
   note_route(source, target, std::move(choices));
   return chosen;
+}
+
+// Where a fabric fails: over the connection. Null: that may not be used.
+const channel::channel* pipe_core::sends_instead(bool from_device, bool to_device) const {
+  const auto can = [&](const channel::channel* each) {
+    return each->how() == carriage::send && each->serves(from_device, to_device) && find(receiving_, each->name())->refusal.empty();
+  };
+  const auto found = std::find_if(with_.channels.begin(), with_.channels.end(), can);
+  return found == with_.channels.end() ? nullptr : *found;
 }
 
 // The channel that the last tensor took from there to there, where no other tensor could take a better one.

@@ -157,7 +157,16 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
     case frame_kind::reach:
     case frame_kind::taken:
     case frame_kind::withdrawn:
+    case frame_kind::line_over:
+    case frame_kind::sent_by_line:
       most = limits::text_bytes;
+      break;
+    case frame_kind::line:
+    case frame_kind::line_ready:
+      most = limits::line_bytes;
+      break;
+    case frame_kind::wanted_by_line:
+      most = sizeof(std::uint64_t);
       break;
     case frame_kind::announcement:
       if (!ready_) return unexpected("a message");
@@ -210,6 +219,7 @@ status pipe_core::arrived(const channel::frame_head& head) {
     return wrong;
   }
   if (static_cast<frame_kind>(head.kind) == frame_kind::stripes) return told_of_stripes(head);
+  if (static_cast<frame_kind>(head.kind) == frame_kind::line) return line_offered(head);
   status wrong;
   with_lock([&](endings& ended) {
     if (closed_ || cut_off_) return;
@@ -244,11 +254,24 @@ status pipe_core::arrived(const channel::frame_head& head) {
         striped_arrived(head, ended);
         break;
       case frame_kind::inbox:
+      case frame_kind::line:
       case frame_kind::stripes:
       case frame_kind::joins:
         break;
       case frame_kind::farewell:
         if (stripe_lost_.ok()) stripe_lost_ = channel::status_of(head.code, body_);
+        break;
+      case frame_kind::line_ready:
+        wrong = line_answered(head, ended);
+        break;
+      case frame_kind::line_over:
+        wrong = line_over(head, ended);
+        break;
+      case frame_kind::wanted_by_line:
+        wrong = wanted_by_line(head, ended);
+        break;
+      case frame_kind::sent_by_line:
+        wrong = answered_by_line(head, ended);
         break;
       case frame_kind::unused:
         wrong = answered(head.code, ended);
@@ -336,6 +359,7 @@ void pipe_core::close() noexcept {
 // What pieces that are being copied still use goes with them.
 void pipe_core::let_go_of_memory() noexcept {
   imports_.clear();
+  end_lines();
   std::shared_ptr<pipe_inbox> inbox;
   std::shared_ptr<pinned_region> outbox;
   const std::lock_guard guard(lock_);

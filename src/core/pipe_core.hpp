@@ -18,6 +18,7 @@
 
 #include "base/no_memory.hpp"
 #include "channel/connection.hpp"
+#include "channel/fabrics.hpp"
 #include "channel/proof.hpp"
 #include "channel/wire.hpp"
 #include "core/pipe_inbox.hpp"
@@ -37,6 +38,7 @@ struct pipe_shared {
   std::string secret{};                                // of tcp; empty: none
   unsigned connections = 1;                            // of a pipe, at most; of tcp
   std::shared_ptr<channel::reactors> more_reactors{};  // for further ones
+  std::shared_ptr<channel::fabrics> fabrics{};
 };
 
 // Told once of a pipe whether its other end has proved to know the secret. Without the pipe's lock.
@@ -108,6 +110,8 @@ class pipe_core final : public channel::frame_user,
   void go_on(receive_operation& op) noexcept override;
   void copied(sent_piece& piece, const status& outcome) noexcept override;
   void copied(received_piece& piece, const status& outcome) noexcept override;
+  void left(sent_by_line& piece, const status& outcome) noexcept override;
+  void come(received_by_line& piece, const status& outcome) noexcept override;
   status read(const receive_operation& op, const read_part& part) override;
   void begin_polling() noexcept override { connection_->begin_polling(); }
   bool poll() noexcept override;
@@ -190,6 +194,16 @@ class pipe_core final : public channel::frame_user,
   status answered(std::uint32_t wanted, endings& ended);
   void abandon(receive_operation& op, const status& why, endings& ended);
   void end(receive_operation& op, io_result outcome, endings& ended);
+  // Over lines.
+  bool ask_by_line(receive_operation& op, std::size_t tensor, endings& ended);
+  void ask_those_begun(endings& ended);
+  static void arrived(receive_operation& op, const received_by_line& piece, endings& ended);
+  static void abandon_on_lines(receive_operation& op);
+  status line_answered(const channel::frame_head& head, endings& ended);
+  status line_over(const channel::frame_head& head, endings& ended);
+  status wanted_by_line(const channel::frame_head& head, endings& ended);
+  status answered_by_line(const channel::frame_head& head, endings& ended);
+  [[nodiscard]] const channel::channel* sends_instead(bool from_device, bool to_device) const;
   // Knowing each other.
   status greeted(std::span<const std::byte> body);
   status challenged(std::span<const std::byte> body);
@@ -202,6 +216,12 @@ class pipe_core final : public channel::frame_user,
 
   // --- without it
   status told_of_stripes(const channel::frame_head& head);
+  status line_offered(const channel::frame_head& head);
+  result<std::shared_ptr<sys::fabric>> fabric_for(const staging::place& where);
+  std::unique_ptr<sys::fabric_line> make_line(sys::fabric& by, std::uint32_t number, bool receives, status& problem);
+  result<std::shared_ptr<pipe_line>> line_from(const std::string& device, const staging::place& to);
+  void line_ended(std::uint32_t number, bool receives, const status& why) noexcept;
+  void end_lines() noexcept;
   status inbox_offered(bool to_host_device);
   void offer_inbox(const receive_operation& op);
   void let_go_of_memory() noexcept;
@@ -214,8 +234,9 @@ class pipe_core final : public channel::frame_user,
     const channel::channel* by = nullptr;
     const void* source = nullptr;             // where a device copies from, where it is nowhere mapped
     std::vector<pipe_imports::held> imports;  // of its parts
+    std::shared_ptr<pipe_line> line;          // over which it comes
   };
-  // Why not, or nothing once source or imports are set.
+  // Why not, or nothing once source, imports or line are set.
   std::optional<std::string> reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to);
   result<choice> choose(const channel::tensor_facts& from, const staging::place& to);
   bool prepare_push(send_operation& op) noexcept;
@@ -259,7 +280,10 @@ class pipe_core final : public channel::frame_user,
   bool cut_off_ = false;  // what comes goes nowhere
   channel::identity peer_;
   std::string peer_name_ = "the other end";
-  std::vector<channel::reached_channel> receiving_;  // like the next, does not change once ready_
+  std::mutex making_lines_;                                          // before lock_: one line is made at a time
+  std::vector<std::shared_ptr<pipe_line>> lines_here_;               // by which this end receives, by number
+  std::map<std::uint64_t, std::shared_ptr<pipe_line>> lines_there_;  // by which the other end does, by its number
+  std::vector<channel::reached_channel> receiving_;                  // like the next, does not change once ready_
   std::vector<channel::reached_channel> sending_;
   std::map<std::pair<std::string, std::string>, std::vector<channel_choice>> routes_;
   // From a device of the other end, or its host, over a link of this one, or to its host.

@@ -18,6 +18,7 @@
 #include "core/file_core.hpp"
 #include "core/operation.hpp"
 #include "core/pipe_imports.hpp"
+#include "core/pipe_line.hpp"
 #include "core/stream_turn.hpp"
 #include "penstock/engine.hpp"
 #include "penstock/pipe.hpp"
@@ -88,6 +89,8 @@ struct tensor_piece {
 };
 using sent_piece = tensor_piece<send_operation>;         // on its way to the other end
 using received_piece = tensor_piece<receive_operation>;  // asked for, or on its way into the target
+using sent_by_line = line_piece<send_operation>;
+using received_by_line = line_piece<receive_operation>;
 
 // The pipe, as its operations see it. Any thread.
 class operation_owner {
@@ -105,6 +108,9 @@ class operation_owner {
   // A copy from or to memory of a device has ended.
   virtual void copied(sent_piece& piece, const status& outcome) noexcept = 0;
   virtual void copied(received_piece& piece, const status& outcome) noexcept = 0;
+  // The fabric does not use the memory of a piece any more.
+  virtual void left(sent_by_line& piece, const status& outcome) noexcept = 0;
+  virtual void come(received_by_line& piece, const status& outcome) noexcept = 0;
   // Blocks until it is there.
   virtual status read(const receive_operation& op, const read_part& part) = 0;
   // See operation.
@@ -225,8 +231,10 @@ class send_operation final : public pipe_operation {
   std::vector<std::uint64_t> asked_bytes;  // of each tensor, by the other end
   std::list<sent_piece> waiting;           // for room
   std::list<sent_piece> copying;
+  std::list<sent_by_line> on_lines;
   room_waiter<send_operation> again{*this};
-  io_result outcome_then;  // once nothing is being copied, where it has ended before
+  [[nodiscard]] bool at_rest() const noexcept { return copying.empty() && on_lines.empty(); }  // nothing that was asked for is under way
+  io_result outcome_then;  // once nothing reads its memory, where it has ended before
 
   // --- what is pushed
   std::shared_ptr<const push_targets> pushes_to;  // null: nothing
@@ -333,6 +341,9 @@ class receive_operation final : public pipe_operation {
   std::uint64_t pieces_left = 0;    // that have not ended
   std::list<received_piece> asked;  // the pieces of each tensor in the order in which they will come
   std::list<received_piece> copying;
+  std::list<received_by_line> on_lines;
+  std::vector<std::shared_ptr<pipe_line>> lines;  // of its tensors; null: not over one
+  [[nodiscard]] std::size_t under_way() const noexcept { return asked.size() + copying.size() + on_lines.size(); }
   room_waiter<receive_operation> again{*this};
 
  private:

@@ -52,8 +52,12 @@ result<bool> pipe_core::make_room(receive_operation& op, received_piece& piece) 
 }
 
 void pipe_core::ask(receive_operation& op, endings& ended) {
-  while (op.next_tensor < op.sent_tensors.size() && op.asked.size() + op.copying.size() < most_pieces() && !op.again.waits) {
+  while (op.next_tensor < op.sent_tensors.size() && op.under_way() < most_pieces() && !op.again.waits) {
     const auto tensor = op.sent_tensors[op.next_tensor];
+    if (op.lines[tensor] != nullptr) {
+      if (!ask_by_line(op, tensor, ended)) return;
+      continue;
+    }
     const auto length = op.targets[tensor].length;
     const auto most = piece_bytes(*op.by[tensor], length);
     std::list<received_piece> added(1);

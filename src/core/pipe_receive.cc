@@ -115,6 +115,7 @@ status pipe_core::prepare(receive_operation& op) {
     }
   }
   op.by.resize(tensors.size());
+  op.lines.resize(tensors.size());
   const std::uint64_t part_bytes = std::max(least_part, total / most_parts);
   auto in_line = op.message->in_line_bytes();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -141,6 +142,9 @@ status pipe_core::prepare(receive_operation& op) {
       case carriage::map:
         add_copies(op, i, std::move(chosen->imports));
         break;
+      case carriage::fabric:
+        op.lines[i] = std::move(chosen->line);
+        [[fallthrough]];
       case carriage::send:
       case carriage::stripe: {
         const auto each = piece_bytes(*chosen->by, tensors[i].length);
@@ -264,9 +268,11 @@ status pipe_core::read(const receive_operation& op, const read_part& part) {
 // What has not begun will not; what has ends it.
 void pipe_core::abandon(receive_operation& op, const status& why, endings& ended) {
   op.fail(why);
-  std::uint64_t parts = op.pieces_left - op.copying.size();
+  abandon_on_lines(op);
+  const auto left = op.copying.size() + op.on_lines.size();
+  std::uint64_t parts = op.pieces_left - left;
   if (!std::exchange(op.begun, true)) parts = op.parts_left.load();
-  op.pieces_left = op.copying.size();
+  op.pieces_left = left;
   op.next_tensor = op.sent_tensors.size();
   op.again.forget(with_.runtime->receiving());
   divert(op.message->number);

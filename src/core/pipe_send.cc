@@ -372,7 +372,7 @@ void pipe_core::copied(sent_piece& piece, const status& outcome) noexcept {
       if (op.copying.empty()) push_ended(op, ended);
     } else if (op.ended) {
       say_unused(piece.wanted);
-      if (op.copying.empty()) ended.told.emplace_back(&op, std::move(op.outcome_then));
+      if (op.at_rest()) ended.told.emplace_back(&op, std::move(op.outcome_then));
     } else if (!outcome.ok()) {
       say_unused(piece.wanted);
       say(frame_kind::withdrawn, op.number, outcome);
@@ -419,7 +419,8 @@ void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
   op.again.forget(with_.runtime->sending());
   announced_.erase(op.number);
   std::erase(queued_, &op);
-  if (op.copying.empty()) {
+  for (const auto& each : op.on_lines) each.on->over->limit(pipe_line::most_draining);
+  if (op.at_rest()) {
     ended.told.emplace_back(&op, std::move(outcome));
   } else {
     op.outcome_then = std::move(outcome);

@@ -74,7 +74,8 @@ result<std::vector<const channel::channel*>> channels_of(const std::vector<std::
 }  // namespace
 
 result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
-                                                       const pipe_options& options) {
+                                                       const pipe_options& options, std::shared_ptr<sys::fabrics> network,
+                                                       const std::string& sysfs) {
   if (options.connections < 1 || options.connections > channel::limits::connections) {
     return status(errc::invalid_argument,
                   fmt::format("a pipe has 1 to {} connections, not {}", channel::limits::connections, options.connections));
@@ -90,6 +91,9 @@ result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::run
   auto channels = channels_of(options.channels);
   if (!channels) return channels.error();
   shared.channels = *std::move(channels);
+  const auto over_fabric = [](const std::string& name) { return channel::find_channel(name)->how() == channel::carriage::fabric; };
+  const bool named = std::any_of(options.channels.begin(), options.channels.end(), over_fabric);
+  shared.fabrics = std::make_shared<channel::fabrics>(std::move(network), named, sysfs);
   // A thread of the pipes may be the last to let go of the engine, which then ends on the watcher.
   if (auto problem = shared.runtime->feeders().ready(); !problem.ok()) return problem;
   auto reactor = channel::reactor::make(shared.door);

@@ -17,7 +17,8 @@ class pipe_listener_core;
 class pipe_server {
  public:
   static result<std::shared_ptr<pipe_server>> make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
-                                                   const pipe_options& options);
+                                                   const pipe_options& options, std::shared_ptr<sys::fabrics> network = sys::ucx_fabrics(),
+                                                   const std::string& sysfs = "/sys");
   explicit pipe_server(pipe_shared with) : with_(std::move(with)) {}
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   [[nodiscard]] result<std::shared_ptr<pipe_listener_core>> listen(const std::string& url) const;

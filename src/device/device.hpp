@@ -93,6 +93,8 @@ class session {
   // From now on copies from memory of that session's device to this one's go straight, where they can; otherwise the driver takes them over
   // the host. The same driver's.
   virtual void allow_copies_from(session& /*other*/) {}
+  // Where a network fabric finds the bytes of a range of this device's memory. Errors: bad_memory.
+  virtual result<void*> network_address(void* memory, std::uint64_t /*bytes*/) { return memory; }
   // The allocation around an address, for another process. Errors: unsupported, with the reason.
   virtual result<shared_memory> share(const void* /*memory*/) { return status(errc::unsupported, "this device shares no memory"); }
   // The descriptor for it, to be passed to the other process. As long as it is open the memory stays. Takes up to milliseconds.

@@ -84,6 +84,11 @@ class host_session final : public session {
   status wait(event target) override;
   status synchronize(stream target) override;
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override;
+  result<void*> network_address(void* memory, std::uint64_t bytes) override {
+    auto found = space_.memory.bytes_of(memory, bytes);
+    if (!found) return found.error();
+    return static_cast<void*>(*found);
+  }
   result<shared_memory> share(const void* memory) override;
   result<sys::owned_descriptor> export_shared(const void* memory) override { return space_.memory.export_shared(memory); }
   result<void*> open_shared(std::string_view handle, std::int64_t process, int descriptor) override {

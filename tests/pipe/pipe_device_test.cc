@@ -18,6 +18,7 @@ using namespace std::chrono_literals;
 class pipe_device : public ::testing::TestWithParam<way> {
  protected:
   pipe_device() : house_({}, doors_.seams) {
+    if (!missing_for(GetParam()).empty()) return;
     auto context = pipe_context::create(house_.engine(), {GetParam().channels});
     EXPECT_TRUE(context.ok()) << told(context.error());
     context_.emplace(*std::move(context));
@@ -26,6 +27,7 @@ class pipe_device : public ::testing::TestWithParam<way> {
     there_ = *context_->connect(listener_.url());
     EXPECT_TRUE(accepted.wait().ok());
   }
+  void SetUp() override { PENSTOCK_SKIP_WITHOUT(GetParam()); }
   guarded_memory memory(memory_place place, std::size_t length, std::size_t shift = 0) { return {house_, place, length, shift}; }
 
   // Holds a stream of the device until it is let go.
@@ -303,7 +305,7 @@ TEST_P(pipe_device, explain_tells_the_channel_of_each_pair_and_stats_count_it) {
     }
   }
   const std::string name = GetParam().name;
-  EXPECT_EQ(chosen, name == "unix_xth" ? "cuda_xth" : name == "tcp_mpt" ? "mpt" : "cuda_basic");
+  EXPECT_EQ(chosen, name == "unix_xth" ? "cuda_xth" : name == "tcp_mpt" ? "mpt" : name == "tcp_gdr" ? "cuda_gdr" : "cuda_basic");
   ASSERT_EQ(there_.stats().size(), 1U);
   EXPECT_EQ(there_.stats().front().name, chosen);
   EXPECT_EQ(there_.stats().front().received_bytes, mib);
@@ -379,7 +381,8 @@ TEST(pipe_devices, a_channel_that_the_receiver_names_first_carries_every_tensor)
 INSTANTIATE_TEST_SUITE_P(ways, pipe_device,
                          ::testing::Values(way{"unix_xth", "unix:", {}}, way{"unix_basic", "unix:", {"basic", "cuda_basic"}},
                                            way{"tcp_basic", "tcp://127.0.0.1:0", {"basic", "cuda_basic"}},
-                                           way{"tcp_mpt", "tcp://127.0.0.1:0", {}}),
+                                           way{"tcp_mpt", "tcp://127.0.0.1:0", {}},
+                                           way{"tcp_gdr", "tcp://127.0.0.1:0", {"ucx", "cuda_gdr"}}),
                          name_of_way);
 
 TEST(pipe_devices, without_a_channel_for_such_memory_the_receiver_is_told_why) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include "penstock/pipe.hpp"
 #include "support/pattern.hpp"
+#include "sys/fabric.hpp"
 
 namespace penstock::testing {
 
@@ -29,6 +31,21 @@ inline std::vector<way> all_ways() {
           {"tcp_basic", "tcp://127.0.0.1:0", {"basic", "cuda_basic"}},
           {"tcp_mpt", "tcp://127.0.0.1:0", {}}};
 }
+// Over UCX's tcp, since it is named.
+inline way by_ucx() { return {"tcp_ucx", "tcp://127.0.0.1:0", {"ucx"}}; }
+inline std::vector<way> all_ways_and_ucx() {
+  auto ways = all_ways();
+  ways.push_back(by_ucx());
+  return ways;
+}
+// Why a way cannot be gone here; empty when it can.
+inline std::string missing_for(const way& by) {
+  const auto needs = [](const std::string& name) { return name == "ucx" || name == "cuda_gdr"; };
+  if (std::none_of(by.channels.begin(), by.channels.end(), needs)) return {};
+  return std::string(sys::ucx_fabrics()->usable().message());
+}
+#define PENSTOCK_SKIP_WITHOUT(way) \
+  if (const auto missing = missing_for(way); !missing.empty()) GTEST_SKIP() << missing
 
 inline std::string name_of_way(const ::testing::TestParamInfo<way>& info) { return info.param.name; }
 
@@ -69,6 +86,7 @@ inline pipe_operation_options within(std::chrono::milliseconds time) { return {d
 class pipe_fixture : public ::testing::Test {
  protected:
   explicit pipe_fixture(const way& by) : by_(by) {
+    if (!missing_for(by).empty()) return;  // the test is skipped
     auto made = engine::create(engine_options{});
     EXPECT_TRUE(made.ok());
     engine_.emplace(*std::move(made));

@@ -18,9 +18,11 @@ using namespace std::chrono_literals;
 class pipe_processes : public ::testing::TestWithParam<way> {
  protected:
   void SetUp() override {
+    PENSTOCK_SKIP_WITHOUT(GetParam());
     auto made = engine::create(engine_options{});
     ASSERT_TRUE(made.ok());
-    auto context = pipe_context::create(*made);
+    const bool by_ucx = GetParam().channels == std::vector<std::string>{"ucx"};  // which is used where both ends name it
+    auto context = pipe_context::create(*made, {by_ucx ? GetParam().channels : std::vector<std::string>{}});
     ASSERT_TRUE(context.ok());
     auto listener = context->listen(GetParam().url);
     ASSERT_TRUE(listener.ok()) << listener.error().message();
@@ -208,7 +210,8 @@ TEST_P(pipe_processes, a_forked_child_is_refused_and_leaves_its_parents_pipes_al
 
 INSTANTIATE_TEST_SUITE_P(ways, pipe_processes,
                          ::testing::Values(way{"unix_cma", "unix:", {}}, way{"unix_basic", "unix:", {"basic"}},
-                                           way{"tcp_basic", "tcp://127.0.0.1:0", {"basic"}}, way{"tcp_mpt", "tcp://127.0.0.1:0", {}}),
+                                           way{"tcp_basic", "tcp://127.0.0.1:0", {"basic"}}, way{"tcp_mpt", "tcp://127.0.0.1:0", {}},
+                                           by_ucx()),
                          name_of_way);
 
 }  // namespace

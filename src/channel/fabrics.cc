@@ -1,0 +1,58 @@
+#include "channel/fabrics.hpp"
+
+#include <fmt/format.h>
+
+#include "staging/worker.hpp"
+#include "sys/rdma.hpp"
+
+namespace penstock::channel {
+
+std::optional<std::string> fabrics::refuses(bool local) {
+  if (!named_) {
+    if (local) return "both ends are on this host";
+    if (auto none = sys::no_rdma(sysfs_); !none.empty()) return none;
+  }
+  if (auto problem = door_->usable(); !problem.ok()) return std::string(problem.message());
+  if (auto host = of_host(); !host) return std::string(host.error().message());
+  return std::nullopt;
+}
+
+// Where it is named, tensors of the host device may go this way, and each of a GPU is looked at by itself.
+std::optional<std::string> fabrics::refuses_gpus() {
+  if (named_) return std::nullopt;
+  if (!sys::rdma_reaches_gpus(sysfs_)) return "no kernel module lets the network card reach memory of GPUs (nvidia_peermem)";
+  if (auto host = of_host(); host && !(*host)->knows_cuda()) return "this UCX does not know CUDA's memory";
+  return std::nullopt;
+}
+
+fabrics::opened fabrics::open(const std::string& devices, device::session* session) {
+  if (const auto found = opened_.find(devices); found != opened_.end()) return found->second;
+  const auto begin = [session] {
+    staging::become_worker("penstock-ucx");
+    if (session != nullptr) (void)session->make_current();  // UCX's copies of the GPU's memory need a context
+  };
+  auto made = door_->open({devices, !named_, begin});
+  if (!made && made.error().code() == errc::out_of_memory) return made;
+  opened_.emplace(devices, made);
+  return made;
+}
+
+fabrics::opened fabrics::of_host() {
+  const std::lock_guard guard(lock_);
+  return open({}, nullptr);
+}
+
+fabrics::opened fabrics::of_gpu(device::session& session, const std::string& pci_bus_id) {
+  const std::lock_guard guard(lock_);
+  auto card = cards_.find(pci_bus_id);
+  if (card == cards_.end()) {
+    const auto chosen = sys::choose_nic(pci_bus_id, sysfs_);
+    if (chosen.device.empty()) return status(errc::unsupported, chosen.reason);
+    card = cards_.emplace(pci_bus_id, fmt::format("{}:{}", chosen.device, chosen.port)).first;
+  }
+  auto made = open(card->second, &session);
+  if (made && !(*made)->knows_cuda()) return status(errc::unsupported, "this UCX does not know CUDA's memory");
+  return made;
+}
+
+}  // namespace penstock::channel
