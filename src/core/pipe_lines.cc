@@ -22,7 +22,7 @@ result<std::uint64_t> draw_tag() {
   if (!drawn) return drawn.error();
   std::uint64_t tag = 0;
   std::memcpy(&tag, drawn->data(), sizeof(tag));
-  return tag;
+  return tag | 1;  // 0 is the fabric's
 }
 
 result<sys::fabric_buffer> buffer_of(void* memory, std::uint64_t bytes, const staging::place& where) {

@@ -35,7 +35,7 @@ class fabric_line {
   [[nodiscard]] virtual const std::vector<std::byte>& address() const noexcept = 0;
   // Once, before anything is sent to either end of it. None of these calls blocks.
   virtual void connect(std::vector<std::byte> address) = 0;
-  // Ends well when the other end has all of it.
+  // Ends well when it is on its way as a whole. The tag is not 0.
   virtual void send(std::uint64_t tag, const fabric_buffer& from, told done) = 0;
   // What is sent to this tag, which has to be as long. A number for cancel().
   virtual std::uint64_t receive(std::uint64_t tag, const fabric_buffer& to, told done) = 0;
@@ -44,7 +44,7 @@ class fabric_line {
   // What is under way now has to end, with no longer than this without the end of anything, and ten times this altogether: else the line
   // does.
   virtual void limit(std::chrono::milliseconds time) = 0;
-  // The line ends, and with it what is under way, with why.
+  // The line ends, and with it what is under way, with why: at once, or in half a second where it has not been connected at both ends.
   virtual void end(const status& why) = 0;
 };
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -35,10 +36,12 @@ using namespace std::chrono_literals;
 using told = fabric_line::told;
 using steady = std::chrono::steady_clock;
 
-constexpr auto awake = 20us;         // after something has moved, while there is something under way
-constexpr unsigned most_steps = 64;  // of one line's progress, in its turn
-constexpr int most_limits = 10;      // of its time, whatever else moves
-constexpr auto most_closing = 1s;    // of a line's end, whatever the network does
+constexpr auto awake = 20us;           // after something has moved, while there is something under way
+constexpr unsigned most_steps = 64;    // of one line's progress, in its turn
+constexpr int most_limits = 10;        // of its time, whatever else moves
+constexpr auto most_meeting = 500ms;   // that a line which is to end waits for
+constexpr std::uint64_t greeting = 0;  // the tag by which two lines meet
+constexpr auto most_closing = 1s;      // of a line's end, whatever the network does
 
 // --- the library
 
@@ -187,7 +190,14 @@ struct line_state {
   // --- of the thread
   ucp_ep_h endpoint = nullptr;
   std::list<transfer> under_way;
-  status failed;  // ok: it goes on
+  // The other end's and its own. UCX 1.13 aborts the process where the other end's worker goes while the endpoints are being connected
+  // (openucx/ucx#8175, mended in 1.14): so no line ends before both have got through, as far as it is up to this process.
+  std::array<transfer, 2> greetings;
+  std::array<std::byte, 2> greeted{};
+  bool has_met = false;
+  status ending;  // ok: it is not to end
+  steady::time_point ending_since;
+  status failed;  // it ends now; ok: it does not
   std::vector<time_limit> limits;
   steady::time_point finished_at;  // the last transfer that has
   bool over = false;               // the worker is gone
@@ -236,6 +246,23 @@ void fail(line_state& line, const status& why) {
   if (line.failed.ok()) line.failed = why;
 }
 
+void ask_to_end(line_state& line, const status& why) {
+  if (!line.ending.ok()) return;
+  line.ending = why;
+  line.ending_since = steady::now();
+}
+
+void begin(transfer& which);
+
+void greet(line_state& line, bool sends) {
+  auto& which = line.greetings[sends ? 1 : 0];
+  which.of = &line;
+  which.tag = greeting;
+  which.sends = sends;
+  which.memory = {&line.greeted[sends ? 1 : 0], 1, false};
+  begin(which);
+}
+
 void connect(line_state& line, const std::vector<std::byte>& address) {
   ucp_ep_params_t wanted{};
   wanted.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -243,7 +270,10 @@ void connect(line_state& line, const std::vector<std::byte>& address) {
   wanted.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   wanted.err_handler = {&endpoint_failed, &line};
   const auto made = ucx().ep_create(line.worker, &wanted, &line.endpoint);
-  if (made == UCS_OK) return;
+  if (made == UCS_OK) {
+    greet(line, true);
+    return;
+  }
   line.endpoint = nullptr;
   fail(line, error_of(made, "ucp_ep_create"));
 }
@@ -289,7 +319,19 @@ status outcome_of(const transfer& which) {
   return {errc::io, fmt::format("{} bytes came where {} were to", which.come, which.memory.bytes)};
 }
 
+void meet(line_state& line) {
+  bool both = true;
+  for (auto& each : line.greetings) {
+    both = both && each.finished;
+    if (!each.finished || each.request == nullptr) continue;
+    ucx().request_free(std::exchange(each.request, nullptr));
+    if (const auto outcome = outcome_of(each); !outcome.ok()) fail(line, outcome);
+  }
+  line.has_met = both;
+}
+
 void tell_what_has_finished(line_state& line) {
+  if (!line.has_met) meet(line);
   for (auto each = line.under_way.begin(); each != line.under_way.end();) {
     if (!each->finished) {
       ++each;
@@ -343,6 +385,10 @@ void take(step& asked) {
     if (!line.over) line.under_way.splice(line.under_way.end(), asked.begun);
     return;
   }
+  if (!line.ending.ok() && asked.what != step::kind::cancel) {
+    line.under_way.splice(line.under_way.end(), asked.begun);  // told with the others
+    return;
+  }
   switch (asked.what) {
     case step::kind::connect:
       connect(line, asked.address);
@@ -363,13 +409,18 @@ void take(step& asked) {
 std::optional<steady::time_point> look_at_limits(line_state& line) {
   const auto now = steady::now();
   std::optional<steady::time_point> next;
+  if (!line.ending.ok()) {
+    next = line.ending_since + most_meeting;
+    if (line.has_met || *next <= now) fail(line, line.ending);
+    return next;
+  }
   std::erase_if(line.limits, [&](const time_limit& limit) {
     const auto held_up = [&](const transfer& each) { return each.number <= limit.last_number; };
     return std::none_of(line.under_way.begin(), line.under_way.end(), held_up);
   });
   for (const auto& limit : line.limits) {
     const auto when = std::min(std::max(limit.from, line.finished_at) + limit.time, limit.from + most_limits * limit.time);
-    if (when <= now) fail(line, {errc::closed, "UCX has not moved what was under way to the other end in time"});
+    if (when <= now) ask_to_end(line, {errc::closed, "UCX has not moved what was under way to the other end in time"});
     next = std::min(next.value_or(when), when);
   }
   return next;
@@ -385,25 +436,28 @@ bool progress(line_state& line) {
 
 // What other threads have asked for. False: that all ends.
 bool take_what_is_asked(fabric_state& of) {
+  std::list<std::shared_ptr<line_state>> added;
   std::list<step> steps;
   bool stopping = false;
   {
     const std::lock_guard guard(of.lock);
-    of.lines.splice(of.lines.end(), of.added);
+    added.swap(of.added);
     steps.swap(of.steps);
     stopping = of.stopping;
   }
+  for (const auto& line : added) greet(*line, false);
+  of.lines.splice(of.lines.end(), added);
   for (auto& each : steps) take(each);
   steps.clear();
   const std::lock_guard guard(of.lock);
   for (auto& line : of.lines) {
-    if (line->end_asked) fail(*line, line->end_why);
+    if (line->end_asked) ask_to_end(*line, line->end_why);
     if (const auto limit = std::exchange(line->limit_asked, std::nullopt)) {
       const bool noted = or_without_memory([&] { return line->limits.push_back(*limit), true; }, [] { return false; });
-      if (!noted) fail(*line, no_memory());
+      if (!noted) ask_to_end(*line, no_memory());
     }
   }
-  return !stopping;
+  return !stopping || !of.lines.empty();  // whose ends have all been asked for
 }
 
 void end_those_that_failed(fabric_state& of) {
@@ -477,8 +531,6 @@ void serve(const std::shared_ptr<fabric_state>& of) {
     if (moved || (waits && steady::now() - moved_at < awake)) continue;
     sleep(*of, limit);
   }
-  for (const auto& line : of->lines) fail(*line, {errc::closed, "the fabric was closed"});
-  end_those_that_failed(*of);
   ucx().cleanup(of->context);
 }
 

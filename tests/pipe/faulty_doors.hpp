@@ -11,7 +11,8 @@ namespace penstock::testing {
 struct faulty_doors {
   core::seams seams = core::real_seams({});
   std::shared_ptr<faulty_driver> driver;
-  faulty_doors() {
+  explicit faulty_doors(bool with_gpu = true) {
+    if (!with_gpu) seams.cuda = nullptr;
     const bool on_gpu = seams.cuda != nullptr && seams.cuda->count().value_or(0) > 0;
     auto& used = on_gpu ? seams.cuda : seams.host;
     driver = std::make_shared<faulty_driver>(used);

@@ -181,6 +181,25 @@ TEST_P(pipe_processes, a_thousand_pipes_whose_processes_are_killed_leave_nothing
   }
 }
 
+TEST_P(pipe_processes, a_receive_from_one_that_is_stopped_ends_at_its_deadline_and_its_memory_is_left_alone) {
+  constexpr std::size_t size = 256 << 20;
+  start("sends", size);
+  ASSERT_EQ(peer_->line(), "there");
+  incoming_message message;
+  ASSERT_TRUE(pipe_.next(message).wait().ok());
+  bytes room(size);
+  auto receiving = message.receive({{room.data(), room.size()}}, within(300ms));
+  const volatile auto* const first = reinterpret_cast<const volatile unsigned char*>(room.data());
+  while (*first == 0 && !receiving.done()) std::this_thread::yield();  // it has begun
+  peer_->send_signal(SIGSTOP);
+  const auto outcome = receiving.wait();
+  EXPECT_TRUE(outcome.ok() || outcome.error.code() == errc::timed_out) << outcome.error.message();
+  const auto then = room;
+  peer_->send_signal(SIGCONT);
+  std::this_thread::sleep_for(100ms);
+  EXPECT_EQ(room, then);
+}
+
 // The child has the parent's sockets, and must neither use nor end them.
 TEST_P(pipe_processes, a_forked_child_is_refused_and_leaves_its_parents_pipes_alone) {
   start("echoes");

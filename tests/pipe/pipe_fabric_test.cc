@@ -1,0 +1,334 @@
+// Pipes over a fabric: which channel is used where, and what becomes of a message when the fabric fails. Real bytes over UCX's tcp.
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "contract/contract_fixture.hpp"
+#include "core/pipe_server.hpp"
+#include "pipe/fabric_doors.hpp"
+#include "pipe/pipe_fixture.hpp"
+#include "support/open_descriptors.hpp"
+#include "support/temp_dir.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The host device as a GPU at a PCI address.
+class disguised_driver final : public device::driver {
+ public:
+  [[nodiscard]] std::string_view kind() const override { return "cuda"; }
+  result<int> count() override { return inner_->count(); }
+  result<device::device_facts> describe(int ordinal) override {
+    auto facts = inner_->describe(ordinal);
+    if (facts) facts->pci_bus_id = "0000:3b:00.0";
+    return facts;
+  }
+  result<device::memory_info> classify(const void* memory) override { return inner_->classify(memory); }
+  bool is_mapped(const void* memory) override { return inner_->is_mapped(memory); }
+  result<device::session*> open(int ordinal, void* context) override { return inner_->open(ordinal, context); }
+
+ private:
+  const std::shared_ptr<device::driver> inner_ = device::make_host_driver();
+};
+
+core::seams with_disguised_gpu() {
+  auto doors = core::real_seams({});
+  doors.cuda = std::make_shared<disguised_driver>();
+  return doors;
+}
+
+// Two ends on a machine of one GPU, with doors of their own.
+class pipe_fabric : public ::testing::Test {
+ protected:
+  using names = std::vector<std::string>;
+
+  void SetUp() override {
+    if (const auto problem = sys::ucx_fabrics()->usable(); !problem.ok()) GTEST_SKIP() << problem.message();
+  }
+  [[nodiscard]] std::string sysfs() const { return dir_.path().string(); }
+  void add_network_card(const std::string& name, const std::string& address, const std::string& state) const {
+    namespace fs = std::filesystem;
+    const auto folder = dir_.path() / "devices/pci0000:3a/0000:3a:01.0" / address;
+    fs::create_directories(folder / "infiniband" / name / "ports/1");
+    std::ofstream(folder / "infiniband" / name / "ports/1/state") << state << "\n";
+    fs::create_directory_symlink(folder, folder / "infiniband" / name / "device");
+    fs::create_directories(dir_.path() / "class/infiniband");
+    fs::create_directory_symlink(folder / "infiniband" / name, dir_.path() / "class/infiniband" / name);
+  }
+  void add_module() const { std::filesystem::create_directories(dir_.path() / "module/nvidia_peermem"); }
+
+  void connect(const names& channels, const std::string& url = "tcp://127.0.0.1:0") {
+    auto server = core::pipe_server::make(house_.engine().core(), sys::linux_peer(), {channels}, here_fabrics_, sysfs());
+    auto client = core::pipe_server::make(house_.engine().core(), sys::linux_peer(), {channels}, there_fabrics_, sysfs());
+    ASSERT_TRUE(server.ok() && client.ok());
+    here_context_.emplace(*std::move(server));
+    there_context_.emplace(*std::move(client));
+    auto listener = here_context_->listen(url);
+    ASSERT_TRUE(listener.ok()) << listener.error().message();
+    listener_ = *std::move(listener);
+    auto accepting = listener_.accept(here_);
+    auto made = there_context_->connect(listener_.url());
+    ASSERT_TRUE(made.ok());
+    there_ = *std::move(made);
+    ASSERT_TRUE(accepting.wait().ok());
+    counted_.clear();
+  }
+  // By which channel it came; the error's text where it did not.
+  std::string send(memory_place from, memory_place to, std::size_t size = 9 * mib + 5) {
+    const auto content = some_bytes(size, 5);
+    guarded_memory source(house_, from, size, 0);
+    source.fill(content);
+    guarded_memory target(house_, to, size, 0);
+    auto sent = there_.send({"", {}, {{source.data(), size}}});
+    incoming_message come;
+    const auto next = here_.next(come).wait();
+    if (!next.ok()) return std::string(next.error.message());
+    const auto got = come.receive({{target.data(), size}}).wait();
+    come = {};
+    const auto left = sent.wait();
+    EXPECT_EQ(got.ok(), left.ok()) << told(got.error) << "; " << told(left.error);
+    if (!got.ok()) return std::string(got.error.message());
+    target.expect(content);
+    for (const auto& each : here_.stats()) {
+      if (each.received_bytes > std::exchange(counted_[each.name], each.received_bytes)) return each.name;
+    }
+    return "none";
+  }
+  [[nodiscard]] std::string refusal(const std::string& channel) const {
+    const auto plan = here_.explain();
+    if (!plan) return std::string(plan.error().message());
+    for (const auto& each : plan->receiving) {
+      if (each.name == channel) return each.refusal;
+    }
+    return "there is none";
+  }
+
+  temp_dir dir_;
+  open_house house_{{}, with_disguised_gpu()};
+  std::shared_ptr<fabric_doors> here_fabrics_ = std::make_shared<fabric_doors>();
+  std::shared_ptr<fabric_doors> there_fabrics_ = std::make_shared<fabric_doors>();
+  std::optional<pipe_context> here_context_;
+  std::optional<pipe_context> there_context_;
+  pipe_listener listener_;
+  penstock::pipe here_;
+  penstock::pipe there_;
+  std::map<std::string, std::uint64_t> counted_;
+};
+
+constexpr auto host = memory_place::pageable;
+constexpr auto gpu = memory_place::device;
+
+TEST_F(pipe_fabric, without_rdma_it_is_neither_used_nor_opened_unless_it_is_named) {
+  connect({});
+  EXPECT_EQ(refusal("ucx"), "there is no RDMA device");
+  EXPECT_EQ(refusal("cuda_gdr"), "there is no RDMA device");
+  EXPECT_EQ(send(host, host), "basic");
+  EXPECT_EQ(send(gpu, gpu), "cuda_basic");
+  EXPECT_TRUE(here_fabrics_->opened().empty());
+  add_network_card("mlx5_0", "0000:3c:00.0", "1: DOWN");
+  connect({});
+  EXPECT_EQ(refusal("ucx"), "no RDMA port is active: mlx5_0 port 1 is DOWN");
+  EXPECT_TRUE(here_fabrics_->opened().empty());
+  connect({"ucx", "basic"});
+  EXPECT_EQ(refusal("ucx"), "");
+  EXPECT_EQ(send(host, host), "ucx");
+  EXPECT_FALSE(here_fabrics_->opened().front().only_rdma);
+}
+
+TEST_F(pipe_fabric, with_rdma_it_comes_first_between_hosts_and_goes_over_nothing_else) {
+  add_network_card("mlx5_0", "0000:3c:00.0", "4: ACTIVE");
+  connect({});
+  EXPECT_EQ(refusal("ucx"), "");
+  EXPECT_NE(refusal("cuda_gdr").find("nvidia_peermem"), std::string::npos) << refusal("cuda_gdr");
+  EXPECT_EQ(send(host, host), "ucx");
+  EXPECT_EQ(send(gpu, host), "cuda_basic");
+  for (const auto& doors : {here_fabrics_, there_fabrics_}) {
+    ASSERT_EQ(doors->opened().size(), 1U);
+    EXPECT_TRUE(doors->opened().front().only_rdma);
+  }
+  connect({}, "unix:");
+  EXPECT_EQ(refusal("ucx"), "both ends are on this host");
+  EXPECT_NE(send(host, host), "ucx");
+}
+
+TEST_F(pipe_fabric, a_ucx_that_does_not_know_cuda_leaves_memory_of_gpus_to_others) {
+  add_network_card("mlx5_0", "0000:3c:00.0", "4: ACTIVE");
+  add_module();
+  connect({});
+  EXPECT_EQ(refusal("cuda_gdr"), "this UCX does not know CUDA's memory");
+  EXPECT_EQ(send(gpu, gpu), "cuda_basic");
+  connect({"cuda_gdr"});
+  EXPECT_NE(send(gpu, gpu).find("does not know CUDA"), std::string::npos);
+  connect({"cuda_gdr", "cuda_basic"});
+  EXPECT_EQ(send(gpu, gpu), "cuda_basic");
+  EXPECT_EQ(there_fabrics_->of_cuda, 0U);
+}
+
+// The only way to it on a machine without GPUs: the memory is the host's, and everything above UCX takes it for a GPU's.
+TEST_F(pipe_fabric, memory_of_a_gpu_goes_by_the_network_card_that_is_nearest_to_it) {
+  add_network_card("mlx5_0", "0000:3c:00.0", "1: DOWN");
+  add_network_card("mlx5_1", "0000:3d:00.0", "4: ACTIVE");
+  add_module();
+  here_fabrics_->knows_cuda = true;
+  there_fabrics_->knows_cuda = true;
+  connect({});
+  EXPECT_EQ(refusal("cuda_gdr"), "");
+  EXPECT_EQ(send(gpu, gpu), "cuda_gdr");
+  ASSERT_EQ(here_fabrics_->opened().size(), 2U);
+  EXPECT_EQ(here_fabrics_->opened()[1].devices, "mlx5_1:1");
+  EXPECT_EQ(there_fabrics_->opened()[1].devices, "mlx5_1:1");
+  EXPECT_EQ(here_fabrics_->of_cuda, 3U);  // pieces
+  EXPECT_EQ(there_fabrics_->of_cuda, 3U);
+  EXPECT_EQ(send(gpu, host), "cuda_gdr");
+  EXPECT_EQ(here_fabrics_->of_cuda, 3U);
+  EXPECT_EQ(there_fabrics_->of_cuda, 6U);
+  EXPECT_EQ(send(host, gpu), "cuda_gdr");
+  EXPECT_EQ(send(host, host), "ucx");
+  const auto lines = here_fabrics_->lines.load();
+  EXPECT_EQ(send(gpu, gpu), "cuda_gdr");
+  EXPECT_EQ(here_fabrics_->lines.load(), lines) << "a line serves all tensors between such memory";
+}
+
+TEST_F(pipe_fabric, what_the_other_end_lacks_is_told_as_the_reason) {
+  const status missing(errc::unsupported, "UCX is not installed (libucp.so.0: no such file)");
+  there_fabrics_->missing = missing;
+  connect({"ucx", "basic"});
+  EXPECT_EQ(refusal("ucx"), "the other end: UCX is not installed (libucp.so.0: no such file)");
+  EXPECT_EQ(send(host, host), "basic");
+  here_fabrics_->missing = missing;
+  connect({"ucx", "basic"});
+  EXPECT_EQ(refusal("ucx"), "UCX is not installed (libucp.so.0: no such file)");
+  const auto plan = there_.explain();
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->sending.front().name, "ucx");
+  EXPECT_FALSE(plan->sending.front().refusal.empty());
+}
+
+TEST_F(pipe_fabric, an_end_that_can_make_no_line_leaves_tensors_to_the_connection) {
+  there_fabrics_->no_lines = {errc::unsupported, "no memory can be locked"};
+  connect({"ucx", "basic"});
+  EXPECT_EQ(send(host, host), "basic");
+  EXPECT_EQ(send(host, host), "basic");
+  EXPECT_EQ(here_fabrics_->lines, 1) << "it is not tried again";
+  const auto plan = here_.explain();
+  ASSERT_TRUE(plan.ok());
+  EXPECT_NE(plan->received.front().channels.front().refusal.find("no memory can be locked"), std::string::npos);
+  connect({"ucx"});
+  EXPECT_NE(send(host, host).find("no memory can be locked"), std::string::npos);
+}
+
+TEST_F(pipe_fabric, what_the_fabric_does_not_move_ends_at_its_deadline_and_the_next_tensor_has_a_new_line) {
+  connect({"ucx"});
+  EXPECT_EQ(send(host, host), "ucx");
+  there_fabrics_->hangs = true;
+  const auto content = some_bytes(6 * mib, 1);
+  bytes room(content.size());
+  auto sent = there_.send({"", {}, {{content.data(), content.size()}}});
+  incoming_message come;
+  ASSERT_TRUE(here_.next(come).wait().ok());
+  const auto got = come.receive({{room.data(), room.size()}}, within(50ms)).wait();
+  EXPECT_EQ(got.error.code(), errc::timed_out) << told(got.error);
+  EXPECT_FALSE(sent.wait().ok());
+  EXPECT_EQ(room, bytes(content.size())) << "nothing has come";
+  there_fabrics_->hangs = false;
+  EXPECT_EQ(send(host, host), "ucx");
+  EXPECT_GE(here_fabrics_->lines, 2);
+}
+
+TEST_F(pipe_fabric, a_sender_that_takes_back_what_hangs_ends_too) {
+  connect({"ucx"});
+  there_fabrics_->hangs = true;
+  auto content = some_bytes(6 * mib, 1);
+  bytes room(content.size());
+  auto sent = there_.send({"", {}, {{content.data(), content.size()}}});
+  incoming_message come;
+  ASSERT_TRUE(here_.next(come).wait().ok());
+  auto receiving = come.receive({{room.data(), room.size()}});
+  std::this_thread::sleep_for(50ms);
+  sent.cancel();
+  EXPECT_EQ(sent.wait().error.code(), errc::cancelled);
+  EXPECT_FALSE(receiving.wait().ok());
+  auto again = there_.send({"", {}, {{content.data(), content.size()}}});
+  incoming_message other;
+  ASSERT_TRUE(here_.next(other).wait().ok());
+  auto hanging = other.receive({{room.data(), room.size()}});
+  there_.close();
+  EXPECT_EQ(again.wait().error.code(), errc::closed);
+  EXPECT_EQ(hanging.wait().error.code(), errc::closed);
+}
+
+class pipe_fabric_faults : public pipe_fabric, public ::testing::WithParamInterface<way> {
+ protected:
+  void SetUp() override {
+    pipe_fabric::SetUp();
+    add_network_card("mlx5_0", "0000:3c:00.0", "4: ACTIVE");
+  }
+  // Whether all went well. Everything ends; what ends well is right.
+  bool speak() {
+    doors_->knows_cuda = true;
+    const auto& channels = GetParam().channels;
+    auto server = core::pipe_server::make(house_.engine().core(), sys::linux_peer(), {channels}, doors_, sysfs());
+    if (!server) return false;
+    const pipe_context context(*std::move(server));
+    auto listener = context.listen(GetParam().url);
+    if (!listener) return false;
+    penstock::pipe here;
+    auto accepting = listener->accept(here);
+    auto there = context.connect(listener->url());
+    if (!there || !accepting.wait().ok()) return false;
+    constexpr std::size_t size = 5 * mib;
+    const auto content = some_bytes(size, 7);
+    guarded_memory on_device(house_, memory_place::device, size, 0);
+    on_device.fill(content);
+    bool all_well = true;
+    for (int i = 0; i < 3; ++i) {
+      guarded_memory target(house_, memory_place::device, size, 0);
+      bytes room(size);
+      incoming_message come;
+      const auto soon = within(2s);
+      auto receiving = here.receive(come, {{room.data(), size}, {target.data(), size}}, soon);
+      auto sent = there->send({"there", {}, {{on_device.data(), size}, {content.data(), size}}}, soon);
+      const auto got = receiving.wait();
+      come = {};
+      const auto left = sent.wait();
+      EXPECT_EQ(got.ok(), left.ok()) << told(got.error) << "; " << told(left.error);
+      if (got.ok()) {
+        EXPECT_EQ(room, content);
+        target.expect(content);
+      }
+      all_well = all_well && got.ok();
+    }
+    return all_well;
+  }
+  std::shared_ptr<fabric_doors> doors_ = std::make_shared<fabric_doors>();
+};
+
+TEST_P(pipe_fabric_faults, every_call_may_fail_once_and_from_then_on) {
+  ASSERT_TRUE(speak());
+  const auto calls = doors_->calls();
+  EXPECT_GT(calls, 20U);
+  const auto before = open_descriptors();
+  for (std::uint64_t nth = 1; nth <= std::min<std::uint64_t>(calls + 1, 40); ++nth) {
+    for (const std::uint64_t times : {std::uint64_t{1}, ~std::uint64_t{0} / 4}) {
+      SCOPED_TRACE("call " + std::to_string(nth) + (times == 1 ? "" : " and all that follow"));
+      doors_ = std::make_shared<fabric_doors>();
+      doors_->fail(nth, times);
+      (void)speak();
+      if (HasFatalFailure()) return;
+    }
+  }
+  doors_ = std::make_shared<fabric_doors>();
+  EXPECT_TRUE(speak());
+  for (int i = 0; i < 200 && open_descriptors() > before; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_LE(open_descriptors(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(ways, pipe_fabric_faults,
+                         ::testing::Values(way{"alone", "tcp://127.0.0.1:0", {"ucx", "cuda_gdr"}},
+                                           way{"with_others", "tcp://127.0.0.1:0", {"ucx", "cuda_gdr", "basic", "cuda_basic"}}),
+                         name_of_way);
+
+}  // namespace
+}  // namespace penstock::testing
