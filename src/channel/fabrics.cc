@@ -31,7 +31,7 @@ fabrics::opened fabrics::open(const std::string& devices, device::session* sessi
     staging::become_worker("penstock-ucx");
     if (session != nullptr) (void)session->make_current();  // UCX's copies of the GPU's memory need a context
   };
-  auto made = door_->open({devices, !named_, begin});
+  auto made = door_->open({devices.empty() && named_ && only_loopback_ ? "lo" : devices, !named_, begin});
   if (!made && made.error().code() == errc::out_of_memory) return made;
   opened_.emplace(devices, made);
   return made;

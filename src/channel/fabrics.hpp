@@ -17,10 +17,10 @@ namespace penstock::channel {
 
 class fabrics {
  public:
-  // named: the user asks for channels over a fabric by name, which are then used within a host and over tcp too. sysfs: where it is
-  // mounted.
-  fabrics(std::shared_ptr<sys::fabrics> door, bool named, std::string sysfs = "/sys")
-      : door_(std::move(door)), named_(named), sysfs_(std::move(sysfs)) {}
+  // named: the user asks for channels over a fabric by name, which are then used within a host and over tcp too. only_loopback: in that
+  // case, since pipes over tcp are, where there is no secret. sysfs: where it is mounted.
+  fabrics(std::shared_ptr<sys::fabrics> door, bool named, bool only_loopback, std::string sysfs)
+      : door_(std::move(door)), named_(named), only_loopback_(only_loopback), sysfs_(std::move(sysfs)) {}
 
   // Why a pipe does not use them; nothing when it may. local: its ends are on one host. May open the one for host memory.
   std::optional<std::string> refuses(bool local);
@@ -37,6 +37,7 @@ class fabrics {
 
   const std::shared_ptr<sys::fabrics> door_;
   const bool named_;
+  const bool only_loopback_;
   const std::string sysfs_;
   std::mutex lock_;                           // guards what follows; held while one is opened
   std::map<std::string, opened> opened_;      // by the network card; empty: whichever the fabric likes. What has failed fails again

@@ -93,7 +93,7 @@ result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::run
   shared.channels = *std::move(channels);
   const auto over_fabric = [](const std::string& name) { return channel::find_channel(name)->how() == channel::carriage::fabric; };
   const bool named = std::any_of(options.channels.begin(), options.channels.end(), over_fabric);
-  shared.fabrics = std::make_shared<channel::fabrics>(std::move(network), named, sysfs);
+  shared.fabrics = std::make_shared<channel::fabrics>(std::move(network), named, options.secret.empty(), sysfs);
   // A thread of the pipes may be the last to let go of the engine, which then ends on the watcher.
   if (auto problem = shared.runtime->feeders().ready(); !problem.ok()) return problem;
   auto reactor = channel::reactor::make(shared.door);

@@ -46,16 +46,29 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
       opened_.push_back(options);
     }
     if (fails()) return error();
-    auto made = inner_->open({{}, false, options.on_thread});
+    auto made = inner_->open({"lo", false, options.on_thread});
     if (!made) return made.error();
     return std::shared_ptr<sys::fabric>(std::make_shared<door>(shared_from_this(), *std::move(made)));
   }
 
  private:
+  // What was to be sent and hangs.
+  struct held_sends {
+    void tell(const status& outcome) {
+      for (const auto& each : take()) each(outcome);
+    }
+    std::vector<sys::fabric_line::told> take() {
+      const std::lock_guard guard(lock);
+      return std::exchange(all, {});
+    }
+    std::mutex lock;  // guards all
+    std::vector<sys::fabric_line::told> all;
+  };
+
   class line final : public sys::fabric_line {
    public:
-    line(std::shared_ptr<fabric_doors> owner, std::unique_ptr<sys::fabric_line> inner, told ended)
-        : owner_(std::move(owner)), inner_(std::move(inner)), ended_(std::move(ended)) {}
+    line(std::shared_ptr<fabric_doors> owner, std::unique_ptr<sys::fabric_line> inner, told ended, std::shared_ptr<held_sends> held)
+        : owner_(std::move(owner)), inner_(std::move(inner)), ended_(std::move(ended)), held_(std::move(held)) {}
     ~line() override { end({errc::closed, "the line was closed"}); }
     [[nodiscard]] const std::vector<std::byte>& address() const noexcept override { return inner_->address(); }
     void connect(std::vector<std::byte> address) override {
@@ -63,8 +76,8 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
     }
     void send(std::uint64_t tag, const sys::fabric_buffer& from, told done) override {
       if (owner_->hangs) {
-        const std::lock_guard guard(lock_);
-        held_.push_back(std::move(done));
+        const std::lock_guard guard(held_->lock);
+        held_->all.push_back(std::move(done));
         return;
       }
       (void)fails();
@@ -78,11 +91,7 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
     void limit(std::chrono::milliseconds time) override { inner_->limit(time); }
     void end(const status& why) override {
       inner_->end(why);
-      std::vector<told> held;
-      {
-        const std::lock_guard guard(lock_);
-        held.swap(held_);
-      }
+      auto held = held_->take();
       if (held.empty()) return;
       // On the fabric's thread, like all that ends.
       bytes_.resize(1);
@@ -112,8 +121,7 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
     const told ended_;
     bool failed_ = false;
     std::vector<std::byte> bytes_;
-    std::mutex lock_;  // guards held_
-    std::vector<told> held_;
+    const std::shared_ptr<held_sends> held_;
   };
 
   class door final : public sys::fabric {
@@ -123,10 +131,14 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
     result<std::unique_ptr<sys::fabric_line>> make_line(sys::fabric_line::told ended) override {
       if (owner_->fails()) return error();
       if (!owner_->no_lines.ok()) return owner_->no_lines;
-      auto made = inner_->make_line(ended);
+      auto held = std::make_shared<held_sends>();
+      auto made = inner_->make_line([ended, held](const status& why) {
+        held->tell(why);
+        ended(why);
+      });
       if (!made) return made.error();
       ++owner_->lines;
-      return std::unique_ptr<sys::fabric_line>(std::make_unique<line>(owner_, *std::move(made), std::move(ended)));
+      return std::unique_ptr<sys::fabric_line>(std::make_unique<line>(owner_, *std::move(made), std::move(ended), std::move(held)));
     }
 
    private:

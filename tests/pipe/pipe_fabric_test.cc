@@ -135,6 +135,7 @@ TEST_F(pipe_fabric, without_rdma_it_is_neither_used_nor_opened_unless_it_is_name
   EXPECT_EQ(refusal("ucx"), "");
   EXPECT_EQ(send(host, host), "ucx");
   EXPECT_FALSE(here_fabrics_->opened().front().only_rdma);
+  EXPECT_EQ(here_fabrics_->opened().front().devices, "lo") << "without a secret nobody else is to reach it";
 }
 
 TEST_F(pipe_fabric, with_rdma_it_comes_first_between_hosts_and_goes_over_nothing_else) {
@@ -146,6 +147,7 @@ TEST_F(pipe_fabric, with_rdma_it_comes_first_between_hosts_and_goes_over_nothing
   EXPECT_EQ(send(gpu, host), "cuda_basic");
   for (const auto& doors : {here_fabrics_, there_fabrics_}) {
     ASSERT_EQ(doors->opened().size(), 1U);
+    EXPECT_EQ(doors->opened().front().devices, "");
     EXPECT_TRUE(doors->opened().front().only_rdma);
   }
   connect({}, "unix:");

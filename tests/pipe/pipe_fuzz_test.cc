@@ -7,7 +7,10 @@
 #include "channel/connection.hpp"
 #include "channel/ring.hpp"
 #include "channel/wire.hpp"
+#include "core/engine_core.hpp"
+#include "core/pipe_server.hpp"
 #include "pipe/pipe_fixture.hpp"
+#include "pipe/silent_fabric.hpp"
 #include "sys/peer.hpp"
 
 namespace penstock::testing {
@@ -19,7 +22,15 @@ using channel::frame_kind;
 
 class pipe_fuzz : public pipe_fixture {
  protected:
-  pipe_fuzz() : pipe_fixture(all_ways().front()) {}
+  pipe_fuzz() : pipe_fixture(all_ways().front()) {
+    std::vector<std::string> names;
+    for (const auto* each : channel::all_channels()) names.emplace_back(each->name());
+    auto server = core::pipe_server::make(engine_->core(), sys::linux_peer(), {names}, fabric_);
+    EXPECT_TRUE(server.ok());
+    context_.emplace(*std::move(server));
+    listener_ = *context_->listen("unix:");
+    connect_both();
+  }
 
   static void append(bytes& to, frame_kind kind, const bytes& body, std::uint64_t message = 0, std::uint64_t part = 0,
                      std::uint32_t code = 0) {
@@ -31,7 +42,8 @@ class pipe_fuzz : public pipe_fixture {
   static bytes greeting(std::uint64_t ring_bytes = 0) {
     bytes out;
     append(out, frame_kind::hello, channel::encode(channel::hello{channel::wire_version, channel::own_identity(), ring_bytes}));
-    const std::vector<channel::reached_channel> reach{{"xth", "no"}, {"cma", "no"}, {"basic", ""}, {"cuda_basic", ""}};
+    const std::vector<channel::reached_channel> reach{{"xth", "no"}, {"cma", "no"},    {"basic", ""},
+                                                      {"ucx", ""},   {"cuda_gdr", ""}, {"cuda_basic", ""}};
     append(out, frame_kind::reach, channel::encode(reach));
     return out;
   }
@@ -60,6 +72,12 @@ class pipe_fuzz : public pipe_fixture {
     append(out, frame_kind::announcement, body, 1, 3);
     append(out, frame_kind::wanted, {}, 1, 0, 1);
     append(out, frame_kind::credit, {}, 0, 0, 1);
+    append(out, frame_kind::line, channel::encode(channel::line_offer{"", bytes(108)}), 0, 0, 0);
+    append(out, frame_kind::line, channel::encode(channel::line_offer{"host:0", bytes(10)}), 0, 0, 9);
+    append(out, frame_kind::wanted_by_line, channel::encode_tag(77), 2, 0, 0);
+    append(out, frame_kind::sent_by_line, {}, 1, 4711);
+    append(out, frame_kind::sent_by_line, channel::encode_text("no"), 1, 4712, 5);
+    append(out, frame_kind::line_over, channel::encode_text("no more"), 1, 9, 12);
     append(out, frame_kind::tensor, bytes(40'000), 1, 0);
     append(out, frame_kind::tensor, bytes(20'000), 1, 1);
     append(out, frame_kind::taken, channel::encode(std::vector<channel::carried>{{"basic", 1, 100'000}}), 1);
@@ -129,6 +147,7 @@ class pipe_fuzz : public pipe_fixture {
     (void)sending.wait();  // it ends: well, where the other end says that it has taken it
   }
 
+  const std::shared_ptr<silent_fabric> fabric_ = std::make_shared<silent_fabric>();
   std::atomic<bool> receiver_left_{false};
 
   // Tensors that claim to be larger than anything are not made room for.
@@ -169,7 +188,8 @@ TEST_F(pipe_fuzz, lengths_beyond_their_limits_end_the_pipe) {
   for (const auto kind :
        {frame_kind::announcement, frame_kind::tensor, frame_kind::taken, frame_kind::withdrawn, frame_kind::wanted, frame_kind::credit,
         frame_kind::hello, frame_kind::posted, frame_kind::pushed, frame_kind::stripes, frame_kind::joins, frame_kind::wanted_piece,
-        frame_kind::piece, frame_kind::farewell, static_cast<frame_kind>(77)}) {
+        frame_kind::piece, frame_kind::farewell, frame_kind::line, frame_kind::line_ready, frame_kind::line_over,
+        frame_kind::wanted_by_line, frame_kind::sent_by_line, static_cast<frame_kind>(77)}) {
     auto words = greeting();
     const frame_head head{static_cast<std::uint32_t>(kind), 0, 1, 0, std::uint64_t{1} << 40};
     const auto* const raw = reinterpret_cast<const std::byte*>(&head);
@@ -217,6 +237,44 @@ TEST_F(pipe_fuzz, what_can_be_no_name_of_a_device_ends_the_pipe) {
     }
   }
   EXPECT_TRUE(here_.send({"other pipes go on", {}, {}}).wait().ok());
+}
+
+TEST_F(pipe_fuzz, what_is_said_of_lines_out_of_turn_ends_the_pipe) {
+  struct step {
+    frame_kind kind;
+    bytes body;
+    std::uint64_t message, part;
+    std::uint32_t code;
+  };
+  const auto offer = channel::encode(channel::line_offer{"", bytes(50)});
+  const auto without_address = channel::encode(channel::line_offer{"cuda:0", {}});
+  const auto tag = channel::encode_tag(5);
+  const std::vector<std::vector<step>> wrong{
+      {{frame_kind::line_ready, bytes(50), 0, 0, 0}},
+      {{frame_kind::line_over, {}, 0, 0, 0}},
+      {{frame_kind::line_over, {}, 1, 0, 0}},
+      {{frame_kind::line, offer, 0, 0, 3}, {frame_kind::line, offer, 0, 0, 3}},
+      {{frame_kind::line, without_address, 0, 0, 3}},
+      {{frame_kind::line, bytes(3), 0, 0, 3}},
+      {{frame_kind::wanted_by_line, bytes(7), 1, 0, 0}},
+      {{frame_kind::wanted_by_line, tag, 1, 0, 0}},
+      {{frame_kind::line, offer, 0, 0, 3}, {frame_kind::wanted_by_line, tag, 1, 8, 3}},
+      {{frame_kind::line, channel::encode(channel::line_offer{"host:0", bytes(50)}), 0, 0, 3}, {frame_kind::wanted_by_line, tag, 1, 0, 3}},
+      {{frame_kind::line, offer, 0, 0, 3}, {frame_kind::wanted_by_line, tag, 1, 0, 3}, {frame_kind::wanted_by_line, tag, 1, 0, 3}},
+  };
+  for (std::size_t i = 0; i < wrong.size(); ++i) {
+    SCOPED_TRACE(i);
+    auto words = greeting();
+    for (const auto& each : wrong[i]) append(words, each.kind, each.body, each.message, each.part, each.code);
+    errc ended = errc::ok;
+    say(words, &ended);
+    EXPECT_EQ(ended, errc::io);
+  }
+  auto words = greeting();
+  for (std::uint32_t i = 0; i < 100; ++i) append(words, frame_kind::line, offer, 0, 0, i);  // more than there may be
+  errc ended = errc::ok;
+  say(words, &ended);
+  EXPECT_EQ(ended, errc::io);
 }
 
 TEST_F(pipe_fuzz, any_bytes_changed_cut_or_added) {
