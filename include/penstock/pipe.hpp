@@ -187,8 +187,8 @@ class PENSTOCK_API pipe_listener {
 struct pipe_options {
   // The channels that may be used, by name, best first; empty: all, the quickest first. Of a tensor the receiver's decides: its first that
   // leads from the sender's memory to the target, and that the sender may use. "basic" alone sends everything over the connection.
-  // "ucx" and "cuda_gdr" (UCX) are used by themselves between hosts with RDMA, and where they are named over whatever UCX finds, tcp too: see
-  // docs/PYTHON.md on their safety.
+  // "ucx" and "cuda_gdr" (UCX) are used by themselves between hosts with RDMA, and where they are named over whatever UCX finds, tcp too:
+  // see docs/PYTHON.md on their safety.
   std::vector<std::string> channels{};
   // Of tcp: what both ends must know, at least 16 bytes. Each proves it to the other without sending it (HMAC-SHA256 of two challenges).
   // What travels afterwards is neither encrypted nor signed: the secret keeps strangers out, and not who can read or change what passes.

@@ -172,7 +172,7 @@ result<line_offer> decode_line_offer(std::span<const std::byte> body) {
   reader in(body);
   line_offer out;
   out.device = in.text(limits::device_bytes);
-  if (in.failed() || in.left() == 0 || in.left() > limits::line_bytes) return malformed("line");
+  if (in.failed() || in.left() == 0 || !may_name_device(out.device)) return malformed("line");
   const auto address = body.subspan(in.at());
   out.address.assign(address.begin(), address.end());
   return out;

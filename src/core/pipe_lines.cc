@@ -270,7 +270,7 @@ status pipe_core::wanted_by_line(const channel::frame_head& head, endings& ended
     say(frame_kind::sent_by_line, head.message, channel::encode_text(why.message()), *tag, channel::code_of(why));
   };
   const auto found = announced_.find(head.message);
-  if (found == announced_.end() || found->second->in_line) {
+  if (found == announced_.end() || found->second->in_line || found->second->pushing) {
     refuse({errc::closed, "the message was taken back"});
     return {};
   }
