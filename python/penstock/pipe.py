@@ -269,7 +269,8 @@ def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes
     Of unix sockets only processes of this user are let in. Over tcp who knows the secret (at least 16 bytes) is let in, which both ends prove
     without sending it; without one it binds to loopback addresses only, where anybody of this machine may connect. What travels over tcp
     is neither encrypted nor signed. channels: those that may be used, best first, of "xth", "cma", "cuda_xth", "cuda_ipc", "ucx",
-    "cuda_gdr", "mpt", "basic" and "cuda_basic"; none given: all, in this order. A tensor takes the receiver's first that leads from its memory to the target.
+    "cuda_gdr", "mpt", "basic" and "cuda_basic"; none given: all, in this order. A tensor takes the receiver's first that leads from its
+    memory to the target.
     connections: of a tcp pipe, 1 to 16, over which large tensors go at once (channel "mpt"): as many as the end says that wants fewer.
     Raises InvalidArgument, NotFound, PermissionDenied, Error.
     """

@@ -15,7 +15,7 @@
 
 namespace penstock::channel {
 
-inline constexpr std::uint32_t wire_version = 6;
+inline constexpr std::uint32_t wire_version = 7;
 
 enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
@@ -40,7 +40,7 @@ enum class frame_kind : std::uint32_t {
   joins,  // the first frame of a further connection, of who makes it. Body: a token of the offer. And the other end's answer: no body
   wanted_piece,  // message, part: which tensor, code: which piece of it: the next, which may come over any connection of the pipe
   piece,         // message, part, code: of what was wanted so. Body: the piece
-  farewell,  // the last frame of a further connection: the pipe is closed. Of its own, with code and body: which other was lost, and why
+  farewell,    // the last frame of a further connection: the pipe is closed. Of its own, with code and body: which other was lost, and why
   line,        // code: number of a line over a fabric by which this end can receive. Body: line_offer
   line_ready,  // code: of a line that the other end has offered. Body: the address of this end's part of it
   line_over,   // part: of a line, which code and body say why it is over. message: 1 where the one who says so has offered it, else 0

@@ -185,11 +185,11 @@ TEST_F(pipe_fuzz, another_protocol_version_and_another_protocol_are_named) {
 }
 
 TEST_F(pipe_fuzz, lengths_beyond_their_limits_end_the_pipe) {
-  for (const auto kind :
-       {frame_kind::announcement, frame_kind::tensor, frame_kind::taken, frame_kind::withdrawn, frame_kind::wanted, frame_kind::credit,
-        frame_kind::hello, frame_kind::posted, frame_kind::pushed, frame_kind::stripes, frame_kind::joins, frame_kind::wanted_piece,
-        frame_kind::piece, frame_kind::farewell, frame_kind::line, frame_kind::line_ready, frame_kind::line_over,
-        frame_kind::wanted_by_line, frame_kind::sent_by_line, static_cast<frame_kind>(77)}) {
+  for (const auto kind : {frame_kind::announcement, frame_kind::tensor,         frame_kind::taken,        frame_kind::withdrawn,
+                          frame_kind::wanted,       frame_kind::credit,         frame_kind::hello,        frame_kind::posted,
+                          frame_kind::pushed,       frame_kind::stripes,        frame_kind::joins,        frame_kind::wanted_piece,
+                          frame_kind::piece,        frame_kind::farewell,       frame_kind::line,         frame_kind::line_ready,
+                          frame_kind::line_over,    frame_kind::wanted_by_line, frame_kind::sent_by_line, static_cast<frame_kind>(77)}) {
     auto words = greeting();
     const frame_head head{static_cast<std::uint32_t>(kind), 0, 1, 0, std::uint64_t{1} << 40};
     const auto* const raw = reinterpret_cast<const std::byte*>(&head);
