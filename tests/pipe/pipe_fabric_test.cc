@@ -124,8 +124,8 @@ TEST_F(pipe_fabric, without_rdma_it_is_neither_used_nor_opened_unless_it_is_name
   connect({});
   EXPECT_EQ(refusal("ucx"), "there is no RDMA device");
   EXPECT_EQ(refusal("cuda_gdr"), "there is no RDMA device");
-  EXPECT_EQ(send(host, host), "basic");
-  EXPECT_EQ(send(gpu, gpu), "cuda_basic");
+  EXPECT_EQ(send(host, host), "mpt");
+  EXPECT_EQ(send(gpu, gpu), "mpt");
   EXPECT_TRUE(here_fabrics_->opened().empty());
   add_network_card("mlx5_0", "0000:3c:00.0", "1: DOWN");
   connect({});
@@ -144,7 +144,7 @@ TEST_F(pipe_fabric, with_rdma_it_comes_first_between_hosts_and_goes_over_nothing
   EXPECT_EQ(refusal("ucx"), "");
   EXPECT_NE(refusal("cuda_gdr").find("nvidia_peermem"), std::string::npos) << refusal("cuda_gdr");
   EXPECT_EQ(send(host, host), "ucx");
-  EXPECT_EQ(send(gpu, host), "cuda_basic");
+  EXPECT_EQ(send(gpu, host), "mpt");
   for (const auto& doors : {here_fabrics_, there_fabrics_}) {
     ASSERT_EQ(doors->opened().size(), 1U);
     EXPECT_EQ(doors->opened().front().devices, "");
@@ -160,7 +160,7 @@ TEST_F(pipe_fabric, a_ucx_that_does_not_know_cuda_leaves_memory_of_gpus_to_other
   add_module();
   connect({});
   EXPECT_EQ(refusal("cuda_gdr"), "this UCX does not know CUDA's memory");
-  EXPECT_EQ(send(gpu, gpu), "cuda_basic");
+  EXPECT_EQ(send(gpu, gpu), "mpt");
   connect({"cuda_gdr"});
   EXPECT_NE(send(gpu, gpu).find("does not know CUDA"), std::string::npos);
   connect({"cuda_gdr", "cuda_basic"});
