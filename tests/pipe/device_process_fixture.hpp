@@ -23,7 +23,7 @@ class pipe_device_processes : public ::testing::TestWithParam<way> {
   void start(const std::string& step, std::size_t size = 0) {
     auto accepted = listener_.accept(pipe_);
     const auto& channels = GetParam().channels;
-    peer_.emplace(PENSTOCK_PIPE_PEER_PATH, listener_.url(), channels.empty() ? "all" : channels.front(), step, size, house_.device());
+    peer_.emplace(path_of_peer(), listener_.url(), channels.empty() ? "all" : channels.front(), step, size, house_.device());
     ASSERT_TRUE(accepted.wait().ok());
   }
   [[nodiscard]] bool maps() const { return GetParam().channels.empty(); }

@@ -16,6 +16,9 @@ extern char** environ;
 
 namespace penstock::testing {
 
+// The program.
+std::string path_of_peer();
+
 // Killed with this.
 class peer_process {
  public:
