@@ -7,6 +7,7 @@ where pipe.explain() says cuda_ipc. Where PyTorch is installed, torch.distribute
 """
 
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import sys
@@ -17,6 +18,9 @@ import time
 import numpy as np
 
 import penstock.pipe
+
+
+WARM = 1  # steps of each worker that are not counted
 
 
 def arrays_of(device):
@@ -33,7 +37,7 @@ def worker(url, number, steps, count, device):
     xp = arrays_of(device)
     parameters = xp.empty(count, dtype="f4")
     with penstock.pipe.connect(url) as pipe:
-        for step in range(steps):
+        for step in range(WARM + steps):
             gradients = xp.full(count, number + step, dtype="f4")
             receiving = pipe.receive(into=[parameters])  # posted before the gradients leave
             pipe.send(b"gradients", tensors=[gradients]).result()
@@ -41,7 +45,8 @@ def worker(url, number, steps, count, device):
 
 
 class Server:
-    def __init__(self, count, device):
+    def __init__(self, count, device, workers):
+        self.warm = threading.Barrier(workers + 1, timeout=60)  # every worker has had its first step, in which libraries load and kernels are compiled
         self.xp = arrays_of(device)
         self.device = device
         self.parameters = self.xp.zeros(count, dtype="f4")
@@ -50,7 +55,9 @@ class Server:
     def serve(self, pipe):
         arrays_of(self.device)  # the current device is each thread's own
         gradients = self.xp.empty_like(self.parameters)
-        while True:
+        for step in itertools.count():
+            if step == WARM:
+                self.warm.wait()
             try:
                 pipe.receive(into=[gradients]).result()
             except penstock.Closed:
@@ -86,14 +93,15 @@ def rpc_end(store, rank, workers, steps, count, device, told):
     if rank == 0:
         kept = torch.zeros(count, dtype=torch.float32, device=device)
     rpc.init_rpc(f"end{rank}", rank=rank, world_size=workers + 1, rpc_backend_options=options)
-    began = time.perf_counter()
-    for step in range(steps if rank > 0 else 0):
+    for step in range(WARM + steps if rank > 0 else 0):
+        if step == WARM:
+            began = time.perf_counter()
         parameters = rpc.rpc_sync("end0", update, args=(torch.full((count,), float(rank - 1 + step), device=device),))
     if rank > 0:
         assert parameters.shape == (count,)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    told.put((began, time.perf_counter()))
+        told.put((began, time.perf_counter()))
     rpc.shutdown()
     if rank == 0:
         assert bool((kept == expected_of(workers, steps)).all())
@@ -108,7 +116,7 @@ def by_rpc(workers, steps, count, device):
         processes = [spawn.Process(target=rpc_end, args=(os.path.join(folder, "store"), rank, *words)) for rank in range(workers + 1)]
         for process in processes:
             process.start()
-        times = [told.get(timeout=120) for _ in processes]
+        times = [told.get(timeout=120) for _ in range(workers)]
         for process in processes:
             process.join()
             assert process.exitcode == 0
@@ -116,7 +124,7 @@ def by_rpc(workers, steps, count, device):
 
 
 def expected_of(workers, steps):
-    return -sum(number + step for number in range(workers) for step in range(steps))
+    return -sum(number + step for number in range(workers) for step in range(WARM + steps))
 
 
 def main():
@@ -124,7 +132,7 @@ def main():
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 10
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 1_000_000
     device = sys.argv[4] if len(sys.argv) > 4 else "host"
-    server = Server(count, device)
+    server = Server(count, device, workers)
     spawn = multiprocessing.get_context("spawn")
     with penstock.pipe.listen() as listener:
         processes = [spawn.Process(target=worker, args=(listener.url, i, steps, count, device)) for i in range(workers)]
@@ -132,9 +140,10 @@ def main():
             process.start()
         pipes = [listener.accept(timeout=60).result() for _ in processes]
     threads = [threading.Thread(target=server.serve, args=(pipe,)) for pipe in pipes]
-    began = time.perf_counter()
     for thread in threads:
         thread.start()
+    server.warm.wait()
+    began = time.perf_counter()
     for thread in threads:
         thread.join()
     took = time.perf_counter() - began

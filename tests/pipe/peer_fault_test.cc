@@ -50,8 +50,9 @@ class peer_fault : public ::testing::TestWithParam<way> {
         target.expect(content);
       }
       if (got_back.ok()) back.expect(content);
-      const bool all_well = sent.wait().ok() && sent_back.wait().ok() && got.ok() && got_back.ok();
-      if (!all_well) return;
+      const bool went = sent.wait().ok();
+      const bool went_back = sent_back.wait().ok();  // whatever became of the others: its memory goes with this function
+      if (!went || !went_back || !got.ok() || !got_back.ok()) return;
       EXPECT_TRUE(accepted && here.explain().ok());
     }
   }
