@@ -42,6 +42,8 @@ check_plan explain(const engine& owner, const file& target, const check_report& 
   auto found = owner.explain(target, report.device, report.size, 0, is_write);
   if (!found) return {found.error(), {}};
   found->parts = merge(found->parts);
+  // The report says once why there is no GPU, for both plans.
+  std::erase(found->remarks, why_no_gpu(owner));
   return {{}, std::move(*found)};
 }
 

@@ -56,6 +56,13 @@ auto uninterrupted(Call call) {
   return outcome;
 }
 
+// What a file was opened for, for an error message; most files are opened for reading, which goes without saying.
+std::string_view purpose(int flags) noexcept {
+  const bool writes = (flags & O_ACCMODE) != O_RDONLY;
+  if ((flags & O_DIRECT) != 0) return writes ? " for writing with O_DIRECT" : " with O_DIRECT";
+  return writes ? " for writing" : "";
+}
+
 // What one transfer call was asked to do, for its error message.
 struct transfer {
   std::string_view call;
@@ -178,7 +185,7 @@ class linux_kernel final : public kernel {
     // Under O_NONBLOCK a file that another process holds a lease on (F_SETLEASE) is refused, where open(2) waits until the lease is given
     // up.
     if (fd < 0 && errno == EWOULDBLOCK && (flags & O_NONBLOCK) != 0 && is_regular(path)) fd = attempt(flags & ~O_NONBLOCK);
-    if (fd < 0) return status::from_errno(errno, fmt::format("open {} with flags {:#o}", path, flags));
+    if (fd < 0) return status::from_errno(errno, fmt::format("open {}{}", path, purpose(flags)));
     return fd;
   }
 
@@ -190,7 +197,7 @@ class linux_kernel final : public kernel {
     }
     const std::string link = fmt::format("/proc/self/fd/{}", fd);
     const int anew = uninterrupted([&] { return ::open(link.c_str(), flags | O_CLOEXEC); });
-    if (anew < 0) return status::from_errno(errno, fmt::format("reopen fd {} with flags {:#o}", fd, flags));
+    if (anew < 0) return status::from_errno(errno, fmt::format("reopen fd {}{}", fd, purpose(flags)));
     return anew;
   }
 

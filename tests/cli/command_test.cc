@@ -61,9 +61,7 @@ TEST(command, a_missing_file_is_named_on_stderr) {
   for (const char* name : {"read", "check"}) {
     const ended_program ended = run({name, "/nowhere/at-all", "--device", "host:0"});
     EXPECT_EQ(ended.exit_code, 1);
-    EXPECT_EQ(ended.err.rfind("penstock: ", 0), 0U) << ended.err;
-    EXPECT_TRUE(contains(ended.err, "/nowhere/at-all")) << ended.err;
-    EXPECT_TRUE(contains(ended.err, "No such file or directory")) << ended.err;
+    EXPECT_EQ(ended.err, "penstock: open /nowhere/at-all: No such file or directory (os 2)\n");
   }
 }
 
@@ -79,6 +77,26 @@ TEST(command, devices_lists_the_host_device) {
   const ended_program ended = run({"devices"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(contains(ended.out, "host:0")) << ended.out;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
+  return found;
+}
+
+TEST(command, a_missing_driver_is_said_once_in_one_short_line) {
+  if (!contains(run({"devices"}).out, "no NVIDIA driver")) GTEST_SKIP() << "there is an NVIDIA driver: needs a machine without GPU";
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", mib);
+  for (const auto& arguments : std::vector<std::vector<std::string>>{{"devices"}, {"check", path}, {"read", path, path}}) {
+    const ended_program ended = run(arguments);
+    EXPECT_EQ(count(ended.out + ended.err, "no NVIDIA driver\n"), 1U) << ended.out << ended.err;
+    EXPECT_EQ(count(ended.out + ended.err, "no GPU: no NVIDIA driver\n"), 1U) << ended.out << ended.err;
+    EXPECT_FALSE(contains(ended.out + ended.err, "libcuda")) << ended.out;
+  }
+  EXPECT_EQ(run({"read", path, "--device", "cuda:0"}).err,
+            "penstock: there is no device \"cuda:0\"; there is: host:0 (no GPU: no NVIDIA driver)\n");
 }
 
 TEST(read, verifies_a_real_file_and_draws_no_bar_in_a_pipe) {

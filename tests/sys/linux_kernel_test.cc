@@ -73,7 +73,9 @@ TEST_F(linux_kernel_test, opening_a_missing_file_names_it) {
   ASSERT_FALSE(fd.ok());
   EXPECT_EQ(fd.error().code(), errc::not_found);
   EXPECT_EQ(fd.error().native(), ENOENT);
-  EXPECT_TRUE(contains(fd.error().message(), dir_.file("missing"))) << fd.error().message();
+  EXPECT_EQ(fd.error().message(), "open " + dir_.file("missing") + ": No such file or directory (os 2)");
+  EXPECT_EQ(kernel_->open(dir_.file("missing"), O_WRONLY, 0).error().message(),
+            "open " + dir_.file("missing") + " for writing: No such file or directory (os 2)");
 }
 
 TEST_F(linux_kernel_test, opening_a_directory_for_writing_is_not_a_file) {
