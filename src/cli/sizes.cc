@@ -42,6 +42,17 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+std::string_view digits_of(std::string_view text) { return text.substr(0, std::min(text.find_first_not_of("0123456789"), text.size())); }
+
+// How many bytes 0.DECIMALS of a unit are, rounded down. From the last digit on, so that nothing is lost or too large on the way.
+std::uint64_t fraction_of(std::string_view decimals, std::uint64_t unit_bytes) {
+  std::uint64_t bytes = 0;
+  for (auto digit = decimals.rbegin(); digit != decimals.rend(); ++digit) {
+    bytes = (static_cast<std::uint64_t>(*digit - '0') * unit_bytes + bytes) / 10;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 result<std::uint64_t> parse_size(std::string_view text) {
@@ -50,11 +61,17 @@ result<std::uint64_t> parse_size(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc::invalid_argument) return bad_size(text, "it must begin with a digit");
-  const std::string suffix = lower(text.substr(static_cast<std::size_t>(end - text.data())));
-  const auto* found = std::find_if(units.begin(), units.end(), [&](const unit& u) { return u.name == suffix; });
+  std::string_view suffix = text.substr(static_cast<std::size_t>(end - text.data()));
+  const bool has_point = suffix.starts_with('.');
+  const std::string_view decimals = has_point ? digits_of(suffix.substr(1)) : std::string_view();
+  if (has_point && decimals.empty()) return bad_size(text, "a digit must follow the point");
+  suffix.remove_prefix(has_point ? 1 + decimals.size() : 0);
+  const auto* found = std::find_if(units.begin(), units.end(), [name = lower(suffix)](const unit& u) { return u.name == name; });
   if (found == units.end()) return bad_size(text, "units are B, k, KiB, KB, M, MiB, MB, G, GiB, GB, T, TiB, TB");
-  if (error == std::errc::result_out_of_range || number > most / found->bytes) return bad_size(text, "too large");
-  return number * found->bytes;
+  if (has_point && found->bytes == 1) return bad_size(text, "there is no part of a byte");
+  const std::uint64_t fraction = fraction_of(decimals, found->bytes);
+  if (error == std::errc::result_out_of_range || number > (most - fraction) / found->bytes) return bad_size(text, "too large");
+  return number * found->bytes + fraction;
 }
 
 std::string format_size(std::uint64_t bytes) {

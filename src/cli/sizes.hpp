@@ -9,8 +9,9 @@
 
 namespace penstock::cli {
 
-// Parses a whole number and a unit, as coreutils do: 4096, 4k, 4K, 4KiB = 4096 bytes; 4KB = 4000; likewise M, G, T; B alone is bytes.
-// Case does not matter, blanks are not allowed. Errors: invalid_argument naming the word (empty, unknown unit, more than 2^63-1 bytes).
+// Parses a number and a unit, as coreutils do: 4096, 4k, 4K, 4KiB = 4096 bytes; 4KB = 4000; likewise M, G, T; B alone is bytes. 1.5G is
+// 1.5 GiB; what is left of a byte is dropped. Case does not matter, blanks are not allowed.
+// Errors: invalid_argument naming the word (empty, unknown unit, part of a byte, more than 2^63-1 bytes).
 result<std::uint64_t> parse_size(std::string_view text);
 
 // "512 B", "4 KiB", "1.5 GiB": the largest unit that leaves 1 or more, at most two decimals.

@@ -39,8 +39,20 @@ TEST(sizes, two_letter_units_are_decimal) {
   EXPECT_EQ(parsed("3TB"), 3'000'000'000'000U);
 }
 
+TEST(sizes, parts_of_a_unit_are_exact_and_rounded_down_to_bytes) {
+  EXPECT_EQ(parsed("1.5G"), 3 * kibi * kibi * kibi / 2);
+  EXPECT_EQ(parsed("1.5GiB"), 3 * kibi * kibi * kibi / 2);
+  EXPECT_EQ(parsed("1.5GB"), 1'500'000'000U);
+  EXPECT_EQ(parsed("0.1k"), 102U);
+  EXPECT_EQ(parsed("0.999999999999999999999999999k"), 1023U);
+  EXPECT_EQ(parsed("2.000T"), 2 * kibi * kibi * kibi * kibi);
+  EXPECT_FALSE(parse_size("8388608.0T").ok());
+  EXPECT_EQ(parsed("8388607.5T"), (8388607ULL << 40) + (1ULL << 39));
+}
+
 TEST(sizes, what_is_no_size_is_refused_and_named) {
-  for (const std::string_view text : {"", "k", "-1", "+1", "4x", "4 KiB", " 4", "4KiBs", "1.5G", "0x10", "4e3"}) {
+  for (const std::string_view text :
+       {"", "k", "-1", "+1", "4x", "4 KiB", " 4", "4KiBs", "1.5", "1.5B", "1.G", ".5G", "1.5.5G", "1,5G", "0x10", "4e3"}) {
     const auto bytes = parse_size(text);
     ASSERT_FALSE(bytes.ok()) << text;
     EXPECT_EQ(bytes.error().code(), errc::invalid_argument);
