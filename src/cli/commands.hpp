@@ -26,6 +26,7 @@ void add_check(CLI::App& app, command& chosen);
 void add_devices(CLI::App& app, command& chosen);
 void add_bench(CLI::App& app, command& chosen);
 void add_pipe_bench(CLI::App& app, command& chosen);
+void add_help(CLI::App& app, command& chosen);
 void add_run(CLI::App& app, command& chosen, const std::vector<std::string>& program);
 
 // Takes what stands at and behind the first "--" of `penstock run` off the command line, for add_run: it is another program's, and CLI11

@@ -6,6 +6,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/usage.hpp"
 
 namespace {
 
@@ -13,15 +14,17 @@ using namespace penstock::cli;
 
 int run(int argc, char** argv) {
   CLI::App app{"Moves bytes between files, GPU memory and host memory at the speed of the hardware", "penstock"};
-  app.set_version_flag("--version", fmt::format("penstock {}", penstock::version()));
+  app.set_version_flag("-V,--version", fmt::format("penstock {}", penstock::version()));
   app.require_subcommand(1);
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
+  app.get_formatter()->label("Subcommands", "Commands");
   command chosen;
-  for (const auto add : {add_demo, add_read, add_write, add_check, add_devices, add_bench, add_pipe_bench}) add(app, chosen);
+  for (const auto add : {add_demo, add_read, add_write, add_check, add_devices, add_bench, add_pipe_bench, add_help}) add(app, chosen);
   add_run(app, chosen, take_program(argc, argv));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? exit_success : exit_usage;
+    return explain_usage(app, error);
   }
   return chosen();
 }

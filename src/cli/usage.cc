@@ -1,0 +1,140 @@
+#include "cli/usage.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+
+#include "cli/commands.hpp"
+
+namespace penstock::cli {
+namespace {
+
+// How many letters must be changed, added, dropped or swapped with their neighbour to get from one word to the other.
+std::size_t distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> before;
+  std::vector<std::size_t> above(to.size() + 1);
+  std::iota(above.begin(), above.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= from.size(); ++i) {
+    std::vector<std::size_t> row(to.size() + 1, i);
+    for (std::size_t j = 1; j <= to.size(); ++j) {
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (from[i - 1] == to[j - 1] ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before = std::exchange(above, std::move(row));
+  }
+  return above.back();
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : app.get_subcommands([](const CLI::App* sub) { return !sub->get_name().empty(); })) {
+    names.push_back(each->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* each : app.get_options()) {
+    if (each->get_group().empty()) continue;  // for ourselves only
+    for (const std::string& name : each->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : each->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::string unknown_option(const CLI::App& app, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  return fmt::format("unknown option {}{}", name, suggestion(name, option_names(app)));
+}
+
+std::string unknown_command(const CLI::App& app, const std::string& word) {
+  return fmt::format("unknown command \"{}\"{}", word, suggestion(word, command_names(app)));
+}
+
+bool is_option(const std::string& word) { return word.size() > 1 && word.front() == '-'; }
+
+// Of the words before the command, and of the command itself.
+std::string describe_before(const CLI::App& app, const CLI::App* sub) {
+  const auto words = app.remaining();
+  if (words.empty()) return {};
+  const std::string& word = words.front();
+  if (!is_option(word)) return unknown_command(app, word);
+  const auto known = sub != nullptr ? option_names(*sub) : std::vector<std::string>();
+  if (std::find(known.begin(), known.end(), word) != known.end()) {
+    return fmt::format("{0} goes behind the command: penstock {1} {0}", word, sub->get_name());
+  }
+  return unknown_option(app, word);
+}
+
+// An unknown option is named rather than what its absence led to: `read --verfy` lacks a file only because of the slip.
+std::string describe_after(const CLI::App& sub, const CLI::ParseError& error) {
+  auto words = sub.remaining();
+  if (sub.get_prefix_command() && !words.empty()) words.resize(1);  // the others are another program's
+  if (const auto option = std::find_if(words.begin(), words.end(), is_option); option != words.end()) return unknown_option(sub, *option);
+  const bool left_over = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !words.empty();
+  return left_over ? fmt::format("unexpected word \"{}\"", words.front()) : std::string(error.what());
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view word, const std::vector<std::string>& names) {
+  const std::size_t dashes = std::min(word.find_first_not_of('-'), word.size());
+  const std::size_t letters = word.size() - dashes;
+  std::string best;
+  std::size_t fewest = std::max<std::size_t>(1, letters / 3) + 1;
+  for (const std::string& name : names) {
+    const bool begun = letters >= 2 && name.starts_with(word);
+    // -x and -y are one letter apart and have nothing in common.
+    const std::size_t apart = begun ? 0 : name.size() <= dashes + 1 || letters < 2 ? fewest : distance(word, name);
+    if (apart < fewest) fewest = apart, best = name;
+  }
+  return best;
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& names) {
+  const std::string name = nearest_name(word, names);
+  return name.empty() ? name : fmt::format("; did you mean {}?", name);
+}
+
+int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  const auto commands = app.get_subcommands();
+  const CLI::App* sub = commands.empty() ? nullptr : commands.front();
+  if (sub == nullptr && app.remaining().empty()) {
+    fmt::print(stderr, "{}\npenstock: a command is required\n", app.help());
+    return exit_usage;
+  }
+  if (const std::string wrong = describe_before(app, sub); !wrong.empty()) {
+    fmt::print(stderr, "penstock: {}\nRun `penstock help` for the commands and options there are.\n", wrong);
+  } else {
+    fmt::print(stderr, "penstock: {0}: {1}\nRun `penstock help {0}` for its options.\n", sub->get_name(), describe_after(*sub, error));
+  }
+  return exit_usage;
+}
+
+void add_help(CLI::App& app, command& chosen) {
+  auto wanted = std::make_shared<std::string>();
+  CLI::App& sub = *app.add_subcommand("help", "Tell what commands there are, or what options a command has");
+  sub.add_option("COMMAND", *wanted, "Command to explain");
+  sub.callback([&app, &chosen, wanted] {
+    chosen = [&app, wanted] {
+      const auto names = command_names(app);
+      if (wanted->empty()) {
+        fmt::print("{}", app.get_formatter()->make_help(&app, "penstock", CLI::AppFormatMode::Normal));
+      } else if (std::find(names.begin(), names.end(), *wanted) != names.end()) {
+        fmt::print("{}", app.get_subcommand(*wanted)->help("penstock"));
+      } else {
+        fmt::print(stderr, "penstock: {}\n", unknown_command(app, *wanted));
+        return exit_usage;
+      }
+      return exit_success;
+    };
+  });
+}
+
+}  // namespace penstock::cli

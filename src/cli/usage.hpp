@@ -1,0 +1,19 @@
+// What the user is told of a command line that was not understood, and `penstock help`. One thread.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::cli {
+
+// The name that was probably meant by the word: it begins with the word, or few letters differ. Empty where none is near.
+std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
+// "; did you mean X?", or nothing.
+std::string suggestion(std::string_view word, const std::vector<std::string>& names);
+
+// Prints help or version to stdout where they were asked for, else what is wrong to stderr. Returns the exit code.
+int explain_usage(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace penstock::cli
