@@ -14,8 +14,6 @@
 namespace penstock::bench {
 namespace {
 
-constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
-
 status write_exactly(int fd, const std::byte* source, std::uint64_t length, const std::string& path) {
   while (length > 0) {
     const ssize_t count = ::write(fd, source, length);

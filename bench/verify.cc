@@ -28,8 +28,6 @@ std::uint64_t hasher::value() const { return XXH64_digest(&state_->xxh); }
 
 namespace {
 
-constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
-
 // A plain read-only descriptor, closed at the end of its scope.
 class plain_file {
  public:

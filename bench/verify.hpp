@@ -27,7 +27,8 @@ class hasher {
   std::unique_ptr<state> state_;
 };
 
-// Asked between pieces of 16 MiB; true ends the work with errc::cancelled. May be empty.
+// Asked before each piece of the work; true ends it with errc::cancelled. May be empty.
+inline constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
 using stop_function = std::function<bool()>;
 
 // Adds length bytes at offset of the file, read by pread(2) through the page cache, to the hash. Blocks.

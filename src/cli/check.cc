@@ -1,4 +1,4 @@
-// penstock check: which way the bytes of a file would go, and why.
+// penstock check: which way the bytes of files would go, and why.
 #include "cli/check.hpp"
 
 #include <fmt/format.h>
@@ -9,19 +9,21 @@
 
 #include "bench/machine.hpp"
 #include "cli/commands.hpp"
+#include "cli/inputs.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/json.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
+#include "cli/transfer_memory.hpp"
 
 namespace penstock::cli {
 namespace {
 
-constexpr std::string_view host_memory = "host";  // besides the names of devices
-
 struct check_options {
-  std::string file;
+  std::vector<std::string> files;
   std::string device;
   std::string settings_file;
-  bool json = false;
+  output_options output;
 };
 
 // Neighbours that take the same path for the same reason are one part to a reader.
@@ -60,20 +62,17 @@ std::string describe_cached(const check_report& report) {
   return fmt::format("{} ({:.0f}%)", format_size(cached), percent);
 }
 
-result<check_report> look_at(const engine& owner, const check_options& wanted) {
+check_report look_at(const engine& owner, const input& named, const std::string& memory) {
   check_report report;
-  report.device = host_memory;
-  if (wanted.device != host_memory) {
-    auto device = choose_device(owner, wanted.device);
-    if (!device) return device.error();
-    report.device = device->name;
-  }
-  auto target = owner.open(wanted.file);
-  if (!target) return target.error();
+  report.file = named.name;
+  report.device = memory;
+  report.error = named.error;
+  if (!report.error.ok()) return report;
+  auto target = owner.open(named.name);
+  if (!target) return report.error = target.error(), report;
   auto size = target->size();
-  if (!size) return size.error();
-  report.file = wanted.file;
-  report.file_system = bench::file_system_of(wanted.file);
+  if (!size) return report.error = size.error(), report;
+  report.file_system = bench::file_system_of(named.name);
   report.size = *size;
   report.read = explain(owner, *target, report, false);
   report.write = explain_write(owner, *target, report);
@@ -107,41 +106,65 @@ void print_report(const check_report& report) {
   fmt::print("  page cache   {}\n", describe_cached(report));
   print_plan(fmt::format("reads to {} would take", report.device), report.read);
   print_plan(fmt::format("writes from {} would take", report.device), report.write);
-  fmt::print("devices\n");
-  for (const device_info& device : report.devices) fmt::print("  {}, {}\n", describe_device(device), format_size(device.memory_bytes));
-  if (!report.cuda.ok()) fmt::print("  no GPU: {}\n", report.cuda.message());
 }
 
-int check_file(const check_options& wanted) {
-  if (!wanted.settings_file.empty()) return check_settings(wanted.settings_file, wanted.json);
+// The same for all files.
+void print_devices(const engine& owner) {
+  fmt::print("devices\n");
+  for (const device_info& device : owner.devices()) fmt::print("  {}, {}\n", describe_device(device), format_size(device.memory_bytes));
+  if (const std::string reason = why_no_gpu(owner); !reason.empty()) fmt::print("  {}\n", reason);
+}
+
+// One document for one file that was named, a list of them for several, or for a folder.
+void print_as_json(const std::vector<check_report>& reports, const std::vector<input>& inputs, const check_options& wanted) {
+  if (wanted.files.size() == 1 && inputs.size() == 1 && inputs.front().name == wanted.files.front())
+    return print_json(to_json(reports.front()));
+  auto documents = nlohmann::json::array();
+  for (const check_report& report : reports) documents.push_back(to_json(report));
+  print_json(documents);
+}
+
+int check_files(const check_options& wanted) {
+  if (!wanted.settings_file.empty()) return check_settings(wanted.settings_file, wanted.output.json);
   auto owner = engine::create();
   if (!owner) return fail(owner.error());
-  auto report = look_at(*owner, wanted);
-  if (!report) return fail(report.error());
-  if (wanted.json) {
-    fmt::print("{}", to_json(*report));
-  } else {
-    print_report(*report);
+  const auto where = choose_memory(*owner, wanted.device);
+  if (!where) return fail(where.error());
+  const std::vector<input> inputs = expand_folders(wanted.files);
+  std::vector<check_report> reports;
+  int exit_code = exit_success;
+  for (const input& each : inputs) {
+    if (interrupted()) return interrupted_exit_code();
+    const check_report report = look_at(*owner, each, where->name);
+    if (wanted.output.json) reports.push_back(report);
+    if (!report.error.ok()) {
+      exit_code = fail(report.error);
+    } else if (!wanted.output.json) {
+      print_report(report);
+    }
   }
-  return exit_success;
+  if (wanted.output.json) {
+    print_as_json(reports, inputs, wanted);
+  } else if (!wanted.output.quiet && exit_code == exit_success) {
+    print_devices(*owner);
+  }
+  return exit_code;
 }
 
 }  // namespace
 
 void add_check(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<check_options>();
-  CLI::App& sub = *app.add_subcommand("check", "Show which path each part of a file would take, and why");
-  auto* file = sub.add_option("FILE", wanted->file, "File to look at");
+  CLI::App& sub = *app.add_subcommand("check", "Show which path each part of files would take, and why");
+  auto* file = sub.add_option("FILE", wanted->files, "Files to look at, or folders with such files");
   auto* settings =
       sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and tell what each of its keys does");
   settings->excludes(file);
-  add_device_options(sub, wanted->device);
-  sub.get_option("--device")
-      ->description(fmt::format("{}; {} for memory of the host", sub.get_option("--device")->get_description(), host_memory));
-  sub.add_flag("--json", wanted->json, "Print JSON");
+  add_memory_options(sub, wanted->device);
+  add_output_options(sub, wanted->output);
   sub.callback([wanted, file, settings, &chosen] {
     if (file->count() + settings->count() == 0) throw CLI::RequiredError("FILE");
-    chosen = [wanted] { return check_file(*wanted); };
+    chosen = [wanted] { return check_files(*wanted); };
   });
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "penstock/penstock.hpp"
 
 namespace penstock::cli {
@@ -19,13 +21,14 @@ struct check_report {
   std::uint64_t size = 0;
   check_plan read, write;
   std::vector<device_info> devices;
-  status cuda;  // why no GPU is listed
+  status cuda;   // why no GPU is listed
+  status error;  // why nothing is known of this file
 };
 
 // Tells what libcufile.so.0 would make of each key of a cufile.json. Returns the exit code.
 int check_settings(const std::string& file, bool as_json);
 
-// The report as a JSON document, with a line feed.
-std::string to_json(const check_report& report);
+nlohmann::json devices_json(const std::vector<device_info>& devices);
+nlohmann::json to_json(const check_report& report);
 
 }  // namespace penstock::cli

@@ -1,6 +1,5 @@
-#include <nlohmann/json.hpp>
-
 #include "cli/check.hpp"
+#include "cli/json.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -16,6 +15,8 @@ json plan_json(const check_plan& found) {
   return {{"parts", std::move(parts)}, {"remarks", found.what.remarks}};
 }
 
+}  // namespace
+
 json devices_json(const std::vector<device_info>& devices) {
   json out = json::array();
   for (const device_info& device : devices) {
@@ -28,21 +29,18 @@ json devices_json(const std::vector<device_info>& devices) {
   return out;
 }
 
-}  // namespace
-
-std::string to_json(const check_report& report) {
+json to_json(const check_report& report) {
+  if (!report.error.ok()) return {{"file", report.file}, {"error", error_json(report.error)}};
   const auto& cached = report.read.what.cached_bytes;
-  const json out{{"file", report.file},
-                 {"size", report.size},
-                 {"file_system", report.file_system},
-                 {"cached_bytes", cached ? json(*cached) : json(nullptr)},
-                 {"device", report.device},
-                 {"read", plan_json(report.read)},
-                 {"write", plan_json(report.write)},
-                 {"devices", devices_json(report.devices)},
-                 {"cuda", report.cuda.ok() ? "ok" : std::string(report.cuda.message())}};
-  // A file name need not be UTF-8.
-  return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return {{"file", report.file},
+          {"size", report.size},
+          {"file_system", report.file_system},
+          {"cached_bytes", cached ? json(*cached) : json(nullptr)},
+          {"device", report.device},
+          {"read", plan_json(report.read)},
+          {"write", plan_json(report.write)},
+          {"devices", devices_json(report.devices)},
+          {"cuda", report.cuda.ok() ? "ok" : std::string(report.cuda.message())}};
 }
 
 }  // namespace penstock::cli

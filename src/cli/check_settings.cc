@@ -1,10 +1,9 @@
 // penstock check --cufile-json: what libcufile.so.0 would make of each key of a cufile.json.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "cli/check.hpp"
 #include "cli/commands.hpp"
+#include "cli/json.hpp"
 #include "cufile/settings.hpp"
 
 namespace penstock::cli {
@@ -24,13 +23,12 @@ std::string_view word_for(cufile::key_fate fate) {
   return "refused";
 }
 
-void print_json(const std::string& file, const std::vector<cufile::setting_report>& keys) {
+void print_as_json(const std::string& file, const std::vector<cufile::setting_report>& keys) {
   auto out = nlohmann::json::array();
   for (const auto& each : keys) {
     out.push_back({{"key", each.key}, {"value", each.value}, {"fate", word_for(each.fate)}, {"remark", each.remark}});
   }
-  constexpr auto replace = nlohmann::json::error_handler_t::replace;  // a file name need not be UTF-8
-  fmt::print("{}\n", nlohmann::json{{"file", file}, {"keys", std::move(out)}}.dump(2, ' ', false, replace));
+  print_json({{"file", file}, {"keys", std::move(out)}});
 }
 
 void print_lines(const std::string& file, const std::vector<cufile::setting_report>& keys) {
@@ -44,7 +42,7 @@ void print_lines(const std::string& file, const std::vector<cufile::setting_repo
 int check_settings(const std::string& file, bool as_json) {
   const auto keys = cufile::report(file);
   if (!keys) return fail(keys.error());
-  as_json ? print_json(file, *keys) : print_lines(file, *keys);
+  as_json ? print_as_json(file, *keys) : print_lines(file, *keys);
   return exit_success;
 }
 

@@ -37,8 +37,16 @@ std::vector<std::string> take_program(int& argc, char** argv);
 
 // An option that takes a size: "4KiB". A malformed one is a usage error.
 CLI::Option* add_size_option(CLI::App& app, const std::string& name, std::uint64_t& target, const std::string& description);
-// --device NAME and --gpu N, which set name to "cuda:N"; it stays empty when neither is given.
+// --device NAME and --gpu N, which set name to "cuda:N"; it stays empty when neither is given. The second also takes "host".
 void add_device_options(CLI::App& app, std::string& name);
+void add_memory_options(CLI::App& app, std::string& name);
+
+// What every command that prints figures has: --json, and -q or --quiet, for figures and errors without remarks and progress.
+struct output_options {
+  bool json = false;
+  bool quiet = false;
+};
+void add_output_options(CLI::App& app, output_options& output);
 
 // Prints "penstock: <message>" to stderr. Returns exit_failure.
 int fail(const status& error);

@@ -18,6 +18,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
+#include "cli/transfer_memory.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -70,9 +71,14 @@ result<std::uint64_t> affordable_size(const std::string& directory, std::uint64_
   return size;
 }
 
+result<bench::sample_file> make_file(const std::string& directory, std::uint64_t size) {
+  progress_bar bar("filling", "a file in " + directory, size);
+  return bench::sample_file::create_temporary(directory, size, 1, bar.counting(bench::piece_bytes));
+}
+
 demo_run read_once(const stage& on) {
   demo_run run;
-  progress_bar bar("reading", on.sample.size());
+  progress_bar bar("reading", on.sample.path(), on.sample.size());
   const engine_stats before = on.owner.stats();
   const bench::stopwatch watch;
   run.result = finish(on.source.read_async(on.memory.data(), on.sample.size(), 0), on.owner, bar, 0);
@@ -98,8 +104,13 @@ status drop_from_cache(const stage& on) {
   return {errc::unsupported, fmt::format("{} of it cannot be dropped from the page cache", left)};
 }
 
+result<std::uint64_t> hash_of_device(const stage& on) {
+  progress_bar bar("hashing", describe_device(on.device), on.sample.size());
+  return bench::hash_of_memory(on.owner, on.memory.data(), on.sample.size(), bar.counting(bench::piece_bytes));
+}
+
 status print_run(std::string_view title, const stage& on, const demo_run& run, const std::optional<limit>& against) {
-  auto found = bench::hash_of_memory(on.owner, on.memory.data(), on.sample.size(), interrupted);
+  const auto found = hash_of_device(on);
   if (!found) return found.error();
   const double speed = bench::gigabytes_per_second(on.sample.size(), run.seconds);
   fmt::print("{}\n", title);
@@ -162,9 +173,7 @@ status demonstrate(const demo_options& wanted) {
     fmt::print("  {}\n  host:0 behaves like a device, in the memory of this machine\n", reason);
   auto size = affordable_size(directory, wanted.size);
   if (!size) return size.error();
-  show_status_line("making the file");
-  auto sample = bench::sample_file::create_temporary(directory, *size, 1, interrupted);
-  show_status_line("");
+  auto sample = make_file(directory, *size);
   if (!sample) return sample.error();
   fmt::print("  file         {} of pseudo-random bytes, {} ({}), removed at the end\n\n", format_size(*size), sample->path(),
              bench::file_system_of(sample->path()));

@@ -1,22 +1,34 @@
 // penstock devices: what there is to read into.
 #include <fmt/format.h>
 
+#include <memory>
+
+#include "cli/check.hpp"
 #include "cli/commands.hpp"
+#include "cli/json.hpp"
 #include "cli/sizes.hpp"
-#include "cli/transfer.hpp"
+#include "cli/transfer_memory.hpp"
 
 namespace penstock::cli {
 namespace {
 
-int list_devices() {
-  auto owner = engine::create();
-  if (!owner) return fail(owner.error());
-  for (const device_info& device : owner->devices()) {
+void print_lines(const engine& owner, bool quiet) {
+  for (const device_info& device : owner.devices()) {
     const std::string node = device.numa_node >= 0 ? fmt::format(", NUMA node {}", device.numa_node) : "";
     fmt::print("{}  {}, {}{}{}\n", device.name, device.description, format_size(device.memory_bytes),
                device.pci_bus_id.empty() ? "" : ", PCI " + device.pci_bus_id, node);
   }
-  if (const std::string reason = why_no_gpu(*owner); !reason.empty()) fmt::print("{}\n", reason);
+  if (const std::string reason = why_no_gpu(owner); !reason.empty() && !quiet) fmt::print("{}\n", reason);
+}
+
+int list_devices(const output_options& output) {
+  auto owner = engine::create();
+  if (!owner) return fail(owner.error());
+  if (output.json) {
+    print_json({{"devices", devices_json(owner->devices())}, {"no_gpu", error_json(owner->cuda_status())}});
+  } else {
+    print_lines(*owner, output.quiet);
+  }
   return exit_success;
 }
 
@@ -24,7 +36,9 @@ int list_devices() {
 
 void add_devices(CLI::App& app, command& chosen) {
   CLI::App& sub = *app.add_subcommand("devices", "List the devices, or say why no GPU is among them");
-  sub.callback([&chosen] { chosen = list_devices; });
+  auto output = std::make_shared<output_options>();
+  add_output_options(sub, *output);
+  sub.callback([output, &chosen] { chosen = [output] { return list_devices(*output); }; });
 }
 
 }  // namespace penstock::cli

@@ -1,49 +1,71 @@
 #include "cli/progress.hpp"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
-#include "cli/sizes.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/progress_line.hpp"
 
 namespace penstock::cli {
 namespace {
 
-bool stderr_is_terminal() {
-  static const bool answer = isatty(STDERR_FILENO) == 1;
-  return answer;
+bool hidden = false;
+
+bool terminal_can_show_it() {
+  static const bool answer = [] {
+    const char* term = std::getenv("TERM");
+    const std::string_view kind = term != nullptr ? term : "";
+    return isatty(STDERR_FILENO) == 1 && !kind.empty() && kind != "dumb";
+  }();
+  return answer && !hidden;
+}
+
+// Asked each time: the user may resize the window. The last column stays free, since some terminals begin a new line after it.
+std::size_t columns() {
+  constexpr std::size_t usual = 80;
+  winsize size{};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return (known ? size.ws_col : usual) - 1;
 }
 
 }  // namespace
 
+void hide_progress() { hidden = true; }
+
 void show_status_line(std::string_view text) {
-  if (!stderr_is_terminal()) return;
+  if (!terminal_can_show_it()) return;
   // \033[K clears what a longer line left behind.
-  fmt::print(stderr, "\r{}\033[K", text);
+  fmt::print(stderr, "\r{}\033[K", text.substr(0, columns()));
   std::fflush(stderr);
 }
 
-progress_bar::progress_bar(std::string label, std::uint64_t total_bytes)
-    : label_(std::move(label)), total_bytes_(total_bytes), terminal_(stderr_is_terminal()), start_(std::chrono::steady_clock::now()) {}
+progress_bar::progress_bar(std::string phase, std::string name, std::uint64_t total_bytes, std::uint64_t done_bytes)
+    : phase_(std::move(phase)), name_(std::move(name)), total_bytes_(total_bytes), first_byte_(done_bytes) {}
 
-progress_bar::~progress_bar() { clear(); }
-
-void progress_bar::update(std::uint64_t done_bytes) {
-  if (!terminal_ || total_bytes_ == 0) return;
-  constexpr std::size_t width = 32;
-  const double part = std::min(1.0, static_cast<double>(done_bytes) / static_cast<double>(total_bytes_));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  const auto filled = static_cast<std::size_t>(part * width);
-  show_status_line(fmt::format("{} [{}{}] {:3.0f}% of {}  {:.2f} GB/s", label_, std::string(filled, '#'), std::string(width - filled, '.'),
-                               part * 100, format_size(total_bytes_), seconds > 0 ? static_cast<double>(done_bytes) / seconds / 1e9 : 0.0));
-  shown_ = true;
+progress_bar::~progress_bar() {
+  if (shown_) show_status_line("");
 }
 
-void progress_bar::clear() {
-  if (shown_) show_status_line("");
-  shown_ = false;
+void progress_bar::update(std::uint64_t done_bytes) {
+  constexpr std::chrono::milliseconds least_time_between{100};
+  const auto now = clock::now();
+  if (!terminal_can_show_it() || total_bytes_ == 0 || (shown_ && now - shown_at_ < least_time_between)) return;
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  show_status_line(progress_line({phase_, name_, done_bytes, total_bytes_, first_byte_, seconds}, columns()));
+  shown_ = true;
+  shown_at_ = now;
+}
+
+std::function<bool()> progress_bar::counting(std::uint64_t piece_bytes) {
+  return [this, piece_bytes, done = first_byte_]() mutable {
+    update(done);
+    done += piece_bytes;
+    return interrupted();
+  };
 }
 
 }  // namespace penstock::cli

@@ -3,7 +3,9 @@
 #include <cstdio>
 
 #include "cli/commands.hpp"
+#include "cli/progress.hpp"
 #include "cli/sizes.hpp"
+#include "cli/transfer_memory.hpp"
 
 namespace penstock::cli {
 
@@ -20,6 +22,21 @@ void add_device_options(CLI::App& app, std::string& name) {
   auto* device = app.add_option("--device", name, "Device by name: cuda:0, host:0 (default: the first of `penstock devices`)");
   const auto take_number = [&name](const unsigned& number) { name = fmt::format("cuda:{}", number); };
   app.add_option_function<unsigned>("--gpu", take_number, "GPU by number: 0 is cuda:0")->excludes(device);
+}
+
+void add_memory_options(CLI::App& app, std::string& name) {
+  add_device_options(app, name);
+  CLI::Option* device = app.get_option("--device");
+  device->description(fmt::format("{}; {} for plain memory of this machine", device->get_description(), host_memory));
+}
+
+void add_output_options(CLI::App& app, output_options& output) {
+  app.add_flag("--json", output.json, "Print JSON");
+  const auto be_quiet = [&output] {
+    output.quiet = true;
+    hide_progress();
+  };
+  app.add_flag_callback("-q,--quiet", be_quiet, "Print figures and errors only: no remarks, no progress");
 }
 
 int fail(const status& error) {

@@ -1,15 +1,8 @@
 // The penstock command as a user meets it: what it prints where, and its exit codes.
 #include <gtest/gtest.h>
-#include <sys/inotify.h>
-#include <sys/mount.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/program.hpp"
@@ -42,7 +35,7 @@ TEST(command, usage_errors_exit_with_2_and_say_why_on_stderr) {
                                                        {"read", "x", "--path", "sideways"},
                                                        {"read", "x", "--repeat", "0"},
                                                        {"read", "x", "--gpu", "0", "--device", "host:0"},
-                                                       {"write", "x"},
+                                                       {"write", "--size", "1k"},
                                                        {"write", "x", "--size", "-1"},
                                                        {"bench", "--rows", "no-such-row"},
                                                        {"bench", "--size", "1MiB"},
@@ -97,175 +90,6 @@ TEST(command, a_missing_driver_is_said_once_in_one_short_line) {
   }
   EXPECT_EQ(run({"read", path, "--device", "cuda:0"}).err,
             "penstock: there is no device \"cuda:0\"; there is: host:0 (no GPU: no NVIDIA driver)\n");
-}
-
-TEST(read, verifies_a_real_file_and_draws_no_bar_in_a_pipe) {
-  const scratch_directory directory;
-  const std::string path = directory.make_file("data", 5 * mib + 17);
-  const ended_program ended = run({"read", path, "--verify", "--device", "host:0"});
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_TRUE(contains(ended.out, path + ": 5 MiB in ")) << ended.out;
-  EXPECT_TRUE(contains(ended.out, ", verified")) << ended.out;
-  EXPECT_FALSE(contains(ended.out, "\r")) << ended.out;
-  EXPECT_EQ(ended.err, "");
-}
-
-TEST(read, every_file_gets_a_line_and_a_failing_one_does_not_stop_the_others) {
-  const scratch_directory directory;
-  const std::string first = directory.make_file("first", mib);
-  const std::string last = directory.make_file("last", 3);
-  const ended_program ended = run({"read", first, directory.path() + "/missing", last, "--verify", "--device", "host:0"});
-  EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_TRUE(contains(ended.out, first + ": 1 MiB in ")) << ended.out;
-  EXPECT_TRUE(contains(ended.out, last + ": 3 B in ")) << ended.out;
-  EXPECT_TRUE(contains(ended.err, "missing")) << ended.err;
-}
-
-TEST(read, a_range_is_cut_at_the_end_of_the_file) {
-  const scratch_directory directory;
-  const std::string path = directory.make_file("data", 3 * mib + 5);
-  const auto read = [&](const std::string& offset, const std::string& length) {
-    const ended_program ended = run({"read", path, "--verify", "--device", "host:0", "--offset", offset, "--length", length});
-    EXPECT_EQ(ended.exit_code, 0) << ended.err;
-    EXPECT_TRUE(contains(ended.out, ", verified")) << ended.out;
-    return ended.out;
-  };
-  EXPECT_TRUE(contains(read("1M", "1KiB"), ": 1 KiB in "));
-  EXPECT_TRUE(contains(read("3MiB", "1GiB"), ": 5 B in "));
-  EXPECT_TRUE(contains(read("4MiB", "1GiB"), ": 0 B in "));
-}
-
-TEST(read, each_forced_path_that_carries_the_bytes_is_reported) {
-  const scratch_directory directory;
-  const std::string path = directory.make_file("data", 8 * mib);
-  const ended_program ended = run({"read", path, "--verify", "--device", "host:0", "--path", "staged"});
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_TRUE(contains(ended.out, "path staged, verified")) << ended.out;
-}
-
-// The read is repeated until the signal comes, so no moment is too early or too late for it.
-TEST(read, an_interrupt_ends_it_cleanly_with_130) {
-  const scratch_directory directory;
-  program reading({"read", directory.make_sparse_file("big", 512 * mib), "--device", "host:0", "--repeat", "1000000"});
-  ASSERT_TRUE(reading.wait_for_output(" GB/s")) << reading.finish().err;
-  reading.send(SIGINT);
-  const ended_program ended = reading.finish();
-  EXPECT_EQ(ended.exit_code, 130) << ended.err;
-}
-
-TEST(write, makes_a_file_that_reads_back_equal) {
-  const scratch_directory directory;
-  const std::string path = directory.path() + "/new";
-  for (const bool direct : {false, true}) {
-    std::vector<std::string> arguments{"write", path, "--size", "5242897", "--verify", "--device", "host:0", "--force"};
-    if (direct) arguments.emplace_back("--direct");
-    const ended_program ended = run(arguments);
-    EXPECT_EQ(ended.exit_code, 0) << ended.err;
-    EXPECT_TRUE(contains(ended.out, ", verified")) << ended.out;
-    EXPECT_EQ(std::filesystem::file_size(path), 5242897U);
-  }
-}
-
-TEST(write, does_not_overwrite_without_force) {
-  const scratch_directory directory;
-  const std::string path = directory.make_file("mine", 10);
-  const ended_program refused = run({"write", path, "--size", "1M", "--device", "host:0"});
-  EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_TRUE(contains(refused.err, "--force")) << refused.err;
-  EXPECT_EQ(std::filesystem::file_size(path), 10U);
-  EXPECT_EQ(run({"write", path, "--size", "1M", "--device", "host:0", "--force"}).exit_code, 0);
-  EXPECT_EQ(std::filesystem::file_size(path), mib);
-}
-
-TEST(check, its_json_covers_the_file_once) {
-  const scratch_directory directory;
-  const std::string path = directory.make_file("data", 3 * mib + 1);
-  const ended_program ended = run({"check", path, "--json", "--device", "host:0"});
-  ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  const auto report = nlohmann::json::parse(ended.out);
-  EXPECT_EQ(report.at("file"), path);
-  EXPECT_EQ(report.at("size"), 3 * mib + 1);
-  EXPECT_EQ(report.at("device"), "host:0");
-  EXPECT_FALSE(report.at("devices").empty());
-  for (const char* way : {"read", "write"}) {
-    std::uint64_t end = 0;
-    for (const auto& part : report.at(way).at("parts")) {
-      EXPECT_EQ(part.at("offset"), end) << way;
-      EXPECT_NE(part.at("reason"), "") << way;
-      end += part.at("length").get<std::uint64_t>();
-    }
-    EXPECT_EQ(end, 3 * mib + 1) << way;
-  }
-}
-
-TEST(check, tells_size_file_system_and_paths_to_people) {
-  const scratch_directory directory;
-  const ended_program ended = run({"check", directory.make_file("data", mib), "--device", "host:0"});
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  for (const char* part : {"1 MiB (1048576 bytes)", "file system", "page cache", "reads to host:0", "writes from host:0"}) {
-    EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
-  }
-}
-
-TEST(check, tells_of_the_device_or_of_host_memory_that_was_named) {
-  const scratch_directory directory;
-  const std::string path = directory.make_file("data", mib);
-  const ended_program ended = run({"check", path, "--json", "--device", "host"});
-  ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  const auto report = nlohmann::json::parse(ended.out);
-  EXPECT_EQ(report.at("device"), "host");
-  for (const char* way : {"read", "write"}) EXPECT_EQ(report.at(way).at("parts").at(0).at("path"), "posix") << way;
-  const ended_program unknown = run({"check", path, "--device", "host:7"});
-  EXPECT_EQ(unknown.exit_code, 1);
-  EXPECT_TRUE(contains(unknown.err, "host:0")) << unknown.err;
-}
-
-TEST(check, opens_nothing_for_writing) {
-  const scratch_directory directory;
-  const std::string path = directory.make_file("data", mib);
-  const int watch = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-  ASSERT_GE(::inotify_add_watch(watch, path.c_str(), IN_CLOSE_WRITE | IN_MODIFY | IN_ATTRIB), 0);
-  EXPECT_EQ(run({"check", path, "--device", "host:0"}).exit_code, 0);
-  EXPECT_EQ(run({"check", path, "--json", "--device", "host:0"}).exit_code, 0);
-  alignas(inotify_event) std::array<char, 4096> events;
-  EXPECT_EQ(::read(watch, events.data(), events.size()), -1) << "the file was opened for writing, or changed";
-  ::close(watch);
-}
-
-TEST(check, leaves_a_file_in_the_lower_layer_of_an_overlay) {
-  const scratch_directory directory;
-  for (const char* part : {"lower", "upper", "work", "at"}) std::filesystem::create_directory(directory.path() + "/" + part);
-  (void)directory.make_file("lower/data", mib);
-  const std::string layers =
-      "lowerdir=" + directory.path() + "/lower,upperdir=" + directory.path() + "/upper,workdir=" + directory.path() + "/work";
-  const std::string at = directory.path() + "/at";
-  if (::mount("overlay", at.c_str(), "overlay", 0, layers.c_str()) != 0)
-    GTEST_SKIP() << "cannot mount an overlay: " << std::strerror(errno);
-  const ended_program ended = run({"check", at + "/data", "--device", "host:0"});
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_TRUE(std::filesystem::is_empty(directory.path() + "/upper")) << "copied up";
-  EXPECT_EQ(::umount2(at.c_str(), MNT_DETACH), 0);
-}
-
-TEST(check, tells_what_each_key_of_a_cufile_json_does) {
-  const scratch_directory directory;
-  const std::string file = directory.path() + "/cufile.json";
-  std::ofstream(file) << "{ // a comment\n \"logging\": {\"level\": \"INFO\"}, \"properties\": {\"use_poll_mode\": true, \"io_batchsize\": "
-                         "9999}, \"x\": 1}";
-  const ended_program ended = run({"check", "--cufile-json", file});
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  for (const char* part : {"logging.level = \"INFO\"", "properties.use_poll_mode = true: accepted without effect",
-                           "properties.io_batchsize = 9999", "x = 1: unknown key"}) {
-    EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
-  }
-  const auto told = nlohmann::json::parse(run({"check", "--cufile-json", file, "--json"}).out);
-  EXPECT_EQ(told.at("keys").size(), 4U);
-  std::ofstream(file) << "{ broken";
-  const ended_program refused = run({"check", "--cufile-json", file});
-  EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_TRUE(contains(refused.err, file)) << refused.err;
-  EXPECT_EQ(run({"check"}).exit_code, 2);
-  EXPECT_EQ(run({"check", file, "--cufile-json", file}).exit_code, 2);
 }
 
 TEST(demo, verifies_its_bytes_and_leaves_no_file_behind) {

@@ -1,0 +1,181 @@
+// penstock check.
+#include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A file of 1 MiB in the lower layer of an overlay; unmounted with the object.
+class overlay {
+ public:
+  explicit overlay(const scratch_directory& in) : at_(in.path() + "/at") {
+    for (const char* part : {"lower", "upper", "work", "at"}) std::filesystem::create_directory(in.path() + "/" + part);
+    (void)in.make_file("lower/data", mib);
+    const std::string layers = "lowerdir=" + in.path() + "/lower,upperdir=" + in.path() + "/upper,workdir=" + in.path() + "/work";
+    if (::mount("overlay", at_.c_str(), "overlay", 0, layers.c_str()) != 0)
+      error_ = std::string("cannot mount an overlay: ") + std::strerror(errno);
+  }
+  overlay(const overlay&) = delete;
+  overlay& operator=(const overlay&) = delete;
+  ~overlay() {
+    if (error_.empty()) ::umount2(at_.c_str(), MNT_DETACH);
+  }
+  [[nodiscard]] const std::string& error() const { return error_; }
+  [[nodiscard]] std::string file() const { return at_ + "/data"; }
+
+ private:
+  std::string at_, error_;
+};
+
+TEST(check, its_json_covers_the_file_once) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", 3 * mib + 1);
+  const ended_program ended = run({"check", path, "--json", "--device", "host:0"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto report = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(report.at("file"), path);
+  EXPECT_EQ(report.at("size"), 3 * mib + 1);
+  EXPECT_EQ(report.at("device"), "host:0");
+  EXPECT_FALSE(report.at("devices").empty());
+  for (const char* way : {"read", "write"}) {
+    std::uint64_t end = 0;
+    for (const auto& part : report.at(way).at("parts")) {
+      EXPECT_EQ(part.at("offset"), end) << way;
+      EXPECT_NE(part.at("reason"), "") << way;
+      end += part.at("length").get<std::uint64_t>();
+    }
+    EXPECT_EQ(end, 3 * mib + 1) << way;
+  }
+}
+
+TEST(check, tells_size_file_system_and_paths_to_people) {
+  const scratch_directory directory;
+  const ended_program ended = run({"check", directory.make_file("data", mib), "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* part : {"1 MiB (1048576 bytes)", "file system", "page cache", "reads to host:0", "writes from host:0"}) {
+    EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
+  }
+}
+
+TEST(check, tells_of_the_device_or_of_host_memory_that_was_named) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", mib);
+  const ended_program ended = run({"check", path, "--json", "--device", "host"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto report = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(report.at("device"), "host");
+  for (const char* way : {"read", "write"}) EXPECT_EQ(report.at(way).at("parts").at(0).at("path"), "posix") << way;
+  const ended_program unknown = run({"check", path, "--device", "host:7"});
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_TRUE(contains(unknown.err, "host:0")) << unknown.err;
+}
+
+TEST(check, opens_nothing_for_writing) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", mib);
+  const int watch = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  ASSERT_GE(::inotify_add_watch(watch, path.c_str(), IN_CLOSE_WRITE | IN_MODIFY | IN_ATTRIB), 0);
+  EXPECT_EQ(run({"check", path, "--device", "host:0"}).exit_code, 0);
+  EXPECT_EQ(run({"check", path, "--json", "--device", "host:0"}).exit_code, 0);
+  alignas(inotify_event) std::array<char, 4096> events;
+  EXPECT_EQ(::read(watch, events.data(), events.size()), -1) << "the file was opened for writing, or changed";
+  ::close(watch);
+}
+
+TEST(check, leaves_a_file_in_the_lower_layer_of_an_overlay) {
+  const scratch_directory directory;
+  const overlay layers(directory);
+  if (!layers.error().empty()) GTEST_SKIP() << layers.error();
+  const ended_program ended = run({"check", layers.file(), "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path() + "/upper")) << "copied up";
+}
+
+TEST(check, tells_what_each_key_of_a_cufile_json_does) {
+  const scratch_directory directory;
+  const std::string file = directory.path() + "/cufile.json";
+  std::ofstream(file) << "{ // a comment\n \"logging\": {\"level\": \"INFO\"}, \"properties\": {\"use_poll_mode\": true, \"io_batchsize\": "
+                         "9999}, \"x\": 1}";
+  const ended_program ended = run({"check", "--cufile-json", file});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* part : {"logging.level = \"INFO\"", "properties.use_poll_mode = true: accepted without effect",
+                           "properties.io_batchsize = 9999", "x = 1: unknown key"}) {
+    EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
+  }
+  const auto told = nlohmann::json::parse(run({"check", "--cufile-json", file, "--json"}).out);
+  EXPECT_EQ(told.at("keys").size(), 4U);
+  std::ofstream(file) << "{ broken";
+  const ended_program refused = run({"check", "--cufile-json", file});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_TRUE(contains(refused.err, file)) << refused.err;
+  EXPECT_EQ(run({"check"}).exit_code, 2);
+  EXPECT_EQ(run({"check", file, "--cufile-json", file}).exit_code, 2);
+}
+
+TEST(check, looks_at_every_file_of_a_folder_and_at_several) {
+  const scratch_directory directory;
+  const std::string first = directory.make_file("a", mib);
+  const std::string second = directory.make_file("b", 3);
+  const ended_program folder = run({"check", directory.path(), "--device", "host:0"});
+  EXPECT_EQ(folder.exit_code, 0) << folder.err;
+  for (const std::string& name : {first, second}) EXPECT_TRUE(contains(folder.out, name + "\n")) << folder.out;
+  const auto told = nlohmann::json::parse(run({"check", second, first, "--json", "--device", "host:0"}).out);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told[0].at("file"), second);
+  EXPECT_EQ(told[1].at("file"), first);
+}
+
+TEST(check, a_file_that_is_missing_does_not_hide_the_others) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", 10);
+  const ended_program ended = run({"check", directory.path() + "/missing", path, "--json"});
+  EXPECT_EQ(ended.exit_code, 1);
+  const std::string error = "open " + directory.path() + "/missing: No such file or directory (os 2)";
+  EXPECT_EQ(ended.err, "penstock: " + error + "\n");
+  const auto told = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(told.at(0).at("error"), error);
+  EXPECT_EQ(told.at(1).at("size"), 10);
+}
+
+// The kernel tells nothing of the files of others, and those of an overlay cannot be sampled either.
+TEST(check, a_residency_that_is_not_known_is_unknown_and_null) {
+  const scratch_directory directory;
+  const overlay layers(directory);
+  if (!layers.error().empty()) GTEST_SKIP() << layers.error();
+  const std::filesystem::path build = std::filesystem::path(PENSTOCK_CLI_PATH).parent_path();
+  for (const char* part : {"penstock", "libpenstock.so.0"})
+    std::filesystem::copy_file(build / part, directory.path() + "/" + part);  // the build folder need not be open to others
+  std::filesystem::permissions(directory.path(), std::filesystem::perms(0755));
+  const auto as_nobody = [&](const std::string& options) {
+    const std::string command = "setpriv --reuid=65534 --regid=65534 --clear-groups " + directory.path() + "/penstock check " +
+                                layers.file() + " --device host:0 " + options + " 2>&1";
+    std::string text;
+    std::FILE* const from = ::popen(command.c_str(), "r");
+    for (int letter = 0; (letter = std::fgetc(from)) != EOF;) text += static_cast<char>(letter);
+    EXPECT_EQ(::pclose(from), 0) << text;
+    return text;
+  };
+  EXPECT_TRUE(contains(as_nobody(""), "page cache   unknown\n")) << as_nobody("");
+  const auto told = nlohmann::json::parse(as_nobody("--json"));
+  EXPECT_TRUE(told.at("cached_bytes").is_null()) << told;
+  EXPECT_TRUE(contains(told.at("write").at("error"), "Permission denied")) << told;
+}
+
+}  // namespace
+}  // namespace penstock::cli_test
