@@ -171,4 +171,18 @@ if(PENSTOCK_SANITIZE STREQUAL "none")
                      ${CMAKE_GENERATOR} --compiler ${CMAKE_CXX_COMPILER} --pkg-config ${PENSTOCK_PKG_CONFIG})
     set_tests_properties(install.a_program_finds_the_installed_library PROPERTIES LABELS install TIMEOUT 300)
   endif()
+
+  # Every command of the pages, as it stands there. Those that build all of it once more, or need minutes, run with --long only.
+  if(PENSTOCK_INSTALL AND PENSTOCK_PKG_CONFIG AND TARGET penstock_cli)
+    foreach(selection short long)
+      set(name docs.commands_of_the_pages_run)
+      if(selection STREQUAL "long")
+        set(name docs.long_commands_of_the_pages_run)
+      endif()
+      add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/docs_commands_test.py ${selection}
+                                    ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR})
+    endforeach()
+    set_tests_properties(docs.commands_of_the_pages_run PROPERTIES LABELS docs TIMEOUT 600)
+    set_tests_properties(docs.long_commands_of_the_pages_run PROPERTIES LABELS long TIMEOUT 4500)
+  endif()
 endif()
