@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "bench/meter.hpp"
+#include "bench/pipes_report.hpp"
 #include "device/device.hpp"
 #include "penstock/pipe.hpp"
 
@@ -298,22 +299,11 @@ result<figures> measure(const pipe& other, place& memory, std::uint64_t size, do
   return told;
 }
 
-std::string size_name(std::uint64_t bytes) {
-  constexpr std::array<const char*, 4> units{"B", "KiB", "MiB", "GiB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1024 && bytes % 1024 == 0 && unit + 1 < units.size(); ++unit) bytes /= 1024;
-  return fmt::format("{} {}", bytes, units[unit]);
-}
-
 status run_all(const pipe& other, place& memory, const pipe_bench_options& options, bool& right) {
   const auto plan = other.explain();
   if (!plan) return plan.error();
-  fmt::print("from {} here to {} of {}, over {}\n", options.from, options.to, plan->peer, plan->transport);
-  for (const auto& each : plan->sending) {
-    fmt::print("  {:<11} {}\n", each.name, each.refusal.empty() ? "can be used" : each.refusal);
-  }
-  fmt::print("{:>9} {:>12} {:>12} {:>10} {:>10} {:>9} {:>12}  {}\n", "size", "one way us", "bare copy us", "GB/s", "bare GB/s", "of bare",
-             "CPU s/GB", "channel");
+  pipe_report report(options);
+  report.begin(*plan);
   auto sizes = options.sizes;
   if (sizes.empty()) sizes = {4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30};
   for (const auto size : sizes) {
@@ -334,10 +324,10 @@ status run_all(const pipe& other, place& memory, const pipe_bench_options& optio
                           100.0 * static_cast<double>(pushed) /
                               static_cast<double>(each.sent_tensors - old.sent_tensors + each.received_tensors - old.received_tensors));
     }
-    fmt::print("{:>9} {:>12.1f} {:>12.1f} {:>10.2f} {:>10.2f} {:>9.3f} {:>12.3f}  {}{}\n", size_name(size), told->one_way_us, raw->one_us,
-               told->many_gbs, raw->many_gbs, told->many_gbs / raw->many_gbs, told->cpu_per_gb, by, told->right ? "" : "  WRONG BYTES");
+    report.add({size, told->one_way_us, told->many_gbs, raw->one_us, raw->many_gbs, told->cpu_per_gb, by, told->right});
     right = right && told->right;
   }
+  report.end();
   return {};
 }
 

@@ -16,9 +16,11 @@ struct pipe_bench_options {
   std::string url = "unix:";          // to listen at
   std::vector<std::uint64_t> sizes;   // of a tensor, in bytes; empty: 4 KiB to 1 GiB
   double seconds = 1;                 // that each figure is measured for, about
+  bool json = false;                  // one JSON document in place of the table
+  bool quiet = false;                 // the table alone, without the channels that there are
 };
 
-// Prints a table to stdout and errors to stderr. program: this one, to be started as `program pipe-bench --serve URL ...`.
+// Prints a table, or JSON, to stdout and errors to stderr. program: this one, to be started as `program pipe-bench --serve URL ...`.
 // Returns 0, or 1 when something failed or bytes were wrong.
 int run_pipes(const pipe_bench_options& options, const std::string& program);
 // The other process. Returns likewise.

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench/bench.hpp"
+#include "bench/meter.hpp"
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/progress.hpp"
@@ -27,9 +28,11 @@ int list_rows() {
 
 void show_progress(std::string_view doing, unsigned done, unsigned rows, bool log) {
   constexpr unsigned width = 24;
+  static const bench::stopwatch since_start;
   const unsigned filled = rows > 0 ? done * width / rows : 0;
   const std::string bar = std::string(filled, '#') + std::string(width - filled, '.');
-  show_status_line(doing.empty() ? std::string() : fmt::format("[{}] {} of {} rows, {}", bar, done, rows, doing));
+  const std::string left = done > 0 ? fmt::format(", about {:.0f} s left", since_start.seconds() / done * (rows - done)) : std::string();
+  show_status_line(doing.empty() ? std::string() : fmt::format("{} [{}] {} of {} rows{}", doing, bar, done, rows, left));
   if (log && !doing.empty()) fmt::print(stderr, "penstock: {} of {} rows done, {}\n", done, rows, doing);
 }
 
@@ -62,7 +65,14 @@ void add_bench(CLI::App& app, command& chosen) {
   sub.add_option("--dir", run.directory, "Where temporary files are made (default: here)")->excludes(file);
   add_device_options(sub, run.device);
   sub.add_option("--repeats", run.repeats, "Runs of each row (default 5, cold 3)")->check(CLI::PositiveNumber);
-  sub.add_option("--json", run.json_file, "Write the report as JSON to this file; - for stdout in place of the table");
+  // CLI11 gives one of these to an option that may lack its value and does.
+  const auto take_json_file = [&run](const std::string& name) {
+    run.json_file = name.empty() || name == "true" || name == "{}" ? "-" : name;
+  };
+  sub.add_option_function<std::string>("--json", take_json_file, "Print JSON in place of the table, or write it to this file")
+      ->type_name("[FILE]")
+      ->expected(0, 1);
+  sub.add_flag_callback("-q,--quiet", hide_progress, "Print figures and errors only: no progress");
   sub.add_flag("--log", wanted->log, "Say on stderr what is being done, a line each");
   sub.callback([wanted, &chosen] { chosen = [wanted] { return run_bench(*wanted); }; });
 }

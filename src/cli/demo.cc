@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "bench/ceilings.hpp"
 #include "bench/machine.hpp"
@@ -16,6 +17,7 @@
 #include "bench/verify.hpp"
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/json.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
 #include "cli/transfer_memory.hpp"
@@ -29,6 +31,29 @@ struct demo_options {
   std::uint64_t size = std::uint64_t{1} << 30;
   std::string directory;
   std::string device;
+  output_options output;
+};
+
+// What is told: lines as they come, or one document at the end.
+class demo_report {
+ public:
+  explicit demo_report(const output_options& output) : output_(output) {}
+  // Of what is measured, and why nothing is; not with --quiet.
+  template <class... Arguments>
+  void remark(fmt::format_string<Arguments...> text, Arguments&&... arguments) const {
+    if (!output_.quiet) figure(text, std::forward<Arguments>(arguments)...);
+  }
+  template <class... Arguments>
+  void figure(fmt::format_string<Arguments...> text, Arguments&&... arguments) const {
+    if (!output_.json) fmt::print(text, std::forward<Arguments>(arguments)...);
+  }
+  void end() const {
+    if (output_.json) print_json(document);
+  }
+  nlohmann::json document{{"reads", nlohmann::json::array()}};
+
+ private:
+  output_options output_;
 };
 
 struct demo_run {
@@ -45,6 +70,7 @@ struct limit {
 
 // What the demonstration works with.
 struct stage {
+  demo_report& told;
   const engine& owner;
   device_info device;
   bench::ceiling_meter& meter;
@@ -61,13 +87,13 @@ std::string default_directory() {
 }
 
 // As much as was asked for, or half of the space that is free.
-result<std::uint64_t> affordable_size(const std::string& directory, std::uint64_t wanted) {
+result<std::uint64_t> affordable_size(const demo_report& told, const std::string& directory, std::uint64_t wanted) {
   if (wanted < least_bytes) return status(errc::invalid_argument, fmt::format("--size must be {} or more", format_size(least_bytes)));
   auto space = bench::free_space(directory);
   if (!space) return space.error();
   const std::uint64_t size = std::min(wanted, *space / 2 / least_bytes * least_bytes);
   if (size == 0) return status(errc::no_space, fmt::format("{} has only {} free", directory, format_size(*space)));
-  if (size < wanted) fmt::print("  {} has {} free, so the file is {}\n", directory, format_size(*space), format_size(size));
+  if (size < wanted) told.remark("  {} has {} free, so the file is {}\n", directory, format_size(*space), format_size(size));
   return size;
 }
 
@@ -113,13 +139,22 @@ status print_run(std::string_view title, const stage& on, const demo_run& run, c
   const auto found = hash_of_device(on);
   if (!found) return found.error();
   const double speed = bench::gigabytes_per_second(on.sample.size(), run.seconds);
-  fmt::print("{}\n", title);
-  fmt::print("  speed        {:.2f} GB/s ({} in {:.3f} s)\n", speed, format_size(on.sample.size()), run.seconds);
-  if (against) fmt::print("  ceiling      {:.2f} GB/s, {}: reached {:.0f}%\n", against->gbs, against->name, 100 * speed / against->gbs);
-  fmt::print("  path         {}\n", run.path);
-  fmt::print("  CPU          {:.3f} s/GB\n", run.cpu_seconds * 1e9 / static_cast<double>(on.sample.size()));
-  fmt::print("  bytes        xxh64 {:016x} as written, {:016x} copied back from the device: {}\n\n", on.sample.hash(), *found,
-             *found == on.sample.hash() ? "equal" : "DIFFERENT");
+  nlohmann::json row{{"name", title},
+                     {"seconds", run.seconds},
+                     {"gb_per_s", speed},
+                     {"path", run.path},
+                     {"cpu_s_per_gb", run.cpu_seconds * 1e9 / static_cast<double>(on.sample.size())},
+                     {"ceiling", nullptr},
+                     {"verified", *found == on.sample.hash()}};
+  if (against) row["ceiling"] = {{"name", against->name}, {"gb_per_s", against->gbs}};
+  on.told.document["reads"].push_back(std::move(row));
+  on.told.figure("{}\n", title);
+  on.told.figure("  speed        {:.2f} GB/s ({} in {:.3f} s)\n", speed, format_size(on.sample.size()), run.seconds);
+  if (against) on.told.figure("  ceiling      {:.2f} GB/s, {}: reached {:.0f}%\n", against->gbs, against->name, 100 * speed / against->gbs);
+  on.told.figure("  path         {}\n", run.path);
+  on.told.figure("  CPU          {:.3f} s/GB\n", run.cpu_seconds * 1e9 / static_cast<double>(on.sample.size()));
+  on.told.figure("  bytes        xxh64 {:016x} as written, {:016x} copied back from the device: {}\n\n", on.sample.hash(), *found,
+                 *found == on.sample.hash() ? "equal" : "DIFFERENT");
   if (*found != on.sample.hash()) return {errc::internal, "the bytes in device memory are not those of the file"};
   return {};
 }
@@ -146,7 +181,7 @@ status show_hot(const stage& on) {
 status show_cold(const stage& on) {
   if (status error = drop_from_cache(on); !error.ok()) {
     if (error.code() != errc::unsupported) return error;
-    fmt::print("from the disk to the device: skipped, {}\n\n", error.message());
+    on.told.remark("from the disk to the device: skipped, {}\n\n", error.message());
     return {};
   }
   if (status error = bench::clear_memory(on.owner, on.memory.data(), on.sample.size()); !error.ok()) return error;
@@ -157,26 +192,30 @@ status show_cold(const stage& on) {
   std::optional<limit> most;
   if (before && after)
     most = limit{fmt::format("the disk, O_DIRECT, {}, mean of before and after", after->how), (before->value + after->value) / 2};
-  if (!most) fmt::print("(no ceiling of the disk: {})\n", (before ? after.error() : before.error()).message());
+  if (!most) on.told.remark("(no ceiling of the disk: {})\n", (before ? after.error() : before.error()).message());
   return print_run("from the disk to the device", on, run, most);
 }
 
-status demonstrate(const demo_options& wanted) {
+status demonstrate(const demo_options& wanted, demo_report& told) {
   auto owner = engine::create();
   if (!owner) return owner.error();
   auto device = choose_device(*owner, wanted.device);
   if (!device) return device.error();
   const std::string directory = wanted.directory.empty() ? default_directory() : wanted.directory;
-  fmt::print("penstock {} demo\n", version());
-  fmt::print("  device       {}\n", describe_device(*device));
+  told.remark("penstock {} demo\n", version());
+  told.remark("  device       {}\n", describe_device(*device));
   if (const std::string reason = why_no_gpu(*owner); !reason.empty())
-    fmt::print("  {}\n  host:0 behaves like a device, in the memory of this machine\n", reason);
-  auto size = affordable_size(directory, wanted.size);
+    told.remark("  {}\n  host:0 behaves like a device, in the memory of this machine\n", reason);
+  auto size = affordable_size(told, directory, wanted.size);
   if (!size) return size.error();
   auto sample = make_file(directory, *size);
   if (!sample) return sample.error();
-  fmt::print("  file         {} of pseudo-random bytes, {} ({}), removed at the end\n\n", format_size(*size), sample->path(),
-             bench::file_system_of(sample->path()));
+  told.remark("  file         {} of pseudo-random bytes, {} ({}), removed at the end\n\n", format_size(*size), sample->path(),
+              bench::file_system_of(sample->path()));
+
+  told.document["device"] = device->name;
+  told.document["bytes"] = *size;
+  told.document["file_system"] = bench::file_system_of(sample->path());
 
   auto source = owner->open(sample->path());
   if (!source) return source.error();
@@ -185,19 +224,22 @@ status demonstrate(const demo_options& wanted) {
   bench::ceiling_meter meter(device->name);
   auto link = meter.link();
   if (!link) return link.error();
-  const stage on{*owner, *device, meter, *link, *sample, *source, *memory};
+  const stage on{told, *owner, *device, meter, *link, *sample, *source, *memory};
   if (status error = show_hot(on); !error.ok()) return error;
   if (interrupted()) return {errc::cancelled, "interrupted"};
   return show_cold(on);
 }
 
 int run_demo(const demo_options& wanted) {
-  const status error = demonstrate(wanted);
+  demo_report told(wanted.output);
+  const status error = demonstrate(wanted, told);
   if (interrupted()) {
     fmt::print(stderr, "penstock: interrupted; the file was removed\n");
     return interrupted_exit_code();
   }
-  return error.ok() ? exit_success : fail(error);
+  if (!error.ok()) return fail(error);
+  told.end();
+  return exit_success;
 }
 
 }  // namespace
@@ -208,6 +250,7 @@ void add_demo(CLI::App& app, command& chosen) {
   add_size_option(sub, "--size", wanted->size, "Size of the file (default 1GiB)");
   sub.add_option("--dir", wanted->directory, "Where the file is made (default: $TMPDIR, /var/tmp, /tmp)");
   add_device_options(sub, wanted->device);
+  add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return run_demo(*wanted); }; });
 }
 

@@ -14,6 +14,7 @@ struct pipe_options_given {
   bench::pipe_bench_options run;
   std::string serve;
   std::vector<std::string> sizes;
+  output_options output;
 };
 
 int run_pipe_bench(pipe_options_given given) {
@@ -23,6 +24,8 @@ int run_pipe_bench(pipe_options_given given) {
     if (*bytes == 0) return fail({errc::invalid_argument, "a tensor of no bytes has no speed"}), exit_usage;
     given.run.sizes.push_back(*bytes);
   }
+  given.run.json = given.output.json;
+  given.run.quiet = given.output.quiet;
   if (given.serve.empty()) return bench::run_pipes(given.run, "/proc/self/exe");
   given.run.url = given.serve;
   return bench::serve_pipes(given.run);
@@ -42,6 +45,7 @@ void add_pipe_bench(CLI::App& app, command& chosen) {
   sub.add_option("--url", run.url, "Where to listen: unix:, tcp://127.0.0.1:0 (default unix:)");
   sub.add_option("--seconds", run.seconds, "That each figure is measured for (default 1)")->check(CLI::PositiveNumber);
   sub.add_option("--serve", given->serve, "Be the other process")->group("");
+  add_output_options(sub, given->output);
   sub.callback([given, &chosen] { chosen = [given] { return run_pipe_bench(*given); }; });
 }
 

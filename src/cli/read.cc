@@ -17,6 +17,7 @@
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
 #include "cli/transfer_memory.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -192,8 +193,8 @@ void add_read(CLI::App& app, command& chosen) {
   add_size_option(sub, "--length", wanted->length, "Read this much of each file (default: to its end)");
   sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the file read plainly");
   const auto paths = path_names();
-  sub.add_option("--path", wanted->path, "Force a path")->check(CLI::IsMember(std::vector<std::string>(paths.begin(), paths.end())));
-  sub.add_option("--prefer", wanted->prefer, "What to spend")->check(CLI::IsMember({"automatic", "speed", "cpu"}));
+  sub.add_option("--path", wanted->path, "Force a path")->check(one_of({paths.begin(), paths.end()}));
+  sub.add_option("--prefer", wanted->prefer, "What to spend")->check(one_of({"automatic", "speed", "cpu"}));
   sub.add_option("--repeat", wanted->repeat, "Read everything this many times")->check(CLI::PositiveNumber);
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return read_all(*wanted); }; });

@@ -1,11 +1,13 @@
 #include "cli/usage.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "cli/commands.hpp"
 
@@ -99,6 +101,15 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
 std::string suggestion(std::string_view word, const std::vector<std::string>& names) {
   const std::string name = nearest_name(word, names);
   return name.empty() ? name : fmt::format("; did you mean {}?", name);
+}
+
+CLI::Validator one_of(std::vector<std::string> names) {
+  const std::string list = fmt::format("{}", fmt::join(names, ", "));
+  const auto check = [names = std::move(names), list](const std::string& word) {
+    const bool known = std::find(names.begin(), names.end(), word) != names.end();
+    return known ? std::string() : fmt::format("\"{}\" is none of {}{}", word, list, suggestion(word, names));
+  };
+  return {check, "{" + list + "}"};
 }
 
 int explain_usage(const CLI::App& app, const CLI::ParseError& error) {

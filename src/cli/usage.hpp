@@ -13,6 +13,9 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
 // "; did you mean X?", or nothing.
 std::string suggestion(std::string_view word, const std::vector<std::string>& names);
 
+// Checks that an option's word is one of these; its error names the word, these, and the one that was probably meant.
+CLI::Validator one_of(std::vector<std::string> names);
+
 // Prints help or version to stdout where they were asked for, else what is wrong to stderr. Returns the exit code.
 int explain_usage(const CLI::App& app, const CLI::ParseError& error);
 

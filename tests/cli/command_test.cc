@@ -1,6 +1,7 @@
 // The penstock command as a user meets it: what it prints where, and its exit codes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -124,8 +125,10 @@ TEST(bench, rows_are_listed) {
 
 TEST(bench, its_json_holds_verified_rows_and_their_ceilings) {
   const scratch_directory directory;
-  const ended_program ended = run({"bench", "--quick", "--size", "64MiB", "--repeats", "1", "--rows", "hot-4g,call-4k,pinned", "--json",
-                                   "-", "--device", "host:0", "--dir", directory.path()});
+  const std::vector<std::string> measure{
+      "bench", "--quick",  "--size", "64MiB", "--repeats",     "1", "--rows", "hot-4g,call-4k,pinned", "--json",
+      "-",     "--device", "host:0", "--dir", directory.path()};
+  const ended_program ended = run(measure);
   ASSERT_EQ(ended.exit_code, 0) << ended.out << ended.err;
   const auto report = nlohmann::json::parse(ended.out);
   ASSERT_EQ(report.at("rows").size(), 3U);
@@ -140,6 +143,20 @@ TEST(bench, its_json_holds_verified_rows_and_their_ceilings) {
   EXPECT_GT(report.at("rows")[1].at("p99_us"), 0.0);
   EXPECT_EQ(ended.err, "");
   EXPECT_EQ(directory.entries(), 0U);
+}
+
+TEST(bench, its_json_goes_to_stdout_where_no_file_is_named) {
+  const scratch_directory directory;
+  const std::string file = directory.path() + "/report";
+  const std::vector<std::string> common{"bench", "--quick",  "--size", "64MiB", "--repeats",      "1",       "--rows",
+                                        "start", "--device", "host:0", "--dir", directory.path(), "--quiet", "--json"};
+  const ended_program to_stdout = run(common);
+  EXPECT_EQ(nlohmann::json::parse(to_stdout.out).at("rows").size(), 1U) << to_stdout.err;
+  auto named = common;
+  named.push_back(file);
+  const ended_program to_file = run(named);
+  EXPECT_TRUE(contains(to_file.out, "1 rows measured")) << to_file.out;
+  EXPECT_EQ(directory.entries(), 1U);
 }
 
 TEST(pipe_bench, measures_every_size_by_the_channel_that_is_chosen) {
@@ -159,6 +176,43 @@ TEST(pipe_bench, measures_every_size_by_the_channel_that_is_chosen) {
   EXPECT_EQ(striped.exit_code, 0) << striped.err;
   EXPECT_TRUE(contains(striped.out, "mpt         can be used")) << striped.out;
   EXPECT_FALSE(contains(striped.out, "WRONG")) << striped.out;
+}
+
+TEST(pipe_bench, its_json_holds_the_rows_and_the_channels_there_are) {
+  const ended_program ended = run({"pipe-bench", "--sizes", "4KiB,1.5MiB", "--seconds", "0.05", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto told = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(told.at("from"), "host");
+  EXPECT_FALSE(told.at("channels").empty());
+  ASSERT_EQ(told.at("rows").size(), 2U);
+  EXPECT_EQ(told.at("rows")[1].at("bytes"), 3 * mib / 2);
+  for (const auto& row : told.at("rows")) {
+    EXPECT_GT(row.at("gb_per_s"), 0.0);
+    EXPECT_GT(row.at("bare_gb_per_s"), 0.0);
+    EXPECT_EQ(row.at("verified"), true);
+  }
+  const ended_program quiet = run({"pipe-bench", "--sizes", "4KiB", "--seconds", "0.05", "--quiet"});
+  EXPECT_EQ(std::count(quiet.out.begin(), quiet.out.end(), '\n'), 2) << quiet.out;
+}
+
+TEST(devices, its_json_lists_them_and_says_why_there_is_no_gpu) {
+  const auto told = nlohmann::json::parse(run({"devices", "--json"}).out);
+  EXPECT_EQ(told.at("devices").back().at("name"), "host:0");
+  EXPECT_EQ(told.at("no_gpu").is_null(), told.at("devices").size() > 1) << told;
+}
+
+TEST(demo, its_json_tells_of_the_reads_it_made) {
+  const scratch_directory directory;
+  const ended_program ended = run({"demo", "--size", "32MiB", "--dir", directory.path(), "--device", "host:0", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto told = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(told.at("bytes"), 32 * mib);
+  EXPECT_EQ(told.at("device"), "host:0");
+  const auto& hot = told.at("reads").at(0);
+  EXPECT_EQ(hot.at("name"), "from the page cache to the device");
+  EXPECT_EQ(hot.at("verified"), true);
+  EXPECT_GT(hot.at("gb_per_s"), 0.0);
+  EXPECT_GT(hot.at("ceiling").at("gb_per_s"), 0.0);
 }
 
 TEST(pipe_bench, what_cannot_be_is_named) {

@@ -35,6 +35,12 @@ TEST(usage, an_unknown_option_is_named_with_the_one_that_was_meant) {
   EXPECT_EQ(refusal({"--verify", "read", "x"}), "penstock: --verify goes behind the command: penstock read --verify");
 }
 
+TEST(usage, an_unknown_word_of_an_option_is_named_with_the_one_that_was_meant) {
+  EXPECT_EQ(refusal({"read", "x", "--path", "stagd"}),
+            "penstock: read: --path: \"stagd\" is none of automatic, posix, staged, mapped, direct; did you mean staged?");
+  EXPECT_EQ(refusal({"read", "x", "--prefer", "nothing"}), "penstock: read: --prefer: \"nothing\" is none of automatic, speed, cpu");
+}
+
 TEST(usage, other_mistakes_are_told_in_a_line_that_names_the_command) {
   EXPECT_EQ(refusal({"read"}), "penstock: read: FILE is required");
   EXPECT_EQ(refusal({"devices", "all"}), "penstock: devices: unexpected word \"all\"");

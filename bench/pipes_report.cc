@@ -1,0 +1,60 @@
+#include "bench/pipes_report.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace penstock::bench {
+namespace {
+
+std::string size_name(std::uint64_t bytes) {
+  constexpr std::array<const char*, 4> units{"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && bytes % 1024 == 0 && unit + 1 < units.size(); ++unit) bytes /= 1024;
+  return fmt::format("{} {}", bytes, units[unit]);
+}
+
+}  // namespace
+
+void pipe_report::begin(const pipe_plan& plan) {
+  plan_ = plan;
+  if (options_.json) return;
+  if (!options_.quiet) {
+    fmt::print("from {} here to {} of {}, over {}\n", options_.from, options_.to, plan.peer, plan.transport);
+    for (const auto& each : plan.sending) fmt::print("  {:<11} {}\n", each.name, each.refusal.empty() ? "can be used" : each.refusal);
+  }
+  fmt::print("{:>9} {:>12} {:>12} {:>10} {:>10} {:>9} {:>12}  {}\n", "size", "one way us", "bare copy us", "GB/s", "bare GB/s", "of bare",
+             "CPU s/GB", "channel");
+}
+
+void pipe_report::add(const pipe_row& row) {
+  if (options_.json) return rows_.push_back(row);
+  fmt::print("{:>9} {:>12.1f} {:>12.1f} {:>10.2f} {:>10.2f} {:>9.3f} {:>12.3f}  {}{}\n", size_name(row.size), row.one_way_us,
+             row.raw_one_us, row.many_gbs, row.raw_many_gbs, row.many_gbs / row.raw_many_gbs, row.cpu_per_gb, row.channels,
+             row.right ? "" : "  WRONG BYTES");
+}
+
+void pipe_report::end() const {
+  if (!options_.json) return;
+  using nlohmann::json;
+  json channels = json::array();
+  for (const auto& each : plan_.sending)
+    channels.push_back({{"name", each.name}, {"refusal", each.refusal.empty() ? json(nullptr) : json(each.refusal)}});
+  json rows = json::array();
+  for (const auto& row : rows_) {
+    rows.push_back({{"bytes", row.size},
+                    {"one_way_us", row.one_way_us},
+                    {"bare_copy_us", row.raw_one_us},
+                    {"gb_per_s", row.many_gbs},
+                    {"bare_gb_per_s", row.raw_many_gbs},
+                    {"cpu_s_per_gb", row.cpu_per_gb},
+                    {"channel", row.channels},
+                    {"verified", row.right}});
+  }
+  const json document{{"from", options_.from},           {"to", options_.to},      {"peer", plan_.peer}, {"transport", plan_.transport},
+                      {"channels", std::move(channels)}, {"rows", std::move(rows)}};
+  fmt::print("{}\n", document.dump(2, ' ', false, json::error_handler_t::replace));
+}
+
+}  // namespace penstock::bench

@@ -1,0 +1,35 @@
+// What the benchmark of pipes tells: a table as it goes, or one JSON document at its end. One thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/pipes.hpp"
+#include "penstock/pipe.hpp"
+
+namespace penstock::bench {
+
+struct pipe_row {
+  std::uint64_t size = 0;
+  double one_way_us = 0, many_gbs = 0;      // of messages
+  double raw_one_us = 0, raw_many_gbs = 0;  // of the bare copy
+  double cpu_per_gb = 0;                    // seconds of both processes
+  std::string channels;                     // that carried the bytes, with how many were pushed
+  bool right = false;                       // the bytes that came back were those that were sent
+};
+
+class pipe_report {
+ public:
+  explicit pipe_report(const pipe_bench_options& options) : options_(options) {}
+  void begin(const pipe_plan& plan);
+  void add(const pipe_row& row);
+  void end() const;
+
+ private:
+  const pipe_bench_options& options_;
+  pipe_plan plan_;
+  std::vector<pipe_row> rows_;
+};
+
+}  // namespace penstock::bench
