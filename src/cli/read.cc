@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/meter.hpp"
+#include "bench/sample_data.hpp"
 #include "bench/verify.hpp"
 #include "cli/commands.hpp"
 #include "cli/figures.hpp"
@@ -75,6 +76,9 @@ figures read_pieces(const read_setup& setup, const file& source, std::uint64_t l
   while (out.bytes < length && out.error.ok()) {
     const std::uint64_t offset = setup.wanted.offset + out.bytes;
     const std::uint64_t want = std::min(setup.memory.size(), length - out.bytes);
+    // What the read before this one has left would pass for what this one should bring.
+    if (setup.wanted.verify) out.error = bench::clear_memory(setup.owner, setup.memory.data(), want);
+    if (!out.error.ok()) break;
     io_result done;
     {
       progress_bar bar("reading", source.path(), length, out.bytes);
