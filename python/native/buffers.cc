@@ -51,35 +51,10 @@ struct array_names {
   }
 };
 
-[[noreturn]] void refuse(nb::handle object, const char* why) { raise_bad_memory("the memory of this " + type_of(object) + " " + why); }
-
 constexpr auto is_readonly = "is read-only and cannot be read into";
 constexpr auto is_not_contiguous = "is not contiguous";
 constexpr auto is_masked = "is masked";
-
-// Whether elements of item_size lie side by side, in C's or in Fortran's order. strides: null where C's order is meant.
-class contiguity {
- public:
-  explicit contiguity(std::int64_t item_size) : c_step_(item_size), fortran_step_(item_size) {}
-  [[nodiscard]] static bool holds(const std::int64_t* shape, const std::int64_t* strides, std::size_t count, std::int64_t item_size) {
-    bool c = true;
-    bool fortran = true;
-    contiguity steps(item_size);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (shape[i] == 0) return true;
-      fortran = fortran && (shape[i] == 1 || strides[i] == steps.fortran_step_);
-      steps.fortran_step_ *= shape[i];
-      const std::size_t last = count - 1 - i;
-      c = c && (shape[last] == 1 || strides[last] == steps.c_step_);
-      steps.c_step_ *= shape[last];
-    }
-    return c || fortran;
-  }
-
- private:
-  std::int64_t c_step_;
-  std::int64_t fortran_step_;
-};
+constexpr auto has_objects = "holds objects of Python, whose addresses mean nothing in a file";
 
 std::vector<std::int64_t> integers(nb::handle sequence, const char* name) {
   std::vector<std::int64_t> values;
@@ -87,22 +62,33 @@ std::vector<std::int64_t> integers(nb::handle sequence, const char* name) {
   return values;
 }
 
-// Two objects, of a tuple or a list.
-std::pair<nb::object, nb::object> pair_of(nb::handle object, nb::handle sequence, const char* name) {
-  const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
-  if (!items.is_valid()) throw nb::python_error();
-  if (nb::len(items) != 2) refuse(object, (std::string("has a ") + name + " that is no pair").c_str());
-  return {nb::object(items[0]), nb::object(items[1])};
-}
+// Elements of item_size that lie side by side, in which orders.
+struct contiguity {
+  bool c = true;
+  bool fortran = true;
+  contiguity(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& strides, std::int64_t item_size) {
+    std::int64_t c_step = item_size;
+    std::int64_t fortran_step = item_size;
+    const std::size_t count = shape.size();
+    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
+    for (std::size_t i = 0; i < count; ++i) {
+      fortran = fortran && (shape[i] == 1 || strides[i] == fortran_step);
+      fortran_step *= shape[i];
+      const std::size_t last = count - 1 - i;
+      c = c && (shape[last] == 1 || strides[last] == c_step);
+      c_step *= shape[last];
+    }
+  }
+};
 
-// "<f4": 4
-std::int64_t item_size_of(nb::handle object, nb::handle typestr) {
-  if (!PyUnicode_Check(typestr.ptr())) refuse(object, "has a typestr that is no str");
-  const std::string text = nb::str(typestr).c_str();
-  std::int64_t bytes = 0;
-  for (std::size_t i = 2; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) bytes = bytes * 10 + (text[i] - '0');
-  if (bytes <= 0) refuse(object, ("has a type string that names no size: " + text).c_str());
-  return bytes;
+// Whether a format of the struct module has an "O" outside the names of its fields.
+bool names_objects(const char* format) {
+  bool in_name = false;
+  for (; format != nullptr && *format != '\0'; ++format) {
+    if (*format == ':') in_name = !in_name;
+    if (*format == 'O' && !in_name) return true;
+  }
+  return false;
 }
 
 // dlpack.h, version 0.8 and 1.0: what is needed of it.
@@ -123,32 +109,106 @@ struct dl_tensor {
   std::uint64_t byte_offset;
 };
 
-bool is_addressable_device(std::int32_t type) {
-  constexpr std::int32_t cpu = 1, cuda = 2, cuda_host = 3, cuda_managed = 13;
+bool is_addressable_device(std::int64_t type) {
+  constexpr std::int64_t cpu = 1, cuda = 2, cuda_host = 3, cuda_managed = 13;
   return type == cpu || type == cuda || type == cuda_host || type == cuda_managed;
-}
-
-std::uint64_t byte_count(nb::handle object, const std::int64_t* shape, std::size_t count, std::int64_t item_size) {
-  if (std::any_of(shape, shape + count, [](std::int64_t each) { return each < 0; })) refuse(object, "has a negative length");
-  if (std::find(shape, shape + count, 0) != shape + count) return 0;
-  std::int64_t bytes = item_size;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (__builtin_mul_overflow(bytes, shape[i], &bytes)) refuse(object, "has more bytes than 63 bits count");
-  }
-  return static_cast<std::uint64_t>(bytes);
 }
 
 std::byte* pointer_of(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 }  // namespace
 
-held_memory::held_memory(nb::handle object, memory_use use) {
-  if (take_buffer(object, use) || take_native(object, use) || take_cuda_array(object, use) || take_data_pointer(object) ||
-      take_dlpack(object)) {
+memory_order parse_order(nb::handle order) {
+  if (!PyUnicode_Check(order.ptr())) throw nb::type_error(("order is 'C' or 'A', not " + type_of(order)).c_str());
+  if (PyUnicode_CompareWithASCIIString(order.ptr(), "C") == 0) return memory_order::c;
+  if (PyUnicode_CompareWithASCIIString(order.ptr(), "A") == 0) return memory_order::any;
+  raise_invalid(nb::str("order is 'C' or 'A', not {!r}").format(order).c_str());
+}
+
+std::string argument_name::text() const { return index ? std::string(name) + "[" + std::to_string(*index) + "]" : name; }
+
+// --- what is asked of memory
+
+void held_memory::demand::refuse(const std::string& why) const {
+  raise_bad_memory(name.text() + ": the memory of this " + type_of(object) + " " + why);
+}
+
+void held_memory::demand::refuse_order() const {
+  const auto called = name.text();
+  refuse("is in Fortran's order, columns first, and a file would hold it so: pass " + called + ".T, which is the same memory in C's order" +
+         (name.has_order ? "; or order=\"A\" to move the bytes as they lie" : "") +
+         (use == memory_use::source ? "; or numpy.ascontiguousarray(" + called + ")" : ""));
+}
+
+void held_memory::demand::check_contiguity(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& strides,
+                                           std::int64_t item_size) const {
+  if (shape.size() != strides.size()) refuse(is_not_contiguous);
+  const contiguity lies(shape, strides, item_size);
+  if (lies.c || (lies.fortran && order == memory_order::any)) return;
+  if (lies.fortran) refuse_order();
+  refuse(is_not_contiguous);
+}
+
+// Refuses items that are, or hold, references to objects: what a file says they are would be taken for addresses.
+void held_memory::demand::check_items(Py_ssize_t item_size) const {
+  static const nb::handle dtype_name = PyUnicode_InternFromString("dtype");
+  static const nb::handle hasobject_name = PyUnicode_InternFromString("hasobject");
+  if (item_size < static_cast<Py_ssize_t>(sizeof(PyObject*))) return;
+  if (const auto dtype = attribute(object, dtype_name)) {
+    if (const auto has = attribute(*dtype, hasobject_name)) {
+      if (PyObject_IsTrue(has->ptr()) != 0) refuse(has_objects);
+      return;
+    }
+  }
+  // Not asked for at once: NumPy has no format for its times.
+  Py_buffer probe{};
+  if (PyObject_GetBuffer(object.ptr(), &probe, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    return;
+  }
+  const bool found = names_objects(probe.format);
+  PyBuffer_Release(&probe);
+  if (found) refuse(has_objects);
+}
+
+std::uint64_t held_memory::demand::byte_count(const std::int64_t* shape, std::size_t count, std::int64_t item_size) const {
+  if (std::any_of(shape, shape + count, [](std::int64_t each) { return each < 0; })) refuse("has a negative length");
+  if (std::find(shape, shape + count, 0) != shape + count) return 0;
+  std::int64_t bytes = item_size;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (__builtin_mul_overflow(bytes, shape[i], &bytes)) refuse("has more bytes than 63 bits count");
+  }
+  return static_cast<std::uint64_t>(bytes);
+}
+
+// "<f4": 4
+std::int64_t held_memory::demand::item_size_of(nb::handle typestr) const {
+  if (!PyUnicode_Check(typestr.ptr())) refuse("has a typestr that is no str");
+  const std::string text = nb::str(typestr).c_str();
+  std::int64_t bytes = 0;
+  for (std::size_t i = 2; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) bytes = bytes * 10 + (text[i] - '0');
+  if (bytes <= 0) refuse("has a type string that names no size: " + text);
+  if (text[1] == 'O') refuse(has_objects);
+  return bytes;
+}
+
+// Two objects, of a tuple or a list.
+std::pair<nb::object, nb::object> held_memory::demand::pair_of(nb::handle sequence, const char* what) const {
+  const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
+  if (!items.is_valid()) throw nb::python_error();
+  if (nb::len(items) != 2) refuse(std::string("has a ") + what + " that is no pair");
+  return {nb::object(items[0]), nb::object(items[1])};
+}
+
+// --- memory of each kind
+
+held_memory::held_memory(nb::handle object, memory_use use, memory_order order, argument_name name) {
+  const demand wanted{object, use, order, name};
+  if (take_native(wanted) || take_buffer(wanted) || take_cuda_array(wanted) || take_data_pointer(wanted) || take_dlpack(wanted)) {
     ++count_;
     return;
   }
-  throw nb::type_error(("memory is needed, not " + type_of(object) +
+  throw nb::type_error((name.text() + ": memory is needed, not " + type_of(object) +
                         ": an object with the buffer protocol, __cuda_array_interface__ or __dlpack__, a penstock.DeviceBuffer or a "
                         "penstock.Pointer")
                            .c_str());
@@ -159,38 +219,52 @@ held_memory::~held_memory() {
   if (view_.obj != nullptr) PyBuffer_Release(&view_);
 }
 
-bool held_memory::take_buffer(nb::handle object, memory_use use) {
+bool held_memory::take_buffer(const demand& wanted) {
+  const nb::handle object = wanted.object;
   if (!PyObject_CheckBuffer(object.ptr())) return false;
-  const int write = use == memory_use::target ? PyBUF_WRITABLE : 0;
-  if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_ANY_CONTIGUOUS | write) == 0) {
+  const int write = wanted.use == memory_use::target ? PyBUF_WRITABLE : 0;
+  const int order = wanted.order == memory_order::any ? PyBUF_ANY_CONTIGUOUS : PyBUF_C_CONTIGUOUS;
+  if (PyObject_GetBuffer(object.ptr(), &view_, order | write) == 0) {
+    try {
+      wanted.check_items(view_.itemsize);
+    } catch (...) {
+      PyBuffer_Release(&view_);
+      throw;
+    }
     data_ = static_cast<std::byte*>(view_.buf);
     size_ = static_cast<std::uint64_t>(view_.len);
     return true;
   }
   nb::python_error problem;
-  Py_buffer probe{};
   // Why: asked again for less.
-  if (PyObject_GetBuffer(object.ptr(), &probe, PyBUF_ANY_CONTIGUOUS) == 0) {
+  const auto gives = [&](int less) {
+    Py_buffer probe{};
+    if (PyObject_GetBuffer(object.ptr(), &probe, less) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    const auto item_size = probe.itemsize;
     PyBuffer_Release(&probe);
-    refuse(object, is_readonly);
-  }
-  PyErr_Clear();
-  if (PyObject_GetBuffer(object.ptr(), &probe, PyBUF_FULL_RO) == 0) {
-    PyBuffer_Release(&probe);
-    refuse(object, is_not_contiguous);
-  }
-  PyErr_Clear();
+    wanted.check_items(item_size);
+    return true;
+  };
+  if (gives(order)) wanted.refuse(is_readonly);
+  if (gives(PyBUF_ANY_CONTIGUOUS)) wanted.refuse_order();
+  if (gives(PyBUF_FULL_RO) || gives(PyBUF_STRIDED_RO)) wanted.refuse(is_not_contiguous);
   if (attribute(object, "__cuda_array_interface__") || attribute(object, "__dlpack__")) return false;
-  refuse(object, ("is not offered: " + std::string(problem.what())).c_str());
+  wanted.refuse("is not offered: " + std::string(problem.what()));
 }
 
-bool held_memory::take_native(nb::handle object, memory_use use) {
-  if (nb::isinstance<raw_pointer>(object)) {
+bool held_memory::take_native(const demand& wanted) {
+  static const nb::handle pointer_type = nb::type<raw_pointer>();
+  static const nb::handle device_type = nb::type<device_memory>();
+  const nb::handle object = wanted.object;
+  if (PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(pointer_type.ptr()))) {
     const auto& pointer = *nb::inst_ptr<raw_pointer>(object);
-    if (pointer.readonly && use == memory_use::target) refuse(object, is_readonly);
+    if (pointer.readonly && wanted.use == memory_use::target) wanted.refuse(is_readonly);
     data_ = pointer_of(pointer.address);
     size_ = pointer.nbytes;
-  } else if (nb::isinstance<device_memory>(object)) {
+  } else if (PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(device_type.ptr()))) {
     const auto& held = *nb::inst_ptr<device_memory>(object);
     if (held.process != this_process()) raise({errc::forked, "this memory of " + held.device + " is the parent process's"});
     data_ = static_cast<std::byte*>(held.memory.data());
@@ -202,27 +276,25 @@ bool held_memory::take_native(nb::handle object, memory_use use) {
   return true;
 }
 
-bool held_memory::take_cuda_array(nb::handle object, memory_use use) {
+bool held_memory::take_cuda_array(const demand& wanted) {
+  const nb::handle object = wanted.object;
   const auto& names = array_names::get();
   const auto found = attribute(object, names.interface);
   if (!found) return false;
-  if (!PyDict_Check(found->ptr())) refuse(object, "has a __cuda_array_interface__ that is no dict");
+  if (!PyDict_Check(found->ptr())) wanted.refuse("has a __cuda_array_interface__ that is no dict");
   const auto interface = nb::borrow<nb::dict>(*found);
   const auto entry = [&](nb::handle name) { return interface.contains(name) ? nb::object(interface[name]) : nb::none(); };
   for (const auto name : {names.data, names.typestr, names.shape}) {
-    if (entry(name).is_none()) refuse(object, (std::string("has a __cuda_array_interface__ without ") + nb::str(name).c_str()).c_str());
+    if (entry(name).is_none()) wanted.refuse(std::string("has a __cuda_array_interface__ without ") + nb::str(name).c_str());
   }
-  if (!entry(names.mask).is_none()) refuse(object, is_masked);
-  const auto [address, readonly] = pair_of(object, interface[names.data], "data");
-  if (PyObject_IsTrue(readonly.ptr()) != 0 && use == memory_use::target) refuse(object, is_readonly);
-  const auto item_size = item_size_of(object, interface[names.typestr]);
+  if (!entry(names.mask).is_none()) wanted.refuse(is_masked);
+  const auto [address, readonly] = wanted.pair_of(interface[names.data], "data");
+  if (PyObject_IsTrue(readonly.ptr()) != 0 && wanted.use == memory_use::target) wanted.refuse(is_readonly);
+  const auto item_size = wanted.item_size_of(interface[names.typestr]);
   const auto shape = integers(interface[names.shape], "a length of its shape");
-  const auto bytes = byte_count(object, shape.data(), shape.size(), item_size);
+  const auto bytes = wanted.byte_count(shape.data(), shape.size(), item_size);
   if (const auto strides = entry(names.strides); !strides.is_none()) {
-    const auto steps = integers(strides, "a stride");
-    if (steps.size() != shape.size() || !contiguity::holds(shape.data(), steps.data(), shape.size(), item_size)) {
-      refuse(object, is_not_contiguous);
-    }
+    wanted.check_contiguity(shape, integers(strides, "a stride"), item_size);
   }
   data_ = pointer_of(unsigned_integer(address, "the address of data"));
   size_ = bytes;
@@ -231,14 +303,18 @@ bool held_memory::take_cuda_array(nb::handle object, memory_use use) {
 }
 
 // PyTorch's tensors have nbytes as a property, its storages as a method.
-bool held_memory::take_data_pointer(nb::handle object) {
+bool held_memory::take_data_pointer(const demand& wanted) {
+  const nb::handle object = wanted.object;
   const auto pointer = attribute(object, "data_ptr");
   if (!pointer) return false;
   auto bytes = attribute(object, "nbytes");
   if (!bytes) return false;
   if (PyCallable_Check(bytes->ptr()) != 0) bytes = (*bytes)();
   if (const auto contiguous = attribute(object, "is_contiguous"); contiguous && PyObject_IsTrue((*contiguous)().ptr()) == 0) {
-    refuse(object, is_not_contiguous);
+    const auto shape = attribute(object, "shape");
+    const auto strides = attribute(object, "stride");
+    if (!shape || !strides) wanted.refuse(is_not_contiguous);
+    wanted.check_contiguity(integers(*shape, "a length of its shape"), integers((*strides)(), "a stride"), 1);
   }
   data_ = pointer_of(unsigned_integer((*pointer)(), "data_ptr()"));
   size_ = unsigned_integer(*bytes, "nbytes");
@@ -246,12 +322,13 @@ bool held_memory::take_data_pointer(nb::handle object) {
   return true;
 }
 
-bool held_memory::take_dlpack(nb::handle object) {
+bool held_memory::take_dlpack(const demand& wanted) {
+  const nb::handle object = wanted.object;
   const auto exporter = attribute(object, "__dlpack__");
   const auto device = attribute(object, "__dlpack_device__");
   if (!exporter || !device) return false;
-  const auto where = signed_integer(pair_of(object, (*device)(), "__dlpack_device__").first, "the device type of __dlpack_device__");
-  if (!is_addressable_device(static_cast<std::int32_t>(where))) refuse(object, "lies on a device that Penstock does not know");
+  const auto where = signed_integer(wanted.pair_of((*device)(), "__dlpack_device__").first, "the device type of __dlpack_device__");
+  if (!is_addressable_device(where)) wanted.refuse("lies on a device that Penstock does not know");
   // Without a version asked for, an exporter refuses memory that is read-only. -1: no stream is to be waited for, as with the other ways.
   constexpr std::int64_t cpu = 1;
   nb::object capsule = where == cpu ? (*exporter)() : (*exporter)("stream"_a = -1);
@@ -259,11 +336,11 @@ bool held_memory::take_dlpack(nb::handle object) {
   if (tensor == nullptr) throw nb::python_error();
   const auto count = static_cast<std::size_t>(tensor->dimensions);
   const std::int64_t item_size = (tensor->type.bits * tensor->type.lanes + 7) / 8;
-  const auto bytes = byte_count(object, tensor->shape, count, item_size);
+  const auto bytes = wanted.byte_count(tensor->shape, count, item_size);
+  constexpr std::uint8_t handles = 3;
+  if (tensor->type.code == handles) wanted.refuse(has_objects);
   if (tensor->strides != nullptr) {
-    std::vector<std::int64_t> steps(tensor->strides, tensor->strides + count);
-    for (auto& step : steps) step *= item_size;
-    if (!contiguity::holds(tensor->shape, steps.data(), count, item_size)) refuse(object, is_not_contiguous);
+    wanted.check_contiguity({tensor->shape, tensor->shape + count}, {tensor->strides, tensor->strides + count}, 1);
   }
 
   data_ = static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
@@ -326,7 +403,7 @@ void add_buffers(nb::module_& module) {
   module.def(
       "resolve",
       [](nb::handle object, bool writable) {
-        const held_memory memory(object, writable ? memory_use::target : memory_use::source);
+        const held_memory memory(object, writable ? memory_use::target : memory_use::source, memory_order::any, {"obj"});
         return std::pair(reinterpret_cast<std::uint64_t>(memory.data()), memory.size());
       },
       "obj"_a, "writable"_a = false,

@@ -1,6 +1,6 @@
 // Objects of Python that are memory: what a request reads into or writes from.
 //
-// Taken are, in this order: the buffer protocol (bytes, bytearray, memoryview, NumPy), penstock.Pointer and penstock.DeviceBuffer,
+// Taken are, in this order: penstock.Pointer and penstock.DeviceBuffer, the buffer protocol (bytes, bytearray, memoryview, NumPy),
 // __cuda_array_interface__ (CuPy, Numba, RMM, PyTorch on a GPU), data_ptr() and nbytes (PyTorch's tensors and storages), and DLPack.
 // An object that offers several of them names the same memory by each.
 #pragma once
@@ -10,6 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace penstock::python {
 
@@ -17,11 +20,25 @@ namespace nb = nanobind;
 
 enum class memory_use : std::uint8_t { source, target };
 
+// c: the order of C, in which files hold arrays. any: also Fortran's, and the bytes go as they lie in memory.
+enum class memory_order : std::uint8_t { c, any };
+// "C" or "A", as the argument order. Raises TypeError and penstock.InvalidArgument.
+memory_order parse_order(nb::handle order);
+
+// How errors call an argument: "buffer", or "requests[3]".
+struct argument_name {
+  const char* name = "buffer";
+  std::optional<std::size_t> index{};
+  bool has_order = true;  // the function has the argument order too
+  [[nodiscard]] std::string text() const;
+};
+
 // The memory of one object, kept alive and in its place. Made, and destroyed, with the GIL; data() and size() need none.
 class held_memory {
  public:
-  // Raises penstock.BufferError for memory that is read-only (as a target), not contiguous or masked, and TypeError for what is no memory.
-  held_memory(nb::handle object, memory_use use);
+  // Raises penstock.BufferError for memory that is read-only (as a target), not contiguous, masked, of Python's objects, or in Fortran's
+  // order where that is not allowed; and TypeError for what is no memory. Both name the argument.
+  held_memory(nb::handle object, memory_use use, memory_order order = memory_order::c, argument_name name = {});
   held_memory(const held_memory&) = delete;
   held_memory& operator=(const held_memory&) = delete;
   ~held_memory();
@@ -37,11 +54,26 @@ class held_memory {
   static int count() noexcept { return count_; }
 
  private:
-  bool take_buffer(nb::handle object, memory_use use);
-  bool take_native(nb::handle object, memory_use use);
-  bool take_cuda_array(nb::handle object, memory_use use);
-  bool take_data_pointer(nb::handle object);
-  bool take_dlpack(nb::handle object);
+  // What is asked of the memory, for those that follow.
+  struct demand {
+    nb::handle object;
+    memory_use use;
+    memory_order order;
+    argument_name name;
+    [[noreturn]] void refuse(const std::string& why) const;
+    // Whether elements lie side by side in an order that will do. strides: as item_size counts.
+    void check_contiguity(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& strides, std::int64_t item_size) const;
+    [[noreturn]] void refuse_order() const;
+    void check_items(Py_ssize_t item_size) const;
+    [[nodiscard]] std::uint64_t byte_count(const std::int64_t* shape, std::size_t count, std::int64_t item_size) const;
+    [[nodiscard]] std::int64_t item_size_of(nb::handle typestr) const;
+    [[nodiscard]] std::pair<nb::object, nb::object> pair_of(nb::handle sequence, const char* what) const;
+  };
+  bool take_buffer(const demand& wanted);
+  bool take_native(const demand& wanted);
+  bool take_cuda_array(const demand& wanted);
+  bool take_data_pointer(const demand& wanted);
+  bool take_dlpack(const demand& wanted);
 
   inline static int count_ = 0;
   Py_buffer view_{};

@@ -74,9 +74,9 @@ void copy_bytes(void* target, const void* source, std::uint64_t bytes) {
   raise_unless_ok(copied);
 }
 
-void copy_objects(nb::handle target, nb::handle source) {
-  const held_memory from(source, memory_use::source);
-  const held_memory to(target, memory_use::target);
+void copy_objects(nb::handle target, nb::handle source, memory_order order) {
+  const held_memory from(source, memory_use::source, order, {"source"});
+  const held_memory to(target, memory_use::target, order, {"target"});
   if (from.size() > to.size()) {
     raise_invalid("copy: the source has " + std::to_string(from.size()) + " bytes, the target " + std::to_string(to.size()));
   }
@@ -115,7 +115,8 @@ nb::dict describe(nb::handle object) {
   if (PyLong_Check(object.ptr())) {
     address = unsigned_integer(object, "an address");
   } else {
-    address = reinterpret_cast<std::uint64_t>(memory.emplace(object, memory_use::source).data());
+    address =
+        reinterpret_cast<std::uint64_t>(memory.emplace(object, memory_use::source, memory_order::any, argument_name{"memory"}).data());
   }
   const auto facts = shared_engine().describe(reinterpret_cast<const void*>(address));
   if (!facts) raise(facts.error());
@@ -166,10 +167,12 @@ void add_devices(nb::module_& module) {
       .def_ro("device", &device_memory::device, "The name of its device.")
       .def("to_host", &to_host, "A copy of its bytes. Blocks. Raises penstock.Error.")
       .def(
-          "copy_from", [](nb::handle self, nb::handle source) { copy_objects(self, source); }, "source"_a,
+          "copy_from", [](nb::handle self, nb::handle source, nb::handle order) { copy_objects(self, source, parse_order(order)); },
+          "source"_a, nb::kw_only(), "order"_a = "C",
           "Copies all bytes of source, which may be any memory, to its start. Blocks. Raises ValueError where they do not fit.")
       .def(
-          "copy_to", [](nb::handle self, nb::handle target) { copy_objects(target, self); }, "target"_a,
+          "copy_to", [](nb::handle self, nb::handle target, nb::handle order) { copy_objects(target, self, parse_order(order)); },
+          "target"_a, nb::kw_only(), "order"_a = "C",
           "Copies all its bytes to the start of target, which may be any memory. Blocks. Raises ValueError where they do not fit.")
       .def_prop_ro("__cuda_array_interface__", &cuda_array_interface, "As an array of bytes; for memory of CUDA devices only.")
       .def("__len__", [](const device_memory& self) { return self.memory.size(); })
@@ -180,8 +183,11 @@ void add_devices(nb::module_& module) {
 
   module.def("devices", &all_devices, "All devices, without making a context on any: the GPUs, then the host device.");
   module.def("device", &device_named, "name"_a, "The device of that name. Raises FileNotFoundError, saying why, where there is none.");
-  module.def("copy", &copy_objects, "target"_a, "source"_a,
-             "Copies all bytes of source to the start of target; either may be host or device memory. Blocks. Raises penstock.Error.");
+  module.def(
+      "copy", [](nb::handle target, nb::handle source, nb::handle order) { copy_objects(target, source, parse_order(order)); }, "target"_a,
+      "source"_a, nb::kw_only(), "order"_a = "C",
+      "Copies all bytes of source to the start of target; either may be host or device memory. Blocks. An array in Fortran's order is\n"
+      "refused, unless order is 'A': then bytes go as they lie in memory. Raises penstock.Error.");
   module.def("describe", &describe, "memory"_a,
              "What a buffer or an address is: {\"kind\": \"host\" | \"pinned\" | \"device\", \"device\": its name or None, \"base\" and "
              "\"nbytes\": of the allocation, or None}.");

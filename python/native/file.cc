@@ -124,9 +124,9 @@ void check_offset(std::int64_t offset) {
 }
 
 std::uint64_t run(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
-                  const io_options& options, nb::handle progress, bool is_write) {
+                  memory_order order, const io_options& options, nb::handle progress, bool is_write) {
   check_offset(offset);
-  const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target);
+  const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target, order);
   const auto part = memory.slice(buffer_offset, size);
   const auto target = self.target;
   const auto done = run_blocking({*target, part.data, part.size, offset, is_write}, options, progress);
@@ -136,17 +136,18 @@ std::uint64_t run(const python_file& self, nb::handle buffer, std::int64_t offse
 
 template <bool is_write>
 std::uint64_t run_bound(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
-                        nb::handle path, nb::handle prefer, nb::handle timeout, nb::handle progress) {
-  return run(self, buffer, offset, size, buffer_offset, request_options(path, prefer, timeout), progress, is_write);
+                        nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout, nb::handle progress) {
+  return run(self, buffer, offset, size, buffer_offset, parse_order(order), request_options(path, prefer, timeout), progress, is_write);
 }
 
 template <bool is_write>
 future start_bound(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
-                   nb::handle path, nb::handle prefer, nb::handle timeout) {
+                   nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
   check_offset(offset);
   const auto options = request_options(path, prefer, timeout);
+  const auto allowed = parse_order(order);
   future made(new flight(self.target));
-  const auto part = made->keep(buffer, is_write ? memory_use::source : memory_use::target).slice(buffer_offset, size);
+  const auto part = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed).slice(buffer_offset, size);
   made->start_one(part.data, part.size, offset, is_write, options);
   return made;
 }
@@ -196,29 +197,30 @@ std::vector<io_result> run_batch(const std::vector<io_request>& requests, const 
 }
 
 template <bool is_write>
-nb::list run_many(const python_file& self, nb::handle requests, nb::handle path, nb::handle prefer, nb::handle timeout) {
+nb::list run_many(const python_file& self, nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
   const auto options = request_options(path, prefer, timeout);
   const auto target = self.target;
   std::list<held_memory> held;
-  const auto parsed = parse_requests(requests, *target, held, is_write);
+  const auto parsed = parse_requests(requests, *target, held, parse_order(order), is_write);
   nb::list counts;
   for (const auto& each : run_batch(parsed, options, *target)) counts.append(each.bytes_done);
   return counts;
 }
 
 template <bool is_write>
-future start_many(const python_file& self, nb::handle requests, nb::handle path, nb::handle prefer, nb::handle timeout) {
+future start_many(const python_file& self, nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
   const auto options = request_options(path, prefer, timeout);
   future made(new flight(self.target));
-  auto parsed = parse_requests(requests, made->target(), made->held(), is_write);
+  auto parsed = parse_requests(requests, made->target(), made->held(), parse_order(order), is_write);
   made->start_many(std::move(parsed), options);
   return made;
 }
 
 // Each request names its own file.
 template <bool is_write>
-future start_over_files(nb::handle requests, nb::handle path, nb::handle prefer, nb::handle timeout) {
+future start_over_files(nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
   const auto options = request_options(path, prefer, timeout);
+  const auto allowed = parse_order(order);
   future made(new flight());
   std::vector<io_request> parsed;
   for (const nb::handle each : requests) {
@@ -229,7 +231,7 @@ future start_over_files(nb::handle requests, nb::handle path, nb::handle prefer,
       raise_invalid("a request over many files is (file, buffer, offset[, size[, buffer_offset]])");
     }
     const auto& target = made->keep_file(nb::cast<const python_file&>(items[0]).target);
-    parsed.push_back(parse_request(items, 1, target, made->held(), is_write));
+    parsed.push_back(parse_request(items, {1, parsed.size()}, target, made->held(), allowed, is_write));
   }
   made->start_many(std::move(parsed), options);
   return made;
@@ -237,10 +239,10 @@ future start_over_files(nb::handle requests, nb::handle path, nb::handle prefer,
 
 template <bool is_write>
 std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
-                         nb::handle path, nb::handle prefer, nb::handle timeout) {
+                         nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
   const auto options = request_options(path, prefer, timeout);
   const auto target = self.target;
-  const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target);
+  const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target, parse_order(order));
   std::uint64_t total = 0;
   for (const auto& each : run_batch(parse_ranges(memory, *target, offsets, sizes, buffer_offsets, is_write), options, *target)) {
     total += each.bytes_done;
@@ -250,10 +252,11 @@ std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle 
 
 template <bool is_write>
 stream_result queue_bound(const python_file& self, nb::handle buffer, nb::handle stream, std::int64_t offset, optional_size size,
-                          std::int64_t buffer_offset, std::uint64_t result) {
+                          std::int64_t buffer_offset, nb::handle order, std::uint64_t result) {
   check_offset(offset);
+  const auto allowed = parse_order(order);
   stream_result made(new stream_flight(self.target));
-  made->queue(buffer, stream, offset, size, buffer_offset, result, is_write);
+  made->queue(buffer, stream, offset, size, buffer_offset, allowed, result, is_write);
   return made;
 }
 
@@ -331,12 +334,14 @@ nb::object explain(const python_file& self, optional_size size, std::int64_t off
 
 void add_files(nb::module_& module) {
   const auto none = nb::none();
-  nb::class_<python_file>(module, "File", nb::is_weak_referenceable(),
-                          "An open file, from penstock.open(). Any thread may use it. Offsets and sizes are in bytes.\n\n"
-                          "Requests take a buffer (see penstock's documentation for what is one), the offset in the file, the size\n"
-                          "(None: to the end of the buffer) and the offset in the buffer. path forces one of Penstock's paths, prefer is\n"
-                          "'speed' or 'cpu', timeout is in seconds. A count below size means the end of the file, and nothing else.\n"
-                          "Raises penstock.Error; ValueError for what the caller got wrong.")
+  nb::class_<python_file>(
+      module, "File", nb::is_weak_referenceable(),
+      "An open file, from penstock.open(). Any thread may use it. Offsets and sizes are in bytes.\n\n"
+      "Requests take a buffer (see penstock's documentation for what is one), the offset in the file, the size\n"
+      "(None: to the end of the buffer) and the offset in the buffer. An array in Fortran's order is refused, unless order is 'A': then\n"
+      "its bytes go as they lie in memory. path forces one of Penstock's paths, prefer is\n"
+      "'speed' or 'cpu', timeout is in seconds. A count below size means the end of the file, and nothing else.\n"
+      "Raises penstock.Error; ValueError for what the caller got wrong.")
       .def_ro("name", &python_file::name, "What it was opened by.")
       .def_ro("mode", &python_file::mode, "How it was opened.")
       .def_ro("closed", &python_file::closed)
@@ -348,44 +353,49 @@ void add_files(nb::module_& module) {
           "__exit__", [](python_file& self, nb::handle, nb::handle, nb::handle) { close(self); }, "type"_a.none(), "value"_a.none(),
           "traceback"_a.none())
       .def("read_into", &run_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
            "Reads into buffer; blocks. Returns the bytes read. progress is told the bytes of each piece: a callable, or an object with\n"
            "update(), such as tqdm's.")
       .def(
           "readinto",
-          [](const python_file& self, nb::handle buffer) { return run(self, buffer, 0, std::nullopt, 0, {}, nb::none(), false); },
+          [](const python_file& self, nb::handle buffer) {
+            return run(self, buffer, 0, std::nullopt, 0, memory_order::c, {}, nb::none(), false);
+          },
           "buffer"_a.none(), "read_into(buffer): from the beginning of the file.")
       .def("write_from", &run_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
            "Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into().")
       .def("pread", &start_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Begins to read into buffer. Returns a Future of the bytes read.")
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "Begins to read into buffer. Returns a Future of the bytes read.")
       .def("pwrite", &start_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Begins to write from buffer. Returns a Future of the bytes written.")
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "Begins to write from buffer. Returns a Future of the bytes written.")
       .def(
-          "read_many", &run_many<false>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+          "read_many", &run_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
+          "timeout"_a = none,
           "Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of counts. Raises\n"
           "as the first that failed; the others are not disturbed.")
-      .def("write_many", &run_many<true>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
-           "Writes; otherwise as read_many().")
-      .def("pread_many", &start_many<false>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
-           "Begins what read_many() does. Returns a Future of the list of counts.")
-      .def("pwrite_many", &start_many<true>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
-           "Begins what write_many() does. Returns a Future of the list of counts.")
+      .def("write_many", &run_many<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
+           "timeout"_a = none, "Writes; otherwise as read_many().")
+      .def("pread_many", &start_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
+           "timeout"_a = none, "Begins what read_many() does. Returns a Future of the list of counts.")
+      .def("pwrite_many", &start_many<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
+           "timeout"_a = none, "Begins what write_many() does. Returns a Future of the list of counts.")
       .def("read_ranges", &run_ranges<false>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
            "Reads many ranges into one buffer, as one batch; blocks. offsets, sizes and buffer_offsets are sequences of int or arrays; a\n"
            "single size holds for all; without buffer_offsets the ranges lie one after the other. Arrays of 64-bit integers are the quick\n"
            "way. Returns the total of bytes read.")
       .def("write_ranges", &run_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Writes; otherwise as read_ranges().")
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Writes; otherwise as read_ranges().")
       .def("read_on_stream", &queue_bound<false>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
-           "buffer_offset"_a = 0, nb::kw_only(), "result"_a = 0,
+           "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
            "Queues a read into device memory onto a stream: an address, or an object of CuPy, PyTorch or cuda-python. Does not block.\n"
            "result: an address, of the host or of a device, where 8 bytes are set before later work of the stream starts: to the bytes\n"
            "read, or to -1. Returns a StreamResult.")
       .def("write_on_stream", &queue_bound<true>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
-           "buffer_offset"_a = 0, nb::kw_only(), "result"_a = 0,
+           "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
            "Queues a write from device memory onto a stream; otherwise as read_on_stream().")
       .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = "device", "write"_a = false, "path"_a = none,
            "prefer"_a = none, "device"_a = none,
@@ -399,11 +409,12 @@ void add_files(nb::module_& module) {
       "Opens a file. path: str, bytes, PathLike, or an open descriptor, which is not closed. mode: r, r+, w (create or empty, write\n"
       "only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache.\n"
       "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
-  module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+  module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
+             "timeout"_a = none,
              "Begins to read (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of files.\n"
              "Returns a Future of the list of counts, which raises as the first that failed; the others are not disturbed.");
-  module.def("pwrite_many", &start_over_files<true>, "requests"_a, nb::kw_only(), "path"_a = none, "prefer"_a = none, "timeout"_a = none,
-             "Begins to write; otherwise as pread_many().");
+  module.def("pwrite_many", &start_over_files<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
+             "timeout"_a = none, "Begins to write; otherwise as pread_many().");
 }
 
 }  // namespace penstock::python

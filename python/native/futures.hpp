@@ -44,7 +44,9 @@ class flight final : public under_way {
   explicit flight(of_a_pipe) : under_way(false) {}
 
   // --- before it starts, with the GIL
-  held_memory& keep(nb::handle buffer, memory_use use) { return kept_.memories.emplace_back(buffer, use); }
+  held_memory& keep(nb::handle buffer, memory_use use, memory_order order = memory_order::c, argument_name name = {}) {
+    return kept_.memories.emplace_back(buffer, use, order, name);
+  }
   [[nodiscard]] file& target() const noexcept { return *kept_.target; }
   [[nodiscard]] std::list<held_memory>& held() noexcept { return kept_.memories; }
   file& keep_file(std::shared_ptr<file> target);

@@ -111,25 +111,17 @@ void* stream_of(const stream_handles& streams, std::size_t index) {
   return index < streams.size() ? reinterpret_cast<void*>(streams[index]) : nullptr;
 }
 
-// Calls use with each object, and its index. A type that is none of memory's is named with the argument.
+// Calls use with each object, and its index.
 template <class Use>
-void each_buffer(nb::handle buffers, const char* argument, Use use) {
+void each_buffer(nb::handle buffers, Use use) {
   std::size_t index = 0;
-  for (const nb::handle each : nb::borrow<nb::sequence>(buffers)) {
-    try {
-      use(each, index);
-    } catch (const nb::builtin_exception& problem) {
-      if (problem.type() != nb::exception_type::type_error) throw;
-      throw nb::type_error((std::string(argument) + "[" + std::to_string(index) + "]: " + problem.what()).c_str());
-    }
-    ++index;
-  }
+  for (const nb::handle each : nb::borrow<nb::sequence>(buffers)) use(each, index++);
 }
 
 void take_buffers(landing& where, flight& of, nb::handle into, const stream_handles& streams) {
   where.is_given = true;
-  each_buffer(into, "into", [&](nb::handle each, std::size_t index) {
-    const auto& memory = of.keep(each, memory_use::target);
+  each_buffer(into, [&](nb::handle each, std::size_t index) {
+    const auto& memory = of.keep(each, memory_use::target, memory_order::c, {"into", index, false});
     where.given.push_back({memory.data(), memory.size(), stream_of(streams, index)});
   });
 }
@@ -150,12 +142,12 @@ future send(const python_pipe& self, const nb::bytes& metadata, const nb::sequen
   future made(new flight(flight::of_a_pipe{}));
   auto message = std::make_shared<outgoing_message>();
   message->metadata = text_of(metadata);
-  each_buffer(payloads, "payloads", [&](nb::handle each, std::size_t /*index*/) {
-    const auto& memory = made->keep(each, memory_use::source);
+  each_buffer(payloads, [&](nb::handle each, std::size_t index) {
+    const auto& memory = made->keep(each, memory_use::source, memory_order::c, {"payloads", index, false});
     message->payloads.push_back({memory.data(), memory.size()});
   });
-  each_buffer(tensors, "tensors", [&](nb::handle each, std::size_t index) {
-    const auto& memory = made->keep(each, memory_use::source);
+  each_buffer(tensors, [&](nb::handle each, std::size_t index) {
+    const auto& memory = made->keep(each, memory_use::source, memory_order::c, {"tensors", index, false});
     message->tensors.push_back({memory.data(), memory.size()});
     auto& part = message->tensors.back();
     if (index < facts.size()) part.metadata = text_of(facts[index]);

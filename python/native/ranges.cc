@@ -76,23 +76,27 @@ io_request make_request(const held_memory::part& memory, const file& target, std
 
 }  // namespace
 
-io_request parse_request(const nb::object& items, std::size_t skip, const file& target, std::list<held_memory>& held, bool is_write) {
+io_request parse_request(const nb::object& items, request_place place, const file& target, std::list<held_memory>& held, memory_order order,
+                         bool is_write) {
+  const auto skip = place.skip;
   const auto count = nb::len(items) - skip;
-  const auto& memory = held.emplace_back(nb::object(items[skip]), is_write ? memory_use::source : memory_use::target);
+  const auto& memory = held.emplace_back(nb::object(items[skip]), is_write ? memory_use::source : memory_use::target, order,
+                                         argument_name{"requests", place.index});
   const nb::object size = count > 2 ? nb::object(items[skip + 2]) : nb::none();
   const std::int64_t start = count > 3 ? signed_integer(items[skip + 3], "buffer_offset") : 0;
   const auto part = memory.slice(start, size.is_none() ? std::nullopt : std::optional(signed_integer(size, "size")));
   return make_request(part, target, signed_integer(items[skip + 1], "offset"), is_write);
 }
 
-std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::list<held_memory>& held, bool is_write) {
+std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::list<held_memory>& held, memory_order order,
+                                       bool is_write) {
   std::vector<io_request> parsed;
   for (const nb::handle each : requests) {
     const nb::object items = nb::steal(PySequence_Tuple(each.ptr()));
     if (!items.is_valid()) throw nb::python_error();
     const auto count = nb::len(items);
     if (count < 2 || count > 4) raise_invalid("a request of a batch is (buffer, offset[, size[, buffer_offset]])");
-    parsed.push_back(parse_request(items, 0, target, held, is_write));
+    parsed.push_back(parse_request(items, {0, parsed.size()}, target, held, order, is_write));
   }
   return parsed;
 }

@@ -14,10 +14,16 @@ namespace penstock::python {
 namespace nb = nanobind;
 
 // An iterable of (buffer, offset[, size[, buffer_offset]]); the buffers are added to held.
-std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::list<held_memory>& held, bool is_write);
+std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::list<held_memory>& held, memory_order order,
+                                       bool is_write);
 
 // One of them. items: a tuple, of which the first `skip` are not looked at.
-io_request parse_request(const nb::object& items, std::size_t skip, const file& target, std::list<held_memory>& held, bool is_write);
+struct request_place {
+  std::size_t skip;
+  std::size_t index;  // of the request in its batch
+};
+io_request parse_request(const nb::object& items, request_place place, const file& target, std::list<held_memory>& held, memory_order order,
+                         bool is_write);
 
 // Many ranges of one buffer. offsets: sequence or array of integers. sizes: the same, or one integer for all. buffer_offsets: the same as
 // offsets, or None for one range after the other. An array of 64-bit integers is read without making objects of its items.

@@ -35,10 +35,10 @@ void* stream_handle(nb::handle stream) {
 }  // namespace
 
 void stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size,
-                          std::int64_t buffer_offset, std::uint64_t result, bool is_write) {
+                          std::int64_t buffer_offset, memory_order order, std::uint64_t result, bool is_write) {
   auto held = kept_.target;
   file_name_ = held->path();
-  const auto& memory = kept_.memories.emplace_back(buffer, is_write ? memory_use::source : memory_use::target);
+  const auto& memory = kept_.memories.emplace_back(buffer, is_write ? memory_use::source : memory_use::target, order);
   const auto part = memory.slice(buffer_offset, size);
   length_ = part.size;
   offset_ = offset;

@@ -59,6 +59,7 @@ def tofile(array: Any, path: _Path, offset: int = 0) -> int:
     stays. Raises penstock.Error.
     """
     array = _in_c_order(array)
+    _native.resolve(array)  # what cannot be written leaves the file as it is
     if isinstance(path, int):
         mode = "r+"
     elif offset == 0 or not os.path.exists(path):
@@ -119,6 +120,8 @@ def _filled(content: Any, items: int, dtype: DTypeLike, item_size: int, where: s
 
 def _in_c_order(array: Any) -> Any:
     """The array, or a copy of it in C's order where it is not in that."""
+    if hasattr(array, "is_contiguous") and hasattr(array, "contiguous"):  # PyTorch's
+        return array.contiguous()
     flags = getattr(array, "flags", None)
     if flags is None or getattr(flags, "c_contiguous", True):
         return array

@@ -11,6 +11,8 @@ from ._requests import Request
 T_co = TypeVar("T_co", covariant=True)
 _T = TypeVar("_T")
 
+# "C", or "A": also Fortran's, and the bytes go as they lie in memory.
+_Order = Literal["C", "A"]
 # Anything that is memory: see penstock's documentation.
 _Buffer = Any
 _FileRequest = (
@@ -63,8 +65,8 @@ class DeviceBuffer:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     def to_host(self) -> bytes: ...
-    def copy_from(self, source: _Buffer) -> None: ...
-    def copy_to(self, target: _Buffer) -> None: ...
+    def copy_from(self, source: _Buffer, *, order: _Order = "C") -> None: ...
+    def copy_to(self, target: _Buffer, *, order: _Order = "C") -> None: ...
     def __len__(self) -> int: ...
 
 class Future(Generic[T_co]):
@@ -104,6 +106,7 @@ class File:
         size: int | None = None,
         buffer_offset: int = 0,
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -117,6 +120,7 @@ class File:
         size: int | None = None,
         buffer_offset: int = 0,
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -129,6 +133,7 @@ class File:
         size: int | None = None,
         buffer_offset: int = 0,
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -140,6 +145,7 @@ class File:
         size: int | None = None,
         buffer_offset: int = 0,
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -148,6 +154,7 @@ class File:
         self,
         requests: Iterable[_Request],
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -156,6 +163,7 @@ class File:
         self,
         requests: Iterable[_Request],
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -164,6 +172,7 @@ class File:
         self,
         requests: Iterable[_Request],
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -172,6 +181,7 @@ class File:
         self,
         requests: Iterable[_Request],
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -183,6 +193,7 @@ class File:
         sizes: Any,
         buffer_offsets: Any = None,
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -194,6 +205,7 @@ class File:
         sizes: Any,
         buffer_offsets: Any = None,
         *,
+        order: _Order = "C",
         path: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
@@ -206,6 +218,7 @@ class File:
         size: int | None = None,
         buffer_offset: int = 0,
         *,
+        order: _Order = "C",
         result: int = 0,
     ) -> StreamResult: ...
     def write_on_stream(
@@ -216,6 +229,7 @@ class File:
         size: int | None = None,
         buffer_offset: int = 0,
         *,
+        order: _Order = "C",
         result: int = 0,
     ) -> StreamResult: ...
     def explain(
@@ -236,6 +250,7 @@ def open(
 def pread_many(
     requests: Iterable[_FileRequest],
     *,
+    order: _Order = "C",
     path: str | None = None,
     prefer: str | None = None,
     timeout: float | None = None,
@@ -243,13 +258,14 @@ def pread_many(
 def pwrite_many(
     requests: Iterable[_FileRequest],
     *,
+    order: _Order = "C",
     path: str | None = None,
     prefer: str | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def devices() -> list[Device]: ...
 def device(name: str) -> Device: ...
-def copy(target: _Buffer, source: _Buffer) -> None: ...
+def copy(target: _Buffer, source: _Buffer, *, order: _Order = "C") -> None: ...
 def describe(memory: _Buffer) -> dict[str, Any]: ...
 def resolve(obj: _Buffer, writable: bool = False) -> tuple[int, int]: ...
 def stats() -> dict[str, Any]: ...

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import _native
+import penstock.kvikio.numpy
+from penstock import _native, kvikio
 
 NBYTES = 6_000
 
@@ -75,7 +76,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "array of uint8": lambda memory: memory,
     "array of float64": lambda memory: memory.view(np.float64),
     "array of two dimensions": lambda memory: memory.view(np.int16).reshape(30, 100),
-    "array in Fortran's order": lambda memory: memory.view(np.int16).reshape(30, 100).T,
+    "array of both orders": lambda memory: memory.reshape(NBYTES, 1).T,
     "array with axes of one": lambda memory: memory.reshape(1, NBYTES, 1),
     "memoryview": memoryview,
     "ctypes": lambda memory: (ctypes.c_char * NBYTES).from_buffer(memory),
@@ -154,6 +155,137 @@ def test_memory_with_gaps_is_refused(file: penstock.File, buffer: Any) -> None:
     for call in (file.read_into, file.write_from, file.pread, file.pwrite):
         with pytest.raises(penstock.BufferError, match="not contiguous"):
             call(buffer)
+
+
+FORTRAN: dict[str, Callable[[Any], Any]] = {
+    "array": lambda memory: memory.reshape(60, 100).T,
+    "array with more axes": lambda memory: np.asfortranarray(memory.view("<u4").reshape(10, 15, 10)),
+    "array of times": lambda memory: memory.view("M8[s]").reshape(25, 30).T,
+    "memoryview": lambda memory: memoryview(memory.reshape(60, 100).T),
+    "__cuda_array_interface__": lambda memory: CudaArray(memory.reshape(60, 100), shape=(100, 60), strides=(1, 100)),
+    "__dlpack__": lambda memory: Exporter(memory.reshape(60, 100).T),
+}
+
+
+@pytest.mark.parametrize("kind", FORTRAN)
+def test_an_array_in_the_order_of_fortran_is_refused_unless_it_is_asked_for(file: penstock.File, pattern: Any, kind: str) -> None:
+    memory = np.zeros(NBYTES, np.uint8)
+    array = FORTRAN[kind](memory)
+    calls: dict[str, Callable[..., Any]] = {
+        "buffer": file.read_into,
+        "buffer ": file.write_from,
+        "buffer  ": file.pread,
+        "buffer   ": file.pwrite,
+        "buffer    ": lambda array, **order: file.read_ranges(array, [0], [NBYTES], **order),
+        "requests[1]": lambda array, **order: file.read_many([(bytearray(1), 0), (array, 0)], **order),
+        "requests[1] ": lambda array, **order: file.pwrite_many([(b"1", 0), (array, 0)], **order),
+        "requests[1]  ": lambda array, **order: penstock.pread_many([(file, bytearray(1), 0), (file, array, 0)], **order),
+        "source": lambda array, **order: penstock.copy(bytearray(NBYTES), array, **order),
+        "target": lambda array, **order: penstock.copy(array, pattern(NBYTES), **order),
+    }
+    for name, call in calls.items():
+        with pytest.raises(penstock.BufferError, match="Fortran") as caught:
+            call(array)
+        name = name.strip()
+        assert str(caught.value).startswith(f"{name}: the memory of this ")
+        assert f"{name}.T" in str(caught.value) and 'order="A"' in str(caught.value)
+        with pytest.raises(penstock.BufferError):
+            call(array, order="C")
+    assert memory.tobytes() == bytes(NBYTES) or kind == "array with more axes"  # which has memory of its own
+    for call in calls.values():
+        done = call(array, order="A")
+        if isinstance(done, penstock.Future):
+            done.result()
+    file.write_from(pattern(NBYTES))
+    assert file.read_into(array, order="A") == NBYTES
+    assert bytes_of(array) == pattern(NBYTES)
+
+
+def bytes_of(array: Any) -> bytes:
+    address, nbytes = _native.resolve(array)
+    return ctypes.string_at(address, nbytes)
+
+
+def test_the_remedy_for_the_order_of_fortran_does(file: penstock.File, pattern: Any) -> None:
+    array = np.zeros((100, 60), np.uint8, order="F")
+    assert file.read_into(array.T) == NBYTES
+    assert array.T.tobytes() == pattern(NBYTES)
+    matrix = np.frombuffer(pattern(NBYTES), np.uint8).reshape(100, 60).copy(order="F")
+    assert file.write_from(np.ascontiguousarray(matrix)) == NBYTES
+    assert Path(str(file.name)).read_bytes() == pattern(NBYTES)
+
+
+@pytest.mark.parametrize("order", ["F", "", "a", "K"])
+def test_no_other_order_is_known(file: penstock.File, order: Any) -> None:
+    with pytest.raises(ValueError, match=f"order is 'C' or 'A', not '{order}'"):
+        file.read_into(bytearray(1), order=order)
+    with pytest.raises(TypeError, match="order is 'C' or 'A', not int"):
+        file.read_into(bytearray(1), order=1)  # type: ignore[arg-type]
+
+
+class NoTensor(Tensor):
+    """Of PyTorch's, in the host's memory, which tells of its strides by elements."""
+
+    def __init__(self, memory: Any) -> None:
+        super().__init__(memory)
+        self.shape = memory.shape
+        self.stride = lambda: tuple(each // memory.itemsize for each in memory.strides)
+
+
+def test_a_tensor_in_the_order_of_fortran_needs_to_be_asked_for_too(file: penstock.File, pattern: Any) -> None:
+    memory = np.zeros((60, 50), "<u2")
+    with pytest.raises(penstock.BufferError, match="buffer: .*Fortran"):
+        file.read_into(NoTensor(memory.T))
+    assert file.read_into(NoTensor(memory.T), order="A") == NBYTES
+    assert memory.tobytes() == pattern(NBYTES)
+    for order in ("C", "A"):
+        with pytest.raises(penstock.BufferError, match="not contiguous"):
+            file.read_into(NoTensor(memory[:, ::2]), order=order)
+
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "array": lambda: np.zeros(3, object),
+    "matrix": lambda: np.zeros((3, 3), object, order="F"),
+    "record": lambda: np.zeros(3, [("number", "<i8"), ("name", object)]),
+    "record with a time": lambda: np.zeros(3, [("when", "M8[s]"), ("name", object)]),
+    "memoryview": lambda: memoryview(np.zeros(3, object)),
+    "ctypes": lambda: (ctypes.py_object * 3)(),
+    "__cuda_array_interface__": lambda: CudaArray(np.zeros(3, "u8"), typestr="|O8"),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects_are_refused_everywhere(file: penstock.File, pattern: Any, tmp_path: Path, kind: str) -> None:
+    memory = penstock.device("host:0").empty(100)
+    calls: dict[str, Callable[[Any], Any]] = {
+        "read_into": file.read_into,
+        "read_into in any order": lambda array: file.read_into(array, order="A"),
+        "write_from": file.write_from,
+        "readinto": file.readinto,
+        "pread": file.pread,
+        "pwrite": file.pwrite,
+        "read_many": lambda array: file.read_many([(array, 0)], order="A"),
+        "pread_many": lambda array: file.pread_many([(array, 0)], order="A"),
+        "penstock.pwrite_many": lambda array: penstock.pwrite_many([(file, array, 0)], order="A"),
+        "read_ranges": lambda array: file.read_ranges(array, [0], [8], order="A"),
+        "read_on_stream": lambda array: file.read_on_stream(array, None, order="A"),
+        "copy to": lambda array: penstock.copy(array, bytes(24), order="A"),
+        "copy from": lambda array: memory.copy_from(array, order="A"),
+        "resolve": _native.resolve,
+        "tofile": lambda array: penstock.tofile(array, file.name),
+        "kvikio.read": lambda array: kvikio.CuFile(file.name, "r").read(array),
+    }
+    if kind in ("array", "matrix", "record"):
+        calls["kvikio.tofile"] = lambda array: kvikio.numpy.tofile(array, file.name)
+    for call in calls.values():
+        with pytest.raises(ValueError, match="holds objects of Python"):
+            call(OBJECTS[kind]())
+    assert Path(str(file.name)).read_bytes() == pattern(NBYTES)
+
+
+def test_a_field_with_a_name_of_capitals_is_no_object(file: penstock.File) -> None:
+    assert file.read_into(np.zeros(3, [("OBJECT", "<i8"), ("O", "<f8")])) == 48
+    assert file.read_into(memoryview(np.zeros(3, [("OBJECT", "<i8"), ("O", "<f8")]))) == 48
 
 
 def test_a_mask_is_refused(file: penstock.File) -> None:

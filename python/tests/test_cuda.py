@@ -169,10 +169,13 @@ def test_an_array_that_is_not_contiguous_is_refused(library: Any, path: Path) ->
 
 def test_a_matrix_in_either_order_is_memory(library: Any, path: Path, content: bytes) -> None:
     matrix = library.zeros(6_000).reshape(60, 100)
-    for each in (matrix, matrix.T):
+    for each in (matrix, matrix.T, OnlyDlpack(matrix.T)):
         with penstock.open(path) as file:
-            assert file.read_into(each, 5) == 6_000
+            assert file.read_into(each, 5, order="A") == 6_000
         assert library.bytes(matrix) == content[5:6_005]
+    for each in (matrix.T, OnlyDlpack(matrix.T)):
+        with penstock.open(path) as file, pytest.raises(penstock.BufferError, match="Fortran"):
+            file.read_into(each)
 
 
 def test_a_tensor_that_requires_a_gradient_is_memory(path: Path, content: bytes) -> None:

@@ -216,6 +216,18 @@ def test_a_number_of_connections_that_there_cannot_be_is_named():
         penstock.pipe.connect("unix:@nobody", connections="4")
 
 
+def test_memory_that_would_arrive_as_something_else_is_refused(ends):
+    here, _ = ends
+    matrix = np.arange(6).reshape(2, 3)
+    for wrong, words in ((matrix.T, "Fortran"), (np.zeros(3, object), "objects of Python"), (matrix[:, ::2], "not contiguous")):
+        for arguments in ({"tensors": [b"1", wrong]}, {"payloads": [b"1", wrong]}):
+            with pytest.raises(penstock.BufferError, match=rf"{next(iter(arguments))}\[1\]: .*{words}") as caught:
+                here.send(b"", **arguments)
+            assert "order=" not in str(caught.value)
+        with pytest.raises(penstock.BufferError, match=rf"into\[1\]: .*{words}"):
+            here.receive(into=[bytearray(1), wrong])
+
+
 def test_over_tcp_who_knows_the_secret_is_let_in():
     with penstock.pipe.listen("tcp://0.0.0.0:0", secret="correct horse battery staple") as listener:
         accepting = listener.accept(timeout=10)

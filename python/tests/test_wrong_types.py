@@ -33,12 +33,12 @@ class Given:
         self.result.wait()
 
     def functions(self) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-        options = {"path": None, "prefer": None, "timeout": None}
+        options = {"order": "C", "path": None, "prefer": None, "timeout": None}
         one = {"buffer": self.buffer, "offset": 0, "size": 10, "buffer_offset": 0, **options}
         many = {"requests": [(self.buffer, 0, 10, 0)], **options}
         files = {"requests": [(self.file, self.buffer, 0, 10, 0)], **options}
         ranges = {"buffer": self.buffer, "offsets": [0], "sizes": [10], "buffer_offsets": [0], **options}
-        queued = {"buffer": self.memory, "stream": None, "offset": 0, "size": 10, "buffer_offset": 0}
+        queued = {"buffer": self.memory, "stream": None, "offset": 0, "size": 10, "buffer_offset": 0, "order": "C"}
         explained = {"size": 10, "offset": 0, "memory": "host", "write": False, "path": None, "prefer": None, "device": None}
         file, future = self.file, self.future
         return {
@@ -67,10 +67,10 @@ class Given:
             "StreamResult.wait": (self.result.wait, {"timeout": None}),
             "Pointer": (penstock.Pointer, {"address": 1, "nbytes": 1, "owner": None, "readonly": False}),
             "Device.empty": (penstock.device("host:0").empty, {"nbytes": 10}),
-            "DeviceBuffer.copy_from": (self.memory.copy_from, {"source": b"1"}),
-            "DeviceBuffer.copy_to": (self.memory.copy_to, {"target": bytearray(NBYTES)}),
+            "DeviceBuffer.copy_from": (self.memory.copy_from, {"source": b"1", "order": "C"}),
+            "DeviceBuffer.copy_to": (self.memory.copy_to, {"target": bytearray(NBYTES), "order": "C"}),
             "device": (penstock.device, {"name": "host:0"}),
-            "copy": (penstock.copy, {"target": self.buffer, "source": b"1"}),
+            "copy": (penstock.copy, {"target": self.buffer, "source": b"1", "order": "C"}),
             "describe": (penstock.describe, {"memory": self.buffer}),
             "resolve": (_native.resolve, {"obj": self.buffer, "writable": False}),
             "_pipe_listen": (_native._pipe_listen, {"url": "unix:", "channels": [], "secret": b"", "connections": 4}),

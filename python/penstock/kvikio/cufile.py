@@ -218,7 +218,7 @@ class CuFile:
     def _run(self, call: Callable[..., int], buf: Any, size: int | None, file_offset: int, dev_offset: int) -> int:
         _check_offsets(size, file_offset, dev_offset)
         settle(buf)
-        return _attempt(self._name, lambda: call(buf, file_offset, size, dev_offset, path=_forced_path(buf)))
+        return _attempt(self._name, lambda: call(buf, file_offset, size, dev_offset, order="A", path=_forced_path(buf)))
 
     def _start(
         self,
@@ -231,7 +231,7 @@ class CuFile:
         _check_task_size(task_size)
         _check_offsets(size, file_offset, 0)
         settle(buf)
-        future = _attempt(self._name, lambda: call(buf, file_offset, size, path=_forced_path(buf)))
+        future = _attempt(self._name, lambda: call(buf, file_offset, size, order="A", path=_forced_path(buf)))
         return IOFuture(future, self._name, self)
 
     def _queue(
@@ -244,7 +244,7 @@ class CuFile:
         dev_offset: int,
     ) -> IOFutureStream:
         _check_offsets(size, file_offset, dev_offset)
-        result = _attempt(self._name, lambda: call(buf, stream, file_offset, size, dev_offset))
+        result = _attempt(self._name, lambda: call(buf, stream, file_offset, size, dev_offset, order="A"))
         return IOFutureStream(result, self._name, self)
 
     def _close_descriptors(self) -> None:

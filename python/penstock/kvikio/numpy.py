@@ -11,6 +11,7 @@ from typing import Any, Callable, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import DTypeLike
 
+from penstock import _native
 from penstock._unsized import read_to_the_end
 from penstock.kvikio.cufile import CuFile
 
@@ -84,8 +85,9 @@ def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
 
     file: a path, or a file object, of which only the name is used. RuntimeError: the file cannot be opened or written.
     """
+    array = np.ascontiguousarray(ary, like=ary) if hasattr(ary, "__array_function__") else np.ascontiguousarray(ary)
+    _native.resolve(array)  # what cannot be written leaves the file as it is
     with CuFile(_path_of(file), "w") as target:
-        array = np.ascontiguousarray(ary, like=ary) if hasattr(ary, "__array_function__") else np.ascontiguousarray(ary)
         if array.nbytes > 0:
             target.write(array)
 
