@@ -184,6 +184,12 @@ class PENSTOCK_API file {
   status sync() const;
   // As the kernel tells it now. Asks the file system. Errors: io, closed, forked.
   [[nodiscard]] result<std::uint64_t> size() const;
+  // Cuts the file, or lengthens it with zeros. Asks the file system. Requests under way are not waited for. Errors: permission_denied (not
+  // open for writing), invalid_argument (also of a block device), no_space, io, closed, forked.
+  status truncate(std::uint64_t size) const;
+  // The descriptor that it was opened or adopted with, which close() ends. Past the page cache (O_DIRECT) only where it was adopted so.
+  // Errors: closed, forked, unsupported (the file is none of the kernel's).
+  [[nodiscard]] result<int> descriptor() const;
   // What it was opened as; "descriptor N" of an adopted one; empty of a file that was never opened.
   [[nodiscard]] const std::string& path() const noexcept;
   // Waits for requests under way, then closes the descriptors that Penstock opened (not one it was lent). Twice is errc::closed.
@@ -223,6 +229,9 @@ class PENSTOCK_API engine {
   [[nodiscard]] result<device_buffer> allocate(std::string_view device, std::size_t bytes) const;
   // What a pointer is. Errors: bad_memory for an address of a device where nothing is allocated.
   [[nodiscard]] result<memory_facts> describe(const void* memory) const;
+  // Where the CPU finds a range of memory, for as long as it is allocated: of the host device at another address, of the host at its own.
+  // Errors: unsupported (memory of a GPU), bad_memory (a range of the host device that does not lie in one allocation).
+  [[nodiscard]] result<void*> cpu_address(const void* memory, std::size_t bytes) const;
   // All PCI devices of the machine; empty where sysfs is not mounted.
   [[nodiscard]] std::vector<pci_device> pci_devices() const;
   // Copies between any two memory ranges of this process. Blocks. Errors: bad_memory, device.

@@ -166,6 +166,14 @@ status file::sync() const {
   return or_no_memory([&] { return core_->sync(); });
 }
 
+status file::truncate(std::uint64_t size) const {
+  if (core_ == nullptr) return closed_file();
+  return or_no_memory([&] { return core_->truncate(size); });
+}
+result<int> file::descriptor() const {
+  if (core_ == nullptr) return closed_file();
+  return or_no_memory([&] { return core_->descriptor(); });
+}
 result<std::uint64_t> file::size() const {
   if (core_ == nullptr) return closed_file();
   return or_no_memory([&] { return core_->size(); });
@@ -248,6 +256,11 @@ result<device_buffer> engine::allocate(std::string_view device, std::size_t byte
 result<memory_facts> engine::describe(const void* memory) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&] { return core_->memory().describe(memory); });
+}
+
+result<void*> engine::cpu_address(const void* memory, std::size_t bytes) const {
+  if (core_ == nullptr) return no_engine();
+  return or_no_memory([&] { return core_->memory().cpu_address(memory, bytes); });
 }
 
 std::vector<pci_device> engine::pci_devices() const {

@@ -78,6 +78,20 @@ result<std::uint64_t> file_core::size() {
   return bytes;
 }
 
+status file_core::truncate(std::uint64_t size) {
+  const auto held = use(true);
+  if (!held) return held.error();
+  return source_->truncate(size).with_context(name());
+}
+
+result<int> file_core::descriptor() {
+  const auto held = use();
+  if (!held) return held.error();
+  const int found = source_->descriptor();
+  if (found < 0) return status(errc::unsupported, fmt::format("{} has no descriptor", name()));
+  return found;
+}
+
 status file_core::close() {
   if ((uses_.fetch_or(closed_bit) & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed before", name())};
   // A forked child has none of the threads that would end what was under way.

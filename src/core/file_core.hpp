@@ -59,6 +59,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   status sync();
   // As of now; of a block device that has grown, too.
   [[nodiscard]] result<std::uint64_t> size();
+  status truncate(std::uint64_t size);
+  [[nodiscard]] result<int> descriptor();
   // Waits for every use to end.
   status close();
 

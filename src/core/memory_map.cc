@@ -257,6 +257,17 @@ result<memory_facts> memory_map::describe(const void* memory) {
                       info.ordinal < 0 ? std::string() : device_name(driver->kind(), info.ordinal), info.base, info.size};
 }
 
+result<void*> memory_map::cpu_address(const void* memory, std::size_t bytes) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  const auto found = classify(memory);
+  if (!found) return found.error();
+  const auto& [driver, info] = *found;
+  if (driver == nullptr || info.type != device::memory_type::device) return const_cast<void*>(memory);
+  const auto seen = driver->cpu_address(memory, bytes);
+  if (!seen) return seen.error();
+  return *seen;
+}
+
 std::vector<device_info> memory_map::devices() {
   std::vector<device_info> found;
   if (!usable().ok()) return found;

@@ -72,6 +72,7 @@ class memory_map {
   result<void*> allocate(std::string_view device, std::size_t bytes);
   void release(std::string_view device, void* memory);
   status copy(void* target, const void* source, std::size_t bytes);
+  result<void*> cpu_address(const void* memory, std::size_t bytes);
 
  private:
   // A context of a device, and the link that leads there.

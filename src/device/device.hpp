@@ -127,6 +127,11 @@ class driver {
   virtual result<memory_info> classify(const void* memory) = 0;
   // Whether device memory was mapped with cuMemMap, so that one range may span several mappings. False where that cannot be known.
   virtual bool is_mapped(const void* /*memory*/) { return false; }
+  // Where the CPU finds device memory, for as long as it is allocated. Errors: unsupported (it is out of the CPU's reach), bad_memory (the
+  // range does not lie in one allocation).
+  virtual result<std::byte*> cpu_address(const void* /*memory*/, std::uint64_t /*length*/) {
+    return status(errc::unsupported, "the CPU does not reach memory of this device");
+  }
   // The session of a context (null: the primary context of the device, made if need be). Owned by the driver, one per context.
   virtual result<session*> open(int ordinal, void* context) = 0;
 };

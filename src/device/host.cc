@@ -276,6 +276,7 @@ class host_driver final : public driver {
   result<int> count() override { return 1; }
   result<device_facts> describe(int ordinal) override;
   result<memory_info> classify(const void* memory) override;
+  result<std::byte*> cpu_address(const void* memory, std::uint64_t length) override { return space_.memory.bytes_of(memory, length); }
   result<session*> open(int ordinal, void* context) override;
 
  private:

@@ -133,6 +133,7 @@ local_file::~local_file() { (void)close(); }
 
 result<std::uint64_t> local_file::size() { return kernel_.file_size(first_descriptor_); }
 
+status local_file::truncate(std::uint64_t size) { return kernel_.truncate(first_descriptor_, size); }
 status local_file::sync() { return kernel_.sync_data(first_descriptor_); }
 
 result<std::uint64_t> local_file::resident_bytes(std::uint64_t offset, std::uint64_t length) {

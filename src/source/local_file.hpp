@@ -22,6 +22,8 @@ class local_file final : public source {
 
   result<std::uint64_t> size() override;
   status sync() override;
+  status truncate(std::uint64_t size) override;
+  [[nodiscard]] int descriptor() const noexcept override { return first_descriptor_; }
   result<std::uint64_t> resident_bytes(std::uint64_t offset, std::uint64_t length) override;
   result<bool> ends_at(std::uint64_t offset) override;
   io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override;

@@ -54,10 +54,14 @@ class source {
   [[nodiscard]] const status& cached_problem() { return complete().cached_problem_; }
   [[nodiscard]] const status& direct_problem() { return complete().direct_problem_; }
 
-  // --- all that follows blocks. Errors of these three do not name the source.
+  // The descriptor that it was opened or lent with; -1 where there is none.
+  [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
+
+  // --- all that follows blocks. Errors of these four do not name the source.
   // As of now. May be old or wrong (/proc, FUSE, a block device that grew): only ends_at() tells where a source ends.
   virtual result<std::uint64_t> size() = 0;
   virtual status sync() = 0;  // what was written is on the device
+  virtual status truncate(std::uint64_t /*size*/) { return {errc::unsupported, "the source has a size of its own"}; }
   // Bytes of the range in the cache. errc::unsupported where nothing is known.
   virtual result<std::uint64_t> resident_bytes(std::uint64_t /*offset*/, std::uint64_t /*length*/) {
     return status(errc::unsupported, "the source does not say what is in a cache");

@@ -14,6 +14,7 @@
 
 #include "contract/contract_fixture.hpp"
 #include "support/child.hpp"
+#include "support/faulty_kernel.hpp"
 #include "support/forwarding_kernel.hpp"
 
 namespace penstock::testing {
@@ -284,6 +285,32 @@ TEST_F(file_contract, a_second_descriptor_that_may_not_leave_times_alone_still_s
   EXPECT_EQ(kernel->second_flags & (O_DSYNC | O_NOATIME), O_DSYNC);
   EXPECT_TRUE(adopted->close().ok());
   ::close(lent);
+}
+
+TEST_F(file_contract, truncate_cuts_and_lengthens_a_file_that_is_open_for_writing) {
+  const auto content = make_file("data", mib);
+  const auto kernel = std::make_shared<faulty_kernel>();
+  open_house house({}, with_kernel(kernel));
+  auto file = house.engine().open(name(), {.read = true, .write = true});
+  ASSERT_TRUE(file.ok());
+  for (const std::uint64_t size : {std::uint64_t{1000}, 2 * mib, std::uint64_t{0}}) {
+    EXPECT_TRUE(file->truncate(size).ok());
+    EXPECT_EQ(file->size().value_or(1), size);
+  }
+  kernel->set_hook([](std::string_view call, std::uint64_t) { return call == "truncate" ? std::optional(ENOSPC) : std::nullopt; });
+  const auto failed = file->truncate(mib);
+  EXPECT_EQ(failed.code(), errc::no_space);
+  EXPECT_NE(std::string(failed.message()).find(name()), std::string::npos);
+  const auto descriptor = file->descriptor();
+  ASSERT_TRUE(descriptor.ok());
+  EXPECT_EQ(::lseek(*descriptor, 0, SEEK_END), 0);
+  EXPECT_TRUE(file->close().ok());
+  EXPECT_EQ(file->truncate(0).code(), errc::closed);
+  EXPECT_EQ(file->descriptor().error().code(), errc::closed);
+  const auto read_only = house.engine().open(name());
+  EXPECT_EQ(read_only->truncate(0).code(), errc::permission_denied);
+  EXPECT_EQ(penstock::file().truncate(0).code(), errc::closed);
+  EXPECT_EQ(penstock::file().descriptor().error().code(), errc::closed);
 }
 
 TEST_F(file_contract, record_locks_of_the_program_outlive_files_and_the_engine) {

@@ -1,6 +1,9 @@
 // Memory that is not what it is taken for, registered memory, and copies between ranges.
 #include <sys/mman.h>
 
+#include <array>
+#include <cstring>
+
 #include "contract/contract_fixture.hpp"
 
 namespace penstock::testing {
@@ -152,6 +155,24 @@ TEST_F(memory_contract, buffers_know_their_size_and_keep_their_engine_alive) {
   EXPECT_EQ(memory.data(), nullptr);  // NOLINT(bugprone-use-after-move): what a moved-from buffer is
   moved = device_buffer();
   EXPECT_EQ(moved.size(), 0U);
+}
+
+TEST_F(memory_contract, the_cpu_finds_memory_of_the_host_device_and_of_no_gpu) {
+  const auto memory = engine_of().allocate("host:0", 10'000);
+  ASSERT_TRUE(memory.ok());
+  auto* const base = static_cast<std::byte*>(memory->data());
+  const auto seen = engine_of().cpu_address(base + 100, 9'900);
+  ASSERT_TRUE(seen.ok()) << told(seen.error());
+  std::memcpy(*seen, "bytes", 5);
+  std::array<char, 5> copied{};
+  EXPECT_TRUE(engine_of().copy(copied.data(), base + 100, 5).ok());
+  EXPECT_EQ(std::string(copied.data(), 5), "bytes");
+  EXPECT_EQ(engine_of().cpu_address(base + 100, 1 << 20).error().code(), errc::bad_memory);
+  EXPECT_EQ(engine_of().cpu_address(base + 1'000'000'000, 1).error().code(), errc::bad_memory);
+  EXPECT_EQ(engine_of().cpu_address(copied.data(), 5).value_or(nullptr), copied.data());
+  if (!house_.on_gpu()) return;
+  const auto on_gpu = allocate(4096);
+  EXPECT_EQ(engine_of().cpu_address(on_gpu.data(), 4096).error().code(), errc::unsupported);
 }
 
 TEST_F(memory_contract, devices_that_are_not_there_are_not_allocated_on) {

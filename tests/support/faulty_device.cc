@@ -246,6 +246,11 @@ result<device::memory_info> faulty_driver::classify(const void* memory) {
   return inner_->classify(memory);
 }
 
+result<std::byte*> faulty_driver::cpu_address(const void* memory, std::uint64_t length) {
+  if (auto error = enter("cpu_address")) return *std::move(error);
+  return inner_->cpu_address(memory, length);
+}
+
 result<device::session*> faulty_driver::open(int ordinal, void* context) {
   if (auto error = enter("open")) return *std::move(error);
   const auto inside = inner_->open(ordinal, context);

@@ -2,9 +2,9 @@
 // nothing leaks on any path of failure. Calls are named as in device.hpp: "allocate", "release", "pin", "unpin", "make_stream",
 // "destroy_stream", "make_event", "destroy_event", "copy", "scatter", "prepare_scatter", "record", "call", "wait_value", "reached", "wait",
 // "synchronize", "copy_small", "share", "open_shared", "close_shared", "make_current" of its sessions, "count", "describe", "classify",
-// "open" of the driver. Thread-safe, as the real ones are. Calls that give back or wait (release, unpin, destroy_stream, destroy_event,
-// wait, synchronize) are carried out all the same, so that only a missing call shows as a leak, and nobody goes on before the device is
-// quiet.
+// "cpu_address", "open" of the driver. Thread-safe, as the real ones are. Calls that give back or wait (release, unpin, destroy_stream,
+// destroy_event, wait, synchronize) are carried out all the same, so that only a missing call shows as a leak, and nobody goes on before
+// the device is quiet.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +62,7 @@ class faulty_driver final : public device::driver {
   result<device::device_facts> describe(int ordinal) override;
   result<device::memory_info> classify(const void* memory) override;
   bool is_mapped(const void* memory) override { return inner_->is_mapped(memory); }  // cannot fail, so not counted
+  result<std::byte*> cpu_address(const void* memory, std::uint64_t length) override;
   result<device::session*> open(int ordinal, void* context) override;
 
  private:
