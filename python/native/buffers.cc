@@ -9,6 +9,7 @@
 
 #include "arguments.hpp"
 #include "device.hpp"
+#include "dlpack.hpp"
 #include "errors.hpp"
 
 namespace penstock::python {
@@ -91,27 +92,9 @@ bool names_objects(const char* format) {
   return false;
 }
 
-// dlpack.h, version 0.8 and 1.0: what is needed of it.
-struct dl_tensor {
-  void* data;
-  struct {
-    std::int32_t type;
-    std::int32_t id;
-  } device;
-  std::int32_t dimensions;
-  struct {
-    std::uint8_t code;
-    std::uint8_t bits;
-    std::uint16_t lanes;
-  } type;
-  std::int64_t* shape;
-  std::int64_t* strides;
-  std::uint64_t byte_offset;
-};
-
 bool is_addressable_device(std::int64_t type) {
-  constexpr std::int64_t cpu = 1, cuda = 2, cuda_host = 3, cuda_managed = 13;
-  return type == cpu || type == cuda || type == cuda_host || type == cuda_managed;
+  constexpr std::int64_t cuda_host = 3, cuda_managed = 13;
+  return type == dl_cpu || type == dl_cuda || type == cuda_host || type == cuda_managed;
 }
 
 std::byte* pointer_of(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
@@ -267,8 +250,8 @@ bool held_memory::take_native(const demand& wanted) {
   } else if (PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(device_type.ptr()))) {
     const auto& held = *nb::inst_ptr<device_memory>(object);
     if (held.process != this_process()) raise({errc::forked, "this memory of " + held.device + " is the parent process's"});
-    data_ = static_cast<std::byte*>(held.memory.data());
-    size_ = held.memory.size();
+    data_ = held.data;
+    size_ = held.size;
   } else {
     return false;
   }
@@ -330,8 +313,7 @@ bool held_memory::take_dlpack(const demand& wanted) {
   const auto where = signed_integer(wanted.pair_of((*device)(), "__dlpack_device__").first, "the device type of __dlpack_device__");
   if (!is_addressable_device(where)) wanted.refuse("lies on a device that Penstock does not know");
   // Without a version asked for, an exporter refuses memory that is read-only. -1: no stream is to be waited for, as with the other ways.
-  constexpr std::int64_t cpu = 1;
-  nb::object capsule = where == cpu ? (*exporter)() : (*exporter)("stream"_a = -1);
+  nb::object capsule = where == dl_cpu ? (*exporter)() : (*exporter)("stream"_a = -1);
   const auto* tensor = static_cast<const dl_tensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (tensor == nullptr) throw nb::python_error();
   const auto count = static_cast<std::size_t>(tensor->dimensions);

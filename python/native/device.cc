@@ -5,9 +5,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "arguments.hpp"
 #include "buffers.hpp"
+#include "dlpack.hpp"
 #include "errors.hpp"
 #include "gil.hpp"
 
@@ -23,9 +26,9 @@ engine shared_engine() {
 
 // Freeing memory of a GPU may wait for work on it.
 device_memory::~device_memory() {
-  if (memory.data() == nullptr) return;
+  if (whole == nullptr || whole.use_count() > 1) return;
   const without_gil unlocked;
-  const device_buffer gone = std::move(memory);
+  whole.reset();
 }
 
 namespace {
@@ -96,12 +99,79 @@ nb::dict cuda_array_interface(const device_memory& self) {
     throw nb::attribute_error(("memory of " + self.device + " has no __cuda_array_interface__").c_str());
   }
   nb::dict facts;
-  facts["shape"] = nb::make_tuple(self.memory.size());
+  facts["shape"] = nb::make_tuple(self.size);
   facts["typestr"] = "|u1";
-  facts["data"] = nb::make_tuple(reinterpret_cast<std::uint64_t>(self.memory.data()), false);
+  facts["data"] = nb::make_tuple(reinterpret_cast<std::uint64_t>(self.data), false);
   facts["strides"] = nb::none();
   facts["version"] = 3;
   return facts;
+}
+
+void expect_this_process(const device_memory& self) {
+  if (self.process != this_process()) raise({errc::forked, "this memory of " + self.device + " is the parent process's"});
+}
+
+device_memory slice_of(const device_memory& self, nb::handle part) {
+  if (PySlice_Check(part.ptr()) == 0) throw nb::type_error(("a DeviceBuffer is indexed by a slice, not by " + type_of(part)).c_str());
+  Py_ssize_t start = 0, stop = 0, step = 0;
+  if (PySlice_Unpack(part.ptr(), &start, &stop, &step) != 0) throw nb::python_error();
+  if (step != 1) raise_invalid("a DeviceBuffer has slices of step 1 only, not " + std::to_string(step));
+  const auto length = PySlice_AdjustIndices(static_cast<Py_ssize_t>(self.size), &start, &stop, step);
+  return {self, static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(length)};
+}
+
+// Of the host device: where the CPU finds it.
+void* cpu_address(const device_memory& self) {
+  expect_this_process(self);
+  if (self.size == 0) return self.data;
+  const auto found = shared_engine().cpu_address(self.data, self.size);
+  if (!found) raise(found.error());
+  return *found;
+}
+
+int get_buffer(PyObject* object, Py_buffer* view, int flags) noexcept {
+  view->obj = nullptr;
+  try {
+    const auto& self = *nb::inst_ptr<device_memory>(object);
+    if (is_cuda(self.device)) {
+      PyErr_SetString(PyExc_BufferError, ("the CPU cannot touch memory of " + self.device + ": to_host() copies it").c_str());
+      return -1;
+    }
+    return PyBuffer_FillInfo(view, object, cpu_address(self), static_cast<Py_ssize_t>(self.size), 0, flags);
+  } catch (nb::python_error& problem) {
+    problem.restore();
+  } catch (const std::exception& problem) {
+    PyErr_SetString(PyExc_BufferError, problem.what());
+  }
+  return -1;
+}
+
+PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+dl_device dlpack_place(const device_memory& self) {
+  if (!is_cuda(self.device)) return {dl_cpu, 0};
+  return {dl_cuda, static_cast<std::int32_t>(std::stoi(self.device.substr(self.device.find(':') + 1)))};
+}
+
+// The first of two integers that a tuple holds, and the second.
+std::pair<std::int64_t, std::int64_t> two_integers(nb::handle pair, const char* name) {
+  if (!nb::isinstance<nb::tuple>(pair) || nb::len(pair) != 2) {
+    throw nb::type_error((std::string(name) + " is a tuple of two int or None, not " + type_of(pair)).c_str());
+  }
+  return {signed_integer(pair[0], name), signed_integer(pair[1], name)};
+}
+
+nb::object dlpack(nb::handle self, nb::handle /*stream*/, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
+  const auto& memory = *nb::inst_ptr<device_memory>(self);
+  expect_this_process(memory);
+  const auto where = dlpack_place(memory);
+  if (!dl_device.is_none() && two_integers(dl_device, "dl_device") != std::pair<std::int64_t, std::int64_t>(where.type, where.id)) {
+    raise_bad_memory("dl_device: the memory lies on " + memory.device + ", and is not copied to another device");
+  }
+  if (!copy.is_none() && PyObject_IsTrue(copy.ptr()) != 0) raise_bad_memory("copy: a DeviceBuffer is shown as it is, and not copied");
+  const bool versioned = !max_version.is_none() && two_integers(max_version, "max_version").first >= 1;
+  auto* const data = where.type == dl_cpu ? cpu_address(memory) : memory.data;
+  return dlpack_capsule(self, data, memory.size, where, versioned);
 }
 
 const char* kind_word(memory_kind kind) {
@@ -157,13 +227,15 @@ void add_devices(nb::module_& module) {
       .def("empty", &allocate, "nbytes"_a, "Allocates nbytes of its memory, uninitialized. Raises penstock.Error.")
       .def("__repr__", [](const device_info& self) { return "<penstock.Device " + self.name + " " + self.description + ">"; });
 
-  nb::class_<device_memory>(module, "DeviceBuffer", nb::is_weak_referenceable(),
-                            "Memory of one device, from Device.empty(). Freed when the last reference to it is gone; a request under way\n"
-                            "holds one. It has no buffer protocol: the CPU cannot touch it.")
+  nb::class_<device_memory>(
+      module, "DeviceBuffer", nb::is_weak_referenceable(), nb::type_slots(buffer_slots),
+      "Memory of one device, from Device.empty(), or a slice of it. Freed when the last reference to any of it is\n"
+      "gone; a request under way holds one. CuPy and PyTorch take it by __cuda_array_interface__ and DLPack; that of\n"
+      "the host device has the buffer protocol, so NumPy takes it. The CPU cannot touch that of a GPU.")
       .def_prop_ro(
-          "ptr", [](const device_memory& self) { return reinterpret_cast<std::uint64_t>(self.memory.data()); }, "Its address.")
+          "ptr", [](const device_memory& self) { return reinterpret_cast<std::uint64_t>(self.data); }, "Its address.")
       .def_prop_ro(
-          "nbytes", [](const device_memory& self) { return self.memory.size(); }, "Its length in bytes.")
+          "nbytes", [](const device_memory& self) { return self.size; }, "Its length in bytes.")
       .def_ro("device", &device_memory::device, "The name of its device.")
       .def("to_host", &to_host, "A copy of its bytes. Blocks. Raises penstock.Error.")
       .def(
@@ -175,10 +247,23 @@ void add_devices(nb::module_& module) {
           "target"_a, nb::kw_only(), "order"_a = "C",
           "Copies all its bytes to the start of target, which may be any memory. Blocks. Raises ValueError where they do not fit.")
       .def_prop_ro("__cuda_array_interface__", &cuda_array_interface, "As an array of bytes; for memory of CUDA devices only.")
-      .def("__len__", [](const device_memory& self) { return self.memory.size(); })
+      .def("__len__", [](const device_memory& self) { return self.size; })
+      .def("__getitem__", &slice_of, "part"_a.none(),
+           "buffer[start:stop]: a DeviceBuffer of that part, which keeps the memory alive. Raises ValueError for a step.")
+      .def(
+          "__dlpack_device__",
+          [](const device_memory& self) {
+            const auto where = dlpack_place(self);
+            return nb::make_tuple(where.type, where.id);
+          },
+          "As DLPack has it: (1, 0), the CPU, for memory of the host device; (2, N) for that of GPU N.")
+      .def("__dlpack__", &dlpack, nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
+           "copy"_a = nb::none(),
+           "For from_dlpack() of NumPy, CuPy and PyTorch: one dimension of bytes, which share its memory. Waits for no stream. Raises\n"
+           "BufferError for a copy, or another device.")
       .def("__repr__", [](const device_memory& self) {
         return nb::str("<penstock.DeviceBuffer of {} bytes on {} at {:#x}>")
-            .format(self.memory.size(), self.device, reinterpret_cast<std::uint64_t>(self.memory.data()));
+            .format(self.size, self.device, reinterpret_cast<std::uint64_t>(self.data));
       });
 
   module.def("devices", &all_devices, "All devices, without making a context on any: the GPUs, then the host device.");

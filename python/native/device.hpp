@@ -3,6 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <penstock/penstock.hpp>
 #include <string>
 
@@ -12,12 +15,22 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// penstock.DeviceBuffer. Freed with the last reference of Python's; requests hold one.
+// penstock.DeviceBuffer, or a slice of one. The memory is freed with the last reference of Python's to any of them; requests hold one.
 struct device_memory {
-  device_buffer memory;
+  std::shared_ptr<device_buffer> whole;
+  std::byte* data;
+  std::uint64_t size;
   std::string device;
   unsigned process;  // that allocated it: a forked child has the object, not the memory
-  device_memory(device_buffer taken, std::string name) : memory(std::move(taken)), device(std::move(name)), process(this_process()) {}
+  device_memory(device_buffer taken, std::string name)
+      : whole(std::make_shared<device_buffer>(std::move(taken))),
+        data(static_cast<std::byte*>(whole->data())),
+        size(whole->size()),
+        device(std::move(name)),
+        process(this_process()) {}
+  // length bytes of another one, from offset on, which it has.
+  device_memory(const device_memory& of, std::uint64_t offset, std::uint64_t length)
+      : whole(of.whole), data(of.data + offset), size(length), device(of.device), process(of.process) {}
   device_memory(device_memory&&) noexcept = default;
   device_memory& operator=(device_memory&&) = delete;
   ~device_memory();

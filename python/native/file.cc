@@ -19,6 +19,7 @@
 #include "futures.hpp"
 #include "gil.hpp"
 #include "options.hpp"
+#include "position.hpp"
 #include "progress.hpp"
 #include "ranges.hpp"
 #include "streams.hpp"
@@ -30,22 +31,6 @@ namespace {
 using namespace nb::literals;
 
 using optional_size = std::optional<std::int64_t>;
-
-// penstock.File. Requests hold the file below it too.
-struct python_file {
-  std::shared_ptr<file> target;
-  nb::object name;
-  std::string mode;
-  bool closed = false;
-
-  python_file(file opened, nb::object named, std::string how)
-      : target(std::make_shared<file>(std::move(opened))), name(std::move(named)), mode(std::move(how)) {}
-  python_file(python_file&&) noexcept = default;
-  python_file& operator=(python_file&&) = delete;
-  ~python_file() {
-    if (target != nullptr) release_file(target);
-  }
-};
 
 // --- opening
 
@@ -281,12 +266,6 @@ void sync(const python_file& self) {
   raise_unless_ok(done, {target->path()});
 }
 
-std::uint64_t size(const python_file& self) {
-  const auto bytes = self.target->size();
-  if (!bytes) raise(bytes.error(), {self.target->path()});
-  return *bytes;
-}
-
 // Of the memory that explain() is asked about, as the engine names it. "device" alone is the first one of devices().
 std::string device_of(const engine& engine, const std::string& memory, const std::optional<std::string>& device) {
   if (memory != "host" && memory != "pinned" && memory != "device") {
@@ -310,7 +289,7 @@ nb::object explain(const python_file& self, optional_size size, std::int64_t off
   if (size && *size < 0) raise_invalid("size is " + std::to_string(*size));
   auto length = static_cast<std::uint64_t>(size.value_or(0));
   if (!size) {
-    const auto whole = penstock::python::size(self);
+    const auto whole = size_of(self);
     const auto start = static_cast<std::uint64_t>(offset);
     length = whole > start ? whole - start : 0;
   }
@@ -332,20 +311,26 @@ nb::object explain(const python_file& self, optional_size size, std::int64_t off
 
 }  // namespace
 
+std::uint64_t size_of(const python_file& self) {
+  const auto bytes = self.target->size();
+  if (!bytes) raise(bytes.error(), {self.target->path()});
+  return *bytes;
+}
+
 void add_files(nb::module_& module) {
   const auto none = nb::none();
-  nb::class_<python_file>(
+  nb::class_<python_file> type(
       module, "File", nb::is_weak_referenceable(),
       "An open file, from penstock.open(). Any thread may use it. Offsets and sizes are in bytes.\n\n"
       "Requests take a buffer (see penstock's documentation for what is one), the offset in the file, the size\n"
       "(None: to the end of the buffer) and the offset in the buffer. An array in Fortran's order is refused, unless order is 'A': then\n"
       "its bytes go as they lie in memory. path forces one of Penstock's paths, prefer is\n"
       "'speed' or 'cpu', timeout is in seconds. A count below size means the end of the file, and nothing else.\n"
-      "Raises penstock.Error; ValueError for what the caller got wrong.")
-      .def_ro("name", &python_file::name, "What it was opened by.")
+      "Raises penstock.Error; ValueError for what the caller got wrong.");
+  type.def_ro("name", &python_file::name, "What it was opened by.")
       .def_ro("mode", &python_file::mode, "How it was opened.")
       .def_ro("closed", &python_file::closed)
-      .def("size", &size, "Its size now, as the kernel tells it: 0 for files of /proc, whatever they hold.")
+      .def("size", &size_of, "Its size now, as the kernel tells it: 0 for files of /proc, whatever they hold.")
       .def("sync", &sync, "Forces written data to the disk. Blocks.")
       .def("close", &close, "Waits for requests under way, then closes. A second time does nothing.")
       .def("__enter__", [](nb::object self) { return self; })
@@ -356,12 +341,6 @@ void add_files(nb::module_& module) {
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
            "Reads into buffer; blocks. Returns the bytes read. progress is told the bytes of each piece: a callable, or an object with\n"
            "update(), such as tqdm's.")
-      .def(
-          "readinto",
-          [](const python_file& self, nb::handle buffer) {
-            return run(self, buffer, 0, std::nullopt, 0, memory_order::c, {}, nb::none(), false);
-          },
-          "buffer"_a.none(), "read_into(buffer): from the beginning of the file.")
       .def("write_from", &run_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
            "Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into().")
@@ -404,6 +383,7 @@ void add_files(nb::module_& module) {
       .def("__repr__", [](const python_file& self) {
         return nb::str("<penstock.File name={!r} mode={!r}{}>").format(self.name, self.mode, self.closed ? " closed" : "");
       });
+  add_position(type);
   module.def(
       "open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false,
       "Opens a file. path: str, bytes, PathLike, or an open descriptor, which is not closed. mode: r, r+, w (create or empty, write\n"

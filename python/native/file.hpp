@@ -3,9 +3,37 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <memory>
+#include <penstock/penstock.hpp>
+#include <string>
+#include <utility>
+
+#include "futures.hpp"
+
 namespace penstock::python {
 
 namespace nb = nanobind;
+
+// penstock.File. Requests hold the file below it too.
+struct python_file {
+  std::shared_ptr<file> target;
+  nb::object name;
+  std::string mode;
+  bool closed = false;
+  std::uint64_t position = 0;  // of what goes on from where the last one ended: read(), readinto(), write()
+
+  python_file(file opened, nb::object named, std::string how)
+      : target(std::make_shared<file>(std::move(opened))), name(std::move(named)), mode(std::move(how)) {}
+  python_file(python_file&&) noexcept = default;
+  python_file& operator=(python_file&&) = delete;
+  ~python_file() {
+    if (target != nullptr) release_file(target);
+  }
+};
+
+// As the kernel tells it now. Raises penstock.Error.
+std::uint64_t size_of(const python_file& self);
 
 void add_files(nb::module_& module);
 

@@ -216,6 +216,21 @@ nb::object flight::value() {
   return counts;
 }
 
+bool flight::was_cancelled() {
+  if (raised_.is_valid()) return nb::isinstance(raised_, nb::module_::import_("penstock._errors").attr("Cancelled"));
+  const auto failed = first_failure();
+  return failed && failed->error.code() == errc::cancelled;
+}
+
+nb::object flight::shown(const nb::object& future) {
+  if (shown_.is_valid()) return shown_;
+  nb::object made = nb::module_::import_("penstock._futures").attr("Shown")();
+  if (shown_.is_valid()) return shown_;  // another thread had the GIL meanwhile
+  shown_ = made;
+  call_back(made.attr("tell"), future);
+  return made;
+}
+
 void flight::call_back(nb::object callback, nb::object future) {
   if (reported_ || left_behind()) {
     call(callback, future);
@@ -247,6 +262,31 @@ void wait_or_raise(const future& self, std::optional<double> timeout_s) {
   throw nb::python_error();
 }
 
+// Of what it shows to concurrent.futures.
+nb::object shown_of(const nb::object& self, const char* name) {
+  auto& flight = *nb::inst_ptr<future>(self)->operator->();
+  // Nobody tells a child how what its parent left under way ends.
+  if (flight.now() == flight::state::left_in_parent && std::string_view(name) == "state") return nb::str("FINISHED");
+  return flight.shown(self).attr(name);
+}
+
+// isinstance(future, concurrent.futures.Future), which asyncio.wrap_future() asks: whoever asks has imported that.
+PyObject* class_of(PyObject* self, void* /*closure*/) noexcept {
+  try {
+    const nb::dict modules = nb::module_::import_("sys").attr("modules");
+    constexpr auto asked = "concurrent.futures._base";
+    const nb::object found = modules.contains(asked) ? nb::object(modules[asked].attr("Future")) : nb::borrow(nb::handle(self).type());
+    return nb::object(found).release().ptr();
+  } catch (nb::python_error& problem) {
+    problem.restore();
+    return nullptr;
+  }
+}
+
+// A slot, since setting the attribute of a type would set the type's own class.
+PyGetSetDef class_property[] = {{"__class__", class_of, nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyType_Slot class_slots[] = {{Py_tp_getset, class_property}, {0, nullptr}};
+
 // Asyncio is Python's: the rest of this is python/penstock/_futures.py.
 nb::object await_future(nb::handle self) {
   return nb::module_::import_("penstock._futures").attr("await_future")(self).attr("__await__")();
@@ -257,9 +297,10 @@ nb::object await_future(nb::handle self) {
 void add_futures(nb::module_& module) {
   auto type =
       nb::class_<future>(
-          module, "Future", nb::is_weak_referenceable(),
+          module, "Future", nb::is_weak_referenceable(), nb::type_slots(class_slots),
           "A request under way, or a batch. Keeps its memory and its file alive until it has ended; may be dropped at any time,\n"
-          "which stops nothing. Can be awaited.")
+          "which stops nothing. Can be awaited, and is taken by wait() and as_completed() of concurrent.futures, and by\n"
+          "asyncio.wrap_future().")
           .def(
               "result",
               [](const future& self, std::optional<double> timeout) {
@@ -297,7 +338,15 @@ void add_futures(nb::module_& module) {
           .def(
               "_forget_callback", [](const future& self, nb::handle fn) { self->forget_callback(fn); }, "fn"_a,
               "Takes back one add_done_callback(fn), by identity. For wait() and as_completed().")
+          .def(
+              "running", [](const future& self) { return !self->done(); }, "Whether it has not ended. Does not block.")
+          .def(
+              "cancelled", [](const future& self) { return self->done() && self->was_cancelled(); },
+              "Whether it has ended with penstock.Cancelled. Does not block.")
           .def("__await__", &await_future)
+          .def_prop_ro("_condition", [](const nb::object& self) { return shown_of(self, "condition"); })
+          .def_prop_ro("_state", [](const nb::object& self) { return shown_of(self, "state"); })
+          .def_prop_ro("_waiters", [](const nb::object& self) { return shown_of(self, "waiters"); })
           .def("__repr__", [](const future& self) {
             return nb::str("<penstock.Future {} at {:#x}>").format(word(self->now()), reinterpret_cast<std::uint64_t>(&*self));
           });

@@ -73,6 +73,10 @@ class flight final : public under_way {
   // Takes back one call_back() of that very object; nothing where it was called.
   void forget_callback(nb::handle callback);
   void report() override;
+  // Once it has ended: whether that was because it was cancelled.
+  [[nodiscard]] bool was_cancelled();
+  // What concurrent.futures looks at, made when it first does.
+  [[nodiscard]] nb::object shown(const nb::object& future);
 
  private:
   struct failure {
@@ -110,6 +114,7 @@ class flight final : public under_way {
   nb::object value_;  // that it made
   std::vector<std::pair<nb::object, nb::object>> callbacks_;
   std::atomic<bool> told_{false};  // by the engine: it has ended
+  nb::object shown_;
   bool reported_ = false;
   std::atomic<step> step_{step::only};  // changes with the GIL
   prelude* prelude_ = nullptr;          // of one that is started in two

@@ -9,10 +9,14 @@ from collections.abc import Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ._forks import forkable_lock
 from ._native import Future
+
 
 if TYPE_CHECKING:
     import asyncio
+
+    from ._native import File
 
 __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "DoneAndNotDone", "as_completed", "wait"]
 
@@ -112,6 +116,44 @@ def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> 
             yield future
     finally:
         ended.close()
+
+
+class Shown:
+    """What wait() and as_completed() of concurrent.futures look at in a future, under the names that they use. Made by penstock._native."""
+
+    __slots__ = ("condition", "state", "waiters")
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition(forkable_lock())
+        self.state = "RUNNING"  # changes, and is told of, with the condition held: those that wait count on it
+        self.waiters: list[Any] = []
+
+    def tell(self, future: Future[Any]) -> None:
+        """The future has ended."""
+        cancelled = future.cancelled()
+        failed = not cancelled and future.exception() is not None
+        with self.condition:
+            self.state = "CANCELLED_AND_NOTIFIED" if cancelled else "FINISHED"
+            for waiter in self.waiters:
+                if cancelled:
+                    waiter.add_cancelled(future)
+                elif failed:
+                    waiter.add_exception(future)
+                else:
+                    waiter.add_result(future)
+            self.condition.notify_all()
+
+
+async def itself(file: File) -> File:
+    """For async with."""
+    return file
+
+
+async def close(file: File) -> None:
+    """Closes without blocking the running loop, though requests may be under way. For async with."""
+    import asyncio
+
+    await asyncio.get_running_loop().run_in_executor(None, file.close)
 
 
 async def await_future(future: Future[T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from pathlib import Path
 from typing import Any
@@ -53,16 +54,156 @@ def test_memory_of_a_device_tells_what_it_is(device_memory: Any) -> None:
     assert penstock.describe(buffer.ptr + 100)["base"] == buffer.ptr
 
 
-def test_the_cpu_is_not_let_at_it(device_memory: Any) -> None:
+def test_the_cpu_is_not_let_at_memory_of_a_gpu(device_memory: Any) -> None:
     buffer = penstock.device(device_memory.device).empty(10)
-    with pytest.raises(TypeError):
-        memoryview(buffer)  # type: ignore[arg-type]
     if device_memory.device == "host:0":
         assert not hasattr(buffer, "__cuda_array_interface__")
-    else:
-        facts = buffer.__cuda_array_interface__
-        assert facts["data"] == (buffer.ptr, False)
-        assert (facts["shape"], facts["typestr"], facts["strides"]) == ((10,), "|u1", None)
+        assert memoryview(buffer).nbytes == 10
+        return
+    facts = buffer.__cuda_array_interface__
+    assert facts["data"] == (buffer.ptr, False)
+    assert (facts["shape"], facts["typestr"], facts["strides"]) == ((10,), "|u1", None)
+    with pytest.raises(BufferError, match="the CPU cannot touch memory of cuda:0"):
+        memoryview(buffer)
+
+
+def test_memory_of_the_host_device_is_seen_through_the_buffer_protocol(tmp_path: Path, pattern: Any) -> None:
+    (tmp_path / "file").write_bytes(pattern(50_000))
+    buffer = penstock.device("host:0").empty(50_000)
+    with penstock.open(tmp_path / "file") as file:
+        file.read_into(buffer)
+    view = memoryview(buffer)
+    assert (view.format, view.readonly, view.c_contiguous) == ("B", False, True)
+    assert bytes(view) == pattern(50_000)
+    array = np.frombuffer(buffer, "<u2")
+    assert array.flags.writeable
+    array[:5] = 0x6161
+    assert buffer.to_host() == b"a" * 10 + pattern(50_000)[10:]
+    gone = weakref.ref(buffer)
+    del buffer
+    assert gone() is not None and bytes(view[:10]) == b"a" * 10
+    del view, array
+    assert gone() is None
+
+
+def test_memory_of_the_parent_is_not_seen_in_a_child() -> None:
+    buffer = penstock.device("host:0").empty(100)
+    part = buffer[10:20]
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (lambda: memoryview(buffer), lambda: memoryview(part), part.__dlpack__, part.to_host):
+            try:
+                call()
+            except penstock.Error as error:
+                refused += error.code == "forked"
+        os._exit(0 if refused == 4 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "part", [slice(None), slice(10, 20), slice(-5, None), slice(7), slice(50, 10), slice(90, 500), slice(100, None)], ids=str
+)
+def test_a_slice_is_a_part_of_the_same_memory(device_memory: Any, pattern: Any, part: slice) -> None:
+    buffer = device_memory.of(pattern(100))
+    taken = buffer[part]
+    expected = pattern(100)[part]
+    assert isinstance(taken, penstock.DeviceBuffer)
+    assert (taken.nbytes, len(taken), taken.device) == (len(expected), len(expected), buffer.device)
+    assert taken.to_host() == expected
+    assert taken.ptr == buffer.ptr + part.indices(100)[0]
+    if expected:
+        taken.copy_from(b"!")
+        assert buffer.to_host()[part] == b"!" + expected[1:]
+        again = taken[-1:]
+        assert again.to_host() == taken.to_host()[-1:]
+    if device_memory.device == "host:0":
+        assert bytes(memoryview(taken)) == taken.to_host()
+
+
+def test_a_slice_keeps_the_memory(device_memory: Any, tmp_path: Path, pattern: Any) -> None:
+    (tmp_path / "file").write_bytes(pattern(1_000))
+    buffer = device_memory.of(bytes(1_000))
+    address = buffer.ptr
+    part = buffer[100:400][50:]
+    del buffer
+    with penstock.open(tmp_path / "file", "r+") as file:
+        assert file.read_into(part, 7) == 250
+        assert file.pwrite(part, 500).result() == 250
+        with pytest.raises(ValueError, match="the buffer holds 250 bytes"):
+            file.read_into(part, 0, 251)
+    assert part.to_host() == pattern(1_000)[7:257] == (tmp_path / "file").read_bytes()[500:750]
+    assert penstock.describe(part)["base"] == address
+    del part
+    if device_memory.device == "host:0":
+        with pytest.raises(penstock.BufferError):
+            penstock.describe(address)
+
+
+def test_what_is_no_slice_is_refused(device_memory: Any) -> None:
+    buffer = device_memory.of(bytes(10))
+    for wrong in (3, "x", None, (1, 2)):
+        with pytest.raises(TypeError, match=f"indexed by a slice, not by {type(wrong).__name__}"):
+            buffer[wrong]
+    with pytest.raises(ValueError, match="step 1 only, not 2"):
+        buffer[::2]
+    with pytest.raises(TypeError):
+        buffer["a":]
+
+
+def test_dlpack_shows_its_memory(pattern: Any) -> None:
+    buffer = penstock.device("host:0").empty(1_000)
+    buffer.copy_from(pattern(1_000))
+    assert buffer.__dlpack_device__() == (1, 0)
+    for source in (buffer, buffer[100:]):
+        array = np.from_dlpack(source)
+        assert (array.dtype, array.shape, array.tobytes()) == (np.uint8, (len(source),), source.to_host())
+    if array.flags.writeable:  # NumPy 2.1 and newer asks for a version that tells so
+        array[0] = 7
+        assert buffer.to_host()[100] == 7
+    gone = weakref.ref(buffer)
+    del buffer, source
+    assert array[1] == pattern(1_000)[101] and gone() is None  # the slice, which it keeps, has the memory
+    assert np.from_dlpack(penstock.device("host:0").empty(10)[3:3]).shape == (0,)
+
+
+def test_a_capsule_that_nobody_takes_lets_go(device_memory: Any) -> None:
+    buffer = device_memory.of(bytes(10))
+    gone = weakref.ref(buffer)
+    capsules = [buffer.__dlpack__(), buffer.__dlpack__(max_version=(1, 0)), buffer.__dlpack__(stream=None, copy=False)]
+    assert ["dltensor_versioned" in repr(capsule) for capsule in capsules] == [False, True, False]
+    del buffer
+    assert gone() is not None
+    del capsules
+    assert gone() is None
+
+
+def test_dlpack_is_refused_in_words(device_memory: Any) -> None:
+    buffer = device_memory.of(bytes(10))
+    assert buffer.__dlpack__(dl_device=buffer.__dlpack_device__(), copy=False) is not None
+    with pytest.raises(BufferError, match="dl_device: .*lies on"):
+        buffer.__dlpack__(dl_device=(4, 0))
+    with pytest.raises(BufferError, match="copy:"):
+        buffer.__dlpack__(copy=True)
+    for name in ("dl_device", "max_version"):
+        for wrong in ("x", 3, (1,), (1, "x")):
+            with pytest.raises(TypeError, match=name):
+                buffer.__dlpack__(**{name: wrong})
+
+
+@pytest.mark.skipif(not any(device.name == "cuda:0" for device in penstock.devices()), reason="no GPU")
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_dlpack_shows_memory_of_a_gpu(library: str, pattern: Any) -> None:
+    module = pytest.importorskip(library)
+    buffer = penstock.device("cuda:0").empty(1_000)
+    buffer.copy_from(pattern(1_000))
+    assert buffer.__dlpack_device__() == (2, 0)
+    part = buffer[200:]
+    array = module.from_dlpack(part)
+    address = array.data.ptr if library == "cupy" else array.data_ptr()
+    assert address == buffer.ptr + 200
+    content = bytes(array.get() if library == "cupy" else array.cpu().numpy())
+    assert content == pattern(1_000)[200:]
 
 
 @pytest.mark.parametrize("nbytes", [0, -1, 1 << 62])

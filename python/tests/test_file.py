@@ -115,7 +115,7 @@ def test_what_to_spend_can_be_asked_for(memory: Any, file_of: Any, prefer: str) 
     assert memory.bytes(target) == content
 
 
-def test_readinto_reads_from_the_beginning(file_of: Any) -> None:
+def test_readinto_reads_from_the_position(file_of: Any) -> None:
     path, content = file_of(1000)
     target = bytearray(600)
     with penstock.open(path) as file:

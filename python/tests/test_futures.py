@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -333,3 +336,100 @@ def test_requests_queued_behind_many_others_time_out_on_time(memory: Any, path: 
         done, not_done = penstock.wait(futures, 1e-6)
         assert done | not_done == set(futures)
         assert [future.result() for future in futures] == [NBYTES] * 200
+
+
+def test_concurrent_futures_waits_for_them(memory: Any, path: Path) -> None:
+    with penstock.open(path) as file, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        ours = [file.pread(memory.empty(10_000), i) for i in range(20)]
+        others: list[Any] = [pool.submit(int, 5)]
+        done, not_done = concurrent.futures.wait(ours + others, 60)
+        assert (done, not_done) == (set(ours + others), set())
+        assert all(isinstance(future, concurrent.futures.Future) and isinstance(future, penstock.Future) for future in ours)
+        assert not any(future.running() or future.cancelled() for future in ours)
+        again = concurrent.futures.wait(ours, 60, concurrent.futures.FIRST_COMPLETED)
+        assert again.done == set(ours)
+        futures = [file.pread(memory.empty(NBYTES)) for _ in range(10)] + [file.pread(memory.empty(1))] * 2
+        seen = list(concurrent.futures.as_completed(futures + others, 60))
+        assert len(seen) == 12 and set(seen) == set(futures + others)
+        assert sum(future.result() for future in seen) == 10 * NBYTES + 1 + 5
+
+
+def test_concurrent_futures_stops_at_the_first_failure(path: Path, tmp_path: Path) -> None:
+    with penstock.open(path) as good, penstock.open(tmp_path / "write_only", "w") as bad:
+        futures = [bad.pread(bytearray(10)), *(good.pread(bytearray(100)) for _ in range(3))]
+        done, not_done = concurrent.futures.wait(futures, 60, concurrent.futures.FIRST_EXCEPTION)
+        assert futures[0] in done
+        assert isinstance(futures[0].exception(), PermissionError) and not futures[0].cancelled()
+        concurrent.futures.wait(not_done)
+
+
+def test_concurrent_futures_times_out(path: Path) -> None:
+    with penstock.open(path) as file:
+        future = file.pread_many([(bytearray(NBYTES), 0)] * 300)
+        done, not_done = concurrent.futures.wait([future], 0)
+        assert done | not_done == {future}
+        try:
+            assert list(concurrent.futures.as_completed([future], 0)) == [future]
+        except concurrent.futures.TimeoutError:
+            pass
+        assert concurrent.futures.wait([future]).done == {future}
+        assert list(concurrent.futures.as_completed([future])) == [future]
+
+
+def test_what_was_cancelled_says_so(path: Path) -> None:
+    with penstock.open(path) as file:
+        for _ in range(100):
+            future = file.pread_many([(bytearray(NBYTES), 0)] * 100)
+            future.cancel()
+            concurrent.futures.wait([future])
+            assert future.cancelled() == isinstance(future.exception(), penstock.Cancelled)
+            if future.cancelled():
+                break
+        else:
+            pytest.fail("each of them had ended before it could be cancelled")
+
+
+def test_asyncio_wraps_them(memory: Any, path: Path, tmp_path: Path) -> None:
+    async def read() -> None:
+        with penstock.open(path) as file, penstock.open(tmp_path / "write_only", "w") as bad:
+            wrapped = asyncio.wrap_future(file.pread(memory.empty(NBYTES)))
+            assert asyncio.isfuture(wrapped)
+            assert await wrapped == NBYTES
+            with pytest.raises(PermissionError):
+                await asyncio.wrap_future(bad.pread(bytearray(10)))
+            future = file.pread_many([(bytearray(NBYTES), 0)] * 100)
+            cancelled = asyncio.wrap_future(future)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            assert future.exception(60) is None or future.cancelled()
+
+    asyncio.run(read())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork() beside threads
+def test_a_forked_child_does_not_wait_for_those_of_its_parent(path: Path) -> None:
+    with penstock.open(path) as file:
+        future = file.pread_many([(bytearray(NBYTES), 0)] * 300)
+        other = file.pread_many([(bytearray(NBYTES), 0)] * 300)
+        concurrent.futures.wait([other], 0)
+        child = os.fork()
+        if child == 0:
+            ended = concurrent.futures.wait([future, other]).done == {future, other}
+            os._exit(0 if ended else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        concurrent.futures.wait([future, other])
+
+
+def test_who_has_not_imported_concurrent_futures_sees_the_class() -> None:
+    script = """
+import sys, penstock
+with penstock.open(sys.argv[1]) as file:
+    future = file.pread(bytearray(10))
+    future.result()
+    assert "concurrent.futures" not in sys.modules
+    assert future.__class__ is penstock.Future
+    import concurrent.futures
+    assert future.__class__ is concurrent.futures.Future and type(future) is penstock.Future
+"""
+    subprocess.run([sys.executable, "-c", script, __file__], check=True, timeout=60)

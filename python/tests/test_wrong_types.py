@@ -46,6 +46,10 @@ class Given:
             "read_into": (file.read_into, {**one, "progress": None}),
             "write_from": (file.write_from, {**one, "progress": None}),
             "readinto": (file.readinto, {"buffer": self.buffer}),
+            "read": (file.read, {"size": 10}),
+            "write": (file.write, {"buffer": self.buffer}),
+            "seek": (file.seek, {"offset": 0, "whence": 0}),
+            "truncate": (file.truncate, {"size": NBYTES}),
             "pread": (file.pread, one),
             "pwrite": (file.pwrite, one),
             "read_many": (file.read_many, many),
@@ -69,6 +73,8 @@ class Given:
             "Device.empty": (penstock.device("host:0").empty, {"nbytes": 10}),
             "DeviceBuffer.copy_from": (self.memory.copy_from, {"source": b"1", "order": "C"}),
             "DeviceBuffer.copy_to": (self.memory.copy_to, {"target": bytearray(NBYTES), "order": "C"}),
+            "__getitem__": (self.memory.__getitem__, {"part": slice(3)}),
+            "__dlpack__": (self.memory.__dlpack__, {"stream": None, "max_version": None, "dl_device": None, "copy": None}),
             "device": (penstock.device, {"name": "host:0"}),
             "copy": (penstock.copy, {"target": self.buffer, "source": b"1", "order": "C"}),
             "describe": (penstock.describe, {"memory": self.buffer}),
@@ -123,7 +129,7 @@ def test_a_wrong_argument_is_refused_in_words(
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "cuda_status"}
-    without_arguments |= {"gpu_direct_status", "requests", "_finish", "_settle", "_under_way", "_held_memories"}
+    without_arguments |= {"gpu_direct_status", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories"}
     for owner in (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer):
         for name, member in vars(owner).items():
             if callable(member) and not isinstance(member, type) and not name.startswith("__"):

@@ -1,0 +1,74 @@
+#include "dlpack.hpp"
+
+#include <memory>
+
+#include "gil.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+// The two structs of dlpack.h that a capsule may hold.
+struct managed_tensor {
+  static constexpr auto name = "dltensor";
+  dl_tensor tensor;
+  void* context;
+  void (*deleter)(managed_tensor*);
+};
+
+struct versioned_tensor {
+  static constexpr auto name = "dltensor_versioned";
+  std::uint32_t major;
+  std::uint32_t minor;
+  void* context;
+  void (*deleter)(versioned_tensor*);
+  std::uint64_t flags;  // 0: neither read-only nor a copy
+  dl_tensor tensor;
+};
+
+template <class Managed>
+struct exported {
+  Managed managed{};
+  std::int64_t shape = 0;
+  std::int64_t stride = 1;
+  PyObject* owner = nullptr;
+};
+
+// On any thread. Where the interpreter has ended, what it owned is leaked.
+template <class Managed>
+void let_go(Managed* managed) {
+  const std::unique_ptr<exported<Managed>> gone(static_cast<exported<Managed>*>(managed->context));
+  if (interpreter_is_finalizing()) return;
+  const auto gil = PyGILState_Ensure();
+  Py_DECREF(gone->owner);
+  PyGILState_Release(gil);
+}
+
+// Of a capsule that nobody took.
+template <class Managed>
+void end(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, Managed::name) == 0) return;
+  let_go(static_cast<Managed*>(PyCapsule_GetPointer(capsule, Managed::name)));
+}
+
+template <class Managed>
+nb::object make(nb::handle owner, void* data, std::uint64_t bytes, dl_device where) {
+  auto made = std::make_unique<exported<Managed>>();
+  made->shape = static_cast<std::int64_t>(bytes);
+  made->managed.tensor = {data, where, 1, {1, 8, 1}, &made->shape, &made->stride, 0};  // unsigned integers of 8 bits
+  made->managed.context = made.get();
+  made->managed.deleter = &let_go<Managed>;
+  if constexpr (requires { made->managed.major; }) made->managed.major = 1;
+  nb::object capsule = nb::steal(PyCapsule_New(&made->managed, Managed::name, &end<Managed>));
+  if (!capsule.is_valid()) throw nb::python_error();
+  made.release()->owner = nb::borrow(owner).release().ptr();
+  return capsule;
+}
+
+}  // namespace
+
+nb::object dlpack_capsule(nb::handle owner, void* data, std::uint64_t bytes, dl_device where, bool versioned) {
+  return versioned ? make<versioned_tensor>(owner, data, bytes, where) : make<managed_tensor>(owner, data, bytes, where);
+}
+
+}  // namespace penstock::python

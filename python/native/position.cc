@@ -1,0 +1,151 @@
+#include "position.hpp"
+
+#include <fcntl.h>
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+
+#include "buffers.hpp"
+#include "errors.hpp"
+#include "gil.hpp"
+#include "progress.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+
+using optional_size = std::optional<std::int64_t>;
+
+// Moves bytes at the position, and the position on.
+std::uint64_t run_on(python_file& self, std::byte* memory, std::uint64_t size, bool is_write) {
+  const auto target = self.target;
+  const auto offset = static_cast<std::int64_t>(self.position);
+  const auto done = run_blocking({*target, memory, size, offset, is_write}, {}, nb::none());
+  self.position = static_cast<std::uint64_t>(offset) + done.bytes_done;
+  if (!done.ok()) raise(done.error, {target->path(), offset, done.bytes_done});
+  return done.bytes_done;
+}
+
+template <bool is_write>
+std::uint64_t run_buffer(python_file& self, nb::handle buffer) {
+  const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target);
+  return run_on(self, memory.data(), memory.size(), is_write);
+}
+
+nb::object read(nb::object self, optional_size size) {
+  auto& file = *nb::inst_ptr<python_file>(self);
+  const bool to_the_end = !size || *size < 0;
+  const auto whole = size_of(file);
+  if (whole == 0) {  // or it does not tell
+    nb::object content = nb::module_::import_("penstock._unsized")
+                             .attr("read_to_the_end")(self.attr("read_into"), file.position, to_the_end ? nb::none() : nb::cast(*size));
+    file.position += nb::len(content);
+    return content;
+  }
+  auto wanted = whole > file.position ? whole - file.position : 0;
+  if (!to_the_end) wanted = std::min(wanted, static_cast<std::uint64_t>(*size));
+  PyObject* content = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(wanted));
+  if (content == nullptr) throw nb::python_error();
+  std::uint64_t done = 0;
+  try {
+    done = run_on(file, reinterpret_cast<std::byte*>(PyBytes_AsString(content)), wanted, false);
+  } catch (...) {
+    Py_DECREF(content);
+    throw;
+  }
+  if (done != wanted && _PyBytes_Resize(&content, static_cast<Py_ssize_t>(done)) != 0) throw nb::python_error();
+  return nb::steal(content);
+}
+
+void expect_open(const python_file& self) {
+  if (self.closed) raise({errc::closed, self.target->path() + " was closed"}, {self.target->path()});
+}
+
+std::uint64_t seek(python_file& self, std::int64_t offset, int whence) {
+  expect_open(self);
+  if (whence < SEEK_SET || whence > SEEK_END) raise_invalid("whence is 0, 1 or 2, not " + std::to_string(whence));
+  const std::uint64_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? self.position : size_of(self);
+  std::int64_t position = 0;
+  if (__builtin_add_overflow(static_cast<std::int64_t>(from), offset, &position) || position < 0) {
+    raise_invalid("offset is " + std::to_string(offset) + " from " + std::to_string(from) + ": a position lies between 0 and 2**63 - 1");
+  }
+  return self.position = static_cast<std::uint64_t>(position);
+}
+
+std::uint64_t tell(const python_file& self) {
+  expect_open(self);
+  return self.position;
+}
+
+std::uint64_t truncate(const python_file& self, optional_size size) {
+  if (size && *size < 0) raise_invalid("size is " + std::to_string(*size) + ": a file has at least 0 bytes");
+  const auto wanted = size ? static_cast<std::uint64_t>(*size) : self.position;
+  const auto target = self.target;
+  const auto done = [&] {
+    const without_gil unlocked;
+    return target->truncate(wanted);
+  }();
+  raise_unless_ok(done, {target->path()});
+  return wanted;
+}
+
+int fileno(const python_file& self) {
+  const auto descriptor = self.target->descriptor();
+  if (!descriptor) raise(descriptor.error(), {self.target->path()});
+  return *descriptor;
+}
+
+// O_RDONLY, O_WRONLY or O_RDWR, whatever was told of a descriptor that was lent.
+int access_of(const python_file& self) {
+  const int flags = ::fcntl(fileno(self), F_GETFL);
+  if (flags < 0) raise(status::from_errno(errno, "F_GETFL of " + self.target->path()), {self.target->path()});
+  return flags & O_ACCMODE;
+}
+
+// Coroutines are Python's.
+nb::object from_python(const char* name, nb::handle self) { return nb::module_::import_("penstock._futures").attr(name)(self); }
+
+}  // namespace
+
+void add_position(nb::class_<python_file>& type) {
+  const auto none = nb::none();
+  type.def("read", &read, "size"_a.none() = -1,
+           "Reads size bytes from the position on, and moves it on; blocks. None or a negative number: to the end of the file. Returns\n"
+           "bytes, fewer than asked for at the end. The position is one, whoever uses it: one thread at a time does.")
+      .def("readinto", &run_buffer<false>, "buffer"_a.none(),
+           "Reads into buffer from the position on, and moves it on; blocks. Returns the bytes read, 0 at the end of the file.")
+      .def("write", &run_buffer<true>, "buffer"_a.none(),
+           "Writes all of buffer from the position on, and moves it on; blocks. Returns the bytes written.")
+      .def("seek", &seek, "offset"_a, "whence"_a = 0,
+           "Moves the position of read(), readinto() and write() to offset from the beginning (whence 0), itself (1) or the end (2).\n"
+           "Returns it. Requests that name an offset have nothing to do with it.")
+      .def("tell", &tell, "The position.")
+      .def("truncate", &truncate, "size"_a = none,
+           "Cuts the file to size bytes, or lengthens it with zeros; None: to the position, which stays. Returns the size.")
+      .def("fileno", &fileno,
+           "Its descriptor, which is closed with it. What is written through it goes past Penstock, whose requests see it.")
+      .def(
+          "flush", [](const python_file& self) { expect_open(self); },
+          "Does nothing, for those who expect it: what was written is the kernel's already. sync() forces it to the disk.")
+      .def(
+          "readable", [](const python_file& self) { return access_of(self) != O_WRONLY; }, "Whether it is open for reading.")
+      .def(
+          "writable", [](const python_file& self) { return access_of(self) != O_RDONLY; }, "Whether it is open for writing.")
+      .def(
+          "seekable",
+          [](const python_file& self) {
+            expect_open(self);
+            return true;
+          },
+          "True.")
+      .def("__aenter__", [](nb::handle self) { return from_python("itself", self); })
+      .def(
+          "__aexit__", [](nb::handle self, nb::handle, nb::handle, nb::handle) { return from_python("close", self); }, "type"_a.none(),
+          "value"_a.none(), "traceback"_a.none());
+}
+
+}  // namespace penstock::python
