@@ -31,9 +31,11 @@ from ._errors import (
     NotFound,
     OutOfMemory,
     PermissionDenied,
+    ShortRead,
     TimedOut,
 )
 from ._futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, DoneAndNotDone, as_completed, wait
+from ._load import load
 from ._native import (
     Device,
     DeviceBuffer,
@@ -82,6 +84,7 @@ __all__ = [
     "PlanPart",
     "Pointer",
     "Request",
+    "ShortRead",
     "StreamResult",
     "TimedOut",
     "__version__",
@@ -93,6 +96,7 @@ __all__ = [
     "devices",
     "fromfile",
     "gpu_direct_status",
+    "load",
     "open",
     "pread_many",
     "pwrite_many",

@@ -6,31 +6,35 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._errors import InvalidArgument
+from ._errors import InvalidArgument, ShortRead
 from ._unsized import read_to_the_end
 
 if TYPE_CHECKING:
+    import numpy
     from numpy.typing import DTypeLike
 
-__all__ = ["fromfile", "tofile"]
+__all__ = ["Path", "fromfile", "item_type_of", "short_read", "tofile"]
 
-_Path = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int
 
 
 def fromfile(
-    path: _Path,
+    path: Path,
     dtype: DTypeLike = float,
     count: int = -1,
     offset: int = 0,
     *,
     like: Any = None,
     device: str | None = None,
+    exact: bool = True,
 ) -> Any:
-    """An array of the file's items from offset (bytes) on: count of them, or all for -1; fewer where the file ends before.
+    """An array of the file's items from offset (bytes) on: count of them, or all for -1.
 
     Without more a NumPy array; with device="cuda:N", or like= a CuPy array, a CuPy array on that device; with device="host:0" a
-    penstock.DeviceBuffer of the bytes, which must be some. A part of an item at the end of the file is left out, as numpy.fromfile() does.
-    Raises penstock.Error; ImportError where NumPy or CuPy is needed and missing.
+    penstock.DeviceBuffer of the bytes, which must be some. On a GPU this waits for what CuPy's current stream has, in which the memory may
+    have been used before.
+    exact: a file that ends before count items, or within one, raises ShortRead; else there are fewer items, and the part of one is left out,
+    as with numpy.fromfile(). Raises penstock.Error; ImportError where NumPy or CuPy is needed and missing.
     """
     if count < -1:
         raise InvalidArgument(f"count is {count}; -1 means all", code="invalid_argument")
@@ -42,17 +46,34 @@ def fromfile(
         size = file.size()
         if size == 0:
             content = read_to_the_end(file.read_into, offset, None if count == -1 else count * item_size)
-            return _filled(content, len(content) // item_size, dtype, item_size, where)
-        available = max(0, size - offset) // item_size
-        items = available if count == -1 else min(count, available)
+            items = _items_of(len(content), count, item_size, exact, path, offset)
+            return _filled(content, items, dtype, item_size, where)
+        items = _items_of(max(0, size - offset), count, item_size, exact, path, offset)
         array = _empty(items, dtype, item_size, where)
         done = file.read_into(array, offset, items * item_size) if items > 0 else 0
     if done == items * item_size:
         return array
-    return _filled(array, done // item_size, dtype, item_size, where)  # the file ended before its size
+    items = _items_of(done, count, item_size, exact, path, offset)  # the file ended before its size
+    return _filled(array, items, dtype, item_size, where)
 
 
-def tofile(array: Any, path: _Path, offset: int = 0) -> int:
+def short_read(path: Path, offset: int, there: int, wanted: int) -> ShortRead:
+    name = path if isinstance(path, int) else os.fsdecode(path)
+    message = f"{name}: read {there} of {wanted} bytes at offset {offset}: the file ends there; exact=False takes what there is"
+    return ShortRead(message, code="short_read", filename=str(name), offset=offset, bytes_done=there)
+
+
+def _items_of(there: int, count: int, item_size: int, exact: bool, path: Path, offset: int) -> int:
+    """How many items so many bytes are, at most count."""
+    items, rest = divmod(there, item_size)
+    if count != -1 and items >= count:
+        return count
+    if exact and (count != -1 or rest):
+        raise short_read(path, offset, there, (items + 1 if count == -1 else count) * item_size)
+    return items
+
+
+def tofile(array: Any, path: Path, offset: int = 0) -> int:
     """Writes an array's bytes, in C's order, to the file at offset (bytes). Returns their number.
 
     A file that is not there is created. At offset 0 it is emptied first, as numpy.ndarray.tofile() does; at another offset what is around
@@ -73,7 +94,7 @@ def tofile(array: Any, path: _Path, offset: int = 0) -> int:
 def _target(like: Any, device: str | None) -> str:
     """ "numpy" or the name of a device."""
     if device is not None:
-        return device
+        return "numpy" if device == "host" else device
     if isinstance(like, _native.DeviceBuffer):
         return like.device
     if like is None or not hasattr(like, "__cuda_array_interface__"):
@@ -84,16 +105,22 @@ def _target(like: Any, device: str | None) -> str:
 
 def _item_size(dtype: DTypeLike, where: str) -> int:
     try:
-        import numpy
+        return item_type_of(dtype).itemsize
     except ImportError:
         # Memory of a device can be filled without NumPy, by the byte.
         if where.startswith("host:") and dtype in (float, "uint8", "u1", "|u1"):
             return 8 if dtype is float else 1
         raise
+
+
+def item_type_of(dtype: DTypeLike) -> numpy.dtype[Any]:
+    """Raises InvalidArgument for what has no bytes in a file."""
+    import numpy
+
     item_type = numpy.dtype(dtype)
     if item_type.hasobject or item_type.itemsize == 0:
         raise InvalidArgument(f"dtype {item_type} has no bytes in a file", code="invalid_argument")
-    return item_type.itemsize
+    return item_type
 
 
 def _empty(items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
@@ -105,7 +132,9 @@ def _empty(items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
         import cupy
 
         with cupy.cuda.Device(int(where.partition(":")[2])):
-            return cupy.empty(items, dtype)
+            array = cupy.empty(items, dtype)
+            cupy.cuda.get_current_stream().synchronize()
+            return array
     return _native.device(where).empty(items * item_size)
 
 

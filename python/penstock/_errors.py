@@ -19,6 +19,7 @@ __all__ = [
     "NotFound",
     "OutOfMemory",
     "PermissionDenied",
+    "ShortRead",
     "TimedOut",
 ]
 
@@ -105,6 +106,10 @@ class Cancelled(Error):
 
 class Closed(Error, ValueError):
     """The file was closed."""
+
+
+class ShortRead(Error, EOFError):
+    """The file ended before what was asked for. bytes_done: how many bytes there were."""
 
 
 class OutOfMemory(Error, MemoryError):

@@ -206,7 +206,7 @@ def _library_of_gpus() -> Any:
     return cupy
 
 
-def _torch_dtype(torch: Any, word: str) -> Any:
+def torch_dtype(torch: Any, word: str) -> Any:
     """None: PyTorch has no such type."""
     found = vars(torch).get(word)
     if not isinstance(found, torch.dtype):
@@ -239,6 +239,16 @@ class Room:
         if self._device.startswith("cuda:"):
             self._library = self._library or _library_of_gpus()
             self._stream = self._current_stream(self._library, self._device)
+
+    @property
+    def device(self) -> str:
+        """The name of the device that was asked for; "host" where none was."""
+        return self._device or "host"
+
+    @property
+    def library(self) -> Any:
+        """The module that makes the arrays; None: NumPy on the host, penstock elsewhere."""
+        return self._library
 
     @property
     def asks(self) -> bool | None:
@@ -296,7 +306,7 @@ class Room:
     def _made_by_torch(self, torch: Any, name: str, told: _Told) -> tuple[Any, int]:
         nbytes = told[0]
         word, shape = _word_and_shape(told[1]) or ("", ())
-        dtype = _torch_dtype(torch, word) if word else None
+        dtype = torch_dtype(torch, word) if word else None
         if dtype is None or math.prod(shape) * dtype.itemsize != nbytes:
             dtype, shape = torch.uint8, (nbytes,)
         if name == "host":
