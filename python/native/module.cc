@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include "buffers.hpp"
+#include "checked.hpp"
 #include "completions.hpp"
 #include "device.hpp"
 #include "file.hpp"
@@ -21,6 +22,7 @@ NB_MODULE(_native_of_main, module) {
   add_files(module);
   add_info(module);
   add_pipes(module);
+  check_arguments(module);
 }
 
 // One interpreter of a process can have the module, since its threads and its end are that interpreter's. Asked before anything else is

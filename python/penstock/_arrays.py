@@ -81,13 +81,8 @@ def tofile(array: Any, path: Path, offset: int = 0) -> int:
     """
     array = _in_c_order(array)
     _native.resolve(array)  # what cannot be written leaves the file as it is
-    if isinstance(path, int):
-        mode = "r+"
-    elif offset == 0 or not os.path.exists(path):
-        mode = "w"
-    else:
-        mode = "r+"
-    with _native.open(path, mode) as file:
+    anew = not isinstance(path, int) and (offset == 0 or not os.path.exists(path))
+    with _native.open(path, "w" if anew else "r+") as file:
         return file.write_from(array, offset)
 
 

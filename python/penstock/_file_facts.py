@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Literal
 
-__all__ = ["direct_io_alignment", "mount_of"]
+__all__ = ["direct_io_alignment", "mode_of", "mount_of"]
 
 _statx_mount_id = 0x1000
 _statx_direct_io = 0x2000  # Linux 6.1
@@ -19,6 +20,13 @@ def direct_io_alignment(descriptor: int) -> tuple[int, int]:
     """
     told = _statx(descriptor, _statx_direct_io)
     return (told.dio_memory_align, told.dio_offset_align) if told.mask & _statx_direct_io else (0, 0)
+
+
+def mode_of(access: int) -> Literal["r", "w", "r+"]:
+    """What penstock.open() is told of a descriptor that was opened with these flags."""
+    if access & os.O_ACCMODE == os.O_RDONLY:
+        return "r"
+    return "w" if access & os.O_ACCMODE == os.O_WRONLY else "r+"
 
 
 def mount_of(descriptor: int) -> tuple[str, str]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
+from typing_extensions import Buffer
+
 from ._plan import Plan
 from ._requests import Request
 
@@ -13,8 +15,27 @@ _T = TypeVar("_T")
 
 # "C", or "A": also Fortran's, and the bytes go as they lie in memory.
 _Order = Literal["C", "A"]
+_Path = Literal["posix", "staged", "mapped", "direct"]
+_Prefer = Literal["speed", "cpu"]
+_Mode = Literal[
+    "r", "rb", "br", "r+", "rb+", "r+b", "w", "wb", "bw", "w+", "wb+", "w+b", "x", "xb", "bx", "x+", "xb+", "x+b"
+]
+
+class _CudaArray(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> Any: ...
+
+class _Dlpack(Protocol):
+    def __dlpack__(self) -> Any: ...
+    def __dlpack_device__(self) -> Any: ...
+
+class _DataPointer(Protocol):
+    @property
+    def nbytes(self) -> Any: ...
+    def data_ptr(self) -> int: ...
+
 # Anything that is memory: see penstock's documentation.
-_Buffer = Any
+_Buffer = Buffer | _CudaArray | _Dlpack | _DataPointer | Pointer | DeviceBuffer
 _FileRequest = (
     tuple[File, _Buffer, int] | tuple[File, _Buffer, int, int | None] | tuple[File, _Buffer, int, int | None, int]
 )
@@ -119,7 +140,7 @@ class File:
     def read(self, size: int | None = -1) -> bytes: ...
     def readinto(self, buffer: _Buffer) -> int: ...
     def write(self, buffer: _Buffer) -> int: ...
-    def seek(self, offset: int, whence: int = 0) -> int: ...
+    def seek(self, offset: int, whence: Literal[0, 1, 2] = 0) -> int: ...
     def tell(self) -> int: ...
     def truncate(self, size: int | None = None) -> int: ...
     def fileno(self) -> int: ...
@@ -135,8 +156,8 @@ class File:
         buffer_offset: int = 0,
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int: ...
@@ -148,8 +169,8 @@ class File:
         buffer_offset: int = 0,
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int: ...
@@ -161,8 +182,8 @@ class File:
         buffer_offset: int = 0,
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> Future[int]: ...
     def pwrite(
@@ -173,8 +194,8 @@ class File:
         buffer_offset: int = 0,
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> Future[int]: ...
     def read_many(
@@ -182,8 +203,8 @@ class File:
         requests: Iterable[_Request],
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> list[int]: ...
     def write_many(
@@ -191,8 +212,8 @@ class File:
         requests: Iterable[_Request],
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> list[int]: ...
     def pread_many(
@@ -200,8 +221,8 @@ class File:
         requests: Iterable[_Request],
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def pwrite_many(
@@ -209,8 +230,8 @@ class File:
         requests: Iterable[_Request],
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def read_ranges(
@@ -221,8 +242,8 @@ class File:
         buffer_offsets: Any = None,
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> int: ...
     def write_ranges(
@@ -233,8 +254,8 @@ class File:
         buffer_offsets: Any = None,
         *,
         order: _Order = "C",
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> int: ...
     def read_on_stream(
@@ -266,34 +287,34 @@ class File:
         *,
         memory: Literal["host", "pinned", "device"] = "device",
         write: bool = False,
-        path: str | None = None,
-        prefer: str | None = None,
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
         device: str | None = None,
     ) -> Plan: ...
 
 def open(
-    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | int, mode: str = "r", *, direct: bool = False
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | int, mode: _Mode = "r", *, direct: bool = False
 ) -> File: ...
 def pread_many(
     requests: Iterable[_FileRequest],
     *,
     order: _Order = "C",
-    path: str | None = None,
-    prefer: str | None = None,
+    path: _Path | None = None,
+    prefer: _Prefer | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def pwrite_many(
     requests: Iterable[_FileRequest],
     *,
     order: _Order = "C",
-    path: str | None = None,
-    prefer: str | None = None,
+    path: _Path | None = None,
+    prefer: _Prefer | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def devices() -> list[Device]: ...
 def device(name: str) -> Device: ...
 def copy(target: _Buffer, source: _Buffer, *, order: _Order = "C") -> None: ...
-def describe(memory: _Buffer) -> dict[str, Any]: ...
+def describe(memory: _Buffer | int) -> dict[str, Any]: ...
 def resolve(obj: _Buffer, writable: bool = False) -> tuple[int, int]: ...
 def stats() -> dict[str, Any]: ...
 def requests() -> list[Request]: ...

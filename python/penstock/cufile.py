@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 
 import penstock
 from penstock._cufile_codes import CODE_NUMBERS, FeatureFlags, FileHandleType, OpError, Status, cuFileError
-from penstock._file_facts import direct_io_alignment, mount_of
+from penstock._file_facts import direct_io_alignment, mode_of, mount_of
 from penstock._forks import forkable_lock
 
 __all__ = [
@@ -249,8 +249,8 @@ class _File:
 
     def __init__(self, descriptor: int) -> None:
         self.told = descriptor
-        self.path: str | None = None
-        self.priority: str | None = None
+        self.path: Literal["posix", "staged", "mapped", "direct"] | None = None
+        self.priority: Literal["speed", "cpu"] | None = None
         self._lock = forkable_lock()
         self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
@@ -301,7 +301,7 @@ class _File:
     def _adopt(self, descriptor: int) -> penstock.File:
         """Takes over the descriptor, also where this fails."""
         try:
-            return penstock.open(descriptor, {os.O_RDONLY: "r", os.O_WRONLY: "w", os.O_RDWR: "r+"}[self._access])
+            return penstock.open(descriptor, mode_of(self._access))
         except BaseException:
             os.close(descriptor)
             raise

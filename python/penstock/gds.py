@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import penstock
 from penstock import _native
+from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
 
 __all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer", "gds_register_buffer"]
@@ -80,8 +81,7 @@ class GdsFile:
     def register_handle(self) -> None:
         """Readies the file for load_storage() and save_storage(), which it is from the start. AssertionError: it is registered already."""
         assert self.handle is None, "Cannot register a handle that is already registered."
-        mode = {os.O_RDONLY: "r", os.O_WRONLY: "w", os.O_RDWR: "r+"}[self.flags & os.O_ACCMODE]
-        self._file = penstock.open(self.fd, mode)
+        self._file = penstock.open(self.fd, mode_of(self.flags))
         self.handle = next(_handles)
 
     def deregister_handle(self) -> None:

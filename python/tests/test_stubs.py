@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,3 +77,57 @@ def test_each_public_name_is_documented() -> None:
         native = getattr(penstock, name)
         if callable(native):
             assert native.__doc__, name
+
+
+RIGHT = """
+import asyncio, concurrent.futures, mmap
+from array import array
+from pathlib import Path
+from typing import Any
+import numpy as np
+import penstock
+
+async def right(path: Path, file: penstock.File, memory: penstock.DeviceBuffer, anything: Any) -> None:
+    for buffer in (bytearray(3), memoryview(bytearray(3)), np.zeros(3), np.zeros((3, 3), order="F"), memory, memory[1:], anything):
+        file.read_into(buffer, path="staged", prefer="cpu", order="A")
+    file.write_from(b"bytes", path=None)
+    file.read_into(array("d"), 0, 3)
+    file.read_into(penstock.Pointer(1, 2))
+    file.read_many([(bytearray(3), 0), (np.zeros(3), 0, 3)])
+    file.read_on_stream(memory, None, order="C")
+    content: bytes = file.read() + file.read(3)
+    future: penstock.Future[int] = file.pread(bytearray(3))
+    count: int = await future + await asyncio.wrap_future(future)
+    done, _ = concurrent.futures.wait([future])
+    async with penstock.open(path, "r+") as other:
+        other.truncate(count)
+    penstock.load(path, np.float32, (-1, 3), device=0)
+"""
+# Line and word of the error.
+WRONG = {
+    'file.read_into(buffer, path="bogus")': '"path"',
+    'file.pread(buffer, prefer="sped")': '"prefer"',
+    'file.write_from(buffer, order="F")': '"order"',
+    'file.read_into(buffer, ofset=3)': '"ofset"',
+    'file.read_into([1, 2])': '"list',
+    'file.write_from("text")': '"str"',
+    'file.pread_many([(None, 0)])': 'tuple[None, int]',
+    'penstock.copy(3, buffer)': '"int"',
+    'penstock.open("x", "a")': "Literal['a']",
+    'file.seek(0, 3)': 'Literal[3]',
+    'file.explain(memory="gpu")': '"memory"',
+    'file.read("x")': '"str"',
+    'penstock.pread_many([(file, buffer, 0)], path="bogus")': '"path"',
+}  # fmt: skip
+
+
+def test_mypy_tells_what_is_wrong_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "right.py").write_text(RIGHT)
+    head = "import penstock\nfile = penstock.open('x')\nbuffer = bytearray(3)\n"
+    (tmp_path / "wrong.py").write_text(head + "\n".join(WRONG))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "right.py", "wrong.py"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300).stdout
+    assert "right.py" not in told, told
+    for i, (line, word) in enumerate(WRONG.items(), head.count("\n") + 1):
+        assert re.search(rf"^wrong.py:{i}: error: .*{re.escape(word)}", told, re.MULTILINE), f"{line}\n{told}"

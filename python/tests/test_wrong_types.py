@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,6 +127,22 @@ def test_a_wrong_argument_is_refused_in_words(
         refused(lambda: call(**{**arguments, argument: wrong}))
 
 
+def test_what_stands_for_a_function_looks_like_it() -> None:
+    for function, name in ((penstock.File.pread, "pread"), (penstock.open, "open")):
+        assert function.__name__ == name
+        assert function.__doc__ and name in function.__doc__
+        assert callable(function) and not isinstance(function, type)
+    assert "Begins to read" in pydoc.render_doc(penstock.File)
+
+
+def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
+    def refuse(_: int) -> None:
+        raise TypeError("incompatible function arguments, says the caller")
+
+    with pytest.raises(TypeError, match="says the caller"):
+        given.file.read_into(given.buffer, progress=refuse)
+
+
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "cuda_status"}
@@ -154,6 +171,36 @@ def test_the_error_names_what_is_wrong(given: Given) -> None:
             call()
     with pytest.raises(ValueError, match="offset is -1:"):
         file.read_ranges(buffer, [-1], [1])
+    anything: Any = file
+    host = penstock.device("host:0")
+    for words, call in {
+        r"read_into\(\) has no argument 'ofset': did you mean 'offset'\?": lambda: anything.read_into(buffer, ofset=3),
+        r"pread\(\) has no argument 'zzz': its arguments are buffer, offset, size, .*timeout$": lambda: anything.pread(buffer, zzz=3),
+        r"size\(\) has no argument 'x': it has none": lambda: anything.size(x=3),
+        r"^pwrite\(\) needs the argument 'buffer'": lambda: anything.pwrite(offset=3),
+        r"^read_into\(\): offset is given twice": lambda: anything.read_into(buffer, 0, offset=3),
+        r"^read_into\(\) takes 4 arguments by place, not 5: order, path, .*progress are given by name": lambda: anything.read_into(buffer, 0, 1, 0, "C"),
+        r"^sync\(\) takes 0 arguments by place, not 1$": lambda: anything.sync(1),
+        r"^read_into\(\): offset is an int, not str": lambda: anything.read_into(buffer, "x"),
+        r"^pwrite\(\): size is an int or None, not float": lambda: anything.pwrite(buffer, size=1.5),
+        r"^seek\(\): whence is an int, not NoneType": lambda: anything.seek(0, None),
+        r"^explain\(\): write is a bool, not str": lambda: anything.explain(write="yes"),
+        r"^explain\(\): memory is a str, not int": lambda: anything.explain(memory=3),
+        r"^open\(\): mode is a str, not int": lambda: penstock.open("x", 3),  # type: ignore[arg-type]
+        r"^device\(\): name is a str, not int": lambda: penstock.device(3),  # type: ignore[arg-type]
+        r"^empty\(\): nbytes is an int, not str": lambda: host.empty("x"),  # type: ignore[arg-type]
+        r"^result\(\): timeout is a number or None, not str": lambda: given.future.result("x"),  # type: ignore[arg-type]
+        r"^add_done_callback\(\) needs the argument 'fn'": lambda: given.future.add_done_callback(),  # type: ignore[call-arg]
+        r"^_pipe_listen\(\): channels is a sequence, not int": lambda: _native._pipe_listen("unix:", 3, b"", 1),  # type: ignore[arg-type]
+    }.items():
+        with pytest.raises(TypeError, match=words):
+            call()
+    for words, call in {
+        r"^read_into\(\): offset is 9223372036854775808, which is out of range": lambda: file.read_into(buffer, 1 << 63),
+        r"^seek\(\): offset is a number of \d+ bits, which is out of range": lambda: file.seek(10**400),
+    }.items():
+        with pytest.raises(penstock.InvalidArgument, match=words):
+            call()
     for words, call in {
         "offset is -1:": lambda: file.read_many([(buffer, -1)]),
         "an offset is 18446744073709551615:": lambda: file.read_ranges(buffer, memoryview(b"\xff" * 8).cast("Q"), [1]),

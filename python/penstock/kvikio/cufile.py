@@ -12,9 +12,10 @@ import errno
 import fcntl
 import os
 from types import TracebackType
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Literal, TypeVar
 
 import penstock
+from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
 from penstock.kvikio import defaults
 from penstock.kvikio._memory import is_device_memory, require_device_memory, settle
@@ -92,7 +93,7 @@ class CuFile:
             if wants_direct_writes and access & os.O_ACCMODE != os.O_RDONLY:
                 self._direct_descriptor = _reopen_direct(self._descriptor)
             adopted = self._descriptor if self._direct_descriptor < 0 else self._direct_descriptor
-            self._file = penstock.open(adopted, _mode_of(access))
+            self._file = penstock.open(adopted, mode_of(access))
         except OSError as error:
             self._close_descriptors()
             raise RuntimeError(f"Unable to open file {self._name}: {error.strerror or error}") from error
@@ -266,11 +267,6 @@ def _open_flags(flags: str) -> int:
     return os.O_CLOEXEC | os.O_CREAT | os.O_TRUNC | (os.O_RDWR if both else os.O_WRONLY)
 
 
-def _mode_of(access: int) -> str:
-    """What penstock.open() is told of a descriptor that is open already."""
-    return {os.O_RDONLY: "r", os.O_WRONLY: "w", os.O_RDWR: "r+"}[access & os.O_ACCMODE]
-
-
 def _reopen_direct(descriptor: int) -> int:
     """The same file with O_DIRECT; -1 where it cannot be had. Through the descriptor, so that a renamed file is no other one.
 
@@ -285,7 +281,7 @@ def _reopen_direct(descriptor: int) -> int:
         return -1
 
 
-def _forced_path(buf: Any) -> str | None:
+def _forced_path(buf: Any) -> Literal["staged"] | None:
     """KvikIO's compatibility mode reaches device memory through host memory only. Otherwise the planner decides."""
     return "staged" if defaults.is_compat_mode_preferred() and is_device_memory(buf) else None
 
