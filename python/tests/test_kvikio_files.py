@@ -459,6 +459,11 @@ def test_host_memory_is_not_registered() -> None:
             call(np.zeros(8))
 
 
+def test_the_names_of_a_version_are_text() -> None:
+    assert isinstance(kvikio.__git_commit__, str)
+    assert kvikio.__version__ == penstock.__version__
+
+
 def test_no_bounce_buffers_are_freed() -> None:
     assert kvikio.bounce_buffer_free() == 0
     assert kvikio.buffer.bounce_buffer_free() == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import pathlib
+import pickle
 from typing import Any
 
 import numpy as np
@@ -95,5 +97,12 @@ def test_wrong_numbers_and_missing_files_are_errors(tmp_path: pathlib.Path) -> N
     for count, offset in ((-1, -1), (-2, 0)):
         with pytest.raises(ValueError):
             kvikio_numpy.fromfile(tmp_path / "array", float, count, offset=offset)
-    with pytest.raises(RuntimeError, match="Unable to open file"):
-        kvikio_numpy.fromfile(tmp_path / "missing")
+    for kind in (RuntimeError, FileNotFoundError):
+        with pytest.raises(kind, match="Unable to open file.*No such file or directory") as caught:
+            kvikio_numpy.fromfile(tmp_path / "missing")
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, str(tmp_path / "missing"))
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (str(again), again.filename) == (str(caught.value), caught.value.filename)
+    with pytest.raises(RuntimeError, match="Unable to open file") as caught_other:
+        kvikio_numpy.fromfile(tmp_path)
+    assert not isinstance(caught_other.value, FileNotFoundError)

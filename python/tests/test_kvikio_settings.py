@@ -7,11 +7,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import penstock
 from penstock import kvikio
 from penstock.kvikio import CompatMode, cufile_driver, defaults
 
@@ -20,7 +22,8 @@ positive = ["num_threads", "task_size", "bounce_buffer_size", "http_max_attempts
 
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
-    """Every test leaves the settings as it found them."""
+    """Every test leaves the settings as it found them, and has told of all that change nothing."""
+    defaults._warned.update(defaults._UNUSED)
     before = {name: defaults.get(name) for name in [*positive, "gds_threshold", "compat_mode", "http_status_codes"]}
     yield
     defaults.set(before)
@@ -123,7 +126,9 @@ def test_compat_mode_takes_every_mode() -> None:
     for mode in CompatMode:
         with defaults.set("compat_mode", mode):
             assert defaults.get("compat_mode") is mode
-            assert defaults.is_compat_mode_preferred() is (mode is CompatMode.ON)
+            resolved = {CompatMode.ON: True, CompatMode.OFF: False, CompatMode.AUTO: penstock.gpu_direct_status() is not None}
+            assert defaults.is_compat_mode_preferred() is resolved[mode]
+            assert bool(defaults.compat_mode()) is resolved[mode] and defaults.compat_mode() == resolved[mode]
     with pytest.raises(ValueError, match="CompatMode"):
         defaults.set("compat_mode", 3)
     with pytest.raises(TypeError):
@@ -141,7 +146,49 @@ def test_compat_modes_have_kvikios_numbers() -> None:
 def test_compat_mode_is_reset_by_mode_or_truth() -> None:
     for given, kept in ((True, CompatMode.ON), (False, CompatMode.OFF), (CompatMode.AUTO, CompatMode.AUTO)):
         defaults.compat_mode_reset(given)
-        assert defaults.compat_mode() is kept
+        assert defaults.get("compat_mode") is kept
+
+
+def test_auto_is_resolved_by_what_the_machine_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults.compat_mode_reset(CompatMode.AUTO)
+    for status, answer in (("no libcufile", CompatMode.ON), (None, CompatMode.OFF)):
+        monkeypatch.setattr(penstock, "gpu_direct_status", lambda status=status: status)
+        assert defaults.compat_mode() is answer
+
+
+@pytest.mark.parametrize("name", ["num_threads", "task_size", "bounce_buffer_size", "gds_threshold", "http_timeout"])
+def test_what_changes_nothing_says_so_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(defaults, "_warned", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        defaults.set(name, defaults.get(name))  # no other value: nothing to tell
+        with pytest.raises(RuntimeWarning, match=f"KvikIO's {name} changes nothing in Penstock"), defaults.set(name, 2):
+            pass
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with defaults.set(name, 7):
+            pass
+    assert told == []
+
+
+def test_what_changes_something_is_silent() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with defaults.set({"compat_mode": CompatMode.ON, "auto_direct_io_write": False}):
+            pass
+
+
+def test_variables_that_change_nothing_are_named_when_a_file_is_opened(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    names = [*defaults._UNUSED_VARIABLES, "KVIKIO_NTHREADS", "KVIKIO_TASK_SIZE", "KVIKIO_HTTP_TIMEOUT"]
+    assert len(names) == 13
+    path = str(tmp_path / "file")
+    done = told({name: "1" for name in [*names, "KVIKIO_COMPAT_MODE"]}, f"[CuFile({path!r}) for _ in range(3)]")
+    assert done.returncode == 0
+    for name in names:
+        assert done.stderr.count(f"KvikIO's {name} changes nothing in Penstock: ") == 1
+    assert "COMPAT_MODE" not in done.stderr
+    assert told({}, f"CuFile({path!r})").stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ __all__ = [
     "IOFuture",
     "IOFutureStream",
     "Mmap",
+    "__git_commit__",
     "__version__",
     "bounce_buffer_free",
     "buffer",
@@ -50,6 +51,8 @@ __all__ = [
 ]
 
 __version__ = penstock.__version__
+__git_commit__ = ""
+"""Of the commit that KvikIO was built from: none, since this is Penstock."""
 
 
 def is_remote_file_available() -> bool:

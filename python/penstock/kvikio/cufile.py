@@ -34,6 +34,23 @@ __all__ = [
 Outcome = TypeVar("Outcome")
 
 
+class MissingFile(RuntimeError, FileNotFoundError):
+    """What KvikIO raises for a file that is not there, and what NumPy and Python do, in one."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.errno = errno.ENOENT
+        self.strerror = os.strerror(errno.ENOENT)
+        self.filename = name
+        self._message = message
+
+    def __str__(self) -> str:
+        return self._message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._message, self.filename)
+
+
 class IOFuture:
     """A read or write under way, from pread() and pwrite(). Thread-safe. Dropping it is safe and stops nothing."""
 
@@ -79,12 +96,13 @@ class CuFile:
 
         flags: "r" reads; "w" writes an empty or new file (access rights 0644); a "+" after either does both; other letters after the
         first, such as "b", mean nothing (KvikIO's rules).
-        RuntimeError: "Unable to open file", with the system's reason. ValueError: "a", which has no offset, and any other first letter.
+        RuntimeError: "Unable to open file", with the system's reason; where there is no such file it is a FileNotFoundError too. ValueError: "a", which has no offset, and any other first letter.
         """
         self._descriptor = -1
         self._direct_descriptor = -1
         self._closing = forkable_lock()
         access = _open_flags(flags)
+        defaults.tell_of_unused_variables()
         self._name = os.fsdecode(file)
         wants_direct_writes = defaults.get("auto_direct_io_write")
         self._tries_direct = wants_direct_writes or defaults.get("auto_direct_io_read")
@@ -96,7 +114,10 @@ class CuFile:
             self._file = penstock.open(adopted, mode_of(access))
         except OSError as error:
             self._close_descriptors()
-            raise RuntimeError(f"Unable to open file {self._name}: {error.strerror or error}") from error
+            message = f"Unable to open file {self._name}: {error.strerror or error}"
+            if isinstance(error, FileNotFoundError):
+                raise MissingFile(message, self._name) from error
+            raise RuntimeError(message) from error
 
     def close(self) -> None:
         """Waits for operations under way, then closes the file. A second time does nothing."""
@@ -283,7 +304,7 @@ def _reopen_direct(descriptor: int) -> int:
 
 def _forced_path(buf: Any) -> Literal["staged"] | None:
     """KvikIO's compatibility mode reaches device memory through host memory only. Otherwise the planner decides."""
-    return "staged" if defaults.is_compat_mode_preferred() and is_device_memory(buf) else None
+    return "staged" if defaults.get("compat_mode") == defaults.CompatMode.ON and is_device_memory(buf) else None
 
 
 def _check_task_size(task_size: int | None) -> None:

@@ -7,7 +7,9 @@ names it. They belong to the process; every function is thread-safe. What each d
 name                             environment (default)                     effect
 ================================ ========================================= =======================================================
 compat_mode                      KVIKIO_COMPAT_MODE (AUTO)                 ON: device memory is never read or written GPU-direct.
-                                                                           OFF and AUTO: GPU-direct wherever it is possible
+                                                                           OFF and AUTO: GPU-direct wherever it is possible.
+                                                                           compat_mode() and is_compat_mode_preferred() resolve
+                                                                           AUTO: ON where no file can be GPU-direct
 auto_direct_io_write             KVIKIO_AUTO_DIRECT_IO_WRITE (on)          files opened from then on: large aligned writes bypass
                                                                            the page cache where the file system can
 num_threads                      KVIKIO_NTHREADS, KVIKIO_NUM_THREADS (1)   kept and checked only: Penstock shares out the work over
@@ -18,16 +20,31 @@ auto_direct_io_read              KVIKIO_AUTO_DIRECT_IO_READ (off)
 http_max_attempts                KVIKIO_HTTP_MAX_ATTEMPTS (3)              kept and checked only: there are no remote files
 http_status_codes                KVIKIO_HTTP_STATUS_CODES (429,500,...)
 http_timeout                     KVIKIO_HTTP_TIMEOUT (60 s)
+none                             KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD,      change nothing
+                                 KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE,
+                                 KVIKIO_REMOTE_VERBOSE,
+                                 KVIKIO_REMOTE_IO_BACKEND,
+                                 KVIKIO_REMOTE_IO_NUM_REACTORS,
+                                 KVIKIO_REMOTE_IO_REACTOR_DISPATCH,
+                                 KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS,
+                                 KVIKIO_LOG_LEVEL, KVIKIO_LOG_FILE,
+                                 KVIKIO_WEBHDFS_USERNAME
 ================================ ========================================= =======================================================
+
+What changes nothing says so once in a process, by a RuntimeWarning for each name: a setting when it is set to another value, a variable of
+the environment when the first file is opened.
 """
 
 from __future__ import annotations
 
+import builtins
 import enum
 import operator
 import os
+import warnings
 from typing import Any, Callable, NamedTuple, overload
 
+import penstock
 from penstock._forks import forkable_lock
 
 from ._config import ConfigContextManager, wanted_values
@@ -92,6 +109,9 @@ def set(*config: Any) -> ConfigContextManager:
     """
     wanted = wanted_values(config)
     checked = {name: _SETTINGS[name].check(name, value) for name, value in wanted.items()}
+    for name, value in checked.items():
+        if name in _UNUSED and value != get(name):
+            _warn_once(name, _UNUSED[name])
     return ConfigContextManager(_apply, _apply(checked))
 
 
@@ -103,16 +123,17 @@ def get(config_name: str) -> Any:
 
 
 def is_compat_mode_preferred() -> bool:
-    """True where compat_mode is ON: GPU-direct I/O is not wanted. AUTO and OFF let each request find out."""
-    return bool(get("compat_mode") == CompatMode.ON)
+    """Whether no I/O is GPU-direct: compat_mode is ON, or AUTO where no file of this machine can be (penstock.gpu_direct_status())."""
+    mode = get("compat_mode")
+    return bool(mode == CompatMode.ON or (mode == CompatMode.AUTO and penstock.gpu_direct_status() is not None))
 
 
 # The older generation: a function for each setting. The setters take effect at once, and may be used in a with statement too.
 
 
 def compat_mode() -> CompatMode:
-    """The setting "compat_mode"."""
-    return CompatMode(get("compat_mode"))
+    """The setting "compat_mode", with AUTO resolved: ON or OFF, which are equal to True and False. get("compat_mode") tells AUTO."""
+    return CompatMode(is_compat_mode_preferred())
 
 
 def compat_mode_reset(enable: bool | CompatMode) -> ConfigContextManager:
@@ -317,6 +338,52 @@ _SETTINGS = {
     ),
     "http_timeout": _counted(60, "KVIKIO_HTTP_TIMEOUT"),
 }
+
+_OWN_SIZES = "Penstock shares out the work over threads of its own, in sizes that follow the request"
+_OWN_CHOICE = "Penstock finds out for each request which way is best"
+_NO_REMOTE = "there are no remote files"
+
+# Why each changes nothing.
+_UNUSED = {
+    "num_threads": _OWN_SIZES,
+    "task_size": _OWN_SIZES,
+    "bounce_buffer_size": _OWN_SIZES,
+    "gds_threshold": _OWN_CHOICE,
+    "http_max_attempts": _NO_REMOTE,
+    "http_status_codes": _NO_REMOTE,
+    "http_timeout": _NO_REMOTE,
+}
+# Variables that KvikIO has no name for in Python.
+_UNUSED_VARIABLES = {
+    "KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD": _OWN_CHOICE,
+    "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE": "each file system has threads of its own",
+    "KVIKIO_REMOTE_VERBOSE": _NO_REMOTE,
+    "KVIKIO_REMOTE_IO_BACKEND": _NO_REMOTE,
+    "KVIKIO_REMOTE_IO_NUM_REACTORS": _NO_REMOTE,
+    "KVIKIO_REMOTE_IO_REACTOR_DISPATCH": _NO_REMOTE,
+    "KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS": _NO_REMOTE,
+    "KVIKIO_LOG_LEVEL": "penstock.summary() and penstock.stats() tell what is done",
+    "KVIKIO_LOG_FILE": "penstock.summary() and penstock.stats() tell what is done",
+    "KVIKIO_WEBHDFS_USERNAME": _NO_REMOTE,
+}
+_warned: builtins.set[str] = builtins.set()
+
+
+def _warn_once(name: str, why: str) -> None:
+    if name not in _warned:
+        _warned.add(name)
+        warnings.warn(f"KvikIO's {name} changes nothing in Penstock: {why}", RuntimeWarning, stacklevel=3)
+
+
+def tell_of_unused_variables() -> None:
+    """Warns once of each variable of the environment that changes nothing."""
+    unused = dict(_UNUSED_VARIABLES)
+    for name, why in _UNUSED.items():
+        unused |= {variable: why for variable in _SETTINGS[name].variables}
+    for variable, why in unused.items():
+        if variable in os.environ:
+            _warn_once(variable, why)
+
 
 _lock = forkable_lock()
 _values: dict[str, Any] = {}  # those asked for or set so far; guarded by _lock

@@ -57,8 +57,8 @@ def fromfile(
     """Reads count items of dtype from offset of a file on (bytes from its start); -1 reads to the end. Blocks.
 
     file: a path, or a file object, of which only the name is used. like: an array of the type to be returned; None is NumPy's.
-    Fewer items where the file ends earlier, none where offset lies past the end. NotImplementedError: sep is not empty. RuntimeError: the
-    file cannot be opened or read. ValueError: a negative offset, or a count below -1.
+    Fewer items where the file ends earlier, none where offset lies past the end. NotImplementedError: sep is not empty. FileNotFoundError,
+    which is a RuntimeError here: there is no such file. RuntimeError: it cannot be opened or read. ValueError: a negative offset, or a count below -1.
     """
     if sep != "":
         raise NotImplementedError("Non-default value of the `sep` argument is not supported")
