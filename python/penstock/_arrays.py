@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _native
@@ -77,13 +78,24 @@ def tofile(array: Any, path: Path, offset: int = 0) -> int:
     """Writes an array's bytes, in C's order, to the file at offset (bytes). Returns their number.
 
     A file that is not there is created. At offset 0 it is emptied first, as numpy.ndarray.tofile() does; at another offset what is around
-    stays. Raises penstock.Error.
+    stays. Of a GPU's array this waits for what the current stream of its library has. Raises penstock.Error.
     """
     array = _in_c_order(array)
     _native.resolve(array)  # what cannot be written leaves the file as it is
+    _settle(array)
     anew = not isinstance(path, int) and (offset == 0 or not os.path.exists(path))
     with _native.open(path, "w" if anew else "r+") as file:
         return file.write_from(array, offset)
+
+
+def _settle(array: Any) -> None:
+    """Waits for what the current stream of the array's library has: the copy in C's order too."""
+    library = type(array).__module__.partition(".")[0]
+    if library == "cupy":
+        with array.device:
+            sys.modules["cupy"].cuda.get_current_stream().synchronize()
+    elif library == "torch" and getattr(getattr(array, "device", None), "type", "cpu") == "cuda":
+        sys.modules["torch"].cuda.current_stream(array.device).synchronize()
 
 
 def _target(like: Any, device: str | None) -> str:

@@ -204,3 +204,21 @@ def test_memory_that_a_stream_is_at_work_in_is_waited_for(path: Path) -> None:
             del before  # back to CuPy, which gives it to whoever comes next
             array = load()
             assert array.get().tobytes() == expected.tobytes()
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="no GPU")
+def test_what_a_stream_is_to_write_is_waited_for_before_it_is_written_to_a_file(tmp_path: Path) -> None:
+    cupy = pytest.importorskip("cupy")
+    spin = cupy.RawKernel(
+        'extern "C" __global__ void spin(char* to, long long n) { long long t = clock64(); while (clock64() - t < 200000000) {}'
+        " for (long long i = 0; i < n; ++i) to[i] = 7; }",
+        "spin",
+    )
+    array = cupy.zeros((100, 60), "u1")
+    cupy.cuda.Stream.null.synchronize()
+    with cupy.cuda.Stream(non_blocking=True):
+        for each in (array, array.T):
+            array[...] = 0
+            spin((1,), (1,), (array, np.int64(array.size)))
+            penstock.tofile(each, tmp_path / "file")
+            assert (tmp_path / "file").read_bytes() == b"\7" * 6_000
