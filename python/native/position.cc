@@ -48,17 +48,13 @@ nb::object read(nb::object self, optional_size size) {
   }
   auto wanted = whole > file.position ? whole - file.position : 0;
   if (!to_the_end) wanted = std::min(wanted, static_cast<std::uint64_t>(*size));
-  PyObject* content = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(wanted));
-  if (content == nullptr) throw nb::python_error();
-  std::uint64_t done = 0;
-  try {
-    done = run_on(file, reinterpret_cast<std::byte*>(PyBytes_AsString(content)), wanted, false);
-  } catch (...) {
-    Py_DECREF(content);
-    throw;
-  }
-  if (done != wanted && _PyBytes_Resize(&content, static_cast<Py_ssize_t>(done)) != 0) throw nb::python_error();
-  return nb::steal(content);
+  auto content = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(wanted)));
+  if (!content.is_valid()) throw nb::python_error();
+  auto* const memory = PyBytes_AsString(content.ptr());
+  const auto done = run_on(file, reinterpret_cast<std::byte*>(memory), wanted, false);
+  if (done != wanted) content = nb::steal(PyBytes_FromStringAndSize(memory, static_cast<Py_ssize_t>(done)));  // it was cut meanwhile
+  if (!content.is_valid()) throw nb::python_error();
+  return content;
 }
 
 void expect_open(const python_file& self) {

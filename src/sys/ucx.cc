@@ -700,7 +700,8 @@ status configure(ucp_config_t& config, const fabric_options& options) {
   // UCX 1.13 aborts the process where an endpoint of tcp fails with parts under way that it has not copied (uct_iface.h:884).
   if (!options.only_rdma) {
     if (auto wrong = set("ZCOPY_THRESH", "inf"); !wrong.ok()) return wrong;
-    // Later ones, by their newer protocols, likewise (1.16: datatype_iter.inl:318). Before 1.14 there are none, and the setting is not known.
+    // Later ones, by their newer protocols, likewise (1.16: datatype_iter.inl:318). Before 1.14 there are none, and the setting is not
+    // known.
     (void)set("PROTO_ENABLE", "n");
   }
   // All by rendezvous: of what comes in several parts without one, UCX could not let go.
