@@ -188,14 +188,19 @@ def test_a_gpu_gives_an_array_of_cupy(path: Path) -> None:
         penstock.load(path, "M8[s]", device=0)
 
 
+def slow_fill(cupy: Any, value: int) -> Any:
+    """A kernel (to, n) that waits a tenth of a second and then fills n bytes."""
+    return cupy.RawKernel(
+        'extern "C" __global__ void spin(char* to, long long n) { long long t = clock64(); while (clock64() - t < 200000000) {}'
+        f" for (long long i = 0; i < n; ++i) to[i] = {value}; }}",
+        "spin",
+    )
+
+
 @pytest.mark.skipif(not HAS_GPU, reason="no GPU")
 def test_memory_that_a_stream_is_at_work_in_is_waited_for(path: Path) -> None:
     cupy = pytest.importorskip("cupy")
-    spin = cupy.RawKernel(
-        'extern "C" __global__ void spin(char* to, long long n) { long long t = clock64(); while (clock64() - t < 200000000) {}'
-        " for (long long i = 0; i < n; ++i) to[i] = 0; }",
-        "spin",
-    )
+    spin = slow_fill(cupy, 0)
     expected = np.fromfile(path, "u1")
     for load in (lambda: penstock.load(path, device=0), lambda: penstock.fromfile(path, "u1", device="cuda:0")):
         with cupy.cuda.Stream(non_blocking=True):
@@ -209,11 +214,7 @@ def test_memory_that_a_stream_is_at_work_in_is_waited_for(path: Path) -> None:
 @pytest.mark.skipif(not HAS_GPU, reason="no GPU")
 def test_what_a_stream_is_to_write_is_waited_for_before_it_is_written_to_a_file(tmp_path: Path) -> None:
     cupy = pytest.importorskip("cupy")
-    spin = cupy.RawKernel(
-        'extern "C" __global__ void spin(char* to, long long n) { long long t = clock64(); while (clock64() - t < 200000000) {}'
-        " for (long long i = 0; i < n; ++i) to[i] = 7; }",
-        "spin",
-    )
+    spin = slow_fill(cupy, 7)
     array = cupy.zeros((100, 60), "u1")
     cupy.cuda.Stream.null.synchronize()
     with cupy.cuda.Stream(non_blocking=True):

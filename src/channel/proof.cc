@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "channel/wire.hpp"
+
 namespace penstock::channel {
 
 result<proof> proof::make(std::string secret, bool connects) {
@@ -12,7 +14,7 @@ result<proof> proof::make(std::string secret, bool connects) {
 }
 
 status proof::challenged(std::span<const std::byte> by) {
-  if (by.size() != other_.size() || challenged_) return {errc::io, "the other end sent a challenge out of turn"};
+  if (by.size() != other_.size() || challenged_) return out_of_turn("a challenge");
   std::copy(by.begin(), by.end(), other_.begin());
   challenged_ = true;
   return {};

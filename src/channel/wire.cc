@@ -317,6 +317,8 @@ std::vector<std::byte> encode_text(std::string_view text) {
 
 std::string decode_text(std::span<const std::byte> body) { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
 
+status out_of_turn(std::string_view what) { return {errc::io, fmt::format("the other end sent {} out of turn", what)}; }
+
 std::uint32_t code_of(const status& why) noexcept { return static_cast<std::uint32_t>(why.code()); }
 
 status status_of(std::uint32_t code, std::span<const std::byte> text) {

@@ -152,6 +152,8 @@ std::vector<std::byte> encode(const announcement& what);
 result<announcement> decode_announcement(std::span<const std::byte> body);
 std::vector<std::byte> encode_text(std::string_view text);
 std::string decode_text(std::span<const std::byte> body);
+// What the other end has said when it must not.
+status out_of_turn(std::string_view what);
 // The status that another end told.
 std::uint32_t code_of(const status& why) noexcept;
 status status_of(std::uint32_t code, std::span<const std::byte> text);

@@ -55,7 +55,7 @@ status pipe_core::challenged(std::span<const std::byte> body) {
 
 // Who listens proves it first, so that who has connected tells a stranger nothing.
 status pipe_core::proven(std::span<const std::byte> body) {
-  if (!proof_ || is_proven_) return {errc::io, "the other end sent a proof out of turn"};
+  if (!proof_ || is_proven_) return channel::out_of_turn("a proof");
   if (auto wrong = proof_->check(body); !wrong.ok()) return refuse(wrong);
   is_proven_ = true;
   if (!connects_) return {};
@@ -94,7 +94,7 @@ status pipe_core::greeted(std::span<const std::byte> body) {
 }
 
 status pipe_core::reached(std::span<const std::byte> body) {
-  if (ready_) return {errc::io, "the other end sent its channels out of turn"};
+  if (ready_) return channel::out_of_turn("its channels");
   const auto told = channel::decode_reach(body);
   if (!told) return told.error();
   for (const auto& each : *told) {  // the other end chooses, so its order holds
@@ -137,7 +137,7 @@ status pipe_core::reached(std::span<const std::byte> body) {
 }
 
 std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to) {
-  const bool emulated = from.device.starts_with("host:");
+  const bool emulated = is_of_host_device(from.device);
   switch (chosen.by->how()) {
     case carriage::read:
     case carriage::send:

@@ -9,14 +9,9 @@
 
 namespace penstock::core {
 
-namespace {
-
 using channel::frame_kind;
 using channel::limits;
-
-status unexpected(std::string_view what) { return {errc::io, fmt::format("the other end sent {} out of turn", what)}; }
-
-}  // namespace
+using channel::out_of_turn;
 
 // --- incoming messages
 
@@ -130,8 +125,8 @@ void pipe_core::say(frame_kind kind, std::uint64_t message, std::vector<std::byt
   enqueue({{static_cast<std::uint32_t>(kind), code, message, part, size}, std::move(body), {}, {}});
 }
 
-void pipe_core::say(frame_kind kind, std::uint64_t message, const status& why) {
-  say(kind, message, channel::encode_text(why.message()), 0, channel::code_of(why));
+void pipe_core::say(frame_kind kind, std::uint64_t message, const status& why, std::uint64_t part) {
+  say(kind, message, channel::encode_text(why.message()), part, channel::code_of(why));
 }
 
 status pipe_core::pipe_closed() { return {errc::closed, "the pipe was closed"}; }
@@ -145,7 +140,7 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
   if (closed_ || cut_off_) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
   const auto kind = static_cast<frame_kind>(head.kind);
   const bool opens = kind == frame_kind::hello || kind == frame_kind::challenge || kind == frame_kind::proof || kind == frame_kind::refused;
-  if (greeted_ == opens) return unexpected("its greeting");
+  if (greeted_ == opens) return out_of_turn("its greeting");
   std::uint64_t most = 0;
   switch (kind) {
     case frame_kind::challenge:
@@ -169,29 +164,29 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
       most = sizeof(std::uint64_t);
       break;
     case frame_kind::announcement:
-      if (!ready_) return unexpected("a message");
+      if (!ready_) return out_of_turn("a message");
       most = limits::announcement_bytes;
       break;
     case frame_kind::tensor: {
-      if (head.length > limits::piece_bytes || (head.length == 0 && head.code == 0)) return unexpected("a piece of a tensor");
+      if (head.length > limits::piece_bytes || (head.length == 0 && head.code == 0)) return out_of_turn("a piece of a tensor");
       if (head.length == 0) break;  // it lies in the inbox
       const auto found = receiving_now_.find(head.message);
       if (found == receiving_now_.end()) return std::span<std::byte>();  // it was stopped
       auto& op = *found->second;
       if (op.asked.empty() && op.stopping.load()) return std::span<std::byte>();
       const auto asked = op.asked_for(head.part, head.code);
-      if (asked == op.asked.end() || asked->bytes != head.length) return unexpected("a piece of a tensor");
+      if (asked == op.asked.end() || asked->bytes != head.length) return out_of_turn("a piece of a tensor");
       return op.room_of(*asked);
     }
     case frame_kind::piece:
       return room_for_piece(head);
     case frame_kind::stripes:
     case frame_kind::farewell:
-      if (stripes_ == nullptr) return unexpected("word of further connections");
+      if (stripes_ == nullptr) return out_of_turn("word of further connections");
       most = limits::text_bytes;
       break;
     case frame_kind::posted:
-      if (!ready_) return unexpected("where its tensors go");
+      if (!ready_) return out_of_turn("where its tensors go");
       most = limits::posted_bytes;
       break;
     case frame_kind::pushed:
@@ -284,7 +279,7 @@ status pipe_core::arrived(const channel::frame_head& head) {
         break;
       case frame_kind::credit:
         if (head.code > messages_ahead_ || head.part > bytes_ahead_) {
-          wrong = unexpected("credit");
+          wrong = out_of_turn("credit");
           break;
         }
         messages_ahead_ -= head.code;

@@ -68,6 +68,8 @@ class incoming_core {
 result<staging::place> place_of_part(runtime& with, const void* memory, std::uint64_t length, std::string_view kind, std::size_t index);
 // The name of the device, or "host".
 std::string name_of(const staging::place& where);
+// Of such a name.
+inline bool is_of_host_device(std::string_view device) noexcept { return device.starts_with("host:"); }
 
 // What travels with an announcement counts as carried by this channel.
 inline const std::string in_line_by = "basic";
@@ -138,7 +140,7 @@ class pipe_core final : public channel::frame_user,
   void with_lock(Step step) noexcept;
   void say(channel::frame_kind kind, std::uint64_t message, std::vector<std::byte> body = {}, std::uint64_t part = 0,
            std::uint32_t code = 0);
-  void say(channel::frame_kind kind, std::uint64_t message, const status& why);
+  void say(channel::frame_kind kind, std::uint64_t message, const status& why, std::uint64_t part = 0);
   void enqueue(channel::outgoing_frame frame);
 
   static status pipe_closed();
@@ -165,9 +167,15 @@ class pipe_core final : public channel::frame_user,
   // Pushing, at the end that sends.
   status posted(const channel::frame_head& head);
   [[nodiscard]] std::shared_ptr<const push_targets> targets_for(const send_operation& op) const;
+  [[nodiscard]] channel::permit permit_of(const send_operation& op) const noexcept {
+    return connection_->permit_of_other(op.pushes_to->slot, op.pushes_to->turn);
+  }
   bool begin_push(send_operation& op, std::uint64_t index);
   void push_ended(send_operation& op, endings& ended);
   // At the end that receives.
+  [[nodiscard]] channel::permit permit_of(const next_operation& op) const noexcept {
+    return connection_->own_permit(op.permit->slot, op.permit->turn);
+  }
   void post(next_operation& op);
   bool take_back(next_operation& op);
   bool take_back_from(const next_operation& op);

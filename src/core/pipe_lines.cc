@@ -111,7 +111,7 @@ status pipe_core::line_offered(const channel::frame_head& head) {
   }
   with_lock([&](endings& /*ended*/) {
     if (line->over == nullptr) {
-      say(frame_kind::line_over, 0, channel::encode_text(line->ended.message()), line->number, channel::code_of(line->ended));
+      say(frame_kind::line_over, 0, line->ended, line->number);
     } else {
       line->ready = true;
       line->over->connect(std::move(offer.address));
@@ -156,7 +156,7 @@ void pipe_core::line_ended(std::uint32_t number, bool receives, const status& wh
                       : there == lines_there_.end() ? nullptr
                                                     : there->second;
     if (line == nullptr || !std::exchange(line->ended, line->ended.ok() ? why : line->ended).ok()) return;
-    say(frame_kind::line_over, receives ? 1 : 0, channel::encode_text(why.message()), number, channel::code_of(why));
+    say(frame_kind::line_over, receives ? 1 : 0, why, number);
     ask_those_begun(ended);
   });
 }
@@ -210,11 +210,7 @@ bool pipe_core::ask_by_line(receive_operation& op, std::size_t tensor, endings& 
   piece.tag = *tag;
   piece.number = line->over->receive(*tag, *target, [&piece](const status& outcome) { piece.of->owner().come(piece, outcome); });
   op.on_lines.splice(op.on_lines.end(), added);
-  op.next_offset += bytes;
-  if (op.next_offset == length) {
-    ++op.next_tensor;
-    op.next_offset = 0;
-  }
+  op.asks_for(bytes, length);
   say(frame_kind::wanted_by_line, op.message->number, channel::encode_tag(*tag), tensor, line->number);
   return true;
 }
@@ -266,9 +262,7 @@ void pipe_core::abandon_on_lines(receive_operation& op) {
 status pipe_core::wanted_by_line(const channel::frame_head& head, endings& ended) {
   const auto tag = channel::decode_tag(body_);
   if (!tag) return tag.error();
-  const auto refuse = [&](const status& why) {
-    say(frame_kind::sent_by_line, head.message, channel::encode_text(why.message()), *tag, channel::code_of(why));
-  };
+  const auto refuse = [&](const status& why) { say(frame_kind::sent_by_line, head.message, why, *tag); };
   const auto found = announced_.find(head.message);
   if (found == announced_.end() || found->second->in_line || found->second->pushing) {
     refuse({errc::closed, "the message was taken back"});
@@ -311,11 +305,7 @@ void pipe_core::left(sent_by_line& piece, const status& outcome) noexcept {
   with_lock([&](endings& ended) {
     const auto tag = piece.tag;
     op.on_lines.remove_if([&](const auto& each) { return &each == &piece; });
-    if (outcome.ok()) {
-      say(frame_kind::sent_by_line, op.number, {}, tag);
-    } else {
-      say(frame_kind::sent_by_line, op.number, channel::encode_text(outcome.message()), tag, channel::code_of(outcome));
-    }
+    say(frame_kind::sent_by_line, op.number, outcome, tag);
     if (op.ended) {
       if (op.at_rest()) ended.told.emplace_back(&op, std::move(op.outcome_then));
     } else if (!outcome.ok()) {

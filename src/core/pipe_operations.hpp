@@ -312,6 +312,13 @@ class receive_operation final : public pipe_operation {
   [[nodiscard]] std::list<received_piece>::iterator asked_for(std::uint64_t tensor, std::uint32_t wanted) noexcept;
   // The piece of this number that may come over any connection.
   [[nodiscard]] std::list<received_piece>::iterator asked_striped(std::uint64_t tensor, std::uint32_t number) noexcept;
+  // The next so many bytes of the tensor at hand, which has this length: those behind them are next.
+  void asks_for(std::uint64_t bytes, std::uint64_t length) noexcept {
+    next_offset += bytes;
+    if (next_offset < length) return;
+    ++next_tensor;
+    next_offset = 0;
+  }
   // Where its bytes arrive.
   [[nodiscard]] std::span<std::byte> room_of(const received_piece& piece) const noexcept {
     return {piece.room != nullptr ? piece.room.get() : static_cast<std::byte*>(targets[piece.tensor].memory) + piece.offset, piece.bytes};

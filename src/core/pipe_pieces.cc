@@ -22,7 +22,7 @@ void pipe_core::offer_inbox(const receive_operation& op) {
     if (inbox == nullptr || !connection_->pass(by.get())) return;
     const std::lock_guard guard(lock_);
     inbox_ = inbox;
-    say(frame_kind::inbox, 0, {}, 0, tensors[*first].device.starts_with("host:") ? 1 : 0);
+    say(frame_kind::inbox, 0, {}, 0, is_of_host_device(tensors[*first].device) ? 1 : 0);
   } else {
     const std::lock_guard guard(lock_);
     inbox = inbox_;
@@ -71,11 +71,7 @@ void pipe_core::ask(receive_operation& op, endings& ended) {
     const auto room = make_room(op, piece);
     if (!room) abandon(op, room.error(), ended);
     if (!room || !*room) return;
-    op.next_offset += piece.bytes;
-    if (op.next_offset == length) {
-      ++op.next_tensor;
-      op.next_offset = 0;
-    }
+    op.asks_for(piece.bytes, length);
     op.asked.splice(op.asked.end(), added);
     say(piece.striped ? frame_kind::wanted_piece : frame_kind::wanted, op.message->number, {}, tensor,
         piece.striped ? piece.number : piece.wanted);

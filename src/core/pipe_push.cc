@@ -17,8 +17,6 @@ namespace {
 constexpr std::size_t most_postings = std::size_t{4} * permit::count;
 constexpr auto between_looks = std::chrono::milliseconds(1);
 
-bool is_emulated(std::string_view device) { return device.starts_with("host:"); }
-
 }  // namespace
 
 // --- the end that receives
@@ -99,7 +97,7 @@ void pipe_core::post(next_operation& op) {
 // False: the other end is writing there.
 bool pipe_core::take_back(next_operation& op) {
   if (!op.permit) return true;
-  if (!connection_->own_permit(op.permit->slot, op.permit->turn).take_back()) return false;
+  if (!permit_of(op).take_back()) return false;
   free_permits_.push_back(op.permit->slot);
   op.permit.reset();
   return true;
@@ -166,7 +164,7 @@ void pipe_core::end_pushes(const status& why, endings& ended) {
   const bool has_ended = !being_pushed_.empty() && with_.door->has_ended(process_.get());
   for (std::size_t i = being_pushed_.size(); i-- > 0;) {
     auto& op = *being_pushed_[i];
-    if (!has_ended && !connection_->own_permit(op.permit->slot, op.permit->turn).used()) continue;
+    if (!has_ended && !permit_of(op).used()) continue;
     being_pushed_.erase(being_pushed_.begin() + static_cast<std::ptrdiff_t>(i));
     conclude(op, std::move(op.outcome_then), ended);
   }
@@ -190,7 +188,7 @@ bool pipe_core::poll() noexcept {
 
 // Those of which the sender's devices tell.
 bool pipe_core::ends_of_pushes() noexcept {
-  const auto is_there = [&](const auto* op) { return connection_->own_permit(op->permit->slot, op->permit->turn).written(); };
+  const auto is_there = [&](const auto* op) { return permit_of(*op).written(); };
   {
     const std::unique_lock guard(lock_, std::try_to_lock);
     if (!guard || std::none_of(being_pushed_.begin(), being_pushed_.end(), is_there)) return false;
@@ -232,7 +230,6 @@ std::shared_ptr<const push_targets> pipe_core::targets_for(const send_operation&
   return found == postings_.end() ? nullptr : found->second;
 }
 
-// Maps the targets, where they are such as the tensors. Without the lock: the driver may take its time.
 // So that devices tell by themselves that they have written. Once; where it cannot be, the pipe tells.
 void pipe_core::pin_permits(device::session& session, bool emulated) noexcept {
   const std::size_t kind = emulated ? 1 : 0;
@@ -249,7 +246,8 @@ void pipe_core::unpin_permits() noexcept {
   }
 }
 
-// True: it will be pushed if it leaves now and the other end does not take its leave back.
+// Maps the targets, where they are such as the tensors. Without the lock: the driver may take its time. True: it will be pushed if it
+// leaves now and the other end does not take its leave back.
 bool pipe_core::prepare_push(send_operation& op) noexcept {
   std::shared_ptr<const push_targets> to;
   bool leaves_now = false;
@@ -264,7 +262,7 @@ bool pipe_core::prepare_push(send_operation& op) noexcept {
   if (by == with_.channels.end()) return false;
   for (std::size_t i = 0; i < op.places.size(); ++i) {
     const auto& from = op.places[i];
-    const bool suits = from.on_device() && from.emulated() == is_emulated(to->tensors[i].device);
+    const bool suits = from.on_device() && from.emulated() == is_of_host_device(to->tensors[i].device);
     if (!suits || to->tensors[i].length != op.message.tensors[i].length) return false;
   }
   const bool reached = or_without_memory(
@@ -301,10 +299,10 @@ bool pipe_core::prepare_push(send_operation& op) noexcept {
 bool pipe_core::begin_push(send_operation& op, std::uint64_t index) {
   const auto met = postings_.extract(index);
   if (op.pushes_to == nullptr || met.empty() || met.mapped() != op.pushes_to) return false;
-  if (!connection_->permit_of_other(op.pushes_to->slot, op.pushes_to->turn).take()) return false;
+  auto leave = permit_of(op);
+  if (!leave.take()) return false;
   op.pushing = true;
   op.copying = std::move(op.to_push);
-  const auto leave = connection_->permit_of_other(op.pushes_to->slot, op.pushes_to->turn);
   for (auto& piece : op.copying) {
     const auto& via = *op.places[piece.tensor].via;
     const auto* const source = static_cast<const std::byte*>(op.message.tensors[piece.tensor].memory) + piece.offset;
@@ -317,12 +315,8 @@ bool pipe_core::begin_push(send_operation& op, std::uint64_t index) {
 
 // All of its copies have ended.
 void pipe_core::push_ended(send_operation& op, endings& ended) {
-  connection_->permit_of_other(op.pushes_to->slot, op.pushes_to->turn).use_up();
-  if (op.push_error.ok()) {
-    say(frame_kind::pushed, op.number);
-  } else {
-    say(frame_kind::pushed, op.number, op.push_error);
-  }
+  permit_of(op).use_up();
+  say(frame_kind::pushed, op.number, op.push_error);
   if (op.ended) {
     ended.told.emplace_back(&op, std::move(op.outcome_then));
     return;

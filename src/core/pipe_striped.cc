@@ -10,12 +10,7 @@ namespace penstock::core {
 
 using channel::carriage;
 using channel::limits;
-
-namespace {
-
-status unexpected(std::string_view what) { return {errc::io, fmt::format("the other end sent {} out of turn", what)}; }
-
-}  // namespace
+using channel::out_of_turn;
 
 // How a tensor that comes by this channel is cut.
 std::uint64_t pipe_core::piece_bytes(const channel::channel& by, std::uint64_t length) const noexcept {
@@ -31,13 +26,13 @@ std::size_t pipe_core::most_pieces() const noexcept {
 // With the lock. One that comes twice, or that nobody has asked for, would be written to memory that may be in use for something else.
 result<std::span<std::byte>> pipe_core::room_for_piece(const channel::frame_head& head) {
   if (closed_ || cut_off_) return std::span<std::byte>();
-  if (head.length == 0 || head.length > limits::piece_bytes) return unexpected("a piece of a tensor");
+  if (head.length == 0 || head.length > limits::piece_bytes) return out_of_turn("a piece of a tensor");
   const auto found = receiving_now_.find(head.message);
   if (found == receiving_now_.end()) return std::span<std::byte>();  // it was stopped
   auto& op = *found->second;
   if (op.asked.empty() && op.stopping.load()) return std::span<std::byte>();
   const auto asked = op.asked_striped(head.part, head.code);
-  if (asked == op.asked.end() || asked->coming || asked->bytes != head.length) return unexpected("a piece of a tensor");
+  if (asked == op.asked.end() || asked->coming || asked->bytes != head.length) return out_of_turn("a piece of a tensor");
   asked->coming = true;
   return op.room_of(*asked);
 }
@@ -98,7 +93,7 @@ void pipe_core::say_of_stripes(std::uint32_t code, std::vector<std::byte> body) 
 status pipe_core::told_of_stripes(const channel::frame_head& head) {
   {
     const std::lock_guard guard(lock_);
-    if (closed_ || cut_off_ || !ready_) return closed_ || cut_off_ ? status() : unexpected("word of further connections");
+    if (closed_ || cut_off_ || !ready_) return closed_ || cut_off_ ? status() : out_of_turn("word of further connections");
   }
   return stripes_->told(head, body_);
 }

@@ -13,10 +13,9 @@ namespace {
 using channel::frame_head;
 using channel::frame_kind;
 using channel::limits;
+using channel::out_of_turn;
 
 constexpr std::uint64_t piece_unit = std::uint64_t{64} << 10;
-
-status out_of_turn(std::string_view what) { return {errc::io, fmt::format("the other end sent {} out of turn", what)}; }
 
 channel::outgoing_frame frame_of(frame_kind kind, std::vector<std::byte> body) {
   const auto size = body.size();

@@ -348,15 +348,24 @@ TEST_P(pipe_device, a_thousand_pipes_opened_and_dropped_at_work_leave_nothing) {
   EXPECT_LE(doors_.driver->live().allocations, live.allocations);
 }
 
-// As where pinned memory of both is wanted rather than a copy from device to device.
-TEST(pipe_devices, a_channel_that_the_receiver_names_first_carries_every_tensor) {
+// Two ends in one process, which may use these channels.
+class pipe_devices : public ::testing::Test {
+ protected:
+  void connect(const std::vector<std::string>& channels) {
+    const pipe_context context = *pipe_context::create(house.engine(), {channels});
+    auto listener = *context.listen("unix:");
+    auto accepted = listener.accept(here);
+    there = *context.connect(listener.url());
+    ASSERT_TRUE(accepted.wait().ok());
+  }
   open_house house;
-  const pipe_context context = *pipe_context::create(house.engine(), {{"cuda_basic", "basic", "cuda_xth"}});
-  auto listener = *context.listen("unix:");
   penstock::pipe here;
-  auto accepted = listener.accept(here);
-  const auto there = *context.connect(listener.url());
-  ASSERT_TRUE(accepted.wait().ok());
+  penstock::pipe there;
+};
+
+// As where pinned memory of both is wanted rather than a copy from device to device.
+TEST_F(pipe_devices, a_channel_that_the_receiver_names_first_carries_every_tensor) {
+  ASSERT_NO_FATAL_FAILURE(connect({"cuda_basic", "basic", "cuda_xth"}));
   guarded_memory source(house, memory_place::device, mib);
   guarded_memory target(house, memory_place::device, mib);
   for (unsigned i = 1; i <= 3; ++i) {
@@ -386,14 +395,8 @@ INSTANTIATE_TEST_SUITE_P(ways, pipe_device,
                                            way{"tcp_gdr", "tcp://127.0.0.1:0", {"ucx", "cuda_gdr"}}),
                          name_of_way);
 
-TEST(pipe_devices, without_a_channel_for_such_memory_the_receiver_is_told_why) {
-  open_house house;
-  const pipe_context context = *pipe_context::create(house.engine(), {{"basic"}});
-  auto listener = *context.listen("unix:");
-  penstock::pipe here;
-  auto accepted = listener.accept(here);
-  const auto there = *context.connect(listener.url());
-  ASSERT_TRUE(accepted.wait().ok());
+TEST_F(pipe_devices, without_a_channel_for_such_memory_the_receiver_is_told_why) {
+  ASSERT_NO_FATAL_FAILURE(connect({"basic"}));
   guarded_memory source(house, memory_place::device, mib);
   auto sent = here.send({"", {}, {{source.data(), mib}}});
   incoming_message come;

@@ -80,6 +80,15 @@ class ucx_test : public ::testing::Test {
     there_->connect(here_->address());
   }
   static sys::fabric_buffer buffer(bytes& of) { return {of.data(), of.size()}; }
+  // From here to there.
+  void carry(std::uint64_t tag, std::size_t size) {
+    auto content = pattern(size, 1);
+    bytes room(size);
+    there_->receive(tag, buffer(room), come_.note());
+    here_->send(tag, buffer(content), sent_.note());
+    EXPECT_TRUE(come_.next().ok());
+    EXPECT_EQ(room, content);
+  }
 
   const std::shared_ptr<sys::fabrics> door_ = sys::ucx_fabrics();
   outcomes here_ended_;
@@ -136,11 +145,7 @@ TEST_F(ucx_test, what_nobody_has_sent_can_be_cancelled_and_the_line_goes_on) {
   EXPECT_EQ(come_.next().code(), errc::cancelled);
   there_->cancel(number);  // of which nothing is left
   there_->cancel(77);
-  auto content = pattern(1000, 1);
-  there_->receive(2, buffer(room), come_.note());
-  here_->send(2, buffer(content), sent_.note());
-  EXPECT_TRUE(come_.next().ok());
-  EXPECT_EQ(room, content);
+  carry(2, 1000);
 }
 
 TEST_F(ucx_test, a_message_of_another_length_ends_the_line_and_writes_nothing_beyond_its_room) {
@@ -293,12 +298,7 @@ TEST_F(ucx_test, a_forked_child_may_let_go_of_it) {
   int outcome = 0;
   ASSERT_EQ(::waitpid(child, &outcome, 0), child);
   EXPECT_TRUE(WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0) << outcome;
-  auto content = pattern(100'000, 1);
-  bytes room(content.size());
-  there_->receive(9, buffer(room), come_.note());
-  here_->send(9, buffer(content), sent_.note());
-  EXPECT_TRUE(come_.next().ok());
-  EXPECT_EQ(room, content);
+  carry(9, 100'000);
 }
 
 // Counted in processor time, not in time: a thread that looked again and again would take about all of it.
