@@ -434,6 +434,14 @@ bool progress(line_state& line) {
   return moved;
 }
 
+// With the fabric's lock, and at the same time as the steps: a limit that is seen before what it is for has nothing to wait for, and goes.
+void take_limit(line_state& line) {
+  const auto limit = std::exchange(line.limit_asked, std::nullopt);
+  if (!limit) return;
+  const bool noted = or_without_memory([&] { return line.limits.push_back(*limit), true; }, [] { return false; });
+  if (!noted) ask_to_end(line, no_memory());
+}
+
 // What other threads have asked for. False: that all ends.
 bool take_what_is_asked(fabric_state& of) {
   std::list<std::shared_ptr<line_state>> added;
@@ -444,18 +452,16 @@ bool take_what_is_asked(fabric_state& of) {
     added.swap(of.added);
     steps.swap(of.steps);
     stopping = of.stopping;
+    for (const auto& line : of.lines) take_limit(*line);
+    for (const auto& line : added) take_limit(*line);
   }
   for (const auto& line : added) greet(*line, false);
   of.lines.splice(of.lines.end(), added);
   for (auto& each : steps) take(each);
   steps.clear();
   const std::lock_guard guard(of.lock);
-  for (auto& line : of.lines) {
+  for (const auto& line : of.lines) {
     if (line->end_asked) ask_to_end(*line, line->end_why);
-    if (const auto limit = std::exchange(line->limit_asked, std::nullopt)) {
-      const bool noted = or_without_memory([&] { return line->limits.push_back(*limit), true; }, [] { return false; });
-      if (!noted) ask_to_end(*line, no_memory());
-    }
   }
   return !stopping || !of.lines.empty();  // whose ends have all been asked for
 }
