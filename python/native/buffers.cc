@@ -4,7 +4,9 @@
 #include <nanobind/stl/pair.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "arguments.hpp"
@@ -51,6 +53,67 @@ struct array_names {
     return made;
   }
 };
+
+// Names of PyTorch's tensors and CuPy's arrays.
+struct known_names {
+  nb::handle data_ptr = PyUnicode_InternFromString("data_ptr");
+  nb::handle nbytes = PyUnicode_InternFromString("nbytes");
+  nb::handle is_contiguous = PyUnicode_InternFromString("is_contiguous");
+  nb::handle is_conj = PyUnicode_InternFromString("is_conj");
+  nb::handle is_neg = PyUnicode_InternFromString("is_neg");
+  nb::handle data = PyUnicode_InternFromString("data");
+  nb::handle ptr = PyUnicode_InternFromString("ptr");
+  nb::handle flags = PyUnicode_InternFromString("flags");
+  nb::handle flag_of_c = PyUnicode_InternFromString("c_contiguous");
+  nb::handle c_contiguous = PyUnicode_InternFromString("_c_contiguous");
+  static const known_names& get() {
+    static const known_names made;
+    return made;
+  }
+};
+
+// Of which library an object's type is, or is derived from.
+enum class library : std::uint8_t { other, pytorch, cupy };
+
+library library_of_type(nb::handle type) {
+  for (const nb::handle each : nb::object(type.attr("__mro__"))) {
+    const nb::object module = nb::getattr(each, "__module__", nb::none());
+    const nb::object name = nb::getattr(each, "__name__", nb::none());
+    if (!PyUnicode_Check(module.ptr()) || !PyUnicode_Check(name.ptr())) continue;
+    const std::string_view from = nb::borrow<nb::str>(module).c_str();
+    const std::string_view called = nb::borrow<nb::str>(name).c_str();
+    if (called == "Tensor" && from == "torch") return library::pytorch;
+    if (called == "ndarray" && from == "cupy") return library::cupy;
+  }
+  return library::other;
+}
+
+// The types that were seen first are remembered, and kept, so that none is taken for another that lies where it lay.
+library library_of(nb::handle object) {
+  struct entry {
+    nb::handle type;
+    library from = library::other;
+  };
+  static std::array<entry, 8> seen;
+  const nb::handle type = object.type();
+  for (auto& each : seen) {
+    if (each.type.is(type)) return each.from;
+    if (each.type.is_valid()) continue;
+    each = {nb::borrow(type).release(), library_of_type(type)};
+    return each.from;
+  }
+  return library_of_type(type);
+}
+
+// object.name(), without a bound method in between.
+nb::object call_method(nb::handle object, nb::handle name) {
+  PyObject* const self = object.ptr();
+  nb::object result = nb::steal(PyObject_VectorcallMethod(name.ptr(), &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  if (!result.is_valid()) throw nb::python_error();
+  return result;
+}
+
+bool is_true_of(nb::handle object, nb::handle name) { return call_method(object, name).is(nb::handle(Py_True)); }
 
 constexpr auto is_readonly = "is read-only and cannot be read into";
 constexpr auto is_not_contiguous = "is not contiguous";
@@ -187,7 +250,8 @@ std::pair<nb::object, nb::object> held_memory::demand::pair_of(nb::handle sequen
 
 held_memory::held_memory(nb::handle object, memory_use use, memory_order order, argument_name name) {
   const demand wanted{object, use, order, name};
-  if (take_native(wanted) || take_buffer(wanted) || take_cuda_array(wanted) || take_data_pointer(wanted) || take_dlpack(wanted)) {
+  if (take_native(wanted) || take_known(wanted) || take_buffer(wanted) || take_cuda_array(wanted) || take_data_pointer(wanted) ||
+      take_dlpack(wanted)) {
     ++count_;
     return;
   }
@@ -256,6 +320,51 @@ bool held_memory::take_native(const demand& wanted) {
     return false;
   }
   owner_ = nb::borrow(object);
+  return true;
+}
+
+// What is out of the ordinary, contiguity among it, is left to the ways that tell what is wrong with it.
+bool held_memory::take_known(const demand& wanted) {
+  switch (library_of(wanted.object)) {
+    case library::pytorch:
+      return take_tensor(wanted);
+    case library::cupy:
+      return take_cupy(wanted);
+    case library::other:
+      break;
+  }
+  return false;
+}
+
+bool held_memory::take_tensor(const demand& wanted) {
+  const nb::handle tensor = wanted.object;
+  const auto& names = known_names::get();
+  // PyTorch's ways to the memory give it as it lies, whatever is to be done to it yet. A part of numbers that are to be conjugated is to
+  // be negated, and contiguous only where it is one number.
+  if (is_true_of(tensor, names.is_conj)) wanted.refuse("is to be conjugated yet: pass " + wanted.name.text() + ".resolve_conj()");
+  const auto bytes = unsigned_integer(nb::getattr(tensor, names.nbytes), "nbytes");
+  if (bytes <= sizeof(double) && is_true_of(tensor, names.is_neg)) {
+    wanted.refuse("is to be negated yet: pass " + wanted.name.text() + ".resolve_neg()");
+  }
+  if (!is_true_of(tensor, names.is_contiguous)) return false;
+  const auto address = unsigned_integer(call_method(tensor, names.data_ptr), "data_ptr()");
+  if (address == 0) return false;
+  data_ = pointer_of(address);
+  size_ = bytes;
+  owner_ = nb::borrow(tensor);
+  return true;
+}
+
+bool held_memory::take_cupy(const demand& wanted) {
+  const nb::handle array = wanted.object;
+  const auto& names = known_names::get();
+  // flags makes an object, and takes ten times as long.
+  auto in_order = attribute(array, names.c_contiguous);
+  if (!in_order) in_order = nb::getattr(nb::getattr(array, names.flags), names.flag_of_c);
+  if (!in_order->is(nb::handle(Py_True))) return false;
+  data_ = pointer_of(unsigned_integer(nb::getattr(nb::getattr(array, names.data), names.ptr), "data.ptr"));
+  size_ = unsigned_integer(nb::getattr(array, names.nbytes), "nbytes");
+  owner_ = nb::borrow(array);
   return true;
 }
 
@@ -371,10 +480,13 @@ void add_buffers(nb::module_& module) {
                           "from, not read into. Nothing checks that the address is right.")
       .def(
           "__init__",
-          [](raw_pointer* self, std::uint64_t address, std::uint64_t nbytes, nb::object owner, bool readonly) {
-            new (self) raw_pointer{address, nbytes, std::move(owner), readonly};
+          [](raw_pointer* self, nb::handle address, nb::handle nbytes, nb::object owner, nb::handle readonly) {
+            if (PyBool_Check(readonly.ptr()) == 0) throw nb::type_error(("readonly is a bool, not " + type_of(readonly)).c_str());
+            const auto start = unsigned_integer(address, "address");
+            new (self) raw_pointer{start, unsigned_integer(nbytes, "nbytes"), std::move(owner), readonly.is(nb::handle(Py_True))};
           },
-          "address"_a, "nbytes"_a, "owner"_a = nb::none(), "readonly"_a = false)
+          "address"_a.none(), "nbytes"_a.none(), "owner"_a = nb::none(), "readonly"_a = false,
+          nb::sig("def __init__(self, address: int, nbytes: int, owner: object | None = None, readonly: bool = False) -> None"))
       .def_ro("address", &raw_pointer::address, "Where it begins.")
       .def_ro("nbytes", &raw_pointer::nbytes, "Its length in bytes.")
       .def_ro("owner", &raw_pointer::owner, "What keeps the memory alive, or None.")

@@ -2,7 +2,8 @@
 //
 // Taken are, in this order: penstock.Pointer and penstock.DeviceBuffer, the buffer protocol (bytes, bytearray, memoryview, NumPy),
 // __cuda_array_interface__ (CuPy, Numba, RMM, PyTorch on a GPU), data_ptr() and nbytes (PyTorch's tensors and storages), and DLPack.
-// An object that offers several of them names the same memory by each.
+// An object that offers several of them names the same memory by each. CuPy's arrays and PyTorch's tensors make a dict for
+// __cuda_array_interface__ anew each time, which takes microseconds: they are asked by the names that cost nothing first.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -71,6 +72,9 @@ class held_memory {
   };
   bool take_buffer(const demand& wanted);
   bool take_native(const demand& wanted);
+  bool take_known(const demand& wanted);
+  bool take_tensor(const demand& wanted);
+  bool take_cupy(const demand& wanted);
   bool take_cuda_array(const demand& wanted);
   bool take_data_pointer(const demand& wanted);
   bool take_dlpack(const demand& wanted);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import mmap
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,30 @@ class Tensor:
         return int(self._memory.ctypes.data)
 
 
+class TorchTensor(Tensor):
+    """Known by its name: asked for what costs least. Not for __cuda_array_interface__, which is left out."""
+
+    def __init__(self, memory: Any, conjugated: bool = False, negated: bool = False) -> None:
+        super().__init__(memory)
+        self.shape, self.stride = memory.shape, lambda: [each // memory.itemsize for each in memory.strides]
+        self.is_conj, self.is_neg = lambda: conjugated, lambda: negated
+
+
+class CupyArray:
+    """Known by its name: neither __cuda_array_interface__ nor __dlpack__ is there."""
+
+    def __init__(self, memory: Any, with_private_name: bool = False) -> None:
+        if with_private_name:
+            self._c_contiguous = memory.flags.c_contiguous
+        self.data = types.SimpleNamespace(ptr=memory.ctypes.data)
+        self.flags = types.SimpleNamespace(c_contiguous=memory.flags.c_contiguous)
+        self.nbytes = memory.nbytes
+
+
+for each, module, name in ((TorchTensor, "torch", "Tensor"), (CupyArray, "cupy", "ndarray")):
+    each.__module__, each.__name__ = module, name
+
+
 KINDS: dict[str, Callable[[Any], Any]] = {
     "array of uint8": lambda memory: memory,
     "array of float64": lambda memory: memory.view(np.float64),
@@ -85,6 +110,9 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "__dlpack__": Exporter,
     "tensor": Tensor,
     "storage": lambda memory: Tensor(memory, storage=True),
+    "tensor of PyTorch": TorchTensor,
+    "array of CuPy": lambda memory: CupyArray(memory, with_private_name=True),
+    "array of another CuPy": CupyArray,
     "Pointer": lambda memory: penstock.Pointer(memory.ctypes.data, NBYTES, owner=memory),
 }
 
@@ -336,6 +364,45 @@ def test_a_buffer_in_use_cannot_be_resized(file: penstock.File) -> None:
         pass  # in use: as it should be, unless it ended before
     future.result()
     target.extend(b"more")  # and free again
+
+
+def test_a_tensor_whose_bits_are_not_what_it_holds_is_refused(file: penstock.File) -> None:
+    memory = np.zeros(16, np.complex64)
+    with pytest.raises(penstock.BufferError, match=r"buffer: .* is to be conjugated yet: pass buffer\.resolve_conj\(\)"):
+        file.write_from(TorchTensor(memory, conjugated=True))
+    with pytest.raises(penstock.BufferError, match=r"buffer: .* is to be negated yet: pass buffer\.resolve_neg\(\)"):
+        file.write_from(TorchTensor(memory[:1], negated=True))
+
+
+def test_a_tensor_in_another_order_is_told_as_such(file: penstock.File) -> None:
+    matrix = np.zeros((30, 100), np.uint8)
+    with pytest.raises(penstock.BufferError, match="in Fortran's order"):
+        file.read_into(TorchTensor(matrix.T))
+    with pytest.raises(penstock.BufferError, match="is not contiguous"):
+        file.read_into(TorchTensor(matrix[:, ::2]))
+    assert file.read_into(TorchTensor(matrix.T), order="A") == matrix.nbytes
+
+
+def test_more_types_than_are_remembered_are_told_apart(file: penstock.File, pattern: Any) -> None:
+    memory = np.zeros(NBYTES, np.uint8)
+    for count in range(20):
+        for base in (TorchTensor, CupyArray, Tensor, Exporter):
+            assert file.read_into(type(f"{base.__name__}{count}", (base,), {})(memory)) == NBYTES
+            assert memory.tobytes() == pattern(NBYTES)
+            memory[:] = 0
+
+
+def test_pointer_names_the_argument_that_is_wrong() -> None:
+    for arguments, message in (
+        (("0x10", 1), "address is an int, not str"),
+        ((None, 1), "address is an int, not NoneType"),
+        ((1, 2.5), "nbytes is an int, not float"),
+        ((1, 1, None, "yes"), "readonly is a bool, not str"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            penstock.Pointer(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"nbytes is -1: it lies between 0 and 2\*\*64 - 1"):
+        penstock.Pointer(1, -1)
 
 
 def test_pointer_tells_what_it_is() -> None:
