@@ -143,10 +143,21 @@ foreach(example IN LISTS examples)
                RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
   target_link_libraries(penstock_example_${name} PRIVATE penstock::penstock penstock_flags)
 endforeach()
-if(TARGET penstock_example_read_file)
-  add_test(NAME examples.read_file COMMAND penstock_example_read_file ${PROJECT_SOURCE_DIR}/LICENSE)
-  set_tests_properties(examples.read_file PROPERTIES LABELS examples TIMEOUT 60)
-endif()
+set(example_file ${PROJECT_BINARY_DIR}/examples/data)
+add_test(NAME examples.file COMMAND ${Python3_EXECUTABLE} -c "import os; open('${example_file}', 'wb').write(os.urandom(40000011))")
+set_tests_properties(examples.file PROPERTIES FIXTURES_SETUP example_file LABELS examples TIMEOUT 60)
+foreach(name read_file async_reads batch_of_ranges cancel_and_deadline)
+  add_test(NAME examples.${name} COMMAND penstock_example_${name} ${example_file})
+endforeach()
+add_test(NAME examples.stream_ordered COMMAND penstock_example_stream_ordered ${example_file} ${example_file}.copy)
+add_test(NAME examples.stream_ordered_bytes COMMAND ${CMAKE_COMMAND} -E compare_files ${example_file} ${example_file}.copy)
+set_tests_properties(examples.stream_ordered PROPERTIES FIXTURES_SETUP example_copy)
+set_tests_properties(examples.stream_ordered_bytes PROPERTIES FIXTURES_REQUIRED example_copy)
+set_tests_properties(
+  examples.read_file examples.async_reads examples.batch_of_ranges examples.cancel_and_deadline examples.stream_ordered examples.stream_ordered_bytes
+  PROPERTIES LABELS examples TIMEOUT 60)
+set_property(TEST examples.read_file examples.async_reads examples.batch_of_ranges examples.cancel_and_deadline examples.stream_ordered
+             PROPERTY FIXTURES_REQUIRED example_file)
 
 # --- checks that are not GoogleTest
 find_program(PENSTOCK_PKG_CONFIG NAMES pkg-config pkgconf)
