@@ -98,6 +98,26 @@ def the_program_of_the_readme(folder: Path, environment: dict[str, str]) -> None
     check(ended.returncode == 1 and "sideways" in ended.stdout, f"it tells why there is no engine: {ended.stdout}")
 
 
+def programs_of_the_pages(folder: Path, environment: dict[str, str]) -> None:
+    """The whole programs in C and C++ of the pages, compiled as the pages say."""
+    (folder / "data.bin").write_bytes(bytes(5_000_000))
+    (folder / "model.safetensors").write_bytes(bytes(5_000_000))
+    compilers = {"c": "cc {} $(pkg-config --cflags --libs penstock-cufile)", "cpp": "c++ -std=c++20 {} $(pkg-config --cflags --libs penstock)"}
+    seen = 0
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for language, text in FENCE.findall(page.read_text()):
+            if language not in compilers or "int main" not in text:
+                continue
+            seen += 1
+            source = folder / f"program{seen}.{'c' if language == 'c' else 'cc'}"
+            source.write_text(text)
+            must_run(f"{compilers[language].format(source)} -o program{seen}", folder, environment)
+            check("1048576 bytes" in must_run(f"./program{seen}", folder, environment), f"the program of {page.name} reads its file")
+            ended = run(f"cd / && {folder}/program{seen}", folder, environment)
+            check(ended.returncode == 1 and len(ended.stdout) > 10, f"the program of {page.name} says what is wrong: {ended.stdout}")
+    check(seen >= 2, f"there are {seen} programs in the pages")
+
+
 def short(cmake: str, build: str, folder: Path) -> None:
     shell_stands_in_sh_blocks_only()
     prefix = folder / "usr/local"
@@ -126,6 +146,7 @@ def short(cmake: str, build: str, folder: Path) -> None:
             if command.startswith("c++ "):
                 the_program_of_the_readme(work, environment)
                 (work / "app").unlink(missing_ok=True)
+    programs_of_the_pages(work, environment)
     check(seen >= 15, f"there are {seen} commands in the pages")
 
 

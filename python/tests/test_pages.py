@@ -1,0 +1,88 @@
+"""The programs in the pages of docs run as they stand there, those that need a GPU where one is; and what the pages say is said is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+
+DOCS = Path(__file__).parents[2] / "docs"
+# Pages for one kind of user each. PYTHON.md shows pieces of programs too, and has tests of its own.
+PAGES = ("PYTORCH.md", "KVIKIO.md", "CUFILE.md", "CPP.md", "OPERATIONS.md")
+
+
+def programs() -> Iterator[Any]:
+    for page in PAGES:
+        text = (DOCS / page).read_text()
+        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)):
+            yield pytest.param(code, id=f"{page}-{number}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With the files that the pages name, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    np.arange(1_000_000, dtype="f4").tofile("weights.bin")
+    np.arange(128 * 1_000, dtype="i4").tofile("tokens.bin")
+    np.zeros(4_000_000, "u1").tofile("copy.bin")
+    return tmp_path
+
+
+def needs_what_is_not_here(code: str) -> str:
+    if "import torch" in code:
+        pytest.importorskip("torch")
+    if "import cupy" in code:
+        pytest.importorskip("cupy")
+    if "cuda" in code and not any(each.name.startswith("cuda:") for each in penstock.devices()):
+        return "needs a GPU"
+    return ""
+
+
+@pytest.mark.parametrize("code", list(programs()))
+def test_a_program_of_a_page_runs(code: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if why := needs_what_is_not_here(code):
+        pytest.skip(why)
+    exec(compile(code, "program of a page", "exec"), {"__name__": "__main__"})
+    shown = re.findall(r"print\(.*\)\s+# (\d.*)$", code, re.MULTILINE)
+    printed = capsys.readouterr().out.splitlines()
+    for each in shown:
+        assert each in printed
+
+
+def test_pages_begin_with_a_program_and_end_with_symptoms() -> None:
+    for page in PAGES:
+        text = (DOCS / page).read_text()
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        first = text.index("```")
+        assert first < text.index("\n## "), page
+        assert headings[-1] == "When something is wrong", page
+
+
+def test_links_of_the_pages_lead_somewhere() -> None:
+    for page in DOCS.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_messages_that_the_pages_tell_of_are_those_that_come(folder: Path) -> None:
+    """The symptoms that need neither a GPU nor another library."""
+    pages = "".join((DOCS / page).read_text() for page in PAGES)
+    path = "weights.bin"
+    with penstock.open(path) as file:
+        for call, said in (
+            (lambda: file.read_into(np.zeros((4, 4))[:, ::2]), "is not contiguous"),
+            (lambda: file.read_into(np.zeros((4, 3)).T), "is in Fortran's order, columns first, and a file would hold it so"),
+            (lambda: penstock.load(path, "f4", 2_000_000), "the file ends there; exact=False takes what there is"),
+            (lambda: penstock.device("cuda:99"), "no device is called"),
+            (lambda: penstock.open("X"), "open X: No such file or directory (os 2)"),
+        ):
+            assert said in pages
+            with pytest.raises(penstock.Error, match=re.escape(said)):
+                call()
