@@ -342,13 +342,15 @@ bool held_memory::take_tensor(const demand& wanted) {
   // PyTorch's ways to the memory give it as it lies, whatever is to be done to it yet. A part of numbers that are to be conjugated is to
   // be negated, and contiguous only where it is one number.
   if (is_true_of(tensor, names.is_conj)) wanted.refuse("is to be conjugated yet: pass " + wanted.name.text() + ".resolve_conj()");
-  const auto bytes = unsigned_integer(nb::getattr(tensor, names.nbytes), "nbytes");
+  const auto count = attribute(tensor, names.nbytes);
+  if (!count) wanted.refuse("does not lie in one piece: the tensor is sparse");
+  const auto bytes = unsigned_integer(*count, "nbytes");
   if (bytes <= sizeof(double) && is_true_of(tensor, names.is_neg)) {
     wanted.refuse("is to be negated yet: pass " + wanted.name.text() + ".resolve_neg()");
   }
   if (!is_true_of(tensor, names.is_contiguous)) return false;
   const auto address = unsigned_integer(call_method(tensor, names.data_ptr), "data_ptr()");
-  if (address == 0) return false;
+  if (address == 0 && bytes != 0) wanted.refuse("has no address: the tensor holds no values, as those of PyTorch's meta device");
   data_ = pointer_of(address);
   size_ = bytes;
   owner_ = nb::borrow(tensor);

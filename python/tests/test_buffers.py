@@ -374,6 +374,16 @@ def test_a_tensor_whose_bits_are_not_what_it_holds_is_refused(file: penstock.Fil
         file.write_from(TorchTensor(memory[:1], negated=True))
 
 
+def test_a_tensor_without_memory_of_its_own_is_refused(file: penstock.File) -> None:
+    tensor = TorchTensor(np.zeros(16, np.uint8))
+    tensor.data_ptr = lambda: 0  # type: ignore[method-assign]
+    with pytest.raises(penstock.BufferError, match="has no address: the tensor holds no values, as those of PyTorch's meta device"):
+        file.read_into(tensor)
+    del tensor.nbytes  # PyTorch raises RuntimeError
+    with pytest.raises(penstock.BufferError, match="does not lie in one piece: the tensor is sparse"):
+        file.read_into(tensor)
+
+
 def test_a_tensor_in_another_order_is_told_as_such(file: penstock.File) -> None:
     matrix = np.zeros((30, 100), np.uint8)
     with pytest.raises(penstock.BufferError, match="in Fortran's order"):

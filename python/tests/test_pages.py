@@ -13,15 +13,18 @@ import pytest
 import penstock
 
 DOCS = Path(__file__).parents[2] / "docs"
-# Pages for one kind of user each. PYTHON.md shows pieces of programs too, and has tests of its own.
+# Pages for one kind of user each.
 PAGES = ("PYTORCH.md", "KVIKIO.md", "CUFILE.md", "CPP.md", "OPERATIONS.md")
 
 
 def programs() -> Iterator[Any]:
-    for page in PAGES:
-        text = (DOCS / page).read_text()
-        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)):
-            yield pytest.param(code, id=f"{page}-{number}")
+    """But those of pipes, which have an other end and tests of their own."""
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)):
+            if "penstock.pipe" not in code:
+                yield pytest.param(code, id=f"{page.name}-{number}")
+                if page.name == "PYTORCH.md" and number == 0:
+                    yield pytest.param(code.replace("cuda", "cpu"), id=f"{page.name}-{number}-cpu")
 
 
 @pytest.fixture
@@ -31,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.arange(1_000_000, dtype="f4").tofile("weights.bin")
     np.arange(128 * 1_000, dtype="i4").tofile("tokens.bin")
     np.zeros(4_000_000, "u1").tofile("copy.bin")
+    np.zeros(1_000_000, "u1").tofile("model.safetensors")
     return tmp_path
 
 
@@ -48,7 +52,7 @@ def needs_what_is_not_here(code: str) -> str:
 def test_a_program_of_a_page_runs(code: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if why := needs_what_is_not_here(code):
         pytest.skip(why)
-    exec(compile(code, "program of a page", "exec"), {"__name__": "__main__"})
+    exec(compile(code, "program of a page", "exec"), {"tensor": np.ones(10), "other": np.ones(10)})
     shown = re.findall(r"print\(.*\)\s+# (\d.*)$", code, re.MULTILINE)
     printed = capsys.readouterr().out.splitlines()
     for each in shown:
