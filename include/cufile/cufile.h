@@ -550,6 +550,7 @@ PENSTOCK_CUFILE_API CUfileError_t cuFileStatsStop(void);
 PENSTOCK_CUFILE_API CUfileError_t cuFileStatsReset(void);
 
 // Errors: CU_FILE_INVALID_VALUE when the level set is below the one asked for, CU_FILE_DRIVER_NOT_INITIALIZED when closed.
+// Of the entries of level 3, only the first num_gpus are written.
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetStatsL1(CUfileStatsLevel1_t* stats);
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetStatsL2(CUfileStatsLevel2_t* stats);
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t* stats);

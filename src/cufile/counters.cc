@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 
@@ -121,19 +122,23 @@ void counters::fill(CUfileStatsLevel2_t& out) const {
   fill_locked(out);
 }
 
-void counters::fill(CUfileStatsLevel3_t& out, const engine& owner, std::uint64_t registered_bytes) const {
+void counters::fill(CUfileStatsLevel3_t* out, const engine& owner, std::uint64_t registered_bytes) const {
   const auto devices = owner.devices();
-  const std::lock_guard guard(lock_);
-  out = {};
-  fill_locked(out.detailed);
-  for (const auto& device : devices) {
-    if (!device.name.starts_with("cuda:") || out.num_gpus == totals_.gpus.size()) continue;
-    auto& gpu = out.per_gpu_stats[out.num_gpus];
-    std::memcpy(gpu.uuid, device.uuid.data(), sizeof gpu.uuid);
-    fill_gpu(gpu, totals_.gpus[out.num_gpus], seconds());
-    ++out.num_gpus;
+  CUfileStatsLevel3_t all{};
+  {
+    const std::lock_guard guard(lock_);
+    fill_locked(all.detailed);
+    for (const auto& device : devices) {
+      if (!device.name.starts_with("cuda:") || all.num_gpus == totals_.gpus.size()) continue;
+      auto& gpu = all.per_gpu_stats[all.num_gpus];
+      std::memcpy(gpu.uuid, device.uuid.data(), sizeof gpu.uuid);
+      fill_gpu(gpu, totals_.gpus[all.num_gpus], seconds());
+      ++all.num_gpus;
+    }
   }
-  out.per_gpu_stats[0].reg_bytes = registered_bytes;
+  if (all.num_gpus > 0) all.per_gpu_stats[0].reg_bytes = registered_bytes;
+  // *out may be shorter than its type: it is no object to assign to.
+  std::memcpy(out, &all, offsetof(CUfileStatsLevel3_t, per_gpu_stats) + all.num_gpus * sizeof(CUfilePerGpuStats_t));
 }
 
 void counters::fill_locked(CUfileStatsLevel1_t& out) const {

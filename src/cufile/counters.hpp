@@ -50,7 +50,9 @@ class counters {
 
   void fill(CUfileStatsLevel1_t& out) const;
   void fill(CUfileStatsLevel2_t& out) const;
-  void fill(CUfileStatsLevel3_t& out, const engine& owner, std::uint64_t registered_bytes) const;
+  // Of the entries of out, writes only those of GPUs that are there, as NVIDIA's library does: clients have been seen with room for no
+  // more.
+  void fill(CUfileStatsLevel3_t* out, const engine& owner, std::uint64_t registered_bytes) const;
 
  private:
   struct outcomes {

@@ -63,5 +63,5 @@ CUfileError_t cuFileGetStatsL2(CUfileStatsLevel2_t* stats) {
 }
 
 CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t* stats) {
-  return tell(stats, 3, [&](driver& library) { library.stats().fill(*stats, library.owner(), library.memory().bytes()); });
+  return tell(stats, 3, [&](driver& library) { library.stats().fill(stats, library.owner(), library.memory().bytes()); });
 }

@@ -1,0 +1,125 @@
+// How much of a caller's memory the statistics take: what stands behind it must not be touched.
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "cufile/driver.hpp"
+#include "cufile_fixture.hpp"
+#include "path/recorded_machine.hpp"
+
+namespace penstock::testing {
+namespace {
+
+// Room for a struct, and behind its last byte a page that ends the program when it is touched.
+class guarded_room {
+ public:
+  explicit guarded_room(std::size_t bytes) : bytes_(bytes) {
+    auto* const made = ::mmap(nullptr, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(made, MAP_FAILED);
+    base_ = static_cast<std::byte*>(made);
+    EXPECT_EQ(::mprotect(base_ + (pages - 1) * page, page, PROT_NONE), 0);
+    std::memset(data(), 0xff, bytes);
+  }
+  guarded_room(const guarded_room&) = delete;
+  guarded_room& operator=(const guarded_room&) = delete;
+  ~guarded_room() { EXPECT_EQ(::munmap(base_, pages * page), 0); }
+
+  [[nodiscard]] std::byte* data() const { return base_ + (pages - 1) * page - bytes_; }
+  template <class Struct>
+  [[nodiscard]] Struct* as() const {
+    return reinterpret_cast<Struct*>(data());
+  }
+  template <class Value>
+  [[nodiscard]] Value at(std::size_t offset) const {
+    Value value;
+    std::memcpy(&value, data() + offset, sizeof value);
+    return value;
+  }
+
+ private:
+  static constexpr std::size_t page = 4096;
+  static constexpr std::size_t pages = 3;
+  std::size_t bytes_;
+  std::byte* base_ = nullptr;
+};
+
+constexpr std::size_t up_to_gpus = offsetof(CUfileStatsLevel3_t, per_gpu_stats);
+
+class cufile_stats_test : public cufile_test {
+ protected:
+  static void start(int level) {
+    ASSERT_EQ(cuFileSetStatsLevel(level).err, CU_FILE_SUCCESS);
+    ASSERT_EQ(cuFileStatsReset().err, CU_FILE_SUCCESS);
+    ASSERT_EQ(cuFileStatsStart().err, CU_FILE_SUCCESS);
+  }
+  void read_once(std::size_t bytes) {
+    std::vector<std::byte> memory(bytes);
+    ASSERT_EQ(cuFileRead(handle_of(make_file("x", bytes)), memory.data(), bytes, 0, 0), static_cast<ssize_t>(bytes));
+  }
+};
+
+TEST_F(cufile_stats_test, levels_one_and_two_write_their_struct_and_nothing_behind_it) {
+  start(3);
+  read_once(4096);
+  const guarded_room one(512);
+  ASSERT_EQ(cuFileGetStatsL1(one.as<CUfileStatsLevel1_t>()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(one.at<std::uint64_t>(0), 1U) << "the reads";
+  EXPECT_EQ(one.at<std::uint64_t>(504), 0U) << "the last field";
+  const guarded_room two(1024);
+  ASSERT_EQ(cuFileGetStatsL2(two.as<CUfileStatsLevel2_t>()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(two.at<std::uint64_t>(512), 1U) << "the reads of up to 4 KiB";
+  EXPECT_EQ(two.at<std::uint64_t>(1016), 0U) << "the last field";
+}
+
+TEST_F(cufile_stats_test, level_three_writes_no_entry_where_there_is_no_gpu) {
+  start(3);
+  read_once(4096);
+  if (engine::shared()->cuda_status().ok()) GTEST_SKIP() << "there is a GPU";
+  char byte = 0;
+  ASSERT_EQ(cuFileBufRegister(&byte, 1, 0).err, CU_FILE_SUCCESS);
+  const guarded_room room(up_to_gpus);
+  ASSERT_EQ(cuFileGetStatsL3(room.as<CUfileStatsLevel3_t>()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(room.at<std::uint64_t>(0), 1U);
+  EXPECT_EQ(room.at<std::uint32_t>(offsetof(CUfileStatsLevel3_t, num_gpus)), 0U);
+}
+
+class cufile_stats_of_two_gpus : public cufile_stats_test {
+ protected:
+  void SetUp() override {
+    cufile_stats_test::SetUp();
+    cufile::driver::current().work_with(machine_.make_engine());
+  }
+  void TearDown() override {
+    cufile_stats_test::TearDown();
+    cufile::driver::current().work_with(std::nullopt);
+  }
+  recorded_machine machine_{CUFILE_RECORDER_PATH};
+};
+
+TEST_F(cufile_stats_of_two_gpus, level_three_writes_an_entry_for_each_gpu_and_nothing_behind_it) {
+  start(3);
+  read_once(4096);
+  std::array<char, 100> memory{};
+  ASSERT_EQ(cuFileBufRegister(memory.data(), memory.size(), 0).err, CU_FILE_SUCCESS);
+  const guarded_room room(up_to_gpus + 2 * sizeof(CUfilePerGpuStats_t));
+  ASSERT_EQ(cuFileGetStatsL3(room.as<CUfileStatsLevel3_t>()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(room.at<std::uint32_t>(offsetof(CUfileStatsLevel3_t, num_gpus)), 2U);
+  EXPECT_EQ(room.at<std::uint64_t>(up_to_gpus + offsetof(CUfilePerGpuStats_t, reg_bytes)), 100U);
+  EXPECT_EQ(room.at<std::uint64_t>(up_to_gpus + sizeof(CUfilePerGpuStats_t) + offsetof(CUfilePerGpuStats_t, reg_bytes)), 0U);
+}
+
+TEST_F(cufile_stats_of_two_gpus, entries_of_gpus_that_are_not_there_keep_what_they_hold) {
+  start(3);
+  read_once(4096);
+  CUfileStatsLevel3_t whole;
+  std::memset(&whole, 0xff, sizeof whole);
+  ASSERT_EQ(cuFileGetStatsL3(&whole).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(whole.num_gpus, 2U);
+  EXPECT_EQ(whole.per_gpu_stats[1].n_total_reads, 0U);
+  EXPECT_EQ(whole.per_gpu_stats[2].n_total_reads, ~std::uint64_t{0});
+  EXPECT_EQ(whole.per_gpu_stats[15].reg_bytes, ~std::uint64_t{0});
+}
+
+}  // namespace
+}  // namespace penstock::testing
