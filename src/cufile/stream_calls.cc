@@ -37,6 +37,7 @@ ssize_t bytes_or_code(const io_result& outcome) {
 }
 
 CUfileError_t refusal(const status& problem, const penstock::engine& owner) {
+  if (problem.code() == errc::permission_denied) return answer(CU_FILE_INVALID_FILE_OPEN_FLAG);  // as cuFileRead's errno
   if (problem.code() != errc::unsupported) return answer(problem);
   const auto forced = owner.options().path;
   const bool by_path = forced != penstock::path_kind::automatic && forced != penstock::path_kind::staged;

@@ -118,6 +118,7 @@ TEST_F(cufile_batch_test, entries_fail_one_by_one) {
     EXPECT_LT(static_cast<ssize_t>(events[failed].ret), 0) << failed;
   }
   EXPECT_EQ(static_cast<ssize_t>(events[1].ret), -EIO);
+  EXPECT_EQ(static_cast<ssize_t>(events[2].ret), -CU_FILE_INVALID_FILE_OPEN_FLAG);
   for (const auto& [index, bytes] : {std::pair<std::size_t, std::size_t>{0, 4096}, {4, 0}, {6, 1808}, {7, 0}}) {
     EXPECT_EQ(events[index].status, CUFILE_COMPLETE) << index;
     EXPECT_EQ(events[index].ret, bytes) << index;

@@ -205,9 +205,14 @@ TEST_F(cufile_test, arguments_that_cannot_be_right_are_told_apart) {
 
 TEST_F(cufile_test, the_descriptors_mode_holds) {
   const auto name = make_file("x", 4096);
+  const auto read_only = handle_of(name, O_RDONLY);
+  const auto write_only = handle_of(name, O_WRONLY);
   char byte = 0;
-  EXPECT_EQ(with_errno(cuFileWrite(handle_of(name, O_RDONLY), &byte, 1, 0, 0)), -CU_FILE_INVALID_FILE_OPEN_FLAG);
-  EXPECT_EQ(with_errno(cuFileRead(handle_of(name, O_WRONLY), &byte, 1, 0, 0)), -CU_FILE_INVALID_FILE_OPEN_FLAG);
+  const CUfileIOVec_t piece{&byte, 1};
+  EXPECT_EQ(with_errno(cuFileWrite(read_only, &byte, 1, 0, 0)), -CU_FILE_INVALID_FILE_OPEN_FLAG);
+  EXPECT_EQ(with_errno(cuFileRead(write_only, &byte, 1, 0, 0)), -CU_FILE_INVALID_FILE_OPEN_FLAG);
+  EXPECT_EQ(with_errno(cuFileWritev(read_only, &piece, 1, 0, 0)), -CU_FILE_INVALID_FILE_OPEN_FLAG);
+  EXPECT_EQ(with_errno(cuFileReadv(write_only, &piece, 1, 0, 0)), -CU_FILE_INVALID_FILE_OPEN_FLAG);
 }
 
 TEST_F(cufile_test, the_end_of_the_file_shortens_a_read) {
@@ -399,6 +404,26 @@ TEST_F(cufile_test, stream_ordered_calls_check_their_arguments) {
   EXPECT_EQ(cuFileReadAsync(handle, memory.data(), &size, nullptr, &in_memory, &bytes, nullptr).err, CU_FILE_INVALID_VALUE);
   EXPECT_EQ(cuFileReadAsync(handle, memory.data(), &size, &at, nullptr, &bytes, nullptr).err, CU_FILE_INVALID_VALUE);
   EXPECT_EQ(cuFileWriteAsync(handle, memory.data(), &size, &at, &in_memory, nullptr, nullptr).err, CU_FILE_INVALID_VALUE);
+}
+
+// At the call, not in the byte count, which stays what it was: clients raise their error there.
+TEST_F(cufile_test, a_stream_ordered_call_says_that_the_file_was_opened_with_the_wrong_flags) {
+  const auto name = make_file("x", mib);
+  const auto read_only = handle_of(name, O_RDONLY);
+  const auto write_only = handle_of(name, O_WRONLY);
+  const auto memory = device_memory(mib);
+  std::size_t size = 4096;
+  off_t zero = 0;
+  ssize_t bytes = 7;
+  const auto read = cuFileReadAsync(write_only, memory.data(), &size, &zero, &zero, &bytes, nullptr);
+  const auto written = cuFileWriteAsync(read_only, memory.data(), &size, &zero, &zero, &bytes, nullptr);
+  EXPECT_EQ(read.err, CU_FILE_INVALID_FILE_OPEN_FLAG);
+  EXPECT_EQ(written.err, CU_FILE_INVALID_FILE_OPEN_FLAG);
+  EXPECT_EQ(read.cu_err, 0);
+  EXPECT_STREQ(CUFILE_ERRSTR(read.err), "the file was opened with flags that do not allow this");
+  EXPECT_EQ(cuFileWriteAsync(write_only, memory.data(), &size, &zero, &zero, &bytes, nullptr).err, CU_FILE_SUCCESS);
+  cuFileHandleDeregister(write_only);
+  EXPECT_EQ(bytes, 4096);
 }
 
 TEST_F(cufile_test, stream_ordered_transfers_follow_each_other) {
