@@ -132,7 +132,7 @@ typedef struct CUfileError {
 // --- opening and closing the library
 
 // Opens the library and counts one use. Calling it is optional: the first registration opens too.
-// Errors: CU_FILE_CUDA_DRIVER_ERROR.
+// Errors: CU_FILE_DRIVER_INVALID_PROPS when the cufile.json cannot be read, CU_FILE_CUDA_DRIVER_ERROR.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverOpen(void);
 
 // Drops one use; the last one waits for running operations and releases every file, memory and stream that is still registered.
@@ -207,7 +207,8 @@ typedef struct CUfileDrvProps {
 // Errors: CU_FILE_INVALID_VALUE for null.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t* properties);
 
-// Older ways to set a parameter (see CUFileSizeTConfigParameter_t); sizes in KiB. Errors: CU_FILE_DRIVER_UNSUPPORTED_LIMIT.
+// Older ways to set a parameter (see CUFileSizeTConfigParameter_t); sizes in KiB. Errors: CU_FILE_DRIVER_UNSUPPORTED_LIMIT for a direct I/O
+// size below 64, above 16384 or no multiple of 64, and for a cache size that is no multiple of 64.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverSetPollMode(bool poll, size_t largest_polled_kb);
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverSetMaxDirectIOSize(size_t size_kb);
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverSetMaxCacheSize(size_t size_kb);

@@ -93,7 +93,6 @@ void driver::take_settings() {
   only_direct_ = !now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE] && allows_direct_;
   allows_host_memory_ = now[CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY];
   allows_streams_ = now[CUFILE_PARAM_EXECUTION_PARALLEL_IO] && now[CUFILE_PARAM_EXECUTION_MAX_IO_THREADS] > 0;
-  batch_limit_ = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE]);
   const auto level = static_cast<int>(now[CUFILE_PARAM_PROFILE_STATS]);
   if (level > 0) {
     counters_.set_level(level);

@@ -93,7 +93,6 @@ class driver {
     return asked;
   }
   [[nodiscard]] bool allows_streams() const noexcept { return allows_streams_; }
-  [[nodiscard]] unsigned batch_limit() const noexcept { return batch_limit_; }
 
   // --- files. A descriptor has one handle.
   CUfileError_t register_file(int descriptor, CUfileHandle_t* handle);
@@ -152,7 +151,6 @@ class driver {
   std::atomic<bool> only_direct_{false};
   std::atomic<bool> allows_streams_{true};
   std::atomic<bool> allows_host_memory_{true};
-  std::atomic<unsigned> batch_limit_{128};
 
   descriptor_set descriptors_;
   slots<registered_file> files_;

@@ -12,6 +12,7 @@ namespace {
 using penstock::cufile::answer;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::size_range;
 
 unsigned features() {
   unsigned found = 1U << CU_FILE_DYN_ROUTING_SUPPORTED | 1U << CU_FILE_BATCH_IO_SUPPORTED | 1U << CU_FILE_PARALLEL_IO_SUPPORTED;
@@ -36,16 +37,17 @@ CUfileDrvProps_t properties() {
   return out;
 }
 
-// The older way to set a size. Of an open library the sizes stay: it has no use for another one.
-CUfileError_t set_size(CUFileSizeTConfigParameter_t parameter, std::size_t value, std::size_t least, std::size_t most) {
+// The older way to set a size, which checks it at once. Of an open library the sizes stay: it has no use for another one.
+CUfileError_t set_size(CUFileSizeTConfigParameter_t parameter, std::size_t value, size_range range, std::size_t step) {
   return guarded([&] {
-    if (value < least || value > most) return answer(CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
+    if (!range.holds(value) || value % step != 0) return answer(CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
     (void)driver::current().settings().set(parameter, value);
     return answer(CU_FILE_SUCCESS);
   });
 }
 
-constexpr std::size_t any_size = ~std::size_t{0};
+constexpr std::size_t gpu_page_kb = 64;
+constexpr size_range any_size{};
 
 }  // namespace
 
@@ -89,13 +91,13 @@ CUfileError_t cuFileDriverSetPollMode(bool poll, size_t largest_polled_kb) {
 }
 
 CUfileError_t cuFileDriverSetMaxDirectIOSize(size_t size_kb) {
-  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB, size_kb, 64, 16384);
+  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB, size_kb, {64, 16384}, gpu_page_kb);
 }
 
 CUfileError_t cuFileDriverSetMaxCacheSize(size_t size_kb) {
-  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB, size_kb, 0, any_size);
+  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB, size_kb, any_size, gpu_page_kb);
 }
 
 CUfileError_t cuFileDriverSetMaxPinnedMemSize(size_t size_kb) {
-  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB, size_kb, 0, any_size);
+  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB, size_kb, any_size, 1);
 }

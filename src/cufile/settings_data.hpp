@@ -87,6 +87,8 @@ struct key {
   key_kind kind = key_kind::flag;
   std::string_view standard{};  // the default, written as in an environment variable; slab arrays as "4 1024"
   size_range range{};
+  std::size_t step = 1;                       // sizes are multiples of it
+  std::string_view choices{};                 // the words that there are, "low high"; empty: any
   std::array<std::string_view, 2> aliases{};  // other places of the same key; the name wins where both are given
   const char* variable = nullptr;             // the environment variable that overrides it
   int parameter = -1;                         // its CUFile...ConfigParameter_t, which the kind tells; or none

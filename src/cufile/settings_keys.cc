@@ -20,6 +20,8 @@ struct row : key {
   constexpr explicit row(const key& other) : key(other) {}
   constexpr row(key_kind its_kind, std::string_view its_name, std::string_view its_standard = {}) : key{its_name, its_kind, its_standard} {}
   constexpr row in(std::size_t least, std::size_t most) const { return row(with(*this, &key::range, {least, most})); }
+  constexpr row by(std::size_t its_step) const { return row(with(*this, &key::step, its_step)); }
+  constexpr row one_of(std::string_view its_choices) const { return row(with(*this, &key::choices, its_choices)); }
   constexpr row also(std::string_view one, std::string_view other = {}) const { return row(with(*this, &key::aliases, {one, other})); }
   constexpr row from(const char* its_variable) const { return row(with(*this, &key::variable, its_variable)); }
   constexpr row sets(int its_parameter) const { return row(with(*this, &key::parameter, its_parameter)); }
@@ -31,7 +33,11 @@ constexpr key keys[] = {
     row(word, "logging.dir")
         .sets(CUFILE_PARAM_LOG_DIR)
         .does("the log is cufile.log in this directory, unless CUFILE_LOGFILE_PATH is set; without either there is no log"),
-    row(word, "logging.level", "ERROR").from("CUFILE_LOGGING_LEVEL").sets(CUFILE_PARAM_LOGGING_LEVEL).does("what the log holds"),
+    row(word, "logging.level", "ERROR")
+        .one_of("NOTICE ERROR WARN INFO DEBUG TRACE")
+        .from("CUFILE_LOGGING_LEVEL")
+        .sets(CUFILE_PARAM_LOGGING_LEVEL)
+        .does("what the log holds"),
     row(limit, "logging.max_file_size_mb", "32")
         .in(1, 4096)
         .from("CUFILE_LOGFILE_MAX_SIZE_MB")
@@ -55,17 +61,31 @@ constexpr key keys[] = {
     row(size, "execution.min_io_threshold_size_kb", "8192").in(4, 4294967295).sets(CUFILE_PARAM_EXECUTION_MIN_IO_THRESHOLD_SIZE_KB),
     row(size, "execution.max_request_parallelism", "4").in(0, 8).sets(CUFILE_PARAM_EXECUTION_MAX_REQUEST_PARALLELISM),
 
-    row(size, "properties.max_direct_io_size_kb", "1024").in(64, 16384).sets(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB),
-    row(size, "properties.max_device_cache_size_kb", "131072").sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB),
-    row(size, "properties.per_buffer_cache_size_kb", "1024").in(64, 16384).sets(CUFILE_PARAM_PROPERTIES_PER_BUFFER_CACHE_SIZE_KB),
+    row(size, "properties.max_direct_io_size_kb", "1024")
+        .in(64, 16384)
+        .by(64)
+        .also("properties.max_direct_io_size")
+        .sets(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB),
+    row(size, "properties.max_device_cache_size_kb", "131072")
+        .also("properties.max_device_cache_size")
+        .sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB),
+    row(size, "properties.per_buffer_cache_size_kb", "1024")
+        .in(64, 16384)
+        .by(64)
+        .also("properties.per_buffer_cache_size")
+        .sets(CUFILE_PARAM_PROPERTIES_PER_BUFFER_CACHE_SIZE_KB),
     row(slab_sizes, "properties.gpu_bounce_buffer_slab_config.slab_size_kb", "1024 8192 16384 65536")
+        .by(4)
         .also("properties.gpu_bounce_buffer_slab_size_kb")
         .sets(CUFILE_PARAM_GPU_BOUNCE_BUFFER_SLAB_SIZE_KB),
     row(slab_counts, "properties.gpu_bounce_buffer_slab_config.slab_count", "128 8 4 2")
         .also("properties.gpu_bounce_buffer_slab_count")
         .sets(CUFILE_PARAM_GPU_BOUNCE_BUFFER_SLAB_COUNT),
-    row(size, "properties.max_device_pinned_mem_size_kb", "33554432").in(64, 0).sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB),
-    row(slab_sizes, "properties.posix_pool_slab_size_kb", "4 1024 16384").sets(CUFILE_PARAM_POSIX_POOL_SLAB_SIZE_KB),
+    row(size, "properties.max_device_pinned_mem_size_kb", "33554432")
+        .in(64, 0)
+        .also("properties.max_device_pinned_mem_size")
+        .sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB),
+    row(slab_sizes, "properties.posix_pool_slab_size_kb", "4 1024 16384").by(4).sets(CUFILE_PARAM_POSIX_POOL_SLAB_SIZE_KB),
     row(slab_counts, "properties.posix_pool_slab_count", "128 64 64").sets(CUFILE_PARAM_POSIX_POOL_SLAB_COUNT),
     row(flag, "properties.use_poll_mode", "false").sets(CUFILE_PARAM_PROPERTIES_USE_POLL_MODE),
     row(size, "properties.poll_mode_max_size_kb", "4").in(4, 18014398509481980).sets(CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB),
@@ -90,19 +110,21 @@ constexpr key keys[] = {
         .in(1, 256)
         .also("properties.max_batch_io_size", "profile.io_batchsize")
         .sets(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE)
-        .does("the most requests of one batch"),
+        .does("the size of a batch that the driver's properties tell; batches of up to 256 are set up all the same"),
     row(size, "properties.max_batch_io_timeout_msecs", "5")
         .in(1, 1000)
         .sets(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS)
         .does("the timeout that the driver's properties tell"),
-    row(word, "properties.io_priority", "default"),
+    row(word, "properties.io_priority", "default").one_of("default low med high"),
     row(flag, "properties.gds_rdma_write_support", "true"),
     row(list, "properties.rdma_dev_addr_list"),
-    row(word, "properties.rdma_load_balancing_policy", "RoundRobin").also("properties.rdma_peer_affinity_policy"),
+    row(word, "properties.rdma_load_balancing_policy", "RoundRobin")
+        .one_of("RoundRobin FirstFit MaxMinFit RoundRobinMaxMin Randomized")
+        .also("properties.rdma_peer_affinity_policy"),
     row(flag, "properties.rdma_dynamic_routing", "false"),
-    row(list, "properties.rdma_dynamic_routing_order", "GPU_MEM_NVLINKS GPU_MEM SYS_MEM P2P"),
-    row(word, "properties.rdma_peer_type", "peer_mem"),
-    row(word, "properties.rdma_transport_type", "DC_V1").sets(CUFILE_PARAM_RDMA_TRANSPORT),
+    row(list, "properties.rdma_dynamic_routing_order", "GPU_MEM_NVLINKS GPU_MEM SYS_MEM P2P").one_of("GPU_MEM_NVLINKS GPU_MEM SYS_MEM P2P"),
+    row(word, "properties.rdma_peer_type", "peer_mem").one_of("peer_mem dmabuf"),
+    row(word, "properties.rdma_transport_type", "DC_V1").one_of("DC_V1 EXT_RC_V1").sets(CUFILE_PARAM_RDMA_TRANSPORT),
     row(anything, "properties.rdma_dc_key", "0xffeeddcc"),
     row(anything, "properties.rdma_access_mask", "0x1f"),
     row(anything, "properties.rdma_topN_ranks", "1"),

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <limits>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace penstock::cufile {
 
@@ -32,14 +34,31 @@ std::optional<bool> parse_flag(std::string_view text) {
   return {};
 }
 
-std::vector<std::size_t> parse_sizes(std::string_view text) {
-  std::vector<std::size_t> sizes;
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find(' '), text.size());
-    sizes.push_back(parse_size(text.substr(0, end)).value_or(0));
+    words.push_back(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
   }
+  return words;
+}
+
+std::vector<std::size_t> parse_sizes(std::string_view text) {
+  std::vector<std::size_t> sizes;
+  for (const auto word : words_of(text)) sizes.push_back(parse_size(word).value_or(0));
   return sizes;
+}
+
+bool is_choice(const key& where, std::string_view word) {
+  const auto all = words_of(where.choices);
+  return all.empty() || std::ranges::any_of(all, [&](auto choice) { return same_word(choice, word); });
+}
+
+// "NOTICE, ERROR or TRACE"
+std::string choices_text(const key& where) {
+  const auto all = words_of(where.choices);
+  return fmt::format("{} or {}", fmt::join(all.begin(), all.end() - 1, ", "), all.back());
 }
 
 }  // namespace
@@ -50,12 +69,13 @@ bool same_word(std::string_view a, std::string_view b) {
 }
 
 std::string expected_size(const key& where) {
-  if (where.range.most == 0) return fmt::format("expected a whole number from {}", where.range.least);
-  return fmt::format("expected a whole number from {} to {}", where.range.least, where.range.most);
+  const auto what = where.step == 1 ? std::string("a whole number") : fmt::format("a multiple of {}", where.step);
+  if (where.range.most == 0) return fmt::format("expected {} from {}", what, where.range.least);
+  return fmt::format("expected {} from {} to {}", what, where.range.least, where.range.most);
 }
 
 refusal store_size(const key& where, std::size_t value, settings& target) {
-  if (!where.range.holds(value)) return expected_size(where);
+  if (!where.range.holds(value) || value % where.step != 0) return expected_size(where);
   if (where.parameter >= 0) target.sizes[static_cast<std::size_t>(where.parameter)] = value;
   return {};
 }
@@ -74,14 +94,15 @@ refusal store_flag(const key& where, bool value, settings& target) {
 
 refusal store_word(const key& where, std::string value, settings& target) {
   if (value.find('\0') != std::string::npos) return "expected a text without a zero byte";
-  if (where.parameter == CUFILE_PARAM_LOGGING_LEVEL && !parse_log_level(value)) {
-    return "expected NOTICE, ERROR, WARN, INFO, DEBUG or TRACE";
-  }
+  if (!is_choice(where, value)) return "expected " + choices_text(where);
   if (where.parameter >= 0) target.words[static_cast<std::size_t>(where.parameter)] = std::move(value);
   return {};
 }
 
 refusal store_list(const key& where, std::vector<std::string> value, settings& target) {
+  if (!std::ranges::all_of(value, [&](const std::string& word) { return is_choice(where, word); })) {
+    return "expected of each text " + choices_text(where);
+  }
   if (where.name == "denylist.mounts") target.deny_mounts = std::move(value);
   if (where.name == "denylist.filesystems") target.deny_filesystems = std::move(value);
   return {};
@@ -94,6 +115,11 @@ slab_pool pool_of(const key& where) {
 
 refusal store_slabs(const key& where, std::vector<std::size_t> value, settings& target) {
   if (value.empty() || value.size() > max_slabs) return fmt::format("expected 1 to {} whole numbers", max_slabs);
+  if (where.kind == slab_sizes) {
+    const bool fits = std::ranges::all_of(value, [&](std::size_t each) { return each > 0 && each % where.step == 0; });
+    const bool grows = std::ranges::adjacent_find(value, std::ranges::greater_equal()) == value.end();
+    if (!fits || !grows) return fmt::format("expected multiples of {}, each larger than the one before it", where.step);
+  }
   slab_array& slabs = target.slabs(pool_of(where));
   (where.kind == slab_sizes ? slabs.sizes_kb : slabs.counts) = std::move(value);
   return {};

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <fstream>
 #include <iterator>
 #include <thread>
 
@@ -69,14 +70,77 @@ TEST_F(cufile_test, properties_are_those_of_a_machine_without_nvidia_fs) {
 TEST_F(cufile_test, old_setters_check_their_range_and_are_taken_when_open_too) {
   EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(63).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
   EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(16385).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
+  EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(100).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT) << "no multiple of 64";
   EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(1024).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverSetMaxCacheSize(100).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT) << "no multiple of 64";
+  EXPECT_EQ(cuFileDriverSetMaxPinnedMemSize(100).err, CU_FILE_SUCCESS);
   ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileDriverSetMaxCacheSize(1024).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileDriverSetMaxPinnedMemSize(1024).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileDriverSetPollMode(true, 4).err, CU_FILE_SUCCESS);
 }
 
+class cufile_json_test : public cufile_test {
+ protected:
+  void SetUp() override {
+    cufile_test::SetUp();
+    ASSERT_EQ(::setenv("CUFILE_ENV_PATH_JSON", dir_.file("cufile.json").c_str(), 1), 0);
+    ASSERT_EQ(::setenv("CUFILE_LOGFILE_PATH", dir_.file("log").c_str(), 1), 0);
+  }
+  void TearDown() override {
+    cufile_test::TearDown();
+    EXPECT_EQ(::unsetenv("CUFILE_ENV_PATH_JSON"), 0);
+    EXPECT_EQ(::unsetenv("CUFILE_LOGFILE_PATH"), 0);
+  }
+  void write_json(const std::string& text) { std::ofstream(dir_.file("cufile.json")) << text; }
+  std::string log() {
+    std::ifstream in(dir_.file("log"));
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+};
+
+TEST_F(cufile_json_test, a_file_that_is_no_json_fails_every_way_of_opening_and_the_log_says_where) {
+  write_json("{\n  \"properties\": {\n    \"io_batchsize\" 16\n  }\n}\n");
+  const auto opened = cuFileDriverOpen();
+  EXPECT_EQ(opened.err, CU_FILE_DRIVER_INVALID_PROPS);
+  EXPECT_EQ(opened.cu_err, 0);
+  EXPECT_STREQ(CUFILE_ERRSTR(opened.err), "a driver property does not make sense");
+  EXPECT_EQ(cuFileUseCount(), 0);
+  CUfileHandle_t handle = nullptr;
+  EXPECT_EQ(try_register(open(make_file("x", 10), O_RDONLY), handle).err, CU_FILE_DRIVER_INVALID_PROPS);
+  char byte = 0;
+  EXPECT_EQ(cuFileBufRegister(&byte, 1, 0).err, CU_FILE_DRIVER_INVALID_PROPS);
+  CUfileDrvProps_t properties;
+  EXPECT_EQ(cuFileDriverGetProperties(&properties).err, CU_FILE_DRIVER_INVALID_PROPS);
+  EXPECT_NE(log().find(dir_.file("cufile.json") + ": not a cufile.json: line 3, byte "), std::string::npos) << log();
+  write_json("{}");
+  EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS) << "once it is mended";
+}
+
+TEST_F(cufile_json_test, a_value_that_is_not_taken_is_in_the_log_and_the_library_opens) {
+  write_json(R"({"logging": {"level": "WARN"}, "properties": {"max_direct_io_size_kb": 100, "io_priority": "urgent"}})");
+  ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  std::size_t size = 0;
+  ASSERT_EQ(cuFileGetParameterSizeT(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB, &size).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(size, 1024U) << "the default";
+  EXPECT_NE(log().find("properties.max_direct_io_size_kb = 100: expected a multiple of 64 from 64 to 16384"), std::string::npos) << log();
+  EXPECT_NE(log().find("properties.io_priority = \"urgent\": expected default, low, med or high"), std::string::npos) << log();
+}
+
 // --- files
+
+// NVIDIA's reference refuses these. They change nothing of what a transfer does.
+TEST_F(cufile_test, open_flags_that_change_no_transfer_are_taken) {
+  const auto name = make_file("x", 4096);
+  std::array<std::byte, 4096> seen{};
+  for (const int flag : {O_NONBLOCK, O_NOFOLLOW, O_NOATIME, O_NOCTTY, O_SYNC}) {
+    EXPECT_EQ(cuFileRead(handle_of(name, O_RDONLY | flag), seen.data(), seen.size(), 0, 0), 4096) << flag;
+  }
+  const int unnamed = ::open(dir_.path().c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+  if (unnamed < 0) GTEST_SKIP() << "no unnamed files here: " << std::strerror(errno);
+  descriptors_.push_back(unnamed);
+  EXPECT_EQ(cuFileWrite(make_handle(unnamed), seen.data(), seen.size(), 0, 0), 4096);
+}
 
 TEST_F(cufile_test, what_cannot_be_registered_says_why) {
   CUfileHandle_t handle = nullptr;

@@ -200,8 +200,8 @@ TEST(cufile_text, slab_arrays_are_read_from_either_place) {
   EXPECT_EQ(values.posix_pool.counts, (std::vector<std::size_t>{2, 1}));
   EXPECT_EQ(values.gpu_bounce.sizes_kb, (std::vector<std::size_t>{64}));
   EXPECT_EQ(values.gpu_bounce.counts, (std::vector<std::size_t>{3}));
-  const settings flat = read_text(R"({"properties": {"gpu_bounce_buffer_slab_size_kb": [5], "gpu_bounce_buffer_slab_count": [6]}})");
-  EXPECT_EQ(flat.gpu_bounce.sizes_kb, (std::vector<std::size_t>{5}));
+  const settings flat = read_text(R"({"properties": {"gpu_bounce_buffer_slab_size_kb": [8], "gpu_bounce_buffer_slab_count": [6]}})");
+  EXPECT_EQ(flat.gpu_bounce.sizes_kb, (std::vector<std::size_t>{8}));
   EXPECT_EQ(flat.gpu_bounce.counts, (std::vector<std::size_t>{6}));
 }
 
@@ -237,6 +237,56 @@ TEST(cufile_text, sizes_out_of_range_keep_the_default) {
     const std::string text = R"({"properties": {"io_batchsize": )" + value + "}}";
     EXPECT_EQ(read_text(text)[batch], 128U) << value;
     EXPECT_EQ(line_of(text).remark, "expected a whole number from 1 to 256") << value;
+  }
+}
+
+TEST(cufile_text, sizes_that_are_no_multiple_keep_the_default) {
+  for (const std::string name : {"max_direct_io_size_kb", "per_buffer_cache_size_kb"}) {
+    for (const std::string value : {"63", "65", "100", "16383", "16448"}) {
+      const auto line = line_of(R"({"properties": {")" + name + "\": " + value + "}}");
+      EXPECT_EQ(line.fate, key_fate::refused) << name << value;
+      EXPECT_EQ(line.remark, "expected a multiple of 64 from 64 to 16384");
+    }
+    EXPECT_NE(line_of(R"({"properties": {")" + name + R"(": 192}})").fate, key_fate::refused);
+  }
+}
+
+TEST(cufile_text, sizes_are_taken_without_their_unit_in_the_name_too) {
+  const settings values = read_text(R"({"properties": {"max_device_cache_size": 256, "per_buffer_cache_size": 128,
+    "max_device_pinned_mem_size": 512, "max_direct_io_size": 64}})");
+  EXPECT_EQ(values[CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB], 256U);
+  EXPECT_EQ(values[CUFILE_PARAM_PROPERTIES_PER_BUFFER_CACHE_SIZE_KB], 128U);
+  EXPECT_EQ(values[CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB], 512U);
+  EXPECT_EQ(values[CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB], 64U);
+}
+
+TEST(cufile_text, words_that_are_none_of_the_choices_are_refused_with_them) {
+  const std::map<std::string, std::string> expected{
+      {"io_priority", "expected default, low, med or high"},
+      {"rdma_load_balancing_policy", "expected RoundRobin, FirstFit, MaxMinFit, RoundRobinMaxMin or Randomized"},
+      {"rdma_peer_type", "expected peer_mem or dmabuf"},
+      {"rdma_transport_type", "expected DC_V1 or EXT_RC_V1"},
+  };
+  for (const auto& [name, remark] : expected) {
+    for (const std::string value : {"", "none of these", "default low"}) {
+      const auto line = line_of(R"({"properties": {")" + name + R"(": ")" + value + R"("}})");
+      EXPECT_EQ(line.fate, key_fate::refused) << name << value;
+      EXPECT_EQ(line.remark, remark);
+    }
+  }
+  EXPECT_EQ(line_of(R"({"logging": {"level": "LOUD"}})").remark, "expected NOTICE, ERROR, WARN, INFO, DEBUG or TRACE");
+  EXPECT_EQ(line_of(R"({"properties": {"io_priority": "LOW"}})").fate, key_fate::without_effect);
+  EXPECT_EQ(read_text(R"({"properties": {"rdma_transport_type": "EXT_RC_V1"}})")[CUFILE_PARAM_RDMA_TRANSPORT], "EXT_RC_V1");
+  EXPECT_EQ(line_of(R"({"properties": {"rdma_dynamic_routing_order": ["SYS_MEM", "GPU"]}})").remark,
+            "expected of each text GPU_MEM_NVLINKS, GPU_MEM, SYS_MEM or P2P");
+  EXPECT_EQ(line_of(R"({"properties": {"rdma_dynamic_routing_order": ["SYS_MEM", "P2P"]}})").fate, key_fate::without_effect);
+}
+
+TEST(cufile_text, slab_sizes_grow_and_are_whole_pages) {
+  for (const std::string value : {"[4, 4, 8]", "[8, 4, 16]", "[4, 6, 8]", "[0, 4, 8]"}) {
+    const auto line = line_of(R"({"properties": {"posix_pool_slab_size_kb": )" + value + "}}");
+    EXPECT_EQ(line.fate, key_fate::refused) << value;
+    EXPECT_EQ(line.remark, "expected multiples of 4, each larger than the one before it");
   }
 }
 
@@ -556,17 +606,16 @@ TEST_F(cufile_settings, every_flag_and_word_survives_the_round_trip) {
     const auto parameter = static_cast<CUFileBoolConfigParameter_t>(i);
     EXPECT_EQ(book.set(parameter, !settings()[parameter]), CU_FILE_SUCCESS);
   }
-  for (std::size_t i = 1; i < word_parameter_count; ++i) {
-    EXPECT_EQ(book.set(static_cast<CUFileStringConfigParameter_t>(i), "/w" + std::to_string(i)), CU_FILE_SUCCESS);
+  const std::array<std::string, word_parameter_count> words{"TRACE", "/log", "/directory", "EXT_RC_V1"};
+  for (std::size_t i = 0; i < word_parameter_count; ++i) {
+    EXPECT_EQ(book.set(static_cast<CUFileStringConfigParameter_t>(i), words[i]), CU_FILE_SUCCESS);
   }
   book.open();
   for (std::size_t i = 0; i < flag_parameter_count; ++i) {
     const auto parameter = static_cast<CUFileBoolConfigParameter_t>(i);
     EXPECT_EQ(flag(parameter), !settings()[parameter]);
   }
-  for (std::size_t i = 1; i < word_parameter_count; ++i) {
-    EXPECT_EQ(word(static_cast<CUFileStringConfigParameter_t>(i)), "/w" + std::to_string(i));
-  }
+  for (std::size_t i = 0; i < word_parameter_count; ++i) EXPECT_EQ(word(static_cast<CUFileStringConfigParameter_t>(i)), words[i]);
 }
 
 TEST_F(cufile_settings, an_open_book_takes_nothing) {
