@@ -189,7 +189,7 @@ typedef enum CUfileFeatureFlags {
 // Sizes in KiB.
 typedef struct CUfileDrvProps {
   struct {
-    unsigned int major_version;  // of the nvidia-fs kernel module; 0.0 without it
+    unsigned int major_version;  // of the nvidia-fs kernel module; 0.0 without it, and where force_compat_mode rules it out
     unsigned int minor_version;
     size_t poll_thresh_size;
     size_t max_direct_io_size;

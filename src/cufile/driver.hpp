@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <shared_mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "cufile/counters.hpp"
 #include "cufile/cufile.h"
 #include "cufile/log.hpp"
+#include "cufile/nvidia_fs.hpp"
 #include "cufile/settings.hpp"
 #include "cufile/slots.hpp"
 #include "penstock/engine.hpp"
@@ -92,6 +94,12 @@ class driver {
     asked.only_gpu_direct = only_direct_;
     return asked;
   }
+  // True where nvidia-fs may carry transfers: it is there, and the settings do not rule it out.
+  [[nodiscard]] bool may_be_direct() const { return allows_direct_ && engine_->gpu_direct_status().ok(); }
+  // What nvidia-fs tells, which is nothing where it may carry none.
+  [[nodiscard]] nvidia_fs_facts nvidia_fs() const { return may_be_direct() ? read_nvidia_fs(nvidia_fs_folder_) : nvidia_fs_facts(); }
+  // Where that is, on a machine that has no /proc of its own. The library is closed.
+  void look_for_nvidia_fs_in(std::string folder) { nvidia_fs_folder_ = std::move(folder); }
   [[nodiscard]] bool allows_streams() const noexcept { return allows_streams_; }
 
   // --- files. A descriptor has one handle.
@@ -151,6 +159,7 @@ class driver {
   std::atomic<bool> only_direct_{false};
   std::atomic<bool> allows_streams_{true};
   std::atomic<bool> allows_host_memory_{true};
+  std::string nvidia_fs_folder_ = nvidia_fs_folder;
 
   descriptor_set descriptors_;
   slots<registered_file> files_;

@@ -14,21 +14,28 @@ using penstock::cufile::driver;
 using penstock::cufile::guarded;
 using penstock::cufile::size_range;
 
-unsigned features() {
+// nvidia_fs_major: 0 where it is not loaded. Then what may be direct is PCI P2PDMA.
+unsigned features(unsigned nvidia_fs_major) {
   unsigned found = 1U << CU_FILE_DYN_ROUTING_SUPPORTED | 1U << CU_FILE_BATCH_IO_SUPPORTED | 1U << CU_FILE_PARALLEL_IO_SUPPORTED;
   if (driver::current().allows_streams()) found |= 1U << CU_FILE_STREAMS_SUPPORTED;
+  if (nvidia_fs_major == 0 && driver::current().may_be_direct()) found |= 1U << CU_FILE_P2P_SUPPORTED;
   return found;
 }
 
-// nvfs: as NVIDIA's library fills it where its kernel module is not loaded.
+// nvfs: as NVIDIA's library fills it, zeros where its kernel module is not loaded or not to be used.
 CUfileDrvProps_t properties() {
   const auto now = driver::current().settings().values();
+  const auto module = driver::current().nvidia_fs();
   CUfileDrvProps_t out{};
+  out.nvfs.major_version = module.major_version;
+  out.nvfs.minor_version = module.minor_version;
+  out.nvfs.dstatusflags = module.storage;
   out.nvfs.poll_thresh_size = now[CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB];
   out.nvfs.max_direct_io_size = now[CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB];
   if (now[CUFILE_PARAM_PROPERTIES_USE_POLL_MODE]) out.nvfs.dcontrolflags |= 1U << CU_FILE_USE_POLL_MODE;
   if (now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE]) out.nvfs.dcontrolflags |= 1U << CU_FILE_ALLOW_COMPAT_MODE;
-  out.fflags = features();
+  if (now[CUFILE_PARAM_PROPERTIES_POSIX_IO_MODE]) out.nvfs.dcontrolflags |= 1U << CU_FILE_VANILLA_POSIX_IO_MODE;
+  out.fflags = features(module.major_version);
   out.max_device_cache_size = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB]);
   out.per_buffer_cache_size = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_PER_BUFFER_CACHE_SIZE_KB]);
   out.max_device_pinned_mem_size = static_cast<unsigned>(now[CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB]);

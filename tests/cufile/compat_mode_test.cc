@@ -1,6 +1,7 @@
 // allow_compat_mode = false in cufile.json, on a machine that seems to have GPUDirect: GPUDirect or nothing, in whatever order files,
 // memory and transfers come.
 #include <cstdlib>
+#include <filesystem>
 
 #include "batch_fixture.hpp"
 #include "cufile/driver.hpp"
@@ -126,6 +127,63 @@ TEST_F(cufile_without_compat_mode, host_memory_is_read_as_ever) {
   std::vector<std::byte> memory(mib);
   EXPECT_EQ(with_errno(cuFileRead(file, memory.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
   EXPECT_EQ(pattern::first_difference(memory, file_seed, 0), std::nullopt);
+}
+
+class cufile_properties : public cufile_without_compat_mode {
+ protected:
+  void SetUp() override {
+    cufile_without_compat_mode::SetUp();
+    cufile::driver::current().look_for_nvidia_fs_in(dir_.path());
+    std::ofstream(dir_.file("version")) << "version: 2.28.4\n";
+    std::ofstream(dir_.file("modules")) << "nvme: 6.8.0\nrpcrdma: 4.9\nnext_year: 1\n\n";
+  }
+  void TearDown() override {
+    cufile_without_compat_mode::TearDown();
+    cufile::driver::current().look_for_nvidia_fs_in(cufile::nvidia_fs_folder);
+  }
+  static CUfileDrvProps_t told() {
+    CUfileDrvProps_t seen{};
+    EXPECT_EQ(cuFileDriverGetProperties(&seen).err, CU_FILE_SUCCESS);
+    return seen;
+  }
+};
+
+TEST_F(cufile_properties, nvidia_fs_tells_its_version_and_what_has_registered_with_it) {
+  const auto seen = told();
+  EXPECT_EQ(seen.nvfs.major_version, 2U);
+  EXPECT_EQ(seen.nvfs.minor_version, 28U);
+  EXPECT_EQ(seen.nvfs.dstatusflags, 1U << CU_FILE_NVME_SUPPORTED | 1U << CU_FILE_NFS_SUPPORTED);
+  EXPECT_EQ(seen.nvfs.dcontrolflags, 0U) << "compatibility mode is not allowed";
+  EXPECT_EQ(seen.fflags, 0xfU);
+}
+
+TEST_F(cufile_properties, control_flags_follow_the_settings) {
+  std::ofstream(dir_.file("cufile.json")) << R"({"properties": {"use_poll_mode": true, "vanilla_posix_io_mode": true}})";
+  EXPECT_EQ(told().nvfs.dcontrolflags, 7U);
+}
+
+TEST_F(cufile_properties, nvidia_fs_that_is_not_to_be_used_is_not_there) {
+  std::ofstream(dir_.file("cufile.json")) << R"({"properties": {"force_compat_mode": true}})";
+  const auto seen = told();
+  EXPECT_EQ(seen.nvfs.major_version, 0U);
+  EXPECT_EQ(seen.nvfs.dstatusflags, 0U);
+  EXPECT_EQ(seen.nvfs.dcontrolflags, 1U << CU_FILE_ALLOW_COMPAT_MODE);
+}
+
+TEST_F(cufile_properties, a_version_that_is_not_understood_is_none) {
+  for (const std::string text : {"", "version 2.28", "version: ", "version: 2", "version: 2.", "version: x.1", "version: 99999999999.1"}) {
+    std::ofstream(dir_.file("version")) << text;
+    EXPECT_EQ(told().nvfs.major_version, 0U) << text;
+  }
+}
+
+TEST_F(cufile_properties, a_machine_that_is_direct_without_nvidia_fs_has_p2p) {
+  std::filesystem::remove(dir_.file("version"));
+  std::filesystem::remove(dir_.file("modules"));
+  EXPECT_EQ(told().nvfs.dstatusflags, 0U);
+  EXPECT_EQ(told().fflags, 0xfU | 1U << CU_FILE_P2P_SUPPORTED);
+  machine_.lose_nvidia_fs();
+  EXPECT_EQ(told().fflags, 0xfU);
 }
 
 }  // namespace
