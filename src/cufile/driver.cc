@@ -167,6 +167,12 @@ void driver::deregister_file(CUfileHandle_t handle) { counters_.count(counted::h
 
 // --- memory
 
+bool driver::refuses(const void* memory) const {
+  if (allows_host_memory_) return false;
+  const auto facts = owner().describe(memory);
+  return facts && facts->kind != memory_kind::device;
+}
+
 CUfileError_t driver::register_buffer(const void* base, std::size_t length) {
   return buffers_.add(owner(), base, length, allows_host_memory_);
 }

@@ -109,6 +109,8 @@ class driver {
   [[nodiscard]] slots<registered_file>::user find_file(CUfileHandle_t handle) noexcept { return files_.find(handle); }
 
   // --- memory
+  // True for host memory where the settings do not allow it. May call the GPU's driver, but not where they do.
+  [[nodiscard]] bool refuses(const void* memory) const;
   CUfileError_t register_buffer(const void* base, std::size_t length);
   // DRIVER_CLOSING when the library was closed, or is being closed: then once that has ended, and nothing runs any more.
   CUfileError_t deregister_buffer(const void* base);

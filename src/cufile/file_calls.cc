@@ -59,6 +59,7 @@ int fault_of(const driver& library, const range& asked) {
   if (asked.memory_offset < 0) return CU_FILE_INTERNAL_ERROR;
   if (asked.size > most) return EINVAL;
   if (!library.memory().may_use(asked.base, asked.memory_offset, asked.size)) return CU_FILE_INVALID_MAPPING_RANGE;
+  if (library.refuses(asked.base)) return CU_FILE_CUDA_MEMORY_TYPE_INVALID;
   return 0;
 }
 
@@ -100,6 +101,7 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
       return failed(EINVAL);
     }
     if (!library.memory().may_use(pieces[i].base, 0, pieces[i].len)) return failed(CU_FILE_INVALID_MAPPING_RANGE);
+    if (library.refuses(pieces[i].base)) return failed(CU_FILE_CUDA_MEMORY_TYPE_INVALID);
     requests.push_back({&used->target, pieces[i].base, pieces[i].len, file_offset + static_cast<off_t>(total - pieces[i].len), is_write});
   }
   const auto began = counters::clock::now();

@@ -59,6 +59,11 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   if (base == nullptr || at.any_null()) return answer(CU_FILE_INVALID_VALUE);
   if (!library.allows_streams()) return answer(CU_FILE_ASYNC_NOT_SUPPORTED);
   const unsigned flags = library.flags_of(stream);
+  // What is not fixed now, nobody knows before the stream gets there.
+  constexpr unsigned range = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE;
+  if ((flags & range) == range && *at.memory_offset >= 0 && !library.memory().may_use(base, *at.memory_offset, *at.size)) {
+    return answer(CU_FILE_INVALID_MAPPING_RANGE);
+  }
   const auto fixed = std::make_shared<snapshot>(snapshot{*at.size, *at.file_offset, *at.memory_offset});
   stream_request request;
   request.stream = stream;

@@ -117,6 +117,36 @@ TEST_F(cufile_json_test, a_file_that_is_no_json_fails_every_way_of_opening_and_t
   EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS) << "once it is mended";
 }
 
+TEST_F(cufile_json_test, host_memory_that_is_not_allowed_is_refused_by_every_call) {
+  write_json(R"({"properties": {"allow_system_memory": false}})");
+  const auto handle = handle_of(make_file("x", 8192));
+  std::vector<std::byte> host(4096);
+  EXPECT_EQ(cuFileBufRegister(host.data(), host.size(), 0).err, CU_FILE_CUDA_MEMORY_TYPE_INVALID);
+  EXPECT_EQ(with_errno(cuFileRead(handle, host.data(), host.size(), 0, 0)), -CU_FILE_CUDA_MEMORY_TYPE_INVALID);
+  EXPECT_EQ(with_errno(cuFileWrite(handle, host.data(), host.size(), 0, 0)), -CU_FILE_CUDA_MEMORY_TYPE_INVALID);
+  const auto memory = device_memory(4096);
+  const std::array<CUfileIOVec_t, 2> pieces = {{{memory.data(), 4096}, {host.data(), 4096}}};
+  EXPECT_EQ(with_errno(cuFileReadv(handle, pieces.data(), 2, 0, 0)), -CU_FILE_CUDA_MEMORY_TYPE_INVALID);
+  EXPECT_EQ(cuFileReadv(handle, pieces.data(), 1, 0, 0), 4096);
+  std::size_t size = 4096;
+  off_t zero = 0;
+  ssize_t bytes = 0;
+  EXPECT_EQ(cuFileReadAsync(handle, host.data(), &size, &zero, &zero, &bytes, nullptr).err, CU_FILE_CUDA_MEMORY_TYPE_INVALID);
+  CUfileBatchHandle_t batch = nullptr;
+  ASSERT_EQ(cuFileBatchIOSetUp(&batch, 1).err, CU_FILE_SUCCESS);
+  CUfileIOParams_t entry{};
+  entry.mode = CUFILE_BATCH;
+  entry.fh = handle;
+  entry.u.batch = {host.data(), 0, 0, 4096};
+  ASSERT_EQ(cuFileBatchIOSubmit(batch, 1, &entry, 0).err, CU_FILE_SUCCESS);
+  unsigned count = 1;
+  CUfileIOEvents_t event{};
+  ASSERT_EQ(cuFileBatchIOGetStatus(batch, 1, &count, &event, nullptr).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(event.status, CUFILE_FAILED);
+  EXPECT_EQ(static_cast<ssize_t>(event.ret), -CU_FILE_CUDA_MEMORY_TYPE_INVALID);
+  cuFileBatchIODestroy(batch);
+}
+
 TEST_F(cufile_json_test, a_value_that_is_not_taken_is_in_the_log_and_the_library_opens) {
   write_json(R"({"logging": {"level": "WARN"}, "properties": {"max_direct_io_size_kb": 100, "io_priority": "urgent"}})");
   ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
@@ -527,6 +557,23 @@ TEST_F(cufile_test, what_a_stream_registered_as_fixed_is_taken_at_the_call) {
   cuFileHandleDeregister(handle);
   EXPECT_EQ(bytes, 4096);
   expect_pattern(static_cast<std::byte*>(memory.data()) + 1, 4096, 8192);
+}
+
+TEST_F(cufile_test, a_stream_ordered_transfer_of_fixed_range_may_not_leave_registered_memory) {
+  const auto handle = handle_of(make_file("x", mib));
+  const auto memory = device_memory(mib);
+  ASSERT_EQ(cuFileBufRegister(memory.data(), 8192, 0).err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileStreamRegister(nullptr, CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE).err, CU_FILE_SUCCESS);
+  std::size_t size = 4096;
+  off_t zero = 0;
+  off_t in_memory = 4097;
+  ssize_t bytes = 7;
+  EXPECT_EQ(cuFileReadAsync(handle, memory.data(), &size, &zero, &in_memory, &bytes, nullptr).err, CU_FILE_INVALID_MAPPING_RANGE);
+  EXPECT_EQ(bytes, 7);
+  in_memory = 4096;
+  EXPECT_EQ(cuFileReadAsync(handle, memory.data(), &size, &zero, &in_memory, &bytes, nullptr).err, CU_FILE_SUCCESS);
+  cuFileHandleDeregister(handle);
+  EXPECT_EQ(bytes, 4096);
 }
 
 TEST_F(cufile_test, a_stream_ordered_failure_is_told_in_the_byte_count) {
