@@ -145,7 +145,8 @@ PENSTOCK_CUFILE_API CUfileError_t cuFileDriverClose_v2(void);
 // The uses counted now; 0 when closed.
 PENSTOCK_CUFILE_API long cuFileUseCount(void);
 
-// Writes 1000 * major + 10 * minor of the cuFile version that this library stands for: 1170. Needs no open library.
+// Writes 1000 * major + 10 * minor of the cuFile version that this library stands for: 1170, unless the environment's
+// PENSTOCK_CUFILE_VERSION ("1.19") says another. Needs no open library.
 // Errors: CU_FILE_INVALID_VALUE for null.
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetVersion(int* version);
 
@@ -451,7 +452,7 @@ typedef struct CUfileOpCounter {
 } CUfileOpCounter_t;
 
 // The layout of 1.17: 512 bytes. 1.19 appended twelve fields under the same function names, and a program built before has no
-// room for them.
+// room for them. They are written where PENSTOCK_CUFILE_VERSION says 1.19 or later.
 typedef struct CUfileStatsLevel1 {
   CUfileOpCounter_t read_ops;
   CUfileOpCounter_t write_ops;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <vector>
 
 namespace penstock::cufile {
 
@@ -112,22 +113,21 @@ CUfileOpCounter_t counters::calls(counted what) const {
   return {found.ok, found.err};
 }
 
-void counters::fill(CUfileStatsLevel1_t& out) const {
+void counters::count_vector(bool is_write, const io_result& outcome, clock::time_point began) noexcept {
+  if (!on()) return;
+  const auto took = us_since(began);
   const std::lock_guard guard(lock_);
-  fill_locked(out);
+  totals_.vectors[is_write].add(outcome, took);
 }
 
-void counters::fill(CUfileStatsLevel2_t& out) const {
-  const std::lock_guard guard(lock_);
-  fill_locked(out);
-}
-
-void counters::fill(CUfileStatsLevel3_t* out, const engine& owner, std::uint64_t registered_bytes) const {
-  const auto devices = owner.devices();
+void counters::write(int level, stats_layout layout, void* out, const engine& owner, std::uint64_t registered_bytes) const {
+  const auto devices = level < 3 ? std::vector<device_info>() : owner.devices();
   CUfileStatsLevel3_t all{};
+  vector_stats vectors{};
   {
     const std::lock_guard guard(lock_);
     fill_locked(all.detailed);
+    vectors = vectors_locked();
     for (const auto& device : devices) {
       if (!device.name.starts_with("cuda:") || all.num_gpus == totals_.gpus.size()) continue;
       auto& gpu = all.per_gpu_stats[all.num_gpus];
@@ -137,8 +137,37 @@ void counters::fill(CUfileStatsLevel3_t* out, const engine& owner, std::uint64_t
     }
   }
   if (all.num_gpus > 0) all.per_gpu_stats[0].reg_bytes = registered_bytes;
-  // *out may be shorter than its type: it is no object to assign to.
-  std::memcpy(out, &all, offsetof(CUfileStatsLevel3_t, per_gpu_stats) + all.num_gpus * sizeof(CUfilePerGpuStats_t));
+  // By bytes: what is there may be shorter than the type.
+  auto* at = static_cast<std::byte*>(out);
+  const auto put = [&at](const auto* from, std::size_t bytes) {
+    std::memcpy(at, from, bytes);
+    at += bytes;
+  };
+  put(&all.detailed.basic, sizeof all.detailed.basic);
+  if (layout == stats_layout::of_1_19) put(&vectors, sizeof vectors);
+  if (level >= 2) put(all.detailed.read_size_kb_hist, sizeof all.detailed.read_size_kb_hist);
+  if (level >= 2) put(all.detailed.write_size_kb_hist, sizeof all.detailed.write_size_kb_hist);
+  constexpr std::size_t head = offsetof(CUfileStatsLevel3_t, per_gpu_stats) - offsetof(CUfileStatsLevel3_t, num_gpus);
+  if (level >= 3)
+    put(reinterpret_cast<const std::byte*>(&all) + offsetof(CUfileStatsLevel3_t, num_gpus),
+        head + all.num_gpus * sizeof(CUfilePerGpuStats_t));
+}
+
+vector_stats counters::vectors_locked() const {
+  const double time = seconds();
+  const auto& [read, write] = totals_.vectors;
+  return {.readv_ops = {read.operations.ok, read.operations.err},
+          .writev_ops = {write.operations.ok, write.operations.err},
+          .readv_bytes = read.bytes,
+          .writev_bytes = write.bytes,
+          .readv_bw_bytes_per_sec = per_second(read.bytes, time),
+          .writev_bw_bytes_per_sec = per_second(write.bytes, time),
+          .readv_lat_avg_us = per(read.us, read.operations.all()),
+          .writev_lat_avg_us = per(write.us, write.operations.all()),
+          .readv_ops_per_sec = per_second(read.operations.all(), time),
+          .writev_ops_per_sec = per_second(write.operations.all(), time),
+          .readv_lat_sum_us = read.us,
+          .writev_lat_sum_us = write.us};
 }
 
 void counters::fill_locked(CUfileStatsLevel1_t& out) const {

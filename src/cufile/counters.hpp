@@ -26,6 +26,25 @@ enum class counted : std::uint8_t {
 };
 inline constexpr std::size_t counted_kinds = 8;
 
+// The structs of the statistics are those of cufile.h, or those of 1.19 and later, whose level 1 has vector_stats behind its last field.
+enum class stats_layout : std::uint8_t { of_1_15, of_1_19 };
+
+struct vector_stats {
+  CUfileOpCounter_t readv_ops;
+  CUfileOpCounter_t writev_ops;
+  std::uint64_t readv_bytes;
+  std::uint64_t writev_bytes;
+  std::uint64_t readv_bw_bytes_per_sec;
+  std::uint64_t writev_bw_bytes_per_sec;
+  std::uint64_t readv_lat_avg_us;
+  std::uint64_t writev_lat_avg_us;
+  std::uint64_t readv_ops_per_sec;
+  std::uint64_t writev_ops_per_sec;
+  std::uint64_t readv_lat_sum_us;
+  std::uint64_t writev_lat_sum_us;
+};
+static_assert(sizeof(CUfileStatsLevel1_t) == 512 && sizeof(vector_stats) == 112);
+
 class counters {
  public:
   using clock = std::chrono::steady_clock;
@@ -48,11 +67,12 @@ class counters {
   void count_submitted(std::size_t entries, clock::time_point began) noexcept;
   void count_entry(bool is_write, const io_result& outcome, clock::time_point submitted) noexcept;
 
-  void fill(CUfileStatsLevel1_t& out) const;
-  void fill(CUfileStatsLevel2_t& out) const;
-  // Of the entries of out, writes only those of GPUs that are there, as NVIDIA's library does: clients have been seen with room for no
-  // more.
-  void fill(CUfileStatsLevel3_t* out, const engine& owner, std::uint64_t registered_bytes) const;
+  // Further, for one that was a vector's.
+  void count_vector(bool is_write, const io_result& outcome, clock::time_point began) noexcept;
+
+  // Writes the struct of a level, 1 to 3, to out. Of the entries of level 3 only those of GPUs that are there, as NVIDIA's library does:
+  // clients have been seen with room for no more.
+  void write(int level, stats_layout layout, void* out, const engine& owner, std::uint64_t registered_bytes) const;
 
  private:
   struct outcomes {
@@ -72,6 +92,7 @@ class counters {
   struct totals {
     std::array<outcomes, counted_kinds> calls{};
     both_directions transfers{};
+    both_directions vectors{};  // counted among the transfers too
     std::array<both_directions, 16> gpus{};
     both_directions batch{};  // entries that have ended
     std::uint64_t batch_entries = 0;
@@ -82,6 +103,7 @@ class counters {
   void refresh() noexcept { on_.store(started_ && level_.load() > 0); }
   void fill_locked(CUfileStatsLevel1_t& out) const;
   void fill_locked(CUfileStatsLevel2_t& out) const;
+  [[nodiscard]] vector_stats vectors_locked() const;
   static void fill_gpu(CUfilePerGpuStats_t& out, const both_directions& counts, double seconds);
   [[nodiscard]] double seconds() const;
   [[nodiscard]] CUfileOpCounter_t calls(counted what) const;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,6 +25,19 @@ void forget_parent() { the_driver.store(nullptr); }
 // When the library is loaded, not at the first call: a child that is forked during that would wait for it for ever.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_parent);
 
+constexpr const char* version_variable = "PENSTOCK_CUFILE_VERSION";
+
+// Null where nothing is asked for.
+const char* asked_version() {
+  const char* text = std::getenv(version_variable);  // NOLINT(concurrency-mt-unsafe): read only
+  return text == nullptr || *text == '\0' ? nullptr : text;
+}
+
+int version_now() {
+  const char* text = asked_version();
+  return text == nullptr ? advertised_version : parse_version(text).value_or(advertised_version);
+}
+
 // What adopt() answers, in cuFile's words.
 CUfileError_t registration_error(const status& problem) {
   if (problem.domain() == error_domain::os && problem.native() == EBADF) return answer(CU_FILE_INVALID_VALUE);
@@ -31,6 +46,18 @@ CUfileError_t registration_error(const status& problem) {
 }
 
 }  // namespace
+
+std::optional<int> parse_version(std::string_view text) noexcept {
+  constexpr int least = 15;
+  constexpr int most = 20;
+  int minor = 0;
+  if (!text.starts_with("1.")) return {};
+  const auto [end, problem] = std::from_chars(text.data() + 2, text.data() + text.size(), minor);
+  if (problem != std::errc() || end != text.data() + text.size() || minor < least || minor > most) return {};
+  return 1000 + 10 * minor;
+}
+
+int driver::version() const { return is_open() ? version_.load() : version_now(); }
 
 // Never destroyed: clients call from their own static destructors.
 driver& driver::current() noexcept {
@@ -64,6 +91,10 @@ CUfileError_t driver::open_locked() {
   const auto opening = settings_.open();
   take_settings();
   for (const auto& remark : opening.remarks) log_.write(log_level::warn, "{}", remark);
+  version_ = version_now();
+  if (const char* asked = asked_version(); asked != nullptr && !parse_version(asked)) {
+    log_.write(log_level::warn, "environment variable {}={}: expected 1.15 to 1.20", version_variable, asked);
+  }
   if (!opening.problem.ok()) {
     log_.write(log_level::error, "{}", opening.problem.message());
     settings_.close();

@@ -11,6 +11,7 @@
 #include <set>
 #include <shared_mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -26,8 +27,12 @@
 
 namespace penstock::cufile {
 
-// What cuFileGetVersion tells: 1000 * major + 10 * minor. The layout of the stats structs belongs to it; docs/CUFILE.md says why this one.
+// What cuFileGetVersion tells, 1000 * major + 10 * minor, unless PENSTOCK_CUFILE_VERSION asks for another. The layout of the stats structs
+// belongs to it; docs/CUFILE.md says why this one.
 inline constexpr int advertised_version = 1170;
+
+// "1.19" as 1190. Nothing for what is no version from 1.15 to 1.20: the structs of earlier ones are others, those of later ones not known.
+std::optional<int> parse_version(std::string_view text) noexcept;
 
 // The descriptors that have a handle. Thread-safe.
 class descriptor_set {
@@ -128,6 +133,10 @@ class driver {
   CUfileError_t deregister_stream(CUstream stream);
   [[nodiscard]] unsigned flags_of(CUstream stream);
 
+  // The version to stand for: of an open library, what the environment said when it was opened.
+  [[nodiscard]] int version() const;
+  [[nodiscard]] stats_layout layout() const { return version() < 1190 ? stats_layout::of_1_15 : stats_layout::of_1_19; }
+
   // Where the bytes of this process went, in words.
   [[nodiscard]] std::string summary();
 
@@ -161,6 +170,7 @@ class driver {
   std::atomic<bool> only_direct_{false};
   std::atomic<bool> allows_streams_{true};
   std::atomic<bool> allows_host_memory_{true};
+  std::atomic<int> version_{advertised_version};
   std::string nvidia_fs_folder_ = nvidia_fs_folder;
 
   descriptor_set descriptors_;

@@ -75,8 +75,10 @@ long cuFileUseCount() { return driver::current().uses(); }
 
 CUfileError_t cuFileGetVersion(int* version) {
   if (version == nullptr) return answer(CU_FILE_INVALID_VALUE);
-  *version = penstock::cufile::advertised_version;
-  return answer(CU_FILE_SUCCESS);
+  return guarded([&] {
+    *version = driver::current().version();
+    return answer(CU_FILE_SUCCESS);
+  });
 }
 
 CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t* out) {

@@ -115,6 +115,7 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
   if (!requests.empty()) {
     const int gpu = library.stats().gpu_of(library.owner(), requests.front().memory);
     library.stats().count_transfer(gpu, is_write, outcome, began);
+    library.stats().count_vector(is_write, outcome, began);
   }
   // As readv(2): what was moved before an error is told first.
   if (outcome.bytes_done > 0) return static_cast<ssize_t>(outcome.bytes_done);

@@ -10,13 +10,12 @@ using penstock::cufile::counters;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
 
-template <class Stats, class Fill>
-CUfileError_t tell(Stats* out, int level, Fill fill) noexcept {
+CUfileError_t tell(void* out, int level) noexcept {
   return guarded([&] {
     auto& library = driver::current();
     if (!library.is_open()) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
     if (out == nullptr || library.stats().level() < level) return answer(CU_FILE_INVALID_VALUE);
-    fill(library);
+    library.stats().write(level, library.layout(), out, library.owner(), library.memory().bytes());
     return answer(CU_FILE_SUCCESS);
   });
 }
@@ -54,14 +53,8 @@ CUfileError_t cuFileStatsReset() {
   return act([](counters& stats) { stats.reset(); });
 }
 
-CUfileError_t cuFileGetStatsL1(CUfileStatsLevel1_t* stats) {
-  return tell(stats, 1, [&](driver& library) { library.stats().fill(*stats); });
-}
+CUfileError_t cuFileGetStatsL1(CUfileStatsLevel1_t* stats) { return tell(stats, 1); }
 
-CUfileError_t cuFileGetStatsL2(CUfileStatsLevel2_t* stats) {
-  return tell(stats, 2, [&](driver& library) { library.stats().fill(*stats); });
-}
+CUfileError_t cuFileGetStatsL2(CUfileStatsLevel2_t* stats) { return tell(stats, 2); }
 
-CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t* stats) {
-  return tell(stats, 3, [&](driver& library) { library.stats().fill(stats, library.owner(), library.memory().bytes()); });
-}
+CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t* stats) { return tell(stats, 3); }

@@ -2,7 +2,11 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
 
 #include "cufile/driver.hpp"
 #include "cufile_fixture.hpp"
@@ -82,6 +86,77 @@ TEST_F(cufile_stats_test, level_three_writes_no_entry_where_there_is_no_gpu) {
   ASSERT_EQ(cuFileGetStatsL3(room.as<CUfileStatsLevel3_t>()).err, CU_FILE_SUCCESS);
   EXPECT_EQ(room.at<std::uint64_t>(0), 1U);
   EXPECT_EQ(room.at<std::uint32_t>(offsetof(CUfileStatsLevel3_t, num_gpus)), 0U);
+}
+
+class cufile_stats_of_a_version : public cufile_stats_test {
+ protected:
+  void TearDown() override {
+    cufile_stats_test::TearDown();
+    EXPECT_EQ(::unsetenv("PENSTOCK_CUFILE_VERSION"), 0);
+    EXPECT_EQ(::unsetenv("CUFILE_LOGFILE_PATH"), 0);
+  }
+  static void ask_for(const char* version) { ASSERT_EQ(::setenv("PENSTOCK_CUFILE_VERSION", version, 1), 0); }
+  static int told() {
+    int version = 0;
+    EXPECT_EQ(cuFileGetVersion(&version).err, CU_FILE_SUCCESS);
+    return version;
+  }
+};
+
+TEST_F(cufile_stats_of_a_version, the_environment_says_which_and_an_open_library_keeps_its_own) {
+  const std::vector<std::pair<const char*, int>> versions{{"1.15", 1150}, {"1.17", 1170}, {"1.19", 1190}, {"1.20", 1200}, {"", 1170}};
+  for (const auto& [text, number] : versions) {
+    ask_for(text);
+    EXPECT_EQ(told(), number);
+  }
+  ask_for("1.19");
+  ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  ask_for("1.17");
+  EXPECT_EQ(told(), 1190);
+}
+
+TEST_F(cufile_stats_of_a_version, what_is_no_version_is_passed_over_and_in_the_log) {
+  for (const char* text : {"1.14", "1.21", "2.17", "1.", "1.19.0", "1190", "x", " 1.19"}) {
+    ask_for(text);
+    EXPECT_EQ(told(), 1170) << text;
+  }
+  ASSERT_EQ(::setenv("CUFILE_LOGFILE_PATH", dir_.file("log").c_str(), 1), 0);
+  ASSERT_EQ(::setenv("CUFILE_LOGGING_LEVEL", "WARN", 1), 0);
+  ask_for("1.21");
+  ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(::unsetenv("CUFILE_LOGGING_LEVEL"), 0);
+  std::ifstream in(dir_.file("log"));
+  const std::string log(std::istreambuf_iterator<char>(in), {});
+  EXPECT_NE(log.find("environment variable PENSTOCK_CUFILE_VERSION=1.21: expected 1.15 to 1.20"), std::string::npos) << log;
+}
+
+TEST_F(cufile_stats_of_a_version, from_1_19_on_each_level_has_its_layout) {
+  ask_for("1.19");
+  start(3);
+  read_once(4096);
+  std::vector<std::byte> memory(300);
+  const CUfileIOVec_t piece{memory.data(), memory.size()};
+  const auto handle = handle_of(make_file("y", 300));
+  ASSERT_EQ(cuFileReadv(handle, &piece, 1, 0, 0), 300);
+  ASSERT_EQ(cuFileWritev(handle, &piece, 1, 0, 0), 300);
+  ASSERT_EQ(cuFileWritev(handle, &piece, 1, 0, 0), 300);
+  const guarded_room one(624);
+  ASSERT_EQ(cuFileGetStatsL1(one.as<CUfileStatsLevel1_t>()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(one.at<std::uint64_t>(0), 2U) << "reads, of which one was a vector's";
+  EXPECT_EQ(one.at<std::uint64_t>(512), 1U) << "vectors read";
+  EXPECT_EQ(one.at<std::uint64_t>(528), 2U) << "vectors written";
+  EXPECT_EQ(one.at<std::uint64_t>(544), 300U) << "bytes of vectors read";
+  EXPECT_EQ(one.at<std::uint64_t>(552), 600U) << "bytes of vectors written";
+  EXPECT_NE(one.at<std::uint64_t>(616), ~std::uint64_t{0}) << "the last field";
+  const guarded_room two(1136);
+  ASSERT_EQ(cuFileGetStatsL2(two.as<CUfileStatsLevel2_t>()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(two.at<std::uint64_t>(624), 2U) << "reads of up to 4 KiB";
+  EXPECT_EQ(two.at<std::uint64_t>(880), 2U) << "writes of up to 4 KiB";
+  const auto gpus = engine::shared()->cuda_status().ok() ? std::size_t{16} : std::size_t{0};
+  const guarded_room three(1144 + gpus * sizeof(CUfilePerGpuStats_t));
+  ASSERT_EQ(cuFileGetStatsL3(three.as<CUfileStatsLevel3_t>()).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(three.at<std::uint64_t>(624), 2U);
+  EXPECT_EQ(three.at<std::uint32_t>(1136) > 0, gpus > 0);
 }
 
 class cufile_stats_of_two_gpus : public cufile_stats_test {
