@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static void fail(const char* format, ...) {
+void fail(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
   vfprintf(stderr, format, arguments);
@@ -30,6 +30,7 @@ static struct {
   int (*ctx_set_current)(void* context);
   int (*mem_alloc)(uint64_t* memory, size_t bytes);
   int (*mem_free)(uint64_t memory);
+  int (*memset_bytes)(uint64_t target, unsigned char byte, size_t bytes);
   int (*memcpy_to_host)(void* target, uint64_t source, size_t bytes);
 } cuda;
 
@@ -51,6 +52,7 @@ static bool open_gpu(void) {
   if (!find_function(library, "cuInit", &init) || !find_function(library, "cuDeviceGet", &device_get) ||
       !find_function(library, "cuDevicePrimaryCtxRetain", &retain) || !find_function(library, "cuCtxSetCurrent", &cuda.ctx_set_current) ||
       !find_function(library, "cuMemAlloc_v2", &cuda.mem_alloc) || !find_function(library, "cuMemFree_v2", &cuda.mem_free) ||
+      !find_function(library, "cuMemsetD8_v2", &cuda.memset_bytes) ||
       !find_function(library, "cuMemcpyDtoH_v2", &cuda.memcpy_to_host)) {
     snprintf(cuda.why_not, sizeof cuda.why_not, "libcuda.so.1 lacks functions");
     return false;
@@ -67,11 +69,14 @@ void use_gpu_in_this_thread(void) {
   if (cuda.found && cuda.ctx_set_current(cuda.context) != 0) fail("the GPU's context cannot be used in this thread");
 }
 
+void use_memory_of_gpu(void) {
+  if (cuda.tried) return;
+  cuda.tried = true;
+  cuda.found = open_gpu();
+}
+
 void* allocate_memory(size_t bytes) {
-  if (!cuda.tried) {
-    cuda.tried = true;
-    cuda.found = open_gpu();
-  }
+  use_memory_of_gpu();
   use_gpu_in_this_thread();
   if (cuda.found) {
     uint64_t memory = 0;
@@ -92,6 +97,22 @@ void free_memory(void* memory) {
   }
 }
 
+void fill_memory(void* memory, char byte, size_t length) {
+  if (!cuda.found) {
+    memset(memory, byte, length);
+  } else if (cuda.memset_bytes((uint64_t)(uintptr_t)memory, (unsigned char)byte, length) != 0) {
+    fail("GPU memory cannot be filled");
+  }
+}
+
+void fetch_memory(void* target, const void* memory, size_t length) {
+  if (!cuda.found) {
+    memcpy(target, memory, length);
+  } else if (cuda.memcpy_to_host(target, (uint64_t)(uintptr_t)memory, length) != 0) {
+    fail("GPU memory cannot be copied back");
+  }
+}
+
 static double seconds_of(clockid_t clock) {
   struct timespec now;
   clock_gettime(clock, &now);
@@ -108,12 +129,20 @@ void stop_clock(example* run) {
   run->cpu_seconds += seconds_of(CLOCK_PROCESS_CPUTIME_ID) - run->cpu_started;
 }
 
-/* O_DIRECT where the file system knows it: NVIDIA's library needs that for GPUDirect. */
-static int open_file(const char* name) {
-  int fd = open(name, O_RDONLY | O_DIRECT | O_CLOEXEC);
-  if (fd < 0 && errno == EINVAL) fd = open(name, O_RDONLY | O_CLOEXEC);
+int open_direct(const char* name, int flags) {
+  int fd = open(name, flags | O_DIRECT | O_CLOEXEC);
+  if (fd < 0 && errno == EINVAL) fd = open(name, flags | O_CLOEXEC);
   if (fd < 0) fail("%s: %s", name, strerror(errno));
   return fd;
+}
+
+CUfileHandle_t register_file(int fd) {
+  CUfileDescr_t descriptor = {0};
+  descriptor.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD;
+  descriptor.handle.fd = fd;
+  CUfileHandle_t file = NULL;
+  check_call(cuFileHandleRegister(&file, &descriptor), "cuFileHandleRegister");
+  return file;
 }
 
 static size_t parse_bytes(const char* word) {
@@ -128,7 +157,7 @@ example begin_example(const char* name, int argc, char** argv) {
   example run = {0};
   run.name = name;
   run.file_name = argv[1];
-  run.fd = open_file(run.file_name);
+  run.fd = open_direct(run.file_name, O_RDONLY);
   struct stat about;
   if (fstat(run.fd, &about) != 0) fail("%s: %s", run.file_name, strerror(errno));
   run.total = (size_t)about.st_size;
@@ -137,10 +166,7 @@ example begin_example(const char* name, int argc, char** argv) {
   if (run.total == 0) fail("%s is empty", run.file_name);
 
   check_call(cuFileDriverOpen(), "cuFileDriverOpen");
-  CUfileDescr_t descriptor = {0};
-  descriptor.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD;
-  descriptor.handle.fd = run.fd;
-  check_call(cuFileHandleRegister(&run.file, &descriptor), "cuFileHandleRegister");
+  run.file = register_file(run.fd);
   return run;
 }
 
@@ -168,11 +194,7 @@ void check_bytes(const example* run, const void* memory, size_t length, off_t fi
   }
   if (have < length) fail("%s: pread of %zu bytes at %lld gave %zu", run->file_name, length, (long long)file_offset, have);
   close(plain);
-  if (!cuda.found) {
-    memcpy(found, memory, length);
-  } else if (cuda.memcpy_to_host(found, (uint64_t)(uintptr_t)memory, length) != 0) {
-    fail("GPU memory cannot be copied back");
-  }
+  fetch_memory(found, memory, length);
   for (size_t i = 0; i < length; ++i) {
     if (found[i] != expected[i]) fail("%s: byte %lld differs", run->name, (long long)file_offset + (long long)i);
   }
@@ -185,10 +207,14 @@ void check_call(CUfileError_t answer, const char* what) {
   fail("%s: %s (%d%s%d)", what, CUFILE_ERRSTR(answer.err), answer.err, IS_CUDA_ERR(answer) ? ", CUDA error " : ", ", answer.cu_err);
 }
 
-void check_read(ssize_t answer, size_t length, off_t file_offset) {
+static void check_transfer(const char* what, ssize_t answer, size_t length, off_t file_offset) {
   if (answer == (ssize_t)length) return;
-  if (answer >= 0) fail("read at %lld: %zd bytes instead of %zu", (long long)file_offset, answer, length);
+  if (answer >= 0) fail("%s at %lld: %zd bytes instead of %zu", what, (long long)file_offset, answer, length);
   /* -1: errno holds a number of the system or of cuFile; older versions return a number of cuFile, negative */
   const int error = answer == -1 ? errno : (int)-answer;
-  fail("read at %lld: %s (%d)", (long long)file_offset, IS_CUFILE_ERR(error) ? CUFILE_ERRSTR(error) : strerror(error), error);
+  fail("%s at %lld: %s (%d)", what, (long long)file_offset, IS_CUFILE_ERR(error) ? CUFILE_ERRSTR(error) : strerror(error), error);
 }
+
+void check_read(ssize_t answer, size_t length, off_t file_offset) { check_transfer("read", answer, length, file_offset); }
+
+void check_write(ssize_t answer, size_t length, off_t file_offset) { check_transfer("write", answer, length, file_offset); }
