@@ -38,6 +38,9 @@ struct batch_state::submission {
     entry& one = entries[index];
     if (one.ended.exchange(true)) return;
     target->stats.count_entry(one.is_write, outcome, began);
+    if (!outcome.ok() && outcome.error.code() != errc::cancelled && target->lines.wants(log_level::error)) {
+      target->lines.write(log_level::error, "an entry of a batch, a {}: {}", one.is_write ? "write" : "read", outcome.error.message());
+    }
     target->add(event_of(one.cookie, outcome));
   }
   // The engine threw: what it has not told of, it will not run.

@@ -15,6 +15,7 @@
 
 #include "cufile/counters.hpp"
 #include "cufile/cufile.h"
+#include "cufile/log.hpp"
 #include "penstock/engine.hpp"
 
 namespace penstock::cufile {
@@ -23,7 +24,9 @@ class batch_state {
  public:
   using clock = std::chrono::steady_clock;
 
-  batch_state(unsigned capacity, counters& stats) : capacity_(capacity), inner_(std::make_shared<inner>(capacity, stats)) {}
+  // Entries that fail are told to lines.
+  batch_state(unsigned capacity, counters& stats, log& lines)
+      : capacity_(capacity), inner_(std::make_shared<inner>(capacity, stats, lines)) {}
   batch_state(const batch_state&) = delete;
   batch_state& operator=(const batch_state&) = delete;
   ~batch_state();  // cancels what runs, and waits until the engine no longer touches the caller's memory
@@ -43,12 +46,13 @@ class batch_state {
  private:
   // What the engine's callbacks touch; outlives the batch for as long as they may come.
   struct inner {
-    inner(unsigned capacity, counters& into) : stats(into) { events.reserve(capacity); }
+    inner(unsigned capacity, counters& into, log& told) : stats(into), lines(told) { events.reserve(capacity); }
     void add(const CUfileIOEvents_t& event) noexcept;
 
     static constexpr std::size_t nobody = std::numeric_limits<std::size_t>::max();
 
     counters& stats;
+    log& lines;
     std::mutex lock;  // guards what follows
     std::condition_variable changed;
     std::vector<CUfileIOEvents_t> events;  // no more than outstanding, so that there is always room

@@ -31,7 +31,7 @@ CUfileError_t set_up(CUfileBatchHandle_t* batch, unsigned capacity) {
   if (const auto opened = library.open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
   constexpr unsigned most = 256;  // of io_batchsize; a batch may be larger than that setting, as with NVIDIA's library
   if (capacity == 0 || capacity > most) return answer(CU_FILE_INVALID_VALUE);
-  *batch = library.batches().add(std::make_unique<batch_state>(capacity, library.stats()));
+  *batch = library.batches().add(std::make_unique<batch_state>(capacity, library.stats(), library.lines()));
   return answer(*batch == nullptr ? CU_FILE_NOMEM_ERROR : CU_FILE_SUCCESS);
 }
 

@@ -162,6 +162,10 @@ long driver::uses() {
   return uses_;
 }
 
+void driver::log_failure(const char* call, const status& outcome) noexcept {
+  if (!outcome.ok() && log_.wants(log_level::error)) log_.write(log_level::error, "{}: {}", call, outcome.message());
+}
+
 std::string driver::summary() {
   const std::lock_guard guard(lock_);
   return engine_ ? engine_->summary() : "cuFile was not used\n";

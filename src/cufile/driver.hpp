@@ -147,6 +147,8 @@ class driver {
     counters_.count(what, outcome.err == CU_FILE_SUCCESS);
     return outcome;
   }
+  // A line that says what a call failed with. May be called from the driver's threads.
+  void log_failure(const char* call, const status& outcome) noexcept;
   [[nodiscard]] log& lines() noexcept { return log_; }
 
   // --- how GPUs and storage reach each other: kept and given back, since the engine finds its ways by itself

@@ -80,6 +80,7 @@ ssize_t transfer(CUfileHandle_t handle, const range& asked, bool is_write) {
   const auto outcome = is_write ? used->target.write(memory, asked.size, asked.file_offset, library.options())
                                 : used->target.read(memory, asked.size, asked.file_offset, library.options());
   if (counting) library.stats().count_transfer(library.stats().gpu_of(library.owner(), memory), is_write, outcome, began);
+  library.log_failure(is_write ? "cuFileWrite" : "cuFileRead", outcome.error);
   return told(outcome);
 }
 
@@ -117,6 +118,7 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
     library.stats().count_transfer(gpu, is_write, outcome, began);
     library.stats().count_vector(is_write, outcome, began);
   }
+  library.log_failure(is_write ? "cuFileWritev" : "cuFileReadv", outcome.error);
   // As readv(2): what was moved before an error is told first.
   if (outcome.bytes_done > 0) return static_cast<ssize_t>(outcome.bytes_done);
   return told(outcome);

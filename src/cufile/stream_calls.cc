@@ -73,11 +73,14 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   request.memory_offset = (flags & CU_FILE_STREAM_FIXED_BUF_OFFSET) != 0 ? &fixed->memory_offset : at.memory_offset;
   // It runs on a thread of the GPU's driver, where the driver must not be called: the GPU is looked up here.
   const int gpu = library.stats().gpu_of(library.owner(), base);
-  request.ended = [&library, fixed, gpu, bytes = at.bytes, is_write, began = counters::clock::now()](const io_result& outcome) {
+  const char* const name = is_write ? "cuFileWriteAsync" : "cuFileReadAsync";
+  request.ended = [&library, name, fixed, gpu, bytes = at.bytes, is_write, began = counters::clock::now()](const io_result& outcome) {
     std::atomic_ref(*bytes).store(bytes_or_code(outcome), std::memory_order_release);  // whoever polls it
     library.stats().count_transfer(gpu, is_write, outcome, began);
+    library.log_failure(name, outcome.error);
   };
   const auto queued = is_write ? used->target.write_on_stream(request) : used->target.read_on_stream(request);
+  library.log_failure(name, queued);
   return queued.ok() ? answer(CU_FILE_SUCCESS) : refusal(queued, library.owner());
 }
 

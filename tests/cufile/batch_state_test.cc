@@ -69,6 +69,7 @@ class cufile_batch_state_test : public cufile_batch_test {
   std::optional<engine> engine_;
   file file_;
   cufile::counters counters_;
+  cufile::log log_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(most * large);
   std::vector<CUfileIOParams_t> entries_;
   std::vector<io_request> requests_;
@@ -78,7 +79,7 @@ class cufile_batch_state_test : public cufile_batch_test {
 TEST_F(cufile_batch_state_test, a_time_limit_ends_while_reads_do_not) {
   const watchdog limit("a_time_limit_ends_while_reads_do_not");
   for (const std::size_t length : {4 * kib, large}) {
-    batch_state batch(most, counters_);
+    batch_state batch(most, counters_, log_);
     kernel_->set_shut(true);
     ASSERT_TRUE(submit(batch, most, length));
     for (const auto wait : {0ns, 1ns, 1'000'000ns}) {
@@ -93,7 +94,7 @@ TEST_F(cufile_batch_state_test, a_time_limit_ends_while_reads_do_not) {
 
 TEST_F(cufile_batch_state_test, memory_that_runs_out_costs_no_places) {
   if (!failing_new::available) GTEST_SKIP() << "allocations are the sanitizer's here";
-  batch_state batch(most, counters_);
+  batch_state batch(most, counters_, log_);
   const std::vector<int> refused(most);
   // A batch that is full refuses an entry after all that it allocates by itself.
   ASSERT_TRUE(submit(batch, most, 4 * kib));

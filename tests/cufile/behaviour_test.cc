@@ -147,6 +147,44 @@ TEST_F(cufile_json_test, host_memory_that_is_not_allowed_is_refused_by_every_cal
   cuFileBatchIODestroy(batch);
 }
 
+TEST_F(cufile_json_test, the_log_tells_why_a_transfer_failed) {
+  write_json("{}");
+  const auto name = make_file("x", 8192);
+  const auto read_only = handle_of(name, O_RDONLY);
+  const auto handle = handle_of(name);
+  const auto memory = device_memory(4096);
+  const CUfileIOVec_t piece{memory.data(), 4096};
+  std::size_t size = 4096;
+  off_t zero = 0;
+  off_t negative = -1;
+  ssize_t bytes = 0;
+  EXPECT_LT(cuFileWrite(read_only, memory.data(), 4096, 0, 0), 0);
+  EXPECT_LT(cuFileWritev(read_only, &piece, 1, 0, 0), 0);
+  EXPECT_NE(cuFileWriteAsync(read_only, memory.data(), &size, &zero, &zero, &bytes, nullptr).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileReadAsync(handle, memory.data(), &size, &negative, &zero, &bytes, nullptr).err, CU_FILE_SUCCESS);
+  cuFileHandleDeregister(handle);
+  EXPECT_LT(bytes, 0);
+  CUfileBatchHandle_t batch = nullptr;
+  ASSERT_EQ(cuFileBatchIOSetUp(&batch, 1).err, CU_FILE_SUCCESS);
+  CUfileIOParams_t entry{};
+  entry.mode = CUFILE_BATCH;
+  entry.fh = read_only;
+  entry.opcode = CUFILE_WRITE;
+  entry.u.batch = {memory.data(), 0, 0, 4096};
+  ASSERT_EQ(cuFileBatchIOSubmit(batch, 1, &entry, 0).err, CU_FILE_SUCCESS);
+  unsigned count = 1;
+  CUfileIOEvents_t event{};
+  ASSERT_EQ(cuFileBatchIOGetStatus(batch, 1, &count, &event, nullptr).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(event.status, CUFILE_FAILED);
+  cuFileBatchIODestroy(batch);
+  const std::string refused = "descriptor " + std::to_string(descriptors_.front()) + " is not open for writing\n";
+  for (const std::string& line : {"ERROR cuFileWrite: " + refused, "ERROR cuFileWritev: " + refused, "ERROR cuFileWriteAsync: " + refused,
+                                  "ERROR an entry of a batch, a write: " + refused,
+                                  "ERROR cuFileReadAsync: read 4096 at -1 of descriptor " + std::to_string(descriptors_.back())}) {
+    EXPECT_NE(log().find(line), std::string::npos) << line << log();
+  }
+}
+
 TEST_F(cufile_json_test, a_value_that_is_not_taken_is_in_the_log_and_the_library_opens) {
   write_json(R"({"logging": {"level": "WARN"}, "properties": {"max_direct_io_size_kb": 100, "io_priority": "urgent"}})");
   ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
