@@ -14,7 +14,10 @@ if(NOT nanobind_FOUND)
   message(FATAL_ERROR "nanobind not found (for the Python package): ${Python_EXECUTABLE} -m pip install nanobind")
 endif()
 
-file(GLOB native_sources CONFIGURE_DEPENDS python/native/*.cc)
+# With the settings of cuFile, which penstock.cufile obeys as libcufile.so.0 does. (A prebuilt one brings no objects of theirs.)
+file(GLOB native_sources CONFIGURE_DEPENDS python/native/*.cc src/cufile/settings*.cc)
+find_package(nlohmann_json CONFIG QUIET)
+penstock_require("${nlohmann_json_FOUND}" "nlohmann/json (for cufile.json)" nlohmann-json3-dev)
 
 # STABLE_ABI: one binary for Python 3.12 and newer; with 3.10 and 3.11 it is that version's own. NOMINSIZE: a call must cost little.
 nanobind_add_module(
@@ -25,8 +28,8 @@ nanobind_add_module(
   NB_SUPPRESS_WARNINGS
   ${native_sources})
 target_compile_options(penstock_native PRIVATE -Wconversion)
-target_include_directories(penstock_native PRIVATE ${PROJECT_SOURCE_DIR}/python/native)
-target_link_libraries(penstock_native PRIVATE penstock_flags penstock::penstock Threads::Threads)
+target_include_directories(penstock_native PRIVATE ${PROJECT_SOURCE_DIR}/python/native ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(penstock_native PRIVATE penstock_flags penstock::penstock fmt::fmt-header-only nlohmann_json::nlohmann_json Threads::Threads)
 set_target_properties(
   penstock_native
   PROPERTIES OUTPUT_NAME _native

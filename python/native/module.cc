@@ -4,6 +4,7 @@
 #include "buffers.hpp"
 #include "checked.hpp"
 #include "completions.hpp"
+#include "cufile_settings.hpp"
 #include "device.hpp"
 #include "file.hpp"
 #include "futures.hpp"
@@ -21,6 +22,7 @@ NB_MODULE(_native_of_main, module) {
   add_streams(module);
   add_files(module);
   add_info(module);
+  add_cufile_settings(module);
   add_pipes(module);
   check_arguments(module);
 }

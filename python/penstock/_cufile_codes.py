@@ -99,16 +99,28 @@ class FileHandleType(enum.IntEnum):
 
 
 class cuFileError(Exception):  # noqa: N801, N818 - the documented name
-    """What failed: status (a Status, or an OpError where Status has no name for the number; both are integers) and message."""
+    """What failed: status (a Status, or an OpError where Status has no name for the number; both are integers) and message.
 
-    def __init__(self, status: int, message: str = "") -> None:
-        super().__init__(status, message)
-        self.status = _named(status)
+    bytes_done: how many bytes, from the start of the request, were moved before it failed. Where there were some, status is
+    OpError.CU_FILE_OP_PARTIAL_COMPLETION, and reason tells, as status does otherwise, what kept it from going on.
+    """
+
+    def __init__(self, status: int, message: str = "", bytes_done: int = 0) -> None:
+        super().__init__(status, message, bytes_done)
+        self.reason = _named(status)
+        self.status = self.reason if bytes_done == 0 else OpError.CU_FILE_OP_PARTIAL_COMPLETION
         self.message = message
+        self.bytes_done = bytes_done
 
     def __str__(self) -> str:
         name = self.status.name if isinstance(self.status, enum.Enum) else "status"
-        return f"{name} ({int(self.status)}): {self.message}"
+        return f"{name} ({int(self.status)}): {self.message}{self._how_far()}"
+
+    def _how_far(self) -> str:
+        if self.bytes_done == 0:
+            return ""
+        reason = self.reason.name if isinstance(self.reason, enum.Enum) else "status"
+        return f" ({self.bytes_done} bytes done, then {reason})"
 
 
 # What Penstock's codes are in cuFile's; as in its C library.

@@ -1,12 +1,15 @@
-"""What Linux tells of an open file, for the modules that report it."""
+"""What Linux tells of an open file and of nvidia-fs, for the modules that report it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 from typing import Literal
 
-__all__ = ["direct_io_alignment", "mode_of", "mount_of"]
+__all__ = ["direct_io_alignment", "mode_of", "mount_of", "nvidia_fs_version"]
+
+_nvidia_fs_version_file = "/proc/driver/nvidia-fs/version"
 
 _statx_mount_id = 0x1000
 _statx_direct_io = 0x2000  # Linux 6.1
@@ -45,6 +48,16 @@ def mount_of(descriptor: int) -> tuple[str, str]:
     except (FileNotFoundError, PermissionError):
         pass  # no /proc
     return "", ""
+
+
+def nvidia_fs_version() -> str:
+    """The version of the kernel module nvidia-fs, such as "2.24.3"; empty where it is not loaded."""
+    try:
+        with open(_nvidia_fs_version_file, encoding="ascii", errors="replace") as told:
+            found = re.search(r"\d+(\.\d+)+", told.read())
+    except OSError:
+        return ""
+    return found[0] if found else ""
 
 
 class _Statx(ctypes.Structure):

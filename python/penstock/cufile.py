@@ -6,6 +6,10 @@ Registering memory is never required. The first call of any kind opens the drive
 
 What fails raises cuFileError, whose status is one of cuFile's numbers (docs.nvidia.com/gpudirect-storage, API reference). Programs
 written for cuda.bindings.cufile 13.x, whose signatures differ, run unchanged on Penstock's C library instead (`penstock run`).
+
+Settings are read when the driver opens, as the C library reads them: cufile.json (CUFILE_ENV_PATH_JSON, else /etc/cufile.json), then the
+CUFILE_ variables. Obeyed are properties.allow_compat_mode, force_compat_mode and allow_system_memory, execution.parallel_io and
+max_io_threads; docs/CUFILE.md says what they do. There is neither a log nor statistics here.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import ctypes
 import dataclasses
 import errno
 import fcntl
+import functools
 import itertools
 import os
 import struct
@@ -23,7 +28,8 @@ from typing import Any, Literal, TypeVar
 
 import penstock
 from penstock._cufile_codes import CODE_NUMBERS, FeatureFlags, FileHandleType, OpError, Status, cuFileError
-from penstock._file_facts import direct_io_alignment, mode_of, mount_of
+from penstock._cufile_settings import Settings, read_settings
+from penstock._file_facts import direct_io_alignment, mode_of, mount_of, nvidia_fs_version
 from penstock._forks import forkable_lock
 
 __all__ = [
@@ -61,6 +67,7 @@ CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY = 1
 CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY = 2
 
 Outcome = TypeVar("Outcome")
+_Path = Literal["posix", "staged", "mapped", "direct"]
 
 
 @dataclasses.dataclass
@@ -77,7 +84,10 @@ class IOVec:
 
 
 def driver_open() -> None:
-    """Opens the driver. May be nested: each call wants a driver_close(). Never required."""
+    """Opens the driver. May be nested: each call wants a driver_close(). Never required.
+
+    cuFileError: CU_FILE_DRIVER_INVALID_PROPS, where cufile.json cannot be read or is not one; so does the first use.
+    """
     _driver.open()
 
 
@@ -100,7 +110,8 @@ def handle_register(descr: int) -> int:
     descr: a file descriptor, opened with or without O_DIRECT, or the address of a cuFile descriptor struct (CUfileDescr_t) that holds
     one. The descriptor may be closed afterwards: the handle has its own. cuFileError: CU_FILE_INVALID_VALUE (no open descriptor),
     CU_FILE_IO_NOT_SUPPORTED (another kind of struct), CU_FILE_INVALID_FILE_TYPE (not a regular file or block device),
-    CU_FILE_INVALID_FILE_OPEN_FLAG (O_APPEND), CU_FILE_HANDLE_ALREADY_REGISTERED.
+    CU_FILE_INVALID_FILE_OPEN_FLAG (O_APPEND), CU_FILE_HANDLE_ALREADY_REGISTERED, CU_FILE_IO_NOT_SUPPORTED (allow_compat_mode is false,
+    and the file cannot be GPU-direct).
     """
     _driver.use()
     return _driver.add_file(_descriptor_in(descr))
@@ -116,7 +127,8 @@ def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803
 
     flags: CU_FILE_BUF_REGISTER_FLAGS_NONE; _READ_ONLY takes reads of files only, _WRITE_ONLY writes only.
     cuFileError: CU_FILE_INVALID_VALUE (null, no bytes, unknown flags), CU_FILE_MEMORY_ALREADY_REGISTERED (the same base),
-    CU_FILE_CUDA_POINTER_RANGE_ERROR (more than was allocated on the device), CU_FILE_CUDA_POINTER_INVALID (nothing was).
+    CU_FILE_CUDA_POINTER_RANGE_ERROR (more than was allocated on the device), CU_FILE_CUDA_POINTER_INVALID (nothing was),
+    CU_FILE_IO_NOT_SUPPORTED (host memory, and allow_system_memory is false).
     """
     _driver.use()
     if not 0 < devPtr_base < _addresses or not 0 < size < _most:
@@ -124,6 +136,9 @@ def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803
     if flags not in _known_buffer_flags:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: flags {flags:#x}; known are 0, 1 and 2")
     _check_allocation(devPtr_base, size)
+    if not _driver.settings().host_memory and penstock.describe(devPtr_base)["kind"] != "device":
+        reason = f"buf_register: {devPtr_base:#x} is host memory, and allow_system_memory is false"
+        raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, reason)
     _driver.add_buffer(_Buffer(devPtr_base, size, flags))
 
 
@@ -140,7 +155,7 @@ def read(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset
     Short at end of file only, which is no error: pread() tells the count. cuFileError: CU_FILE_INVALID_HANDLE, CU_FILE_INVALID_VALUE
     (null or a negative number), CU_FILE_INVALID_FILE_OPEN_FLAG (open for writing only), CU_FILE_PERMISSION_DENIED (buffer registered
     for writes only), CU_FILE_INVALID_MAPPING_RANGE (past the registered buffer), CU_FILE_CUDA_POINTER_INVALID (past what is allocated,
-    or not memory), CU_FILE_IO_ERROR.
+    or not memory), CU_FILE_IO_ERROR. Where it had moved some bytes, CU_FILE_OP_PARTIAL_COMPLETION, with their number in bytes_done.
     """
     pread(fh, buf_ptr_base, size, file_offset, buf_ptr_offset)
 
@@ -154,14 +169,14 @@ def pread(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offse
     """As read(), and returns the bytes really read: fewer than size at end of file, 0 past it."""
     used = _driver.find_file(fh)
     memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, False)
-    return _attempt(lambda: used.file.read_into(memory, file_offset, size, path=used.path, prefer=used.priority), used)
+    return _attempt(lambda: used.file.read_into(memory, file_offset, size, path=_path(used, memory), prefer=used.priority), used)
 
 
 def pwrite(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
     """As write(), and returns the bytes written: size."""
     used = _driver.find_file(fh)
     memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, True)
-    return _attempt(lambda: used.file.write_from(memory, file_offset, size, path=used.path, prefer=used.priority), used)
+    return _attempt(lambda: used.file.write_from(memory, file_offset, size, path=_path(used, memory), prefer=used.priority), used)
 
 
 def read_async(
@@ -172,7 +187,8 @@ def read_async(
     bytes_read_ptr: address, in host or device memory, of 8 bytes that are set before later work of the stream starts: the bytes read,
     or -1 for a failure. 0: not wanted. Buffer and result must stay allocated until then.
     stream: a CUstream; 0 is the default stream. cuFileError, when nothing was queued: as for read(), and
-    CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED for host memory, which has no stream.
+    CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED for host memory, which has no stream; CU_FILE_ASYNC_NOT_SUPPORTED where
+    set_file_properties() names another path than "staged", which is that of streams, or the settings allow none.
     """
     used = _driver.find_file(fh)
     memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, False)
@@ -202,7 +218,7 @@ def readv(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, 
     iov: the pieces, of which the first iovcnt are read: each size bytes at file_offset + its own file_offset into ptr + buf_offset.
     Pieces must not overlap in memory. bytes_read_ptr: address, in host or device memory, where the total is stored in 8 bytes; 0: not
     wanted. Pieces at end of file are short, which is no error. cuFileError: CU_FILE_INVALID_VALUE (iovcnt larger than iov), else as for
-    read(); then nothing is stored.
+    read(), of the first piece that failed, whose bytes_done it tells; then nothing is stored.
     """
     used = _driver.find_file(fh)
     _scatter(used, used.file.read_many, _pieces(used, iov, iovcnt, file_offset, False), bytes_read_ptr)
@@ -220,7 +236,8 @@ def get_file_properties(fh: int) -> dict[str, Any]:
     name; size (bytes); file_system and mount (as /proc/self/mountinfo names them); direct_io_alignment: what O_DIRECT demands of memory
     and of offset, in bytes, (0, 0) where there is none; residency: bytes in the page cache; read_paths and write_paths: how the whole
     file would move to and from device memory (host memory, with path "posix"), as (offset, length, path, reason), for what the file is
-    open for; remarks: what keeps it from a faster path. And what set_file_properties() can set: path, direct_io, priority.
+    open for; remarks: what keeps it from a faster path; nvidia_fs: the version of the kernel module nvidia-fs, "" where it is not loaded;
+    gpu_direct: whether this file may be GPU-direct. And what set_file_properties() can set: path, direct_io, priority.
     """
     return _driver.find_file(fh).properties()
 
@@ -230,7 +247,8 @@ def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
 
     path: "automatic", or the one path that is to be taken: "posix", "staged", "mapped" or "direct"; what it cannot serve fails.
     direct_io: True: large aligned writes bypass the page cache. priority: "automatic", "speed", or "cpu" for the fewest CPU seconds per
-    byte. cuFileError: CU_FILE_INVALID_VALUE (unknown key, or value out of range, which it names), CU_FILE_IO_NOT_SUPPORTED (direct_io
+    byte. All three hold for read(), write(), readv(), writev() and their relatives; streams, whose path is "staged", refuse any other, and
+    have no priority. cuFileError: CU_FILE_INVALID_VALUE (unknown key, or value out of range, which it names), CU_FILE_IO_NOT_SUPPORTED (direct_io
     where the file system has none), CU_FILE_INVALID_HANDLE.
     """
     used = _driver.find_file(fh)
@@ -249,7 +267,7 @@ class _File:
 
     def __init__(self, descriptor: int) -> None:
         self.told = descriptor
-        self.path: Literal["posix", "staged", "mapped", "direct"] | None = None
+        self.path: _Path | None = None
         self.priority: Literal["speed", "cpu"] | None = None
         self._lock = forkable_lock()
         self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
@@ -323,6 +341,8 @@ class _File:
             "read_paths": [],
             "write_paths": [],
             "remarks": [],
+            "nvidia_fs": nvidia_fs_version(),
+            "gpu_direct": _attempt(self.may_be_direct, self),
             "path": self.path or "automatic",
             "direct_io": self.direct,
             "priority": self.priority or "automatic",
@@ -335,6 +355,15 @@ class _File:
                 except penstock.Error as error:
                     told["remarks"] = [str(error)]  # the path that was asked for cannot serve
         return told
+
+    def may_be_direct(self) -> bool:
+        try:
+            self.file.explain(4096, 0, memory="device", write=not self.readable, path="direct")
+        except penstock.Error as error:
+            if error.code == "unsupported":
+                return False
+            raise
+        return True
 
     def _plan(self, size: int, is_write: bool) -> penstock.Plan:
         memory: Literal["host", "device"] = "host" if self.path == "posix" else "device"
@@ -357,6 +386,7 @@ class _Driver:
     def __init__(self) -> None:
         self._lock = forkable_lock()
         self._uses = 0
+        self._settings: Settings | None = None  # while it is open
         self._files: dict[int, _File] = {}
         self._buffers: dict[int, _Buffer] = {}
         self._queued: dict[int, list[penstock.StreamResult]] = {}  # by stream
@@ -364,11 +394,24 @@ class _Driver:
 
     def open(self) -> None:
         with self._lock:
+            if self._settings is None:
+                self._settings = read_settings()
             self._uses += 1
 
     def use(self) -> None:
+        """Opens it, where it is not open."""
+        self.settings()
+
+    def settings(self) -> Settings:
+        """What it was opened with. Opens it, where it is not open."""
+        known = self._settings
+        if known is not None:
+            return known
         with self._lock:
-            self._uses = max(self._uses, 1)
+            if self._settings is None:
+                self._settings = read_settings()
+                self._uses = 1
+            return self._settings
 
     def close(self) -> None:
         with self._lock:
@@ -380,6 +423,7 @@ class _Driver:
             files = list(self._files.values())
             self._files.clear()
             self._buffers.clear()
+            self._settings = None
         for file in files:
             _attempt(file.close)
         with self._lock:
@@ -387,6 +431,10 @@ class _Driver:
 
     def add_file(self, descriptor: int) -> int:
         made = _attempt(lambda: _File(descriptor))
+        refusal = self.settings().refusal(made.file)
+        if refusal is not None:
+            made.close()
+            raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: {refusal}")
         with self._lock:
             twice = any(file.told == descriptor and file.identity == made.identity for file in self._files.values())
             if not twice:
@@ -475,7 +523,7 @@ def _attempt(call: Callable[[], Outcome], used: _File | None = None) -> Outcome:
     except penstock.Error as error:
         place = f"{used.name}: " if used is not None else ""
         number = CODE_NUMBERS.get(error.code, OpError.CU_FILE_INTERNAL_ERROR)
-        raise cuFileError(number, f"{place}{error}") from error
+        raise cuFileError(number, f"{place}{error}", error.bytes_done) from error
     except OSError as error:
         number = CODE_NUMBERS["out_of_memory" if error.errno in _no_room else "io"]
         raise cuFileError(number, str(error)) from error
@@ -589,9 +637,26 @@ def _pieces(
 def _scatter(
     used: _File, call: Callable[..., list[int]], pieces: list[tuple[penstock.Pointer, int]], result_ptr: int
 ) -> None:
-    counts = _attempt(lambda: call(pieces, path=used.path, prefer=used.priority), used) if pieces else []
+    counts = []
+    for path, group in _by_path(used, pieces).items():
+        counts += _attempt(functools.partial(call, group, path=path, prefer=used.priority), used)
     if result_ptr:
         _store(result_ptr, sum(counts))
+
+
+def _path(used: _File, memory: penstock.Pointer) -> _Path | None:
+    """The path that a request insists on: the file's own, or else what the settings ask for."""
+    return used.path or _driver.settings().path_for(memory.address)
+
+
+def _by_path(
+    used: _File, pieces: list[tuple[penstock.Pointer, int]]
+) -> dict[_Path | None, list[tuple[penstock.Pointer, int]]]:
+    """One batch for each path; nearly always one."""
+    groups: dict[_Path | None, list[tuple[penstock.Pointer, int]]] = {}
+    for piece in pieces:
+        groups.setdefault(_attempt(functools.partial(_path, used, piece[0]), used), []).append(piece)
+    return groups
 
 
 def _queue(
@@ -604,6 +669,12 @@ def _queue(
 ) -> None:
     if _attempt(lambda: penstock.describe(memory))["kind"] != "device":
         raise cuFileError(Status.CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED, "host memory has no stream")
+    if used.path not in (None, "staged"):
+        reason = f"{used.name} is set to the path {used.path}, and streams have none but staged"
+        raise cuFileError(OpError.CU_FILE_ASYNC_NOT_SUPPORTED, reason)
+    if not _driver.settings().streams:
+        reason = "execution.parallel_io is false, or execution.max_io_threads is 0"
+        raise cuFileError(OpError.CU_FILE_ASYNC_NOT_SUPPORTED, reason)
     _driver.remember(stream, _attempt(lambda: call(memory, stream, file_offset, result=result_ptr), used))
 
 

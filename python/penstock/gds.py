@@ -1,8 +1,10 @@
 """The interface of torch.cuda.gds over Penstock: `from penstock import gds as torch_gds` in place of `from torch.cuda import gds`.
 
 Takes PyTorch's untyped storages, and whatever else has data_ptr() and nbytes(): of a GPU or of the CPU, also where PyTorch was built
-without cuFile, and memory of the host device. Does not import torch. Names, arguments and results are those of torch/cuda/gds.py
-(PyTorch 2.7).
+without cuFile, and memory of the host device. Does not import torch. Names, arguments, results and the types of errors are those of
+torch/cuda/gds.py (PyTorch 2.7 and later): RuntimeError where cuFile fails, AssertionError for a file in the wrong state, OSError where the
+file cannot be opened, TypeError for what is no storage. The settings of cuFile (cufile.json and its variables) are those of penstock.cufile,
+whose driver this opens.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import penstock
-from penstock import _native
+from penstock import _native, cufile
+from penstock._cufile_settings import Settings
 from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
 
-__all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer", "gds_register_buffer"]
+__all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer", "gds_register_buffer", "is_available"]
 
 
 class Fallbacks(NamedTuple):
@@ -36,9 +39,26 @@ def direct_io_fallbacks() -> Fallbacks:
         return _fallbacks
 
 
+def is_available() -> bool:
+    """Whether a GdsFile can take storages of a GPU: whether one can be used, and cufile.json can be read.
+
+    Of PyTorch 2.11 and later, where it means no more either. Whether bytes bypass the CPU is told by penstock.gpu_direct_status().
+    """
+    try:
+        return penstock.cuda_status() is None and bool(_settings("is_available"))
+    except RuntimeError:
+        return False
+
+
 def gds_register_buffer(s: Any) -> None:
-    """Declares a storage for repeated use. Never required, and costs nothing here. RuntimeError: it is registered, or has no bytes."""
-    address, nbytes = _native.resolve(s, False)
+    """Declares a storage for repeated use. Never required, and costs nothing here.
+
+    RuntimeError: it is registered, or has no bytes; it is memory of the host, and cufile.json allows none; cufile.json cannot be read.
+    """
+    address, nbytes = _place_of("gds_register_buffer", s)
+    allowed = _settings("cuFileBufRegister")
+    if not allowed.host_memory and penstock.describe(address)["kind"] != "device":
+        raise RuntimeError("cuFileBufRegister failed: the storage is in host memory, and allow_system_memory is false")
     with _lock:
         if nbytes == 0:
             raise RuntimeError("gds_register_buffer: the storage has no bytes")
@@ -49,7 +69,7 @@ def gds_register_buffer(s: Any) -> None:
 
 def gds_deregister_buffer(s: Any) -> None:
     """Undoes gds_register_buffer(). RuntimeError: the storage is not registered."""
-    address, _ = _native.resolve(s, False)
+    address, _ = _place_of("gds_deregister_buffer", s)
     with _lock:
         if address not in _registered:
             raise RuntimeError(f"gds_deregister_buffer: the storage at {address:#x} is not registered")
@@ -67,7 +87,7 @@ class GdsFile:
         """Opens filename with os.open()'s flags and O_DIRECT (new files: 0777 less the umask, as PyTorch), and registers it.
 
         Where the file system refuses O_DIRECT, without: counted by direct_io_fallbacks(), explained by fallback_reason. OSError as from
-        os.open(). ValueError: O_APPEND, which ignores offsets.
+        os.open(). RuntimeError: as from register_handle().
         """
         self.filename = filename
         self.flags = flags
@@ -75,13 +95,27 @@ class GdsFile:
         self.handle: int | None = None
         self.fallback_reason = ""
         self._file: penstock.File | None = None
+        self._settings: Settings | None = None
         self.fd = self._open()
         self.register_handle()
 
     def register_handle(self) -> None:
-        """Readies the file for load_storage() and save_storage(), which it is from the start. AssertionError: it is registered already."""
+        """Readies the file for load_storage() and save_storage(), which it is from the start.
+
+        AssertionError: it is registered already. RuntimeError: it is no regular file or block device, or was opened with O_APPEND, which
+        ignores offsets; it cannot be GPU-direct, and cufile.json allows nothing else; cufile.json cannot be read.
+        """
         assert self.handle is None, "Cannot register a handle that is already registered."
-        self._file = penstock.open(self.fd, mode_of(self.flags))
+        self._settings = _settings("cuFileHandleRegister")
+        try:
+            file = penstock.open(self.fd, mode_of(self.flags))
+        except penstock.Error as error:
+            raise RuntimeError(f"cuFileHandleRegister failed: {os.fspath(self.filename)}: {error}") from error
+        refusal = self._settings.refusal(file)
+        if refusal is not None:
+            file.close()
+            raise RuntimeError(f"cuFileHandleRegister failed: {os.fspath(self.filename)}: {refusal}")
+        self._file = file
         self.handle = next(_handles)
 
     def deregister_handle(self) -> None:
@@ -97,13 +131,13 @@ class GdsFile:
         AssertionError: the file is not registered. RuntimeError: it was not filled, at end of file too; the message tells how far it got.
         """
         assert self._file is not None, "Cannot load data from a file that is not registered."
-        self._complete("load_storage", self._file.read_into, storage, offset)
+        self._complete("load_storage", "cuFileRead", self._file.read_into, storage, offset)
 
     def save_storage(self, storage: Any, offset: int = 0) -> None:
         """Writes all bytes of the storage to the file from offset on. Blocks; releases the GIL. Errors as for load_storage()."""
         assert self._file is not None, "Cannot save data to a file that is not registered."
         _settle(storage)
-        self._complete("save_storage", self._file.write_from, storage, offset)
+        self._complete("save_storage", "cuFileWrite", self._file.write_from, storage, offset)
 
     def close(self) -> None:
         """Deregisters and closes the file. A second time does nothing. Not in PyTorch, where only the destructor does it."""
@@ -139,21 +173,39 @@ class GdsFile:
             _fallbacks = Fallbacks(_fallbacks.files + 1, self.fallback_reason)
         return descriptor
 
-    def _complete(self, what: str, call: Callable[..., int], storage: Any, offset: int) -> None:
-        nbytes = _native.resolve(storage, False)[1]
+    def _complete(self, what: str, word: str, call: Callable[..., int], storage: Any, offset: int) -> None:
+        """word: what PyTorch names in its messages."""
         place = f"{what}: {os.fspath(self.filename)} at {offset}"
+        address, nbytes = _place_of(what, storage)
+        assert self._settings is not None
         try:
-            done = call(storage, offset)
+            done = call(storage, offset, path=self._settings.path_for(address))
         except penstock.Error as error:
-            raise RuntimeError(f"{place}: {error.bytes_done} of {nbytes} bytes, then {error}") from error
+            raise RuntimeError(f"{word} failed: {place}: {error.bytes_done} of {nbytes} bytes, then {error}") from error
         if done != nbytes:
-            raise RuntimeError(f"{place}: {done} of {nbytes} bytes, then the end of the file")
+            expected = f"expected {nbytes} bytes, got {done}"
+            raise RuntimeError(f"{word} partial read: {expected}: {place}: {done} of {nbytes} bytes, then the end of the file")
 
 
 _lock = forkable_lock()
 _registered: set[int] = set()  # addresses; guarded by _lock
 _fallbacks = Fallbacks(0, "")
 _handles = itertools.count(1)
+
+
+def _settings(what: str) -> Settings:
+    try:
+        return cufile._driver.settings()
+    except cufile.cuFileError as error:
+        raise RuntimeError(f"{what} failed: {error}") from error
+
+
+def _place_of(what: str, storage: Any) -> tuple[int, int]:
+    """Address and bytes. TypeError: it is no storage. RuntimeError: its memory cannot be used."""
+    try:
+        return _native.resolve(storage, False)
+    except penstock.Error as error:
+        raise RuntimeError(f"{what}: {error}") from error
 
 
 def _settle(storage: Any) -> None:

@@ -660,6 +660,148 @@ def test_wrong_properties_are_named_and_change_nothing(handle: int, props: dict[
     assert cufile.get_file_properties(handle) == before
 
 
+def test_properties_tell_whether_nvidia_fs_is_loaded(handle: int) -> None:
+    told = cufile.get_file_properties(handle)
+    there = os.path.exists("/proc/driver/nvidia-fs/version")
+    assert bool(told["nvidia_fs"]) is there
+    assert told["gpu_direct"] is False or penstock.gpu_direct_status() is None
+
+
+def test_properties_hold_for_pieces(path: pathlib.Path, handle: int, memory: Any) -> None:
+    name = "staged" if memory.device else "posix"
+    cufile.set_file_properties(handle, {"path": name})
+    buffer = memory.empty(200)
+    address = memory.address(buffer)
+    before = operations(name)
+    cufile.readv(handle, [IOVec(address, 100, 1000), IOVec(address + 100, 100, 5000)], 2, 0, 0)
+    content = path.read_bytes()
+    assert memory.bytes(buffer) == content[1000:1100] + content[5000:5100]
+    assert operations(name) > before
+    cufile.set_file_properties(handle, {"path": "direct"})
+    if not cufile.get_file_properties(handle)["gpu_direct"]:
+        with raises(Status.CU_FILE_IO_NOT_SUPPORTED, "direct"):
+            cufile.readv(handle, IOVec(address, 100), 1, 0, 0)
+
+
+def test_properties_hold_for_streams(path: pathlib.Path, handle: int, device_memory: Any) -> None:
+    buffer = device_memory.empty(SIZE)
+    address = device_memory.address(buffer)
+    for name in ("posix", "mapped", "direct"):
+        cufile.set_file_properties(handle, {"path": name})
+        for call in (cufile.read_async, cufile.write_async):
+            with raises(OpError.CU_FILE_ASYNC_NOT_SUPPORTED, f"set to the path {name}"):
+                call(handle, address, 10, 0, 0, 0, 0)
+    cufile.set_file_properties(handle, {"path": "staged", "priority": "cpu"})
+    cufile.read_async(handle, address, SIZE, 0, 0, 0, 0)
+    cufile.synchronize(0)
+    assert device_memory.bytes(buffer) == path.read_bytes()
+
+
+# Settings
+
+
+def with_settings(script: str, settings: str, tmp_path: pathlib.Path, **variables: str) -> list[str]:
+    told = tmp_path / "cufile.json"
+    told.write_text(settings)
+    start = f"""
+import os, ctypes, penstock
+from penstock import cufile
+def attempt(call):
+    try: print("fine", call() and "")
+    except cufile.cuFileError as error: print(int(error.status), error.message)
+fd = os.open({str(tmp_path / "file")!r}, os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 8192)
+device = penstock.device("host:0").empty(4096)
+host = ctypes.create_string_buffer(4096)
+"""
+    environ = dict(os.environ, CUFILE_ENV_PATH_JSON=str(told), **variables)
+    done = subprocess.run([sys.executable, "-c", start + script], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_bad_cufile_json_keeps_the_driver_closed(tmp_path: pathlib.Path) -> None:
+    script = """
+attempt(cufile.driver_open)
+attempt(lambda: cufile.handle_register(fd))
+attempt(lambda: cufile.buf_register(ctypes.addressof(host), 8, 0))
+attempt(cufile.driver_close)
+with open(os.environ["CUFILE_ENV_PATH_JSON"], "w") as mended: mended.write("{}")
+attempt(cufile.driver_open)
+"""
+    told = with_settings(script, "{\n  oops", tmp_path)
+    assert all(line.startswith("5002 ") and "cufile.json" in line and "line 2" in line for line in told[:3])
+    assert told[3].startswith("5001 ") and told[4] == "fine None"
+
+
+def test_a_cufile_json_that_is_a_folder_is_an_error(tmp_path: pathlib.Path) -> None:
+    told = with_settings("os.environ['CUFILE_ENV_PATH_JSON'] = os.path.dirname(os.environ['CUFILE_ENV_PATH_JSON'])\nattempt(cufile.driver_open)", "{}", tmp_path)
+    assert told[0].startswith("5002 ") and "not a regular file" in told[0]
+
+
+def test_settings_are_read_anew_when_the_driver_opens_again(tmp_path: pathlib.Path) -> None:
+    script = """
+address = ctypes.addressof(host)
+cufile.driver_open()
+attempt(lambda: cufile.buf_register(address, 8, 0))
+cufile.driver_close()
+os.environ["CUFILE_ENV_PATH_JSON"] = "/dev/null"
+cufile.driver_open()
+attempt(lambda: cufile.buf_register(address, 8, 0))
+"""
+    told = with_settings(script, '{"properties": {"allow_system_memory": false}}', tmp_path)
+    assert told[0].startswith("5008 ") and "allow_system_memory is false" in told[0]
+    assert told[1] == "fine None"
+
+
+@pytest.mark.parametrize("settings", ['{"execution": {"parallel_io": false}}', '{"execution": {"max_io_threads": 0}}'])
+def test_streams_may_be_forbidden(tmp_path: pathlib.Path, settings: str) -> None:
+    script = """
+fh = cufile.handle_register(fd)
+attempt(lambda: cufile.read_async(fh, device.ptr, 4096, 0, 0, 0, 0))
+attempt(lambda: cufile.read(fh, device.ptr, 4096, 0, 0))
+"""
+    told = with_settings(script, settings, tmp_path)
+    assert told[0].startswith("5038 ") and told[1] == "fine None"
+
+
+def test_the_compatibility_mode_may_be_forbidden_or_forced(tmp_path: pathlib.Path) -> None:
+    if penstock.gpu_direct_status() is not None:
+        told = with_settings("attempt(lambda: cufile.handle_register(fd))", '{"properties": {"allow_compat_mode": false}}', tmp_path)
+        assert told[0].startswith("5008 ") and "allow_compat_mode is false" in told[0]
+    script = """
+fh = cufile.handle_register(fd)
+cufile.read(fh, device.ptr, 4096, 0, 0)
+cufile.write(fh, ctypes.addressof(host), 4096, 0, 0)
+cufile.readv(fh, [cufile.IOVec(device.ptr, 4096), cufile.IOVec(ctypes.addressof(host), 4096)], 2, 0, 0)
+print(penstock.stats()["paths"]["staged"]["bytes"], penstock.stats()["paths"]["posix"]["bytes"])
+"""
+    told = with_settings(script, "{}", tmp_path, CUFILE_FORCE_COMPAT_MODE="true")
+    assert told == ["8192 8192"]
+
+
+# How far it got
+
+
+def test_a_write_that_stops_half_way_tells_how_far_it_got(tmp_path: pathlib.Path) -> None:
+    script = """
+import pickle, resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+fh = cufile.handle_register(fd)
+for address in (ctypes.addressof(host), device.ptr):
+    for offset in (0, 4096):
+        try: cufile.write(fh, address, 4096, offset, 0)
+        except cufile.cuFileError as caught: error = caught
+        same = pickle.loads(pickle.dumps(error))
+        assert (same.status, same.bytes_done, str(same)) == (error.status, error.bytes_done, str(error))
+        assert error.bytes_done == error.__cause__.bytes_done
+        print(error.status.name, error.reason.name, error.bytes_done, "bytes done, then CU_FILE_IO_ERROR" in str(error))
+"""
+    told = with_settings(script, "{}", tmp_path)
+    assert told == ["CU_FILE_OP_PARTIAL_COMPLETION CU_FILE_IO_ERROR 3000 True", "CU_FILE_IO_ERROR CU_FILE_IO_ERROR 0 False"] * 2
+
+
 # Names and numbers
 
 

@@ -112,7 +112,8 @@ def test_handles_are_registered_once_and_deregistered_once(path: str, storages: 
 def test_a_load_past_the_end_raises_and_tells_how_far_it_got(path: str, storages: Storages) -> None:
     file = gds.GdsFile(path, CREATE)
     file.save_storage(storages.of(b"x" * 100))
-    with pytest.raises(RuntimeError, match=r"load_storage: .*file at 40: 60 of 100 bytes, then the end of the file"):
+    match = r"cuFileRead partial read: expected 100 bytes, got 60: load_storage: .*file at 40: 60 of 100 bytes, then the end of the file"
+    with pytest.raises(RuntimeError, match=match):
         file.load_storage(storages.of(bytes(100)), 40)
     with pytest.raises(RuntimeError, match="0 of 8 bytes"):
         file.load_storage(storages.of(bytes(8)), 100)
@@ -137,10 +138,13 @@ def test_a_missing_file_is_an_os_error(path: str) -> None:
         gds.GdsFile(path, os.O_RDWR)
 
 
-def test_appending_is_a_value_error_and_leaks_no_descriptor(path: str) -> None:
+def test_what_cannot_be_registered_is_a_runtime_error_and_leaks_no_descriptor(path: str) -> None:
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(ValueError, match="O_APPEND"):
+    with pytest.raises(RuntimeError, match="cuFileHandleRegister failed: .*O_APPEND"):
         gds.GdsFile(path, CREATE | os.O_APPEND)
+    os.mkfifo(path + "pipe")
+    with pytest.raises(RuntimeError, match="cuFileHandleRegister failed: .*pipe"):
+        gds.GdsFile(path + "pipe", os.O_RDWR)
     gc.collect()
     assert os.listdir("/proc/self/fd") == before
 
@@ -240,3 +244,69 @@ def test_storages_of_tensors_are_pytorchs(path: str) -> None:
 
 def test_every_public_name_is_there() -> None:
     assert all(hasattr(gds, name) for name in gds.__all__)
+
+
+def test_it_is_available_where_a_gpu_is() -> None:
+    assert gds.is_available() is (penstock.cuda_status() is None)
+
+
+# The settings of cuFile
+
+
+def in_new_process(script: str, settings: str, tmp_path: pathlib.Path) -> list[str]:
+    told = tmp_path / "cufile.json"
+    told.write_text(settings)
+    environ = dict(os.environ, CUFILE_ENV_PATH_JSON=str(told))
+    start = f"""
+import os, penstock
+from penstock import gds
+class Storage:
+    def __init__(self, buffer): self.buffer = buffer
+    def data_ptr(self): return self.buffer.ptr if isinstance(self.buffer, penstock.DeviceBuffer) else self.buffer.ctypes.data
+    def nbytes(self): return self.buffer.nbytes
+def attempt(call):
+    try: print("fine", call() and "")
+    except RuntimeError as error: print(error)
+path = {str(tmp_path / 'file')!r}
+"""
+    done = subprocess.run([sys.executable, "-c", start + script], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_cufile_json_that_cannot_be_read_stops_everything(tmp_path: pathlib.Path) -> None:
+    script = """
+import numpy
+print(gds.is_available())
+attempt(lambda: gds.GdsFile(path, os.O_CREAT | os.O_RDWR))
+attempt(lambda: gds.gds_register_buffer(Storage(numpy.zeros(8))))
+"""
+    told = in_new_process(script, '{"properties": ', tmp_path)
+    assert told[0] == "False"
+    assert told[1].startswith("cuFileHandleRegister failed: CU_FILE_DRIVER_INVALID_PROPS (5002): ") and "line 1" in told[1]
+    assert told[2].startswith("cuFileBufRegister failed: CU_FILE_DRIVER_INVALID_PROPS (5002): ") and "cufile.json" in told[2]
+
+
+def test_without_the_compatibility_mode_a_file_must_be_gpu_direct(tmp_path: pathlib.Path) -> None:
+    if penstock.gpu_direct_status() is None:
+        pytest.skip("files may be GPU-direct here")
+    script = "attempt(lambda: gds.GdsFile(path, os.O_CREAT | os.O_RDWR))"
+    (told,) = in_new_process(script, '{"properties": {"allow_compat_mode": false}}', tmp_path)
+    assert told.startswith("cuFileHandleRegister failed: ") and "allow_compat_mode is false" in told
+
+
+def test_host_memory_may_be_forbidden_and_the_forced_mode_is_kept_to(tmp_path: pathlib.Path) -> None:
+    script = """
+import numpy
+attempt(lambda: gds.gds_register_buffer(Storage(numpy.zeros(8))))
+device = Storage(penstock.device("host:0").empty(4096))
+attempt(lambda: gds.gds_register_buffer(device))
+file = gds.GdsFile(path, os.O_CREAT | os.O_RDWR)
+file.save_storage(device)
+file.save_storage(Storage(numpy.zeros(512)))
+print(penstock.stats()["paths"]["staged"]["bytes"], os.path.getsize(path))
+"""
+    settings = '{"properties": {"allow_system_memory": false, "force_compat_mode": true}}'
+    told = in_new_process(script, settings, tmp_path)
+    assert told[0] == "cuFileBufRegister failed: the storage is in host memory, and allow_system_memory is false"
+    assert told[1:] == ["fine None", "4096 4096"]

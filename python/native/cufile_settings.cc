@@ -1,0 +1,65 @@
+#include "cufile_settings.hpp"
+
+#include <string_view>
+
+#include "cufile/settings.hpp"
+#include "errors.hpp"
+#include "gil.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+// A file name, or a text of whoever wrote the file.
+nb::object text(std::string_view words) {
+  const nb::object made = nb::steal(PyUnicode_DecodeFSDefaultAndSize(words.data(), static_cast<Py_ssize_t>(words.size())));
+  if (!made.is_valid()) throw nb::python_error();
+  return made;
+}
+
+// What a key holds, of those kinds that a key can be asked for; null for the others.
+nb::object value_of(const cufile::key& where, const cufile::settings& now) {
+  const auto index = static_cast<std::size_t>(where.parameter);
+  switch (where.kind) {
+    case cufile::key_kind::size:
+      return nb::int_(now.sizes[index]);
+    case cufile::key_kind::flag:
+      return nb::bool_(now.flags[index]);
+    case cufile::key_kind::word:
+      return text(now.words[index]);
+    case cufile::key_kind::limit:
+    case cufile::key_kind::list:
+    case cufile::key_kind::table:
+    case cufile::key_kind::slab_sizes:
+    case cufile::key_kind::slab_counts:
+    case cufile::key_kind::anything:
+      break;
+  }
+  return {};
+}
+
+nb::dict cufile_settings() {
+  cufile::settings_book book;
+  const auto opening = [&] {
+    const without_gil unlocked;
+    return book.open();
+  }();
+  raise_unless_ok(opening.problem);
+  const auto now = book.values();
+  nb::dict told;
+  for (const auto& where : cufile::all_keys()) {
+    if (where.parameter < 0) continue;
+    if (const nb::object value = value_of(where, now); value.is_valid()) told[text(where.name)] = value;
+  }
+  return told;
+}
+
+}  // namespace
+
+void add_cufile_settings(nb::module_& module) {
+  module.def("_cufile_settings", &cufile_settings,
+             "What cufile.json and the CUFILE_ variables of the environment say, with cuFile's defaults for the rest: by key, such as\n"
+             "\"properties.allow_compat_mode\". penstock.Error: the file that is named cannot be read, or is no cufile.json.");
+}
+
+}  // namespace penstock::python

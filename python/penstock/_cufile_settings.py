@@ -1,0 +1,56 @@
+"""The settings of cuFile that penstock.cufile and penstock.gds obey: those of the file and the variables that libcufile.so.0 reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import penstock
+from penstock import _native
+from penstock._cufile_codes import OpError, cuFileError
+
+__all__ = ["Settings", "read_settings"]
+
+
+class Settings(NamedTuple):
+    """What an open driver goes by. values: every key that cuFile has a parameter for, such as "properties.io_batchsize"."""
+
+    gpu_direct: bool  # False: properties.force_compat_mode
+    only_gpu_direct: bool  # properties.allow_compat_mode is false
+    host_memory: bool  # properties.allow_system_memory
+    streams: bool  # execution.parallel_io, and execution.max_io_threads above 0
+    values: Mapping[str, int | bool | str]
+
+    def path_for(self, *addresses: int) -> Literal["staged", "direct"] | None:
+        """The path that requests of such memory are kept to; None where they may take any. Host memory may always."""
+        if self.gpu_direct and not self.only_gpu_direct:
+            return None
+        if any(penstock.describe(address)["kind"] != "device" for address in addresses):
+            return None
+        return "direct" if self.only_gpu_direct else "staged"
+
+    def refusal(self, file: penstock.File) -> str | None:
+        """Why a file may not be used at all; None where it may. Asked of a block, as libcufile.so.0 does."""
+        if not self.only_gpu_direct:
+            return None
+        try:
+            file.explain(4096, 0, memory="device", write=True, path="direct")
+        except penstock.Error as error:
+            return f"allow_compat_mode is false: {error}"
+        return None
+
+
+def read_settings() -> Settings:
+    """Reads cufile.json and the environment. Blocks. cuFileError: CU_FILE_DRIVER_INVALID_PROPS, naming the file and the place in it."""
+    try:
+        values = _native._cufile_settings()
+    except penstock.Error as error:
+        raise cuFileError(OpError.CU_FILE_DRIVER_INVALID_PROPS, str(error)) from error
+    forced = bool(values["properties.force_compat_mode"])
+    return Settings(
+        gpu_direct=not forced,
+        only_gpu_direct=not values["properties.allow_compat_mode"] and not forced,
+        host_memory=bool(values["properties.allow_system_memory"]),
+        streams=bool(values["execution.parallel_io"]) and int(values["execution.max_io_threads"]) > 0,
+        values=values,
+    )
