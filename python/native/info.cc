@@ -89,6 +89,14 @@ void add_info(nb::module_& module) {
       "summary", [] { return shared_engine().summary(); },
       "The counters in words: what each path carried, and what kept bytes from a faster one.");
   module.def(
+      "trim",
+      [] {
+        const auto engine = shared_engine();
+        const without_gil unlocked;
+        return engine.trim();
+      },
+      "Gives pinned staging memory that no request is using back to the system, and returns its bytes. Later requests pin it anew.");
+  module.def(
       "cuda_status", [] { return reason(shared_engine().cuda_status()); }, "Why no CUDA device can be used; None where one can.");
   module.def(
       "gpu_direct_status", [] { return reason(shared_engine().gpu_direct_status()); },

@@ -56,6 +56,7 @@ from ._native import (
     requests,
     stats,
     summary,
+    trim,
 )
 from ._plan import Plan, PlanPart
 from ._requests import Request
@@ -103,6 +104,7 @@ __all__ = [
     "requests",
     "stats",
     "summary",
+    "trim",
     "tofile",
     "wait",
 ]

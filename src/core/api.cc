@@ -316,6 +316,8 @@ std::string engine::summary() const {
   return core_ == nullptr ? std::string() : core::summarize(core_->snapshot(), core_->paths(), gpu_direct_status());
 }
 
+std::size_t engine::trim() const { return core_ == nullptr || core_->forked() ? 0 : core_->trim(); }
+
 status engine::gpu_direct_status() const {
   if (core_ == nullptr) return no_engine();
   if (core_->forked()) return {errc::forked, "the engine belongs to the parent process"};

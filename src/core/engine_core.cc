@@ -43,6 +43,13 @@ mount& engine_core::mount_of(std::uint64_t device) {
   return *mounts_.back();
 }
 
+std::size_t engine_core::trim() {
+  const std::size_t trimmed = trim_pools();
+  const std::lock_guard guard(lock_);
+  for (const auto& each : mounts_) each->disk().release_trimmed();
+  return trimmed;
+}
+
 seams real_seams(const engine_options& options) {
   return {sys::make_kernel(), options.use_cuda ? device::make_cuda_driver() : nullptr, device::make_host_driver()};
 }

@@ -16,6 +16,8 @@ class engine_core final : public runtime {
  public:
   static result<std::shared_ptr<engine_core>> make(const engine_options& options, seams doors);
   mount& mount_of(std::uint64_t device) override;
+  // See engine::trim().
+  std::size_t trim();
 
  private:
   engine_core(const engine_options& options, seams doors) : runtime(options, std::move(doors)) {}

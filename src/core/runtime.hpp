@@ -64,6 +64,8 @@ class runtime : public std::enable_shared_from_this<runtime> {
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
+  // As engine::trim().
+  std::size_t trim_pools() { return cuda_pool_.trim() + host_pool_.trim() + sending_.trim() + receiving_.trim(); }
   // Memory that the user keeps registered, for paths too.
   status register_memory(void* memory, std::size_t bytes);
   void unregister_memory(void* memory);

@@ -78,6 +78,7 @@ class disk_lanes::lane {
   void finish(ring_task& task);
   void declare_dead();
   int buffer_slot(const ring_task& task);
+  void release_trimmed();
   void rest();
 
   disk_lanes& house_;
@@ -92,18 +93,22 @@ class disk_lanes::lane {
   bool dead_ = false;
   bool refused_ = false;              // the next work could not start yet
   std::atomic<bool> in_ring_{false};  // sleeps there, for lack of anything to start
+  // What a slot of the ring's table holds.
   struct registered {
-    slab_pool* pool;
+    slab_pool* pool;  // null: nothing
     std::uint32_t chunk;
+    std::uint32_t generation;
     bool usable;
   };
   std::vector<registered> buffers_;
+  unsigned trims_ = 0;  // of the house's, seen
 };
 
 void disk_lanes::lane::loop() {
   become_worker("penstock-disk");
   current_lane = this;
   for (;;) {
+    if (trims_ != house_.trims_.load()) release_trimmed();
     const bool started = start_works();
     const bool queued = queue_pieces();
     const bool reaped = reap();
@@ -172,16 +177,36 @@ bool disk_lanes::lane::queue_piece(ring_task& task, std::uint32_t index) {
 
 int disk_lanes::lane::buffer_slot(const ring_task& task) {
   if (task.pool == nullptr) return -1;
+  const auto generation = task.pool->generation(task.memory.chunk);
+  std::size_t index = buffers_.size();
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    if (buffers_[i].pool == task.pool && buffers_[i].chunk == task.memory.chunk) return buffers_[i].usable ? static_cast<int>(i) : -1;
+    const auto& each = buffers_[i];
+    if (each.pool == task.pool && each.chunk == task.memory.chunk) {
+      if (each.generation == generation) return each.usable ? static_cast<int>(i) : -1;
+      index = i;  // what it holds has been trimmed
+      break;
+    }
+    if (each.pool == nullptr) index = i;
   }
-  if (buffers_.size() == max_ring_buffers) return -1;
-  const auto index = static_cast<unsigned>(buffers_.size());
+  if (index == max_ring_buffers) return -1;
+  if (index == buffers_.size()) buffers_.push_back({});
   const auto memory = task.pool->chunk(task.memory.chunk);
   // Refused under a small RLIMIT_MEMLOCK: the same reads then go on with plain buffers.
-  const bool usable = or_no_memory([&] { return ring_->register_buffer(index, memory.data(), memory.size()); }).ok();
-  buffers_.push_back({task.pool, task.memory.chunk, usable});
+  const auto slot = static_cast<unsigned>(index);
+  const bool usable = or_no_memory([&] { return ring_->register_buffer(slot, memory.data(), memory.size()); }).ok();
+  buffers_[index] = {task.pool, task.memory.chunk, generation, usable};
   return usable ? static_cast<int>(index) : -1;
+}
+
+// Where the kernel refuses, the slot keeps what it has until it is used again.
+void disk_lanes::lane::release_trimmed() {
+  trims_ = house_.trims_.load();
+  for (std::size_t i = 0; i < buffers_.size() && ring_ != nullptr; ++i) {
+    auto& each = buffers_[i];
+    if (each.pool == nullptr || each.pool->generation(each.chunk) == each.generation) continue;
+    const auto slot = static_cast<unsigned>(i);
+    if (!each.usable || or_no_memory([&] { return ring_->register_buffer(slot, nullptr, 0); }).ok()) each = {};
+  }
 }
 
 bool disk_lanes::lane::reap() {
@@ -279,7 +304,9 @@ void disk_lanes::lane::rest() {
   }
   std::unique_lock guard(house_.lock_);
   house_.sleepers_.fetch_add(1);
-  house_.alarm_.wait(guard, [this] { return house_.queue_.size() > 0 || house_.ready_count_.load() > 0 || house_.stopping_.load(); });
+  house_.alarm_.wait(guard, [this] {
+    return house_.queue_.size() > 0 || house_.ready_count_.load() > 0 || house_.stopping_.load() || house_.trims_.load() != trims_;
+  });
   house_.sleepers_.fetch_sub(1);
 }
 
@@ -360,6 +387,14 @@ bool disk_lanes::help(work_list& list) {
   if (item == nullptr) return false;
   (void)item->run();
   return true;
+}
+
+void disk_lanes::release_trimmed() {
+  {
+    const std::lock_guard guard(lock_);
+    trims_.fetch_add(1);
+  }
+  alarm_.notify_all();
 }
 
 void disk_lanes::end_ready(const void* group) {

@@ -69,6 +69,9 @@ class disk_lanes {
   void push_ready(ring_task& task);
   // Runs one work of the list on the calling thread: one of a request that was stopped, which only ends. False: there was none.
   bool help(work_list& list);
+  // After slab_pool::trim(): has each lane let go of the memory that it has registered with its ring and that is no slab's any more, which
+  // the kernel keeps until then. They do so when they next have time; does not wait for them.
+  void release_trimmed();
   // Ends the tasks of a group that are ready and have not started: their pieces are cancelled, with nothing moved.
   void end_ready(const void* group);
   // Only from run() of a work on a disk lane: starts the task on that lane.
@@ -93,6 +96,7 @@ class disk_lanes {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> started_{false};
   std::atomic<unsigned> working_{0};  // lanes whose ring works
+  std::atomic<unsigned> trims_{0};
   status start_problem_;
   const status died_{errc::unsupported, "io_uring stopped working"};
   std::vector<std::unique_ptr<lane>> lanes_;

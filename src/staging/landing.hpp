@@ -36,6 +36,8 @@ class landing {
   result<lease> take(const link& via, waiter& again);
   // False: it was not waiting, and runs or has run.
   bool forget(waiter& waiting) noexcept;
+  // As slab_pool::trim().
+  std::size_t trim() { return cuda_pool_.trim() + host_pool_.trim(); }
   [[nodiscard]] std::size_t pinned_bytes() const noexcept { return cuda_budget_.used_bytes.load() + host_budget_.used_bytes.load(); }
 
  private:

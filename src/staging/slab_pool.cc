@@ -1,5 +1,6 @@
 #include "staging/slab_pool.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -31,7 +32,7 @@ slab_pool::~slab_pool() {
   assert(slabs_out() == 0);
   for (std::size_t i = 0; i < chunk_count_; ++i) {
     auto& chunk = chunks_[i];
-    if (chunk.pinned_by == nullptr) continue;
+    if (chunk.pinned_by == nullptr || chunk.base.load() == nullptr) continue;
     budget_.release(chunk.length);
     (void)or_no_memory([&] { return chunk.pinned_by->unpin(chunk.base.load()); });
     (void)or_no_memory([&] { return kernel_.unmap(chunk.base.load(), chunk.length); });
@@ -51,7 +52,7 @@ result<slab> slab_pool::try_take(std::size_t bytes, device::session& session, sl
     const std::lock_guard guard(lock_);
     if (slab found = take_from(wanted, user)) return found;
     if (growing_ || at_limit(wanted, user)) return slab{};
-    if (chunk_count_ == max_chunks) return pop(wanted, user);
+    if (free_number() == max_chunks) return pop(wanted, user);
     growing_ = true;
   }
   const status grown = or_no_memory([&] { return grow(affordable(wanted), session); });
@@ -60,7 +61,7 @@ result<slab> slab_pool::try_take(std::size_t bytes, device::session& session, sl
   returned_.notify_all();
   if (slab found = pop(wanted, user)) return found;
   // Nothing free, and nothing to come back: waiting would be for ever.
-  if (!grown.ok() && slabs_out_[0] + slabs_out_[1] + slabs_out_[2] == 0) return grown;
+  if (!grown.ok() && trimming_ == 0 && slabs_out_[0] + slabs_out_[1] + slabs_out_[2] == 0) return grown;
   return slab{};
 }
 
@@ -123,14 +124,70 @@ status slab_pool::grow(std::size_t of_class, device::session& session) {
     return pinned.with_context("pinning staging memory");
   }
   const std::lock_guard guard(lock_);
-  const auto index = static_cast<std::uint32_t>(chunk_count_++);
+  const auto index = free_number();
+  chunk_count_ = std::max<std::size_t>(chunk_count_, index + 1);
   chunks_[index].length = length;
+  chunks_[index].of_class = of_class;
   slabs_of_class_[of_class] += length / slab_bytes;
   if (of_class == class_count - 1) has_largest_ = true;
   chunks_[index].pinned_by = &session;
   chunks_[index].base.store(base, std::memory_order_release);
-  for (std::size_t at = 0; at < length; at += slab_bytes) free_[of_class].push_back({base + at, slab_bytes, index, slab_user::cpu});
+  add_slabs(index);
   return {};
+}
+
+std::uint32_t slab_pool::free_number() const noexcept {
+  std::uint32_t index = 0;
+  while (index < chunk_count_ && chunks_[index].base.load(std::memory_order_relaxed) != nullptr) ++index;
+  return index;
+}
+
+void slab_pool::add_slabs(std::uint32_t index) noexcept {
+  const auto& chunk = chunks_[index];
+  const std::size_t slab_bytes = slab_classes[chunk.of_class].slab_bytes;
+  std::byte* const base = chunk.base.load(std::memory_order_relaxed);
+  for (std::size_t at = 0; at < chunk.length; at += slab_bytes)
+    free_[chunk.of_class].push_back({base + at, slab_bytes, index, slab_user::cpu});
+}
+
+bool slab_pool::is_idle(std::uint32_t index) const noexcept {
+  const auto& chunk = chunks_[index];
+  if (chunk.base.load(std::memory_order_relaxed) == nullptr || chunk.pinned_by == nullptr) return false;
+  const auto idle = std::ranges::count(free_[chunk.of_class], index, &slab::chunk);
+  return static_cast<std::size_t>(idle) == chunk.length / slab_classes[chunk.of_class].slab_bytes;
+}
+
+std::size_t slab_pool::trim() {
+  std::size_t trimmed = 0;
+  for (std::uint32_t index = 0; index < max_chunks; ++index) trimmed += trim(index);
+  return trimmed;
+}
+
+// Unpinned without the lock, which requests need meanwhile.
+std::size_t slab_pool::trim(std::uint32_t index) {
+  auto& chunk = chunks_[index];
+  {
+    const std::lock_guard guard(lock_);
+    if (index >= chunk_count_ || !is_idle(index)) return 0;
+    std::erase_if(free_[chunk.of_class], [&](const slab& each) { return each.chunk == index; });
+    ++trimming_;
+  }
+  std::byte* const base = chunk.base.load();
+  const bool unpinned = or_no_memory([&] { return chunk.pinned_by->unpin(base); }).ok();
+  if (unpinned) (void)or_no_memory([&] { return kernel_.unmap(base, chunk.length); });
+  const std::lock_guard guard(lock_);
+  --trimming_;
+  returned_.notify_all();
+  if (!unpinned) {
+    add_slabs(index);
+    return 0;
+  }
+  slabs_of_class_[chunk.of_class] -= chunk.length / slab_classes[chunk.of_class].slab_bytes;
+  has_largest_ = slabs_of_class_[class_count - 1] > 0;
+  chunk.generation.fetch_add(1, std::memory_order_release);
+  chunk.base.store(nullptr, std::memory_order_release);
+  budget_.release(chunk.length);
+  return chunk.length;
 }
 
 void slab_pool::give_back(slab used) {

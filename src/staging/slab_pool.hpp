@@ -1,5 +1,5 @@
 // Pinned staging memory, cut into slabs of a few sizes. Memory is added a chunk at a time, when it is first needed, up to a
-// budget that all pools of an engine share. One pool for each kind of driver. Thread-safe.
+// budget that all pools of an engine share, and stays until trim(). One pool for each kind of driver. Thread-safe.
 #pragma once
 
 #include <array>
@@ -74,19 +74,28 @@ class slab_pool {
   // Instead of give_back, when the kernel or device may still write to it: the slab is lost for good, and with it the mapping of its chunk,
   // which no longer counts against the budget.
   void abandon(slab lost);
+  // Unpins and unmaps the chunks of which no slab is out. Returns their bytes. Blocks while the driver unpins. A chunk that it does not
+  // unpin stays in use.
+  std::size_t trim();
   // Blocks until a slab is given back, or the time is over.
   void wait_for_return(std::chrono::microseconds timeout);
 
-  // The memory of a chunk, to register with a ring.
+  // The memory of a chunk, to register with a ring; and which of the chunks that have had this number it is. Both stay while one of its
+  // slabs is out.
   [[nodiscard]] std::span<std::byte> chunk(std::uint32_t index) const noexcept {
     return {chunks_[index].base.load(std::memory_order_acquire), chunks_[index].length};
+  }
+  [[nodiscard]] std::uint32_t generation(std::uint32_t index) const noexcept {
+    return chunks_[index].generation.load(std::memory_order_acquire);
   }
   [[nodiscard]] std::size_t slabs_out() const;
 
  private:
   struct chunk_state {
-    std::atomic<std::byte*> base{nullptr};
+    std::atomic<std::byte*> base{nullptr};  // null: the number is free
+    std::atomic<std::uint32_t> generation{0};
     std::size_t length = 0;
+    std::size_t of_class = 0;
     device::session* pinned_by = nullptr;  // null: abandoned, never to be unmapped
   };
 
@@ -98,9 +107,13 @@ class slab_pool {
   slab take_from(std::size_t of_class, slab_user user);
   [[nodiscard]] bool at_limit(std::size_t of_class, slab_user user) const noexcept;
   void count(const slab& used, bool taken) noexcept;
+  [[nodiscard]] std::uint32_t free_number() const noexcept;  // max_chunks: there is none
+  [[nodiscard]] bool is_idle(std::uint32_t index) const noexcept;
+  void add_slabs(std::uint32_t index) noexcept;
 
   [[nodiscard]] std::size_t affordable(std::size_t wanted) const noexcept;
   status grow(std::size_t of_class, device::session& session);
+  std::size_t trim(std::uint32_t index);
 
   sys::kernel& kernel_;
   pinned_budget& budget_;
@@ -113,6 +126,7 @@ class slab_pool {
   std::array<std::size_t, 3> slabs_out_{};  // by slab_user
   std::size_t waiting_ = 0;
   bool growing_ = false;
+  unsigned trimming_ = 0;                 // chunks that come back either as slabs or as budget
   std::atomic<bool> has_largest_{false};  // a chunk of the largest size exists
   std::vector<chunk_state> chunks_;
   std::size_t chunk_count_ = 0;

@@ -38,7 +38,8 @@ struct ring_completion {
 class ring {
  public:
   virtual ~ring() = default;
-  // Makes [base, base+length) usable as fixed buffer `slot` (0..15). Refused under a small RLIMIT_MEMLOCK: go on without.
+  // Makes [base, base+length) usable as fixed buffer `slot` (0..15), in place of what it held, which no piece in flight uses; null and 0:
+  // nothing any more. Refused under a small RLIMIT_MEMLOCK: go on without.
   virtual status register_buffer(unsigned slot, void* base, std::size_t length) = 0;
   // Queues a read or write. buffer_slot -1: not registered. False when the submission queue is full: submit() first.
   virtual bool queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) = 0;

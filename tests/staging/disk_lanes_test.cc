@@ -9,6 +9,7 @@
 #include <latch>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/device_fixture.hpp"
@@ -235,6 +236,39 @@ TEST_F(disk_lanes_test, a_refused_registration_of_slabs_changes_nothing_else) {
   all.wait();
   expect_content(read, 0, 4 * piece_bytes);
   EXPECT_GE(kernel_->injected(), 1U);
+}
+
+// A ring would go on reading into the pages that it has registered, which are no longer those of the slab.
+TEST_F(disk_lanes_test, reads_are_right_after_their_slabs_were_trimmed) {
+  PENSTOCK_FILE_OR_SKIP(8 * piece_bytes);
+  for (std::uint32_t round = 0; round < 4; ++round) {
+    std::latch all(1);
+    const std::uint64_t offset = round * piece_bytes;
+    auto& read = add_read(offset, 4, all);
+    lanes_->push(list_, read, read, 1);
+    all.wait();
+    expect_content(read, offset, 4 * piece_bytes);
+    EXPECT_GT(pool_->trim(), 0U);
+    if (round % 2 == 0) continue;  // the next read finds what is still registered
+    const auto before = kernel_->count("ring.register");
+    lanes_->release_trimmed();
+    while (kernel_->count("ring.register") == before) std::this_thread::yield();
+  }
+}
+
+TEST_F(disk_lanes_test, a_ring_that_keeps_what_was_trimmed_changes_nothing_else) {
+  PENSTOCK_FILE_OR_SKIP(4 * piece_bytes);
+  kernel_->fail({.call = "ring.register", .nth = 2, .error = ENOMEM, .lasting = true});
+  for (int round = 0; round < 2; ++round) {
+    std::latch all(1);
+    auto& read = add_read(0, 4, all);
+    lanes_->push(list_, read, read, 1);
+    all.wait();
+    expect_content(read, 0, 4 * piece_bytes);
+    EXPECT_GT(pool_->trim(), 0U);
+    lanes_->release_trimmed();
+  }
+  while (kernel_->injected() == 0) std::this_thread::yield();
 }
 
 TEST_F(disk_lanes_test, ready_tasks_write) {

@@ -43,6 +43,11 @@ class slab_pool_test : public ::testing::Test {
     while (slab next = take(pool, bytes, user)) taken.push_back(next);
     return taken;
   }
+  std::vector<slab> take_all_of(slab_pool& pool, std::size_t bytes, std::size_t count) {
+    std::vector<slab> taken;
+    while (taken.size() < count) taken.push_back(take(pool, bytes));
+    return taken;
+  }
   static void give_back(slab_pool& pool, std::vector<slab>& slabs) {
     for (const auto& each : slabs) pool.give_back(each);
     slabs.clear();
@@ -342,6 +347,98 @@ TEST_F(slab_pool_test, threads_never_hold_the_same_slab) {
   }
   for (auto& each : crew) each.join();
   EXPECT_EQ(pool.slabs_out(), 0U);
+}
+
+TEST_F(slab_pool_test, trimming_gives_back_what_no_slab_is_out_of) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  EXPECT_EQ(pool.trim(), 0U);
+  auto large_ones = take_all_of(pool, large_slab_bytes, large_per_chunk + 1);
+  const slab small = take(pool, 1);
+  ASSERT_EQ(budget.used_bytes.load(), 2 * large_chunk_bytes + small_chunk_bytes);
+  const slab kept = large_ones.back();
+  large_ones.pop_back();
+  give_back(pool, large_ones);
+  EXPECT_EQ(pool.trim(), large_chunk_bytes);
+  EXPECT_EQ(budget.used_bytes.load(), large_chunk_bytes + small_chunk_bytes);
+  EXPECT_EQ(driver_->live().pinned_ranges, 2);
+  kept.data[0] = kept.data[kept.size - 1] = std::byte{1};
+  pool.give_back(kept);
+  pool.give_back(small);
+  EXPECT_EQ(pool.trim(), large_chunk_bytes + small_chunk_bytes);
+  EXPECT_EQ(budget.used_bytes.load(), 0U);
+  EXPECT_EQ(driver_->live().pinned_ranges, 0);
+  EXPECT_EQ(kernel_->mapped_bytes(), 0);
+}
+
+TEST_F(slab_pool_test, a_trimmed_pool_grows_anew_and_tells_its_chunks_apart) {
+  pinned_budget budget(least_budget_bytes);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  for (std::uint32_t round = 0; round < 3; ++round) {
+    auto all = take_all(pool, large_slab_bytes);
+    EXPECT_EQ(all.size(), large_per_chunk);
+    for (const auto& each : all) {
+      each.data[0] = each.data[each.size - 1] = std::byte{2};
+      EXPECT_EQ(pool.generation(each.chunk), round) << "the number was used again";
+    }
+    give_back(pool, all);
+    const slab small = take(pool, 1);
+    ASSERT_TRUE(small);
+    pool.give_back(small);
+    EXPECT_GE(pool.trim(), large_chunk_bytes);
+    EXPECT_EQ(budget.used_bytes.load(), 0U);
+  }
+}
+
+TEST_F(slab_pool_test, a_chunk_that_cannot_be_unpinned_stays_in_use) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  pool.give_back(take(pool, large_slab_bytes));
+  driver_->fail("unpin", 1, status(errc::device, "unpin"));
+  EXPECT_EQ(pool.trim(), 0U);
+  EXPECT_EQ(budget.used_bytes.load(), large_chunk_bytes);
+  auto all = take_all_of(pool, large_slab_bytes, large_per_chunk);
+  EXPECT_EQ(all.size(), large_per_chunk);
+  EXPECT_EQ(budget.used_bytes.load(), large_chunk_bytes) << "its slabs are there, each once";
+  give_back(pool, all);
+}
+
+TEST_F(slab_pool_test, an_abandoned_chunk_is_never_trimmed) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  pool.abandon(take(pool, large_slab_bytes));
+  EXPECT_EQ(pool.trim(), 0U);
+  EXPECT_EQ(kernel_->mapped_bytes(), static_cast<std::int64_t>(large_chunk_bytes));
+}
+
+TEST_F(slab_pool_test, slabs_are_taken_while_others_trim) {
+  pinned_budget budget(least_budget_bytes);
+  slab_pool pool(*kernel_, budget, large(3), large(3));
+  std::atomic<int> running{3};
+  std::vector<std::thread> crew;
+  for (int t = 0; t < 3; ++t) {
+    crew.emplace_back([&, t] {
+      for (int i = 0; i < 200;) {
+        const slab mine = take(pool, (i + t) % 2 == 0 ? large_slab_bytes : 1);
+        if (!mine) {
+          pool.wait_for_return(std::chrono::milliseconds(1));
+          continue;
+        }
+        ++i;
+        mine.data[0] = mine.data[mine.size - 1] = static_cast<std::byte>(t);
+        EXPECT_EQ(mine.data[0], static_cast<std::byte>(t));
+        pool.give_back(mine);
+      }
+      --running;
+    });
+  }
+  std::size_t trimmed = 0;
+  while (running > 0) trimmed += pool.trim();
+  for (auto& each : crew) each.join();
+  trimmed += pool.trim();
+  EXPECT_GT(trimmed, 0U);
+  EXPECT_EQ(budget.used_bytes.load(), 0U);
+  EXPECT_EQ(driver_->live().pinned_ranges, 0);
 }
 
 }  // namespace
