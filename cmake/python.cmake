@@ -52,6 +52,16 @@ install(
 install(PROGRAMS $<TARGET_FILE:penstock_audit> DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
 install(PROGRAMS $<TARGET_FILE:penstock_cli> DESTINATION bin COMPONENT python EXCLUDE_FROM_ALL)
 
+# The commit that the wheel is made from, which penstock.kvikio tells: asked when it is made. Nothing where this is no checkout of its own.
+install(
+  CODE "
+    execute_process(COMMAND git -C \"${PROJECT_SOURCE_DIR}\" rev-parse --show-toplevel HEAD
+                    OUTPUT_VARIABLE told ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(told MATCHES \"^([^\n]+)\n([0-9a-f]+)$\" AND CMAKE_MATCH_1 STREQUAL \"${PROJECT_SOURCE_DIR}\")
+      file(WRITE \"\${CMAKE_INSTALL_PREFIX}/GIT_COMMIT\" \"\${CMAKE_MATCH_2}\n\")
+    endif()"
+  COMPONENT python EXCLUDE_FROM_ALL)
+
 # All that the wheel holds.
 add_custom_target(penstock_python DEPENDS penstock_native)
 if(NOT PENSTOCK_PREBUILT)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
+import warnings
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -260,6 +262,19 @@ def test_the_task_size_is_checked(file: pathlib.Path, memory: Any) -> None:
                 call(memory.empty(8), task_size=-5)
 
 
+def test_a_task_size_that_changes_nothing_says_so_once(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvikio.defaults, "_warned", set())
+    with kvikio.CuFile(file) as opened, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        opened.pread(bytearray(8), task_size=kvikio.defaults.get("task_size")).get()
+        assert told == []
+        for _ in range(3):
+            opened.pread(bytearray(8), task_size=4096).get()
+            opened.read(bytearray(8), task_size=1)
+    assert [each.category for each in told] == [RuntimeWarning]
+    assert "task_size changes nothing" in str(told[0].message) and told[0].filename == __file__
+
+
 def test_read_only_memory_is_no_target(file: pathlib.Path) -> None:
     frozen = np.zeros(8, np.uint8)
     frozen.flags.writeable = False
@@ -459,14 +474,35 @@ def test_host_memory_is_not_registered() -> None:
             call(np.zeros(8))
 
 
-def test_the_names_of_a_version_are_text() -> None:
-    assert isinstance(kvikio.__git_commit__, str)
+def test_the_version_and_the_commit_are_penstocks() -> None:
     assert kvikio.__version__ == penstock.__version__
+    told = pathlib.Path(penstock.__file__).parent / "GIT_COMMIT"
+    if told.exists():
+        assert re.fullmatch("[0-9a-f]{40,64}", kvikio.__git_commit__)
+    else:
+        assert kvikio.__git_commit__ == "unknown"
 
 
-def test_no_bounce_buffers_are_freed() -> None:
-    assert kvikio.bounce_buffer_free() == 0
-    assert kvikio.buffer.bounce_buffer_free() == 0
+def test_without_a_recorded_commit_it_is_unknown(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(penstock, "__file__", str(tmp_path / "__init__.py"))
+    assert kvikio._commit_built_from() == "unknown"
+    (tmp_path / "GIT_COMMIT").write_text("0123abcd\n")
+    assert kvikio._commit_built_from() == "0123abcd"
+
+
+def test_freeing_bounce_buffers_tells_what_is_pinned_no_longer(file: pathlib.Path, device_memory: Any) -> None:
+    buffer = device_memory.empty(64 * 1024)
+    for free in (kvikio.bounce_buffer_free, kvikio.buffer.bounce_buffer_free, penstock.trim):
+        with kvikio.CuFile(file) as source:
+            source.read(buffer)
+        pinned = penstock.stats()["pinned_bytes"]
+        freed = free()
+        assert freed > 0
+        assert penstock.stats()["pinned_bytes"] == pinned - freed
+        assert free() == 0
+    with kvikio.CuFile(file) as source:
+        source.read(buffer)
+    assert device_memory.bytes(buffer) == file.read_bytes()[: 64 * 1024]
 
 
 # The page cache

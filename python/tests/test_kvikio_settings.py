@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import kvikio
+from penstock import _file_facts, kvikio
 from penstock.kvikio import CompatMode, cufile_driver, defaults
 
 positive = ["num_threads", "task_size", "bounce_buffer_size", "http_max_attempts", "http_timeout"]
@@ -370,7 +370,7 @@ def test_read_only_driver_properties_tell_of_nvidia_fs(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = tmp_path / "version"
-    monkeypatch.setattr(cufile_driver, "_nvidia_fs_version_file", str(version))
+    monkeypatch.setattr(_file_facts, "_nvidia_fs_version_file", str(version))
     known = ("is_gds_available", "major_version", "minor_version")
     assert [cufile_driver.get(name) for name in known] == [False, 0, 0]
     version.write_text("version: 2.25.7\n")
@@ -381,6 +381,38 @@ def test_read_only_driver_properties_tell_of_nvidia_fs(
     assert cufile_driver.get("per_buffer_cache_size") == 1024
     with pytest.raises(AttributeError):
         cufile_driver.properties.major_version = 3  # type: ignore[misc]
+
+
+def test_driver_properties_start_as_cufile_json_has_them(tmp_path: pathlib.Path) -> None:
+    settings = tmp_path / "cufile.json"
+    settings.write_text(
+        '{"properties": {"use_poll_mode": true, "poll_mode_max_size_kb": 64, "max_device_cache_size_kb": 640, '
+        '"max_device_pinned_mem_size_kb": 128, "per_buffer_cache_size_kb": 256, "allow_compat_mode": false}}'
+    )
+    script = """
+from penstock.kvikio import cufile_driver
+names = cufile_driver._settable + cufile_driver._read_only[3:]
+print([cufile_driver.get(name) for name in names])
+cufile_driver.set("poll_thresh_size", 8)
+print(cufile_driver.properties.poll_thresh_size)
+"""
+    environ = dict(os.environ, CUFILE_ENV_PATH_JSON=str(settings))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ)
+    assert (done.stdout, done.stderr) == ("[True, 64, 640, 128, False, 256]\n8\n", "")
+
+
+def test_a_cufile_json_that_is_none_is_a_runtime_error(tmp_path: pathlib.Path) -> None:
+    settings = tmp_path / "cufile.json"
+    settings.write_text("{")
+    script = """
+from penstock.kvikio import cufile_driver
+for call in (cufile_driver.driver_open, lambda: cufile_driver.get("poll_mode"), cufile_driver.initialize):
+    try: call()
+    except RuntimeError as error: print("cufile.json" in str(error), "5002" in str(error))
+"""
+    environ = dict(os.environ, CUFILE_ENV_PATH_JSON=str(settings))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ)
+    assert (done.stdout, done.stderr) == ("True True\n" * 3, "")
 
 
 def test_the_driver_opens_and_closes_in_pairs() -> None:

@@ -5,6 +5,8 @@ Both generations of KvikIO's settings are there (kvikio.defaults). Remote files 
 
 from __future__ import annotations
 
+import pathlib
+
 import penstock
 from penstock.kvikio import buffer, cufile, cufile_driver, defaults, mmap, stream, utils
 from penstock.kvikio.buffer import bounce_buffer_free, memory_deregister, memory_register
@@ -51,8 +53,18 @@ __all__ = [
 ]
 
 __version__ = penstock.__version__
-__git_commit__ = ""
-"""Of the commit that KvikIO was built from: none, since this is Penstock."""
+
+
+
+def _commit_built_from() -> str:
+    try:
+        return (pathlib.Path(penstock.__file__).parent / "GIT_COMMIT").read_text(encoding="ascii").strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+__git_commit__ = _commit_built_from()
+"""The commit of Penstock that this was built from, in hexadecimal; "unknown" where it was built from no checkout."""
 
 
 def is_remote_file_available() -> bool:

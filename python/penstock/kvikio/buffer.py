@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import penstock
 from penstock.kvikio._memory import require_device_memory
 
 __all__ = ["bounce_buffer_free", "memory_deregister", "memory_register"]
@@ -20,5 +21,8 @@ def memory_deregister(buf: Any) -> None:
 
 
 def bounce_buffer_free() -> int:
-    """Bytes of unused staging memory given back: 0. Penstock has one pool with a limit (PENSTOCK_PINNED_MIB), which it keeps."""
-    return 0
+    """Gives pinned staging memory that no request is using back to the system, and returns its bytes, as penstock.trim().
+
+    Penstock's staging memory is shared by all files and threads; its size follows the requests and not bounce_buffer_size.
+    """
+    return penstock.trim()

@@ -314,6 +314,7 @@ def _check_task_size(task_size: int | None) -> None:
         raise OverflowError(f"task_size: can't convert negative value {task_size}")
     if task_size == 0:
         raise ValueError("task_size has to be a positive integer, not 0")
+    defaults.tell_of_unused("task_size", task_size)
 
 
 def _check_offsets(size: int | None, file_offset: int, dev_offset: int) -> None:

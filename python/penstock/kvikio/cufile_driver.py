@@ -1,17 +1,19 @@
 """KvikIO's view of the cuFile driver.
 
 Penstock needs no driver: it uses GPU-direct I/O where the machine has it, and is complete without. Opening and closing is counted;
-settings are kept and checked, start at cuFile's defaults (in KiB), and change nothing.
+settings are kept and checked, start as cufile.json has them (in KiB), and change nothing.
 """
 
 from __future__ import annotations
 
 import atexit
 import operator
-import re
-from typing import Any, overload
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
 
 from penstock import cufile
+from penstock._cufile_settings import Settings, read_settings
+from penstock._file_facts import nvidia_fs_version
 from penstock._forks import forkable_lock
 
 from ._config import ConfigContextManager, wanted_values
@@ -28,18 +30,17 @@ __all__ = [
     "set",
 ]
 
-_nvidia_fs_version_file = "/proc/driver/nvidia-fs/version"
-
 
 class DriverProperties:
-    """The properties of the driver as attributes: four that can be set, the rest read-only (AttributeError). Sizes are in KiB."""
+    """The properties of the driver as attributes: four that can be set, the rest read-only (AttributeError). Sizes are in KiB.
+
+    RuntimeError: cufile.json, which is read when the first of them is asked for, cannot be read or is not one.
+    """
 
     def __init__(self) -> None:
         self._lock = forkable_lock()
-        self._poll_mode = False
-        self._poll_thresh_size = 4
-        self._max_device_cache_size = 131072
-        self._max_pinned_memory_size = 33554432
+        self._kept: Settings | None = None
+        self._changed: dict[str, Any] = {}
 
     @property
     def is_gds_available(self) -> bool:
@@ -58,59 +59,65 @@ class DriverProperties:
 
     @property
     def allow_compat_mode(self) -> bool:
-        """Whether I/O works without GPU-direct: always."""
-        return True
+        """Whether I/O works without GPU-direct: unless cufile.json says that it must not."""
+        return bool(self._told("properties.allow_compat_mode"))
 
     @property
     def per_buffer_cache_size(self) -> int:
-        """cuFile's default, in KiB."""
-        return 1024
+        """Of one bounce buffer on a GPU, in KiB."""
+        return int(self._told("properties.per_buffer_cache_size_kb"))
 
     @property
     def poll_mode(self) -> bool:
         """Whether completion is polled for."""
-        return self._poll_mode
+        return bool(self._changed.get("poll_mode", self._told("properties.use_poll_mode")))
 
     @poll_mode.setter
     def poll_mode(self, enable: bool) -> None:
-        self._poll_mode = bool(enable)
+        self._changed["poll_mode"] = bool(enable)
 
     @property
     def poll_thresh_size(self) -> int:
         """Up to this size, in KiB, completion is polled for in poll mode."""
-        return self._poll_thresh_size
+        return int(self._changed.get("poll_thresh_size", self._told("properties.poll_mode_max_size_kb")))
 
     @poll_thresh_size.setter
     def poll_thresh_size(self, kib: int) -> None:
-        self._poll_thresh_size = _kib("poll_thresh_size", kib)
+        self._changed["poll_thresh_size"] = _kib("poll_thresh_size", kib)
 
     @property
     def max_device_cache_size(self) -> int:
         """Memory of a GPU for bounce buffers, in KiB."""
-        return self._max_device_cache_size
+        return int(self._changed.get("max_device_cache_size", self._told("properties.max_device_cache_size_kb")))
 
     @max_device_cache_size.setter
     def max_device_cache_size(self, kib: int) -> None:
-        self._max_device_cache_size = _kib("max_device_cache_size", kib)
+        self._changed["max_device_cache_size"] = _kib("max_device_cache_size", kib)
 
     @property
     def max_pinned_memory_size(self) -> int:
         """Memory of a GPU that may be registered, in KiB."""
-        return self._max_pinned_memory_size
+        return int(self._changed.get("max_pinned_memory_size", self._told("properties.max_device_pinned_mem_size_kb")))
 
     @max_pinned_memory_size.setter
     def max_pinned_memory_size(self, kib: int) -> None:
-        self._max_pinned_memory_size = _kib("max_pinned_memory_size", kib)
+        self._changed["max_pinned_memory_size"] = _kib("max_pinned_memory_size", kib)
+
+    def _told(self, key: str) -> int | bool | str:
+        if self._kept is None:
+            self._kept = _attempt(read_settings)
+        return self._kept.values[key]
 
     @staticmethod
     def _version() -> tuple[int, int]:
-        try:
-            with open(_nvidia_fs_version_file, encoding="ascii", errors="replace") as told:
-                found = re.search(r"(\d+)\.(\d+)", told.read())
-        except OSError:
+        version = nvidia_fs_version()
+        if not version:
             return 0, 0
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        major, minor = version.split(".")[:2]
+        return int(major), int(minor)
 
+
+Outcome = TypeVar("Outcome")
 
 properties = DriverProperties()
 """The properties of this process."""
@@ -152,26 +159,30 @@ def libcufile_version() -> tuple[int, int]:
 
 
 def driver_open() -> None:
-    """Opens the driver, which is never needed; each call wants a driver_close()."""
-    cufile.driver_open()
+    """Opens the driver, which is never needed; each call wants a driver_close(). RuntimeError: cufile.json cannot be read or is not one."""
+    _attempt(cufile.driver_open)
 
 
 def driver_close() -> None:
     """Undoes one driver_open(). RuntimeError: there was none."""
-    try:
-        cufile.driver_close()
-    except cufile.cuFileError as error:
-        raise RuntimeError(str(error)) from error
+    _attempt(cufile.driver_close)
 
 
 def initialize() -> None:
-    """Opens the driver now and closes it when the process ends."""
+    """Opens the driver now and closes it when the process ends. RuntimeError as from driver_open()."""
     driver_open()
     atexit.register(driver_close)
 
 
 _settable = ("poll_mode", "poll_thresh_size", "max_device_cache_size", "max_pinned_memory_size")
 _read_only = ("is_gds_available", "major_version", "minor_version", "allow_compat_mode", "per_buffer_cache_size")
+
+
+def _attempt(call: Callable[[], Outcome]) -> Outcome:
+    try:
+        return call()
+    except cufile.cuFileError as error:
+        raise RuntimeError(str(error)) from error
 
 
 def _kib(name: str, value: int) -> int:

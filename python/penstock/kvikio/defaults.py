@@ -31,8 +31,8 @@ none                             KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD,      chang
                                  KVIKIO_WEBHDFS_USERNAME
 ================================ ========================================= =======================================================
 
-What changes nothing says so once in a process, by a RuntimeWarning for each name: a setting when it is set to another value, a variable of
-the environment when the first file is opened.
+What changes nothing says so once in a process, by a RuntimeWarning for each name: a setting when it is set to another value (task_size also
+when pread() or another call is given one), a variable of the environment when the first file is opened.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ import builtins
 import enum
 import operator
 import os
+import sys
 import warnings
 from typing import Any, Callable, NamedTuple, overload
 
@@ -110,8 +111,8 @@ def set(*config: Any) -> ConfigContextManager:
     wanted = wanted_values(config)
     checked = {name: _SETTINGS[name].check(name, value) for name, value in wanted.items()}
     for name, value in checked.items():
-        if name in _UNUSED and value != get(name):
-            _warn_once(name, _UNUSED[name])
+        if name in _UNUSED:
+            tell_of_unused(name, value)
     return ConfigContextManager(_apply, _apply(checked))
 
 
@@ -372,7 +373,21 @@ _warned: builtins.set[str] = builtins.set()
 def _warn_once(name: str, why: str) -> None:
     if name not in _warned:
         _warned.add(name)
-        warnings.warn(f"KvikIO's {name} changes nothing in Penstock: {why}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"KvikIO's {name} changes nothing in Penstock: {why}", RuntimeWarning, stacklevel=_level_of_the_caller())
+
+
+def _level_of_the_caller() -> int:
+    """Of whoever called into penstock, for a warning that who calls this gives."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def tell_of_unused(name: str, value: Any) -> None:
+    """Warns once that a setting changes nothing, where the value given is another than it has."""
+    if name not in _warned and value != get(name):
+        _warn_once(name, _UNUSED[name])
 
 
 def tell_of_unused_variables() -> None:

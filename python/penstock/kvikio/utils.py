@@ -1,15 +1,21 @@
-"""Small decorators that KvikIO's users import. Its test server for remote files is not here: remote files are not."""
+"""Small decorators and the web server of a folder that KvikIO's users import."""
 
 from __future__ import annotations
 
 import functools
+import http.server
 import inspect
+import os
+import pathlib
+import re
+import threading
 import warnings
+from types import TracebackType
 from typing import Any, Callable, TypeVar
 
 from penstock._forks import forkable_lock
 
-__all__ = ["call_once", "kvikio_deprecate_module", "kvikio_deprecation_notice"]
+__all__ = ["LocalHttpServer", "call_once", "kvikio_deprecate_module", "kvikio_deprecation_notice"]
 
 Result = TypeVar("Result")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -56,3 +62,99 @@ def kvikio_deprecate_module(msg: str, *, since: str) -> None:
     """Warns with FutureWarning that the module which calls this is deprecated. For the top of that module."""
     caller = inspect.stack()[1].frame.f_globals.get("__name__", "this module")
     warnings.warn(f"{caller} is deprecated since {since}. {msg}", FutureWarning, stacklevel=3)
+
+
+class LocalHttpServer:
+    """Serves a folder at a port of 127.0.0.1, for tests. A context manager: `with LocalHttpServer(folder) as server: ... server.url`.
+
+    ip, port, url: where, while the block lasts. Runs on threads of this process (KvikIO's is a process of its own), and ends with the block,
+    or with the process, or when max_lifetime has passed.
+    """
+
+    ip: str
+    port: int
+    url: str
+
+    def __init__(self, root_path: str | pathlib.Path, range_support: bool = True, max_lifetime: int = 120) -> None:
+        """root_path: the folder. range_support: answer requests for a part of a file with that part. max_lifetime: in seconds."""
+        self.root_path = root_path
+        self.range_support = range_support
+        self.max_lifetime = max_lifetime
+
+    def __enter__(self) -> LocalHttpServer:
+        handler = _RangeHandler if self.range_support else _WholeHandler
+        self._server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(handler, directory=os.fspath(self.root_path))
+        )
+        self._server.daemon_threads = True
+        self.ip, self.port = str(self._server.server_address[0]), int(self._server.server_address[1])
+        self.url = f"http://{self.ip}:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+        self._limit = threading.Timer(self.max_lifetime, self._server.shutdown)
+        self._limit.daemon = True
+        self._limit.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limit.cancel()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _WholeHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
+        """Prints nothing."""
+
+
+class _RangeHandler(_WholeHandler):
+    """Knows requests for one part of a file (RFC 9110, 14)."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(with_content=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_content=False)
+
+    def _answer(self, with_content: bool) -> None:
+        path = self.translate_path(self.path)
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "").strip())
+        if asked is None or not any(asked.groups()) or not os.path.isfile(path):
+            super().do_GET() if with_content else super().do_HEAD()
+            return
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first, end = _part(asked[1], asked[2], size)
+            if first >= end:
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{size}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206)
+            self.send_header("Content-Type", self.guess_type(path))
+            self.send_header("Content-Range", f"bytes {first}-{end - 1}/{size}")
+            self.send_header("Content-Length", str(end - first))
+            self.end_headers()
+            if with_content:
+                file.seek(first)
+                left = end - first
+                while left > 0 and (content := file.read(min(left, 1 << 20))):
+                    self.wfile.write(content)
+                    left -= len(content)
+
+    def end_headers(self) -> None:
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
+
+def _part(first: str, last: str, size: int) -> tuple[int, int]:
+    """Where what is asked for begins and ends: "2-5" is the bytes 2 to 5, "2-" all from 2 on, "-5" the last five."""
+    if not first:
+        return max(0, size - int(last)), size
+    return int(first), min(int(last) + 1, size) if last else size

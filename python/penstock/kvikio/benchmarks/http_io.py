@@ -1,0 +1,16 @@
+"""KvikIO's benchmark of remote files. Penstock has none, and this says so: penstock.kvikio.is_remote_file_available() is False."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Raises SystemExit, with the reason."""
+    raise SystemExit("http_io: Penstock reads no files over HTTP; single_node_io and zarr_io are the benchmarks that run here")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Writes a zarr array and reads it back, through penstock's GDSStore and through zarr's own, and tells how fast each was.
+
+    python -m penstock.kvikio.benchmarks.zarr_io --nbytes "1 GiB" --chunksize "16 MiB" --dir /mnt/nvme
+
+The options are those of KvikIO's benchmark of this name. Needs zarr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import warnings
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from penstock import kvikio
+from penstock.kvikio.benchmarks import utils
+
+__all__ = ["API", "main"]
+
+
+def array_like(zarr: Any, store: Any, shape: Any, chunks: Any, dtype: Any) -> Any:
+    """A new uncompressed array of that shape, of the memory that the benchmarks use, by zarr 2 or 3."""
+    if int(zarr.__version__.partition(".")[0]) >= 3:
+        return zarr.create_array(store, shape=shape, chunks=chunks, dtype=dtype, compressors=None, filters=None)
+    xp = utils.array_module()
+    return zarr.create(shape=shape, chunks=chunks, dtype=dtype, store=store, compressor=None, meta_array=xp.empty(()))
+
+
+def on_gpu(xp: Any) -> contextlib.AbstractContextManager[Any]:
+    """While it lasts zarr 3 hands out CuPy's arrays, where those are in use."""
+    import zarr
+
+    switch = getattr(zarr.config, "enable_gpu", None) if hasattr(zarr, "config") and xp.__name__ == "cupy" else None
+    return switch() if switch is not None else contextlib.nullcontext()
+
+
+def run_kvikio(args: Any) -> tuple[float, float]:
+    """Through GDSStore."""
+    from penstock.zarr import GDSStore
+
+    xp = utils.array_module()
+    with on_gpu(xp):
+        return _roundtrip(args, GDSStore(str(_emptied(args.dir / "kvikio"))), xp, of_gpu=True)
+
+
+def run_posix(args: Any) -> tuple[float, float]:
+    """Through zarr's own store, and a copy to the GPU or from it."""
+    import zarr
+
+    folder = str(_emptied(args.dir / "posix"))
+    xp = utils.array_module()
+    # zarr 2 has another name for it.
+    kind: Any = zarr.storage
+    store = getattr(kind, "LocalStore", None) or kind.DirectoryStore
+    return _roundtrip(args, store(folder), xp, of_gpu=False)
+
+
+API: dict[str, utils.Roundtrip] = {"kvikio": run_kvikio, "posix": run_posix}
+
+
+def _roundtrip(args: Any, store: Any, xp: Any, of_gpu: bool) -> tuple[float, float]:
+    import zarr
+
+    source = xp.random.random(args.nbytes // args.dtype.itemsize).astype(args.dtype)
+    host = np if xp is np else None
+    if args.drop_vm_cache:
+        utils.drop_vm_cache()
+    start = perf_counter()
+    array = _create(zarr, store, source, args, xp if of_gpu else np)
+    array[:] = source if of_gpu or host is not None else source.get()
+    os.sync()
+    wrote = perf_counter() - start
+    if args.drop_vm_cache:
+        utils.drop_vm_cache()
+    start = perf_counter()
+    back = xp.asarray(array[:])
+    read = perf_counter() - start
+    if not bool((back == source).all()):
+        raise RuntimeError("what was read is not what was written")
+    return read, wrote
+
+
+def _create(zarr: Any, store: Any, source: Any, args: Any, xp: Any) -> Any:
+    chunks = (args.chunksize // args.dtype.itemsize,)
+    if int(zarr.__version__.partition(".")[0]) >= 3 or xp is not np:
+        return array_like(zarr, store, source.shape, chunks, args.dtype)
+    return zarr.create(shape=source.shape, chunks=chunks, dtype=args.dtype, store=store, compressor=None)
+
+
+def _emptied(folder: Any) -> Any:
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the benchmark with sys.argv, or with the arguments given."""
+    parser = argparse.ArgumentParser(prog="zarr_io", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("-n", "--nbytes", metavar="BYTES", default="10 MiB", type=utils.parse_bytes, help="(default: %(default)s)")
+    parser.add_argument("--chunksize", metavar="BYTES", default="10 MiB", type=utils.parse_bytes, help="(default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", type=np.dtype, help="(default: %(default)s)")
+    parser.add_argument("-d", "--dir", metavar="PATH", type=utils.parse_directory, help="a folder to write to (default: a temporary one)")
+    parser.add_argument("--nruns", metavar="RUNS", default=1, type=int, help="runs of each (default: %(default)s)")
+    parser.add_argument("--n-warmup-runs", metavar="RUNS", default=0, type=int, help="runs that are not counted (default: %(default)s)")
+    parser.add_argument("-t", "--nthreads", metavar="THREADS", default=1, type=int, help="changes nothing here (default: %(default)s)")
+    parser.add_argument("--api", nargs="+", default=["kvikio", "posix"], choices=[*API, "all"], help="(default: kvikio posix)")
+    parser.add_argument("--drop-vm-cache", action="store_true", help="empty the page cache before each write and read; needs root")
+    args = parser.parse_args(arguments)
+    if min(args.nruns, args.nthreads, args.nbytes, args.chunksize) < 1:
+        parser.error("--nbytes, --chunksize, --nruns and --nthreads are at least 1")
+    if args.nbytes % args.dtype.itemsize or args.chunksize % args.dtype.itemsize:
+        parser.error(f"--nbytes and --chunksize have to be multiples of the {args.dtype.itemsize} bytes of {args.dtype}")
+    args.api = utils.chosen(args, API)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        kvikio.defaults.set("num_threads", args.nthreads)
+    with utils.folder_for(args.dir) as args.dir:
+        print("Zarr benchmark\n" + "-" * 40)
+        utils.pprint_sys_info()
+        print("-" * 40)
+        told = {"nbytes": f"{args.nbytes} bytes ({utils.format_bytes(args.nbytes)})"}
+        told |= {"chunksize": f"{args.chunksize} bytes ({utils.format_bytes(args.chunksize)})"}
+        utils.print_facts(told | {"drop-vm-cache": args.drop_vm_cache, "directory": args.dir, "nruns": args.nruns})
+        print("=" * 40)
+        utils.run_all(args, API, args.n_warmup_runs)
+
+
+if __name__ == "__main__":
+    main()
