@@ -122,6 +122,60 @@ def test_chunks_are_in_memory_like_the_meta_array(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(array[...]), DATA)
 
 
+def test_values_are_in_memory_of_a_gpu_where_that_is_asked_for(tmp_path: Path) -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    if penstock.cuda_status() is not None:
+        pytest.skip(f"no GPU: {penstock.cuda_status()}")
+    store = GDSStore(str(tmp_path))
+    source = cupy.asarray(DATA)
+    array = zarr.create(DATA.shape, chunks=(10, 91), dtype="i4", compressor=None, store=store, meta_array=cupy.empty(()))
+    array[...] = source
+    back = zarr.open_array(store, meta_array=cupy.empty(()))[...]
+    assert isinstance(back, cupy.ndarray) and bool((back == source).all())
+    key = "0.0"
+    (value,) = store.getitems([key], contexts={key: {"meta_array": cupy.empty(())}}).values()
+    assert isinstance(value, cupy.ndarray) and value.dtype == "u1"
+    assert bytes(cupy.asnumpy(value)) == DATA[:10].tobytes()
+    assert isinstance(store.getitems([key])[key], np.ndarray)
+    store.default_meta_array = cupy.empty(())
+    assert isinstance(store.getitems([key])[key], cupy.ndarray)
+
+
+def test_items_need_no_context_and_the_store_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = GDSStore(str(tmp_path))
+    store["a"] = b"value"
+    assert bytes(store.getitems(["a", "none"])["a"]) == b"value"
+    asked = []
+
+    class Example(np.ndarray[Any, Any]):
+        pass
+
+    from penstock.zarr import _store2
+
+    real = _store2.place_like
+    monkeypatch.setattr(_store2, "place_like", lambda example: asked.append(type(example)) or real(example))
+    store.default_meta_array = np.empty(()).view(Example)
+    store.getitems(["a"])
+    store.getitems(["a"], contexts={"a": {}})
+    store.getitems(["a"], contexts={"a": {"meta_array": np.empty(())}})
+    assert asked == [Example, Example, np.ndarray]
+
+
+def test_the_metadata_may_name_another_compressor(tmp_path: Path) -> None:
+    import numcodecs
+
+    zlib, gzip = numcodecs.Zlib(1).get_config(), numcodecs.GZip(1).get_config()
+    store = GDSStore(str(tmp_path / "named"), compressor_config_overwrite=gzip, decompressor_config_overwrite=zlib)
+    array = zarr.create(DATA.shape, chunks=(10, 91), dtype="i4", compressor=numcodecs.Zlib(1), store=store)
+    array[...] = DATA
+    assert zarr.open_array(GDSStore(str(tmp_path / "named"))).compressor == numcodecs.GZip(1)
+    mended = zarr.open_array(GDSStore(str(tmp_path / "named"), decompressor_config_overwrite=zlib), mode="r")
+    np.testing.assert_array_equal(mended[...], DATA)
+    uncompressed = GDSStore(str(tmp_path / "plain"), compressor_config_overwrite=gzip, decompressor_config_overwrite=gzip)
+    zarr.create(DATA.shape, chunks=(10, 91), dtype="i4", compressor=None, store=uncompressed)[...] = DATA
+    assert zarr.open_array(uncompressed).compressor is None
+
+
 def test_a_failed_write_leaves_the_old_value_and_no_other_file(tmp_path: Path) -> None:
     store = GDSStore(str(tmp_path))
     store["k"] = b"old"

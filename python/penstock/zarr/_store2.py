@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,11 +30,17 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
     read a whole uncompressed array, `penstock.zarr.load` is several times faster still.
 
     path, normalize_keys, dimension_separator: as for DirectoryStore.
+    compressor_config_overwrite: what the compressor is called in the metadata of arrays that are made, in place of what the array says.
+    decompressor_config_overwrite: by what arrays are decompressed that have a compressor, in place of what their metadata says. Both are
+    configurations as numcodecs has them, and KvikIO's.
     fsync: return from a write only when the value and its name are on the disk. A value is renamed into place either way.
 
     Errors: KeyError for a key that is not there; penstock.Error (an OSError) names the file, the offset and the cause.
     Thread-safe. Keeps no file open.
     """
+
+    default_meta_array: Any = np.empty(())
+    """Like this is what getitems() gives where nothing else is asked for; an instance or a subclass may have cupy.empty(()) instead."""
 
     def __init__(
         self,
@@ -40,9 +48,13 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
         normalize_keys: bool = False,
         dimension_separator: str | None = None,
         *,
+        compressor_config_overwrite: Mapping[str, Any] | None = None,
+        decompressor_config_overwrite: Mapping[str, Any] | None = None,
         fsync: bool = False,
     ) -> None:
         super().__init__(path, normalize_keys=normalize_keys, dimension_separator=dimension_separator)
+        self.compressor_config_overwrite = compressor_config_overwrite
+        self.decompressor_config_overwrite = decompressor_config_overwrite
         self.fsync = fsync
 
     def __getitem__(self, key: str) -> Any:
@@ -50,12 +62,14 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
         values = self._read([key], HOST)
         if key not in values:
             raise KeyError(key)
-        return values[key].tobytes() if _is_metadata(key) else values[key]
+        return self._recompressed(key, values[key].tobytes(), self.decompressor_config_overwrite) if _is_metadata(key) else values[key]
 
-    def getitems(self, keys: Sequence[str], *, contexts: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of the keys that are there, each in memory of the kind of its context's meta_array (default: NumPy)."""
+    def getitems(self, keys: Sequence[str], *, contexts: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """The values of the keys that are there, each in memory of the kind of its context's meta_array, or else of default_meta_array:
+        uint8 arrays of CuPy or NumPy.
+        """
         values: dict[str, Any] = {}
-        for place, some in _by_place(keys, contexts):
+        for place, some in _by_place(keys, contexts, self.default_meta_array):
             most = files_at_once()
             for start in range(0, len(some), most):
                 values.update(self._read(some[start : start + most], place))
@@ -63,7 +77,7 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
 
     def __setitem__(self, key: str, value: Any) -> None:
         """Writes a value, straight from GPU memory where it lies there."""
-        super().__setitem__(key, value)
+        super().__setitem__(key, self._recompressed(key, value, self.compressor_config_overwrite))
         if self.fsync:
             sync_folder(os.path.dirname(self._path(key)))
 
@@ -74,6 +88,15 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
 
     def _tofile(self, a: Any, fn: str) -> None:  # called by DirectoryStore, with a temporary name
         write_memory(a, fn, fsync=self.fsync)
+
+    def _recompressed(self, key: str, metadata: Any, config: Mapping[str, Any] | None) -> Any:
+        """The metadata of an array with another compressor, where it has one."""
+        if config is None or key.rpartition("/")[2] != ".zarray":
+            return metadata
+        told = json.loads(bytes(metadata))
+        if told.get("compressor") is None:
+            return metadata
+        return json.dumps({**told, "compressor": dict(config)}, indent=4, sort_keys=True).encode()
 
     def _path(self, key: str) -> str:
         return os.path.join(self.path, str(self._normalize_key(key)))
@@ -108,16 +131,13 @@ def _is_metadata(key: str) -> bool:
     return key.rpartition("/")[2] in (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
-def _by_place(keys: Sequence[str], contexts: Mapping[str, Any]) -> list[tuple[Place, list[str]]]:
+def _by_place(keys: Sequence[str], contexts: Mapping[str, Any], otherwise: Any) -> list[tuple[Place, list[str]]]:
     """Keys by the memory that they are wanted in."""
     groups: dict[str, tuple[Place, list[str]]] = {}
     for key in keys:
-        example = contexts[key].get("meta_array", _NUMPY) if key in contexts else _NUMPY
+        example = contexts[key].get("meta_array", otherwise) if key in contexts else otherwise
         kind = type(example).__module__
         if kind not in groups:
             groups[kind] = (place_like(example), [])
         groups[kind][1].append(key)
     return list(groups.values())
-
-
-_NUMPY = np.empty(())
