@@ -2,7 +2,7 @@
 # Both lie in a folder of their own, in the build tree and installed, so that nothing finds them by accident.
 
 file(GLOB cufile_sources CONFIGURE_DEPENDS src/cufile/*.cc)
-list(FILTER cufile_sources EXCLUDE REGEX "/audit\\.cc$")
+list(FILTER cufile_sources EXCLUDE REGEX "/(audit|device_node)\\.cc$")
 
 find_package(nlohmann_json CONFIG QUIET)
 penstock_require("${nlohmann_json_FOUND}" "nlohmann/json (for cufile.json)" nlohmann-json3-dev)
@@ -60,9 +60,24 @@ target_link_options(penstock_audit PRIVATE -fno-sanitize=all -nodefaultlibs -Wl,
 target_link_libraries(penstock_audit PRIVATE c)
 set_target_properties(penstock_audit PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${cufile_output_dir})
 
+# Preloaded by `penstock run --nvidia-fs-node`.
+add_library(penstock_device_node MODULE src/cufile/device_node.cc)
+target_compile_options(
+  penstock_device_node
+  PRIVATE -Wall
+          -Wextra
+          -Wconversion
+          -fno-exceptions
+          -fno-rtti
+          -fno-threadsafe-statics
+          -fno-sanitize=all)
+target_link_options(penstock_device_node PRIVATE -fno-sanitize=all -nodefaultlibs -Wl,-z,defs)
+target_link_libraries(penstock_device_node PRIVATE c)
+set_target_properties(penstock_device_node PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${cufile_output_dir})
+
 if(PENSTOCK_INSTALL)
   install(TARGETS penstock_cufile EXPORT penstock_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock)
-  install(TARGETS penstock_audit LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock)
+  install(TARGETS penstock_audit penstock_device_node LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock)
   install(FILES include/cufile/cufile.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/penstock/cufile)
 
   # As penstock.pc, found from where it lies.

@@ -49,7 +49,7 @@ install(
   RENAME $<TARGET_SONAME_FILE_NAME:penstock_cufile>
   DESTINATION lib/penstock
   COMPONENT python EXCLUDE_FROM_ALL)
-install(PROGRAMS $<TARGET_FILE:penstock_audit> DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
+install(PROGRAMS $<TARGET_FILE:penstock_audit> $<TARGET_FILE:penstock_device_node> DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
 install(PROGRAMS $<TARGET_FILE:penstock_cli> DESTINATION bin COMPONENT python EXCLUDE_FROM_ALL)
 
 # The commit that the wheel is made from, which penstock.kvikio tells: asked when it is made. Nothing where this is no checkout of its own.
@@ -65,5 +65,5 @@ install(
 # All that the wheel holds.
 add_custom_target(penstock_python DEPENDS penstock_native)
 if(NOT PENSTOCK_PREBUILT)
-  add_dependencies(penstock_python penstock_cli penstock_cufile penstock_audit)
+  add_dependencies(penstock_python penstock_cli penstock_cufile penstock_audit penstock_device_node)
 endif()

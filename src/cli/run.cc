@@ -24,9 +24,11 @@ constexpr int exit_not_found = 127;
 
 constexpr auto library_name = "libcufile.so.0";
 constexpr auto audit_name = "libpenstock_audit.so";
+constexpr auto node_name = "libpenstock_device_node.so";
 
 struct run_options {
   bool no_audit = false;
+  bool nvidia_fs_node = false;
   std::string log;
   std::vector<std::string> words;  // the program and its arguments
 };
@@ -113,6 +115,10 @@ int run_program(const run_options& options) {
     return refuse(exit_not_started, "'{}' holds a space, colon or semicolon, which LD_PRELOAD cannot name: move Penstock elsewhere",
                   *folder);
   }
+  if (options.nvidia_fs_node) {
+    if (!holds(*folder, node_name)) return refuse(exit_not_started, "{}/{} not found", *folder, node_name);
+    prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, node_name));
+  }
   prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, library_name));
   if (!options.no_audit) {
     prepend("LD_AUDIT", fmt::format("{}/{}", *folder, audit_name));
@@ -138,6 +144,8 @@ void add_run(CLI::App& app, command& chosen, const std::vector<std::string>& pro
   auto options = std::make_shared<run_options>();
   sub.add_flag("--no-audit", options->no_audit,
                "Preload only: a program that opens libcufile by its full path, or as libcufile.so, then gets the one it asks for");
+  sub.add_flag("--nvidia-fs-node", options->nvidia_fs_node,
+               "Tell the program that /dev/nvidia-fs0 is there: for programs that look for it before they use cuFile (fastsafetensors)");
   sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(CLI::IsMember({"summary"}));
   sub.footer("penstock run [OPTIONS] -- COMMAND [ARGUMENTS...]\nIts exit code is that of COMMAND; 127 when there is no such command.");
   sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without

@@ -13,6 +13,7 @@ namespace {
 
 const std::filesystem::path build_folder = std::filesystem::path(PENSTOCK_CLI_PATH).parent_path();
 const std::string library = build_folder / "cufile" / "libcufile.so.0";
+const std::string node = build_folder / "cufile" / "libpenstock_device_node.so";
 const std::string audit = build_folder / "cufile" / "libpenstock_audit.so";
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -79,6 +80,18 @@ TEST_F(run_program, finds_our_libraries_in_its_environment) {
   EXPECT_EQ(run_shell(print).out, library + "," + audit + "," + folder + ",\n");
   EXPECT_EQ(run_shell(print, {"--no-audit"}).out, library + ",," + folder + ",\n");
   EXPECT_EQ(run_shell(print, {"--log", "summary"}).out, library + "," + audit + "," + folder + ",summary\n");
+}
+
+TEST_F(run_program, may_be_told_that_nvidia_fs_is_there) {
+  if (!std::filesystem::exists(node)) GTEST_SKIP() << node << " is not built";
+  if (std::filesystem::exists("/dev/nvidia-fs0")) GTEST_SKIP() << "it is";
+  const std::string ask =
+      "for i in /dev/nvidia-fs0 /dev/nvidia-fs1 /dev/null; do stat -c %F $i 2>&1 | sed 's/.*: //'; test -e $i; echo $?; done";
+  EXPECT_EQ(run_shell(ask).out, "No such file or directory\n1\nNo such file or directory\n1\ncharacter special file\n0\n");
+  const std::string python =
+      "python3 -c \"import os; print([(os.path.exists(i), os.access(i, os.R_OK)) for i in ('/dev/nvidia-fs0', '/none', '/')])\"";
+  EXPECT_EQ(run_shell(python, {"--nvidia-fs-node"}).out, "[(True, True), (False, False), (True, True)]\n");
+  EXPECT_EQ(run_shell("echo $LD_PRELOAD", {"--nvidia-fs-node"}).out, library + ":" + node + "\n");
 }
 
 TEST_F(run_program, keeps_what_its_environment_held) {
