@@ -6,9 +6,11 @@
   cuda_python_13_2  the same of 13.2, whose header is that of the cuFile which the library stands for
   torch_gds         torch.cuda.gds; needs PyTorch in this Python, and a GPU
   kvikio            KvikIO with CuPy; needs a GPU
+  nixl              NIXL's plugins GDS and GDS_MT; memory of a GPU where there is one and CuPy or PyTorch
+  fastsafetensors   fastsafetensors with nogds=False, told that /dev/nvidia-fs0 is there; needs it and PyTorch in this Python, and a GPU
 
 What a client needs is taken from this Python where it is installed, else from --wheels, else from the package index into a virtual
-environment in --work-dir (PyTorch never is: it is too large). A download that fails is a reason to skip.
+environment in --work-dir (PyTorch never is: it is too large, and so is what needs it). A download that fails is a reason to skip.
 
 Usage: run_clients.py --penstock PENSTOCK --library-dir FOLDER --work-dir FOLDER [--only CLIENT ...] [--wheels FOLDER] [--no-download]
                       [--cc CC]
@@ -88,19 +90,22 @@ def imports(python: pathlib.Path, modules: Sequence[str]) -> bool:
     return subprocess.run([str(python), "-c", code], capture_output=True).returncode == 0
 
 
-def environment(place: Place, name: str, packages: Sequence[str]) -> pathlib.Path:
-    """The Python of a virtual environment with these packages, made once."""
+def environment(place: Place, name: str, packages: Sequence[str], bare: Sequence[str] = ()) -> pathlib.Path:
+    """The Python of a virtual environment with these packages, made once. bare: installed without what they depend on."""
     folder = place.work / f"venv-{name}"
     python = folder / "bin" / "python"
     finished = folder / "finished"
-    if finished.exists() and finished.read_text() == " ".join(packages):
+    wanted = " ".join([*packages, *bare])
+    if finished.exists() and finished.read_text() == wanted:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True)
     if made.returncode:
         raise Skipped(f"python3 -m venv: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
     place.pip(python, "install", "--only-binary=:all:", *packages)
-    finished.write_text(" ".join(packages))
+    if bare:
+        place.pip(python, "install", "--only-binary=:all:", "--no-deps", *bare)
+    finished.write_text(wanted)
     return python
 
 
@@ -190,8 +195,8 @@ def nvidia_header(place: Place) -> str:
     return f"{CUFILE_WHEEL}, cuda.h from {where}\n{by_path}{by_command}"
 
 
-def python_client(place: Place, name: str, script: str, python: pathlib.Path) -> str:
-    return run(place, [place.penstock, "run", "--", python, HERE / script, scratch_folder(place, name), place.library])
+def python_client(place: Place, name: str, script: str, python: pathlib.Path, *options: str) -> str:
+    return run(place, [place.penstock, "run", *options, "--", python, HERE / script, scratch_folder(place, name), place.library])
 
 
 def cuda_python(place: Place) -> str:
@@ -220,8 +225,20 @@ def kvikio(place: Place) -> str:
     return python_client(place, "kvikio", "kvikio_client.py", python)
 
 
+def nixl(place: Place) -> str:
+    python = pathlib.Path(sys.executable)
+    if not any(imports(python, [name, "numpy"]) for name in ("nixl", "nixl_cu12", "nixl_cu13")):
+        # Without PyTorch, which it names and does not need.
+        python = environment(place, "nixl", ["numpy", "nvidia-cuda-runtime-cu12"], ["nixl-cu12>=1.5,<1.6"])
+    return python_client(place, "nixl", "nixl_client.py", python)
+
+
+def fastsafetensors(place: Place) -> str:
+    return python_client(place, "fastsafetensors", "fastsafetensors_client.py", pathlib.Path(sys.executable), "--nvidia-fs-node")
+
+
 CLIENTS: dict[str, Callable[[Place], str]] = {
-    client.__name__: client for client in (nvidia_header, cuda_python, cuda_python_13_2, torch_gds, kvikio)
+    client.__name__: client for client in (nvidia_header, cuda_python, cuda_python_13_2, torch_gds, kvikio, nixl, fastsafetensors)
 }
 
 
