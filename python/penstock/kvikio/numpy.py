@@ -62,8 +62,10 @@ def fromfile(
     """
     if sep != "":
         raise NotImplementedError("Non-default value of the `sep` argument is not supported")
-    if offset < 0 or count < -1:
-        raise ValueError(f"fromfile: offset has to be 0 or more and count -1 or more, not {offset} and {count}")
+    if offset < 0:
+        raise ValueError(f"fromfile: offset has to be 0 or more, not {offset}")
+    if count < -1:
+        raise ValueError(f"fromfile: negative dimensions are not allowed: count is {count}, and only -1 means all")
     item = np.dtype(dtype)
     with CuFile(_path_of(file), "r") as source:
         size = os.fstat(source.fileno()).st_size
