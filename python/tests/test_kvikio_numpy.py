@@ -106,3 +106,11 @@ def test_wrong_numbers_and_missing_files_are_errors(tmp_path: pathlib.Path) -> N
     with pytest.raises(RuntimeError, match="Unable to open file") as caught_other:
         kvikio_numpy.fromfile(tmp_path)
     assert not isinstance(caught_other.value, FileNotFoundError)
+
+
+def test_a_negative_count_is_refused_in_numpys_words(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(8))
+    with pytest.raises(ValueError, match="negative dimensions are not allowed"):
+        kvikio_numpy.fromfile(tmp_path / "file", count=-42)
+    with pytest.raises(ValueError, match="offset has to be 0 or more"):
+        kvikio_numpy.fromfile(tmp_path / "file", offset=-1)

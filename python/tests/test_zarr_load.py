@@ -474,3 +474,9 @@ def test_without_zarr_the_extra_is_named(tmp_path: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import penstock.zarr"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert 'ImportError: penstock.zarr needs zarr: pip install "penstock[zarr]"' in done.stderr
+
+
+def test_an_older_zarr_is_an_import_error() -> None:
+    script = "import zarr; zarr.__version__ = '2.14.3'; import penstock.zarr"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1 and "ImportError: penstock.zarr needs zarr 2.15 or newer, and this is zarr 2.14.3" in done.stderr

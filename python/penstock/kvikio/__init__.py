@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 
 import penstock
-from penstock.kvikio import buffer, cufile, cufile_driver, defaults, mmap, stream, utils
+from penstock.kvikio import buffer, cufile, cufile_driver, defaults, mmap, statistics, stream, utils
 from penstock.kvikio.buffer import bounce_buffer_free, memory_deregister, memory_register
 from penstock.kvikio.cufile import (
     CuFile,
@@ -21,6 +21,7 @@ from penstock.kvikio.cufile import (
 )
 from penstock.kvikio.defaults import CompatMode
 from penstock.kvikio.mmap import Mmap
+from penstock.kvikio.statistics import Summary, SummaryMonitor
 from penstock.kvikio.stream import stream_deregister, stream_register
 from penstock.kvikio.utils import kvikio_deprecation_notice
 
@@ -30,6 +31,8 @@ __all__ = [
     "IOFuture",
     "IOFutureStream",
     "Mmap",
+    "Summary",
+    "SummaryMonitor",
     "__git_commit__",
     "__version__",
     "bounce_buffer_free",
@@ -46,6 +49,7 @@ __all__ = [
     "memory_deregister",
     "memory_register",
     "mmap",
+    "statistics",
     "stream",
     "stream_deregister",
     "stream_register",

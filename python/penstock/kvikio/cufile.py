@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 from types import TracebackType
 from typing import Any, Callable, Literal, TypeVar
@@ -17,7 +18,7 @@ from typing import Any, Callable, Literal, TypeVar
 import penstock
 from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
-from penstock.kvikio import defaults
+from penstock.kvikio import defaults, statistics
 from penstock.kvikio._memory import is_device_memory, require_device_memory, settle
 from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
 
@@ -54,18 +55,23 @@ class MissingFile(RuntimeError, FileNotFoundError):
 class IOFuture:
     """A read or write under way, from pread() and pwrite(). Thread-safe. Dropping it is safe and stops nothing."""
 
-    __slots__ = ("_future", "_keep", "_name")
+    __slots__ = ("_counted", "_future", "_keep", "_name")
 
-    def __init__(self, future: "penstock.Future[int]", name: str, keep: object = None) -> None:
+    def __init__(self, future: "penstock.Future[int]", name: str, keep: object = None, counted: Any = None) -> None:
         self._future = future
         self._name = name
         self._keep = keep
+        self._counted = counted
+        if counted is not None:
+            future.add_done_callback(functools.partial(_end_of, counted))
 
     def get(self) -> int:
         """Blocks until the operation has ended and returns its bytes; fewer than asked for at end of file only. Any number of times.
 
         RuntimeError: it failed (the cause is the penstock.Error); its buffer is quiet by then.
         """
+        if self._counted is not None:
+            return _attempt(self._name, lambda: _count(self._counted, self._future.result, True))
         return _attempt(self._name, self._future.result)
 
     def done(self) -> bool:
@@ -76,16 +82,17 @@ class IOFuture:
 class IOFutureStream:
     """A stream-ordered read or write, from raw_read_async() and raw_write_async(). It keeps buffer and file alive; dropping it is safe."""
 
-    __slots__ = ("_keep", "_name", "_result")
+    __slots__ = ("_counted", "_keep", "_name", "_result")
 
-    def __init__(self, result: "penstock.StreamResult", name: str, keep: object = None) -> None:
+    def __init__(self, result: "penstock.StreamResult", name: str, keep: object = None, counted: Any = None) -> None:
+        self._counted = counted
         self._result = result
         self._name = name
         self._keep = keep
 
     def check_bytes_done(self) -> int:
         """Blocks until the stream has passed the operation and returns its bytes. Any number of times. RuntimeError: it failed."""
-        return _attempt(self._name, self._result.wait)
+        return _attempt(self._name, lambda: _count(self._counted, self._result.wait, True))
 
 
 class CuFile:
@@ -98,6 +105,7 @@ class CuFile:
         first, such as "b", mean nothing (KvikIO's rules).
         RuntimeError: "Unable to open file", with the system's reason; where there is no such file it is a FileNotFoundError too. ValueError: "a", which has no offset, and any other first letter.
         """
+        self._backend = ""  # for the statistics: that of the memory
         self._descriptor = -1
         self._direct_descriptor = -1
         self._closing = forkable_lock()
@@ -240,7 +248,9 @@ class CuFile:
     def _run(self, call: Callable[..., int], buf: Any, size: int | None, file_offset: int, dev_offset: int) -> int:
         _check_offsets(size, file_offset, dev_offset)
         settle(buf)
-        return _attempt(self._name, lambda: call(buf, file_offset, size, dev_offset, order="A", path=_forced_path(buf)))
+        counted = self._begin(call, buf, size, dev_offset) if statistics._monitors else None
+        run = functools.partial(call, buf, file_offset, size, dev_offset, order="A")
+        return _attempt(self._name, lambda: _count(counted, lambda: run(path=_forced_path(buf)), True))
 
     def _start(
         self,
@@ -253,8 +263,10 @@ class CuFile:
         _check_task_size(task_size)
         _check_offsets(size, file_offset, 0)
         settle(buf)
-        future = _attempt(self._name, lambda: call(buf, file_offset, size, order="A", path=_forced_path(buf)))
-        return IOFuture(future, self._name, self)
+        counted = self._begin(call, buf, size, 0) if statistics._monitors else None
+        start = functools.partial(call, buf, file_offset, size, order="A")
+        future = _attempt(self._name, lambda: _count(counted, lambda: start(path=_forced_path(buf))))
+        return IOFuture(future, self._name, self, counted)
 
     def _queue(
         self,
@@ -266,8 +278,16 @@ class CuFile:
         dev_offset: int,
     ) -> IOFutureStream:
         _check_offsets(size, file_offset, dev_offset)
-        result = _attempt(self._name, lambda: call(buf, stream, file_offset, size, dev_offset, order="A"))
-        return IOFutureStream(result, self._name, self)
+        counted = self._begin(call, buf, size, dev_offset) if statistics._monitors else None
+        result = _attempt(self._name, lambda: _count(counted, lambda: call(buf, stream, file_offset, size, dev_offset, order="A")))
+        return IOFutureStream(result, self._name, self, counted)
+
+    def _begin(self, call: Callable[..., object], buf: Any, size: int | None, dev_offset: int) -> Any:
+        """Tells the monitors of an operation. Mmap has a backend of its own."""
+        on_device = is_device_memory(buf)
+        requested = size if size is not None else max(0, _nbytes(buf) - dev_offset)
+        backend = self._backend or ("CUFILE" if on_device else "POSIX")
+        return statistics.begin(backend, "write" in call.__name__, requested)
 
     def _close_descriptors(self) -> None:
         for descriptor in (self._descriptor, self._direct_descriptor):
@@ -323,6 +343,37 @@ def _check_offsets(size: int | None, file_offset: int, dev_offset: int) -> None:
             raise OverflowError(f"{name}: can't convert negative value {value}")
         if value is not None and value >= 1 << 63:
             raise OverflowError(f"{name}: {value} is more than 64 bits hold")
+
+
+def _end_of(counted: Any, ended: "penstock.Future[int]") -> None:
+    try:
+        _count(counted, ended.result, True)
+    except penstock.Error:
+        pass  # get() raises it
+
+
+def _nbytes(buf: Any) -> int:
+    told = getattr(buf, "nbytes", None)
+    if told is None:
+        return memoryview(buf).nbytes
+    return int(told() if callable(told) else told)
+
+
+def _count(counted: Any, call: Callable[[], Outcome], ends: bool = False) -> Outcome:
+    """Runs call. Its failure ends the operation that is counted, if any; so does its success where it ends with that."""
+    if counted is None:
+        return call()
+    try:
+        outcome = call()
+    except penstock.Error as error:
+        counted.end(error.bytes_done, True)
+        raise
+    except BaseException:
+        counted.end(0, True)
+        raise
+    if ends and isinstance(outcome, int):
+        counted.end(outcome)
+    return outcome
 
 
 def _attempt(name: str, call: Callable[[], Outcome]) -> Outcome:

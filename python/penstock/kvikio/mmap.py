@@ -34,6 +34,7 @@ class Mmap:
             raise ValueError(f"Unknown file open flag {flags!r}")
         _check_not_negative(initial_map_size=initial_map_size, initial_map_offset=initial_map_offset)
         self._file = CuFile(file_path, "r")
+        self._file._backend = "MMAP"
         try:
             self._offset, self._size = _region(self.file_size(), initial_map_size, initial_map_offset)
         except BaseException:
