@@ -29,6 +29,10 @@ class Settings(NamedTuple):
             return None
         return "direct" if self.only_gpu_direct else "staged"
 
+    def refuses(self, address: int) -> bool:
+        """True for host memory, where the settings allow none."""
+        return not self.host_memory and penstock.describe(address)["kind"] != "device"
+
     def refusal(self, file: penstock.File) -> str | None:
         """Why a file may not be used at all; None where it may. Asked of a block, as libcufile.so.0 does."""
         if not self.only_gpu_direct:

@@ -128,7 +128,7 @@ def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803
     flags: CU_FILE_BUF_REGISTER_FLAGS_NONE; _READ_ONLY takes reads of files only, _WRITE_ONLY writes only.
     cuFileError: CU_FILE_INVALID_VALUE (null, no bytes, unknown flags), CU_FILE_MEMORY_ALREADY_REGISTERED (the same base),
     CU_FILE_CUDA_POINTER_RANGE_ERROR (more than was allocated on the device), CU_FILE_CUDA_POINTER_INVALID (nothing was),
-    CU_FILE_IO_NOT_SUPPORTED (host memory, and allow_system_memory is false).
+    CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED (host memory, and allow_system_memory is false).
     """
     _driver.use()
     if not 0 < devPtr_base < _addresses or not 0 < size < _most:
@@ -136,9 +136,7 @@ def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803
     if flags not in _known_buffer_flags:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: flags {flags:#x}; known are 0, 1 and 2")
     _check_allocation(devPtr_base, size)
-    if not _driver.settings().host_memory and penstock.describe(devPtr_base)["kind"] != "device":
-        reason = f"buf_register: {devPtr_base:#x} is host memory, and allow_system_memory is false"
-        raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, reason)
+    _refuse_host_memory(devPtr_base)
     _driver.add_buffer(_Buffer(devPtr_base, size, flags))
 
 
@@ -155,7 +153,7 @@ def read(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset
     Short at end of file only, which is no error: pread() tells the count. cuFileError: CU_FILE_INVALID_HANDLE, CU_FILE_INVALID_VALUE
     (null or a negative number), CU_FILE_INVALID_FILE_OPEN_FLAG (open for writing only), CU_FILE_PERMISSION_DENIED (buffer registered
     for writes only), CU_FILE_INVALID_MAPPING_RANGE (past the registered buffer), CU_FILE_CUDA_POINTER_INVALID (past what is allocated,
-    or not memory), CU_FILE_IO_ERROR. Where it had moved some bytes, CU_FILE_OP_PARTIAL_COMPLETION, with their number in bytes_done.
+    or not memory), CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED (host memory, and allow_system_memory is false), CU_FILE_IO_ERROR. Where it had moved some bytes, CU_FILE_OP_PARTIAL_COMPLETION, with their number in bytes_done.
     """
     pread(fh, buf_ptr_base, size, file_offset, buf_ptr_offset)
 
@@ -600,6 +598,12 @@ def _check_allocation(base: int, size: int) -> None:
         raise cuFileError(OpError.CU_FILE_CUDA_POINTER_RANGE_ERROR, reason)
 
 
+def _refuse_host_memory(address: int) -> None:
+    if _attempt(lambda: _driver.settings().refuses(address)):
+        reason = f"{address:#x} is host memory, and allow_system_memory is false"
+        raise cuFileError(Status.CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED, reason)
+
+
 def _memory(used: _File, base: int, size: int, file_offset: int, offset: int, is_write: bool) -> penstock.Pointer:
     """The memory of a request, after every check that needs no engine."""
     for name, value in (("size", size), ("file_offset", file_offset), ("buffer offset", offset)):
@@ -610,6 +614,7 @@ def _memory(used: _File, base: int, size: int, file_offset: int, offset: int, is
     if not (used.writable if is_write else used.readable):
         reason = f"{used.name} is not open for {'writing' if is_write else 'reading'}"
         raise cuFileError(Status.CU_FILE_INVALID_FILE_OPEN_FLAG, reason)
+    _refuse_host_memory(base)
     _driver.check_buffer(base, offset, size, is_write)
     return penstock.Pointer(base + offset, size)
 

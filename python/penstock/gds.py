@@ -56,8 +56,7 @@ def gds_register_buffer(s: Any) -> None:
     RuntimeError: it is registered, or has no bytes; it is memory of the host, and cufile.json allows none; cufile.json cannot be read.
     """
     address, nbytes = _place_of("gds_register_buffer", s)
-    allowed = _settings("cuFileBufRegister")
-    if not allowed.host_memory and penstock.describe(address)["kind"] != "device":
+    if _settings("cuFileBufRegister").refuses(address):
         raise RuntimeError("cuFileBufRegister failed: the storage is in host memory, and allow_system_memory is false")
     with _lock:
         if nbytes == 0:
@@ -178,6 +177,8 @@ class GdsFile:
         place = f"{what}: {os.fspath(self.filename)} at {offset}"
         address, nbytes = _place_of(what, storage)
         assert self._settings is not None
+        if self._settings.refuses(address):
+            raise RuntimeError(f"{word} failed: {place}: the storage is in host memory, and allow_system_memory is false")
         try:
             done = call(storage, offset, path=self._settings.path_for(address))
         except penstock.Error as error:
