@@ -3,7 +3,6 @@
 // Our library is the libcufile.so.0 that lies beside this module; where there is none, nothing is changed.
 // Loaded by the dynamic linker into a namespace of its own, before anything else of the process: it uses the C library only, and
 // allocates nothing. Thread-safe: what la_version writes, before any other call, is only read afterwards. See rtld-audit(7).
-#include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
 #include <stdint.h>
@@ -48,10 +47,20 @@ bool is_our_library(const char* path) {
   return realpath(path, real) != nullptr && realpath(our_library, ours) != nullptr && strcmp(real, ours) == 0;
 }
 
+// Of the objects in this namespace: the one that our_library lies in. Not by dladdr, which glibc before 2.34 crashes in this early.
+int look_at(struct dl_phdr_info* object, size_t /*size*/, void* path) {
+  const auto wanted = reinterpret_cast<uintptr_t>(our_library);
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const auto& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || wanted - object->dlpi_addr - segment.p_vaddr >= segment.p_memsz) continue;
+    return realpath(object->dlpi_name, static_cast<char*>(path)) != nullptr ? 1 : -1;
+  }
+  return 0;
+}
+
 void find_our_library() {
-  Dl_info self;
   char module[PATH_MAX];
-  if (dladdr(our_library, &self) == 0 || realpath(self.dli_fname, module) == nullptr) return;
+  if (dl_iterate_phdr(look_at, module) != 1) return;
   const size_t folder = static_cast<size_t>(base_name(module) - module);
   if (folder + sizeof our_name > sizeof our_library) return;
   memcpy(our_library, module, folder);
