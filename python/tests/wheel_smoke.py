@@ -39,6 +39,18 @@ def check_command() -> None:
         subprocess.run([*start, "run", "--", "true"], check=True)
 
 
+def check_dropin() -> None:
+    """A program that names cuFile's library is given the one of the wheel."""
+    program = "import ctypes; ctypes.CDLL('libcufile.so.0').cuFileGetVersion; print(open('/proc/self/maps').read())"
+    told = subprocess.run([sys.executable, "-m", "penstock", "run", "--", sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert str(command().parent.parent / "lib" / "penstock" / "libcufile.so.0") in told.stdout, told
+
+
+def check_nothing_else_is_needed() -> None:
+    """In the venv that the tools make, NumPy is not there at all; in one where it is, it was not imported."""
+    assert "numpy" not in sys.modules
+
+
 def check_libraries() -> None:
     library = ctypes.CDLL(str(command().parent.parent / "lib" / "penstock" / "libcufile.so.0"))
     assert library.cuFileDriverOpen is not None
@@ -50,7 +62,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         check_reading(Path(folder))
     check_command()
+    check_dropin()
     check_libraries()
+    check_nothing_else_is_needed()
     print(f"penstock {penstock.__version__} works on Python {sys.version.split()[0]}, from {Path(penstock.__file__).parent}")
 
 
