@@ -31,4 +31,10 @@ if(cli_sources)
   # The library lies beside the command in the build folder, and in lib/ beside bin/ once installed, wherever the prefix is moved.
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(penstock_cli PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN;$ORIGIN/${bin_to_lib}")
+
+  # Manual pages and completions of shells, which the command makes of its own options.
+  if(PENSTOCK_INSTALL AND PENSTOCK_SANITIZE STREQUAL "none")
+    add_custom_command(TARGET penstock_cli POST_BUILD COMMAND penstock_cli help --write-pages ${PROJECT_BINARY_DIR}/share VERBATIM)
+    install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})
+  endif()
 endif()

@@ -61,8 +61,8 @@ void add_bench(CLI::App& app, command& chosen) {
   sub.add_flag("--quick", run.quick, "Small sizes: seconds on a small machine");
   sub.add_flag("--targets", run.show_targets, "Show PASS or below beside rows that have a target");
   add_size_option(sub, "--size", run.size_bytes, "Size of the file (default 4GiB, quick 256MiB)");
-  auto* file = sub.add_option("--file", run.file, "Read this file; it is made, and kept, when it does not exist");
-  sub.add_option("--dir", run.directory, "Where temporary files are made (default: here)")->excludes(file);
+  auto* file = sub.add_option("--file", run.file, "Read this file; it is made, and kept, when it does not exist")->type_name("FILE");
+  sub.add_option("--dir", run.directory, "Where temporary files are made (default: here)")->type_name("DIR")->excludes(file);
   add_device_options(sub, run.device);
   sub.add_option("--repeats", run.repeats, "Runs of each row (default 5, cold 3)")->check(CLI::PositiveNumber);
   // CLI11 gives one of these to an option that may lack its value and does.

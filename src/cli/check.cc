@@ -158,7 +158,8 @@ void add_check(CLI::App& app, command& chosen) {
   CLI::App& sub = *app.add_subcommand("check", "Show which path each part of files would take, and why");
   auto* file = sub.add_option("FILE", wanted->files, "Files to look at, or folders with such files");
   auto* settings =
-      sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and tell what each of its keys does");
+      sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and tell what each of its keys does")
+          ->type_name("FILE");
   settings->excludes(file);
   add_memory_options(sub, wanted->device);
   add_output_options(sub, wanted->output);

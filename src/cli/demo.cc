@@ -248,7 +248,7 @@ void add_demo(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<demo_options>();
   CLI::App& sub = *app.add_subcommand("demo", "Make a file, read it into device memory, compare the bytes and show the speed");
   add_size_option(sub, "--size", wanted->size, "Size of the file (default 1GiB)");
-  sub.add_option("--dir", wanted->directory, "Where the file is made (default: $TMPDIR, /var/tmp, /tmp)");
+  sub.add_option("--dir", wanted->directory, "Where the file is made (default: $TMPDIR, /var/tmp, /tmp)")->type_name("DIR");
   add_device_options(sub, wanted->device);
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return run_demo(*wanted); }; });

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/commands.hpp"
+#include "cli/grammar.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -132,10 +133,22 @@ void add_help(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<std::string>();
   CLI::App& sub = *app.add_subcommand("help", "Tell what commands there are, or what options a command has");
   sub.add_option("COMMAND", *wanted, "Command to explain");
-  sub.callback([&app, &chosen, wanted] {
-    chosen = [&app, wanted] {
+  auto manual = std::make_shared<bool>(false);
+  auto folder = std::make_shared<std::string>();
+  sub.add_flag("--man", *manual, "Print it as a manual page: penstock help --man read | man -l -");
+  sub.add_option("--write-pages", *folder, "Write manual pages and completions below this folder, for the build")->group("");
+  sub.callback([&app, &chosen, wanted, manual, folder] {
+    chosen = [&app, wanted, manual, folder] {
       const auto names = command_names(app);
-      if (wanted->empty()) {
+      const auto grammar = grammar_of(app);
+      if (!folder->empty()) {
+        const status error = write_pages(grammar, *folder);
+        return error.ok() ? exit_success : fail(error);
+      }
+      const auto page = std::find_if(grammar.begin(), grammar.end(), [&wanted](const auto& each) { return each.name == *wanted; });
+      if (*manual && page != grammar.end()) {
+        fmt::print("{}", manual_page(grammar, *page));
+      } else if (wanted->empty()) {
         fmt::print("{}", app.get_formatter()->make_help(&app, "penstock", CLI::AppFormatMode::Normal));
       } else if (std::find(names.begin(), names.end(), *wanted) != names.end()) {
         fmt::print("{}", app.get_subcommand(*wanted)->help("penstock"));
