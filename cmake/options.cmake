@@ -15,6 +15,9 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 endif()
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+if(SKBUILD)
+  add_link_options(-s)  # a wheel has the symbols that the dynamic linker needs
+endif()
 
 if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER AND PROJECT_IS_TOP_LEVEL)
   find_program(PENSTOCK_CCACHE ccache)

@@ -44,13 +44,17 @@ install(
   RENAME $<TARGET_SONAME_FILE_NAME:penstock>
   DESTINATION lib
   COMPONENT python EXCLUDE_FROM_ALL)
-install(
-  PROGRAMS $<TARGET_FILE:penstock_cufile>
-  RENAME $<TARGET_SONAME_FILE_NAME:penstock_cufile>
-  DESTINATION lib/penstock
-  COMPONENT python EXCLUDE_FROM_ALL)
-install(PROGRAMS $<TARGET_FILE:penstock_audit> $<TARGET_FILE:penstock_device_node> DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
-install(PROGRAMS $<TARGET_FILE:penstock_cli> DESTINATION bin COMPONENT python EXCLUDE_FROM_ALL)
+if(TARGET penstock_cufile)
+  install(
+    PROGRAMS $<TARGET_FILE:penstock_cufile>
+    RENAME $<TARGET_SONAME_FILE_NAME:penstock_cufile>
+    DESTINATION lib/penstock
+    COMPONENT python EXCLUDE_FROM_ALL)
+  install(PROGRAMS $<TARGET_FILE:penstock_audit> $<TARGET_FILE:penstock_device_node> DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
+endif()
+if(TARGET penstock_cli)
+  install(PROGRAMS $<TARGET_FILE:penstock_cli> DESTINATION bin COMPONENT python EXCLUDE_FROM_ALL)
+endif()
 
 # The commit that the wheel is made from, which penstock.kvikio tells: asked when it is made. Nothing where this is no checkout of its own.
 install(
@@ -65,5 +69,9 @@ install(
 # All that the wheel holds.
 add_custom_target(penstock_python DEPENDS penstock_native)
 if(NOT PENSTOCK_PREBUILT)
-  add_dependencies(penstock_python penstock_cli penstock_cufile penstock_audit penstock_device_node)
+  foreach(part penstock_cli penstock_cufile penstock_audit penstock_device_node)
+    if(TARGET ${part})
+      add_dependencies(penstock_python ${part})
+    endif()
+  endforeach()
 endif()

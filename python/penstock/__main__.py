@@ -19,6 +19,8 @@ def main() -> int:
     program = command()
     try:
         os.execv(program, ["penstock", *sys.argv[1:]])
+    except FileNotFoundError:
+        print("penstock: this package was built without the command (PENSTOCK_BUILD_CLI=OFF)", file=sys.stderr)
     except OSError as error:
         print(f"penstock: {program}: {error.strerror}", file=sys.stderr)
     return 127
