@@ -22,7 +22,7 @@
 namespace penstock::bench {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
 
 struct shape {
   std::uint32_t block_bytes;
@@ -312,7 +312,7 @@ ceiling_meter::~ceiling_meter() = default;
 sys::kernel& ceiling_meter::kernel() const { return *parts_->kernel; }
 
 result<link_ceiling> ceiling_meter::link() {
-  constexpr std::size_t bytes = 64 * mib;
+  constexpr std::size_t bytes = 64 * mebibyte;
   auto session = parts_->session();
   if (!session) return session.error();
   auto host = host_memory::make(*parts_->kernel, bytes, *session);
@@ -329,7 +329,7 @@ result<link_ceiling> ceiling_meter::link() {
 }
 
 result<ceiling> ceiling_meter::cached_read(const std::string& path, std::uint64_t bytes) {
-  constexpr std::uint64_t block = 4 * mib;
+  constexpr std::uint64_t block = 4 * mebibyte;
   constexpr unsigned most_threads = 16;
   auto file = open_file::open(*parts_->kernel, path, O_RDONLY);
   if (!file) return file.error();
@@ -377,7 +377,7 @@ result<ceiling> ceiling_meter::random_read(const std::string& path, std::uint64_
 }
 
 result<ceiling> ceiling_meter::cached_write(const std::string& path, std::uint64_t bytes) {
-  constexpr std::uint64_t largest_block = 4 * mib;
+  constexpr std::uint64_t largest_block = 4 * mebibyte;
   constexpr unsigned most_threads = 4;
   auto session = parts_->session();
   if (!session) return session.error();
@@ -386,7 +386,7 @@ result<ceiling> ceiling_meter::cached_write(const std::string& path, std::uint64
   auto memory = host_memory::make(*parts_->kernel, most_threads * largest_block, *session);
   if (!memory) return memory.error();
   ceiling best;
-  for (const std::uint64_t block : {mib, largest_block}) {
+  for (const std::uint64_t block : {mebibyte, largest_block}) {
     for (unsigned threads = 1; threads <= most_threads; threads *= 2) {
       auto seconds = time_shared_blocks(threads, bytes, block, [&](unsigned thread, std::uint64_t offset, std::uint64_t length) {
         return write_block(*parts_->kernel, file->fd(), memory->data() + thread * largest_block, offset, length);
@@ -395,7 +395,7 @@ result<ceiling> ceiling_meter::cached_write(const std::string& path, std::uint64
       // Pages still dirty from one setting would slow the next.
       if (status error = parts_->kernel->sync_data(file->fd()); !error.ok()) return error;
       const double speed = gigabytes_per_second(bytes, *seconds);
-      if (speed > best.value) best = {speed, fmt::format("{} MiB by {} threads", block / mib, threads)};
+      if (speed > best.value) best = {speed, fmt::format("{} MiB by {} threads", block / mebibyte, threads)};
     }
   }
   return best;

@@ -57,7 +57,7 @@ status read_exactly(int fd, std::byte* target, std::uint64_t length, std::uint64
   return {};
 }
 
-status stopped() { return {errc::cancelled, "check: interrupted"}; }
+status interrupted() { return {errc::cancelled, "check: interrupted"}; }
 
 }  // namespace
 
@@ -66,7 +66,7 @@ status hash_file(hasher& into, const std::string& path, std::uint64_t offset, st
   if (file.fd() < 0) return status::from_errno(errno, fmt::format("check: open {}", path));
   std::vector<std::byte> buffer(std::min(length, piece_bytes));
   while (length > 0) {
-    if (stop && stop()) return stopped();
+    if (stop && stop()) return interrupted();
     const std::uint64_t count = std::min<std::uint64_t>(length, buffer.size());
     if (status error = read_exactly(file.fd(), buffer.data(), count, offset, path); !error.ok()) return error;
     into.update(buffer.data(), count);
@@ -80,7 +80,7 @@ status hash_memory(hasher& into, const engine& owner, const void* memory, std::u
   std::vector<std::byte> buffer(std::min(length, piece_bytes));
   const auto* from = static_cast<const std::byte*>(memory);
   while (length > 0) {
-    if (stop && stop()) return stopped();
+    if (stop && stop()) return interrupted();
     const std::uint64_t count = std::min<std::uint64_t>(length, buffer.size());
     if (status error = owner.copy(buffer.data(), from, count); !error.ok()) return error.with_context("check: copy back");
     into.update(buffer.data(), count);

@@ -10,16 +10,6 @@
 
 namespace penstock::core {
 
-namespace {
-
-// As in request_info::device.
-std::string name_of(const staging::place& place) {
-  if (!place.on_device()) return "host";
-  return device_name(place.emulated() ? "host" : "cuda", place.via->session().ordinal());
-}
-
-}  // namespace
-
 status in_context(const status& error, const transfer& what, const file_core& file) noexcept {
   if (error.ok() || error.message().find(file.name()) != std::string_view::npos) return error;
   return or_without_memory(

@@ -13,6 +13,11 @@ namespace penstock::core {
 
 std::string device_name(std::string_view kind, int ordinal) { return fmt::format("{}:{}", kind, ordinal); }
 
+std::string name_of(const staging::place& place) {
+  if (!place.on_device()) return "host";
+  return device_name(place.emulated() ? "host" : "cuda", place.via->session().ordinal());
+}
+
 status memory_map::usable() const { return fork_.forked() ? status(errc::forked, "the engine belongs to the parent process") : status(); }
 
 result<std::pair<device::driver*, device::memory_info>> memory_map::classify(const void* memory) {

@@ -39,6 +39,8 @@ struct seen_allocation {
 
 // As in device_info::name. kind: device::driver::kind().
 std::string device_name(std::string_view kind, int ordinal);
+// Of the device that it is on, or "host": as in request_info::device.
+std::string name_of(const staging::place& place);
 
 class memory_map {
  public:

@@ -27,10 +27,6 @@ result<staging::place> place_of_part(runtime& with, const void* memory, std::uin
   return found;
 }
 
-std::string name_of(const staging::place& where) {
-  return where.on_device() ? device_name(where.emulated() ? "host" : "cuda", where.via->session().ordinal()) : "host";
-}
-
 std::span<const std::byte> incoming_core::in_line_bytes() const {
   if (facts.tensors.empty() || !facts.tensors.front().in_line) return {};
   auto rest = contents();

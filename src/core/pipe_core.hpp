@@ -66,8 +66,6 @@ class incoming_core {
 
 // Where a part of a message lies. kind, index: name it in errors, which are bad_memory.
 result<staging::place> place_of_part(runtime& with, const void* memory, std::uint64_t length, std::string_view kind, std::size_t index);
-// The name of the device, or "host".
-std::string name_of(const staging::place& where);
 // Of such a name.
 inline bool is_of_host_device(std::string_view device) noexcept { return device.starts_with("host:"); }
 

@@ -27,7 +27,7 @@ extern const declaration declared_direct;
 namespace {
 
 // One call's bytes: between two of them a request can be stopped. 16 MiB is libcufile's own largest piece (max_direct_io_size_kb).
-constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t direct_piece_bytes = std::uint64_t{16} << 20;
 
 // Makes a session's context current on this thread as long as it lives.
 class current_context {
@@ -245,7 +245,7 @@ class direct final : public data_path {
     auto* const base = registered_base(item, kept);
     while (item.moved < item.length) {
       if (auto stop = item.owner->stopped(); !stop.ok()) return {std::move(stop)};
-      const auto wanted = std::min(piece_bytes, item.length - item.moved);
+      const auto wanted = std::min(direct_piece_bytes, item.length - item.moved);
       auto moved = move_piece(item, handle, base, wanted);
       if (!moved) return give_up(at(moved.error(), item, wanted));
       const auto counted = std::min<std::uint64_t>(*moved, wanted);

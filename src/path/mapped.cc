@@ -21,7 +21,7 @@ extern const declaration declared_mapped;
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
-constexpr std::uint64_t piece_bytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t mapped_piece_bytes = std::uint64_t{256} << 20;
 // Registering a small range costs as much as copying it (4 MiB pieces reach 14 GB/s, 64 MiB pieces 23).
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 
@@ -50,7 +50,7 @@ class mapped final : public data_path {
     for (item.moved = 0; item.moved < *reach;) {
       stop = item.owner->stopped();
       if (!stop.ok()) break;
-      const std::uint64_t bytes = std::min(piece_bytes, *reach - item.moved);
+      const std::uint64_t bytes = std::min(mapped_piece_bytes, *reach - item.moved);
       auto carried = carry(item, item.offset + item.moved, item.memory + item.moved, bytes);
       if (!carried.ok()) {
         // Where the file has become shorter meanwhile, its new end is no failure.

@@ -17,10 +17,6 @@
 namespace penstock::cli_test {
 namespace {
 
-constexpr std::size_t mib = std::size_t{1} << 20;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 // A file of 1 MiB in the lower layer of an overlay; unmounted with the object.
 class overlay {
  public:

@@ -12,10 +12,6 @@
 namespace penstock::cli_test {
 namespace {
 
-constexpr std::size_t mib = std::size_t{1} << 20;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST(command, version_and_help_go_to_stdout) {
   const ended_program version_run = run({"--version"});
   EXPECT_EQ(version_run.exit_code, 0);

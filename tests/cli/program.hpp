@@ -3,10 +3,15 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 namespace penstock::cli_test {
+
+inline constexpr std::size_t mib = std::size_t{1} << 20;
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 struct ended_program {
   int exit_code = -1;  // 128 + signal when a signal killed it

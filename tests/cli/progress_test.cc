@@ -9,10 +9,6 @@
 namespace penstock::cli_test {
 namespace {
 
-constexpr std::size_t mib = std::size_t{1} << 20;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 std::vector<std::string> reading(const scratch_directory& directory) {
   return {"read", directory.make_file("data", 64 * mib), "--verify", "--device", "host:0"};
 }

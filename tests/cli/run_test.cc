@@ -16,8 +16,6 @@ const std::string library = build_folder / "cufile" / "libcufile.so.0";
 const std::string node = build_folder / "cufile" / "libpenstock_device_node.so";
 const std::string audit = build_folder / "cufile" / "libpenstock_audit.so";
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 ended_program run_shell(const std::string& script, std::vector<std::string> options = {}) {
   std::vector<std::string> words{"run"};
   words.insert(words.end(), options.begin(), options.end());

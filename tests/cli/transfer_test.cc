@@ -12,10 +12,6 @@
 namespace penstock::cli_test {
 namespace {
 
-constexpr std::size_t mib = std::size_t{1} << 20;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST(read, verifies_a_real_file_and_draws_no_bar_in_a_pipe) {
   const scratch_directory directory;
   const std::string path = directory.make_file("data", 5 * mib + 17);

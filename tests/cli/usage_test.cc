@@ -7,8 +7,6 @@
 namespace penstock::cli_test {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 std::string refusal(const std::vector<std::string>& arguments) {
   const ended_program ended = run(arguments);
   EXPECT_EQ(ended.exit_code, 2) << ended.out;

@@ -7,7 +7,7 @@
 #include "contract/contract_fixture.hpp"
 #include "support/gated_kernel.hpp"
 
-namespace penstock::testing {
+namespace penstock::testing::small_requests {
 namespace {
 
 constexpr std::uint64_t small = 4 * kib;
@@ -280,4 +280,4 @@ TEST_P(small_requests_contract, of_many_threads_all_arrive) {
 INSTANTIATE_TEST_SUITE_P(on, small_requests_contract, every_home, name_of_home);
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::testing::small_requests

@@ -33,7 +33,7 @@
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
-namespace penstock::testing {
+namespace penstock::testing::environment {
 
 namespace {
 
@@ -643,4 +643,4 @@ TEST_F(last_handle, of_a_batch_goes_in_its_callback) {
 
 }  // namespace
 
-}  // namespace penstock::testing
+}  // namespace penstock::testing::environment

@@ -23,7 +23,7 @@
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
-namespace penstock::testing {
+namespace penstock::testing::file_system {
 
 namespace {
 
@@ -285,4 +285,4 @@ TEST_F(changing_file, deleted_is_read_and_written_as_before) {
 
 }  // namespace
 
-}  // namespace penstock::testing
+}  // namespace penstock::testing::file_system

@@ -26,7 +26,7 @@
 #include "support/temp_dir.hpp"
 #include "support/thread_watchdog.hpp"
 
-namespace penstock::testing {
+namespace penstock::testing::stalls {
 namespace {
 
 using namespace std::chrono_literals;
@@ -412,4 +412,4 @@ TEST_F(strange_files, a_full_file_system_says_how_far_it_came) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::testing::stalls

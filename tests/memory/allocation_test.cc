@@ -27,7 +27,7 @@
 #include "support/temp_dir.hpp"
 #include "support/thread_watchdog.hpp"
 
-namespace penstock::testing {
+namespace penstock::testing::allocation {
 namespace {
 
 using namespace std::chrono_literals;
@@ -491,4 +491,4 @@ INSTANTIATE_TEST_SUITE_P(calls, allocations, ::testing::Range(std::size_t{0}, al
                          [](const auto& info) { return all_kinds()[info.param].name; });
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::testing::allocation

@@ -24,7 +24,7 @@
 #include "support/temp_dir.hpp"
 #include "support/thread_watchdog.hpp"
 
-namespace penstock::testing {
+namespace penstock::testing::length {
 namespace {
 
 using namespace std::chrono_literals;
@@ -165,4 +165,4 @@ INSTANTIATE_TEST_SUITE_P(bytes, huge_lengths,
                          [](const auto& info) { return fmt::format("two_to_the_{}", std::bit_width(info.param) - 1); });
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::testing::length

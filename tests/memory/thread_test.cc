@@ -19,7 +19,7 @@
 #include "support/temp_dir.hpp"
 #include "support/thread_watchdog.hpp"
 
-namespace penstock::testing {
+namespace penstock::testing::thread_memory {
 namespace {
 
 using namespace std::chrono_literals;
@@ -131,4 +131,4 @@ TEST_F(thread_failures, do_not_keep_an_engine_from_going_away_in_a_callback) {
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::testing::thread_memory

@@ -12,7 +12,7 @@
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 
-namespace penstock::path {
+namespace penstock::path::mapped_tests {
 namespace {
 
 using penstock::testing::lone_link;
@@ -81,4 +81,4 @@ TEST_F(mapped_end, is_not_where_only_the_stated_size_ends) {
 }
 
 }  // namespace
-}  // namespace penstock::path
+}  // namespace penstock::path::mapped_tests

@@ -10,7 +10,7 @@
 #include "pipe/pipe_fixture.hpp"
 #include "support/open_descriptors.hpp"
 
-namespace penstock::testing {
+namespace penstock::testing::pipe_device {
 namespace {
 
 using namespace std::chrono_literals;
@@ -410,4 +410,4 @@ TEST_F(pipe_devices, without_a_channel_for_such_memory_the_receiver_is_told_why)
 }
 
 }  // namespace
-}  // namespace penstock::testing
+}  // namespace penstock::testing::pipe_device

@@ -15,7 +15,7 @@
 #include "support/temp_dir.hpp"
 #include "sys/kernel.hpp"
 
-namespace penstock::sys {
+namespace penstock::sys::uring {
 namespace {
 
 namespace pattern = penstock::testing::pattern;
@@ -295,4 +295,4 @@ TEST_F(uring_test, destroying_a_ring_with_requests_under_way_is_a_defect) {
 }
 
 }  // namespace
-}  // namespace penstock::sys
+}  // namespace penstock::sys::uring
