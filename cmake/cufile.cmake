@@ -9,20 +9,27 @@ penstock_require("${nlohmann_json_FOUND}" "nlohmann/json (for cufile.json)" nloh
 
 set(cufile_output_dir ${PROJECT_BINARY_DIR}/cufile)
 
-# Compiled once, for the library and for its tests. Knows the public API only: core's headers are in src/ too, but check_includes watches.
+# Compiled once, for the library and for its tests; the settings for the command too. Knows the public API only: core's headers are in src/
+# too, but check_includes watches.
+set(settings_sources ${cufile_sources})
+list(FILTER settings_sources INCLUDE REGEX "/settings[^/]*\\.cc$")
+list(REMOVE_ITEM cufile_sources ${settings_sources})
+add_library(penstock_cufile_settings OBJECT ${settings_sources})
 add_library(penstock_cufile_objects OBJECT ${cufile_sources})
-target_include_directories(penstock_cufile_objects PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(penstock_cufile_objects PRIVATE -Wconversion)
-target_link_libraries(penstock_cufile_objects PUBLIC penstock_flags fmt::fmt-header-only nlohmann_json::nlohmann_json)
+foreach(objects penstock_cufile_settings penstock_cufile_objects)
+  target_include_directories(${objects} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_compile_options(${objects} PRIVATE -Wconversion)
+  target_link_libraries(${objects} PUBLIC penstock_flags penstock_fmt nlohmann_json::nlohmann_json)
+endforeach()
 
-add_library(penstock_cufile SHARED $<TARGET_OBJECTS:penstock_cufile_objects>)
+add_library(penstock_cufile SHARED $<TARGET_OBJECTS:penstock_cufile_objects> $<TARGET_OBJECTS:penstock_cufile_settings>)
 add_library(penstock::cufile ALIAS penstock_cufile)
 target_include_directories(
   penstock_cufile
   PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include/cufile> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/penstock/cufile>)
 # A program in C sees cufile.h only: neither the C++ API nor its language level.
 target_link_libraries(
-  penstock_cufile PRIVATE penstock_flags penstock ${CMAKE_DL_LIBS} Threads::Threads)
+  penstock_cufile PRIVATE penstock_flags penstock_fmt penstock ${CMAKE_DL_LIBS} Threads::Threads)
 target_link_options(
   penstock_cufile
   PRIVATE

@@ -10,7 +10,7 @@ if(CLI11_FOUND)
     PRIVATE penstock_flags
             penstock
             CLI11::CLI11
-            fmt::fmt-header-only
+            penstock_fmt
             nlohmann_json::nlohmann_json
             ${CMAKE_DL_LIBS}
             Threads::Threads)

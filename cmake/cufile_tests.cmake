@@ -41,7 +41,8 @@ foreach(fuzzer IN LISTS fuzzers)
   get_filename_component(name ${fuzzer} NAME_WE)
   string(REGEX REPLACE "_fuzz$" "" corpus ${name})
   add_executable(penstock_${name} ${fuzzer})
-  target_link_libraries(penstock_${name} PRIVATE penstock_test_support penstock_cufile_objects penstock_static)
+  target_link_libraries(penstock_${name} PRIVATE penstock_test_support penstock_cufile_objects penstock_cufile_settings
+                                                  penstock_static)
   set_target_properties(penstock_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(PENSTOCK_FUZZ)
     target_compile_options(penstock_${name} PRIVATE -fsanitize=fuzzer)
@@ -68,7 +69,8 @@ foreach(example IN LISTS cufile_examples)
   add_executable(${target} ${example} examples/cufile/common.c)
   set_target_properties(
     ${target}
-    PROPERTIES OUTPUT_NAME ${name}
+    PROPERTIES UNITY_BUILD OFF
+               OUTPUT_NAME ${name}
                RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples/cufile
                C_STANDARD 11
                C_STANDARD_REQUIRED ON

@@ -15,6 +15,17 @@ penstock_require("${Threads_FOUND}" "POSIX threads" libc6-dev)
 find_package(fmt CONFIG QUIET)
 penstock_require("${fmt_FOUND}" "The {fmt} library" libfmt-dev)
 
+# Never libfmt.so: what is built here runs where it is not installed. With version 9 (Debian 12, Ubuntu 24.04) what is not a template
+# is compiled once; with any other, in each source.
+if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
+  add_library(penstock_fmt STATIC EXCLUDE_FROM_ALL src/base/fmt_compiled.cc)
+  target_include_directories(penstock_fmt SYSTEM PUBLIC $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_link_libraries(penstock_fmt PRIVATE penstock_flags)
+else()
+  add_library(penstock_fmt INTERFACE)
+  target_link_libraries(penstock_fmt INTERFACE fmt::fmt-header-only)
+endif()
+
 set(penstock_system_libraries Threads::Threads ${CMAKE_DL_LIBS})
 
 # io_uring is optional: without it src/sys answers "unsupported", as it does under a seccomp profile that denies it.
@@ -68,7 +79,7 @@ endif()
 # What the code of the rooms sees: their headers, {fmt} and whether there is io_uring.
 add_library(penstock_internal INTERFACE)
 target_include_directories(penstock_internal INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(penstock_internal INTERFACE penstock_flags fmt::fmt-header-only Threads::Threads)
+target_link_libraries(penstock_internal INTERFACE penstock_flags penstock_fmt Threads::Threads)
 target_compile_definitions(penstock_internal INTERFACE PENSTOCK_HAVE_URING=${PENSTOCK_HAVE_URING})
 if(PENSTOCK_HAVE_URING)
   target_include_directories(penstock_internal SYSTEM INTERFACE ${PENSTOCK_URING_INCLUDE})

@@ -7,6 +7,8 @@ file(GLOB_RECURSE support_sources CONFIGURE_DEPENDS tests/support/*.cc)
 add_library(penstock_test_support INTERFACE)
 target_include_directories(penstock_test_support INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(penstock_test_support INTERFACE penstock_internal penstock_tool_libraries GTest::gtest)
+# Of the tests' own code; what they test is compiled as it is shipped.
+target_compile_options(penstock_test_support INTERFACE $<$<CONFIG:Release>:-O1>)
 if(support_sources)
   add_library(penstock_test_support_objects STATIC ${support_sources})
   target_link_libraries(penstock_test_support_objects PRIVATE penstock_test_support)
@@ -44,6 +46,10 @@ function(penstock_add_test_folder folder)
   if(folder STREQUAL "storm")
     list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/memory/failing_allocations.cc)
   endif()
+  # What replaces operator new: compiled with its callers, g++ would see that its memory comes from malloc, and warn.
+  set(replacing_new ${sources})
+  list(FILTER replacing_new INCLUDE REGEX "/failing_[^/]*\\.cc$")
+  set_source_files_properties(${replacing_new} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   if(NOT sources MATCHES "_test\\.cc")
     return()
   endif()
@@ -64,7 +70,7 @@ function(penstock_add_test_folder folder)
     set(environment ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:report_thread_leaks=0")
   endif()
   if(folder STREQUAL "cufile")
-    target_link_libraries(${target} PRIVATE penstock_cufile_objects)
+    target_link_libraries(${target} PRIVATE penstock_cufile_objects penstock_cufile_settings)
   endif()
   target_link_libraries(${target} PRIVATE penstock_static GTest::gtest_main)
   if(folder STREQUAL "pipe")
@@ -130,6 +136,8 @@ foreach(header IN LISTS headers)
   list(APPEND header_sources ${header_source})
 endforeach()
 add_library(penstock_header_checks OBJECT ${header_sources})
+set_target_properties(penstock_header_checks PROPERTIES UNITY_BUILD OFF)
+target_compile_options(penstock_header_checks PRIVATE -O0 -g0)  # nobody runs them
 target_link_libraries(penstock_header_checks PRIVATE penstock_test_support)
 
 # The examples are built as a user builds them, against the shared library, and run: what the README shows works.
@@ -139,7 +147,8 @@ foreach(example IN LISTS examples)
   add_executable(penstock_example_${name} ${example})
   set_target_properties(
     penstock_example_${name}
-    PROPERTIES OUTPUT_NAME ${name}
+    PROPERTIES UNITY_BUILD OFF
+               OUTPUT_NAME ${name}
                RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
   target_link_libraries(penstock_example_${name} PRIVATE penstock::penstock penstock_flags)
 endforeach()
