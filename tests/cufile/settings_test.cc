@@ -20,7 +20,7 @@
 namespace penstock::cufile {
 namespace {
 
-constexpr auto batch = CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE;
+constexpr auto batch_size = CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE;
 constexpr auto allow_compat = CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE;
 
 // A machine of its own: an environment and an /etc/cufile.json.
@@ -149,7 +149,7 @@ TEST(cufile_levels, survive_their_names_in_any_case) {
 
 TEST(cufile_text, comments_of_both_kinds_are_skipped) {
   const settings values = read_text("// one\n{ /* two */ \"properties\": { \"io_batchsize\": 16 // three\n } }");
-  EXPECT_EQ(values[batch], 16U);
+  EXPECT_EQ(values[batch_size], 16U);
 }
 
 TEST(cufile_text, nothing_at_all_asks_for_nothing) { EXPECT_EQ(read_text("").sizes, settings().sizes); }
@@ -168,7 +168,7 @@ TEST(cufile_text, every_obeyed_key_reaches_its_value) {
   EXPECT_EQ(values[CUFILE_PARAM_PROFILE_STATS], 3U);
   EXPECT_EQ(values[CUFILE_PARAM_EXECUTION_MAX_IO_THREADS], 0U);
   EXPECT_FALSE(values[CUFILE_PARAM_EXECUTION_PARALLEL_IO]);
-  EXPECT_EQ(values[batch], 256U);
+  EXPECT_EQ(values[batch_size], 256U);
   EXPECT_EQ(values[CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS], 1000U);
   EXPECT_FALSE(values[allow_compat]);
   EXPECT_TRUE(values[CUFILE_PARAM_FORCE_COMPAT_MODE]);
@@ -178,8 +178,8 @@ TEST(cufile_text, every_obeyed_key_reaches_its_value) {
 }
 
 TEST(cufile_text, older_places_of_a_key_count) {
-  EXPECT_EQ(read_text(R"({"profile": {"io_batchsize": 9}})")[batch], 9U);
-  EXPECT_EQ(read_text(R"({"properties": {"max_batch_io_size": 8}})")[batch], 8U);
+  EXPECT_EQ(read_text(R"({"profile": {"io_batchsize": 9}})")[batch_size], 9U);
+  EXPECT_EQ(read_text(R"({"properties": {"max_batch_io_size": 8}})")[batch_size], 8U);
   EXPECT_FALSE(read_text(R"({"properties": {"use_compat_mode": false}})")[allow_compat]);
   EXPECT_EQ(read_text(R"({"blacklist": {"mounts": ["/old"]}})").deny_mounts, (std::vector<std::string>{"/old"}));
 }
@@ -188,7 +188,7 @@ TEST(cufile_text, the_name_wins_over_its_older_places) {
   settings values;
   const auto lines = apply_text(R"({"properties": {"io_batchsize": 7, "max_batch_io_size": 8}, "profile": {"io_batchsize": 9}})", values);
   ASSERT_TRUE(lines.ok());
-  EXPECT_EQ(values[batch], 7U);
+  EXPECT_EQ(values[batch_size], 7U);
   EXPECT_EQ(std::ranges::count(*lines, key_fate::refused, &setting_report::fate), 2);
 }
 
@@ -235,7 +235,7 @@ TEST(cufile_text, the_log_can_be_without_limit) {
 TEST(cufile_text, sizes_out_of_range_keep_the_default) {
   for (const std::string value : {"0", "257", "-1", "18446744073709551615", "99999999999999999999999", "1e300"}) {
     const std::string text = R"({"properties": {"io_batchsize": )" + value + "}}";
-    EXPECT_EQ(read_text(text)[batch], 128U) << value;
+    EXPECT_EQ(read_text(text)[batch_size], 128U) << value;
     EXPECT_EQ(line_of(text).remark, "expected a whole number from 1 to 256") << value;
   }
 }
@@ -331,7 +331,7 @@ TEST(cufile_text, a_section_that_is_no_object_is_refused) {
 TEST(cufile_text, unknown_keys_are_named_and_harmless) {
   EXPECT_EQ(line_of(R"({"properties": {"alow_compat_mode": false}})").fate, key_fate::unknown);
   EXPECT_EQ(line_of(R"({"properties.io_batchsize": 3})").fate, key_fate::unknown);  // a dot is no way into a section
-  EXPECT_EQ(read_text(R"({"properties.io_batchsize": 3})")[batch], 128U);
+  EXPECT_EQ(read_text(R"({"properties.io_batchsize": 3})")[batch_size], 128U);
   EXPECT_EQ(line_of(R"({"somewhere": {"else": {"entirely": 1}}})").key, "somewhere");
   EXPECT_EQ(line_of(R"({"": 1})").fate, key_fate::unknown);
 }
@@ -360,7 +360,7 @@ TEST(cufile_text, malformed_text_is_an_error_that_names_the_place) {
   ASSERT_FALSE(lines.ok());
   EXPECT_EQ(lines.error().code(), errc::invalid_argument);
   EXPECT_NE(lines.error().message().find("line 3, byte 44"), std::string_view::npos) << lines.error().message();
-  EXPECT_EQ(values[batch], 128U);
+  EXPECT_EQ(values[batch_size], 128U);
 }
 
 TEST(cufile_text, whatever_is_no_object_is_an_error) {
@@ -382,7 +382,7 @@ TEST(cufile_text, deep_nesting_is_unknown_and_deeper_nesting_an_error) {
 }
 
 TEST(cufile_text, the_last_of_two_equal_keys_counts) {
-  EXPECT_EQ(read_text(R"({"properties": {"io_batchsize": 3, "io_batchsize": 4}})")[batch], 4U);
+  EXPECT_EQ(read_text(R"({"properties": {"io_batchsize": 3, "io_batchsize": 4}})")[batch_size], 4U);
 }
 
 // --- the file -----------------------------------------------------------------------------------------------------------------
@@ -392,20 +392,20 @@ TEST_F(cufile_settings, a_missing_file_means_the_defaults) {
   EXPECT_TRUE(outcome.problem.ok());
   EXPECT_TRUE(outcome.remarks.empty());
   EXPECT_TRUE(book.is_open());
-  EXPECT_EQ(number(batch), 128U);
+  EXPECT_EQ(number(batch_size), 128U);
 }
 
 TEST_F(cufile_settings, the_file_in_etc_is_read) {
   write_etc(R"({"properties": {"io_batchsize": 20}})");
   EXPECT_TRUE(book.open().problem.ok());
-  EXPECT_EQ(number(batch), 20U);
+  EXPECT_EQ(number(batch_size), 20U);
 }
 
 TEST_F(cufile_settings, the_named_file_is_read_in_place_of_the_one_in_etc) {
   write_etc(R"({"properties": {"io_batchsize": 20, "allow_compat_mode": false}})");
   environment["CUFILE_ENV_PATH_JSON"] = write("mine.json", R"({"properties": {"io_batchsize": 30}})");
   EXPECT_TRUE(book.open().problem.ok());
-  EXPECT_EQ(number(batch), 30U);
+  EXPECT_EQ(number(batch_size), 30U);
   EXPECT_TRUE(flag(allow_compat));
 }
 
@@ -413,7 +413,7 @@ TEST_F(cufile_settings, an_empty_file_name_names_none) {
   write_etc(R"({"properties": {"io_batchsize": 20}})");
   environment["CUFILE_ENV_PATH_JSON"] = "";
   EXPECT_TRUE(book.open().problem.ok());
-  EXPECT_EQ(number(batch), 20U);
+  EXPECT_EQ(number(batch_size), 20U);
 }
 
 TEST_F(cufile_settings, a_named_file_that_is_missing_is_remarked_on) {
@@ -422,19 +422,19 @@ TEST_F(cufile_settings, a_named_file_that_is_missing_is_remarked_on) {
   const opening outcome = book.open();
   EXPECT_TRUE(outcome.problem.ok());
   EXPECT_TRUE(mentions(outcome.remarks, "nowhere.json"));
-  EXPECT_EQ(number(batch), 128U);
+  EXPECT_EQ(number(batch_size), 128U);
 }
 
 TEST_F(cufile_settings, a_malformed_file_is_a_problem_and_the_rest_holds) {
   write_etc("{\n\"properties\": oops");
   environment["CUFILE_LOGFILE_PATH"] = "/tmp/some.log";
-  book.set(batch, 40);
+  book.set(batch_size, 40);
   const opening outcome = book.open();
   EXPECT_EQ(outcome.problem.code(), errc::invalid_argument);
   EXPECT_NE(outcome.problem.message().find(etc_file()), std::string_view::npos);
   EXPECT_NE(outcome.problem.message().find("line 2"), std::string_view::npos);
   EXPECT_TRUE(book.is_open());
-  EXPECT_EQ(number(batch), 40U);
+  EXPECT_EQ(number(batch_size), 40U);
   EXPECT_EQ(book.values().log_file, "/tmp/some.log");  // so the problem can be logged
 }
 
@@ -488,7 +488,7 @@ TEST_F(cufile_settings, values_not_taken_from_the_file_are_remarked_on) {
   EXPECT_EQ(outcome.remarks.size(), 2U);
   EXPECT_TRUE(mentions(outcome.remarks, "properties.io_batchsize = 1000"));
   EXPECT_TRUE(mentions(outcome.remarks, "properties.nonsense"));
-  EXPECT_EQ(number(batch), 128U);
+  EXPECT_EQ(number(batch_size), 128U);
 }
 
 TEST_F(cufile_settings, remarks_are_limited_in_number) {
@@ -569,10 +569,10 @@ TEST_F(cufile_settings, an_empty_variable_is_not_set) {
 
 TEST_F(cufile_settings, a_closed_book_answers_what_is_staged_or_the_default) {
   write_etc(R"({"properties": {"io_batchsize": 20}})");
-  EXPECT_EQ(number(batch), 128U);
-  EXPECT_EQ(book.set(batch, 16), CU_FILE_SUCCESS);
-  EXPECT_EQ(book.set(batch, 17), CU_FILE_SUCCESS);
-  EXPECT_EQ(number(batch), 17U);
+  EXPECT_EQ(number(batch_size), 128U);
+  EXPECT_EQ(book.set(batch_size, 16), CU_FILE_SUCCESS);
+  EXPECT_EQ(book.set(batch_size, 17), CU_FILE_SUCCESS);
+  EXPECT_EQ(number(batch_size), 17U);
 }
 
 TEST_F(cufile_settings, every_number_is_taken_as_it_is_until_open) {
@@ -585,12 +585,12 @@ TEST_F(cufile_settings, every_number_is_taken_as_it_is_until_open) {
 
 TEST_F(cufile_settings, a_number_out_of_range_gives_way_to_the_configuration_at_open) {
   write_etc(R"({"properties": {"io_batchsize": 20}})");
-  book.set(batch, 257);
+  book.set(batch_size, 257);
   book.set(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS, 5000);
   const opening outcome = book.open();
   EXPECT_TRUE(outcome.problem.ok());
   EXPECT_TRUE(mentions(outcome.remarks, "properties.max_batch_io_timeout_msecs = 5000"));
-  EXPECT_EQ(number(batch), 20U);
+  EXPECT_EQ(number(batch_size), 20U);
   EXPECT_EQ(number(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS), 5U);
 }
 
@@ -620,29 +620,29 @@ TEST_F(cufile_settings, every_flag_and_word_survives_the_round_trip) {
 
 TEST_F(cufile_settings, an_open_book_takes_nothing) {
   book.open();
-  EXPECT_EQ(book.set(batch, 16), CU_FILE_DRIVER_ALREADY_OPEN);
+  EXPECT_EQ(book.set(batch_size, 16), CU_FILE_DRIVER_ALREADY_OPEN);
   EXPECT_EQ(book.set(allow_compat, false), CU_FILE_DRIVER_ALREADY_OPEN);
   EXPECT_EQ(book.set(CUFILE_PARAM_LOG_DIR, "/tmp"), CU_FILE_DRIVER_ALREADY_OPEN);
   EXPECT_EQ(book.set(slab_pool::posix, {{1}, {1}}), CU_FILE_DRIVER_ALREADY_OPEN);
-  EXPECT_EQ(number(batch), 128U);
+  EXPECT_EQ(number(batch_size), 128U);
 }
 
 TEST_F(cufile_settings, opening_twice_changes_nothing) {
-  book.set(batch, 16);
+  book.set(batch_size, 16);
   book.open();
   write_etc(R"({"properties": {"io_batchsize": 20}})");
   EXPECT_TRUE(book.open().problem.ok());
-  EXPECT_EQ(number(batch), 16U);
+  EXPECT_EQ(number(batch_size), 16U);
 }
 
 TEST_F(cufile_settings, open_consumes_what_is_staged) {
-  book.set(batch, 16);
+  book.set(batch_size, 16);
   book.open();
-  EXPECT_EQ(number(batch), 16U);
+  EXPECT_EQ(number(batch_size), 16U);
   book.close();
-  EXPECT_EQ(number(batch), 128U);
+  EXPECT_EQ(number(batch_size), 128U);
   book.open();
-  EXPECT_EQ(number(batch), 128U);
+  EXPECT_EQ(number(batch_size), 128U);
 }
 
 TEST_F(cufile_settings, close_ends_what_is_live_and_what_is_staged) {
@@ -650,10 +650,10 @@ TEST_F(cufile_settings, close_ends_what_is_live_and_what_is_staged) {
   book.open();
   book.close();
   EXPECT_FALSE(book.is_open());
-  EXPECT_EQ(number(batch), 128U);
-  book.set(batch, 16);
+  EXPECT_EQ(number(batch_size), 128U);
+  book.set(batch_size, 16);
   book.close();
-  EXPECT_EQ(number(batch), 128U);
+  EXPECT_EQ(number(batch_size), 128U);
 }
 
 TEST_F(cufile_settings, parameters_that_do_not_exist_are_refused) {
@@ -786,9 +786,9 @@ TEST_F(cufile_settings, threads_may_set_read_open_and_close_at_once) {
   const auto worker = [&](std::size_t mine) {
     for (int round = 0; round < 200; ++round) {
       std::size_t value = 0;
-      book.set(batch, mine);
+      book.set(batch_size, mine);
       book.open();
-      if (book.get(batch, value) != CU_FILE_SUCCESS || value == 0) ++strange;
+      if (book.get(batch_size, value) != CU_FILE_SUCCESS || value == 0) ++strange;
       if (book.values().posix_pool.sizes_kb.size() != 3) ++strange;
       book.close();
     }
