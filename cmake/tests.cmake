@@ -215,5 +215,8 @@ if(PENSTOCK_SANITIZE STREQUAL "none")
     endforeach()
     set_tests_properties(docs.commands_of_the_pages_run PROPERTIES LABELS docs TIMEOUT 600)
     set_tests_properties(docs.long_commands_of_the_pages_run PROPERTIES LABELS long TIMEOUT 4500)
+    add_test(NAME docs.long_a_newcomer_types_what_the_readme_says COMMAND ${Python3_EXECUTABLE}
+                                                                          ${PROJECT_SOURCE_DIR}/tests/tools/newcomer_test.py)
+    set_tests_properties(docs.long_a_newcomer_types_what_the_readme_says PROPERTIES LABELS long TIMEOUT 4500 SKIP_RETURN_CODE 77)
   endif()
 endif()

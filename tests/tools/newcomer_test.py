@@ -1,0 +1,168 @@
+"""Plays a newcomer: a bare Debian 12 in a folder, a clean copy of the sources in it, and README.md's commands in their order, as written.
+
+Usage: newcomer_test.py [--keep] [--root FOLDER]
+
+The root is made by debootstrap (fetched from the package mirror where it is not installed), entered by chroot within mounts of its own. Then:
+./demo builds and shows the main job; the install recipe installs into /usr/local; the README's C++ program is built against it by pkg-config and by
+CMake; the commands of "From the shell" and the others run; and a virtual environment with nothing in it gets the wheel that pip makes.
+Needs root, unshare and a package mirror: exits with 77, and says why, where it cannot run. Takes a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import docs_commands_test as docs
+
+SKIPPED = 77
+MIRROR = "http://deb.debian.org/debian"
+SUITE = "bookworm"
+SOURCES = "/root/penstock"
+WORK = "/root/work"
+# What this machine needs to reach its mirrors, which a machine of a newcomer's own has by itself.
+BORROWED = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+BORROWED_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_CERT", "PIP_FIND_LINKS", "SSL_CERT_FILE")
+
+CMAKE_LISTS = """cmake_minimum_required(VERSION 3.25)
+project(app CXX)
+find_package(penstock REQUIRED)
+add_executable(app app.cc)
+target_link_libraries(app PRIVATE penstock::penstock)
+"""
+READ_WITH_PYTHON = """import penstock
+with penstock.open("model.safetensors") as file:
+    assert file.read_into(memoryview(bytearray(5_000_000))) == 5_000_000
+    buffer = penstock.device("host:0").empty(5_000_000)
+    assert file.read_into(buffer) == 5_000_000
+    print(file.explain())
+"""
+
+
+class Skip(Exception):
+    """Why this cannot run here."""
+
+
+def run(command: list[str], **how: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)  # type: ignore[call-overload]
+
+
+def debootstrap(folder: Path) -> tuple[str, dict[str, str]]:
+    if found := shutil.which("debootstrap"):
+        return found, {}
+    fetched = run(["apt-get", "download", "debootstrap"], cwd=folder)
+    packages = list(folder.glob("debootstrap_*.deb"))
+    if fetched.returncode != 0 or not packages:
+        raise Skip(f"debootstrap is not installed, and cannot be fetched: {fetched.stdout.strip()[-300:]}")
+    subprocess.run(["dpkg", "-x", str(packages[0]), str(folder / "debootstrap")], check=True)
+    return str(folder / "debootstrap/usr/sbin/debootstrap"), {"DEBOOTSTRAP_DIR": str(folder / "debootstrap/usr/share/debootstrap")}
+
+
+def make_root(folder: Path) -> Path:
+    root = folder / "root"
+    program, variables = debootstrap(folder)
+    made = run([program, "--variant=minbase", "--include=ca-certificates", SUITE, str(root), MIRROR], env={**os.environ, **variables})
+    if made.returncode != 0:
+        raise Skip(f"debootstrap made no root: {made.stdout.strip()[-500:]}")
+    for name in BORROWED:
+        if Path(name).exists():
+            (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(name, root / name[1:])
+    for name in Path("/etc/apt/apt.conf.d").glob("99*"):
+        shutil.copy(name, root / "etc/apt/apt.conf.d")
+    return root
+
+
+class Newcomer:
+    """At a shell in the root, as the user root with a bare environment."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "TERM": "dumb", "LANG": "C.UTF-8"}
+        self.environment |= {name: os.environ[name] for name in BORROWED_VARIABLES if name in os.environ}
+
+    def types(self, command: str, folder: str = WORK) -> str:
+        """Its output; what fails is noted, and so is how long it took."""
+        mounts = f"mount -t proc proc {self.root}/proc && mount --rbind /dev {self.root}/dev && mount -t sysfs sysfs {self.root}/sys"
+        script = f'{mounts} && exec chroot {self.root} /bin/sh -c "cd {folder} && exec bash -c \\"\\$0\\"" "$0"'
+        with tempfile.TemporaryFile("w+") as output:
+            ended = subprocess.run(
+                ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, command],
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=3600,
+            )
+            output.seek(0)
+            told = output.read()
+        docs.check(ended.returncode == 0, command + ("" if ended.returncode == 0 else f": {ended.returncode}\n{told[-3000:]}"))
+        return told
+
+    def write(self, name: str, text: str | bytes) -> None:
+        path = self.root / name[1:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def first_hour(root: Path) -> None:
+    user = Newcomer(root)
+    (root / SOURCES[1:]).mkdir(parents=True)
+    archive = subprocess.run(["git", "-C", str(docs.ROOT), "archive", "HEAD"], check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "-x", "-C", str(root / SOURCES[1:])], input=archive, check=True)
+    user.write(f"{WORK}/train.py", docs.TRAIN)
+    user.write(f"{WORK}/cufile.json", docs.CUFILE_JSON)
+    user.write(f"{WORK}/model.safetensors", bytes(5_000_000))
+    programs = [text for language, text in docs.FENCE.findall((docs.ROOT / "README.md").read_text()) if language == "cpp"]
+    user.write(f"{WORK}/app.cc", programs[0])
+    user.write(f"{WORK}/CMakeLists.txt", CMAKE_LISTS)
+    user.write(f"{WORK}/read.py", READ_WITH_PYTHON)
+
+    in_the_sources = ("./", "cmake ")
+    for command in docs.commands(docs.ROOT / "README.md"):
+        if command in docs.ELSEWHERE:
+            continue
+        told = user.types(command, SOURCES if command.startswith(in_the_sources) else WORK)
+        if command == "./demo":
+            docs.check("equal" in told, f"./demo compared the bytes: {told[-1000:]}")
+        if command.startswith("c++ "):
+            docs.check("5000000 bytes on host:0" in user.types("./app"), "the program of README.md reads its file")
+    user.types("cmake -G Ninja -S . -B with_cmake && cmake --build with_cmake")
+    docs.check("5000000 bytes on host:0" in user.types("with_cmake/app"), "built by CMake it reads its file too")
+
+    user.types("python3 -m venv /root/empty")
+    user.types("/root/empty/bin/pip install --quiet .", SOURCES)
+    docs.check("staged" in user.types("/root/empty/bin/python read.py"), "the package reads a file, in an environment without NumPy")
+    user.types("/root/empty/bin/penstock read model.safetensors --verify")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--keep", action="store_true", help="leave the folder for another look")
+    parser.add_argument("--root", type=Path, help="a bare Debian 12 that is there already")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-newcomer-", dir="/var/tmp"))
+    try:
+        if os.geteuid() != 0:
+            raise Skip("making a root for the newcomer needs root")
+        if run(["unshare", "--mount", "true"]).returncode != 0:
+            raise Skip("mounts of one's own are not allowed here")
+        first_hour(given.root or make_root(folder))
+    except Skip as why:
+        print(f"skipped: {why}")
+        return SKIPPED
+    finally:
+        if given.keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder)
+    print(f"{len(docs.failures)} failed")
+    return 1 if docs.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
