@@ -257,7 +257,7 @@ python_pipe connect(const std::string& url, const std::vector<std::string>& chan
   return python_pipe(*std::move(made));
 }
 
-nb::object explain(const python_pipe& self) {
+nb::object explain_pipe(const python_pipe& self) {
   const auto told = [&] {
     const without_gil unlocked;
     return self.target->explain();
@@ -273,7 +273,7 @@ nb::object explain(const python_pipe& self) {
   return nb::make_tuple(told->transport, told->peer, list(told->sending), list(told->receiving), received, told->connections);
 }
 
-nb::list stats(const python_pipe& self) {
+nb::list pipe_stats(const python_pipe& self) {
   nb::list out;
   for (const auto& each : self.target->stats()) {
     out.append(
@@ -310,8 +310,8 @@ void add_pipes(nb::module_& module) {
       .def("next", &next, "timeout"_a.none(), "finish"_a)
       .def("receive", &receive, "into"_a, "streams"_a, "timeout"_a.none(), "finish"_a)
       .def("receive_anywhere", &receive_anywhere, "asks"_a.none(), "make"_a, "timeout"_a.none(), "finish"_a)
-      .def("explain", &explain)
-      .def("stats", &stats)
+      .def("explain", &explain_pipe)
+      .def("stats", &pipe_stats)
       .def("close", [](const python_pipe& self) {
         const without_gil unlocked;
         self.target->close();
