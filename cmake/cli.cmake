@@ -35,6 +35,6 @@ if(cli_sources)
   # Manual pages and completions of shells, which the command makes of its own options.
   if(PENSTOCK_INSTALL AND PENSTOCK_SANITIZE STREQUAL "none")
     add_custom_command(TARGET penstock_cli POST_BUILD COMMAND penstock_cli help --write-pages ${PROJECT_BINARY_DIR}/share VERBATIM)
-    install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})
+    install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR} COMPONENT command)
   endif()
 endif()

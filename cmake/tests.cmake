@@ -218,5 +218,9 @@ if(PENSTOCK_SANITIZE STREQUAL "none")
     add_test(NAME docs.long_a_newcomer_types_what_the_readme_says COMMAND ${Python3_EXECUTABLE}
                                                                           ${PROJECT_SOURCE_DIR}/tests/tools/newcomer_test.py)
     set_tests_properties(docs.long_a_newcomer_types_what_the_readme_says PROPERTIES LABELS long TIMEOUT 4500 SKIP_RETURN_CODE 77)
+
+    add_test(NAME install.long_debian_packages COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/deb_test.py ${CMAKE_CPACK_COMMAND}
+                                                       ${PROJECT_BINARY_DIR})
+    set_tests_properties(install.long_debian_packages PROPERTIES LABELS long TIMEOUT 1200 SKIP_RETURN_CODE 77)
   endif()
 endif()
