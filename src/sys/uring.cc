@@ -1,5 +1,7 @@
 #include "sys/uring.hpp"
 
+#if PENSTOCK_HAVE_URING
+
 #include <fmt/format.h>
 #include <liburing.h>
 #include <poll.h>
@@ -290,3 +292,13 @@ result<std::unique_ptr<ring>> make_uring(unsigned entries) {
 }
 
 }  // namespace penstock::sys
+
+#else
+
+namespace penstock::sys {
+
+result<std::unique_ptr<ring>> make_uring(unsigned /*entries*/) { return status(errc::unsupported, "Penstock was built without liburing"); }
+
+}  // namespace penstock::sys
+
+#endif
