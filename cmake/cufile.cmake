@@ -4,9 +4,6 @@
 file(GLOB cufile_sources CONFIGURE_DEPENDS src/cufile/*.cc)
 list(FILTER cufile_sources EXCLUDE REGEX "/(audit|device_node)\\.cc$")
 
-find_package(nlohmann_json CONFIG QUIET)
-penstock_require("${nlohmann_json_FOUND}" "nlohmann/json (for cufile.json)" nlohmann-json3-dev)
-
 set(cufile_output_dir ${PROJECT_BINARY_DIR}/cufile)
 
 # Compiled once, for the library and for its tests; the settings for the command too. Knows the public API only: core's headers are in src/

@@ -1,19 +1,80 @@
-# What Penstock is built with. Nothing is downloaded; what is missing is named with the package that holds it.
+# What Penstock is built with. Nothing is downloaded; what is missing is named, all at once, with the packages that hold it.
 
+# Collected, so that penstock_require_found names all that is missing at once.
 function(penstock_require found what debian_package)
   if(NOT found)
-    message(
-      FATAL_ERROR
-        "${what} not found: install the package ${debian_package} (Debian and Ubuntu: apt-get install ${debian_package}; or run tools/setup, which installs all that is needed)."
-    )
+    set_property(GLOBAL APPEND_STRING PROPERTY penstock_missing "\n  ${what}: ${debian_package}")
+    set_property(GLOBAL APPEND PROPERTY penstock_missing_packages ${debian_package})
   endif()
 endfunction()
+
+function(penstock_require_found)
+  get_property(missing GLOBAL PROPERTY penstock_missing)
+  get_property(packages GLOBAL PROPERTY penstock_missing_packages)
+  list(REMOVE_DUPLICATES packages)
+  list(JOIN packages " " packages)
+  set(advice "")
+  if(packages)
+    string(APPEND advice "\n On Debian and Ubuntu: apt-get install ${packages}\n Or run tools/setup, which installs all that is needed.")
+  endif()
+  if(Python_FOUND AND NOT nanobind_FOUND)
+    string(APPEND missing "\n  nanobind, for the Python package")
+    string(APPEND advice "\n For nanobind: ${Python_EXECUTABLE} -m pip install nanobind")
+  endif()
+  if(missing)
+    message(FATAL_ERROR "Not found:${missing}${advice}")
+  endif()
+endfunction()
+
+# Where a package of PyPI that the Python of this build has keeps a file; empty without it.
+function(penstock_ask_python variable distribution file)
+  set(asked "from importlib.metadata import files; print(next(each.locate() for each in files('${distribution}') if each.match('${file}')), end='')")
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "${asked}" OUTPUT_VARIABLE told ERROR_QUIET)
+  set(${variable} "${told}" PARENT_SCOPE)
+  if(told)
+    message(STATUS "using PyPI's ${distribution}")
+  endif()
+endfunction()
+
+if(PENSTOCK_BUILD_PYTHON)
+  find_package(Python 3.10 COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
+  penstock_require("${Python_FOUND}" "Python 3.10 or newer with its headers, for the Python package" python3-dev)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
+    OUTPUT_STRIP_TRAILING_WHITESPACE
+    OUTPUT_VARIABLE nanobind_ROOT
+    ERROR_QUIET)
+  find_package(nanobind CONFIG QUIET)
+endif()
 
 find_package(Threads)
 penstock_require("${Threads_FOUND}" "POSIX threads" libc6-dev)
 
-find_package(fmt CONFIG QUIET)
-penstock_require("${fmt_FOUND}" "The {fmt} library" libfmt-dev)
+# The system's where it has one; else, for the Python package, that of PyPI, which pyproject.toml requires. So too nlohmann/json.
+find_package(fmt 9 CONFIG QUIET)
+if(NOT fmt_FOUND AND PENSTOCK_BUILD_PYTHON)
+  penstock_ask_python(fmt_config cmeel-fmt fmt-config.cmake)
+  if(fmt_config)
+    cmake_path(GET fmt_config PARENT_PATH fmt_config)
+    find_package(fmt 9 CONFIG QUIET PATHS ${fmt_config} NO_DEFAULT_PATH)
+  endif()
+endif()
+penstock_require("${fmt_FOUND}" "{fmt} 9 or newer" libfmt-dev)
+
+if(PENSTOCK_BUILD_CLI OR PENSTOCK_BUILD_TESTS OR PENSTOCK_BUILD_PYTHON)
+  find_package(nlohmann_json CONFIG QUIET)
+  if(NOT nlohmann_json_FOUND AND PENSTOCK_BUILD_PYTHON)
+    penstock_ask_python(json_header nlohmann-json nlohmann/json.hpp)
+    if(json_header)
+      cmake_path(GET json_header PARENT_PATH json_include)
+      cmake_path(GET json_include PARENT_PATH json_include)
+      add_library(nlohmann_json::nlohmann_json INTERFACE IMPORTED)
+      target_include_directories(nlohmann_json::nlohmann_json SYSTEM INTERFACE ${json_include})
+      set(nlohmann_json_FOUND TRUE)
+    endif()
+  endif()
+  penstock_require("${nlohmann_json_FOUND}" "nlohmann/json, for cufile.json" nlohmann-json3-dev)
+endif()
 
 # Never libfmt.so: what is built here runs where it is not installed. With version 9 (Debian 12, Ubuntu 24.04) what is not a template
 # is compiled once; with any other, in each source.
@@ -87,12 +148,10 @@ endif()
 
 if(PENSTOCK_BUILD_CLI OR PENSTOCK_BUILD_TESTS)
   find_package(CLI11 CONFIG QUIET)
-  penstock_require("${CLI11_FOUND}" "CLI11 (for the penstock command; or configure with -DPENSTOCK_BUILD_CLI=OFF)" libcli11-dev)
-  find_package(nlohmann_json CONFIG QUIET)
-  penstock_require("${nlohmann_json_FOUND}" "nlohmann/json (for the penstock command; or configure with -DPENSTOCK_BUILD_CLI=OFF)" nlohmann-json3-dev)
+  penstock_require("${CLI11_FOUND}" "CLI11, for the penstock command (or configure with -DPENSTOCK_BUILD_CLI=OFF)" libcli11-dev)
   find_path(PENSTOCK_XXHASH_INCLUDE xxhash.h)
   mark_as_advanced(PENSTOCK_XXHASH_INCLUDE)
-  penstock_require("${PENSTOCK_XXHASH_INCLUDE}" "xxHash (for the penstock command and the tests)" libxxhash-dev)
+  penstock_require("${PENSTOCK_XXHASH_INCLUDE}" "xxHash, for the penstock command (or configure with -DPENSTOCK_BUILD_CLI=OFF) and the tests" libxxhash-dev)
 
   # For the command, the benchmarks and the tests; the library itself uses none of these.
   add_library(penstock_tool_libraries INTERFACE)
@@ -102,7 +161,9 @@ endif()
 
 if(PENSTOCK_BUILD_TESTS)
   find_package(GTest CONFIG QUIET)
-  penstock_require("${GTest_FOUND}" "GoogleTest (for the tests; or configure with -DPENSTOCK_BUILD_TESTS=OFF)" libgtest-dev)
+  penstock_require("${GTest_FOUND}" "GoogleTest, for the tests (or configure with -DPENSTOCK_BUILD_TESTS=OFF)" libgtest-dev)
   find_package(Python3 COMPONENTS Interpreter QUIET)
-  penstock_require("${Python3_FOUND}" "Python 3 (for the tests; or configure with -DPENSTOCK_BUILD_TESTS=OFF)" python3)
+  penstock_require("${Python3_FOUND}" "Python 3, for the tests (or configure with -DPENSTOCK_BUILD_TESTS=OFF)" python3)
 endif()
+
+penstock_require_found()

@@ -1,23 +1,8 @@
 # The Python package's native half: penstock._native, and what a wheel carries beside it. Built by scikit-build-core (pyproject.toml),
 # or by hand with -DPENSTOCK_BUILD_PYTHON=ON and a Python that has nanobind.
 
-find_package(Python 3.10 COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
-penstock_require("${Python_FOUND}" "Python 3.10 or newer with its headers (for the Python package)" python3-dev)
-
-execute_process(
-  COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
-  OUTPUT_STRIP_TRAILING_WHITESPACE
-  OUTPUT_VARIABLE nanobind_ROOT
-  ERROR_QUIET)
-find_package(nanobind CONFIG QUIET)
-if(NOT nanobind_FOUND)
-  message(FATAL_ERROR "nanobind not found (for the Python package): ${Python_EXECUTABLE} -m pip install nanobind")
-endif()
-
 # With the settings of cuFile, which penstock.cufile obeys as libcufile.so.0 does. (A prebuilt one brings no objects of theirs.)
 file(GLOB native_sources CONFIGURE_DEPENDS python/native/*.cc src/cufile/settings*.cc)
-find_package(nlohmann_json CONFIG QUIET)
-penstock_require("${nlohmann_json_FOUND}" "nlohmann/json (for cufile.json)" nlohmann-json3-dev)
 
 # STABLE_ABI: one binary for Python 3.12 and newer; with 3.10 and 3.11 it is that version's own. NOMINSIZE: a call must cost little.
 nanobind_add_module(

@@ -186,6 +186,17 @@ set_tests_properties(tools.glibc_stubs_test PROPERTIES LABELS tools TIMEOUT 120 
 add_test(NAME tools.release_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/release_test.py)
 set_tests_properties(tools.release_test PROPERTIES LABELS tools TIMEOUT 60)
 
+foreach(selection short long)
+  set(name tools.source_build_test)
+  if(selection STREQUAL "long")
+    set(name tools.long_source_build_test)
+  endif()
+  add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/source_build_test.py ${selection} ${CMAKE_COMMAND}
+                                ${CMAKE_CXX_COMPILER})
+endforeach()
+set_tests_properties(tools.source_build_test PROPERTIES LABELS tools TIMEOUT 300)
+set_tests_properties(tools.long_source_build_test PROPERTIES LABELS long TIMEOUT 4500 SKIP_RETURN_CODE 77)
+
 if(TARGET penstock_cli)
   add_test(NAME tools.pages_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/pages_test.py $<TARGET_FILE:penstock_cli>)
   set_tests_properties(tools.pages_test PROPERTIES LABELS tools TIMEOUT 120)
