@@ -14,7 +14,7 @@ import penstock
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Pages for one kind of user each.
-PAGES = ("PYTORCH.md", "KVIKIO.md", "CUFILE.md", "CPP.md", "OPERATIONS.md")
+PAGES = ("PYTORCH.md", "KVIKIO.md", "CUFILE.md", "CPP.md", "OPERATIONS.md", "INSTALL.md")
 
 
 def programs() -> Iterator[Any]:

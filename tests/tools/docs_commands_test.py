@@ -13,14 +13,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
 # In the root of the sources, in this order. DESTDIR keeps the last out of /usr/local.
-LONG = ("./demo", "cmake --preset install", "cmake --build --preset install", "cmake --install build/install")
+DEVICES = "python3 -c 'import penstock; print(penstock.devices()[0].name)'"
+DEB = "cd build/install && cpack -G DEB"
+LONG = ("./demo", "cmake --preset install", "cmake --build --preset install", "cmake --install build/install", DEB, "pip install .", DEVICES)
 ELSEWHERE = {"./test": "this test is part of it"}
+ELSEWHERE["pip install . --config-settings=cmake.define.PENSTOCK_BUILD_CLI=OFF"] = "source_build_test.py does"
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LOOKS_LIKE_A_COMMAND = re.compile(r"^(?:\$ |\./|[A-Z_]+=\S+ |(?:penstock|cmake|pip|python3?|c\+\+|cc|sudo|apt) )", re.MULTILINE)
@@ -152,13 +156,19 @@ def short(cmake: str, build: str, folder: Path) -> None:
 
 def long(folder: Path) -> None:
     environment = {**os.environ, "DESTDIR": str(folder / "installed")}
+    venv.create(folder / "venv", with_pip=True)
+    of_python = {**os.environ, "PATH": f"{folder}/venv/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
+    shutil.rmtree(ROOT / "build/install/_CPack_Packages", ignore_errors=True)
+    for old in (ROOT / "build/install").glob("*.deb"):
+        old.unlink()
     written = [command for page in PAGES for command in commands(page)]
     for command in LONG:
         check(command in written, f"{command} stands in a page")
-        must_run(command, ROOT, {**environment, "TMPDIR": str(folder)})
+        must_run(command, ROOT, of_python if command.startswith("p") else {**environment, "TMPDIR": str(folder)})
     found = list((folder / "installed").glob("**/bin/penstock"))
     check(len(found) == 1 and not list((ROOT / "build/install").glob("tests/penstock_*_tests")), "the command was installed, and no test built")
     must_run(f"{found[0]} --version", folder, dict(os.environ))
+    check(len(list((ROOT / "build/install").glob("*.deb"))) == 3, "three Debian packages were made")
 
 
 def main() -> int:
