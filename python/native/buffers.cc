@@ -40,34 +40,28 @@ std::optional<nb::object> attribute(nb::handle object, nb::handle name) {
 
 std::optional<nb::object> attribute(nb::handle object, const char* name) { return attribute(object, nb::str(name)); }
 
-// Names in and of __cuda_array_interface__, made once: making them for each request takes a quarter of a microsecond. Never freed.
-struct array_names {
+// Names that are asked for, made once: making them for each request takes a quarter of a microsecond. Never freed.
+struct attribute_names {
+  // of __cuda_array_interface__, and in it
   nb::handle interface = PyUnicode_InternFromString("__cuda_array_interface__");
   nb::handle mask = PyUnicode_InternFromString("mask");
-  nb::handle data = PyUnicode_InternFromString("data");
+  nb::handle data = PyUnicode_InternFromString("data");  // of CuPy's arrays too
   nb::handle typestr = PyUnicode_InternFromString("typestr");
   nb::handle shape = PyUnicode_InternFromString("shape");
   nb::handle strides = PyUnicode_InternFromString("strides");
-  static const array_names& get() {
-    static const array_names made;
-    return made;
-  }
-};
-
-// Names of PyTorch's tensors and CuPy's arrays.
-struct known_names {
+  // of PyTorch's tensors
   nb::handle data_ptr = PyUnicode_InternFromString("data_ptr");
-  nb::handle nbytes = PyUnicode_InternFromString("nbytes");
+  nb::handle nbytes = PyUnicode_InternFromString("nbytes");  // of CuPy's arrays too
   nb::handle is_contiguous = PyUnicode_InternFromString("is_contiguous");
   nb::handle is_conj = PyUnicode_InternFromString("is_conj");
   nb::handle is_neg = PyUnicode_InternFromString("is_neg");
-  nb::handle data = PyUnicode_InternFromString("data");
+  // of CuPy's arrays
   nb::handle ptr = PyUnicode_InternFromString("ptr");
   nb::handle flags = PyUnicode_InternFromString("flags");
   nb::handle flag_of_c = PyUnicode_InternFromString("c_contiguous");
   nb::handle c_contiguous = PyUnicode_InternFromString("_c_contiguous");
-  static const known_names& get() {
-    static const known_names made;
+  static const attribute_names& get() {
+    static const attribute_names made;
     return made;
   }
 };
@@ -338,7 +332,7 @@ bool held_memory::take_known(const demand& wanted) {
 
 bool held_memory::take_tensor(const demand& wanted) {
   const nb::handle tensor = wanted.object;
-  const auto& names = known_names::get();
+  const auto& names = attribute_names::get();
   // PyTorch's ways to the memory give it as it lies, whatever is to be done to it yet. A part of numbers that are to be conjugated is to
   // be negated, and contiguous only where it is one number.
   if (is_true_of(tensor, names.is_conj)) wanted.refuse("is to be conjugated yet: pass " + wanted.name.text() + ".resolve_conj()");
@@ -359,7 +353,7 @@ bool held_memory::take_tensor(const demand& wanted) {
 
 bool held_memory::take_cupy(const demand& wanted) {
   const nb::handle array = wanted.object;
-  const auto& names = known_names::get();
+  const auto& names = attribute_names::get();
   // flags makes an object, and takes ten times as long.
   auto in_order = attribute(array, names.c_contiguous);
   if (!in_order) in_order = nb::getattr(nb::getattr(array, names.flags), names.flag_of_c);
@@ -372,7 +366,7 @@ bool held_memory::take_cupy(const demand& wanted) {
 
 bool held_memory::take_cuda_array(const demand& wanted) {
   const nb::handle object = wanted.object;
-  const auto& names = array_names::get();
+  const auto& names = attribute_names::get();
   const auto found = attribute(object, names.interface);
   if (!found) return false;
   if (!PyDict_Check(found->ptr())) wanted.refuse("has a __cuda_array_interface__ that is no dict");
