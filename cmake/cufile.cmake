@@ -49,35 +49,23 @@ set_target_properties(
              INSTALL_RPATH "$ORIGIN;$ORIGIN/.."
              EXPORT_NAME cufile)
 
-# Runs inside the dynamic linker, before the program's own libraries: the C library and nothing else, and no sanitizer.
-add_library(penstock_audit MODULE src/cufile/audit.cc)
-target_compile_options(
-  penstock_audit
-  PRIVATE -Wall
-          -Wextra
-          -Wconversion
-          -fno-exceptions
-          -fno-rtti
-          -fno-threadsafe-statics
-          -fno-sanitize=all)
-target_link_options(penstock_audit PRIVATE -fno-sanitize=all -nodefaultlibs -Wl,-z,defs)
-target_link_libraries(penstock_audit PRIVATE c)
-set_target_properties(penstock_audit PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${cufile_output_dir})
-
-# Preloaded by `penstock run --nvidia-fs-node`.
-add_library(penstock_device_node MODULE src/cufile/device_node.cc)
-target_compile_options(
-  penstock_device_node
-  PRIVATE -Wall
-          -Wextra
-          -Wconversion
-          -fno-exceptions
-          -fno-rtti
-          -fno-threadsafe-statics
-          -fno-sanitize=all)
-target_link_options(penstock_device_node PRIVATE -fno-sanitize=all -nodefaultlibs -Wl,-z,defs)
-target_link_libraries(penstock_device_node PRIVATE c)
-set_target_properties(penstock_device_node PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${cufile_output_dir})
+# Both run in programs of others: the C library and nothing else, and no sanitizer. audit: inside the dynamic linker, before the program's own
+# libraries. device_node: preloaded by `penstock run --nvidia-fs-node`.
+foreach(module audit device_node)
+  add_library(penstock_${module} MODULE src/cufile/${module}.cc)
+  target_compile_options(
+    penstock_${module}
+    PRIVATE -Wall
+            -Wextra
+            -Wconversion
+            -fno-exceptions
+            -fno-rtti
+            -fno-threadsafe-statics
+            -fno-sanitize=all)
+  target_link_options(penstock_${module} PRIVATE -fno-sanitize=all -nodefaultlibs -Wl,-z,defs)
+  target_link_libraries(penstock_${module} PRIVATE c)
+  set_target_properties(penstock_${module} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${cufile_output_dir})
+endforeach()
 
 if(PENSTOCK_INSTALL)
   install(TARGETS penstock_cufile EXPORT penstock_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock COMPONENT library)
