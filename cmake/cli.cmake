@@ -3,13 +3,19 @@
 
 file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.cc)
 file(GLOB cli_sources CONFIGURE_DEPENDS src/cli/*.cc)
+file(GLOB machine_sources CONFIGURE_DEPENDS src/machine/*.cc)
+
+add_library(penstock_lower_rooms STATIC EXCLUDE_FROM_ALL)
+target_sources(penstock_lower_rooms PRIVATE $<TARGET_OBJECTS:penstock_lower_objects>)
+target_link_libraries(penstock_lower_rooms INTERFACE ${penstock_system_libraries})
+set_target_properties(penstock_lower_rooms PROPERTIES LINKER_LANGUAGE CXX)
+
+# What `check` finds out about a machine. The library has no use for it. Whoever links this also links penstock_lower_rooms or penstock_static.
+add_library(penstock_machine STATIC EXCLUDE_FROM_ALL ${machine_sources})
+target_link_libraries(penstock_machine PUBLIC penstock_internal)
+target_compile_options(penstock_machine PRIVATE -Wconversion)
 
 if(bench_sources)
-  add_library(penstock_lower_rooms STATIC EXCLUDE_FROM_ALL)
-  target_sources(penstock_lower_rooms PRIVATE $<TARGET_OBJECTS:penstock_lower_objects>)
-  target_link_libraries(penstock_lower_rooms INTERFACE ${penstock_system_libraries})
-  set_target_properties(penstock_lower_rooms PROPERTIES LINKER_LANGUAGE CXX)
-
   # Whoever links this also links either penstock and penstock_lower_rooms, or penstock_static.
   add_library(penstock_bench STATIC EXCLUDE_FROM_ALL ${bench_sources})
   target_include_directories(penstock_bench PUBLIC ${PROJECT_SOURCE_DIR})
@@ -24,10 +30,9 @@ if(cli_sources)
   # `check` explains a cufile.json with the table that libcufile.so.0 obeys.
   target_sources(penstock_cli PRIVATE $<TARGET_OBJECTS:penstock_cufile_settings>)
   if(bench_sources)
-    target_link_libraries(penstock_cli PRIVATE penstock_bench penstock penstock_lower_rooms)
-  else()
-    target_link_libraries(penstock_cli PRIVATE penstock)
+    target_link_libraries(penstock_cli PRIVATE penstock_bench)
   endif()
+  target_link_libraries(penstock_cli PRIVATE penstock_machine penstock penstock_lower_rooms)
   # The library lies beside the command in the build folder, and in lib/ beside bin/ once installed, wherever the prefix is moved.
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(penstock_cli PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN;$ORIGIN/${bin_to_lib}")

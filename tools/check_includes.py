@@ -18,9 +18,11 @@ ROOMS = {
     "path": {"base", "sys", "device", "staging", "source"},
     "channel": {"base", "sys", "device", "staging"},
     "core": {"base", "sys", "device", "staging", "source", "path", "channel"},
-    # The faces see the public API and nothing else; the command also runs the benchmarks, and explains cuFile's settings; Python's
-    # obeys them too.
-    "cli": {"bench", "cufile"},
+    # What `penstock check` finds out about a machine; no part of the library.
+    "machine": {"base", "sys"},
+    # The faces see the public API and nothing else; the command also runs the benchmarks, looks at the machine, and explains cuFile's
+    # settings; Python's obeys them too.
+    "cli": {"bench", "cufile", "machine"},
     "cufile": set(),
     "python": {"cufile"},
     "examples": set(),

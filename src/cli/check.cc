@@ -1,4 +1,4 @@
-// penstock check: which way the bytes of files would go, and why.
+// penstock check: what of a machine is slow or broken; and which way the bytes of files would go, and why.
 #include "cli/check.hpp"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "bench/machine.hpp"
+#include "cli/check_machine.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
 #include "cli/interrupt.hpp"
@@ -21,6 +22,11 @@ namespace {
 
 struct check_options {
   std::vector<std::string> files;
+  std::vector<std::string> more_files;  // behind -f
+  std::string root = "/";
+  bool platform = false;
+  bool catalogue = false;
+  machine_view view;
   std::string device;
   std::string settings_file;
   output_options output;
@@ -124,8 +130,16 @@ void print_as_json(const std::vector<check_report>& reports, const std::vector<i
   print_json(documents);
 }
 
+int check_machine(const check_options& wanted) {
+  const auto report = examine(machine::tree(wanted.root));
+  auto view = wanted.view;
+  view.findings = wanted.platform || !view.topology;
+  view.quiet = wanted.output.quiet;
+  wanted.output.json ? print_json(to_json(report, view)) : print_report(report, view);
+  return view.findings && report.findings.count(machine::verdict::broken) > 0 ? exit_broken : exit_success;
+}
+
 int check_files(const check_options& wanted) {
-  if (!wanted.settings_file.empty()) return check_settings(wanted.settings_file, wanted.output.json);
   auto owner = engine::create();
   if (!owner) return fail(owner.error());
   const auto where = choose_memory(*owner, wanted.device);
@@ -151,21 +165,40 @@ int check_files(const check_options& wanted) {
   return exit_code;
 }
 
+int check(const check_options& wanted) {
+  if (wanted.catalogue) return print_catalogue(), exit_success;
+  if (!wanted.settings_file.empty()) return check_settings(wanted.settings_file, wanted.output.json);
+  return wanted.files.empty() ? check_machine(wanted) : check_files(wanted);
+}
+
 }  // namespace
 
 void add_check(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<check_options>();
-  CLI::App& sub = *app.add_subcommand("check", "Show which path each part of files would take, and why");
-  auto* file = sub.add_option("FILE", wanted->files, "Files to look at, or folders with such files");
+  CLI::App& sub =
+      *app.add_subcommand("check", "Tell what of this machine is slow or broken; or which path each part of files would take, and why");
+  auto* file = sub.add_option("FILE", wanted->files, "Files to look at, or folders with such files (default: the machine)");
+  auto* named = sub.add_option("-f,--file", wanted->more_files, "The same as FILE");
   auto* settings =
       sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and tell what each of its keys does")
           ->type_name("FILE");
-  settings->excludes(file);
+  auto* platform = sub.add_flag("-p,--platform", wanted->platform, "Look at the machine, its libraries and file systems");
+  auto* topology = sub.add_flag("-t,--topology", wanted->view.topology, "Tell which network cards and drives are near which GPU");
+  auto* root = sub.add_option("--root", wanted->root, "Look at a copy of a machine's /proc, /sys, /etc in this folder")
+                   ->check(CLI::ExistingDirectory);
+  sub.add_flag("--findings", wanted->catalogue, "List every finding there is, with what to do, as a table in Markdown");
+  for (auto* of_files : {file, named}) {
+    settings->excludes(of_files);
+    for (auto* of_machine : {platform, topology, root}) of_machine->excludes(of_files);
+  }
+  for (auto* of_machine : {platform, topology, root}) settings->excludes(of_machine);
   add_memory_options(sub, wanted->device);
   add_output_options(sub, wanted->output);
-  sub.callback([wanted, file, settings, &chosen] {
-    if (file->count() + settings->count() == 0) throw CLI::RequiredError("FILE");
-    chosen = [wanted] { return check_files(*wanted); };
+  sub.footer(
+      "Exit code: 0; 1 where a file or the machine could not be looked at; 3 where something is broken. What is slow does not count.");
+  sub.callback([wanted, &chosen] {
+    wanted->files.insert(wanted->files.end(), wanted->more_files.begin(), wanted->more_files.end());
+    chosen = [wanted] { return check(*wanted); };
   });
 }
 

@@ -16,6 +16,7 @@ namespace penstock::cli {
 inline constexpr int exit_success = 0;
 inline constexpr int exit_failure = 1;  // the message is on stderr
 inline constexpr int exit_usage = 2;
+inline constexpr int exit_broken = 3;  // of check: what it was asked about has been found out, and some of it is broken
 
 using command = std::function<int()>;
 

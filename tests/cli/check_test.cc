@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.hpp"
+#include "cli/recorded_machine.hpp"
 
 namespace penstock::cli_test {
 namespace {
@@ -120,8 +122,45 @@ TEST(check, tells_what_each_key_of_a_cufile_json_does) {
   const ended_program refused = run({"check", "--cufile-json", file});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_TRUE(contains(refused.err, file)) << refused.err;
-  EXPECT_EQ(run({"check"}).exit_code, 2);
   EXPECT_EQ(run({"check", file, "--cufile-json", file}).exit_code, 2);
+}
+
+TEST(check, without_a_file_looks_at_the_machine) {
+  const ended_program ended = run({"check", "--json"});
+  EXPECT_TRUE(ended.exit_code == 0 || ended.exit_code == 3) << ended.err;
+  const auto told = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(ended.exit_code == 3, told.at("counts").at("broken") > 0);
+  std::size_t counted = 0;
+  for (const auto& [verdict, count] : told.at("counts").items()) counted += count.get<std::size_t>();
+  EXPECT_EQ(counted, told.at("findings").size());
+  const auto is_asked = [](const auto& each) { return each.at("id").template get<std::string>().starts_with("memfd."); };
+  EXPECT_TRUE(std::ranges::any_of(told.at("findings"), is_asked)) << "this machine was not asked: " << told;
+  EXPECT_EQ(run({"check", "--root", "/missing"}).exit_code, 2);
+  EXPECT_EQ(run({"check", "-p", "--cufile-json", "/dev/null"}).exit_code, 2);
+}
+
+TEST(check, tells_people_what_to_do_and_colours_nothing_in_a_pipe) {
+  const scratch_directory directory;
+  const recorded_machine machine(std::string(PENSTOCK_MACHINES_PATH) + "/peer-traffic-through-cpu.machine", directory.path());
+  const ended_program ended = run({"check", "--root", directory.path()});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* part :
+       {"platform\n", "  slow     0000:b1:00.0: ACS is on in this switch port", "\n           -> setpci -s 0000:b1:00.0"}) {
+    EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
+  }
+  EXPECT_FALSE(contains(ended.out, "\x1b["));
+  const ended_program quiet = run({"check", "--root", directory.path(), "-q"});
+  EXPECT_FALSE(contains(quiet.out, "  ok ")) << quiet.out;
+  EXPECT_TRUE(contains(quiet.out, "  slow ")) << quiet.out;
+}
+
+TEST(check, takes_the_options_of_gdscheck) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", mib);
+  const ended_program named = run({"check", "-f", path, "--json", "--device", "host:0"});
+  EXPECT_EQ(named.exit_code, 0) << named.err;
+  EXPECT_EQ(nlohmann::json::parse(named.out).at("file"), path);
+  EXPECT_EQ(run({"check", "-p", "--root", directory.path()}).exit_code, 0);
 }
 
 TEST(check, looks_at_every_file_of_a_folder_and_at_several) {

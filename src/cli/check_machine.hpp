@@ -1,0 +1,36 @@
+// penstock check without a file: what there is to say of the machine, of its libraries and of its file systems. One thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "machine/finding.hpp"
+#include "machine/platform_facts.hpp"
+#include "machine/tree.hpp"
+
+namespace penstock::cli {
+
+// All that has been found out.
+struct machine_report {
+  machine::platform_facts platform;
+  machine::findings findings;
+};
+machine_report examine(const machine::tree& from);
+
+// What of it is printed.
+struct machine_view {
+  bool findings = true;
+  bool topology = false;
+  bool quiet = false;  // of the findings only those that need something to be done
+};
+
+nlohmann::json findings_json(const std::vector<machine::finding>& all);
+nlohmann::json to_json(const machine_report& report, const machine_view& view);
+void print_findings(const std::vector<machine::finding>& all, bool quiet);
+void print_report(const machine_report& report, const machine_view& view);
+// The catalogue, as the table of docs/CHECK.md.
+void print_catalogue();
+
+}  // namespace penstock::cli

@@ -1,0 +1,17 @@
+// What there is to say of a machine: facts in, findings out. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "machine/finding.hpp"
+#include "machine/platform_facts.hpp"
+
+namespace penstock::machine {
+
+// "128 GiB", "8.5 MiB"
+std::string bytes_text(std::uint64_t bytes);
+
+findings judge_platform(const platform_facts& known);
+
+}  // namespace penstock::machine

@@ -1,0 +1,80 @@
+// What the kernel tells of a machine besides its PCI devices. Thread-safe; reads small files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "machine/pci_facts.hpp"
+#include "machine/tree.hpp"
+#include "sys/feature_probe.hpp"
+#include "sys/rdma.hpp"
+
+namespace penstock::machine {
+
+struct gpu_facts {
+  std::string address;
+  std::string name;  // as its driver calls it; empty: the driver does not serve it
+  std::string node;  // "/dev/nvidia0"; empty: not known
+  bool node_exists = false;
+  sys::nic_choice nic;  // the nearest active port
+};
+
+struct nic_port_facts {
+  sys::rdma_port port;
+  std::string link_mode;  // "InfiniBand", "Ethernet"
+  std::string rate;       // "400 Gb/sec (4X NDR)"
+};
+
+struct nvidia_fs_state {
+  std::string version;               // empty: not loaded
+  std::vector<std::string> drivers;  // modules that have registered with it
+  bool has_nodes = false;
+  std::vector<std::string> errors;  // lines of its statistics that count any
+  [[nodiscard]] bool loaded() const noexcept { return !version.empty(); }
+  [[nodiscard]] bool serves(std::string_view driver) const;
+};
+
+enum class p2pdma_kernel : std::uint8_t { unknown = 0, built, missing };
+
+struct limit_facts {
+  std::optional<std::uint64_t> soft;  // nothing: unlimited
+  bool known = false;
+};
+
+struct platform_facts {
+  std::string release, architecture, command_line;
+  bool is_wsl = false;
+  bool is_root = false;
+  bool may_lock_all = false;            // CAP_IPC_LOCK
+  std::vector<std::string> numa_nodes;  // "0", "1"
+  std::vector<std::string> iommus;      // of /sys/class/iommu
+  std::vector<pci_facts> devices;
+  std::vector<gpu_facts> gpus;  // of NVIDIA, of those devices
+  std::string driver_version;   // of NVIDIA's kernel module; empty: not loaded
+  bool open_driver = false;     // its open kernel modules
+  bool static_bar1 = false;     // RMForceStaticBar1=1
+  bool nvme_multipath = false;
+  p2pdma_kernel p2pdma = p2pdma_kernel::unknown;
+  nvidia_fs_state nvidia_fs;
+  std::vector<nic_port_facts> ports;
+  bool peermem = false;
+  std::optional<std::uint64_t> io_uring_disabled;
+  sys::kernel_features features;
+  std::string container;  // what it is, or empty
+  std::string seccomp;    // "off", "strict", "filter", "unknown"
+  bool has_udev = false;
+  std::optional<unsigned> quota_cores;
+  std::optional<std::uint64_t> memory_limit_bytes;
+  limit_facts locked_memory, open_files;
+
+  [[nodiscard]] bool gpu_direct() const { return nvidia_fs.loaded() || (static_bar1 && p2pdma != p2pdma_kernel::missing); }
+  [[nodiscard]] bool has_active_port() const;
+};
+
+// Asks the kernel which system calls it allows, if from is this machine.
+platform_facts gather_platform(const tree& from);
+
+}  // namespace penstock::machine

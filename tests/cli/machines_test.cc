@@ -1,0 +1,89 @@
+// penstock check on machines of which there are only the files that they show.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "cli/program.hpp"
+#include "cli/recorded_machine.hpp"
+#include "machine/finding.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string file_of(const std::string& name) { return std::string(PENSTOCK_MACHINES_PATH) + "/" + name + ".machine"; }
+
+std::vector<std::string> machine_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(PENSTOCK_MACHINES_PATH)) {
+    if (entry.path().extension() == ".machine") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string text_of(const nlohmann::json& finding) {
+  const auto subject = finding.at("subject").get<std::string>();
+  return finding.at("verdict").get<std::string>() + " " + finding.at("id").get<std::string>() + (subject.empty() ? "" : " " + subject);
+}
+
+std::string lines(const std::vector<std::string>& all) {
+  std::string text;
+  for (const auto& each : all) text += "expect " + each + "\n";
+  return text;
+}
+
+class machines : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(machines, get_the_verdicts_that_are_expected) {
+  const scratch_directory directory;
+  const recorded_machine machine(file_of(GetParam()), directory.path());
+  const auto ended = run({"check", "--root", directory.path(), "--json"});
+  EXPECT_EQ(ended.exit_code, machine.exit_code()) << ended.err;
+  const auto told = nlohmann::json::parse(ended.out);
+  std::vector<std::string> found;
+  for (const auto& each : told.at("findings")) found.push_back(text_of(each));
+  EXPECT_EQ(lines(found), lines(machine.expected()));
+}
+
+// Every fact that a text has a place for is filled in, and every finding that is not ok says what to do.
+TEST_P(machines, get_whole_sentences) {
+  const scratch_directory directory;
+  const recorded_machine machine(file_of(GetParam()), directory.path());
+  const auto told = nlohmann::json::parse(run({"check", "--root", directory.path(), "--json"}).out);
+  const std::regex place("\\{[a-z_0-9]+\\}");
+  for (const auto& each : told.at("findings")) {
+    const auto reason = each.at("reason").get<std::string>();
+    const auto remedy = each.at("remedy").get<std::string>();
+    EXPECT_FALSE(reason.empty()) << each;
+    EXPECT_FALSE(std::regex_search(reason, place)) << each;
+    EXPECT_FALSE(std::regex_search(remedy, place)) << each;
+    EXPECT_EQ(reason.find("  "), std::string::npos) << each;
+    EXPECT_EQ(reason.find(", ,"), std::string::npos) << each;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(recorded, machines, ::testing::ValuesIn(machine_names()), [](const auto& of) {
+  auto name = of.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(catalogue, has_each_finding_once_and_a_remedy_for_all_that_is_not_ok) {
+  std::set<std::string_view> ids;
+  for (const auto& each : machine::all_findings()) {
+    EXPECT_TRUE(ids.insert(each.id).second) << each.id;
+    EXPECT_FALSE(each.reason.empty()) << each.id;
+    EXPECT_TRUE(each.verdict == machine::verdict::ok || !each.remedy.empty()) << each.id;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cli_test
