@@ -1,13 +1,48 @@
 #include "cli/check_machine.hpp"
 
+#include "cli/own_libraries.hpp"
+#include "cufile/settings_sources.hpp"
 #include "machine/examine.hpp"
+#include "machine/loader.hpp"
 
 namespace penstock::cli {
+namespace {
+
+// The settings that a program with the environment of /proc/self/environ would have.
+machine::settings_facts gather_settings(const machine::tree& from) {
+  const machine::loader linker(from);
+  std::string kept;  // what the last look-up has answered
+  const auto lookup = [&](const char* name) -> const char* {
+    kept = linker.variable(name);
+    return kept.empty() ? nullptr : kept.c_str();
+  };
+  machine::settings_facts found;
+  const auto named = linker.variable("CUFILE_ENV_PATH_JSON");
+  found.file = named.empty() ? "/etc/cufile.json" : named;
+  const bool is_absolute = found.file.starts_with('/');
+  const auto traced = cufile::trace_settings(lookup, is_absolute ? from.outside(found.file) : found.file, found.file);
+  found.file_exists = traced.file_exists;
+  found.problem = traced.problem.message();
+  found.refused = traced.refused;
+  for (const auto& each : traced.values)
+    found.values.push_back({std::string(each.key), each.value, std::string(each.standard), each.source});
+  return found;
+}
+
+}  // namespace
 
 machine_report examine(const machine::tree& from) {
   machine_report report;
   report.platform = machine::gather_platform(from);
+  report.libraries = machine::gather_libraries(from);
+  report.libraries.settings = gather_settings(from);
+  if (from.is_this_machine()) {
+    const auto own = find_own_libraries(true);
+    report.libraries.own_known = own.error.empty();
+    if (!own.folder.empty()) report.libraries.own_cufile = own.folder + "/" + library_name;
+  }
   report.findings.append(machine::judge_platform(report.platform));
+  report.findings.append(machine::judge_libraries(report.platform, report.libraries));
   return report;
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "machine/finding.hpp"
+#include "machine/library_facts.hpp"
 #include "machine/platform_facts.hpp"
 #include "machine/tree.hpp"
 
@@ -15,6 +16,7 @@ namespace penstock::cli {
 // All that has been found out.
 struct machine_report {
   machine::platform_facts platform;
+  machine::library_facts libraries;
   machine::findings findings;
 };
 machine_report examine(const machine::tree& from);
@@ -22,6 +24,7 @@ machine_report examine(const machine::tree& from);
 // What of it is printed.
 struct machine_view {
   bool findings = true;
+  bool versions = false;
   bool topology = false;
   bool quiet = false;  // of the findings only those that need something to be done
 };

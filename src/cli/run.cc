@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/own_libraries.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -22,8 +23,6 @@ constexpr int exit_not_started = 125;
 constexpr int exit_not_executable = 126;
 constexpr int exit_not_found = 127;
 
-constexpr auto library_name = "libcufile.so.0";
-constexpr auto audit_name = "libpenstock_audit.so";
 constexpr auto node_name = "libpenstock_device_node.so";
 
 struct run_options {
@@ -39,39 +38,16 @@ int refuse(int exit_code, fmt::format_string<Arguments...> text, Arguments&&... 
   return exit_code;
 }
 
-// Where the libraries may lie, seen from the folder of this command: in the build folder, or below lib/ beside bin/ once installed.
-std::vector<std::filesystem::path> library_folders(const std::filesystem::path& command_folder) {
-  std::vector<std::filesystem::path> folders{command_folder / "cufile"};
-  const std::filesystem::path prefix = command_folder.parent_path();
-  for (const char* lib : {"lib", "lib64"}) folders.push_back(prefix / lib / "penstock");
-  // Debian's lib/x86_64-linux-gnu
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(prefix / "lib", ignored)) {
-    if (entry.path().filename().string().find("-linux-") != std::string::npos) folders.push_back(entry.path() / "penstock");
-  }
-  return folders;
-}
-
-bool holds(const std::filesystem::path& folder, const char* name) {
-  std::error_code ignored;
-  return std::filesystem::exists(folder / name, ignored);
-}
-
-// The first folder that holds all that is needed; nothing, and a message, where there is none.
+// The folder with all that is needed; nothing, and a message, where there is none.
 std::optional<std::string> find_libraries(bool no_audit) {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) {
-    refuse(exit_not_started, "cannot tell where this command lies: /proc/self/exe: {}", error.message());
-    return std::nullopt;
+  own_libraries found = find_own_libraries(!no_audit);
+  if (!found.folder.empty()) return found.folder;
+  if (!found.error.empty()) {
+    refuse(exit_not_started, "cannot tell where this command lies: {}", found.error);
+  } else {
+    refuse(exit_not_started, "{}{} not found; looked in {}", library_name, no_audit ? "" : fmt::format(" and {}", audit_name),
+           fmt::join(found.looked_in, ", "));
   }
-  std::vector<std::string> looked_in;
-  for (const auto& folder : library_folders(self.parent_path())) {
-    if (holds(folder, library_name) && (no_audit || holds(folder, audit_name))) return folder.string();
-    looked_in.push_back(folder.string());
-  }
-  refuse(exit_not_started, "{}{} not found; looked in {}", library_name, no_audit ? "" : fmt::format(" and {}", audit_name),
-         fmt::join(looked_in, ", "));
   return std::nullopt;
 }
 
@@ -116,7 +92,8 @@ int run_program(const run_options& options) {
                   *folder);
   }
   if (options.nvidia_fs_node) {
-    if (!holds(*folder, node_name)) return refuse(exit_not_started, "{}/{} not found", *folder, node_name);
+    if (std::error_code ignored; !std::filesystem::exists(std::filesystem::path(*folder) / node_name, ignored))
+      return refuse(exit_not_started, "{}/{} not found", *folder, node_name);
     prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, node_name));
   }
   prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, library_name));

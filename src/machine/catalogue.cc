@@ -7,6 +7,7 @@ namespace {
 
 using enum verdict;
 constexpr auto on_platform = group::platform;
+constexpr auto in_libraries = group::libraries;
 
 constexpr known_finding entries[] = {
     // --- GPUs
@@ -119,6 +120,47 @@ constexpr known_finding entries[] = {
     {"nofile.low", on_platform, slow, "{count} descriptors may be open (RLIMIT_NOFILE): batches over many files run out",
      "ulimit -n 65536"},
     {"nofile.enough", on_platform, ok, "open descriptors: {count}"},
+
+    // --- libraries
+    {"cuda.found", in_libraries, ok, "CUDA's driver library is {file}{version}"},
+    {"cuda.missing", in_libraries, broken, "NVIDIA's kernel module is loaded, and libcuda.so.1 is not found: no program can use the GPU",
+     "install the driver's libraries (libcuda1, nvidia-driver-cuda-libs); in a container: --gpus all, "
+     "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+    {"cuda.none", in_libraries, ok, "no libcuda.so.1, and no driver that would need it"},
+    {"cuda.mismatch", in_libraries, broken, "{file} is of version {version}, and the kernel module of {module}: CUDA refuses to start",
+     "reboot after an update of the driver, or rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia; in a container: start "
+     "it anew"},
+    {"cufile.nvidia", in_libraries, ok, "NVIDIA's libcufile is {file}, version {version}"},
+    {"cufile.nvidia_none", in_libraries, ok, "NVIDIA's libcufile is not installed, and nothing here needs it"},
+    {"cufile.nvidia_missing", in_libraries, slow,
+     "GPUDirect Storage is there, and NVIDIA's libcufile is not: the path direct cannot be used",
+     "install cuda-libcufile (libcufile-12-8, libcufile-13-0) or the Python package nvidia-cufile"},
+    {"cufile.ours", in_libraries, ok, "Penstock's libcufile is {file}; penstock run puts it in the place of NVIDIA's"},
+    {"cufile.ours_missing", in_libraries, broken,
+     "Penstock's libcufile.so.0 is not where this command looks for it: penstock run does not work",
+     "install the package again, with all of its files"},
+    {"cufile.loads", in_libraries, ok, "a program that asks for libcufile.so.0 gets {whose}: {file}, by {how}"},
+    {"cufile.loads_none", in_libraries, ok,
+     "a program that asks for libcufile.so.0 gets none, unless it brings its own (RUNPATH, a Python package)", "penstock run -- COMMAND"},
+    {"cufile.bad_preload", in_libraries, broken, "LD_PRELOAD names {file}, which is not there", "unset LD_PRELOAD, or correct it"},
+    {"ucx.found", in_libraries, ok, "UCX is {file}"},
+    {"ucx.none", in_libraries, ok, "UCX (libucp.so.0) is not installed, and without an RDMA network card nothing needs it"},
+    {"ucx.missing", in_libraries, slow,
+     "there is an active RDMA network card, and UCX (libucp.so.0) is not installed: pipes between machines use tcp",
+     "apt install libucx0, or dnf install ucx"},
+    {"settings.default", in_libraries, ok, "no {file}: cuFile's defaults hold"},
+    {"settings.found", in_libraries, ok, "cuFile's settings are those of {file}"},
+    {"settings.unusable", in_libraries, broken, "{why}: cuFileDriverOpen fails", "mend the file, or set CUFILE_ENV_PATH_JSON to another"},
+    {"settings.refused", in_libraries, slow, "{why}: not taken", "penstock check --cufile-json FILE tells of each key"},
+    {"settings.value", in_libraries, ok, "{value}, from {source}; default: {standard}"},
+    {"settings.no_compat", in_libraries, broken,
+     "compatibility mode is off ({source}), and drives do not reach GPU memory: cuFile refuses every file",
+     "properties.allow_compat_mode: true, or unset CUFILE_ALLOW_COMPAT_MODE"},
+    {"settings.forced_compat", in_libraries, slow, "compatibility mode is forced ({source}), though GPUDirect Storage is there",
+     "properties.force_compat_mode: false, or unset CUFILE_FORCE_COMPAT_MODE"},
+    {"settings.small_direct_io", in_libraries, slow,
+     "properties.max_direct_io_size_kb is {value} ({source}): NVIDIA's libcufile cuts transfers into small pieces",
+     "properties.max_direct_io_size_kb: 16384"},
 };
 
 }  // namespace

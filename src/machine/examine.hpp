@@ -5,6 +5,7 @@
 #include <string>
 
 #include "machine/finding.hpp"
+#include "machine/library_facts.hpp"
 #include "machine/platform_facts.hpp"
 
 namespace penstock::machine {
@@ -13,5 +14,6 @@ namespace penstock::machine {
 std::string bytes_text(std::uint64_t bytes);
 
 findings judge_platform(const platform_facts& known);
+findings judge_libraries(const platform_facts& platform, const library_facts& known);
 
 }  // namespace penstock::machine

@@ -135,6 +135,8 @@ TEST(check, without_a_file_looks_at_the_machine) {
   EXPECT_EQ(counted, told.at("findings").size());
   const auto is_asked = [](const auto& each) { return each.at("id").template get<std::string>().starts_with("memfd."); };
   EXPECT_TRUE(std::ranges::any_of(told.at("findings"), is_asked)) << "this machine was not asked: " << told;
+  const auto is_own = [](const auto& each) { return each.at("id") == "cufile.ours"; };
+  EXPECT_TRUE(std::ranges::any_of(told.at("findings"), is_own)) << "Penstock's libcufile lies beside the command: " << told;
   EXPECT_EQ(run({"check", "--root", "/missing"}).exit_code, 2);
   EXPECT_EQ(run({"check", "-p", "--cufile-json", "/dev/null"}).exit_code, 2);
 }

@@ -1,0 +1,19 @@
+// Where Penstock's libraries for cuFile's programs lie: in a folder of their own, near this command. One thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace penstock::cli {
+
+inline constexpr auto library_name = "libcufile.so.0";
+inline constexpr auto audit_name = "libpenstock_audit.so";
+
+struct own_libraries {
+  std::string folder;  // empty: none of those holds them
+  std::vector<std::string> looked_in;
+  std::string error;  // why nobody has looked
+};
+own_libraries find_own_libraries(bool with_audit);
+
+}  // namespace penstock::cli
