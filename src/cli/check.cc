@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 
@@ -112,6 +113,7 @@ void print_report(const check_report& report) {
   fmt::print("  page cache   {}\n", describe_cached(report));
   print_plan(fmt::format("reads to {} would take", report.device), report.read);
   print_plan(fmt::format("writes from {} would take", report.device), report.write);
+  print_findings(report.findings, false);
 }
 
 // The same for all files.
@@ -133,7 +135,7 @@ void print_as_json(const std::vector<check_report>& reports, const std::vector<i
 int check_machine(const check_options& wanted) {
   const auto report = examine(machine::tree(wanted.root));
   auto view = wanted.view;
-  view.findings = wanted.platform || !view.topology;
+  view.findings = wanted.platform || (!view.topology && !view.versions);
   view.quiet = wanted.output.quiet;
   wanted.output.json ? print_json(to_json(report, view)) : print_report(report, view);
   return view.findings && report.findings.count(machine::verdict::broken) > 0 ? exit_broken : exit_success;
@@ -144,12 +146,16 @@ int check_files(const check_options& wanted) {
   if (!owner) return fail(owner.error());
   const auto where = choose_memory(*owner, wanted.device);
   if (!where) return fail(where.error());
+  const auto machine = examine(machine::tree());
   const std::vector<input> inputs = expand_folders(wanted.files);
   std::vector<check_report> reports;
   int exit_code = exit_success;
+  bool is_broken = false;
   for (const input& each : inputs) {
     if (interrupted()) return interrupted_exit_code();
-    const check_report report = look_at(*owner, each, where->name);
+    check_report report = look_at(*owner, each, where->name);
+    if (report.error.ok()) report.findings = findings_of_file(machine, report.file);
+    is_broken = is_broken || std::ranges::count(report.findings, machine::verdict::broken, &machine::finding::verdict) > 0;
     if (wanted.output.json) reports.push_back(report);
     if (!report.error.ok()) {
       exit_code = fail(report.error);
@@ -162,7 +168,7 @@ int check_files(const check_options& wanted) {
   } else if (!wanted.output.quiet && exit_code == exit_success) {
     print_devices(*owner);
   }
-  return exit_code;
+  return exit_code == exit_success && is_broken ? exit_broken : exit_code;
 }
 
 int check(const check_options& wanted) {
@@ -184,14 +190,15 @@ void add_check(CLI::App& app, command& chosen) {
           ->type_name("FILE");
   auto* platform = sub.add_flag("-p,--platform", wanted->platform, "Look at the machine, its libraries and file systems");
   auto* topology = sub.add_flag("-t,--topology", wanted->view.topology, "Tell which network cards and drives are near which GPU");
+  auto* versions = sub.add_flag("-v,--versions", wanted->view.versions, "Tell the versions of drivers and libraries");
   auto* root = sub.add_option("--root", wanted->root, "Look at a copy of a machine's /proc, /sys, /etc in this folder")
                    ->check(CLI::ExistingDirectory);
   sub.add_flag("--findings", wanted->catalogue, "List every finding there is, with what to do, as a table in Markdown");
   for (auto* of_files : {file, named}) {
     settings->excludes(of_files);
-    for (auto* of_machine : {platform, topology, root}) of_machine->excludes(of_files);
+    for (auto* of_machine : {platform, topology, versions, root}) of_machine->excludes(of_files);
   }
-  for (auto* of_machine : {platform, topology, root}) settings->excludes(of_machine);
+  for (auto* of_machine : {platform, topology, versions, root}) settings->excludes(of_machine);
   add_memory_options(sub, wanted->device);
   add_output_options(sub, wanted->output);
   sub.footer(

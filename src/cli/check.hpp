@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "machine/finding.hpp"
 #include "penstock/penstock.hpp"
 
 namespace penstock::cli {
@@ -21,8 +22,9 @@ struct check_report {
   std::uint64_t size = 0;
   check_plan read, write;
   std::vector<device_info> devices;
-  status cuda;   // why no GPU is listed
-  status error;  // why nothing is known of this file
+  std::vector<machine::finding> findings;  // of its drives and its file system
+  status cuda;                             // why no GPU is listed
+  status error;                            // why nothing is known of this file
 };
 
 // Tells what libcufile.so.0 would make of each key of a cufile.json. Returns the exit code.

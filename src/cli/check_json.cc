@@ -1,4 +1,5 @@
 #include "cli/check.hpp"
+#include "cli/check_machine.hpp"
 #include "cli/json.hpp"
 
 namespace penstock::cli {
@@ -40,6 +41,7 @@ json to_json(const check_report& report) {
           {"read", plan_json(report.read)},
           {"write", plan_json(report.write)},
           {"devices", devices_json(report.devices)},
+          {"findings", findings_json(report.findings)},
           {"cuda", report.cuda.ok() ? "ok" : std::string(report.cuda.message())}};
 }
 

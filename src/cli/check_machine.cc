@@ -1,9 +1,14 @@
 #include "cli/check_machine.hpp"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "cli/own_libraries.hpp"
 #include "cufile/settings_sources.hpp"
 #include "machine/examine.hpp"
 #include "machine/loader.hpp"
+#include "machine/topology.hpp"
+#include "penstock/penstock.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -41,9 +46,37 @@ machine_report examine(const machine::tree& from) {
     report.libraries.own_known = own.error.empty();
     if (!own.folder.empty()) report.libraries.own_cufile = own.folder + "/" + library_name;
   }
+  report.storage = machine::gather_storage(from);
   report.findings.append(machine::judge_platform(report.platform));
   report.findings.append(machine::judge_libraries(report.platform, report.libraries));
+  report.findings.append(machine::judge_file_systems(report.platform, report.libraries.settings, report.storage));
   return report;
+}
+
+std::vector<machine::finding> findings_of_file(const machine_report& report, const std::string& file) {
+  std::vector<machine::finding> found;
+  std::error_code failed;
+  const auto real = std::filesystem::canonical(file, failed);
+  const auto* mount = failed ? nullptr : machine::mount_of(report.storage, real.string());
+  if (mount == nullptr) return found;
+  for (const auto& each : report.findings.all()) {
+    const bool concerns = each.subject == mount->point || std::ranges::count(mount->drives, each.subject) > 0;
+    const bool of_lustre = mount->type == "lustre" && each.id.starts_with("fs.lustre");
+    if (each.where == machine::group::file_systems && (concerns || of_lustre)) found.push_back(each);
+  }
+  return found;
+}
+
+std::vector<std::pair<std::string, std::string>> versions(const machine_report& report) {
+  const auto in_name = [](const auto& library) { return library ? machine::version_in_name(library->file) : std::string(); };
+  return {{"penstock", std::string(version())},
+          {"kernel", report.platform.release},
+          {"nvidia_driver", report.platform.driver_version},
+          {"nvidia_fs", report.platform.nvidia_fs.version},
+          {"libcuda", in_name(report.libraries.cuda)},
+          {"nvidia_libcufile", machine::version_in_name(report.libraries.nvidia_cufile)},
+          {"rdma_driver", report.storage.rdma_driver_version},
+          {"lustre", report.storage.lustre_version}};
 }
 
 nlohmann::json findings_json(const std::vector<machine::finding>& all) {
@@ -65,6 +98,17 @@ nlohmann::json to_json(const machine_report& report, const machine_view& view) {
     document["findings"] = findings_json(report.findings.all());
     for (const auto of : {machine::verdict::ok, machine::verdict::slow, machine::verdict::broken, machine::verdict::unknown}) {
       document["counts"][std::string(to_string(of))] = report.findings.count(of);
+    }
+  }
+  if (view.versions) {
+    for (const auto& [name, found] : versions(report))
+      document["versions"][name] = found.empty() ? nlohmann::json(nullptr) : nlohmann::json(found);
+  }
+  if (view.topology) {
+    document["topology"] = nlohmann::json::array();
+    for (const auto& each : machine::neighbours(report.platform)) {
+      document["topology"].push_back(
+          {{"gpu", each.gpu}, {"peer", each.peer}, {"what", each.what}, {"relation", each.relation}, {"shared", each.shared}});
     }
   }
   return document;

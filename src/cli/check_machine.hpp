@@ -9,6 +9,7 @@
 #include "machine/finding.hpp"
 #include "machine/library_facts.hpp"
 #include "machine/platform_facts.hpp"
+#include "machine/storage_facts.hpp"
 #include "machine/tree.hpp"
 
 namespace penstock::cli {
@@ -17,9 +18,14 @@ namespace penstock::cli {
 struct machine_report {
   machine::platform_facts platform;
   machine::library_facts libraries;
+  machine::storage_facts storage;
   machine::findings findings;
 };
 machine_report examine(const machine::tree& from);
+// What of it concerns a file: its file system, and the drives below that.
+std::vector<machine::finding> findings_of_file(const machine_report& report, const std::string& file);
+// Names and versions: "nvidia_fs" and "2.28"; an empty version is none.
+std::vector<std::pair<std::string, std::string>> versions(const machine_report& report);
 
 // What of it is printed.
 struct machine_view {

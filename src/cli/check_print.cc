@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cli/check_machine.hpp"
+#include "machine/topology.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -36,6 +37,20 @@ std::string_view title_of(machine::group of) {
   return titles[static_cast<std::size_t>(of)];
 }
 
+void print_versions(const machine_report& report) {
+  fmt::print("versions\n");
+  for (const auto& [name, found] : versions(report)) fmt::print("  {:<17}{}\n", name, found.empty() ? "none" : found);
+}
+
+void print_topology(const machine_report& report) {
+  fmt::print("topology\n");
+  const auto all = machine::neighbours(report.platform);
+  for (const auto& each : all) {
+    fmt::print("  GPU {}  {:<8} {}: {}{}\n", each.gpu, each.what, each.peer, each.relation, each.shared.empty() ? "" : ", " + each.shared);
+  }
+  if (all.empty()) fmt::print("  no GPU of NVIDIA beside a network card or an NVMe drive\n");
+}
+
 // For a cell of a table in Markdown.
 std::string cell(std::string_view text) {
   std::string out;
@@ -59,6 +74,8 @@ void print_findings(const std::vector<finding>& all, bool quiet) {
 }
 
 void print_report(const machine_report& report, const machine_view& view) {
+  if (view.versions) print_versions(report);
+  if (view.topology) print_topology(report);
   if (!view.findings) return;
   print_findings(report.findings.all(), view.quiet);
   const auto& found = report.findings;

@@ -1,4 +1,4 @@
-// Every finding there is. `penstock check --findings` prints them.
+// Every finding there is. docs/CHECK.md shows this table; a test compares the two.
 #include "machine/finding.hpp"
 
 namespace penstock::machine {
@@ -8,6 +8,7 @@ namespace {
 using enum verdict;
 constexpr auto on_platform = group::platform;
 constexpr auto in_libraries = group::libraries;
+constexpr auto in_file_systems = group::file_systems;
 
 constexpr known_finding entries[] = {
     // --- GPUs
@@ -161,6 +162,67 @@ constexpr known_finding entries[] = {
     {"settings.small_direct_io", in_libraries, slow,
      "properties.max_direct_io_size_kb is {value} ({source}): NVIDIA's libcufile cuts transfers into small pieces",
      "properties.max_direct_io_size_kb: 16384"},
+
+    // --- drives
+    {"drive.found", in_file_systems, ok, "{model}, {transport}, requests of {max} KiB at most, {depth} queued"},
+    {"drive.small_requests", in_file_systems, slow, "{model}: requests of {max} KiB at most, and the drive takes {can}",
+     "echo {can} > /sys/block/{drive}/queue/max_sectors_kb"},
+    {"drive.scheduler", in_file_systems, slow, "{model}: the I/O scheduler {scheduler} sorts requests, which an NVMe drive does better",
+     "echo none > /sys/block/{drive}/queue/scheduler"},
+    {"drive.rotates", in_file_systems, slow, "{model}: a disk that rotates", "put data that is read often onto NVMe"},
+    // --- file systems
+    {"fs.direct", in_file_systems, ok,
+     "{type} on {drives}: O_DIRECT, and GPUDirect Storage by {by}; Penstock may use direct, staged, mapped"},
+    {"fs.plain", in_file_systems, ok, "{type} on {drives}: O_DIRECT; Penstock uses staged and mapped"},
+    {"fs.not_nvme", in_file_systems, slow,
+     "{type} on {drives}, which is no NVMe drive that GPUDirect Storage serves: Penstock uses staged and mapped",
+     "keep the data on NVMe drives, alone or as md RAID 0"},
+    {"fs.ext4_journal", in_file_systems, slow,
+     "ext4 on {drives} is mounted {mode}: NVIDIA's libcufile serves only data=ordered that the mount shows",
+     "data=ordered among the options in /etc/fstab, and mount it anew"},
+    {"fs.nvme_unserved", in_file_systems, slow, "{type} on {drives}: nvidia-fs has no NVMe driver that works with it",
+     "an NVMe driver with GPUDirect (DOCA or MLNX_OFED: mlnx-nvme, --with-nvmf --enable-gds), or P2PDMA"},
+    {"fs.compatible", in_file_systems, ok,
+     "{type}: NVIDIA's libcufile reads it in compatibility mode only ({since}); Penstock uses staged and mapped, with O_DIRECT where the "
+     "kernel allows it"},
+    {"fs.memory", in_file_systems, ok, "{type}: files lie in memory; Penstock copies from there"},
+    {"fs.overlay", in_file_systems, ok,
+     "overlayfs: the file system of its layers serves the bytes; no GPUDirect Storage; Penstock uses staged"},
+    {"fs.fuse", in_file_systems, slow, "{type}: a process serves it, and each byte is copied once more",
+     "mount the file system by a kernel client, or copy hot data to NVMe"},
+    {"fs.host_share", in_file_systems, slow, "{type}: files of the host, request by request",
+     "copy hot data to a drive of the machine itself"},
+    {"fs.lustre", in_file_systems, ok,
+     "Lustre{version}, from {source}; GPUDirect Storage: {by}; Penstock uses staged, and direct where libcufile registers the file"},
+    {"fs.lustre_tcp", in_file_systems, slow, "Lustre over {net}: no RDMA",
+     "options lnet networks=\"o2ib(ib0)\" in /etc/modprobe.d/lustre.conf, and mount by @o2ib"},
+    {"fs.lustre_pages", in_file_systems, slow, "{target}: max_pages_per_rpc is {value}: small requests to the servers",
+     "lctl set_param osc.*.max_pages_per_rpc=4096"},
+    {"fs.lustre_rpcs", in_file_systems, slow, "{target}: max_rpcs_in_flight is {value}: few requests at a time",
+     "lctl set_param osc.*.max_rpcs_in_flight=32"},
+    {"fs.lustre_checksums", in_file_systems, slow, "{target}: checksums are on: the CPU reads each byte once more",
+     "lctl set_param osc.*.checksums=0, if the network's own are enough for you"},
+    {"fs.weka", in_file_systems, ok, "WekaFS; GPUDirect Storage over {nics}"},
+    {"fs.weka_no_list", in_file_systems, slow, "WekaFS, and no list of network cards: NVIDIA's libcufile uses compatibility mode",
+     "\"fs\": {\"weka\": {\"rdma_dev_addr_list\": [addresses of the InfiniBand cards]}} in cufile.json"},
+    {"fs.weka_writes", in_file_systems, slow, "WekaFS: writes go through the CPU (fs.weka.rdma_write_support is false)",
+     "fs.weka.rdma_write_support: true in cufile.json"},
+    {"fs.weka_mixed", in_file_systems, slow,
+     "WekaFS, and active cards of both InfiniBand and Ethernet ({modes}): it uses no RDMA in a mixed network",
+     "mlxconfig -d DEVICE set LINK_TYPE_P1=1 (InfiniBand), or list cards of one kind only"},
+    {"fs.nfs_rdma", in_file_systems, ok, "NFS over RDMA from {source}; GPUDirect Storage: {by}"},
+    {"fs.nfs_tcp", in_file_systems, slow, "NFS over {proto} from {source}: no GPUDirect Storage, and the CPU copies each byte",
+     "mount -o proto=rdma,port=20049; nconnect=16 where it must be tcp"},
+    {"fs.beegfs", in_file_systems, ok, "BeeGFS; GPUDirect Storage: {by}"},
+    {"fs.gpfs", in_file_systems, ok, "IBM Spectrum Scale; GPUDirect Storage: {by}; its writes need fs.gpfs.gds_write_support"},
+    {"fs.unserved", in_file_systems, slow,
+     "{type} is mounted, and nvidia-fs has no client of it that works with GPUDirect Storage ({module} has not registered)",
+     "load nvidia-fs before the client, and use a client built with GPUDirect Storage"},
+    {"fs.other", in_file_systems, unknown, "{type}: what it supports is not known here",
+     "penstock check FILE tells what is decided for a file"},
+    {"ofed.version", in_file_systems, ok, "RDMA drivers: MLNX_OFED or DOCA {version}"},
+    {"ofed.old", in_file_systems, slow, "MLNX_OFED {version}: GPUDirect Storage over the network needs 5.1 or later", "install DOCA-OFED"},
+    {"ofed.in_kernel", in_file_systems, ok, "RDMA drivers: those of the kernel"},
 };
 
 }  // namespace

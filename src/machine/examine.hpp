@@ -7,6 +7,7 @@
 #include "machine/finding.hpp"
 #include "machine/library_facts.hpp"
 #include "machine/platform_facts.hpp"
+#include "machine/storage_facts.hpp"
 
 namespace penstock::machine {
 
@@ -15,5 +16,6 @@ std::string bytes_text(std::uint64_t bytes);
 
 findings judge_platform(const platform_facts& known);
 findings judge_libraries(const platform_facts& platform, const library_facts& known);
+findings judge_file_systems(const platform_facts& platform, const settings_facts& settings, const storage_facts& known);
 
 }  // namespace penstock::machine

@@ -136,11 +136,15 @@ void judge_iommu(const platform_facts& known, findings& out) {
   out.add(gpu.iommu_type.empty() ? "iommu.unknown" : "iommu.on", {}, {{"how", how}});
 }
 
+// Of one processor: one NUMA node, or one root complex.
 bool is_near(const platform_facts& known, const pci_facts& gpu, const sys::rdma_port& port) {
   if (known.numa_nodes.size() <= 1) return true;
   if (gpu.basics.numa_node >= 0 && gpu.basics.numa_node == port.numa_node) return true;
-  return !gpu.bridges.empty() && port.pci_path.find("/" + gpu.bridges.front().address + "/") != std::string::npos;
+  return port.pci_path.starts_with(fmt::format("pci{}/", root_bus(gpu)));
 }
+
+// A virtual machine may have it.
+bool is_ours(const pci_facts& gpu) { return gpu.driver.empty() || gpu.driver == "nvidia"; }
 
 void judge_nics(const platform_facts& known, findings& out) {
   if (known.ports.empty()) return out.add("nic.none");
@@ -159,6 +163,7 @@ void judge_nics(const platform_facts& known, findings& out) {
   for (const auto& gpu : known.gpus) {
     const auto port = std::ranges::find_if(known.ports, [&](const auto& each) { return each.port.device == gpu.nic.device; });
     if (port == known.ports.end()) continue;
+    if (!is_ours(*device_at(known, gpu.address))) continue;
     const bool near = is_near(known, *device_at(known, gpu.address), port->port);
     out.add(near ? "nic.near" : "nic.far", gpu.address, {{"why", gpu.nic.reason}});
   }
@@ -182,7 +187,9 @@ void judge_numa_of(const platform_facts& known, const pci_facts& gpu, findings& 
 
 void judge_numa(const platform_facts& known, findings& out) {
   if (known.numa_nodes.size() <= 1) return out.add("numa.one");
-  for (const auto& gpu : known.gpus) judge_numa_of(known, *device_at(known, gpu.address), out);
+  for (const auto& gpu : known.gpus) {
+    if (const auto& device = *device_at(known, gpu.address); is_ours(device)) judge_numa_of(known, device, out);
+  }
 }
 
 // --- the kernel -----------------------------------------------------------------------------------------------------------------

@@ -89,6 +89,11 @@ pci_bridge describe_bridge(const tree& from, const std::string& address, std::si
 
 std::string to_string(const pci_link& link) { return fmt::format("{:g} GT/s x{}", link.gigatransfers, link.lanes); }
 
+std::string root_bus(const pci_facts& device) {
+  const auto& first = device.bridges.empty() ? device.basics.address : device.bridges.front().address;
+  return first.substr(0, first.rfind(':'));
+}
+
 std::vector<pci_facts> gather_pci(const tree& from) {
   std::vector<pci_facts> all;
   const auto root = from.outside(devices_folder);

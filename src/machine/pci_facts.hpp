@@ -41,6 +41,8 @@ struct pci_facts {
   pci_link now, most;
   std::vector<pci_bridge> bridges;  // from the root port down
 };
+// Domain and bus that the device's root port is on, "0000:3a": devices of one are of one root complex.
+std::string root_bus(const pci_facts& device);
 inline constexpr unsigned nvidia_vendor = 0x10de;
 
 // GPUs, network cards and drives; sorted by address.

@@ -163,6 +163,39 @@ TEST(check, takes_the_options_of_gdscheck) {
   EXPECT_EQ(named.exit_code, 0) << named.err;
   EXPECT_EQ(nlohmann::json::parse(named.out).at("file"), path);
   EXPECT_EQ(run({"check", "-p", "--root", directory.path()}).exit_code, 0);
+  EXPECT_EQ(run({"check", path, "-f", path, "--device", "host:0", "-q"}).exit_code, 0);
+  EXPECT_EQ(run({"check", "-t", path}).exit_code, 2);
+}
+
+TEST(check, tells_versions_and_what_is_near_each_gpu) {
+  const scratch_directory directory;
+  const recorded_machine machine(std::string(PENSTOCK_MACHINES_PATH) + "/four-gpus.machine", directory.path());
+  const ended_program ended = run({"check", "-v", "-t", "--root", directory.path(), "--json"});
+  EXPECT_EQ(ended.exit_code, 0) << "findings were not asked for, though some are of what is broken: " << ended.err;
+  const auto told = nlohmann::json::parse(ended.out);
+  EXPECT_FALSE(told.contains("findings"));
+  EXPECT_EQ(told.at("versions").at("nvidia_driver"), "580.95.05");
+  EXPECT_EQ(told.at("versions").at("libcuda"), "580.95.05");
+  EXPECT_TRUE(told.at("versions").at("nvidia_fs").is_null());
+  ASSERT_EQ(told.at("topology").size(), 20U);  // four GPUs, each with four cards and a drive
+  const auto& first = told.at("topology").at(0);
+  EXPECT_EQ(first.at("gpu"), "0000:12:00.0");
+  EXPECT_EQ(first.at("what"), "mlx5_0");
+  EXPECT_EQ(first.at("relation"), "below one switch");
+  EXPECT_EQ(first.at("shared"), "0000:11:00.0");
+  EXPECT_EQ(told.at("topology").at(1).at("relation"), "of one NUMA node");
+  EXPECT_EQ(told.at("topology").at(4).at("relation"), "of another NUMA node");
+  const ended_program text = run({"check", "-v", "-t", "--root", directory.path()});
+  for (const char* part : {"nvidia_driver    580.95.05", "mlx5_0   0000:13:00.0: below one switch, 0000:11:00.0"}) {
+    EXPECT_TRUE(contains(text.out, part)) << part << "\n" << text.out;
+  }
+}
+
+TEST(check, with_a_file_tells_of_its_file_system_too) {
+  const scratch_directory directory;
+  const auto told = nlohmann::json::parse(run({"check", directory.make_file("data", 10), "--json", "--device", "host:0"}).out);
+  ASSERT_FALSE(told.at("findings").empty());
+  for (const auto& each : told.at("findings")) EXPECT_EQ(each.at("group"), "file_systems") << each;
 }
 
 TEST(check, looks_at_every_file_of_a_folder_and_at_several) {

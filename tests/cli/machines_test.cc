@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -82,6 +83,32 @@ TEST(catalogue, has_each_finding_once_and_a_remedy_for_all_that_is_not_ok) {
     EXPECT_TRUE(ids.insert(each.id).second) << each.id;
     EXPECT_FALSE(each.reason.empty()) << each.id;
     EXPECT_TRUE(each.verdict == machine::verdict::ok || !each.remedy.empty()) << each.id;
+  }
+}
+
+TEST(catalogue, is_the_table_of_the_documentation) {
+  const auto printed = run({"check", "--findings"});
+  EXPECT_EQ(printed.exit_code, 0);
+  std::ifstream file(std::string(PENSTOCK_MACHINES_PATH) + "/../../../docs/CHECK.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  EXPECT_NE(page.find("\n" + printed.out), std::string::npos) << "put the output of `penstock check --findings` into docs/CHECK.md";
+}
+
+// What a test has never seen said may be unreachable, or garbled.
+TEST(catalogue, is_said_by_some_recorded_machine) {
+  // What needs a kernel that can be asked; the tests of judges have them.
+  const std::set<std::string_view> asked = {"cachestat.works",  "cachestat.missing", "cachestat.denied", "io_uring.works",
+                                            "io_uring.missing", "io_uring.denied",   "memfd.works",      "memfd.denied",
+                                            "vm_readv.works",   "vm_readv.denied",   "cufile.ours",      "cufile.ours_missing"};
+  std::set<std::string> said;
+  for (const auto& name : machine_names()) {
+    const scratch_directory directory;
+    const recorded_machine machine(file_of(name), directory.path());
+    for (const auto& each : machine.expected())
+      said.insert(each.substr(each.find(' ') + 1, each.find(' ', each.find(' ') + 1) - each.find(' ') - 1));
+  }
+  for (const auto& each : machine::all_findings()) {
+    EXPECT_TRUE(asked.contains(each.id) || said.contains(std::string(each.id))) << each.id << " is expected of no machine";
   }
 }
 

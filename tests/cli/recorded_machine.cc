@@ -131,6 +131,9 @@ bool recorded_machine::take(const std::string& verb, const std::string& rest) {
     write(path, std::string(std::istreambuf_iterator<char>(words), {}) + (rest.ends_with('\n') ? "" : "\n"));
   } else if (verb == "dir") {
     fs::create_directories(root_ / rest);
+  } else if (verb == "link") {
+    const auto path = next_word(words);
+    link(path, next_word(words));
   } else if (verb == "env") {
     environment_ += rest + '\0';
   } else if (verb == "library") {

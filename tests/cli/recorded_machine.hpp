@@ -1,11 +1,11 @@
 // A machine in a text file (tests/cli/machines): the small files of /proc, /sys and /etc that it shows, and what is expected of
 // `penstock check` on it. One line each:
 //   file PATH CONTENT, or file PATH << and the lines up to one that is a single dot
-//   dir PATH; env NAME=VALUE (of /proc/self/environ); library SONAME PATH (an entry of ld.so.cache, and an empty file)
-//   pci BUSPATH name=value...     class, vendor, node, now and most (GT/s and lanes: 32/16), window (MiB), driver, iommu (type of its
-//   group) bridge BUSPATH name=value...  kind (root, switch), acs (on, off, hidden, none), most gpu ADDRESS MINOR NAME        rdma NAME
-//   ADDRESS STATE LAYER RATE drive NAME DEVICE BUSPATH name=value...  max, can (KiB), depth, scheduler, rotates, transport, model expect
-//   VERDICT ID SUBJECT     all findings, in order; exit CODE
+//   dir PATH; link PATH TARGET (both from the root); env NAME=VALUE (of /proc/self/environ); library SONAME PATH (an entry of ld.so.cache,
+//   and an empty file) pci BUSPATH name=value...     class, vendor, node, now and most (GT/s and lanes: 32/16), window (MiB), driver, iommu
+//   (type of its group) bridge BUSPATH name=value...  kind (root, switch), acs (on, off, hidden, none), most gpu ADDRESS MINOR NAME rdma
+//   NAME ADDRESS STATE LAYER RATE drive NAME DEVICE BUSPATH name=value...  max, can (KiB), depth, scheduler, rotates, transport, model
+//   expect VERDICT ID SUBJECT     all findings, in order; exit CODE
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,200 @@
+// Judges what gather_storage has found, by NVIDIA's guides to GPUDirect Storage and by what Penstock does there.
+#include <algorithm>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "machine/examine.hpp"
+
+namespace penstock::machine {
+
+namespace {
+
+struct surroundings {
+  const platform_facts& platform;
+  const settings_facts& settings;
+  const storage_facts& storage;
+
+  [[nodiscard]] bool p2pdma() const {
+    return platform.static_bar1 && platform.p2pdma != p2pdma_kernel::missing && !platform.nvme_multipath;
+  }
+  [[nodiscard]] bool direct_wanted() const { return !platform.gpus.empty() && platform.gpu_direct(); }
+  [[nodiscard]] std::string set(std::string_view key) const {
+    const auto* found = settings.find(key);
+    return found == nullptr || found->value == "[]" || found->value == "{}" ? std::string() : found->value;
+  }
+};
+
+std::string number_or_unknown(const std::optional<std::uint64_t>& value) { return value ? std::to_string(*value) : "unknown"; }
+
+// --- drives ---------------------------------------------------------------------------------------------------------------------
+
+void judge_drive(const drive_facts& drive, findings& out) {
+  constexpr std::uint64_t large_kib = 512;
+  const auto model = drive.model.empty() ? std::string("a drive that tells no model") : drive.model;
+  const auto max = number_or_unknown(drive.max_kib);
+  const auto can = number_or_unknown(drive.can_kib);
+  const auto transport = drive.is_nvme ? "NVMe by " + drive.transport : std::string("no NVMe drive");
+  out.add("drive.found", drive.name, {{"model", model}, {"transport", transport}, {"max", max}, {"depth", number_or_unknown(drive.depth)}});
+  if (drive.max_kib && drive.can_kib && *drive.max_kib < large_kib && *drive.max_kib < *drive.can_kib) {
+    out.add("drive.small_requests", drive.name, {{"model", model}, {"max", max}, {"can", can}, {"drive", drive.name}});
+  }
+  if (drive.is_nvme && !drive.scheduler.empty() && drive.scheduler != "none") {
+    out.add("drive.scheduler", drive.name, {{"model", model}, {"scheduler", drive.scheduler}, {"drive", drive.name}});
+  }
+  if (drive.rotates && !drive.is_nvme && !drive.model.empty()) out.add("drive.rotates", drive.name, {{"model", model}});
+}
+
+// --- local file systems ---------------------------------------------------------------------------------------------------------
+
+std::string drives_of(const mount_facts& mount) {
+  if (mount.drives.empty()) return mount.source;
+  const auto names = fmt::format("{}", fmt::join(mount.drives, ", "));
+  return mount.raid.empty() ? names : fmt::format("{} of {}", mount.raid, names);
+}
+
+bool is_plain_nvme(const surroundings& around, const mount_facts& mount) {
+  if (mount.drives.empty() || mount.mapped || (!mount.raid.empty() && mount.raid != "raid0")) return false;
+  return std::ranges::all_of(mount.drives, [&](const auto& name) { return around.storage.drives.at(name).is_nvme; });
+}
+
+std::string server_of_nvme(const surroundings& around, const mount_facts& mount) {
+  const bool remote =
+      std::ranges::any_of(mount.drives, [&](const auto& name) { return around.storage.drives.at(name).transport != "pcie"; });
+  if (!remote && around.p2pdma()) return "P2PDMA";
+  return around.platform.nvidia_fs.serves(remote ? "nvme_rdma" : "nvme") ? "nvidia-fs" : std::string();
+}
+
+void judge_local(const surroundings& around, const mount_facts& mount, findings& out) {
+  const auto drives = drives_of(mount);
+  if (!around.direct_wanted()) return out.add("fs.plain", mount.point, {{"type", mount.type}, {"drives", drives}});
+  if (!is_plain_nvme(around, mount)) return out.add("fs.not_nvme", mount.point, {{"type", mount.type}, {"drives", drives}});
+  if (mount.type == "ext4" && mount.option("data") != "ordered") {
+    const auto shown = mount.option("data");
+    auto mode = shown.empty() ? std::string("without data= among its options") : "with data=" + shown;
+    if (shown.empty() && !mount.journal_mode.empty()) mode += fmt::format(" (it is {})", mount.journal_mode);
+    return out.add("fs.ext4_journal", mount.point, {{"drives", drives}, {"mode", mode}});
+  }
+  const auto by = server_of_nvme(around, mount);
+  if (by.empty()) return out.add("fs.nvme_unserved", mount.point, {{"type", mount.type}, {"drives", drives}});
+  out.add("fs.direct", mount.point, {{"type", mount.type}, {"drives", drives}, {"by", by}});
+}
+
+// --- file systems of the network ------------------------------------------------------------------------------------------------
+
+// Where a client has to have registered with nvidia-fs. Says so where it has not; returns how it is served.
+std::string served_by(const surroundings& around, const mount_facts& mount, std::string_view module, findings& out) {
+  const auto& nvidia_fs = around.platform.nvidia_fs;
+  if (nvidia_fs.serves(module)) return "by nvidia-fs";
+  if (nvidia_fs.loaded() && !around.platform.gpus.empty()) {
+    out.add("fs.unserved", mount.point, {{"type", mount.type}, {"module", std::string(module)}});
+  }
+  return "none";
+}
+
+// One finding for all targets of which one asks for it.
+template <class Bad>
+void judge_targets(const surroundings& around, std::string_view id, std::optional<std::uint64_t> lustre_target::*value, Bad bad,
+                   findings& out) {
+  const auto& all = around.storage.lustre_targets;
+  const auto is_bad = [&](const lustre_target& each) { return each.*value && bad(*(each.*value)); };
+  const auto first = std::ranges::find_if(all, is_bad);
+  if (first == all.end()) return;
+  const auto target = fmt::format("{} of {} targets ({}, ...)", std::ranges::count_if(all, is_bad), all.size(), first->name);
+  out.add(id, {}, {{"target", target}, {"value", std::to_string(*((*first).*value))}});
+}
+
+void judge_lustre_targets(const surroundings& around, findings& out) {
+  const auto below = [](std::uint64_t least) { return [least](std::uint64_t value) { return value < least; }; };
+  judge_targets(around, "fs.lustre_pages", &lustre_target::pages_per_rpc, below(4096), out);
+  judge_targets(around, "fs.lustre_rpcs", &lustre_target::rpcs_in_flight, below(32), out);
+  judge_targets(
+      around, "fs.lustre_checksums", &lustre_target::checksums, [](std::uint64_t value) { return value != 0; }, out);
+}
+
+void judge_lustre(const surroundings& around, const mount_facts& mount, findings& out) {
+  const auto by = served_by(around, mount, "lnet", out);
+  const auto version = around.storage.lustre_version.empty() ? std::string() : " " + around.storage.lustre_version;
+  out.add("fs.lustre", mount.point, {{"version", version}, {"source", mount.source}, {"by", by}});
+  // "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch"
+  const auto at = mount.source.find('@');
+  if (at == std::string::npos) return;
+  const auto net = mount.source.substr(at + 1, mount.source.find_first_of(":,", at) - at - 1);
+  if (!net.starts_with("o2ib")) out.add("fs.lustre_tcp", mount.point, {{"net", net}});
+}
+
+void judge_weka(const surroundings& around, const mount_facts& mount, findings& out) {
+  (void)served_by(around, mount, "wekafsio", out);
+  auto nics = around.set("fs.weka.rdma_dev_addr_list");
+  if (nics.empty()) nics = around.set("fs.weka.mount_table");
+  if (nics.empty()) nics = around.set("properties.rdma_dev_addr_list");
+  if (nics.empty()) {
+    out.add("fs.weka_no_list", mount.point);
+  } else {
+    out.add("fs.weka", mount.point, {{"nics", nics}});
+    if (around.set("fs.weka.rdma_write_support") != "true") out.add("fs.weka_writes", mount.point);
+  }
+  std::vector<std::string> modes;
+  for (const auto& each : around.platform.ports) {
+    if (each.port.active() && std::ranges::find(modes, each.link_mode) == modes.end()) modes.push_back(each.link_mode);
+  }
+  if (modes.size() > 1) out.add("fs.weka_mixed", mount.point, {{"modes", fmt::format("{}", fmt::join(modes, ", "))}});
+}
+
+void judge_nfs(const surroundings& around, const mount_facts& mount, findings& out) {
+  const auto proto = mount.option("proto");
+  if (proto != "rdma") return out.add("fs.nfs_tcp", mount.point, {{"proto", proto.empty() ? "tcp" : proto}, {"source", mount.source}});
+  const auto by = served_by(around, mount, "rpcrdma", out);
+  out.add("fs.nfs_rdma", mount.point, {{"source", mount.source}, {"by", by}});
+}
+
+// --- all ------------------------------------------------------------------------------------------------------------------------
+
+bool is_one_of(const std::string& type, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, type) != names.end();
+}
+
+void judge_mount(const surroundings& around, const mount_facts& mount, findings& out) {
+  const auto& type = mount.type;
+  if (is_one_of(type, {"ext4", "xfs"})) return judge_local(around, mount, out);
+  if (is_one_of(type, {"btrfs", "zfs", "ext2", "ext3", "f2fs", "vfat", "exfat"})) {
+    const auto since = is_one_of(type, {"btrfs", "zfs"}) ? "from 1.17" : "if at all";
+    return out.add("fs.compatible", mount.point, {{"type", type}, {"since", since}});
+  }
+  if (is_one_of(type, {"tmpfs", "hugetlbfs"})) return out.add("fs.memory", mount.point, {{"type", type}});
+  if (type == "overlay") return out.add("fs.overlay", mount.point);
+  if (is_one_of(type, {"9p", "virtiofs", "drvfs", "vboxsf"})) return out.add("fs.host_share", mount.point, {{"type", type}});
+  if (type == "fuseblk" || type == "fuse" || type.starts_with("fuse.")) return out.add("fs.fuse", mount.point, {{"type", type}});
+  if (type == "lustre") return judge_lustre(around, mount, out);
+  if (type == "wekafs") return judge_weka(around, mount, out);
+  if (is_one_of(type, {"nfs", "nfs4"})) return judge_nfs(around, mount, out);
+  if (type == "beegfs") return out.add("fs.beegfs", mount.point, {{"by", served_by(around, mount, "beegfs", out)}});
+  if (type == "gpfs") return out.add("fs.gpfs", mount.point, {{"by", served_by(around, mount, "mmfslinux", out)}});
+  out.add("fs.other", mount.point, {{"type", type}});
+}
+
+// GPUDirect Storage over the network wants MLNX_OFED 5.1; today's are numbered by their year (24.10).
+void judge_rdma_driver(const surroundings& around, findings& out) {
+  if (around.platform.ports.empty()) return;
+  const auto& version = around.storage.rdma_driver_version;
+  if (version.empty()) return out.add("ofed.in_kernel");
+  const auto major = std::strtoul(version.c_str(), nullptr, 10);
+  const auto dot = version.find('.');
+  const auto minor = dot == std::string::npos ? 0 : std::strtoul(version.c_str() + dot + 1, nullptr, 10);
+  out.add(major < 5 || (major == 5 && minor < 1) ? "ofed.old" : "ofed.version", {}, {{"version", version}});
+}
+
+}  // namespace
+
+findings judge_file_systems(const platform_facts& platform, const settings_facts& settings, const storage_facts& known) {
+  const surroundings around{platform, settings, known};
+  findings out;
+  for (const auto& [name, drive] : known.drives) judge_drive(drive, out);
+  for (const auto& mount : known.mounts) judge_mount(around, mount, out);
+  judge_lustre_targets(around, out);
+  judge_rdma_driver(around, out);
+  return out;
+}
+
+}  // namespace penstock::machine
