@@ -64,6 +64,7 @@ struct path_stats {
   std::string name;              // of the path
   std::uint64_t operations = 0;  // pieces carried
   std::uint64_t bytes = 0;
+  std::uint64_t written_bytes = 0;  // of these; the others were read
   std::uint64_t errors = 0;
   std::uint64_t fallbacks = 0;  // pieces that this path began or was due to carry and handed to another; memory that it could not register
   std::string last_fallback;    // the reason for the latest of them
@@ -75,12 +76,20 @@ struct path_stats {
   std::array<std::uint64_t, 24> latency_histogram{};
 };
 
+// Requests that have ended, on memory of one device.
+struct device_stats {
+  std::string name;  // as in device_info::name, or "host"; empty where a request ended before anybody knew
+  std::uint64_t reads = 0, writes = 0;
+  std::uint64_t read_bytes = 0, written_bytes = 0;
+};
+
 struct engine_stats {
   std::vector<path_stats> by_path;      // indexed by path_kind
   std::uint64_t reads = 0, writes = 0;  // requests ended
   std::uint64_t read_bytes = 0, written_bytes = 0;
   std::uint64_t failed = 0, cancelled = 0, timed_out = 0;
   std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
+  std::vector<device_stats> by_device;  // those that something was asked for
   [[nodiscard]] const path_stats& path(path_kind kind) const {
     static const path_stats none;
     return static_cast<std::size_t>(kind) < by_path.size() ? by_path[static_cast<std::size_t>(kind)] : none;

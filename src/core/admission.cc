@@ -52,6 +52,7 @@ status admission::enter(runtime& with, file_core& file, const transfer& what, st
   auto use = file.use(what.is_write);
   if (!use) return use.error();
   use_ = *std::move(use);
+  if (!with.stats().begun()) with.join_board();
   return {};
 }
 
@@ -90,7 +91,7 @@ void admission::count(io_result& outcome) noexcept {
   if (with_ == nullptr) return;
   if (listed_ == 1) unlist();
   if (!outcome.ok()) outcome.error = in_context(outcome.error, what_, *file_);
-  with_->stats().count_request(is_write_, outcome);
+  with_->stats().count_request(is_write_, located_ ? device_index(place_) : 0, outcome);
 }
 
 // --- the list

@@ -67,7 +67,7 @@ io_result run_small(runtime& with, const admission& admitted, const io_options& 
     outcome = run_small_on_device(with, admitted, options);
   }
   if (!outcome.ok()) outcome.error = outcome.error.with_context(with.paths().name(kind));
-  with.stats().count_piece(kind, outcome.bytes_done, {began, now_ns()}, !outcome.ok());
+  with.stats().count_piece(kind, what.is_write, outcome.bytes_done, {began, now_ns()}, !outcome.ok());
   return outcome;
 }
 

@@ -98,7 +98,7 @@ status load::stopped() const {
 
 void load::finished(path::job& ended, std::uint64_t bytes, status error) {
   const auto with = by_.runtime_.shared_from_this();  // who is told last may be the last to keep it
-  with->stats().count_piece(ended.path->kind(), bytes, {ended.started_ns, now_ns()}, !error.ok());
+  with->stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now_ns()}, !error.ok());
   if (of_ == nullptr) by_.arrived(*this);
   if (!error.ok()) fail(error);
   count(with->stats());  // before anybody is told
@@ -136,7 +136,7 @@ void load::count(stats_book& stats) noexcept {
     (of_ != nullptr ? of_->from_.admission_of(range.index) : singles[range.index]->admitted_).count(outcome);
     range.error = std::move(outcome.error);
   }
-  if (requests > 0) stats.count_requests(job.is_write, requests, bytes);
+  if (requests > 0) stats.count_requests(job.is_write, device_index(job.place), requests, bytes);
 }
 
 // True: some are to be called back.

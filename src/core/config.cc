@@ -62,6 +62,7 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
   options.pinned_budget_bytes = pinned_mib << 20;
   if (auto problem = read_switch("PENSTOCK_CUDA", options.use_cuda); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_IO_URING", options.use_io_uring); !problem.ok()) return problem;
+  if (auto problem = read_switch("PENSTOCK_STATS", options.use_board); !problem.ok()) return problem;
   options.cufile_library = variable("PENSTOCK_CUFILE_LIBRARY");
   return options;
 }

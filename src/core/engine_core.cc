@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/admission.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::core {
@@ -50,8 +51,15 @@ std::size_t engine_core::trim() {
   return trimmed;
 }
 
+board_teller::answer engine_core::tell() {
+  const auto seen = snapshot();
+  return {seen.pinned_bytes, seen.pinned_peak_bytes, admission::under_way(*this)};
+}
+
 seams real_seams(const engine_options& options) {
-  return {sys::make_kernel(), options.use_cuda ? device::make_cuda_driver() : nullptr, device::make_host_driver()};
+  seams doors{sys::make_kernel(), options.use_cuda ? device::make_cuda_driver() : nullptr, device::make_host_driver()};
+  if (options.use_board) doors.board = board::of_process();
+  return doors;
 }
 
 }  // namespace penstock::core

@@ -18,6 +18,7 @@ class engine_core final : public runtime {
   mount& mount_of(std::uint64_t device) override;
   // See engine::trim().
   std::size_t trim();
+  answer tell() override;
 
  private:
   engine_core(const engine_options& options, seams doors) : runtime(options, std::move(doors)) {}

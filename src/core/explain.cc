@@ -33,6 +33,9 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
     told.remarks.push_back(
         fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
   }
+  if (const auto hidden = with.stats().board_problem(); !hidden.ok()) {
+    told.remarks.push_back(fmt::format("penstock stats cannot see this process: {}", hidden.message()));
+  }
   if (with.few_cores())
     told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
 }

@@ -259,7 +259,7 @@ void request::note_error(std::uint64_t offset, status error) noexcept {
 void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept {
   // Stopped when there was nothing left to do.
   if (bytes == ended.length && (error.code() == errc::cancelled || error.code() == errc::timed_out)) error = {};
-  runtime().stats().count_piece(ended.path->kind(), bytes, {ended.started_ns, now_ns()}, !error.ok());
+  runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now_ns()}, !error.ok());
   ended.done = bytes;
   if (error.ok()) return;
   const std::lock_guard guard(lock_);

@@ -45,7 +45,7 @@ runtime::runtime(const engine_options& options, seams doors)
       cores_(doors_.kernel->usable_cores()),
       lanes_(choose_lanes(options, cores_)),
       path_table_(doors_.further_paths),
-      stats_(path_table_),
+      stats_(path_table_, doors_.board),
       budget_(options.pinned_budget_bytes),
       share_(share_of_each_mount(options, lanes_.most, cores_)),
       cuda_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),

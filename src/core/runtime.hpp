@@ -32,14 +32,20 @@ struct seams {
   std::shared_ptr<device::driver> cuda;  // null: none
   std::shared_ptr<device::driver> host;
   std::vector<const path::declaration*> further_paths{};  // behind the library's own
+  std::shared_ptr<core::board> board{};                   // null: none
 };
+
+// Which of board_layout::devices.
+[[nodiscard]] inline std::size_t device_index(const staging::place& place) noexcept {
+  return device_index(true, place.on_device(), place.emulated(), place.on_device() ? place.via->session().ordinal() : 0);
+}
 
 std::int64_t now_ns() noexcept;
 // The same clock to within 10 ms, at a quarter of the cost.
 std::int64_t about_now_ns() noexcept;
 
 // A request keeps it; the engine is what ends it.
-class runtime : public std::enable_shared_from_this<runtime> {
+class runtime : public std::enable_shared_from_this<runtime>, public board_teller {
  public:
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
@@ -72,6 +78,8 @@ class runtime : public std::enable_shared_from_this<runtime> {
   // The file is about to be closed: paths let go of what they keep for it.
   void forget(const source::source& closing);
   [[nodiscard]] stats_book& stats() noexcept { return stats_; }
+  // The engine has its first request.
+  void join_board() noexcept { stats_.begin(std::shared_ptr<board_teller>(shared_from_this(), this)); }
   [[nodiscard]] engine_stats snapshot() const;
   // The requests under way.
   [[nodiscard]] sharded_list<admission>& admitted() noexcept { return admitted_; }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/no_memory.hpp"
 
@@ -11,18 +12,76 @@ namespace penstock::core {
 
 namespace {
 
-constexpr auto relaxed = std::memory_order_relaxed;
-
 // The class of value in a histogram of powers of two that starts at unit.
 std::size_t bucket(std::uint64_t value, std::uint64_t unit) {
   const std::uint64_t units = value / unit;
   return units == 0 ? 0 : std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(units)) - 1, 23);
 }
 
+// Further paths than there is room for are counted with the last.
+std::size_t index_of(path_kind path) noexcept { return std::min(static_cast<std::size_t>(path), board_layout::most_paths - 1); }
+
+void add_path(engine_stats& to, const board_layout::path_counters& from) {
+  const auto name = from.name.get();
+  if (name.empty()) return;
+  auto known = std::find_if(to.by_path.begin(), to.by_path.end(), [&](const path_stats& each) { return each.name == name; });
+  if (known == to.by_path.end()) {
+    known = to.by_path.insert(known, path_stats{});
+    known->name = name;
+  }
+  known->operations += from.operations.load(relaxed);
+  known->bytes += from.bytes.load(relaxed);
+  known->written_bytes += from.written_bytes.load(relaxed);
+  known->errors += from.errors.load(relaxed);
+  known->fallbacks += from.fallbacks.load(relaxed);
+  known->busy_ns += from.busy_ns.load(relaxed);
+  known->active_ns += from.active_ns.load(relaxed);
+  for (std::size_t i = 0; i < from.sizes.size(); ++i) {
+    known->size_histogram[i] += from.sizes[i].load(relaxed);
+    known->latency_histogram[i] += from.latencies[i].load(relaxed);
+  }
+  if (auto why = from.last_fallback.get(); !why.empty()) known->last_fallback = std::move(why);
+}
+
 }  // namespace
 
-void stats_book::count_piece(path_kind path, std::uint64_t bytes, span when, bool failed) {
-  auto& counters = paths_[static_cast<std::size_t>(path)];
+stats_book::stats_book(const path::path_table& table, std::shared_ptr<board> on)
+    : table_(table),
+      board_(std::move(on)),
+      own_(std::make_unique<board_layout::engine_section>()),
+      counting_(own_.get()),
+      begun_(board_ == nullptr),
+      last_fallback_(table.count()) {
+  for (std::size_t i = 0; i < std::min(table.count(), own_->paths.size()); ++i)
+    own_->paths[i].name.set(table.name(static_cast<path_kind>(i)));
+}
+
+stats_book::~stats_book() {
+  if (board_ != nullptr && counting_.load() != own_.get()) board_->leave(counting_.load());
+}
+
+void stats_book::begin(std::weak_ptr<board_teller> engine) noexcept {
+  const std::lock_guard guard(begin_lock_);
+  if (begun()) return;
+  auto joined = or_no_memory([&] { return board_->join(std::move(engine)); });
+  if (joined) {
+    for (std::size_t i = 0; i < own_->paths.size(); ++i) {
+      if (i < table_.count()) (*joined)->paths[i].name.set(table_.name(static_cast<path_kind>(i)));
+    }
+    counting_.store(*joined, std::memory_order_release);
+  } else {
+    board_problem_ = joined.error();
+  }
+  begun_.store(true, std::memory_order_release);
+}
+
+status stats_book::board_problem() const {
+  const std::lock_guard guard(begin_lock_);
+  return board_problem_;
+}
+
+void stats_book::count_piece(path_kind path, bool is_write, std::uint64_t bytes, span when, bool failed) {
+  auto& counters = now().paths[index_of(path)];
   const auto nanoseconds = static_cast<std::uint64_t>(std::max<std::int64_t>(when.ended_ns - when.began_ns, 0));
   // Pieces end in about the order of their ends: each adds what it reaches past the latest end so far.
   auto last_end = counters.last_end_ns.load(relaxed);
@@ -33,6 +92,7 @@ void stats_book::count_piece(path_kind path, std::uint64_t bytes, span when, boo
   }
   counters.operations.fetch_add(1, relaxed);
   counters.bytes.fetch_add(bytes, relaxed);
+  if (is_write) counters.written_bytes.fetch_add(bytes, relaxed);
   if (failed) counters.errors.fetch_add(1, relaxed);
   counters.busy_ns.fetch_add(nanoseconds, relaxed);
   counters.sizes[bucket(bytes, 1024)].fetch_add(1, relaxed);
@@ -40,56 +100,65 @@ void stats_book::count_piece(path_kind path, std::uint64_t bytes, span when, boo
 }
 
 void stats_book::count_fallback(path_kind path, std::string_view why) {
-  const auto index = static_cast<std::size_t>(path);
-  paths_[index].fallbacks.fetch_add(1, relaxed);
+  auto& counters = now().paths[index_of(path)];
+  counters.fallbacks.fetch_add(1, relaxed);
   (void)or_no_memory([&]() -> status {
     std::string told(why);  // before the lock is taken: it may take a while
     const std::lock_guard guard(lock_);
-    last_fallback_[index].swap(told);
+    counters.last_fallback.set(told);
+    last_fallback_[static_cast<std::size_t>(path)].swap(told);
     return {};
   });
 }
 
-void stats_book::count_requests(bool is_write, std::uint64_t requests, std::uint64_t bytes) {
-  (is_write ? writes_ : reads_).fetch_add(requests, relaxed);
-  (is_write ? written_bytes_ : read_bytes_).fetch_add(bytes, relaxed);
+void stats_book::count_requests(bool is_write, std::size_t device, std::uint64_t requests, std::uint64_t bytes) {
+  auto& counters = now().devices[device];
+  (is_write ? counters.writes : counters.reads).fetch_add(requests, relaxed);
+  (is_write ? counters.written_bytes : counters.read_bytes).fetch_add(bytes, relaxed);
 }
 
-void stats_book::count_request(bool is_write, const io_result& outcome) {
-  count_requests(is_write, 1, outcome.bytes_done);
+void stats_book::count_request(bool is_write, std::size_t device, const io_result& outcome) {
+  count_requests(is_write, device, 1, outcome.bytes_done);
   if (outcome.ok()) return;
   const errc code = outcome.error.code();
-  (code == errc::cancelled ? cancelled_ : code == errc::timed_out ? timed_out_ : failed_).fetch_add(1, relaxed);
+  auto& counters = now();
+  (code == errc::cancelled ? counters.cancelled : code == errc::timed_out ? counters.timed_out : counters.failed).fetch_add(1, relaxed);
 }
 
 engine_stats stats_book::snapshot() const {
   engine_stats seen;
-  seen.by_path.resize(paths_.size());
-  for (std::size_t i = 0; i < paths_.size(); ++i) {
-    const auto& from = paths_[i];
-    auto& to = seen.by_path[i];
-    to.name = table_.name(static_cast<path_kind>(i));
-    to.operations = from.operations.load(relaxed);
-    to.bytes = from.bytes.load(relaxed);
-    to.errors = from.errors.load(relaxed);
-    to.fallbacks = from.fallbacks.load(relaxed);
-    to.busy_ns = from.busy_ns.load(relaxed);
-    to.active_ns = from.active_ns.load(relaxed);
-    for (std::size_t j = 0; j < from.sizes.size(); ++j) {
-      to.size_histogram[j] = from.sizes[j].load(relaxed);
-      to.latency_histogram[j] = from.latencies[j].load(relaxed);
-    }
-    const std::lock_guard guard(lock_);
-    to.last_fallback = last_fallback_[i];
-  }
-  seen.reads = reads_.load(relaxed);
-  seen.writes = writes_.load(relaxed);
-  seen.read_bytes = read_bytes_.load(relaxed);
-  seen.written_bytes = written_bytes_.load(relaxed);
-  seen.failed = failed_.load(relaxed);
-  seen.cancelled = cancelled_.load(relaxed);
-  seen.timed_out = timed_out_.load(relaxed);
+  seen.by_path.resize(table_.count());
+  for (std::size_t i = 0; i < table_.count(); ++i) seen.by_path[i].name = table_.name(static_cast<path_kind>(i));
+  add_section(seen, *own_);
+  if (const auto* shared = counting_.load(std::memory_order_acquire); shared != own_.get()) add_section(seen, *shared);
+  const std::lock_guard guard(lock_);
+  for (std::size_t i = 0; i < last_fallback_.size(); ++i) seen.by_path[i].last_fallback = last_fallback_[i];
   return seen;
+}
+
+void add_section(engine_stats& to, const board_layout::engine_section& from) {
+  for (const auto& path : from.paths) add_path(to, path);
+  for (std::size_t i = 0; i < from.devices.size(); ++i) {
+    const auto& device = from.devices[i];
+    const device_stats seen{device_name_at(i), device.reads.load(relaxed), device.writes.load(relaxed), device.read_bytes.load(relaxed),
+                            device.written_bytes.load(relaxed)};
+    if (seen.reads + seen.writes == 0) continue;
+    auto known = std::find_if(to.by_device.begin(), to.by_device.end(), [&](const device_stats& each) { return each.name == seen.name; });
+    if (known == to.by_device.end()) known = to.by_device.insert(known, {seen.name});
+    known->reads += seen.reads;
+    known->writes += seen.writes;
+    known->read_bytes += seen.read_bytes;
+    known->written_bytes += seen.written_bytes;
+    to.reads += seen.reads;
+    to.writes += seen.writes;
+    to.read_bytes += seen.read_bytes;
+    to.written_bytes += seen.written_bytes;
+  }
+  to.failed += from.failed.load(relaxed);
+  to.cancelled += from.cancelled.load(relaxed);
+  to.timed_out += from.timed_out.load(relaxed);
+  to.pinned_bytes += from.pinned_bytes.load(relaxed);
+  to.pinned_peak_bytes += from.pinned_peak_bytes.load(relaxed);
 }
 
 }  // namespace penstock::core

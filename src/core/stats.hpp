@@ -1,11 +1,16 @@
-// Counters of one engine. Any thread counts at any time; a snapshot is not a moment in time, each counter is right by itself.
+// Counters of one engine. Any thread counts at any time; a snapshot is not a moment in time, each counter is right by itself. They lie in
+// memory of the engine's own until it joins a board, and there from then on.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include "base/spin_lock.hpp"
+#include "core/board.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
 
@@ -13,32 +18,45 @@ namespace penstock::core {
 
 class stats_book {
  public:
-  // Outlived by the table.
-  explicit stats_book(const path::path_table& table) : table_(table), paths_(table.count()), last_fallback_(table.count()) {}
+  // Outlived by the table. on: null for none.
+  stats_book(const path::path_table& table, std::shared_ptr<board> on);
+  stats_book(const stats_book&) = delete;
+  stats_book& operator=(const stats_book&) = delete;
+  ~stats_book();
+  // From its first request on the engine is on the board. What it counted before is in its own snapshots only.
+  [[nodiscard]] bool begun() const noexcept { return begun_.load(std::memory_order_acquire); }
+  void begin(std::weak_ptr<board_teller> engine) noexcept;
+  // Why it is on no board; ok where it is, where it has not begun, and where none is wanted.
+  [[nodiscard]] status board_problem() const;
+
   // A piece of `bytes` bytes was carried (or failed) by a path from one time of the engine's clock to another.
   struct span {
     std::int64_t began_ns;
     std::int64_t ended_ns;
   };
-  void count_piece(path_kind path, std::uint64_t bytes, span when, bool failed);
+  void count_piece(path_kind path, bool is_write, std::uint64_t bytes, span when, bool failed);
   void count_fallback(path_kind path, std::string_view why);
-  // A request has ended.
+  // Requests have ended, on memory of a device (device_index()).
   // Several that ended well, at once: the counters are shared by all cores.
-  void count_requests(bool is_write, std::uint64_t requests, std::uint64_t bytes);
-  void count_request(bool is_write, const io_result& outcome);
+  void count_requests(bool is_write, std::size_t device, std::uint64_t requests, std::uint64_t bytes);
+  void count_request(bool is_write, std::size_t device, const io_result& outcome);
   [[nodiscard]] engine_stats snapshot() const;
 
  private:
-  struct alignas(64) path_counters {
-    std::atomic<std::uint64_t> operations{0}, bytes{0}, errors{0}, fallbacks{0}, busy_ns{0}, active_ns{0};
-    std::atomic<std::int64_t> last_end_ns{0};
-    std::array<std::atomic<std::uint64_t>, 24> sizes{}, latencies{};
-  };
+  [[nodiscard]] board_layout::engine_section& now() noexcept { return *counting_.load(std::memory_order_acquire); }
+
   const path::path_table& table_;
-  std::vector<path_counters> paths_;  // by path_kind
-  std::atomic<std::uint64_t> reads_{0}, writes_{0}, read_bytes_{0}, written_bytes_{0}, failed_{0}, cancelled_{0}, timed_out_{0};
-  mutable spin_lock lock_;  // guards last_fallback_
+  const std::shared_ptr<board> board_;
+  const std::unique_ptr<board_layout::engine_section> own_;
+  std::atomic<board_layout::engine_section*> counting_;  // own_, or on the board
+  std::atomic<bool> begun_;
+  mutable std::mutex begin_lock_;  // guards board_problem_
+  status board_problem_;
+  mutable spin_lock lock_;  // guards last_fallback_, and writing it to the board
   std::vector<std::string> last_fallback_;
 };
+
+// What sections of a board say, added to what is there.
+void add_section(engine_stats& to, const board_layout::engine_section& from);
 
 }  // namespace penstock::core

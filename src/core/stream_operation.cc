@@ -325,7 +325,7 @@ io_result stream_operation::take_outcome(line& which) {
     if (!sum.ok() || moved < which.parts[i].length) break;
   }
   outcome_.bytes_done += sum.bytes_done;
-  runtime_->stats().count_piece(runtime_->paths().base(true), sum.bytes_done, {which.began_ns, now_ns()}, !sum.ok());
+  runtime_->stats().count_piece(runtime_->paths().base(true), is_write_, sum.bytes_done, {which.began_ns, now_ns()}, !sum.ok());
   return sum;
 }
 

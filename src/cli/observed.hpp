@@ -1,0 +1,24 @@
+// What other processes do, in words and in JSON: what `penstock stats` and `penstock top` share. Free functions; safe from any thread.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "penstock/processes.hpp"
+
+namespace penstock::cli {
+
+// Names of files and programs are whatever somebody chose: what would move a terminal's cursor is replaced.
+std::string printable(std::string_view text);
+// "1234  train.py  4.29 GB read, 0 B written in 512 requests, 3 under way".
+std::string one_line(const process_stats& seen);
+// level 1: totals and throughput; 2: with histograms by path; 3: also by device. Lines, each with its line feed.
+std::string describe(const process_stats& seen, int level);
+nlohmann::json to_json(const process_stats& seen);
+// "/data/x read 1 MiB at 4096 to cuda:0, for 1.2 s".
+std::string describe(const request_info& request);
+double age_seconds(const request_info& request);
+// The least time of which so many of the pieces took less, in microseconds, from a histogram; 0 where there are none.
+double percentile_us(const std::array<std::uint64_t, 24>& histogram, double part);
+
+}  // namespace penstock::cli

@@ -1,0 +1,279 @@
+#include "core/board.hpp"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "penstock/version.hpp"
+#include "staging/worker.hpp"
+#include "sys/process_identity.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+// All boards of the process, of which tests have several. A fork takes the lock, so that no child finds it held; nothing that blocks is
+// done with it but the making of a file of shared memory.
+std::mutex boards_lock;        // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
+board* first_board = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
+
+void add(counter& to, const counter& from) noexcept { to.fetch_add(from.load(relaxed), relaxed); }
+
+void add_path(board_layout::path_counters& to, const board_layout::path_counters& from) noexcept {
+  add(to.operations, from.operations);
+  add(to.bytes, from.bytes);
+  add(to.written_bytes, from.written_bytes);
+  add(to.errors, from.errors);
+  add(to.fallbacks, from.fallbacks);
+  add(to.busy_ns, from.busy_ns);
+  add(to.active_ns, from.active_ns);
+  for (std::size_t i = 0; i < to.sizes.size(); ++i) {
+    add(to.sizes[i], from.sizes[i]);
+    add(to.latencies[i], from.latencies[i]);
+  }
+  const auto name = from.name.get();
+  if (name != to.name.get()) to.name.set(name);
+  if (from.last_fallback.changes.load(relaxed) > 0) to.last_fallback.set(from.last_fallback.get());
+}
+
+void add_section(board_layout::engine_section& to, const board_layout::engine_section& from) noexcept {
+  add(to.failed, from.failed);
+  add(to.cancelled, from.cancelled);
+  add(to.timed_out, from.timed_out);
+  const auto peak = from.pinned_peak_bytes.load(relaxed);
+  if (peak > to.pinned_peak_bytes.load(relaxed)) to.pinned_peak_bytes.store(peak, relaxed);
+  for (std::size_t i = 0; i < to.paths.size(); ++i) add_path(to.paths[i], from.paths[i]);
+  for (std::size_t i = 0; i < to.devices.size(); ++i) {
+    add(to.devices[i].reads, from.devices[i].reads);
+    add(to.devices[i].writes, from.devices[i].writes);
+    add(to.devices[i].read_bytes, from.devices[i].read_bytes);
+    add(to.devices[i].written_bytes, from.devices[i].written_bytes);
+  }
+}
+
+}  // namespace
+
+std::size_t device_index(bool known, bool on_device, bool emulated, int ordinal) noexcept {
+  if (!known) return 0;
+  if (!on_device) return 1;
+  if (emulated) return 2;
+  return std::min<std::size_t>(3 + static_cast<std::size_t>(std::max(ordinal, 0)), board_layout::most_devices - 1);
+}
+
+std::string device_name_at(std::size_t index) {
+  return index == 0 ? "" : index == 1 ? "host" : index == 2 ? "host:0" : fmt::format("cuda:{}", index - 3);
+}
+
+board::board(std::shared_ptr<sys::board_folder> folder) : folder_(std::move(folder)) {
+  static const int watched = pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
+  (void)watched;  // where that fails, a child's counts go to its parent's board
+  const std::lock_guard guard(boards_lock);
+  next_ = std::exchange(first_board, this);
+}
+
+board::~board() {
+  std::thread ended;
+  {
+    const std::lock_guard guard(boards_lock);
+    auto** at = &first_board;
+    while (*at != this) at = &(*at)->next_;
+    *at = next_;
+    ended = end_answering();
+    if (page_ != nullptr) folder_->remove();
+  }
+  if (ended.joinable()) ended.join();
+}
+
+std::shared_ptr<board> board::of_process() {
+  // Never destroyed: engines of static objects count until the very end.
+  static auto* const own = [] {
+    auto* made = new std::shared_ptr<board>(std::make_shared<board>(sys::make_board_folder()));
+    (void)std::atexit([] { of_process()->close(); });
+    return made;
+  }();
+  return *own;
+}
+
+void board::close() noexcept {
+  const std::lock_guard guard(boards_lock);
+  if (page_ != nullptr) folder_->remove();
+}
+
+// --- joining and leaving
+
+status board::open() {
+  const auto self = sys::identify_own_process();
+  if (!self) return self.error();
+  if (const auto others = folder_->list(); others.ok()) {  // each maker tidies up
+    std::vector<int> gone;
+    for (const int pid : *others) {
+      std::array<std::byte, sizeof(board_layout::head)> bytes{};
+      board_layout::head head;
+      const auto count = folder_->read_start(pid, bytes);
+      std::memcpy(&head, bytes.data(), sizeof head);
+      const bool elsewhere =
+          count.ok() && *count == sizeof head && head.magic == board_layout::magic && head.namespace_inode != self->namespace_inode;
+      const auto now = sys::identify_process(pid);
+      const bool is_gone = !elsewhere && (now.error().code() == errc::not_found ||
+                                          (now.ok() && head.magic == board_layout::magic && head.start_ticks != now->start_ticks));
+      if (!is_gone || pid == self->pid) continue;
+      folder_->note_gone(pid);
+      gone.push_back(pid);
+    }
+    folder_->tidy(gone);
+  }
+  auto made = folder_->make(sizeof(board_layout::page));
+  if (!made) return made.error();
+  memory_ = std::move(*made);
+  page_ = new (memory_.data()) board_layout::page;
+  page_->program.set(sys::program_name(self->pid));
+  auto& head = page_->head;
+  head.version = board_layout::layout_version;
+  head.pid = self->pid;
+  head.size_bytes = sizeof(board_layout::page);
+  head.start_ticks = self->start_ticks;
+  head.namespace_inode = self->namespace_inode;
+  (void)version().copy(head.penstock_version.data(), head.penstock_version.size() - 1);
+  std::atomic_thread_fence(std::memory_order_release);
+  head.magic = board_layout::magic;  // last: until now it is nobody's
+  return {};
+}
+
+result<board_layout::engine_section*> board::join(std::weak_ptr<board_teller> engine) {
+  const std::lock_guard guard(boards_lock);
+  return or_no_memory([&]() -> result<board_layout::engine_section*> {
+    if (page_ == nullptr) {
+      if (auto problem = open(); !problem.ok()) return problem;
+    }
+    if (page_->head.pid != getpid()) return status(errc::forked, "the board belongs to the parent process");
+    members_.reserve(members_.size() + 1);
+    for (std::size_t i = 1; i < page_->engines.size(); ++i) {
+      auto& section = page_->engines[i];
+      if (section.used.load(relaxed) != 0) continue;
+      begin_answering();
+      section.used.store(1, relaxed);
+      members_.push_back({&section, std::move(engine)});
+      return &section;
+    }
+    return status(errc::unsupported, fmt::format("this process has more than {} engines at a time", board_layout::most_engines));
+  });
+}
+
+void board::leave(board_layout::engine_section* section) noexcept {
+  std::thread ended;
+  {
+    const std::lock_guard guard(boards_lock);
+    const auto known = std::find_if(members_.begin(), members_.end(), [&](const member& each) { return each.section == section; });
+    if (known == members_.end()) return;  // of a board that the parent process has
+    members_.erase(known);
+    page_->changes.fetch_add(1, std::memory_order_acq_rel);
+    add_section(page_->engines[0], *section);
+    section->~engine_section();
+    new (section) board_layout::engine_section;
+    page_->changes.fetch_add(1, std::memory_order_release);
+    if (members_.empty()) ended = end_answering();
+  }
+  if (!ended.joinable()) return;
+  // An answer may have been the last to keep the engine.
+  ended.get_id() == std::this_thread::get_id() ? ended.detach() : ended.join();
+}
+
+// --- answering
+
+// Where no thread can be had, readers do without the table.
+void board::begin_answering() {
+  if (thread_ != nullptr) return;
+  try {
+    const auto number = thread_number_.load(relaxed);
+    thread_ = std::make_unique<std::thread>([self = shared_from_this(), page = page_, number] {
+      staging::become_worker("penstock-board");
+      auto seen = page->asked.load(std::memory_order_acquire);
+      while (self->thread_number_.load(std::memory_order_acquire) == number) {
+        sys::sleep_on_shared(page->asked, seen);
+        const auto now = page->asked.load(std::memory_order_acquire);
+        if (now == seen || self->thread_number_.load(std::memory_order_acquire) != number) continue;
+        seen = now;
+        self->answer(*page);
+        page->answered.store(now, std::memory_order_release);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // whoever asks without end gets no more than that
+      }
+    });
+  } catch (const std::system_error&) {
+    thread_.reset();
+  }
+}
+
+std::thread board::end_answering() noexcept {
+  if (thread_ == nullptr) return {};
+  thread_number_.fetch_add(1, std::memory_order_release);
+  page_->asked.fetch_add(1, std::memory_order_release);
+  sys::wake_shared(page_->asked);
+  auto ended = std::move(*thread_);
+  thread_.reset();
+  return ended;
+}
+
+void board::answer(board_layout::page& page) {
+  (void)or_no_memory([&]() -> status {
+    std::vector<std::pair<board_layout::engine_section*, std::shared_ptr<board_teller>>> asked;
+    {
+      const std::lock_guard guard(boards_lock);
+      asked.reserve(members_.size());
+      for (const auto& each : members_) asked.emplace_back(each.section, each.engine.lock());
+    }
+    std::size_t shown = 0;
+    std::uint64_t not_shown = 0;
+    for (const auto& [section, engine] : asked) {
+      if (engine == nullptr) continue;
+      const auto told = engine->tell();
+      section->pinned_bytes.store(told.pinned_bytes, relaxed);
+      section->pinned_peak_bytes.store(told.pinned_peak_bytes, relaxed);
+      for (const auto& each : told.requests) {
+        if (shown == page.requests.size()) {
+          ++not_shown;
+          continue;
+        }
+        auto& line = page.requests[shown++];
+        line.file.set(std::string_view(each.file).substr(each.file.size() - std::min<std::size_t>(each.file.size(), 120)));
+        line.offset.store(static_cast<std::uint64_t>(each.offset), relaxed);
+        line.length.store(each.length, relaxed);
+        line.since_ns.store(static_cast<std::uint64_t>(each.since_ns), relaxed);
+        line.is_write.store(each.is_write ? 1 : 0, relaxed);
+        line.device.set(each.device);
+      }
+    }
+    page.request_count.store(static_cast<std::uint32_t>(shown), relaxed);
+    page.requests_not_shown.store(not_shown, relaxed);
+    return {};
+  });
+}
+
+// --- forks
+
+void board::before_fork() { boards_lock.lock(); }
+void board::after_fork_in_parent() { boards_lock.unlock(); }
+
+// The child's copies of engines go on counting, into memory of its own; its own engines make a board of their own.
+void board::after_fork_in_child() {
+  for (auto* each = first_board; each != nullptr; each = each->next_) {
+    if (each->page_ == nullptr) continue;
+    auto* own = mmap(each->memory_.data(), each->memory_.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (own == MAP_FAILED) std::abort();  // else it would count as its parent
+    new (&each->memory_) sys::shared_region;
+    each->page_ = nullptr;
+    new (&each->members_) std::vector<member>;  // what they keep is the parent's
+    (void)each->thread_.release();              // is not in this process
+  }
+  boards_lock.unlock();
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,124 @@
+// What lies in a board, byte for byte. Whatever changes here changes layout_version; the head stays as it is in all versions. Only words
+// and text of fixed size: who reads a board that somebody else writes copies it first, and finds nothing in it to follow.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace penstock::core {
+
+using counter = std::atomic<std::uint64_t>;
+inline constexpr auto relaxed = std::memory_order_relaxed;
+static_assert(counter::is_always_lock_free && sizeof(counter) == 8);
+
+// Text that is read while it is written. One writer at a time. A reader in another process copies all of it three times, and believes it
+// where `changes` was the same, and even, before and after.
+template <std::size_t Size>
+struct shared_text {
+  static_assert(Size % 8 == 0);
+  std::atomic<std::uint32_t> changes{0};
+  std::uint32_t unused = 0;
+  std::array<counter, Size / 8> words{};
+
+  // What does not fit is left out.
+  void set(std::string_view text) noexcept {
+    changes.fetch_add(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      std::uint64_t word = 0;
+      if (i * 8 < text.size()) std::memcpy(&word, text.data() + i * 8, std::min<std::size_t>(8, text.size() - i * 8));
+      words[i].store(word, std::memory_order_relaxed);
+    }
+    changes.fetch_add(1, std::memory_order_release);
+  }
+  // Printable ASCII and UTF-8 as it stands; other bytes are replaced.
+  [[nodiscard]] std::string get() const {
+    std::array<char, Size> bytes{};
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const auto word = words[i].load(std::memory_order_relaxed);
+      std::memcpy(bytes.data() + i * 8, &word, 8);
+    }
+    std::string text(bytes.data(), strnlen(bytes.data(), Size));
+    for (char& each : text) {
+      if (static_cast<unsigned char>(each) < 0x20 || each == 0x7f) each = '?';
+    }
+    return text;
+  }
+};
+
+namespace board_layout {
+
+inline constexpr std::uint32_t layout_version = 1;
+inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
+inline constexpr std::size_t most_engines = 8;  // at a time; further ones count for themselves
+inline constexpr std::size_t most_paths = 8;
+inline constexpr std::size_t most_devices = 20;
+inline constexpr std::size_t most_requests = 64;
+inline constexpr std::size_t histogram_classes = 24;
+
+// The same in all versions.
+struct head {
+  std::array<char, 8> magic{};
+  std::uint32_t version = 0;
+  std::int32_t pid = 0;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t start_ticks = 0;
+  std::uint64_t namespace_inode = 0;
+  std::array<char, 24> penstock_version{};
+};
+static_assert(sizeof(head) == 64);
+
+struct alignas(64) path_counters {
+  counter operations{0}, bytes{0}, written_bytes{0}, errors{0}, fallbacks{0}, busy_ns{0}, active_ns{0};
+  std::atomic<std::int64_t> last_end_ns{0};
+  std::array<counter, histogram_classes> sizes{}, latencies{};
+  shared_text<16> name;
+  shared_text<224> last_fallback;
+};
+
+struct alignas(64) device_counters {
+  counter reads{0}, writes{0}, read_bytes{0}, written_bytes{0};
+};
+
+// [0] nobody knows whose memory it is, [1] of the host, [2] of host:0, [3] and on of cuda:0 and on; the last also of further ones.
+using devices = std::array<device_counters, most_devices>;
+
+// Of one engine; [0] of a board is what engines that have ended left.
+struct alignas(64) engine_section {
+  std::atomic<std::uint32_t> used{0};
+  counter failed{0}, cancelled{0}, timed_out{0};
+  counter pinned_bytes{0}, pinned_peak_bytes{0};  // as of the last answer
+  std::array<path_counters, most_paths> paths{};
+  core::board_layout::devices devices{};
+};
+
+struct alignas(64) request_line {
+  shared_text<120> file;  // its end
+  counter offset{0}, length{0}, since_ns{0};
+  std::atomic<std::uint32_t> is_write{0};
+  shared_text<24> device;
+};
+
+struct page {
+  board_layout::head head;
+  std::atomic<std::uint32_t> asked{0};     // a reader adds one
+  std::atomic<std::uint32_t> answered{0};  // what was asked when the table was filled
+  std::atomic<std::uint32_t> changes{0};   // odd while an engine's counters are moved
+  std::atomic<std::uint32_t> request_count{0};
+  counter requests_not_shown{0};
+  shared_text<120> program;
+  std::array<engine_section, 1 + most_engines> engines{};
+  std::array<request_line, most_requests> requests{};
+};
+static_assert(std::is_standard_layout_v<page>);
+
+}  // namespace board_layout
+
+}  // namespace penstock::core

@@ -1,0 +1,18 @@
+// Reading boards. Whoever writes one may be of another version, gone half way, or hostile: what is read is copied, checked and only then
+// looked at.
+#pragma once
+
+#include <chrono>
+
+#include "penstock/processes.hpp"
+#include "sys/board_folder.hpp"
+
+namespace penstock::core {
+
+inline constexpr std::chrono::milliseconds answer_time{200};
+
+// The public functions, for boards in a given folder.
+result<process_stats> observe_process(sys::board_folder& folder, int pid, bool with_requests);
+process_list observe_processes(sys::board_folder& folder, bool with_requests);
+
+}  // namespace penstock::core

@@ -1,0 +1,180 @@
+// penstock stats: what it tells of this process, whose engines are real ones, and the endpoint for Prometheus.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.hpp"
+#include "penstock/processes.hpp"
+#include "support/engines.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+using nlohmann::json;
+
+class stats_command : public ::testing::Test {
+ protected:
+  // So many reads of 4 KiB into memory of the host.
+  void read(int count) {
+    auto file = penstock::testing::opened_file(engine_, directory_.make_file("data", 65536), {.read = true});
+    std::array<std::byte, 4096> memory;
+    for (int i = 0; i < count; ++i) ASSERT_EQ(file.read(memory.data(), memory.size(), i * 4096).bytes_done, memory.size());
+  }
+  // As the library tells it: other tests may have run in this process before.
+  static process_stats now() { return observe_process(getpid()).value_or({}); }
+  static path_stats posix() {
+    for (const auto& path : now().stats.by_path) {
+      if (path.name == "posix") return path;
+    }
+    return {};
+  }
+
+  const std::string own_ = std::to_string(getpid());
+  scratch_directory directory_;
+  engine engine_ = penstock::testing::made_engine(penstock::testing::without_cuda());
+};
+
+TEST_F(stats_command, tells_of_one_process_at_three_levels) {
+  read(3);
+  const auto first = run({"stats", "-p", own_});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_TRUE(contains(first.out, "process " + own_)) << first.out;
+  EXPECT_TRUE(contains(first.out, " in " + std::to_string(now().stats.reads) + " requests")) << first.out;
+  EXPECT_TRUE(contains(first.out, " in " + std::to_string(posix().operations) + " pieces at ")) << first.out;
+  EXPECT_FALSE(contains(first.out, "sizes of pieces"));
+  const auto second = run({"stats", "-p", own_, "-l", "2"}).out;
+  EXPECT_TRUE(contains(second, "from    4 KiB ")) << second;
+  EXPECT_FALSE(contains(second, "memory\n"));
+  const auto third = run({"stats", "-p", own_, "-l", "3"}).out;
+  EXPECT_TRUE(contains(third, " read in " + std::to_string(now().stats.by_device.front().reads) + " requests, ")) << third;
+}
+
+TEST_F(stats_command, tells_of_all_in_a_line_each_and_as_json) {
+  read(2);
+  const auto lines = run({"stats"});
+  EXPECT_EQ(lines.exit_code, 0) << lines.err;
+  EXPECT_TRUE(contains(lines.out, own_ + "  penstock_cli_tests")) << lines.out;
+  const auto all = json::parse(run({"stats", "--json"}).out);
+  const auto own = std::find_if(all.begin(), all.end(), [](const json& each) { return each["pid"] == getpid(); });
+  ASSERT_NE(own, all.end());
+  EXPECT_GE(now().stats.reads, 2U);
+  EXPECT_EQ((*own)["read_bytes"], now().stats.read_bytes);
+  EXPECT_EQ((*own)["devices"][0]["name"], "host");
+  EXPECT_EQ(json::parse(run({"stats", "--json", "-p", own_}).out)["reads"], now().stats.reads);
+}
+
+TEST_F(stats_command, says_in_words_why_there_is_nothing_to_show) {
+  EXPECT_TRUE(contains(run({"stats", "-p", "5000000"}).err, "penstock: there is no process 5000000"));
+  const auto without = run({"stats", "-p", std::to_string(getppid())});
+  EXPECT_EQ(without.exit_code, 1);
+  EXPECT_TRUE(contains(without.err, "does not use Penstock")) << without.err;
+  if (geteuid() != 0) {
+    EXPECT_TRUE(contains(run({"stats", "-p", "1"}).err, "belongs to user"));
+  }
+  EXPECT_EQ(run({"stats", "-l", "4", "-p", own_}).exit_code, 2);
+  EXPECT_EQ(run({"stats", "-p", "x"}).exit_code, 2);
+  EXPECT_EQ(run({"stats", "--serve", "x"}).exit_code, 2);
+  EXPECT_TRUE(contains(run({"stats", "--serve", "0.0.0.0:0"}).err, "is not this machine alone"));
+}
+
+TEST_F(stats_command, prints_what_prometheus_reads) {
+  read(3);
+  const auto text = run({"stats", "--prometheus", "-p", own_}).out;
+  const std::string labels = "{pid=\"" + own_ + "\",program=\"penstock_cli_tests\",path=\"posix\"";
+  const auto pieces = std::to_string(posix().operations);
+  EXPECT_TRUE(contains(text, "# TYPE penstock_read_bytes_total counter\n")) << text;
+  EXPECT_TRUE(contains(text, "penstock_read_bytes_total" + labels + "} " + std::to_string(posix().bytes - posix().written_bytes) + "\n"))
+      << text;
+  EXPECT_TRUE(contains(text, "penstock_piece_seconds_bucket" + labels + ",le=\"+Inf\"} " + pieces + "\n")) << text;
+  EXPECT_TRUE(contains(text, "penstock_piece_seconds_count" + labels + "} " + pieces + "\n")) << text;
+}
+
+// A connection to the endpoint.
+class connection {
+ public:
+  explicit connection(std::uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(port);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  }
+  connection(const connection&) = delete;
+  connection& operator=(const connection&) = delete;
+  ~connection() { ::close(socket_); }
+  void send(const std::string& text) const { (void)::send(socket_, text.data(), text.size(), MSG_NOSIGNAL); }
+  // All until the other end closes.
+  [[nodiscard]] std::string answer() const {
+    std::string text;
+    std::array<char, 4096> part;
+    for (ssize_t count = 0; (count = ::recv(socket_, part.data(), part.size(), 0)) > 0;)
+      text.append(part.data(), static_cast<std::size_t>(count));
+    return text;
+  }
+
+ private:
+  int socket_;
+};
+
+class stats_endpoint : public stats_command {
+ protected:
+  void SetUp() override { ASSERT_TRUE(server_.wait_for_output("/metrics")); }
+  // The port is in what it printed, which only finish() tells: so it is chosen here.
+  static std::uint16_t free_port() {
+    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof at;
+    EXPECT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&at), length), 0);
+    EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&at), &length), 0);
+    ::close(socket);
+    return ntohs(at.sin_port);
+  }
+  [[nodiscard]] std::string ask(const std::string& request) const {
+    const connection to(port_);
+    to.send(request);
+    return to.answer();
+  }
+
+  const std::uint16_t port_ = free_port();
+  program server_{{"stats", "--serve", "127.0.0.1:" + std::to_string(port_)}};
+};
+
+TEST_F(stats_endpoint, serves_one_page_and_nothing_else) {
+  read(1);
+  const auto page = ask("GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\n\r\n");
+  EXPECT_TRUE(page.starts_with("HTTP/1.1 200 OK\r\n")) << page;
+  EXPECT_TRUE(contains(page, "penstock_read_bytes_total{pid=\"" + own_)) << page;
+  EXPECT_TRUE(ask("GET /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(ask("GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n").starts_with("HTTP/1.1 404"));
+  EXPECT_TRUE(ask("POST /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+  EXPECT_TRUE(ask("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n").starts_with("HTTP/1.1 421"));
+  EXPECT_TRUE(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+  server_.send(SIGTERM);
+  EXPECT_EQ(server_.finish().exit_code, 143);
+}
+
+TEST_F(stats_endpoint, slow_and_endless_clients_keep_nobody_else_waiting) {
+  std::vector<std::unique_ptr<connection>> silent;
+  for (int i = 0; i < 50; ++i) {
+    silent.push_back(std::make_unique<connection>(port_));
+    silent.back()->send("GET /met");
+  }
+  EXPECT_TRUE(ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 200"));
+  const connection endless(port_);
+  endless.send("GET /metrics HTTP/1.1\r\nX: " + std::string(8192, 'x'));
+  EXPECT_TRUE(endless.answer().starts_with("HTTP/1.1 431"));
+  EXPECT_EQ(silent.back()->answer(), "");  // its time is over
+}
+
+}  // namespace
+}  // namespace penstock::cli_test

@@ -1,0 +1,445 @@
+// Boards: what other processes see of this one, whatever becomes of the one that writes or the one that reads.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "core/engine_core.hpp"
+#include "core/processes.hpp"
+#include "penstock/version.hpp"
+#include "support/engines.hpp"
+#include "support/gated_kernel.hpp"
+#include "support/stored_file.hpp"
+#include "support/temp_dir.hpp"
+#include "sys/process_identity.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using core::board_layout::page;
+constexpr std::size_t file_bytes = std::size_t{1} << 20;
+
+class boards : public ::testing::Test {
+ protected:
+  void SetUp() override { store_pattern(name_, file_bytes, 1); }
+
+  [[nodiscard]] std::shared_ptr<sys::board_folder> folder() const { return sys::make_board_folder(directory_.path().string()); }
+  [[nodiscard]] std::string folder_name() const { return folder()->name(); }
+  [[nodiscard]] std::string board_name(int pid = getpid()) const { return folder_name() + "/" + std::to_string(pid); }
+  engine engine_with(std::shared_ptr<core::board> on, std::shared_ptr<sys::kernel> kernel = sys::make_kernel()) const {
+    core::seams doors{std::move(kernel), nullptr, device::make_host_driver()};
+    doors.board = std::move(on);
+    auto made = core::make_engine(without_cuda(), std::move(doors));
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return *std::move(made);
+  }
+  engine engine_with_board() const { return engine_with(std::make_shared<core::board>(folder())); }
+  // So many reads of 4 KiB into memory of the host.
+  void read(const engine& with, int count) const {
+    auto file = opened_file(with, name_);
+    std::array<std::byte, 4096> memory;
+    for (int i = 0; i < count; ++i) EXPECT_EQ(file.read(memory.data(), memory.size(), i * 4096).bytes_done, memory.size());
+  }
+  process_stats observe(int pid = getpid(), bool with_requests = false) const {
+    auto seen = core::observe_process(*folder(), pid, with_requests);
+    EXPECT_TRUE(seen.ok()) << seen.error().message();
+    return seen.value_or({});
+  }
+  status why_not(int pid = getpid()) const { return core::observe_process(*folder(), pid, false).error(); }
+
+  // Runs body in a process of its own, until it is killed by the destructor or by end().
+  class other_process {
+   public:
+    explicit other_process(const std::function<void()>& body) {
+      std::array<int, 2> ends{};
+      EXPECT_EQ(pipe(ends.data()), 0);
+      child_ = fork();
+      if (child_ == 0) {
+        body();
+        const bool told = ::write(ends[1], "x", 1) == 1;
+        while (told) pause();
+        _exit(1);
+      }
+      close(ends[1]);
+      char ready = 0;
+      EXPECT_EQ(::read(ends[0], &ready, 1), 1);
+      close(ends[0]);
+    }
+    other_process(const other_process&) = delete;
+    other_process& operator=(const other_process&) = delete;
+    ~other_process() { end(); }
+    void end() {
+      if (child_ <= 0) return;
+      kill(child_, SIGKILL);
+      waitpid(std::exchange(child_, -1), nullptr, 0);
+    }
+    [[nodiscard]] pid_t pid() const { return child_; }
+
+   private:
+    pid_t child_ = -1;
+  };
+  other_process reader_of(int count) const {
+    return other_process([this, count] {
+      auto* with = new engine(engine_with_board());  // is there when the process is killed
+      read(*with, count);
+    });
+  }
+
+  temp_dir directory_;
+  std::string name_ = directory_.file("data");
+};
+
+TEST_F(boards, the_first_request_makes_one_with_what_the_engine_counts) {
+  const auto with = engine_with_board();
+  EXPECT_FALSE(std::filesystem::exists(folder_name()));
+  read(with, 3);
+  const auto seen = observe();
+  const auto own = with.stats();
+  EXPECT_EQ(seen.pid, getpid());
+  EXPECT_EQ(seen.penstock_version, version());
+  EXPECT_FALSE(seen.program.empty());
+  EXPECT_FALSE(seen.ended);
+  EXPECT_EQ(seen.stats.reads, 3U);
+  EXPECT_EQ(seen.stats.read_bytes, 3U * 4096);
+  ASSERT_EQ(seen.stats.by_device.size(), 1U);
+  EXPECT_EQ(seen.stats.by_device.front().name, "host");
+  EXPECT_EQ(seen.stats.by_device.front().reads, 3U);
+  ASSERT_EQ(own.by_device.size(), 1U);
+  EXPECT_EQ(own.by_device.front().read_bytes, 3U * 4096);
+  for (const auto& path : seen.stats.by_path) {
+    const auto same = std::find_if(own.by_path.begin(), own.by_path.end(), [&](const path_stats& each) { return each.name == path.name; });
+    ASSERT_NE(same, own.by_path.end()) << path.name;
+    EXPECT_EQ(path.operations, same->operations) << path.name;
+    EXPECT_EQ(path.bytes, same->bytes) << path.name;
+    EXPECT_EQ(path.busy_ns, same->busy_ns) << path.name;
+    EXPECT_EQ(path.size_histogram, same->size_histogram) << path.name;
+  }
+}
+
+TEST_F(boards, only_their_user_may_look_and_they_go_with_their_process) {
+  {
+    const auto with = engine_with_board();
+    read(with, 1);
+    struct stat facts {};
+    ASSERT_EQ(stat(folder_name().c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0700U);
+    ASSERT_EQ(stat(board_name().c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0600U);
+    EXPECT_EQ(static_cast<std::size_t>(facts.st_size), sizeof(page));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_name()));
+  EXPECT_EQ(why_not().code(), errc::not_found);
+}
+
+TEST_F(boards, engines_that_have_ended_stay_in_the_sum) {
+  const auto on = std::make_shared<core::board>(folder());
+  const auto first = engine_with(on);
+  read(first, 2);
+  for (int i = 0; i < 20; ++i) read(engine_with(on), 1);
+  EXPECT_EQ(observe().stats.reads, 22U);
+  EXPECT_EQ(first.stats().reads, 2U);
+}
+
+TEST_F(boards, engines_that_find_no_room_count_for_themselves_and_say_why) {
+  const auto on = std::make_shared<core::board>(folder());
+  std::vector<engine> all;
+  for (std::size_t i = 0; i < core::board_layout::most_engines + 1; ++i) {
+    all.push_back(engine_with(on));
+    read(all.back(), 1);
+  }
+  EXPECT_EQ(observe().stats.reads, core::board_layout::most_engines);
+  EXPECT_EQ(all.back().stats().reads, 1U);
+  auto file = opened_file(all.back(), name_);
+  const auto plan = all.back().explain(file, "host", 4096, 0);
+  ASSERT_TRUE(plan.ok());
+  const auto says_why = [](const std::string& remark) { return remark.find("more than 8 engines") != std::string::npos; };
+  EXPECT_TRUE(std::any_of(plan->remarks.begin(), plan->remarks.end(), says_why));
+}
+
+TEST_F(boards, reasons_of_fallbacks_are_cut_off_where_the_room_ends) {
+  core::shared_text<16> text;
+  text.set("0123456789abcdefXYZ");
+  EXPECT_EQ(text.get(), "0123456789abcdef");
+  text.set("short\n\x1b");
+  EXPECT_EQ(text.get(), "short??");
+  text.set("");
+  EXPECT_EQ(text.get(), "");
+}
+
+TEST_F(boards, requests_under_way_are_told_when_asked_for) {
+  gate before;
+  const auto with = engine_with(std::make_shared<core::board>(folder()), std::make_shared<gated_kernel>(before));
+  auto file = opened_file(with, name_);
+  before.shut({8192});
+  std::array<std::byte, 4096> memory;
+  std::thread caller([&] { EXPECT_TRUE(file.read(memory.data(), memory.size(), 8192).ok()); });
+  before.await(1);
+  auto seen = observe(getpid(), true);
+  // A machine under load may answer late: asked again until it does.
+  while (!seen.requests) seen = observe(getpid(), true);
+  before.open();
+  caller.join();
+  ASSERT_EQ(seen.requests->size(), 1U);
+  const auto& request = seen.requests->front();
+  EXPECT_EQ(request.file, name_);
+  EXPECT_EQ(request.offset, 8192);
+  EXPECT_EQ(request.length, 4096U);
+  EXPECT_FALSE(request.is_write);
+  EXPECT_EQ(request.device, "host");
+}
+
+TEST_F(boards, of_several_processes_are_told_apart) {
+  const auto first = reader_of(2);
+  const auto second = reader_of(5);
+  EXPECT_EQ(observe(first.pid()).stats.reads, 2U);
+  EXPECT_EQ(observe(second.pid()).stats.reads, 5U);
+  const auto all = core::observe_processes(*folder(), true);
+  EXPECT_TRUE(all.problems.empty());
+  ASSERT_EQ(all.processes.size(), 2U);
+  EXPECT_LT(all.processes[0].pid, all.processes[1].pid);
+}
+
+TEST_F(boards, a_killed_process_leaves_its_last_figures_for_a_while) {
+  auto other = reader_of(4);
+  const auto pid = other.pid();
+  other.end();
+  const auto seen = observe(pid, true);
+  EXPECT_TRUE(seen.ended);
+  EXPECT_FALSE(seen.requests.has_value());
+  EXPECT_EQ(seen.stats.reads, 4U);
+  EXPECT_TRUE(observe(pid).ended);  // looking does not end it
+  const timespec long_ago[] = {{0, UTIME_OMIT}, {std::time(nullptr) - 601, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, board_name(pid).c_str(), long_ago, 0), 0);
+  (void)core::observe_processes(*folder(), false);
+  EXPECT_FALSE(std::filesystem::exists(board_name(pid)));
+  EXPECT_EQ(why_not(pid).code(), errc::not_found);
+}
+
+TEST_F(boards, whoever_makes_one_removes_those_that_nobody_needs) {
+  auto other = reader_of(1);
+  const auto pid = other.pid();
+  other.end();
+  (void)observe(pid);
+  const timespec long_ago[] = {{0, UTIME_OMIT}, {std::time(nullptr) - 601, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, board_name(pid).c_str(), long_ago, 0), 0);
+  read(engine_with_board(), 1);
+  EXPECT_FALSE(std::filesystem::exists(board_name(pid)));
+}
+
+TEST_F(boards, of_killed_processes_a_few_stay) {
+  ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
+  core::board_layout::head head;
+  head.magic = core::board_layout::magic;
+  head.version = core::board_layout::layout_version;
+  head.size_bytes = sizeof(page);
+  head.namespace_inode = sys::identify_own_process()->namespace_inode;
+  for (int pid = 5'000'000; pid < 5'000'020; ++pid) {  // beyond what the kernel gives
+    head.pid = pid;
+    std::vector<char> bytes(sizeof(page));
+    std::memcpy(bytes.data(), &head, sizeof head);
+    std::ofstream(board_name(pid), std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+  EXPECT_EQ(core::observe_processes(*folder(), false).processes.size(), 20U);
+  EXPECT_EQ(core::observe_processes(*folder(), false).processes.size(), sys::board_folder::most_kept);
+}
+
+TEST_F(boards, a_stopped_process_is_shown_without_its_requests) {
+  const auto other = reader_of(1);
+  ASSERT_EQ(kill(other.pid(), SIGSTOP), 0);
+  ASSERT_EQ(waitpid(other.pid(), nullptr, WUNTRACED), other.pid());
+  const auto seen = observe(other.pid(), true);
+  EXPECT_FALSE(seen.ended);
+  EXPECT_FALSE(seen.requests.has_value());
+  EXPECT_EQ(seen.stats.reads, 1U);
+}
+
+TEST_F(boards, a_forked_child_counts_for_itself) {
+  const auto on = std::make_shared<core::board>(folder());
+  const auto with = engine_with(on);
+  auto file = opened_file(with, name_);
+  read(with, 1);
+  {
+    const other_process child([&] {
+      std::array<std::byte, 16> memory;
+      EXPECT_EQ(file.read(memory.data(), memory.size(), 0).error.code(), errc::forked);  // counted as failed, and not here
+      auto* own = new engine(engine_with(on));
+      read(*own, 7);
+    });
+    EXPECT_EQ(observe(child.pid()).stats.reads, 7U);
+    const auto seen = observe(getpid(), false);
+    EXPECT_EQ(seen.stats.reads, 1U);
+    EXPECT_EQ(seen.stats.failed, 0U);
+  }
+  read(with, 1);
+  EXPECT_EQ(observe().stats.reads, 2U);
+}
+
+TEST_F(boards, what_an_earlier_process_of_the_same_number_left_is_replaced) {
+  ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
+  std::ofstream(board_name()) << "old";
+  EXPECT_EQ(why_not().code(), errc::invalid_argument);
+  const auto with = engine_with_board();
+  read(with, 1);
+  EXPECT_EQ(observe().stats.reads, 1U);
+}
+
+TEST_F(boards, a_second_copy_of_the_library_leaves_the_first_alone) {
+  const auto first = engine_with_board();
+  read(first, 2);
+  const auto second = engine_with_board();
+  read(second, 1);
+  EXPECT_EQ(observe().stats.reads, 2U);
+  EXPECT_EQ(second.stats().reads, 1U);
+}
+
+TEST_F(boards, nothing_is_put_where_somebody_else_may_look_or_has_been_before) {
+  const auto expect_refused = [&](const char* what) {
+    const auto made = folder()->make(4096);
+    EXPECT_EQ(made.error().code(), errc::permission_denied) << what;
+    EXPECT_EQ(core::observe_processes(*folder(), false).problems.size(), 1U) << what;
+    const auto with = engine_with_board();
+    read(with, 1);
+    EXPECT_EQ(with.stats().reads, 1U) << what;
+  };
+  const auto elsewhere = directory_.file("elsewhere");
+  ASSERT_EQ(mkdir(elsewhere.c_str(), 0700), 0);
+  ASSERT_EQ(symlink(elsewhere.c_str(), folder_name().c_str()), 0);
+  expect_refused("a link");
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere));
+  ASSERT_EQ(unlink(folder_name().c_str()), 0);
+
+  std::ofstream(folder_name()) << "no folder";
+  expect_refused("a file");
+  ASSERT_EQ(unlink(folder_name().c_str()), 0);
+
+  ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
+  ASSERT_EQ(chmod(folder_name().c_str(), 0755), 0);
+  expect_refused("open to others");
+
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder to somebody else";
+  ASSERT_EQ(chmod(folder_name().c_str(), 0700), 0);
+  ASSERT_EQ(chown(folder_name().c_str(), 1, 1), 0);
+  expect_refused("another user's");
+}
+
+TEST_F(boards, a_board_that_is_a_link_is_not_followed) {
+  ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
+  ASSERT_EQ(symlink(name_.c_str(), board_name(1).c_str()), 0);
+  EXPECT_FALSE(core::observe_process(*folder(), 1, true).ok());
+}
+
+TEST_F(boards, where_there_is_no_shared_memory_counters_are_private_and_that_is_said) {
+  const auto with = engine_with(std::make_shared<core::board>(sys::make_board_folder(directory_.file("missing"))));
+  read(with, 2);
+  EXPECT_EQ(with.stats().reads, 2U);
+  auto file = opened_file(with, name_);
+  const auto plan = with.explain(file, "host", 4096, 0);
+  ASSERT_TRUE(plan.ok());
+  const auto says_why = [](const std::string& remark) {
+    return remark.find("penstock stats cannot see this process: make the folder") != std::string::npos;
+  };
+  EXPECT_TRUE(std::any_of(plan->remarks.begin(), plan->remarks.end(), says_why));
+}
+
+TEST_F(boards, are_not_made_where_they_are_not_wanted) {
+  engine_options options = without_cuda();
+  EXPECT_NE(core::real_seams(options).board, nullptr);
+  options.use_board = false;
+  EXPECT_EQ(core::real_seams(options).board, nullptr);
+  ::setenv("PENSTOCK_STATS", "0", 1);
+  EXPECT_FALSE(engine_options::from_environment()->use_board);
+  ::setenv("PENSTOCK_STATS", "no", 1);
+  EXPECT_NE(engine_options::from_environment().error().message().find("PENSTOCK_STATS=no: expected 0 or 1"), std::string_view::npos);
+  ::unsetenv("PENSTOCK_STATS");
+}
+
+TEST_F(boards, of_other_versions_are_refused_with_both_versions) {
+  const auto other = reader_of(1);
+  const std::uint32_t version = core::board_layout::layout_version + 1;
+  std::fstream board(board_name(other.pid()), std::ios::in | std::ios::out | std::ios::binary);
+  board.seekp(offsetof(core::board_layout::head, version));
+  board.write(reinterpret_cast<const char*>(&version), sizeof version);
+  board.close();
+  const auto why = why_not(other.pid());
+  EXPECT_EQ(why.code(), errc::unsupported);
+  EXPECT_NE(why.message().find("layout 2"), std::string_view::npos) << why.message();
+  EXPECT_EQ(core::observe_processes(*folder(), true).problems.size(), 1U);
+}
+
+TEST_F(boards, of_whatever_bytes_and_length_are_refused_or_read_without_harm) {
+  auto other = reader_of(1);
+  const auto pid = other.pid();
+  std::vector<char> good(sizeof(page));
+  std::ifstream(board_name(pid), std::ios::binary).read(good.data(), static_cast<std::streamsize>(good.size()));
+  const auto put = [&](std::span<const char> content) {
+    std::ofstream to(board_name(pid), std::ios::binary | std::ios::trunc);
+    to.write(content.data(), static_cast<std::streamsize>(content.size()));
+  };
+  other.end();  // nobody has the file mapped any more
+  const auto seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (const std::size_t length : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{4096}, sizeof(page) - 1}) {
+    put(std::span(good).first(length));
+    EXPECT_FALSE(core::observe_process(*folder(), pid, true).ok()) << length;
+  }
+  auto longer = good;
+  longer.push_back(0);
+  put(longer);
+  EXPECT_EQ(why_not(pid).code(), errc::invalid_argument);
+  for (int round = 0; round < 200; ++round) {
+    auto bytes = good;
+    const std::size_t kept = round % 2 == 0 ? sizeof(core::board_layout::head) : 0;
+    if (round % 4 < 2) {
+      for (std::size_t i = kept; i < bytes.size(); ++i) bytes[i] = static_cast<char>(random());
+    } else {
+      for (int i = 0; i < 64; ++i) bytes[kept + random() % (bytes.size() - kept)] = static_cast<char>(random());
+    }
+    put(bytes);
+    const auto seen = core::observe_process(*folder(), pid, true);
+    if (!seen) continue;
+    EXPECT_EQ(seen->pid, pid);
+    EXPECT_LE(seen->stats.by_path.size(), core::board_layout::most_paths * (core::board_layout::most_engines + 1));
+    EXPECT_LE(seen->stats.by_device.size(), core::board_layout::most_devices);
+    for (const char each : seen->program) EXPECT_GE(static_cast<unsigned char>(each), 0x20);
+  }
+}
+
+TEST_F(boards, say_of_processes_without_one_why) {
+  EXPECT_NE(why_not(getpid()).message().find("does not use Penstock"), std::string_view::npos);
+  EXPECT_EQ(why_not(5'000'000).code(), errc::not_found);
+  EXPECT_NE(why_not(5'000'000).message().find("there is no process 5000000"), std::string_view::npos);
+}
+
+TEST_F(boards, are_read_while_many_threads_count) {
+  const auto on = std::make_shared<core::board>(folder());
+  const auto with = engine_with(on);
+  std::vector<std::thread> all;
+  for (int i = 0; i < 4; ++i) all.emplace_back([&] { read(with, 200); });
+  std::thread coming_and_going([&] {
+    for (int i = 0; i < 30; ++i) read(engine_with(on), 1);
+  });
+  std::uint64_t before = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto seen = core::observe_process(*folder(), getpid(), i % 10 == 0);
+    if (!seen) continue;  // not yet made
+    EXPECT_GE(seen->stats.reads, before);
+    before = seen->stats.reads;
+  }
+  for (auto& each : all) each.join();
+  coming_and_going.join();
+  EXPECT_EQ(observe().stats.reads, 830U);
+}
+
+}  // namespace
+}  // namespace penstock::testing
