@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "penstock/penstock.hpp"
+
 namespace penstock::cli_test {
 
 inline constexpr std::size_t mib = std::size_t{1} << 20;
@@ -40,6 +42,13 @@ class program {
 };
 
 ended_program run(const std::vector<std::string>& arguments);
+
+// Of this process, for its host device.
+inline engine host_engine() {
+  engine_options options;
+  options.use_cuda = false;
+  return *engine::create(options);
+}
 
 // A directory of its own, removed with what is in it.
 class scratch_directory {

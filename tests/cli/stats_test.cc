@@ -13,7 +13,6 @@
 
 #include "cli/program.hpp"
 #include "penstock/processes.hpp"
-#include "support/engines.hpp"
 
 namespace penstock::cli_test {
 namespace {
@@ -24,7 +23,7 @@ class stats_command : public ::testing::Test {
  protected:
   // So many reads of 4 KiB into memory of the host.
   void read(int count) {
-    auto file = penstock::testing::opened_file(engine_, directory_.make_file("data", 65536), {.read = true});
+    auto file = *engine_.open(directory_.make_file("data", 65536));
     std::array<std::byte, 4096> memory;
     for (int i = 0; i < count; ++i) ASSERT_EQ(file.read(memory.data(), memory.size(), i * 4096).bytes_done, memory.size());
   }
@@ -39,7 +38,7 @@ class stats_command : public ::testing::Test {
 
   const std::string own_ = std::to_string(getpid());
   scratch_directory directory_;
-  engine engine_ = penstock::testing::made_engine(penstock::testing::without_cuda());
+  engine engine_ = host_engine();
 };
 
 TEST_F(stats_command, tells_of_one_process_at_three_levels) {

@@ -1,0 +1,139 @@
+// penstock top: what running processes do, live.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "cli/commands.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/json.hpp"
+#include "cli/screen.hpp"
+#include "cli/top_view.hpp"
+
+namespace penstock::cli {
+namespace {
+
+using steady = std::chrono::steady_clock;
+
+struct top_options {
+  double interval_seconds = 1;
+  unsigned count = 0;  // 0: until it is ended
+  bool once = false;
+  bool as_json = false;
+};
+
+// Two looks, one after the other.
+class watch {
+ public:
+  void look() {
+    auto now = observe_processes(true);
+    const auto at = steady::now();
+    seen_ = speeds_between(before_, now, std::chrono::duration<double>(at - at_).count());
+    before_ = std::move(now);
+    at_ = at;
+  }
+  [[nodiscard]] std::vector<process_speed>& seen() { return seen_; }
+  [[nodiscard]] const std::vector<status>& problems() const { return before_.problems; }
+
+ private:
+  process_list before_;
+  steady::time_point at_ = steady::now();
+  std::vector<process_speed> seen_;
+};
+
+// False: it was interrupted.
+bool sleep_until(steady::time_point when) {
+  while (!interrupted() && steady::now() < when) {
+    std::this_thread::sleep_for(std::min<steady::duration>(when - steady::now(), std::chrono::milliseconds(100)));
+  }
+  return !interrupted();
+}
+
+int print_looks(const top_options& wanted) {
+  const auto interval = std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(wanted.interval_seconds));
+  watch over;
+  over.look();
+  for (unsigned i = 0; wanted.count == 0 || i < wanted.count; ++i) {
+    if (!sleep_until(steady::now() + interval)) return interrupted_exit_code();
+    over.look();
+    sort_by(over.seen(), top_order::speed);
+    if (wanted.as_json) {
+      auto documents = nlohmann::json::array();
+      for (const auto& each : over.seen()) documents.push_back(to_json(each));
+      print_json(documents);
+      continue;
+    }
+    for (const auto& each : over.seen()) fmt::print("{}\n", top_line(each));
+    if (over.seen().empty()) fmt::print("no process of this user uses Penstock\n");
+    for (const auto& each : over.problems()) (void)fail(each);
+  }
+  return exit_success;
+}
+
+void select(top_screen& view, const std::vector<process_speed>& seen, int step) {
+  if (seen.empty()) return;
+  const auto at = std::find_if(seen.begin(), seen.end(), [&](const process_speed& each) { return each.now.pid == view.selected_pid; });
+  const auto last = static_cast<std::ptrdiff_t>(seen.size()) - 1;
+  const auto index = at == seen.end() ? 0 : std::clamp<std::ptrdiff_t>(at - seen.begin() + step, 0, last);
+  view.selected_pid = seen[static_cast<std::size_t>(index)].now.pid;
+}
+
+// False: the end.
+bool obey(screen::pressed key, top_screen& view, std::vector<process_speed>& seen) {
+  using what = screen::key;
+  if (key.what == what::end || (key.what == what::other && key.letter == 'q')) return false;
+  if (key.what == what::enter) view.shows_requests = !view.shows_requests;
+  if (key.what == what::down || key.letter == 'j') select(view, seen, 1);
+  if (key.what == what::up || key.letter == 'k') select(view, seen, -1);
+  if (key.letter == 'p') view.paused = !view.paused;
+  if (key.letter == 's') {
+    view.order = view.order == top_order::oldest ? top_order::speed : static_cast<top_order>(static_cast<int>(view.order) + 1);
+    sort_by(seen, view.order);
+  }
+  return true;
+}
+
+int show_screen(const top_options& wanted) {
+  const auto interval = std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(wanted.interval_seconds));
+  top_screen view;
+  watch over;
+  const screen on;
+  for (auto next = steady::now(); !interrupted();) {
+    if (const auto now = steady::now(); now >= next) {
+      if (!view.paused) over.look();
+      sort_by(over.seen(), view.order);
+      if (view.selected_pid == 0) select(view, over.seen(), 0);
+      next = now + interval;
+    }
+    view.columns = on.columns();
+    view.rows = on.rows();
+    on.show(top_lines(over.seen(), over.problems(), view));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - steady::now());
+    if (!obey(screen::wait_for_key(std::max(left, std::chrono::milliseconds(0))), view, over.seen())) return exit_success;
+  }
+  return interrupted_exit_code();
+}
+
+}  // namespace
+
+void add_top(CLI::App& app, command& chosen) {
+  auto wanted = std::make_shared<top_options>();
+  CLI::App& sub = *app.add_subcommand("top", "Watch what running processes do; plain lines in a pipe");
+  sub.add_option("--interval", wanted->interval_seconds, "Seconds from look to look")
+      ->check(CLI::Range(0.05, 3600.0))
+      ->capture_default_str();
+  auto* once = sub.add_flag("--once", wanted->once, "Print lines, once");
+  sub.add_option("--count", wanted->count, "Print lines, so many times")->check(CLI::Range(1U, 1000000U))->excludes(once);
+  sub.add_flag("--json", wanted->as_json, "Print JSON, a document each time");
+  sub.callback([wanted, &chosen] {
+    chosen = [wanted] {
+      if (wanted->once) wanted->count = 1;
+      const bool lines = wanted->as_json || wanted->count > 0 || !screen::possible();
+      return lines ? print_looks(*wanted) : show_screen(*wanted);
+    };
+  });
+}
+
+}  // namespace penstock::cli
