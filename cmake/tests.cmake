@@ -42,7 +42,7 @@ set(long_tests "long_*:*.long_*:*/long_*")
 
 function(penstock_add_test_folder folder)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
-  list(FILTER sources EXCLUDE REGEX "/cufile_recorder\\.cc$")  # a library of its own, below
+  list(FILTER sources EXCLUDE REGEX "/(cufile_recorder|cuda_stand_in)\\.cc$")  # libraries of their own, below
   if(folder STREQUAL "storm")
     list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/memory/failing_allocations.cc)
   endif()
@@ -129,6 +129,15 @@ if(TARGET penstock_path_tests)
     add_dependencies(penstock_cufile_tests cufile_recorder)
     target_compile_definitions(penstock_cufile_tests PRIVATE CUFILE_RECORDER_PATH="$<TARGET_FILE:cufile_recorder>")
   endif()
+endif()
+
+# A stand-in for NVIDIA's driver library, which `penstock check` starts: what it answers stands in its environment.
+if(TARGET penstock_machine_tests)
+  add_library(cuda_stand_in MODULE tests/machine/cuda_stand_in.cc)
+  target_link_libraries(cuda_stand_in PRIVATE penstock_flags)
+  set_target_properties(cuda_stand_in PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_dependencies(penstock_machine_tests cuda_stand_in)
+  target_compile_definitions(penstock_machine_tests PRIVATE CUDA_STAND_IN_PATH="$<TARGET_FILE:cuda_stand_in>")
 endif()
 
 # Every header compiles alone: one generated source per header, built with the tests and linked into nothing.

@@ -34,6 +34,16 @@ machine::settings_facts gather_settings(const machine::tree& from) {
   return found;
 }
 
+// Where there is no driver, starting CUDA tells nothing new.
+void ask_cuda(machine_report& report) {
+  if (!report.libraries.cuda || report.platform.driver_version.empty()) return;
+  report.libraries.driver = machine::ask_cuda(report.libraries.cuda->file);
+  for (auto& gpu : report.platform.gpus) {
+    const auto seen = std::ranges::find(report.libraries.driver.gpus, gpu.address, &machine::cuda_gpu::address);
+    if (seen != report.libraries.driver.gpus.end()) gpu.capability = seen->capability;
+  }
+}
+
 }  // namespace
 
 machine_report examine(const machine::tree& from) {
@@ -42,6 +52,7 @@ machine_report examine(const machine::tree& from) {
   report.libraries = machine::gather_libraries(from);
   report.libraries.settings = gather_settings(from);
   if (from.is_this_machine()) {
+    ask_cuda(report);
     const auto own = find_own_libraries(true);
     report.libraries.own_known = own.error.empty();
     if (!own.folder.empty()) report.libraries.own_cufile = own.folder + "/" + library_name;

@@ -12,7 +12,7 @@ constexpr auto in_file_systems = group::file_systems;
 
 constexpr known_finding entries[] = {
     // --- GPUs
-    {"gpu.found", on_platform, ok, "{name}, driver {driver}, {bar1} of BAR1, NUMA node {node}"},
+    {"gpu.found", on_platform, ok, "{name}{capability}, driver {driver}, {bar1} of BAR1, NUMA node {node}"},
     {"gpu.none", on_platform, ok, "no NVIDIA GPU: bytes go to memory of the host, and to the device host:0"},
     {"gpu.no_driver", on_platform, broken, "an NVIDIA GPU without a driver: the kernel module nvidia is not loaded",
      "install NVIDIA's driver; in a container: start it with --gpus all; then look at nvidia-smi"},
@@ -131,6 +131,10 @@ constexpr known_finding entries[] = {
     {"cuda.mismatch", in_libraries, broken, "{file} is of version {version}, and the kernel module of {module}: CUDA refuses to start",
      "reboot after an update of the driver, or rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia; in a container: start "
      "it anew"},
+    {"cuda.starts", in_libraries, ok, "CUDA {version} starts, and sees {count} of {all} GPUs"},
+    {"cuda.fails", in_libraries, broken, "CUDA does not start: {error}",
+     "dmesg | grep NVRM; on a machine with NVSwitch: systemctl start nvidia-fabricmanager; in a container: start it with --gpus all"},
+    {"cuda.hidden", in_libraries, slow, "CUDA_VISIBLE_DEVICES ({value}) hides every GPU", "unset CUDA_VISIBLE_DEVICES, or name a GPU"},
     {"cufile.nvidia", in_libraries, ok, "NVIDIA's libcufile is {file}, version {version}"},
     {"cufile.nvidia_none", in_libraries, ok, "NVIDIA's libcufile is not installed, and nothing here needs it"},
     {"cufile.nvidia_missing", in_libraries, slow,

@@ -1,4 +1,5 @@
 // Judges what gather_libraries has found, and cuFile's settings.
+#include <algorithm>
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -11,6 +12,16 @@ namespace {
 
 std::string or_unknown(std::string version) { return version.empty() ? "unknown" : version; }
 
+void judge_start(const platform_facts& platform, const library_facts& known, findings& out) {
+  constexpr int no_device = 100;  // CUDA_ERROR_NO_DEVICE
+  const auto& driver = known.driver;
+  if (!driver.asked) return;
+  if (driver.code == no_device && !known.visible_gpus.empty()) return out.add("cuda.hidden", {}, {{"value", known.visible_gpus}});
+  if (driver.code != 0) return out.add("cuda.fails", {}, {{"error", driver.error}});
+  const auto all = std::max(platform.gpus.size(), driver.gpus.size());
+  out.add("cuda.starts", {}, {{"version", driver.version}, {"count", std::to_string(driver.gpus.size())}, {"all", std::to_string(all)}});
+}
+
 void judge_cuda(const platform_facts& platform, const library_facts& known, findings& out) {
   if (!known.cuda) return out.add(platform.driver_version.empty() ? "cuda.none" : "cuda.missing");
   const auto version = version_in_name(known.cuda->file);
@@ -18,6 +29,7 @@ void judge_cuda(const platform_facts& platform, const library_facts& known, find
     return out.add("cuda.mismatch", {}, {{"file", known.cuda->file}, {"version", version}, {"module", platform.driver_version}});
   }
   out.add("cuda.found", {}, {{"file", known.cuda->file}, {"version", version.empty() ? "" : ", version " + version}});
+  judge_start(platform, known, out);
 }
 
 void judge_cufile(const platform_facts& platform, const library_facts& known, findings& out) {

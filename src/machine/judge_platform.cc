@@ -39,7 +39,9 @@ void judge_gpu(const platform_facts& known, const gpu_facts& gpu, bool others_ha
   const auto window = device.basics.window_bytes;
   const auto bar1 = window == 0 ? std::string("an unknown size") : bytes_text(window);
   const auto node = device.basics.numa_node < 0 ? std::string("unknown") : std::to_string(device.basics.numa_node);
-  out.add("gpu.found", gpu.address, {{"name", gpu.name}, {"driver", known.driver_version}, {"bar1", bar1}, {"node", node}});
+  const auto capability = gpu.capability.empty() ? "" : ", compute capability " + gpu.capability;
+  out.add("gpu.found", gpu.address,
+          {{"name", gpu.name}, {"capability", capability}, {"driver", known.driver_version}, {"bar1", bar1}, {"node", node}});
   if (window > 0 && window <= 256 * mib) out.add("gpu.small_bar1", gpu.address, {{"name", gpu.name}, {"bar1", bar1}});
 }
 

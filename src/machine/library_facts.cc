@@ -59,6 +59,7 @@ library_facts gather_libraries(const tree& from) {
   const loader linker(from);
   library_facts found;
   found.cuda = linker.find("libcuda.so.1");
+  found.visible_gpus = linker.variable("CUDA_VISIBLE_DEVICES");
   if (const auto wsl = from.real("/usr/lib/wsl/lib/libcuda.so.1"); !found.cuda && !wsl.empty()) found.cuda = {wsl, "WSL's folder"};
   found.ucx = linker.find("libucp.so.0");
   found.loaded_cufile = linker.find(cufile_name);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "machine/cuda_driver.hpp"
 #include "machine/loader.hpp"
 #include "machine/tree.hpp"
 
@@ -27,6 +28,8 @@ struct settings_facts {
 
 struct library_facts {
   std::optional<found_library> cuda, ucx;
+  cuda_state driver;                           // what the first of them answers
+  std::string visible_gpus;                    // CUDA_VISIBLE_DEVICES
   std::optional<found_library> loaded_cufile;  // what a program that asks for libcufile.so.0 gets
   bool loaded_is_ours = false;
   std::string nvidia_cufile;                  // its file; empty: not found

@@ -49,7 +49,7 @@ std::string driver_version_of(const std::string& line) {
 }
 
 gpu_facts describe_gpu(const tree& from, const pci_facts& device) {
-  gpu_facts found{device.basics.address, {}, {}, false, sys::choose_nic(device.basics.address, from.outside("/sys"))};
+  gpu_facts found{device.basics.address, {}, {}, false, sys::choose_nic(device.basics.address, from.outside("/sys")), {}};
   const auto told = from.read(fmt::format("/proc/driver/nvidia/gpus/{}/information", device.basics.address)).value_or("");
   found.name = value_of(told, "Model");
   const auto minor = value_of(told, "Device Minor");

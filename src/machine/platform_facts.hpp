@@ -19,7 +19,8 @@ struct gpu_facts {
   std::string name;  // as its driver calls it; empty: the driver does not serve it
   std::string node;  // "/dev/nvidia0"; empty: not known
   bool node_exists = false;
-  sys::nic_choice nic;  // the nearest active port
+  sys::nic_choice nic;     // the nearest active port
+  std::string capability;  // "9.0"; empty: nobody has asked CUDA, or it does not see it
 };
 
 struct nic_port_facts {

@@ -99,7 +99,8 @@ TEST(catalogue, is_said_by_some_recorded_machine) {
   // What needs a kernel that can be asked; the tests of judges have them.
   const std::set<std::string_view> asked = {"cachestat.works",  "cachestat.missing", "cachestat.denied", "io_uring.works",
                                             "io_uring.missing", "io_uring.denied",   "memfd.works",      "memfd.denied",
-                                            "vm_readv.works",   "vm_readv.denied",   "cufile.ours",      "cufile.ours_missing"};
+                                            "vm_readv.works",   "vm_readv.denied",   "cufile.ours",      "cufile.ours_missing",
+                                            "cuda.starts",      "cuda.fails",        "cuda.hidden"};
   std::set<std::string> said;
   for (const auto& name : machine_names()) {
     const scratch_directory directory;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -119,6 +120,58 @@ TEST(judge_libraries, penstocks_own_are_told_of_where_somebody_has_looked) {
   EXPECT_TRUE(says("cufile.ours_missing"));
   known.own_cufile = "/usr/lib/penstock/libcufile.so.0";
   EXPECT_TRUE(says("cufile.ours"));
+}
+
+class cuda_driver : public ::testing::Test {
+ protected:
+  ~cuda_driver() override { ::unsetenv("STAND_IN_ERROR"); }
+};
+
+TEST_F(cuda_driver, tells_its_version_and_what_its_gpus_can) {
+  const auto found = machine::ask_cuda(CUDA_STAND_IN_PATH);
+  EXPECT_TRUE(found.asked);
+  EXPECT_EQ(found.code, 0) << found.error;
+  EXPECT_EQ(found.version, "13.1");
+  ASSERT_EQ(found.gpus.size(), 2U);
+  EXPECT_EQ(found.gpus[0].address + " " + found.gpus[0].capability, "0000:1b:00.0 9.0");
+  EXPECT_EQ(found.gpus[1].address + " " + found.gpus[1].capability, "0000:2c:00.0 10.3");
+}
+
+TEST_F(cuda_driver, that_does_not_start_says_why) {
+  ::setenv("STAND_IN_ERROR", "802", 1);
+  const auto found = machine::ask_cuda(CUDA_STAND_IN_PATH);
+  EXPECT_EQ(found.code, 802);
+  EXPECT_EQ(found.error, "CUDA_ERROR_SYSTEM_NOT_READY (802)");
+  ::setenv("STAND_IN_ERROR", "4711", 1);
+  EXPECT_EQ(machine::ask_cuda(CUDA_STAND_IN_PATH).error, "an error without a name (4711)");
+}
+
+TEST_F(cuda_driver, that_cannot_be_loaded_says_why) {
+  EXPECT_EQ(machine::ask_cuda("/missing/libcuda.so.1").code, -1);
+  EXPECT_NE(machine::ask_cuda("/missing/libcuda.so.1").error.find("/missing/libcuda.so.1"), std::string::npos);
+  EXPECT_NE(machine::ask_cuda("libm.so.6").error.find("lacks functions"), std::string::npos);
+}
+
+std::string cuda_finding(const machine::library_facts& known) {
+  const auto found = judge_libraries({}, known);
+  for (const auto& each : found.all()) {
+    if (each.id == "cuda.starts" || each.id == "cuda.fails" || each.id == "cuda.hidden") return each.id + ": " + each.reason;
+  }
+  return "none";
+}
+
+TEST(judge_libraries, whether_cuda_starts_is_told_where_somebody_has_asked) {
+  machine::library_facts known;
+  known.cuda = {"/usr/lib/libcuda.so.1", "/etc/ld.so.cache"};
+  EXPECT_EQ(cuda_finding(known), "none");
+  known.driver = {true, 0, "", "13.0", {{"0000:1b:00.0", "9.0"}}};
+  EXPECT_EQ(cuda_finding(known), "cuda.starts: CUDA 13.0 starts, and sees 1 of 1 GPUs");
+  known.driver = {true, 802, "CUDA_ERROR_SYSTEM_NOT_READY (802)", "", {}};
+  EXPECT_EQ(cuda_finding(known), "cuda.fails: CUDA does not start: CUDA_ERROR_SYSTEM_NOT_READY (802)");
+  known.driver = {true, 100, "CUDA_ERROR_NO_DEVICE (100)", "", {}};
+  EXPECT_EQ(cuda_finding(known), "cuda.fails: CUDA does not start: CUDA_ERROR_NO_DEVICE (100)");
+  known.visible_gpus = "7";
+  EXPECT_EQ(cuda_finding(known), "cuda.hidden: CUDA_VISIBLE_DEVICES (7) hides every GPU");
 }
 
 }  // namespace
