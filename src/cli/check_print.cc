@@ -17,7 +17,9 @@ using machine::verdict;
 // https://no-color.org
 bool has_colour() {
   const char* refused = std::getenv("NO_COLOR");
-  return ::isatty(STDOUT_FILENO) == 1 && (refused == nullptr || *refused == '\0');
+  const char* kind = std::getenv("TERM");
+  const bool can = kind != nullptr && *kind != '\0' && std::string_view(kind) != "dumb";
+  return can && ::isatty(STDOUT_FILENO) == 1 && (refused == nullptr || *refused == '\0');
 }
 
 std::string_view colour_of(verdict of) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 
 #include "cli/program.hpp"
 #include "cli/recorded_machine.hpp"
+#include "cli/terminal.hpp"
 
 namespace penstock::cli_test {
 namespace {
@@ -82,6 +84,20 @@ TEST(check, tells_of_the_device_or_of_host_memory_that_was_named) {
   const ended_program unknown = run({"check", path, "--device", "host:7"});
   EXPECT_EQ(unknown.exit_code, 1);
   EXPECT_TRUE(contains(unknown.err, "host:0")) << unknown.err;
+}
+
+TEST(check, has_colour_on_a_terminal_that_may_have_it) {
+  const scratch_directory directory;
+  std::filesystem::create_directories(directory.path() + "/proc");
+  const std::vector<std::string> arguments{"check", "--root", directory.path()};
+  EXPECT_TRUE(contains(run_in_terminal(arguments), "\x1b[32mok"));
+  EXPECT_FALSE(contains(run_in_terminal(arguments, {.term = "dumb"}), "\x1b["));
+  EXPECT_FALSE(contains(run(arguments).out, "\x1b["));
+  ::setenv("NO_COLOR", "1", 1);
+  const auto refused = run_in_terminal(arguments);
+  ::unsetenv("NO_COLOR");
+  EXPECT_TRUE(contains(refused, "ok")) << refused;
+  EXPECT_FALSE(contains(refused, "\x1b[")) << refused;
 }
 
 TEST(check, opens_nothing_for_writing) {

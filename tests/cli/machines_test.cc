@@ -1,7 +1,10 @@
 // penstock check on machines of which there are only the files that they show.
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -69,6 +72,22 @@ TEST_P(machines, get_whole_sentences) {
     EXPECT_EQ(reason.find("  "), std::string::npos) << each;
     EXPECT_EQ(reason.find(", ,"), std::string::npos) << each;
   }
+}
+
+// Of every file that a machine shows.
+TEST_P(machines, are_not_opened_for_writing) {
+  const scratch_directory directory;
+  const recorded_machine machine(file_of(GetParam()), directory.path());
+  const int watch = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  constexpr auto changes = IN_CLOSE_WRITE | IN_MODIFY | IN_ATTRIB | IN_CREATE | IN_DELETE | IN_MOVE;
+  for (const auto& entry : fs::recursive_directory_iterator(directory.path())) {
+    if (!entry.is_directory() || entry.is_symlink()) continue;
+    ASSERT_GE(::inotify_add_watch(watch, entry.path().c_str(), changes), 0);
+  }
+  EXPECT_EQ(run({"check", "--root", directory.path(), "-p", "-v", "-t"}).exit_code, machine.exit_code());
+  alignas(inotify_event) std::array<char, 4096> events;
+  EXPECT_EQ(::read(watch, events.data(), events.size()), -1) << reinterpret_cast<inotify_event*>(events.data())->name;
+  ::close(watch);
 }
 
 INSTANTIATE_TEST_SUITE_P(recorded, machines, ::testing::ValuesIn(machine_names()), [](const auto& of) {
