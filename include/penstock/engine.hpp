@@ -257,6 +257,8 @@ class PENSTOCK_API engine {
   [[nodiscard]] engine_stats stats() const;
   // The counters in words: a line for each path that carried something, with what kept its bytes from a faster one.
   [[nodiscard]] std::string summary() const;
+  // advise() of the counters. The first call in a process takes some milliseconds, in which it measures what copying memory costs.
+  [[nodiscard]] std::vector<penstock::advice> advice() const;
   // Gives pinned staging memory that no request is using back to the system: stats().pinned_bytes less by what it returns, in bytes. Later
   // requests pin it anew (about 7 ms for 32 MiB). Blocks while the driver unpins; requests under way are not disturbed, and keep theirs.
   std::size_t trim() const;

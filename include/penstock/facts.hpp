@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/options.hpp"
+#include "penstock/status.hpp"
 
 namespace penstock {
 
@@ -83,6 +84,46 @@ struct device_stats {
   std::uint64_t read_bytes = 0, written_bytes = 0;
 };
 
+// What was done in ways that may cost speed, and how long it took: what advise() looks at. Times are those of the calls or pieces, summed,
+// unless said otherwise.
+struct usage_stats {
+  // Blocking calls of less than 64 KiB that each began where the call before, of the same thread, had ended in the file. Here and below
+  // without those that took more than 50 us, which waited for something else than the page cache.
+  std::uint64_t sequential_reads = 0, sequential_read_bytes = 0, sequential_read_ns = 0;
+  std::uint64_t sequential_writes = 0, sequential_write_bytes = 0, sequential_write_ns = 0;
+  // Other blocking reads of up to 128 KiB, of a file that the same thread had read before and nobody else since.
+  std::uint64_t lone_reads = 0, lone_read_bytes = 0, lone_read_ns = 0;
+  // register_memory(): registrations that have ended, and the time that they took to begin and to end; of these, those that served at most
+  // four requests, and how many they served.
+  std::uint64_t registrations = 0, registration_ns = 0;
+  std::uint64_t short_registrations = 0, short_registration_ns = 0, short_registration_requests = 0;
+  // Pieces that went another way than the rest of the request, through the page cache or a buffer, for want of alignment.
+  std::uint64_t unaligned_pieces = 0, unaligned_bytes = 0, unaligned_ns = 0;
+  // Pieces read past the page cache in whole blocks of which not all bytes were asked for, and how many were not.
+  std::uint64_t block_reads = 0, block_read_bytes = 0, block_extra_bytes = 0, block_read_ns = 0;
+  // Read past the page cache; the time with at least one such piece under way; and the bytes of these that had been read so before, from
+  // the same file as it is now (less than there were: only what no single reading of a 64th of the file can explain).
+  std::uint64_t cold_read_bytes = 0, cold_read_ns = 0, reread_bytes = 0;
+  // On machines of several NUMA nodes: pieces carried by a thread on the node of the GPU (of the buffer), and by one on another.
+  std::uint64_t near_pieces = 0, near_bytes = 0, near_ns = 0;
+  std::uint64_t far_pieces = 0, far_bytes = 0, far_ns = 0;
+  // Waits for pinned memory while the budget was used up, and the time with at least one thread waiting so.
+  std::uint64_t slab_waits = 0, slab_wait_ns = 0;
+  unsigned lanes = 0;  // threads of an engine for copies through the CPU, per file system; 0: not known
+  // What a core of this machine takes to copy 1 MiB of memory, in nanoseconds; 0: was not measured. Filled by observe_process() and
+  // engine::advice(), not by engine::stats().
+  std::uint64_t copy_ns_per_mib = 0;
+};
+
+// Something in a program that costs it speed.
+struct advice {
+  std::string code;  // stable: "tiny-sequential-calls"; docs/OPERATIONS.md lists them
+  std::string text;  // what was done, how often, and what it cost: one sentence
+  std::string remedy;
+  // Estimated from the times that were measured; none where nothing was done otherwise that it could be compared with.
+  std::optional<double> loss_seconds;
+};
+
 struct engine_stats {
   std::vector<path_stats> by_path;      // indexed by path_kind
   std::uint64_t reads = 0, writes = 0;  // requests ended
@@ -90,10 +131,15 @@ struct engine_stats {
   std::uint64_t failed = 0, cancelled = 0, timed_out = 0;
   std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
   std::vector<device_stats> by_device;  // those that something was asked for
+  usage_stats usage;
   [[nodiscard]] const path_stats& path(path_kind kind) const {
     static const path_stats none;
     return static_cast<std::size_t>(kind) < by_path.size() ? by_path[static_cast<std::size_t>(kind)] : none;
   }
 };
+
+// What in a program costs it speed, the greatest loss first, from its counters alone; nothing where no loss is 100 ms and a twentieth of
+// the time that was spent moving bytes. How each loss is estimated: src/core/advisor.hpp.
+PENSTOCK_API std::vector<advice> advise(const engine_stats& stats);
 
 }  // namespace penstock

@@ -38,12 +38,14 @@ struct engine_options {
   bool use_io_uring = true;               // false: behave as under a seccomp profile without io_uring
   // True: counters lie in shared memory, where `penstock stats` sees them (/dev/shm/penstock-UID). False: in memory of the engine's own.
   bool use_board = true;
+  // True: when the engine ends, or the process where it is engine::shared(), summary() and advice() are printed on standard error.
+  bool log_summary = false;
   // NVIDIA's libcufile for the direct path: a full file name. Empty searches the usual places.
   std::string cufile_library;
 
   // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_CUDA (0/1),
-  // PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is
-  // errc::invalid_argument naming the variable.
+  // PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary: log_summary) and PENSTOCK_CUFILE_LIBRARY applied.
+  // A malformed value is errc::invalid_argument naming the variable.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 

@@ -53,6 +53,24 @@ nb::dict stats() {
   return told;
 }
 
+nb::list advice_given() {
+  const auto engine = shared_engine();
+  const auto found = [&] {
+    const without_gil unlocked;
+    return engine.advice();
+  }();
+  nb::list told;
+  for (const auto& each : found) {
+    nb::dict given;
+    given["code"] = each.code;
+    given["text"] = each.text;
+    given["remedy"] = each.remedy;
+    given["loss_seconds"] = each.loss_seconds ? nb::object(nb::float_(*each.loss_seconds)) : nb::none();
+    told.append(given);
+  }
+  return told;
+}
+
 // penstock.Request is Python's.
 nb::list requests() {
   const auto engine = shared_engine();
@@ -83,6 +101,9 @@ void add_info(nb::module_& module) {
       "stats", &stats,
       "The counters of this process: requests, bytes, and for each path under \"paths\" what it carried, with histograms by size (powers\n"
       "of two from 1 KiB) and time (from 1 microsecond).");
+  module.def("advice", &advice_given,
+             "What in this program costs it speed, the greatest loss first: a list of dicts with \"code\", \"text\", \"remedy\" and\n"
+             "\"loss_seconds\" (None where that is not known). Empty where there is nothing to say.");
   module.def("requests", &requests,
              "The requests of this process that are under way, also those of other faces: a list of penstock.Request.");
   module.def(

@@ -92,7 +92,59 @@ std::string one_line(const process_stats& seen) {
   if (seen.stats.failed > 0) text += fmt::format(", {} failed", seen.stats.failed);
   if (seen.requests) text += fmt::format(", {} under way", seen.requests->size() + seen.requests_not_shown);
   if (seen.ended) text += ", ended without closing";
+  return text + advice_codes(seen.stats);
+}
+
+std::string advice_codes(const engine_stats& stats) {
+  std::string text;
+  for (const auto& each : advise(stats)) text += fmt::format("{}{}", text.empty() ? ", advice: " : " ", each.code);
   return text;
+}
+
+std::string describe(const advice& given) { return fmt::format("{} {} [{}]", given.text, given.remedy, given.code); }
+
+nlohmann::json to_json(const advice& given) {
+  return {{"code", given.code},
+          {"text", given.text},
+          {"remedy", given.remedy},
+          {"loss_seconds", given.loss_seconds ? nlohmann::json(*given.loss_seconds) : nlohmann::json(nullptr)}};
+}
+
+nlohmann::json to_json(const usage_stats& usage) {
+  return {{"sequential_reads", usage.sequential_reads},
+          {"sequential_read_bytes", usage.sequential_read_bytes},
+          {"sequential_read_ns", usage.sequential_read_ns},
+          {"sequential_writes", usage.sequential_writes},
+          {"sequential_write_bytes", usage.sequential_write_bytes},
+          {"sequential_write_ns", usage.sequential_write_ns},
+          {"lone_reads", usage.lone_reads},
+          {"lone_read_bytes", usage.lone_read_bytes},
+          {"lone_read_ns", usage.lone_read_ns},
+          {"registrations", usage.registrations},
+          {"registration_ns", usage.registration_ns},
+          {"short_registrations", usage.short_registrations},
+          {"short_registration_ns", usage.short_registration_ns},
+          {"short_registration_requests", usage.short_registration_requests},
+          {"unaligned_pieces", usage.unaligned_pieces},
+          {"unaligned_bytes", usage.unaligned_bytes},
+          {"unaligned_ns", usage.unaligned_ns},
+          {"block_reads", usage.block_reads},
+          {"block_read_bytes", usage.block_read_bytes},
+          {"block_extra_bytes", usage.block_extra_bytes},
+          {"block_read_ns", usage.block_read_ns},
+          {"cold_read_bytes", usage.cold_read_bytes},
+          {"cold_read_ns", usage.cold_read_ns},
+          {"reread_bytes", usage.reread_bytes},
+          {"near_pieces", usage.near_pieces},
+          {"near_bytes", usage.near_bytes},
+          {"near_ns", usage.near_ns},
+          {"far_pieces", usage.far_pieces},
+          {"far_bytes", usage.far_bytes},
+          {"far_ns", usage.far_ns},
+          {"slab_waits", usage.slab_waits},
+          {"slab_wait_ns", usage.slab_wait_ns},
+          {"lanes", usage.lanes},
+          {"copy_ns_per_mib", usage.copy_ns_per_mib}};
 }
 
 std::string describe(const process_stats& seen, int level) {
@@ -125,6 +177,10 @@ std::string describe(const process_stats& seen, int level) {
     text += "under way\n";
     for (const auto& request : *seen.requests) text += fmt::format("  {}\n", describe(request));
     if (seen.requests_not_shown > 0) text += fmt::format("  and {} more\n", seen.requests_not_shown);
+  }
+  if (const auto found = advise(stats); !found.empty()) {
+    text += "advice\n";
+    for (const auto& each : found) text += fmt::format("  {}\n", describe(each));
   }
   return text;
 }
@@ -168,6 +224,9 @@ nlohmann::json to_json(const process_stats& seen) {
                                    {"read_bytes", device.read_bytes},
                                    {"written_bytes", device.written_bytes}});
   }
+  document["usage"] = to_json(stats.usage);
+  document["advice"] = json::array();
+  for (const auto& each : advise(stats)) document["advice"].push_back(to_json(each));
   document["requests"] = nullptr;
   if (seen.requests) {
     auto& requests = document["requests"] = json::array();

@@ -15,6 +15,12 @@ std::string one_line(const process_stats& seen);
 // level 1: totals and throughput; 2: with histograms by path; 3: also by device. Lines, each with its line feed.
 std::string describe(const process_stats& seen, int level);
 nlohmann::json to_json(const process_stats& seen);
+// ", advice: unaligned register-in-a-loop"; empty where there is none.
+std::string advice_codes(const engine_stats& stats);
+// Text, remedy and code, on one line.
+std::string describe(const advice& given);
+nlohmann::json to_json(const advice& given);
+nlohmann::json to_json(const usage_stats& usage);
 // "/data/x read 1 MiB at 4096 to cuda:0, for 1.2 s".
 std::string describe(const request_info& request);
 double age_seconds(const request_info& request);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -130,6 +131,14 @@ std::string exposition(const process_list& seen) {
               [](process of) { return of.stats.timed_out; });
   per_process(to, seen, {"penstock_pinned_bytes", "gauge", "Pinned memory, as of the last answer of the process."},
               [](process of) { return of.stats.pinned_bytes; });
+  const metric loss{"penstock_advice_loss_seconds", "gauge",
+                    "What `penstock stats` advises against has cost, by its code; NaN: not known."};
+  to.begin(loss);
+  for (const auto& each : seen.processes) {
+    for (const auto& given : advise(each.stats)) {
+      to.add(loss.name, fmt::format("{},code=\"{}\"", labels_of(each), given.code), given.loss_seconds.value_or(std::nan("")));
+    }
+  }
   const metric under_way{"penstock_requests_under_way", "gauge", "Requests under way, of processes that answer."};
   to.begin(under_way);
   for (const auto& each : seen.processes) {

@@ -129,12 +129,14 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
     lines.push_back(fmt::format("{} {:>8} {:<18.18} {:>7.2f} {:>7.2f} {:>5} {:>6.1f}s {:>8.0f} {:>8.0f} {:>6}  {}", selected ? '>' : ' ',
                                 each.now.pid, printable(each.now.program), each.read_gigabytes_per_second,
                                 each.written_gigabytes_per_second, requests, oldest_seconds(each), each.half_below_us, each.most_below_us,
-                                each.fallbacks, each.now.ended ? "ended without closing" : list_of(each.by_path)));
+                                each.fallbacks,
+                                (each.now.ended ? "ended without closing" : list_of(each.by_path)) + advice_codes(each.now.stats)));
   }
   for (const auto& each : seen) {
     if (each.now.pid != screen.selected_pid) continue;
     lines.push_back(fmt::format("process {}: GB/s by memory: {}", each.now.pid, each.by_device.empty() ? "none" : list_of(each.by_device)));
     add_lines(lines, why_of(each.now));
+    for (const auto& given : advise(each.now.stats)) lines.push_back("advice: " + describe(given));
     if (!screen.shows_requests) continue;
     lines.emplace_back("requests under way");
     if (!each.now.requests) {
@@ -160,7 +162,7 @@ std::string top_line(const process_speed& seen) {
   if (under_way(seen) > 0) text += fmt::format(", {} under way, the oldest for {:.1f} s", under_way(seen), oldest_seconds(seen));
   if (seen.fallbacks > 0) text += fmt::format(", {} fallbacks", seen.fallbacks);
   if (seen.now.ended) text += ", ended without closing";
-  return text;
+  return text + advice_codes(seen.now.stats);
 }
 
 nlohmann::json to_json(const process_speed& seen) {

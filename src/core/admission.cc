@@ -52,6 +52,7 @@ status admission::enter(runtime& with, file_core& file, const transfer& what, st
   auto use = file.use(what.is_write);
   if (!use) return use.error();
   use_ = *std::move(use);
+  if (what.is_write) file.written();
   if (!with.stats().begun()) with.join_board();
   return {};
 }

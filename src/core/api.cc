@@ -13,7 +13,6 @@
 #include "core/engine_core.hpp"
 #include "core/explain.hpp"
 #include "core/stream_queue.hpp"
-#include "core/summary.hpp"
 #include "path/cufile_library.hpp"
 #include "penstock/engine.hpp"
 
@@ -59,6 +58,15 @@ operation begin(const std::shared_ptr<core::file_core>& file, const core::transf
 
 void release(core::operation* state) {
   if (state != nullptr) state->release();
+}
+
+// engine::shared(). Never destroyed: its last use may be later than any static destructor. No lock, which a fork could leave held in the
+// child.
+constinit std::atomic<std::shared_ptr<core::engine_core>*> shared_core{
+    nullptr};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+
+[[gnu::destructor]] void log_shared_summary() {
+  if (auto* const seen = shared_core.load(std::memory_order_acquire); seen != nullptr) (*seen)->log_summary();
 }
 
 }  // namespace
@@ -205,16 +213,14 @@ result<engine> engine::create() {
 }
 
 result<engine> engine::shared() {
-  // Never destroyed: its last use may be later than any static destructor. No lock, which a fork could leave held in the child.
-  static std::atomic<std::shared_ptr<core::engine_core>*> current{nullptr};
   for (;;) {
-    auto* seen = current.load(std::memory_order_acquire);
+    auto* seen = shared_core.load(std::memory_order_acquire);
     if (seen != nullptr && !(*seen)->forked()) return engine(*seen);
     auto made = create();
     if (!made) return made.error();
     auto* fresh = new (std::nothrow) std::shared_ptr<core::engine_core>(made->core_);
     if (fresh == nullptr) return no_memory();
-    if (!current.compare_exchange_strong(seen, fresh)) delete fresh;
+    if (!shared_core.compare_exchange_strong(seen, fresh)) delete fresh;
   }
 }
 
@@ -312,9 +318,9 @@ std::vector<request_info> engine::requests() const {
 
 engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }
 
-std::string engine::summary() const {
-  return core_ == nullptr ? std::string() : core::summarize(core_->snapshot(), core_->paths(), gpu_direct_status());
-}
+std::string engine::summary() const { return core_ == nullptr ? std::string() : core_->summary(); }
+
+std::vector<penstock::advice> engine::advice() const { return core_ == nullptr ? std::vector<penstock::advice>() : core_->advice(); }
 
 std::size_t engine::trim() const { return core_ == nullptr || core_->forked() ? 0 : core_->trim(); }
 

@@ -7,6 +7,7 @@
 #include "base/no_memory.hpp"
 #include "core/mount.hpp"
 #include "core/request.hpp"
+#include "core/usage.hpp"
 #include "path/slab_io.hpp"
 #include "staging/lent_slab.hpp"
 
@@ -67,7 +68,9 @@ io_result run_small(runtime& with, const admission& admitted, const io_options& 
     outcome = run_small_on_device(with, admitted, options);
   }
   if (!outcome.ok()) outcome.error = outcome.error.with_context(with.paths().name(kind));
-  with.stats().count_piece(kind, what.is_write, outcome.bytes_done, {began, now_ns()}, !outcome.ok());
+  const auto ended = now_ns();
+  with.stats().count_piece(kind, what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok());
+  if (outcome.ok()) note_call_use(with, admitted, outcome.bytes_done, ended - began);
   return outcome;
 }
 

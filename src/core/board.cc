@@ -58,6 +58,8 @@ void add_section(board_layout::engine_section& to, const board_layout::engine_se
     add(to.devices[i].read_bytes, from.devices[i].read_bytes);
     add(to.devices[i].written_bytes, from.devices[i].written_bytes);
   }
+  for (std::size_t i = 0; i < to.usage.each.size(); ++i) add(to.usage.each[i], from.usage.each[i]);
+  if (const auto lanes = from.usage.lanes.load(relaxed); lanes > 0) to.usage.lanes.store(lanes, relaxed);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ struct shared_text {
 
 namespace board_layout {
 
-inline constexpr std::uint32_t layout_version = 1;
+inline constexpr std::uint32_t layout_version = 2;
 inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
 inline constexpr std::size_t most_engines = 8;  // at a time; further ones count for themselves
 inline constexpr std::size_t most_paths = 8;
@@ -90,6 +90,51 @@ struct alignas(64) device_counters {
 // [0] nobody knows whose memory it is, [1] of the host, [2] of host:0, [3] and on of cuda:0 and on; the last also of further ones.
 using devices = std::array<device_counters, most_devices>;
 
+// The fields of usage_stats that are counted, in its order (stats.cc holds the two together).
+enum class usage : std::uint8_t {
+  sequential_reads,
+  sequential_read_bytes,
+  sequential_read_ns,
+  sequential_writes,
+  sequential_write_bytes,
+  sequential_write_ns,
+  lone_reads,
+  lone_read_bytes,
+  lone_read_ns,
+  registrations,
+  registration_ns,
+  short_registrations,
+  short_registration_ns,
+  short_registration_requests,
+  unaligned_pieces,
+  unaligned_bytes,
+  unaligned_ns,
+  block_reads,
+  block_read_bytes,
+  block_extra_bytes,
+  block_read_ns,
+  cold_read_bytes,
+  cold_read_ns,
+  reread_bytes,
+  near_pieces,
+  near_bytes,
+  near_ns,
+  far_pieces,
+  far_bytes,
+  far_ns,
+  slab_waits,
+  slab_wait_ns,
+};
+inline constexpr std::size_t usage_count = 32;
+
+struct alignas(64) usage_counters {
+  std::array<counter, usage_count> each{};
+  // When the latest of the pieces and waits ended of which the time with at least one is counted.
+  std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0};
+  counter lanes{0};
+  [[nodiscard]] counter& of(usage what) noexcept { return each[static_cast<std::size_t>(what)]; }
+};
+
 // Of one engine; [0] of a board is what engines that have ended left.
 struct alignas(64) engine_section {
   std::atomic<std::uint32_t> used{0};
@@ -97,6 +142,7 @@ struct alignas(64) engine_section {
   counter pinned_bytes{0}, pinned_peak_bytes{0};  // as of the last answer
   std::array<path_counters, most_paths> paths{};
   core::board_layout::devices devices{};
+  usage_counters usage{};
 };
 
 struct alignas(64) request_line {

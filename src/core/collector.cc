@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/no_memory.hpp"
+#include "core/usage.hpp"
 
 namespace penstock::core {
 
@@ -137,6 +138,10 @@ void load::count(stats_book& stats) noexcept {
     range.error = std::move(outcome.error);
   }
   if (requests > 0) stats.count_requests(job.is_write, device_index(job.place), requests, bytes);
+  const auto file_of = [&](const path::gather_range& range) -> file_core& {
+    return (of_ != nullptr ? of_->from_.admission_of(range.index) : singles[range.index]->admitted_).file();
+  };
+  note_ranges_use(stats, job, file_of);
 }
 
 // True: some are to be called back.
@@ -168,6 +173,7 @@ void load::hand_over(path::job& refused, status why) {
   by_.runtime_.stats().count_fallback(refused.path->kind(), why.message());
   for (auto& range : refused.ranges) {
     range.moved = 0;
+    range.past_cache = false;
     range.error = {};
   }
   if (!by_.lanes_.push(refused.queues->cpu_works, refused).ok()) (void)refused.run();

@@ -63,6 +63,10 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
   if (auto problem = read_switch("PENSTOCK_CUDA", options.use_cuda); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_IO_URING", options.use_io_uring); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_STATS", options.use_board); !problem.ok()) return problem;
+  if (const auto text = variable("PENSTOCK_LOG"); !text.empty()) {
+    if (text != "summary") return bad_variable("PENSTOCK_LOG", text, "summary");
+    options.log_summary = true;
+  }
   options.cufile_library = variable("PENSTOCK_CUFILE_LIBRARY");
   return options;
 }

@@ -2,9 +2,16 @@
 
 #include <algorithm>
 
+#include <cstdio>
+#include <string_view>
+
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "core/admission.hpp"
+#include "core/advisor.hpp"
+#include "core/summary.hpp"
+#include "path/cufile_library.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::core {
@@ -29,6 +36,7 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
 // forked child has none of the threads.
 void engine_core::destroy(engine_core* core) {
   if (core->forked()) return;
+  core->log_summary();
   const bool waits_for_itself = staging::on_worker_thread();
   if (waits_for_itself && core->feeders().end_with([](void* ended) { delete static_cast<engine_core*>(ended); }, core)) return;
   delete core;
@@ -54,6 +62,31 @@ std::size_t engine_core::trim() {
 board_teller::answer engine_core::tell() {
   const auto seen = snapshot();
   return {seen.pinned_bytes, seen.pinned_peak_bytes, admission::under_way(*this)};
+}
+
+std::string engine_core::summary() {
+  auto gpu_direct = forked() ? status(errc::forked, "the engine belongs to the parent process") : path::cufile_library::possible(kernel());
+  return summarize(snapshot(), paths(), gpu_direct);
+}
+
+std::vector<penstock::advice> engine_core::advice() const {
+  auto seen = snapshot();
+  seen.usage.copy_ns_per_mib = measured_copy_ns_per_mib();
+  return advise(seen, {});
+}
+
+// Reads counters only: at the end of a process no call of the GPU's driver is safe any more.
+void engine_core::log_summary() noexcept {
+  if (!options().log_summary || forked() || logged_.exchange(true)) return;
+  (void)or_no_memory([&]() -> status {
+    const std::string lines = summary() + advice_lines(advice());
+    for (std::string_view rest = lines; !rest.empty();) {
+      const auto line = rest.substr(0, rest.find('\n'));
+      fmt::print(stderr, "penstock: {}\n", line);
+      rest.remove_prefix(line.size() + 1);
+    }
+    return {};
+  });
 }
 
 seams real_seams(const engine_options& options) {

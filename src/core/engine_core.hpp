@@ -2,8 +2,10 @@
 // buffer, operation and handle is gone.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "core/mount.hpp"
@@ -19,12 +21,17 @@ class engine_core final : public runtime {
   // See engine::trim().
   std::size_t trim();
   answer tell() override;
+  // See engine::summary(), engine::advice(), and engine_options::log_summary: nothing in a forked child, and nothing twice.
+  [[nodiscard]] std::string summary();
+  [[nodiscard]] std::vector<penstock::advice> advice() const;
+  void log_summary() noexcept;
 
  private:
   engine_core(const engine_options& options, seams doors) : runtime(options, std::move(doors)) {}
   ~engine_core() = default;
   static void destroy(engine_core* core);
 
+  std::atomic<bool> logged_{false};
   std::mutex lock_;  // guards mounts_
   std::vector<std::unique_ptr<mount>> mounts_;
 };

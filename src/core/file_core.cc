@@ -64,6 +64,34 @@ void file_core::end() noexcept {
   quiet_.notify_all();
 }
 
+std::uint64_t file_core::read_past_cache(std::uint64_t offset, std::uint64_t length) noexcept {
+  std::shared_ptr<cold_reads::record> record;
+  {
+    const std::lock_guard guard(cold_reads_lock_);
+    record = cold_reads_;
+  }
+  if (record == nullptr) {
+    const auto& facts = source_->facts();
+    if (facts.inode == 0) return 0;
+    (void)or_no_memory([&]() -> status {
+      const auto size = source_->size();
+      if (!size) return size.error();
+      record = runtime_->cold_reads().of({facts.device, facts.inode, facts.modified_ns}, *size);
+      return {};
+    });
+    if (record == nullptr) return 0;
+    const std::lock_guard guard(cold_reads_lock_);
+    cold_reads_ = record;
+    has_cold_reads_.store(true, std::memory_order_release);
+  }
+  return record->add(offset, length);
+}
+
+void file_core::forget_cold_reads() noexcept {
+  const std::lock_guard guard(cold_reads_lock_);
+  cold_reads_->forget();
+}
+
 status file_core::sync() {
   const auto held = use();
   if (!held) return held.error();

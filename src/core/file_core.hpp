@@ -9,6 +9,9 @@
 #include <string>
 #include <utility>
 
+#include "base/spin_lock.hpp"
+#include "base/thread_number.hpp"
+#include "core/cold_reads.hpp"
 #include "core/runtime.hpp"
 #include "penstock/facts.hpp"
 #include "source/source.hpp"
@@ -56,6 +59,24 @@ class file_core : public std::enable_shared_from_this<file_core> {
   // What serves this file.
   [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
 
+  // How a blocking call of this thread goes on from the last one on this file.
+  enum class follows : std::uint8_t { nobody, same_thread, in_order };
+  follows follow(std::uint64_t offset, std::uint64_t end) noexcept {
+    const auto me = this_thread_number() + 1;
+    const auto by = last_thread_.load(std::memory_order_relaxed);
+    const auto at = last_end_.load(std::memory_order_relaxed);
+    last_end_.store(end, std::memory_order_relaxed);
+    if (by == me) return at == offset ? follows::in_order : follows::same_thread;
+    last_thread_.store(me, std::memory_order_relaxed);
+    return follows::nobody;
+  }
+  // It was read past the page cache: how many of these bytes had been so before, at least.
+  std::uint64_t read_past_cache(std::uint64_t offset, std::uint64_t length) noexcept;
+  // It is being written: what is read from now on is new.
+  void written() noexcept {
+    if (has_cold_reads_.load(std::memory_order_acquire)) forget_cold_reads();
+  }
+
   status sync();
   // As of now; of a block device that has grown, too.
   [[nodiscard]] result<std::uint64_t> size();
@@ -68,6 +89,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from);
   [[nodiscard]] status usable() const;
   void end() noexcept;
+  void forget_cold_reads() noexcept;
   friend class file_use;
 
   static constexpr std::uint64_t closed_bit = std::uint64_t{1} << 63;
@@ -78,6 +100,13 @@ class file_core : public std::enable_shared_from_this<file_core> {
   // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
   // file.
   std::atomic<std::uint64_t> uses_{0};
+  // What blocking calls leave for the next, beside the word that each of them writes anyway. Two threads may mix these up, which only hides
+  // that one of them goes on.
+  std::atomic<std::uint64_t> last_end_{0};
+  std::atomic<unsigned> last_thread_{0};  // and 1; 0: nobody
+  std::atomic<bool> has_cold_reads_{false};
+  spin_lock cold_reads_lock_;  // guards cold_reads_
+  std::shared_ptr<cold_reads::record> cold_reads_;
   std::mutex lock_;  // makes sure that close() does not miss quiet_ between looking at uses_ and sleeping
   std::condition_variable quiet_;
 };

@@ -38,8 +38,11 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
     // The nearest base at or below: a longer range that begins earlier and holds this one too is only not found, and classified anew.
     const auto after = registered_.upper_bound(at);
     if (after != registered_.begin()) {
-      const auto& [base, range] = *std::prev(after);
-      if (length <= range.length && static_cast<std::uint64_t>(at - base) <= range.length - length) return range.place;
+      auto& [base, range] = *std::prev(after);
+      if (length <= range.length && static_cast<std::uint64_t>(at - base) <= range.length - length) {
+        ++range.served;
+        return range.place;
+      }
     }
   }
   auto found = classify(memory);
@@ -73,6 +76,11 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
   return place;
 }
 
+int memory_map::node_of(device::driver& driver, int ordinal) {
+  const auto facts = driver.describe(ordinal);
+  return facts && !facts->pci_bus_id.empty() ? kernel_.describe_pci(facts->pci_bus_id).numa_node : -1;
+}
+
 result<staging::link*> memory_map::link_to(device::driver& driver, int ordinal, void* context) {
   const auto find = [&]() -> staging::link* {
     for (std::size_t i = 0, n = context_count_.load(std::memory_order_acquire); i < n; ++i) {
@@ -86,6 +94,7 @@ result<staging::link*> memory_map::link_to(device::driver& driver, int ordinal, 
   if (!session) return session.error();
   const auto feeder = feeders_.of(**session);
   if (!feeder) return feeder.error();
+  const int node = kernel_.current_node() < 0 ? -1 : node_of(driver, ordinal);
   const std::lock_guard guard(contexts_lock_);
   if (auto* known = find()) return known;
   auto& added = contexts_[context_count_.load()];
@@ -94,6 +103,7 @@ result<staging::link*> memory_map::link_to(device::driver& driver, int ordinal, 
   added.context = context;
   const bool emulated = &driver == host_.get();
   added.link.emplace(**session, **feeder, emulated ? host_pool_ : cuda_pool_, emulated);
+  added.link->set_numa_node(node);
   context_count_.fetch_add(1, std::memory_order_release);
   return &*added.link;
 }
@@ -209,7 +219,7 @@ result<staging::place> memory_map::register_range(void* memory, std::size_t byte
   const auto place = place_of(memory, bytes);
   if (!place) return place.error();
   const std::lock_guard guard(registered_lock_);
-  const auto added = registered_.emplace(static_cast<const std::byte*>(memory), registered_range{bytes, *place, nullptr});
+  const auto added = registered_.emplace(static_cast<const std::byte*>(memory), registered_range{bytes, *place});
   if (!place->on_device()) {
     // Where no GPU is in use yet, the first one that comes into use pins it: a question must not make a context.
     if (auto* link = gpu_link_in_use(); link != nullptr) {
@@ -237,18 +247,27 @@ status memory_map::pin_registered(device::session& session) {
   return outcome;
 }
 
-void memory_map::unregister_range(void* memory) {
-  if (!usable().ok()) return;
+void memory_map::note_cost(const void* memory, std::int64_t nanoseconds) {
+  const std::lock_guard guard(registered_lock_);
+  if (const auto found = registered_.find(static_cast<const std::byte*>(memory)); found != registered_.end())
+    found->second.cost_ns = nanoseconds;
+}
+
+std::optional<memory_map::registration_facts> memory_map::unregister_range(void* memory) {
+  if (!usable().ok()) return std::nullopt;
   device::session* pinned_by = nullptr;
+  registration_facts facts;
   {
     const std::lock_guard guard(registered_lock_);
     const auto found = registered_.find(static_cast<const std::byte*>(memory));
-    if (found == registered_.end()) return;
+    if (found == registered_.end()) return std::nullopt;
     pinned_by = found->second.pinned_by;
+    facts = {found->second.served, found->second.cost_ns};
     registered_.erase(found);
     registered_count_.fetch_sub(1, std::memory_order_release);
   }
   if (pinned_by != nullptr) (void)or_no_memory([&] { return pinned_by->unpin(memory); });
+  return facts;
 }
 
 result<memory_facts> memory_map::describe(const void* memory) {

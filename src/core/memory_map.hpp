@@ -65,7 +65,14 @@ class memory_map {
 
   // The user keeps this range until unregister_range(): its place is found at once, and host memory is pinned.
   result<staging::place> register_range(void* memory, std::size_t bytes);
-  void unregister_range(void* memory);
+  // What it took to begin this registration.
+  void note_cost(const void* memory, std::int64_t nanoseconds);
+  // How many requests it served, and what it took to begin. Nothing where there was none.
+  struct registration_facts {
+    std::uint64_t served = 0;
+    std::int64_t cost_ns = 0;
+  };
+  std::optional<registration_facts> unregister_range(void* memory);
 
   // --- what the public engine offers under these names
   result<memory_facts> describe(const void* memory);
@@ -87,11 +94,14 @@ class memory_map {
   struct registered_range {
     std::size_t length;
     staging::place place;
-    device::session* pinned_by;  // host memory; null: not pinned, for want of a GPU in use
+    device::session* pinned_by = nullptr;  // host memory; null: not pinned, for want of a GPU in use
+    std::uint64_t served = 0;              // ranges that were found in it
+    std::int64_t cost_ns = 0;
   };
 
   [[nodiscard]] status usable() const;
   result<std::pair<device::driver*, device::memory_info>> classify(const void* memory);
+  int node_of(device::driver& driver, int ordinal);
   result<staging::link*> link_to(device::driver& driver, int ordinal, void* context);
   // The first; ordinal: -1 for any device of the driver. Null: none is in use.
   [[nodiscard]] staging::link* link_in_use(const device::driver& driver, int ordinal);

@@ -164,7 +164,9 @@ class planner {
     const bool direct =
         in_.has_direct && (in_.direct_writes || !in_.has_cached) && body_end > body && body_end - body >= least_direct_write;
     if (!direct) {
-      cut(in_.offset, in_.length, base(), false, plan_reason::buffered_write, cached_write_piece);
+      const bool for_edges = in_.has_direct && in_.direct_writes && in_.length >= least_direct_write;
+      const auto why = for_edges ? plan_reason::too_little_aligned : plan_reason::buffered_write;
+      cut(in_.offset, in_.length, base(), false, why, cached_write_piece);
       return;
     }
     cut(in_.offset, body - in_.offset, base(), false, plan_reason::unaligned_edge, cached_write_piece);
@@ -263,6 +265,8 @@ std::string describe(plan_reason reason, const path::declaration& path) {
       return "direct I/O, as asked for";
     case plan_reason::unaligned_edge:
       return "an unaligned edge goes through the page cache, so that neighbours lose nothing";
+    case plan_reason::too_little_aligned:
+      return "too little of it is aligned for direct I/O: written to the page cache";
     case plan_reason::unaligned_read_edge:
       return "an unaligned edge: what carries the rest would pass it through a buffer of its own";
     case plan_reason::forced:

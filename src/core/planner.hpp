@@ -26,6 +26,7 @@ enum class plan_reason : std::uint8_t {
   direct_write,
   unaligned_edge,
   unaligned_read_edge,
+  too_little_aligned,
   forced,
 };
 std::string describe(plan_reason reason, const path::declaration& path);

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "core/advisor.hpp"
 #include "core/stats.hpp"
 #include "penstock/version.hpp"
 #include "sys/process_identity.hpp"
@@ -100,6 +101,7 @@ process_stats tell(const page& seen) {
   told.program = seen.program.get();
   told.penstock_version = version_of(seen.head);
   for (const auto& engine : seen.engines) add_section(told.stats, engine);
+  told.stats.usage.copy_ns_per_mib = measured_copy_ns_per_mib();
   return told;
 }
 

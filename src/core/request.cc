@@ -7,6 +7,7 @@
 
 #include "base/no_memory.hpp"
 #include "core/mount.hpp"
+#include "core/usage.hpp"
 
 namespace penstock::core {
 
@@ -113,6 +114,8 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.length = piece.length;
   added.is_write = admitted_.what().is_write;
   added.bypass_cache = piece.bypass_cache;
+  added.unaligned = piece.reason == plan_reason::unaligned_edge || piece.reason == plan_reason::unaligned_read_edge ||
+                    piece.reason == plan_reason::too_little_aligned;
   added.wave = piece.wave;
   added.asked_bytes = runtime().asked_bytes().load(std::memory_order_relaxed);
   added.part = part;
@@ -259,7 +262,9 @@ void request::note_error(std::uint64_t offset, status error) noexcept {
 void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept {
   // Stopped when there was nothing left to do.
   if (bytes == ended.length && (error.code() == errc::cancelled || error.code() == errc::timed_out)) error = {};
-  runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now_ns()}, !error.ok());
+  const auto now = now_ns();
+  runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
+  note_use(runtime(), admitted_.file(), ended, bytes, now);
   ended.done = bytes;
   if (error.ok()) return;
   const std::lock_guard guard(lock_);

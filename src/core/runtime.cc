@@ -25,8 +25,9 @@ runtime::pinned_share runtime::share_of_each_mount(const engine_options& options
   constexpr std::size_t of_each = std::size_t{12} << 20;
   const std::size_t slabs = std::min(lanes, 16U);
   const std::size_t disk_slabs = staging::disk_lanes::usual_count(cores) * staging::disk_lanes::tasks_in_flight;
-  return {std::min(std::max(std::size_t{64} << 20, slabs * of_each), options.pinned_budget_bytes / 2),
-          std::min(disk_slabs * of_each, options.pinned_budget_bytes / 4)};
+  const std::size_t for_cpu = std::max(std::size_t{64} << 20, slabs * of_each);
+  return {std::min(for_cpu, options.pinned_budget_bytes / 2), std::min(disk_slabs * of_each, options.pinned_budget_bytes / 4),
+          for_cpu > options.pinned_budget_bytes / 2};
 }
 
 std::int64_t now_ns() noexcept {
@@ -55,6 +56,9 @@ runtime::runtime(const engine_options& options, seams doors)
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
       pullers_(std::clamp(cores_ / 2, 1U, 8U), 0us, nullptr, "penstock-pl") {
+  stats_.set_lanes(lanes_.usual);
+  cuda_pool_.tell_of_waits(stats_, share_.is_cut);
+  host_pool_.tell_of_waits(stats_, share_.is_cut);
   paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library});
 }
 
@@ -68,13 +72,14 @@ void runtime::widen_pools() {
 }
 
 status runtime::register_memory(void* memory, std::size_t bytes) {
+  const auto began = now_ns();
   const auto place = memory_.register_range(memory, bytes);
   if (!place) return place.error();
-  if (!place->on_device()) return {};
   status kept;
   for (const auto kind : path_table_.by_rank()) {
-    if (kept.ok()) kept = path(kind).remember_memory(*place, static_cast<std::byte*>(memory), bytes);
+    if (kept.ok() && place->on_device()) kept = path(kind).remember_memory(*place, static_cast<std::byte*>(memory), bytes);
   }
+  memory_.note_cost(memory, now_ns() - began);
   if (kept.ok()) return {};
   unregister_memory(memory);
   return kept.with_context("register_memory");
@@ -82,8 +87,10 @@ status runtime::register_memory(void* memory, std::size_t bytes) {
 
 void runtime::unregister_memory(void* memory) {
   if (forked()) return;
+  const auto began = now_ns();
   for (const auto kind : path_table_.by_rank()) path(kind).forget_memory(static_cast<std::byte*>(memory));
-  memory_.unregister_range(memory);
+  const auto ended = memory_.unregister_range(memory);
+  if (ended) stats_.count_registration(ended->cost_ns + now_ns() - began, ended->served);
 }
 
 void runtime::forget(const source::source& closing) {

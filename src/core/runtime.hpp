@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/sharded_list.hpp"
+#include "core/cold_reads.hpp"
 #include "core/deadlines.hpp"
 #include "core/memory_map.hpp"
 #include "core/stats.hpp"
@@ -81,6 +82,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   // The engine has its first request.
   void join_board() noexcept { stats_.begin(std::shared_ptr<board_teller>(shared_from_this(), this)); }
   [[nodiscard]] engine_stats snapshot() const;
+  // Which files were read past the page cache.
+  [[nodiscard]] core::cold_reads& cold_reads() noexcept { return cold_reads_; }
   // The requests under way.
   [[nodiscard]] sharded_list<admission>& admitted() noexcept { return admitted_; }
   // Blocking requests under way on memory of a device.
@@ -117,6 +120,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   struct pinned_share {
     std::size_t for_cpu;
     std::size_t for_disk;
+    bool is_cut;  // lanes could use more
   };
   static pinned_share share_of_each_mount(const engine_options& options, unsigned lanes, unsigned cores);
 
@@ -140,6 +144,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   staging::lanes callbacks_;
   staging::lanes pullers_;
   core::deadlines deadlines_;
+  core::cold_reads cold_reads_;
   sharded_list<admission> admitted_;
   std::atomic<unsigned> blocking_{0};
   std::atomic<std::uint64_t> asked_bytes_{0};

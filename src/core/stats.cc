@@ -1,6 +1,7 @@
 #include "core/stats.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <mutex>
 #include <string>
@@ -17,6 +18,53 @@ std::size_t bucket(std::uint64_t value, std::uint64_t unit) {
   const std::uint64_t units = value / unit;
   return units == 0 ? 0 : std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(units)) - 1, 23);
 }
+
+constexpr std::array usage_fields{
+    &usage_stats::sequential_reads,
+    &usage_stats::sequential_read_bytes,
+    &usage_stats::sequential_read_ns,
+    &usage_stats::sequential_writes,
+    &usage_stats::sequential_write_bytes,
+    &usage_stats::sequential_write_ns,
+    &usage_stats::lone_reads,
+    &usage_stats::lone_read_bytes,
+    &usage_stats::lone_read_ns,
+    &usage_stats::registrations,
+    &usage_stats::registration_ns,
+    &usage_stats::short_registrations,
+    &usage_stats::short_registration_ns,
+    &usage_stats::short_registration_requests,
+    &usage_stats::unaligned_pieces,
+    &usage_stats::unaligned_bytes,
+    &usage_stats::unaligned_ns,
+    &usage_stats::block_reads,
+    &usage_stats::block_read_bytes,
+    &usage_stats::block_extra_bytes,
+    &usage_stats::block_read_ns,
+    &usage_stats::cold_read_bytes,
+    &usage_stats::cold_read_ns,
+    &usage_stats::reread_bytes,
+    &usage_stats::near_pieces,
+    &usage_stats::near_bytes,
+    &usage_stats::near_ns,
+    &usage_stats::far_pieces,
+    &usage_stats::far_bytes,
+    &usage_stats::far_ns,
+    &usage_stats::slab_waits,
+    &usage_stats::slab_wait_ns,
+};
+static_assert(usage_fields.size() == board_layout::usage_count);
+static_assert(static_cast<std::size_t>(board_layout::usage::slab_wait_ns) + 1 == board_layout::usage_count);
+
+// Adds the time with at least one of what ends in about the order of their ends: each adds what it reaches past the latest end so far.
+void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, const stats_book::span& when) noexcept {
+  auto last_end = last_end_ns.load(relaxed);
+  while (when.ended_ns > last_end && !last_end_ns.compare_exchange_weak(last_end, when.ended_ns, relaxed)) {
+  }
+  if (when.ended_ns > last_end) active_ns.fetch_add(static_cast<std::uint64_t>(when.ended_ns - std::max(when.began_ns, last_end)), relaxed);
+}
+
+std::uint64_t not_negative(std::int64_t nanoseconds) noexcept { return static_cast<std::uint64_t>(std::max<std::int64_t>(nanoseconds, 0)); }
 
 // Further paths than there is room for are counted with the last.
 std::size_t index_of(path_kind path) noexcept { return std::min(static_cast<std::size_t>(path), board_layout::most_paths - 1); }
@@ -68,6 +116,7 @@ void stats_book::begin(std::weak_ptr<board_teller> engine) noexcept {
     for (std::size_t i = 0; i < own_->paths.size(); ++i) {
       if (i < table_.count()) (*joined)->paths[i].name.set(table_.name(static_cast<path_kind>(i)));
     }
+    (*joined)->usage.lanes.store(own_->usage.lanes.load(relaxed), relaxed);
     counting_.store(*joined, std::memory_order_release);
   } else {
     board_problem_ = joined.error();
@@ -82,14 +131,8 @@ status stats_book::board_problem() const {
 
 void stats_book::count_piece(path_kind path, bool is_write, std::uint64_t bytes, span when, bool failed) {
   auto& counters = now().paths[index_of(path)];
-  const auto nanoseconds = static_cast<std::uint64_t>(std::max<std::int64_t>(when.ended_ns - when.began_ns, 0));
-  // Pieces end in about the order of their ends: each adds what it reaches past the latest end so far.
-  auto last_end = counters.last_end_ns.load(relaxed);
-  while (when.ended_ns > last_end && !counters.last_end_ns.compare_exchange_weak(last_end, when.ended_ns, relaxed)) {
-  }
-  if (when.ended_ns > last_end) {
-    counters.active_ns.fetch_add(static_cast<std::uint64_t>(when.ended_ns - std::max(when.began_ns, last_end)), relaxed);
-  }
+  const auto nanoseconds = not_negative(when.ended_ns - when.began_ns);
+  add_active(counters.active_ns, counters.last_end_ns, when);
   counters.operations.fetch_add(1, relaxed);
   counters.bytes.fetch_add(bytes, relaxed);
   if (is_write) counters.written_bytes.fetch_add(bytes, relaxed);
@@ -125,6 +168,51 @@ void stats_book::count_request(bool is_write, std::size_t device, const io_resul
   (code == errc::cancelled ? counters.cancelled : code == errc::timed_out ? counters.timed_out : counters.failed).fetch_add(1, relaxed);
 }
 
+void stats_book::count_use(usage first, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
+  auto* counters = &now().usage.of(first);
+  counters[0].fetch_add(1, relaxed);
+  counters[1].fetch_add(bytes, relaxed);
+  counters[2].fetch_add(not_negative(nanoseconds), relaxed);
+}
+
+void stats_book::count_small_call(bool is_write, bool sequential, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
+  constexpr std::int64_t most_ns = 50'000;  // who takes longer has waited for a disk, or for a core
+  if (nanoseconds > most_ns || (is_write && !sequential)) return;
+  count_use(!sequential ? usage::lone_reads : is_write ? usage::sequential_writes : usage::sequential_reads, bytes, nanoseconds);
+}
+
+void stats_book::count_blocks(std::uint64_t bytes, std::uint64_t extra, std::int64_t nanoseconds) noexcept {
+  auto& counters = now().usage;
+  counters.of(usage::block_reads).fetch_add(1, relaxed);
+  counters.of(usage::block_read_bytes).fetch_add(bytes, relaxed);
+  counters.of(usage::block_extra_bytes).fetch_add(extra, relaxed);
+  counters.of(usage::block_read_ns).fetch_add(not_negative(nanoseconds), relaxed);
+}
+
+void stats_book::count_cold(std::uint64_t bytes, std::uint64_t again, span when) noexcept {
+  auto& counters = now().usage;
+  counters.of(usage::cold_read_bytes).fetch_add(bytes, relaxed);
+  counters.of(usage::reread_bytes).fetch_add(again, relaxed);
+  add_active(counters.of(usage::cold_read_ns), counters.last_cold_end_ns, when);
+}
+
+void stats_book::count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept {
+  constexpr std::uint64_t few = 4;
+  auto& counters = now().usage;
+  counters.of(usage::registrations).fetch_add(1, relaxed);
+  counters.of(usage::registration_ns).fetch_add(not_negative(nanoseconds), relaxed);
+  if (requests > few) return;
+  counters.of(usage::short_registrations).fetch_add(1, relaxed);
+  counters.of(usage::short_registration_ns).fetch_add(not_negative(nanoseconds), relaxed);
+  counters.of(usage::short_registration_requests).fetch_add(requests, relaxed);
+}
+
+void stats_book::waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept {
+  auto& counters = now().usage;
+  counters.of(usage::slab_waits).fetch_add(1, relaxed);
+  add_active(counters.of(usage::slab_wait_ns), counters.last_wait_end_ns, {began_ns, ended_ns});
+}
+
 engine_stats stats_book::snapshot() const {
   engine_stats seen;
   seen.by_path.resize(table_.count());
@@ -154,6 +242,8 @@ void add_section(engine_stats& to, const board_layout::engine_section& from) {
     to.read_bytes += seen.read_bytes;
     to.written_bytes += seen.written_bytes;
   }
+  for (std::size_t i = 0; i < usage_fields.size(); ++i) to.usage.*usage_fields[i] += from.usage.each[i].load(relaxed);
+  to.usage.lanes = std::max(to.usage.lanes, static_cast<unsigned>(from.usage.lanes.load(relaxed)));
   to.failed += from.failed.load(relaxed);
   to.cancelled += from.cancelled.load(relaxed);
   to.timed_out += from.timed_out.load(relaxed);

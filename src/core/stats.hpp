@@ -13,10 +13,11 @@
 #include "core/board.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
+#include "staging/slab_pool.hpp"
 
 namespace penstock::core {
 
-class stats_book {
+class stats_book final : public staging::slab_waits {
  public:
   // Outlived by the table. on: null for none.
   stats_book(const path::path_table& table, std::shared_ptr<board> on);
@@ -26,6 +27,8 @@ class stats_book {
   // From its first request on the engine is on the board. What it counted before is in its own snapshots only.
   [[nodiscard]] bool begun() const noexcept { return begun_.load(std::memory_order_acquire); }
   void begin(std::weak_ptr<board_teller> engine) noexcept;
+  // The engine has so many lanes for each file system.
+  void set_lanes(unsigned lanes) noexcept { now().usage.lanes.store(lanes, relaxed); }
   // Why it is on no board; ok where it is, where it has not begun, and where none is wanted.
   [[nodiscard]] status board_problem() const;
 
@@ -40,6 +43,21 @@ class stats_book {
   // Several that ended well, at once: the counters are shared by all cores.
   void count_requests(bool is_write, std::size_t device, std::uint64_t requests, std::uint64_t bytes);
   void count_request(bool is_write, std::size_t device, const io_result& outcome);
+
+  // --- what advise() looks at
+  using usage = board_layout::usage;
+  // What usage_stats counts as three numbers in a row, of which first is the first: how many, bytes, and time.
+  void count_use(usage first, std::uint64_t bytes, std::int64_t nanoseconds) noexcept;
+  // A blocking call of less than 64 KiB went on where the thread's last had ended (sequential); or any other that counts as lone.
+  void count_small_call(bool is_write, bool sequential, std::uint64_t bytes, std::int64_t nanoseconds) noexcept;
+  // Read in whole blocks, `extra` bytes more than were asked for.
+  void count_blocks(std::uint64_t bytes, std::uint64_t extra, std::int64_t nanoseconds) noexcept;
+  // Read past the page cache, `again` of these bytes not for the first time.
+  void count_cold(std::uint64_t bytes, std::uint64_t again, span when) noexcept;
+  // A registration has ended that served so many requests.
+  void count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept;
+  void waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept override;
+
   [[nodiscard]] engine_stats snapshot() const;
 
  private:

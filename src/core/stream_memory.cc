@@ -79,11 +79,17 @@ result<std::byte*> stream_memory::block_for(kind which, device::session& session
 }
 
 result<staging::slab> stream_memory::take_from_pool(std::size_t bytes, device::session& session, bool wait) {
+  std::int64_t waits_since = 0;
   for (unsigned waits = 0; waits < most_waits; ++waits) {
     auto taken = pool_.try_take(bytes, session, staging::slab_user::keeper);
-    if (!taken || *taken || !wait) return taken;
+    if (!taken || *taken || !wait) {
+      pool_.end_wait(waits_since);
+      return taken;
+    }
+    if (waits == 0) waits_since = pool_.begin_wait(staging::slab_user::keeper);
     pool_.wait_for_return(std::chrono::milliseconds(1));
   }
+  pool_.end_wait(waits_since);
   return status(errc::out_of_memory, "no pinned memory is free for another stream-ordered request");
 }
 

@@ -166,9 +166,9 @@ void driver::log_failure(const char* call, const status& outcome) noexcept {
   if (!outcome.ok() && log_.wants(log_level::error)) log_.write(log_level::error, "{}: {}", call, outcome.message());
 }
 
-std::string driver::summary() {
+bool driver::was_used() {
   const std::lock_guard guard(lock_);
-  return engine_ ? engine_->summary() : "cuFile was not used\n";
+  return engine_.has_value();
 }
 
 // --- files

@@ -137,8 +137,8 @@ class driver {
   [[nodiscard]] int version() const;
   [[nodiscard]] stats_layout layout() const { return version() < 1190 ? stats_layout::of_1_15 : stats_layout::of_1_19; }
 
-  // Where the bytes of this process went, in words.
-  [[nodiscard]] std::string summary();
+  // Whether there is an engine to tell what was done.
+  [[nodiscard]] bool was_used();
 
   [[nodiscard]] settings_book& settings() noexcept { return settings_; }
   [[nodiscard]] counters& stats() noexcept { return counters_; }

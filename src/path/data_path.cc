@@ -13,6 +13,7 @@ bool job::run() {
       return true;
     }
   }
+  owner->begins(*this);
   try {
     return path->run(*this);
   } catch (const std::bad_alloc&) {  // a path that lets this out has told the owner nothing

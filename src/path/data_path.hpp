@@ -47,6 +47,8 @@ class job_owner {
   virtual void finished(job& ended, std::uint64_t bytes, status error) = 0;
   // The path cannot carry this job, or not to its end: the rest after job.moved bytes goes to the next path. The job may be destroyed.
   virtual void hand_over(job& refused, status why) = 0;
+  // The calling thread is about to carry the job.
+  virtual void begins(job& /*item*/) noexcept {}
   // The path carries the job, but could not do so as it should; counted as a fallback.
   virtual void did_without(const job& /*carried*/, const status& /*why*/) {}
   // Cancelled or past the deadline: an error that says which. Asked before each step.
@@ -86,6 +88,7 @@ struct gather_range {
   residency cached = residency::unknown;
   std::uint64_t moved = 0;  // result
   status error;             // result
+  bool past_cache = false;  // result: it was read so
 };
 
 // What a path keeps for a job while it is under way.
@@ -111,6 +114,8 @@ class job final : public staging::work {
   std::uint64_t done = 0;   // the owner's
   std::uint32_t part = 0;   // likewise
   void* context = nullptr;  // likewise
+  bool unaligned = false;   // likewise: goes another way than the rest of its request for that
+  int node = -1;            // likewise: of the thread that carries it
   bool is_write = false;
   std::uint64_t asked_bytes = 0;  // by all requests under way, when it was planned
   bool bypass_cache = false;      // as planned: past the page cache

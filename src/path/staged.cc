@@ -98,7 +98,13 @@ staged::slab_wait staged::take_slab(job& item) {
   auto taken = or_no_memory([&]() -> result<staging::lent_slab> {
     if (!item.on_disk_lane) return wait_for_slab(item, bytes);
     auto& pool = item.place.via->pool();
+    auto& waits_since = progress_of(item).slab_wanted_ns;
     const auto free = pool.try_take(bytes, item.place.via->session(), staging::slab_user::disk);
+    if (free && !*free) {
+      if (waits_since == 0) waits_since = pool.begin_wait(staging::slab_user::disk);
+    } else {
+      pool.end_wait(waits_since);
+    }
     if (!free) return free.error();
     return staging::lent_slab(pool, *free);
   });

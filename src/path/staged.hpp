@@ -37,10 +37,11 @@ class staged final : public data_path {
     job* of = nullptr;
     staging::lent_slab slab;
     staging::copy_task copy;
-    staging::ring_task ring;    // holds the slab while it runs
-    wave* shared = nullptr;     // that the job is part of
-    bool ring_refused = false;  // a disk lane could not read all ranges
-    status failure;             // of the file, beside bytes that go on to the device
+    staging::ring_task ring;          // holds the slab while it runs
+    wave* shared = nullptr;           // that the job is part of
+    bool ring_refused = false;        // a disk lane could not read all ranges
+    std::int64_t slab_wanted_ns = 0;  // as slab_pool::begin_wait() has it
+    status failure;                   // of the file, beside bytes that go on to the device
     void carry() override;
     void end() override;
   };

@@ -82,6 +82,8 @@ status local_file::examine() {
     return {errc::not_a_file, fmt::format("{} is neither a regular file nor a block device", name())};
   }
   facts_.device = seen->type == sys::file_type::block_device ? seen->block_device : seen->device;
+  facts_.inode = seen->type == sys::file_type::regular ? seen->inode : 0;
+  facts_.modified_ns = seen->modified_ns;
   facts_.in_memory = seen->filesystem_magic == tmpfs_magic;
   facts_.readable = access_ != O_WRONLY;
   facts_.writable = access_ != O_RDONLY;

@@ -32,8 +32,10 @@ struct descriptor_pair {
 
 // What is known of a source from its opening on.
 struct source_facts {
-  std::uint64_t device = 0;  // where its bytes lie: the sources of one device are served by the same threads
-  bool in_memory = false;    // tmpfs: registering its pages with a driver is slow
+  std::uint64_t device = 0;      // where its bytes lie: the sources of one device are served by the same threads
+  std::uint64_t inode = 0;       // names a file of that device; 0: none
+  std::int64_t modified_ns = 0;  // its contents when it was opened
+  bool in_memory = false;        // tmpfs: registering its pages with a driver is slow
   bool readable = true;
   bool writable = true;
   bool direct_writes = false;  // large writes shall go past the cache

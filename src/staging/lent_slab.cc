@@ -10,11 +10,22 @@ result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helpe
                                 const std::function<status()>& stopped) {
   auto& pool = via.pool();
   feeders::watch watch;
+  struct timed_wait {
+    slab_pool& of;
+    std::int64_t began_ns = 0;
+    explicit timed_wait(slab_pool& pool) noexcept : of(pool) {}
+    timed_wait(const timed_wait&) = delete;
+    timed_wait& operator=(const timed_wait&) = delete;
+    ~timed_wait() { of.end_wait(began_ns); }
+  } wait(pool);
   for (bool first = true;; first = false) {
     const auto taken = pool.try_take(bytes, via.session(), slab_user::cpu);
     if (!taken) return taken.error();
     if (*taken) return lent_slab(pool, *taken);
-    if (first) helped.waited();
+    if (first) {
+      helped.waited();
+      wait.began_ns = pool.begin_wait(slab_user::cpu);
+    }
     if (helped.help_urgent() || copies.pump()) continue;
     if (auto stop = stopped(); !stop.ok()) return stop;
     if (!watch) watch = copies.try_watch();

@@ -24,6 +24,9 @@ class link {
   [[nodiscard]] staging::feeder& feeder() const noexcept { return feeder_; }
   [[nodiscard]] slab_pool& pool() const noexcept { return pool_; }
   [[nodiscard]] bool emulated() const noexcept { return emulated_; }  // into the host device
+  // Of the device; -1: not known, or the machine has only one. Set before the link is used.
+  [[nodiscard]] int numa_node() const noexcept { return numa_node_; }
+  void set_numa_node(int node) noexcept { numa_node_ = node; }
   // The calling thread's stream for copies that it waits for; shared where there are many threads.
   result<device::stream> small_stream();
 
@@ -32,6 +35,7 @@ class link {
   staging::feeder& feeder_;
   slab_pool& pool_;
   const bool emulated_;
+  int numa_node_ = -1;
   std::array<std::atomic<device::stream>, 16> small_streams_{};  // made when first asked for
 };
 

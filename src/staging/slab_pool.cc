@@ -8,6 +8,14 @@
 
 namespace penstock::staging {
 
+namespace {
+
+std::int64_t clock_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
 bool pinned_budget::reserve(std::size_t bytes) noexcept {
   auto used = used_bytes.load();
   do {
@@ -188,6 +196,15 @@ std::size_t slab_pool::trim(std::uint32_t index) {
   chunk.base.store(nullptr, std::memory_order_release);
   budget_.release(chunk.length);
   return chunk.length;
+}
+
+std::int64_t slab_pool::begin_wait(slab_user user) const noexcept {
+  const bool used_up = budget_.used_bytes.load(std::memory_order_relaxed) + slab_classes.back().chunk_bytes > budget_.limit_bytes;
+  return told_ != nullptr && (used_up || (share_is_cut_ && user == slab_user::cpu)) ? clock_ns() : 0;
+}
+
+void slab_pool::end_wait(std::int64_t& began_ns) noexcept {
+  if (const auto began = std::exchange(began_ns, 0); began != 0) told_->waited(began, clock_ns());
 }
 
 void slab_pool::give_back(slab used) {

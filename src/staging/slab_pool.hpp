@@ -54,6 +54,15 @@ struct pinned_budget {
   void release(std::size_t bytes) noexcept { used_bytes.fetch_sub(bytes); }
 };
 
+// Is told of waits for slabs while the budget was used up. Any thread; by the clock of std::chrono::steady_clock.
+class slab_waits {
+ public:
+  virtual void waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept = 0;
+
+ protected:
+  ~slab_waits() = default;
+};
+
 class slab_pool {
  public:
   static constexpr std::size_t max_chunks = 512;
@@ -70,6 +79,16 @@ class slab_pool {
   result<slab> try_take(std::size_t bytes, device::session& session, slab_user user);
   // Lets so many bytes more be out with cpu and with disk users: for another crew of lanes, which must not wait for what others hold.
   void widen(std::size_t for_cpu, std::size_t for_disk) noexcept;
+  // Where to tell of waits. share_is_cut: what CPU users may have is less than they could use, for want of budget. Before the first
+  // try_take(); it outlives the pool.
+  void tell_of_waits(slab_waits& to, bool share_is_cut) noexcept {
+    told_ = &to;
+    share_is_cut_ = share_is_cut;
+  }
+  // A slab was waited for in vain until now: when that began, if it is for want of budget; else 0.
+  [[nodiscard]] std::int64_t begin_wait(slab_user user) const noexcept;
+  // It has come, or is not waited for any more. began_ns: of begin_wait(); set to 0.
+  void end_wait(std::int64_t& began_ns) noexcept;
   void give_back(slab used);
   // Instead of give_back, when the kernel or device may still write to it: the slab is lost for good, and with it the mapping of its chunk,
   // which no longer counts against the budget.
@@ -117,6 +136,8 @@ class slab_pool {
 
   sys::kernel& kernel_;
   pinned_budget& budget_;
+  slab_waits* told_ = nullptr;
+  bool share_is_cut_ = false;
   mutable std::mutex lock_;  // guards what follows, but for the chunks that were added
   std::condition_variable returned_;
   std::array<std::size_t, 3> most_bytes_;            // by slab_user

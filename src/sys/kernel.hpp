@@ -22,6 +22,7 @@ struct file_info {
   std::uint64_t size_bytes = 0;  // of a block device too
   std::uint64_t device = 0;      // st_dev and st_ino: together they name the file
   std::uint64_t inode = 0;
+  std::int64_t modified_ns = 0;        // its contents, since 1970
   std::uint64_t block_device = 0;      // st_rdev, of a block device
   std::uint64_t filesystem_magic = 0;  // f_type of statfs(2)
   // What O_DIRECT demands (statx STATX_DIOALIGN, Linux 6.1); 0: not supported. 4096 where the kernel does not say.
@@ -91,6 +92,10 @@ class kernel {
   // --- rings and the machine
   // errc::unsupported or permission_denied where io_uring is missing, disabled or denied by seccomp.
   virtual result<std::unique_ptr<ring>> make_ring(unsigned entries) = 0;
+  // The NUMA node that the calling thread runs on; -1 where the machine has only one, or the kernel does not say. Some 20 ns.
+  virtual int current_node() noexcept { return -1; }
+  // The node that the page of an address lies on; -1 likewise, and where it lies on none yet. Asks the kernel.
+  virtual int node_of_memory(const void* /*address*/) noexcept { return -1; }
   virtual unsigned usable_cores() = 0;                              // affinity mask and cgroup quota, at least 1
   virtual pci_device describe_pci(const std::string& address) = 0;  // see sys/pci.hpp
   virtual std::vector<std::string> pci_addresses() = 0;

@@ -138,6 +138,19 @@ void prefer_numa_node(void* base, std::size_t length, int node) noexcept {
   syscall(SYS_mbind, base, length, policy_preferred, nodes.data(), nodes.size() * bits_per_word + 1, 0U);
 }
 
+// "0" where there is one node, "0-1" and the like where there are more.
+bool has_many_nodes() noexcept {
+  static const bool many = [] {
+    std::array<char, 64> text{};
+    const int fd = ::open("/sys/devices/system/node/online", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const auto count = ::read(fd, text.data(), text.size() - 1);
+    ::close(fd);
+    return count > 0 && std::strpbrk(text.data(), "-,") != nullptr;
+  }();
+  return many;
+}
+
 // Returns 0 or an errno. Unlike touching, populating reports missing memory instead of ending in a signal.
 int populate(void* base, std::size_t length) noexcept {
   constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
@@ -207,6 +220,17 @@ class linux_kernel final : public kernel {
   }
 
   result<file_info> describe(int fd) override;
+
+  int current_node() noexcept override {
+    unsigned cpu = 0;
+    unsigned node = 0;
+    return has_many_nodes() && ::getcpu(&cpu, &node) == 0 ? static_cast<int>(node) : -1;
+  }
+  int node_of_memory(const void* address) noexcept override {
+    constexpr unsigned of_address = 3;  // MPOL_F_NODE | MPOL_F_ADDR of linux/mempolicy.h
+    int node = -1;
+    return has_many_nodes() && syscall(SYS_get_mempolicy, &node, nullptr, 0UL, address, of_address) == 0 ? node : -1;
+  }
 
   result<int> descriptor_flags(int fd) override {
     const int flags = fcntl(fd, F_GETFL);
@@ -300,6 +324,7 @@ result<file_info> linux_kernel::describe(int fd) {
   info.size_bytes = facts.stx_size;
   info.device = makedev(facts.stx_dev_major, facts.stx_dev_minor);
   info.inode = facts.stx_ino;
+  info.modified_ns = facts.stx_mtime.tv_sec * 1'000'000'000 + facts.stx_mtime.tv_nsec;
   info.filesystem_magic = static_cast<std::uint64_t>(filesystem.f_type);
   fill_direct_alignment(facts, info);
   if (info.type == file_type::block_device) {

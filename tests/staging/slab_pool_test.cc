@@ -65,6 +65,45 @@ TEST_F(slab_pool_test, nothing_is_mapped_before_the_first_slab_is_asked_for) {
   EXPECT_EQ(kernel_->mapped_bytes(), 0);
 }
 
+struct noted_waits final : slab_waits {
+  void waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept override {
+    ++count;
+    EXPECT_GT(began_ns, 0);
+    EXPECT_GE(ended_ns, began_ns);
+  }
+  int count = 0;
+};
+
+TEST_F(slab_pool_test, waits_are_told_of_where_the_budget_is_used_up) {
+  noted_waits waits;
+  pinned_budget budget(2 * large_chunk_bytes);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  std::int64_t since = pool.begin_wait(slab_user::cpu);
+  EXPECT_EQ(since, 0) << "nobody is told";
+  pool.tell_of_waits(waits, false);
+  auto some = take_all_of(pool, large_slab_bytes, large_per_chunk);
+  EXPECT_EQ(pool.begin_wait(slab_user::cpu), 0) << "there is room for another chunk";
+  auto others = take_all_of(pool, large_slab_bytes, large_per_chunk);
+  since = pool.begin_wait(slab_user::disk);
+  EXPECT_NE(since, 0);
+  pool.end_wait(since);
+  pool.end_wait(since);
+  EXPECT_EQ(waits.count, 1);
+  give_back(pool, some);
+  give_back(pool, others);
+}
+
+TEST_F(slab_pool_test, waits_for_a_share_are_told_of_where_the_budget_cut_it) {
+  noted_waits waits;
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, large(1), large(1));
+  pool.tell_of_waits(waits, true);
+  EXPECT_NE(pool.begin_wait(slab_user::cpu), 0);
+  EXPECT_EQ(pool.begin_wait(slab_user::disk), 0);
+  pool.tell_of_waits(waits, false);
+  EXPECT_EQ(pool.begin_wait(slab_user::cpu), 0);
+}
+
 TEST_F(slab_pool_test, the_first_small_slab_pins_a_small_chunk_only) {
   pinned_budget budget(plenty);
   slab_pool pool(*kernel_, budget, large(4), large(4));

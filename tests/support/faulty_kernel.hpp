@@ -95,6 +95,8 @@ class faulty_kernel final : public sys::kernel {
   result<void*> map_memory(std::size_t length, int numa_node) override;
   status unmap(void* base, std::size_t length) override;
   result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override;
+  int current_node() noexcept override { return inner_->current_node(); }  // these two cannot fail, so they are not counted
+  int node_of_memory(const void* address) noexcept override { return inner_->node_of_memory(address); }
   unsigned usable_cores() override;
   pci_device describe_pci(const std::string& address) override;
   std::vector<std::string> pci_addresses() override;

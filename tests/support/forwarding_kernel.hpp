@@ -33,6 +33,8 @@ class forwarding_kernel : public sys::kernel {
   result<void*> map_memory(std::size_t length, int numa_node) override { return inner_->map_memory(length, numa_node); }
   status unmap(void* base, std::size_t length) override { return inner_->unmap(base, length); }
   result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override { return inner_->make_ring(entries); }
+  int current_node() noexcept override { return inner_->current_node(); }
+  int node_of_memory(const void* address) noexcept override { return inner_->node_of_memory(address); }
   unsigned usable_cores() override { return inner_->usable_cores(); }
   pci_device describe_pci(const std::string& address) override { return inner_->describe_pci(address); }
   std::vector<std::string> pci_addresses() override { return inner_->pci_addresses(); }

@@ -8,11 +8,13 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -483,6 +485,33 @@ TEST_F(linux_kernel_test, numa_nodes_of_pci_devices_come_from_sysfs) {
     EXPECT_EQ(kernel_->describe_pci(name).numa_node, node);
     EXPECT_EQ(kernel_->describe_pci("0000" + name).numa_node, node);  // a domain of eight digits, as NVML writes it
   }
+}
+
+TEST_F(linux_kernel_test, threads_and_memory_have_a_numa_node_where_there_is_more_than_one) {
+  std::string online;
+  std::ifstream("/sys/devices/system/node/online") >> online;
+  const bool many = online.find_first_of("-,") != std::string::npos;
+  const std::vector<std::byte> touched(1);
+  const int node = kernel_->current_node();
+  const int of_memory = kernel_->node_of_memory(touched.data());
+  if (many) {
+    EXPECT_TRUE(std::filesystem::exists("/sys/devices/system/node/node" + std::to_string(node))) << node;
+  } else {
+    EXPECT_EQ(node, -1);
+    EXPECT_EQ(of_memory, -1);
+  }
+  EXPECT_EQ(kernel_->node_of_memory(nullptr), -1);  // nothing lies there
+}
+
+TEST_F(linux_kernel_test, a_file_tells_when_it_was_modified) {
+  const auto name = dir_.file("x");
+  make_file(name, 1);
+  const std::array<timespec, 2> times{timespec{1, 0}, timespec{5, 7}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, name.c_str(), times.data(), 0), 0);
+  const auto fd = kernel_->open(name, O_RDONLY, 0);
+  ASSERT_TRUE(fd.ok());
+  EXPECT_EQ(kernel_->describe(*fd)->modified_ns, 5'000'000'007);
+  EXPECT_TRUE(kernel_->close(*fd).ok());
 }
 
 TEST_F(linux_kernel_test, path_exists_tells_files_and_directories_from_nothing) {
