@@ -91,6 +91,23 @@ void add_lines(std::vector<std::string>& to, std::string_view text) {
   }
 }
 
+std::string last_column(const process_speed& seen) {
+  const auto text = (seen.now.ended ? "ended without closing" : list_of(seen.by_path)) + advice_codes(seen.now.stats);
+  return text.starts_with(", ") ? text.substr(2) : text;
+}
+
+// In lines that are no longer than the screen is wide, where words allow it; all but the first are indented.
+void add_wrapped(std::vector<std::string>& to, std::string_view text, std::size_t columns) {
+  constexpr std::string_view indent = "  ";
+  for (std::string_view before; !text.empty(); before = indent) {
+    const auto room = columns - std::min(columns, before.size());
+    auto end = text.size() <= room ? text.size() : text.rfind(' ', room);
+    if (end == std::string_view::npos) end = text.find(' ');
+    to.push_back(fmt::format("{}{}", before, text.substr(0, end)));
+    text.remove_prefix(std::min(text.size(), end == std::string_view::npos ? end : end + 1));
+  }
+}
+
 }  // namespace
 
 std::vector<process_speed> speeds_between(const process_list& before, const process_list& now, double seconds) {
@@ -129,14 +146,13 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
     lines.push_back(fmt::format("{} {:>8} {:<18.18} {:>7.2f} {:>7.2f} {:>5} {:>6.1f}s {:>8.0f} {:>8.0f} {:>6}  {}", selected ? '>' : ' ',
                                 each.now.pid, printable(each.now.program), each.read_gigabytes_per_second,
                                 each.written_gigabytes_per_second, requests, oldest_seconds(each), each.half_below_us, each.most_below_us,
-                                each.fallbacks,
-                                (each.now.ended ? "ended without closing" : list_of(each.by_path)) + advice_codes(each.now.stats)));
+                                each.fallbacks, last_column(each)));
   }
   for (const auto& each : seen) {
     if (each.now.pid != screen.selected_pid) continue;
     lines.push_back(fmt::format("process {}: GB/s by memory: {}", each.now.pid, each.by_device.empty() ? "none" : list_of(each.by_device)));
     add_lines(lines, why_of(each.now));
-    for (const auto& given : advise(each.now.stats)) lines.push_back("advice: " + describe(given));
+    for (const auto& given : advise(each.now.stats)) add_wrapped(lines, "advice: " + describe(given), screen.columns);
     if (!screen.shows_requests) continue;
     lines.emplace_back("requests under way");
     if (!each.now.requests) {

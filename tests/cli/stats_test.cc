@@ -84,6 +84,32 @@ TEST_F(stats_command, says_in_words_why_there_is_nothing_to_show) {
   EXPECT_TRUE(contains(run({"stats", "--serve", "0.0.0.0:0"}).err, "is not this machine alone"));
 }
 
+// Of the process, in whose counters other tests may be too.
+TEST_F(stats_command, advises_a_program_that_reads_little_by_little_and_nobody_else) {
+  EXPECT_EQ(json::parse(run({"stats", "--json", "-p", own_}).out)["advice"].size(), advise(now().stats).size());
+  auto file = *engine_.open(directory_.make_file("data", mib));
+  std::array<std::byte, 256> memory;
+  while (advise(now().stats).empty()) {  // until the loss is one
+    for (std::size_t at = 0; at < mib; at += memory.size())
+      ASSERT_EQ(file.read(memory.data(), memory.size(), static_cast<std::int64_t>(at)).bytes_done, memory.size());
+  }
+  const std::string code = "tiny-sequential-calls";
+  const auto seen = json::parse(run({"stats", "--json", "-p", own_}).out);
+  ASSERT_EQ(seen["advice"].size(), 1U) << seen["advice"];
+  EXPECT_EQ(seen["advice"][0]["code"], code);
+  EXPECT_GT(seen["advice"][0]["loss_seconds"], 0);
+  EXPECT_EQ(seen["advice"][0]["remedy"], "Read larger pieces, or use a batch.");
+  EXPECT_EQ(seen["usage"]["sequential_reads"], now().stats.usage.sequential_reads);
+  EXPECT_GT(seen["usage"]["copy_ns_per_mib"], 0);
+  const auto text = run({"stats", "-p", own_}).out;
+  EXPECT_TRUE(contains(text, "\nadvice\n  ")) << text;
+  EXPECT_TRUE(contains(text, "came in file order from one thread")) << text;
+  EXPECT_TRUE(contains(text, "[" + code + "]\n")) << text;
+  EXPECT_TRUE(contains(run({"stats"}).out, ", advice: " + code + "\n"));
+  EXPECT_TRUE(contains(run({"top", "--once", "--interval", "0.05"}).out, ", advice: " + code + "\n"));
+  EXPECT_TRUE(contains(run({"stats", "--prometheus", "-p", own_}).out, "penstock_advice_loss_seconds{pid=\"" + own_ + "\""));
+}
+
 TEST_F(stats_command, prints_what_prometheus_reads) {
   read(3);
   const auto text = run({"stats", "--prometheus", "-p", own_}).out;

@@ -135,6 +135,24 @@ TEST_F(top_command, obeys_keys_and_gives_the_terminal_back) {
   EXPECT_EQ(shown.modes() & (ICANON | ECHO), tcflag_t{ICANON | ECHO});
 }
 
+TEST_F(top_command, shows_advice_in_the_line_of_a_process_and_in_words_below) {
+  const auto data = directory_.make_file("little", mib);
+  auto file = *engine_.open(data);
+  std::array<std::byte, 256> memory;
+  while (advise(observe_process(getpid())->stats).empty()) {
+    for (std::size_t at = 0; at < mib; at += memory.size()) (void)file.read(memory.data(), memory.size(), static_cast<std::int64_t>(at));
+  }
+  live_terminal shown({"top", "--interval", "0.1"});
+  ASSERT_TRUE(shown.wait_for("advice: tiny-sequential-calls")) << shown.text();
+  while (!contains(shown.text(), "process " + own_ + ":")) {  // others of this user may stand above
+    shown.press("j");
+    ASSERT_TRUE(shown.wait_for("\x1b[H")) << shown.text();
+  }
+  EXPECT_TRUE(shown.wait_for("came in file order")) << shown.text();
+  shown.press("q");
+  EXPECT_EQ(shown.finish(), 0);
+}
+
 TEST_F(top_command, gives_the_terminal_back_after_signals) {
   for (const int signal_number : {SIGINT, SIGTERM}) {
     live_terminal shown({"top", "--interval", "0.1"});
