@@ -67,6 +67,7 @@ WORK: list[Callable[[], object]] = [
     queue,
     penstock.stats,
     penstock.summary,
+    penstock.advice,
     penstock.devices,
     inherited.explain,
     lambda: penstock.describe(device_buffer),
@@ -95,6 +96,7 @@ def calls(futures: list[Any], stream_result: Any, waiting: Iterator[Any]) -> Ite
     yield "device", lambda: penstock.device("host:0")
     yield "stats", penstock.stats
     yield "summary", penstock.summary
+    yield "advice", penstock.advice
     yield "cuda_status", penstock.cuda_status
     yield "gpu_direct_status", penstock.gpu_direct_status
     yield "copy", lambda: penstock.copy(buffer, bytes(1000))

@@ -145,7 +145,7 @@ def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
 
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
-    without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "cuda_status"}
+    without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "advice", "cuda_status"}
     without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories"}
     for owner in (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer):
         for name, member in vars(owner).items():
