@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "bench/machine.hpp"
+#include "bench/over_sizes.hpp"
 #include "bench/report.hpp"
 #include "bench/rows.hpp"
 #include "penstock/penstock.hpp"
@@ -101,21 +103,44 @@ report_header describe_machine(const engine& owner, const device_info& device, c
   return header;
 }
 
+std::vector<std::uint64_t> sizes_of(const options& settings) {
+  if (!settings.over_sizes) return {};
+  return settings.sizes.empty() ? usual_sizes(settings.quick) : settings.sizes;
+}
+
 // Runs the rows, printing each as it ends. Stops early when asked to.
 std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbench& bench, bool print) {
   std::vector<row_result> results;
+  const std::size_t all = chosen.size() + sizes_of(bench.settings).size();
   for (const row* which : chosen) {
     if (bench.settings.stop && bench.settings.stop()) break;
-    tell(bench.settings, which->name, static_cast<unsigned>(results.size()), chosen.size());
+    tell(bench.settings, which->name, static_cast<unsigned>(results.size()), all);
     row_result result = run_row(*which, bench);
     // A row cut short by the user has not failed.
     if (bench.settings.stop && bench.settings.stop() && result.outcome == row_outcome::failed) break;
-    tell(bench.settings, "", static_cast<unsigned>(results.size() + 1), chosen.size());
+    tell(bench.settings, "", static_cast<unsigned>(results.size() + 1), all);
     if (print) print_row(result, bench.settings.show_targets);
     results.push_back(std::move(result));
   }
   return results;
 }
+
+// Calls of each size, likewise. Returns false when stopped before the end.
+bool run_sizes(workbench& bench, std::size_t rows, bool print, size_sweep& sweep) {
+  const auto sizes = sizes_of(bench.settings);
+  if (sizes.empty()) return true;
+  if (print) fmt::print("\ncalls of each size, from one thread\n");
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    tell(bench.settings, fmt::format("calls of {} KiB", sizes[i] >> 10), static_cast<unsigned>(rows + i), rows + sizes.size());
+    const std::size_t known = sweep.points.size();
+    if (!measure_size(bench, sizes[i], sweep).ok()) return false;
+    tell(bench.settings, "", static_cast<unsigned>(rows + i + 1), rows + sizes.size());
+    if (print) print_points(std::span(sweep.points).subspan(known));
+  }
+  return measure_disk(bench, sweep).ok();
+}
+
+bool has_failed(const row_result& row) { return row.outcome == row_outcome::failed; }
 
 result<bool> run_all(const options& settings, const std::vector<const row*>& chosen) {
   auto owner = engine::create();
@@ -149,12 +174,19 @@ result<bool> run_all(const options& settings, const std::vector<const row*>& cho
   workbench bench{settings, *owner, meter, device->name, *link, *sample, std::move(*source), std::move(*target), directory_of(settings),
                   {},       {}};
   const std::vector<row_result> results = run_rows(chosen, bench, table);
-  const bool stopped = results.size() < chosen.size();
-  if (table) print_summary(results, stopped);
-  if (!settings.json_file.empty()) {
-    if (status error = write_json(settings.json_file, header, results, stopped); !error.ok()) return error;
+  size_sweep sweep;
+  const bool stopped = results.size() < chosen.size() || !run_sizes(bench, chosen.size(), table, sweep);
+  if (table) print_summary(results, sweep, stopped);
+  if (settings.complete || !settings.json_file.empty()) {
+    nlohmann::json report = to_json(header, results, sweep, stopped);
+    if (settings.complete) {
+      if (status error = settings.complete(report, sample->path()); !error.ok()) return error;
+    }
+    if (!settings.json_file.empty()) {
+      if (status error = write_json(settings.json_file, report); !error.ok()) return error;
+    }
   }
-  return !stopped && std::none_of(results.begin(), results.end(), [](const row_result& row) { return row.outcome == row_outcome::failed; });
+  return !stopped && std::ranges::none_of(results, has_failed) && std::ranges::none_of(sweep.points, has_failed, &size_point::figures);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view columns = "{:<15} {:>8} {:>10} {:>6} {:>17} {:>9} {:>9} {:>9} {:>7}  {:<9} {}\n";
+constexpr std::string_view columns = "{:<18} {:>8} {:>10} {:>6} {:>17} {:>9} {:>9} {:>9} {:>7}  {:<9} {}\n";
 
 std::string_view to_string(row_outcome outcome) {
   switch (outcome) {
@@ -72,6 +72,20 @@ json row_json(const row_result& row) {
   return out;
 }
 
+json point_json(const size_point& point) {
+  json out = row_json(point.figures);
+  for (const char* unused : {"name", "ceiling", "fraction", "ratio", "notes", "targets"}) out.erase(unused);
+  out["series"] = point.series;
+  out["call_bytes"] = point.call_bytes;
+  out["latency_us"] = point.latency_us;
+  return out;
+}
+
+std::string size_text(std::uint64_t bytes) {
+  if (bytes >= (1U << 20) && bytes % (1U << 20) == 0) return fmt::format("{} MiB", bytes >> 20);
+  return bytes % 1024 == 0 ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} B", bytes);
+}
+
 }  // namespace
 
 void print_header(const report_header& h) {
@@ -92,7 +106,7 @@ void print_column_names() {
 
 void print_row(const row_result& row, bool show_targets) {
   if (row.outcome != row_outcome::measured) {
-    fmt::print("{:<15} {}: {}\n", row.name, to_string(row.outcome), row.reason);
+    fmt::print("{:<18} {}: {}\n", row.name, to_string(row.outcome), row.reason);
     return;
   }
   const std::string of = row.fraction ? fmt::format("{:.3f}", *row.fraction) : row.ratio ? fmt::format("x{:.3f}", *row.ratio) : "-";
@@ -103,21 +117,30 @@ void print_row(const row_result& row, bool show_targets) {
              row.calls > 1 ? fmt::format("{:.2f}", row.us_each()) : "-", of, ceiling, moved ? fmt::format("{:.4f}", row.cpu_per_gb()) : "-",
              optional_text(row.p50_us, 2), optional_text(row.p99_us, 2), fmt::format("{} MiB", row.pinned_bytes >> 20), row.path,
              row.bytes > 0 ? "verified" : "-");
-  if (!row.ceiling.detail.empty()) fmt::print("{:15} ceiling: {}, {}\n", "", row.ceiling.name, row.ceiling.detail);
-  for (const std::string& note : row.notes) fmt::print("{:15} {}\n", "", note);
+  if (!row.ceiling.detail.empty()) fmt::print("{:18} ceiling: {}, {}\n", "", row.ceiling.name, row.ceiling.detail);
+  for (const std::string& note : row.notes) fmt::print("{:18} {}\n", "", note);
   if (!show_targets) return;
-  for (const target_verdict& verdict : row.targets) fmt::print("{:15} {} {}\n", "", verdict.met ? "PASS " : "below", verdict.text);
+  for (const target_verdict& verdict : row.targets) fmt::print("{:18} {} {}\n", "", verdict.met ? "PASS " : "below", verdict.text);
 }
 
-void print_summary(const std::vector<row_result>& rows, bool stopped) {
-  const auto count = [&](row_outcome outcome) {
-    return std::count_if(rows.begin(), rows.end(), [&](const row_result& row) { return row.outcome == outcome; });
-  };
-  fmt::print("\n{} rows measured and verified, {} skipped, {} failed{}\n", count(row_outcome::measured), count(row_outcome::skipped),
-             count(row_outcome::failed), stopped ? "; stopped before the end" : "");
+void print_summary(const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped) {
+  std::vector<row_outcome> all;
+  for (const row_result& row : rows) all.push_back(row.outcome);
+  for (const size_point& point : sweep.points) all.push_back(point.figures.outcome);
+  fmt::print("\n{} rows measured and verified, {} skipped, {} failed{}\n", std::ranges::count(all, row_outcome::measured),
+             std::ranges::count(all, row_outcome::skipped), std::ranges::count(all, row_outcome::failed),
+             stopped ? "; stopped before the end" : "");
 }
 
-status write_json(const std::string& file_name, const report_header& header, const std::vector<row_result>& rows, bool stopped) {
+void print_points(std::span<const size_point> points) {
+  for (const size_point& point : points) {
+    row_result row = point.figures;
+    row.name = fmt::format("{} {}", size_text(point.call_bytes), point.series);
+    print_row(row, false);
+  }
+}
+
+json to_json(const report_header& header, const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped) {
   json out = header_json(header);
   out["stopped"] = stopped;
   out["ceilings"] = {{"link_to_device_gb_per_s", header.link.to_device_gbs},
@@ -127,8 +150,18 @@ status write_json(const std::string& file_name, const report_header& header, con
                      {"page_cache_to_memory_how", header.cached_read.how}};
   out["rows"] = json::array();
   for (const row_result& row : rows) out["rows"].push_back(row_json(row));
+  out["sizes"] = json::array();
+  for (const size_point& point : sweep.points) out["sizes"].push_back(point_json(point));
+  if (sweep.direct_read) {
+    out["ceilings"]["direct_read_gb_per_s"] = sweep.direct_read->value;
+    out["ceilings"]["direct_read_how"] = sweep.direct_read->how;
+  }
+  return out;
+}
+
+status write_json(const std::string& file_name, const json& report) {
   // File names and driver texts need not be UTF-8; the report must come out all the same.
-  const std::string text = out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  const std::string text = report.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   if (file_name == "-") {
     fmt::print("{}", text);
     return {};

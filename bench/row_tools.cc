@@ -147,11 +147,16 @@ status make_hot(workbench& bench, const std::string& path, std::uint64_t size) {
   auto before = resident(bench, path, {0, size});
   if (!before) return before.error();
   if (*before >= enough) return {};
-  if (status error = warm(bench, path, {{0, size}}); !error.ok()) return error;
-  auto after = resident(bench, path, {0, size});
-  if (!after) return after.error();
-  if (*after >= enough) return {};
-  return {errc::out_of_memory, fmt::format("{} does not stay in the page cache: {} of {} MiB do", path, *after / mib, size / mib)};
+  std::uint64_t found = 0;
+  // Where others want memory, a few pages may leave while the rest comes.
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    if (status error = warm(bench, path, {{0, size}}); !error.ok()) return error;
+    auto after = resident(bench, path, {0, size});
+    if (!after) return after.error();
+    if (*after >= enough) return {};
+    found = *after;
+  }
+  return {errc::out_of_memory, fmt::format("{} does not stay in the page cache: {} of {} MiB do", path, found / mib, size / mib)};
 }
 
 status make_cold(workbench& bench, const std::string& path, std::uint64_t size) {

@@ -9,6 +9,7 @@
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/progress.hpp"
+#include "cli/sizes.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -19,6 +20,7 @@ struct bench_options {
   bool only_cold = false;
   bool log = false;
   bool list = false;
+  std::vector<std::string> sizes;
 };
 
 int list_rows() {
@@ -36,6 +38,17 @@ void show_progress(std::string_view doing, unsigned done, unsigned rows, bool lo
   if (log && !doing.empty()) fmt::print(stderr, "penstock: {} of {} rows done, {}\n", done, rows, doing);
 }
 
+status take_sizes(const bench_options& wanted, bench::options& run) {
+  run.over_sizes = !wanted.sizes.empty();
+  for (const std::string& each : wanted.sizes) {
+    auto bytes = parse_size(each);
+    if (!bytes) return bytes.error();
+    if (*bytes == 0) return {errc::invalid_argument, "--sizes: a call of 0 bytes moves nothing"};
+    run.sizes.push_back(*bytes);
+  }
+  return {};
+}
+
 int run_bench(const bench_options& wanted) {
   if (wanted.list) return list_rows();
   bench::options run = wanted.run;
@@ -43,6 +56,7 @@ int run_bench(const bench_options& wanted) {
   run.cold = !wanted.only_hot || wanted.only_cold;
   run.stop = interrupted;
   run.progress = [log = wanted.log](std::string_view doing, unsigned done, unsigned rows) { show_progress(doing, done, rows, log); };
+  if (status error = take_sizes(wanted, run); !error.ok()) return fail(error), exit_usage;
   const int exit_code = bench::run(run);
   show_status_line("");
   return interrupted() ? interrupted_exit_code() : exit_code;
@@ -72,6 +86,7 @@ void add_bench(CLI::App& app, command& chosen) {
   sub.add_option_function<std::string>("--json", take_json_file, "Print JSON in place of the table, or write it to this file")
       ->type_name("[FILE]")
       ->expected(0, 1);
+  sub.add_option("--sizes", wanted->sizes, "Also calls of these sizes, from one thread: 4KiB,1MiB")->delimiter(',');
   sub.add_flag_callback("-q,--quiet", hide_progress, "Print figures and errors only: no progress");
   sub.add_flag("--log", wanted->log, "Say on stderr what is being done, a line each");
   sub.callback([wanted, &chosen] { chosen = [wanted] { return run_bench(*wanted); }; });
