@@ -23,7 +23,15 @@ if(bench_sources)
 endif()
 
 if(cli_sources)
-  add_executable(penstock_cli ${cli_sources})
+  # The program that measures other libraries travels in the command, so that one that is installed can run it, too.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS bench/report_peers.py)
+  file(READ bench/report_peers.py peers_program)
+  file(
+    CONFIGURE
+    OUTPUT ${PROJECT_BINARY_DIR}/peers_program.cc
+    CONTENT "#include \"cli/peers.hpp\"\nnamespace penstock::cli {\nconst char* const peers_program = R\"python(@peers_program@)python\";\n}\n"
+    @ONLY)
+  add_executable(penstock_cli ${cli_sources} ${PROJECT_BINARY_DIR}/peers_program.cc)
   set_target_properties(penstock_cli PROPERTIES OUTPUT_NAME penstock)
   target_include_directories(penstock_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(penstock_cli PRIVATE penstock_flags penstock_tool_libraries penstock_fmt Threads::Threads)

@@ -215,6 +215,11 @@ set_tests_properties(tools.long_source_build_test PROPERTIES LABELS long TIMEOUT
 if(TARGET penstock_cli)
   add_test(NAME tools.pages_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/pages_test.py $<TARGET_FILE:penstock_cli>)
   set_tests_properties(tools.pages_test PROPERTIES LABELS tools TIMEOUT 120)
+  foreach(selection page browser)
+    add_test(NAME tools.report_${selection}_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/report_test.py ${selection}
+                                                         $<TARGET_FILE:penstock_cli>)
+    set_tests_properties(tools.report_${selection}_test PROPERTIES LABELS tools TIMEOUT 300 SKIP_RETURN_CODE 77)
+  endforeach()
 endif()
 
 # What leaves the library and what a user's build finds: asked of a plain build, since a sanitizer adds symbols and link flags.
