@@ -212,6 +212,12 @@ endforeach()
 set_tests_properties(tools.source_build_test PROPERTIES LABELS tools TIMEOUT 300)
 set_tests_properties(tools.long_source_build_test PROPERTIES LABELS long TIMEOUT 4500 SKIP_RETURN_CODE 77)
 
+set(docs_site_test ${PROJECT_SOURCE_DIR}/tests/tools/docs_site_test.py)
+add_test(NAME docs.links_lead_somewhere COMMAND ${Python3_EXECUTABLE} ${docs_site_test} links)
+add_test(NAME docs.long_the_site_is_built COMMAND ${Python3_EXECUTABLE} ${docs_site_test} site)
+set_tests_properties(docs.links_lead_somewhere PROPERTIES LABELS docs TIMEOUT 60)
+set_tests_properties(docs.long_the_site_is_built PROPERTIES LABELS long TIMEOUT 900 SKIP_RETURN_CODE 77)
+
 if(TARGET penstock_cli)
   add_test(NAME tools.pages_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/pages_test.py $<TARGET_FILE:penstock_cli>)
   set_tests_properties(tools.pages_test PROPERTIES LABELS tools TIMEOUT 120)

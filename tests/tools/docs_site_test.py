@@ -1,0 +1,167 @@
+"""The pages lead somewhere: on GitHub, and in the site that tools/docs_site makes of them.
+
+Usage: docs_site_test.py links|site
+
+links looks at the files alone; site builds the site, and is skipped (77) where mkdocs cannot be had.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").glob("*.md"))]
+SKIPPED, NO_MKDOCS = 77, 69
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+OUTSIDE = ("http:", "https:", "mailto:")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", lambda found: found.group().replace("](", "] ("), re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def anchors_on_github(page: Path) -> set[str]:
+    """Of its headings: small letters, blanks as hyphens, most punctuation gone, a number behind those that come again."""
+    seen: dict[str, int] = {}
+    for title in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+        seen[name] = seen.get(name, -1) + 1
+        if seen[name]:
+            seen[f"{name}-{seen[name]}"] = 0
+    return set(seen)
+
+
+class Links(unittest.TestCase):
+    def test_every_link_between_files_leads_to_a_file_and_a_heading(self) -> None:
+        count = 0
+        for page in PAGES:
+            for link in LINK.findall(without_code(page.read_text())):
+                if link.startswith(OUTSIDE):
+                    continue
+                count += 1
+                name, _, anchor = link.partition("#")
+                target = (page.parent / name).resolve() if name else page
+                self.assertTrue(target.exists(), f"{page.name}: {link}")
+                self.assertTrue(target == ROOT or ROOT in target.parents, f"{page.name}: {link} leaves the repository")
+                if anchor and target.suffix == ".md":
+                    self.assertIn(anchor, anchors_on_github(target), f"{page.name}: {link}")
+        self.assertGreater(count, 100)
+
+    def test_every_page_of_the_menu_exists_and_every_page_is_in_it(self) -> None:
+        menu = set(re.findall(r": ([\w.]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+        there = {page.name for page in PAGES} - {"README.md"} | {"index.md"}
+        self.assertEqual(menu - there, set())
+        self.assertEqual(there - menu, set(), "name it in mkdocs.yml")
+
+    def test_symptoms_of_every_page_are_found_from_the_table(self) -> None:
+        table = (ROOT / "docs/TROUBLESHOOTING.md").read_text()
+        for page in PAGES:
+            if "## When something is wrong" in page.read_text():
+                self.assertIn(f"]({page.name}#when-something-is-wrong)", table, page.name)
+
+    def test_requirements_are_pinned(self) -> None:
+        lines = [line for line in (ROOT / "tools/docs_requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
+        self.assertGreater(len(lines), 10)
+        for line in lines:
+            self.assertRegex(line, r"^[\w.-]+==[\w.]+$")
+
+    def test_options_that_do_not_exist_are_refused(self) -> None:
+        ended = subprocess.run([ROOT / "tools/docs_site", "--sideways"], text=True, capture_output=True, check=False)
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("usage: tools/docs_site", ended.stderr)
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.anchors |= {value for name, value in attrs if value and (name == "id" or (tag == "a" and name == "name"))}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"] or "")
+        if tag in ("img", "script") and given.get("src"):
+            self.loads.append(given["src"] or "")
+        if tag == "link" and given.get("rel") in ("stylesheet", "icon", "shortcut icon"):
+            self.loads.append(given["href"] or "")
+
+
+class Site(unittest.TestCase):
+    folder: Path
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = ROOT / "build/site"
+        cls.pages = {path: Page(path.read_text()) for path in cls.folder.rglob("*.html")}
+
+    def test_it_has_a_page_for_each_of_the_repository(self) -> None:
+        names = {path.name for path in self.folder.glob("*.html")}
+        self.assertEqual(names - {"404.html", "index.html"}, {page.with_suffix(".html").name for page in PAGES} - {"README.html"})
+
+    def test_every_link_leads_to_a_file_and_a_place_in_it(self) -> None:
+        count = 0
+        for path, page in self.pages.items():
+            if path.name == "404.html":  # its links are from the root of a server
+                continue
+            for link in page.links + page.loads:
+                parts = urlsplit(link)
+                if parts.scheme in ("http", "https", "mailto"):
+                    continue
+                count += 1
+                target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+                target = target / "index.html" if target.is_dir() else target
+                self.assertTrue(target.is_file(), f"{path.name}: {link}")
+                if parts.fragment and target in self.pages:
+                    self.assertIn(unquote(parts.fragment), self.pages[target].anchors, f"{path.name}: {link}")
+        self.assertGreater(count, 500)
+
+    def test_nothing_is_loaded_from_elsewhere(self) -> None:
+        for path, page in self.pages.items():
+            self.assertEqual([load for load in page.loads if load.startswith(("http", "//"))], [], path.name)
+
+    def test_lists_and_tables_of_the_pages_are_lists_and_tables(self) -> None:
+        for page in PAGES:
+            tables = len(re.findall(r"^\|[-| :]+\|$", page.read_text(), re.MULTILINE))
+            made = self.folder / ("index.html" if page.name == "README.md" else page.with_suffix(".html").name)
+            self.assertEqual(made.read_text().count("<table>"), tables, page.name)
+            self.assertNotRegex(made.read_text(), r"<p>[^<]*\n- ", page.name)
+
+    def test_sources_come_whole(self) -> None:
+        self.assertEqual((self.folder / "source/examples/read_file.cc.txt").read_bytes(), (ROOT / "examples/read_file.cc").read_bytes())
+
+    def test_a_link_that_leads_nowhere_fails(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="penstock-docs-site-", dir="/var/tmp") as folder:
+            copy = Path(folder) / "copy"
+            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("build*", ".git", ".cache", "dist"))
+            (copy / "build").mkdir()
+            shutil.copytree(ROOT / "build/docs_venv", copy / "build/docs_venv", symlinks=True)
+            for broken in ("[x](NOWHERE.md)", "[x](CPP.md#nowhere)", "[x](../examples/nowhere.cc)"):
+                page = copy / "docs/PIPES.md"
+                page.write_text((ROOT / "docs/PIPES.md").read_text() + f"\n{broken}\n")
+                ended = subprocess.run([copy / "tools/docs_site"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+                self.assertNotEqual(ended.returncode, 0, broken)
+                self.assertIn("nowhere", ended.stdout.lower(), broken)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "site":
+        built = subprocess.run([ROOT / "tools/docs_site"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        print(built.stdout)
+        if built.returncode == NO_MKDOCS:
+            print("skipped: mkdocs is not there, and could not be installed")
+            sys.exit(SKIPPED)
+        if built.returncode:
+            sys.exit(1)
+    unittest.main(argv=[sys.argv[0], {"links": "Links", "site": "Site"}[sys.argv[1]]])
