@@ -1,0 +1,33 @@
+// Checksums of bytes given piece by piece. One thread per object.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace penstock::cli {
+
+enum class digest_kind : std::uint8_t { sha256 = 0, xxh64, xxh128 };
+inline constexpr std::array<const char*, 3> digest_names{"sha256", "xxh64", "xxh128"};
+
+inline std::string_view name_of(digest_kind kind) { return digest_names[static_cast<std::size_t>(kind)]; }
+// Case does not matter. None for other words.
+std::optional<digest_kind> digest_named(std::string_view name);
+// By the number of hexadecimal digits of its value. None where no kind has as many.
+std::optional<digest_kind> digest_of_length(std::size_t digits);
+
+class digest {
+ public:
+  virtual ~digest() = default;
+  virtual void update(std::span<const std::byte> bytes) = 0;
+  // Of all that was given, in lower-case hexadecimal, as sha256sum and xxhsum print it. Ends the object.
+  [[nodiscard]] virtual std::string value() = 0;
+};
+std::unique_ptr<digest> make_digest(digest_kind kind);
+
+}  // namespace penstock::cli
