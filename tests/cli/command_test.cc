@@ -18,7 +18,7 @@ TEST(command, version_and_help_go_to_stdout) {
   EXPECT_EQ(version_run.out, "penstock " + std::string(version()) + "\n");
   const ended_program help = run({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* name : {"demo", "read", "write", "io", "verify", "check", "devices", "bench", "pipe-bench", "stats", "top", "run"})
+  for (const char* name : {"demo", "read", "write", "io", "verify", "cp", "check", "devices", "bench", "pipe-bench", "stats", "top", "run"})
     EXPECT_TRUE(contains(help.out, name)) << name;
   EXPECT_EQ(help.err, "");
 }

@@ -1,0 +1,36 @@
+// Copies of single files: whole under their name, or not there at all. One thread.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <string>
+
+#include "penstock/penstock.hpp"
+
+namespace penstock::cli {
+
+struct copy_options {
+  bool recursive = false;
+  bool preserve = false;  // modes and times, and owners where this process may set them
+  bool verify = false;    // read back and compare
+  bool clone = true;      // share blocks where the file system can
+  bool keep_existing = false;
+  bool to_disk = false;  // not done before the disk has it
+};
+
+struct copied_file {
+  std::uint64_t bytes = 0;   // its size
+  std::uint64_t copied = 0;  // of these moved; the others are holes, or shared
+  bool cloned = false;
+};
+
+// Errors: os errors; not_a_file for what is no regular file on either side; invalid_argument for one file on both sides; internal where
+// what is read back differs; cancelled. What was at `to` is as it was then. umask: the process's.
+result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how, mode_t umask);
+
+// Gives a descriptor the mode, owner and times of `like`. Errors: os errors, but for the owner where that is not this
+// process's to set.
+status preserve_facts(int fd, const struct stat& like, const std::string& path);
+
+}  // namespace penstock::cli

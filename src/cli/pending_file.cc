@@ -1,0 +1,75 @@
+#include "cli/pending_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+namespace penstock::cli {
+namespace {
+
+constexpr int most_names = 100;  // that may be taken already
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+// What linkat() needs to give a file its name.
+bool has_proc() { return ::access("/proc/self/fd", X_OK) == 0; }
+
+// Of a file system, a kernel or a seccomp profile without O_TMPFILE.
+bool cannot_be_unnamed(int error) { return error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == EINVAL || error == EPERM; }
+
+}  // namespace
+
+std::string hidden_name(const std::string& path) {
+  static std::atomic<unsigned> count{0};
+  const std::filesystem::path whole(path);
+  // Names have at most 255 bytes.
+  return (whole.parent_path() / fmt::format(".{:.200}.penstock-{}-{}", whole.filename().string(), ::getpid(), count++)).string();
+}
+
+result<pending_file> pending_file::make(const std::string& path, bool unnamed) {
+  if (unnamed && has_proc()) {
+    owned_fd fd(::open(folder_of(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (fd.get() >= 0) return pending_file(path, std::move(fd), {});
+    if (!cannot_be_unnamed(errno)) return status::from_errno(errno, fmt::format("make a file in {}", folder_of(path)));
+  }
+  for (int i = 0; i < most_names; ++i) {
+    std::string name = hidden_name(path);
+    owned_fd fd(::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    if (fd.get() >= 0) return pending_file(path, std::move(fd), std::move(name));
+    if (errno != EEXIST) return status::from_errno(errno, fmt::format("make a file in {}", folder_of(path)));
+  }
+  return status::from_errno(EEXIST, fmt::format("make a hidden file beside {}", path));
+}
+
+pending_file::~pending_file() {
+  if (!hidden_.empty()) ::unlink(hidden_.c_str());
+}
+
+status pending_file::publish() {
+  // Closing any descriptor has network file systems send what they hold, and say what went wrong.
+  owned_fd twin(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+  if (twin.get() < 0) return status::from_errno(errno, fmt::format("close {}", path_));
+  if (status error = twin.close(path_); !error.ok()) return error;
+  if (hidden_.empty()) {
+    const std::string unnamed = fmt::format("/proc/self/fd/{}", fd_.get());
+    if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
+    if (errno != EEXIST) return status::from_errno(errno, fmt::format("give {} its name", path_));
+    std::string name = hidden_name(path_);
+    if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0)
+      return status::from_errno(errno, fmt::format("give a copy beside {} its name", path_));
+    hidden_ = std::move(name);
+  }
+  if (::rename(hidden_.c_str(), path_.c_str()) != 0) return status::from_errno(errno, fmt::format("rename to {}", path_));
+  hidden_.clear();
+  return {};
+}
+
+}  // namespace penstock::cli

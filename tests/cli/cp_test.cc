@@ -1,0 +1,337 @@
+// penstock cp.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/program.hpp"
+#include "cli/terminal.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+using words = std::vector<std::string>;
+
+ended_program cp(words arguments) {
+  arguments.insert(arguments.begin(), "cp");
+  return run(arguments);
+}
+
+std::string text_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string text_to(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+  return path;
+}
+
+struct stat facts_of(const std::string& path) {
+  struct stat info {};
+  EXPECT_EQ(::lstat(path.c_str(), &info), 0) << path;
+  return info;
+}
+
+std::size_t entries_below(const std::string& folder) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& each : fs::recursive_directory_iterator(folder)) ++count;
+  return count;
+}
+
+TEST(cp, copies_files_of_all_sizes_byte_for_byte) {
+  const scratch_directory directory;
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, 4 * mib - 1, 4 * mib, 45 * mib + 3}) {
+    const std::string from = directory.make_file("from", bytes);
+    for (const words& more : {words{}, words{"--verify"}, words{"--no-clone", "--sync", "--verify"}}) {
+      words arguments{from, directory.path() + "/to"};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      const ended_program ended = cp(arguments);
+      EXPECT_EQ(ended.exit_code, 0) << ended.err;
+      EXPECT_TRUE(contains(ended.out, "1 file, ")) << ended.out;
+      EXPECT_EQ(contains(ended.out, ", verified"), !more.empty()) << ended.out;
+      EXPECT_TRUE(text_in(from) == text_in(directory.path() + "/to")) << bytes;
+    }
+  }
+  EXPECT_EQ(directory.entries(), 2U);
+}
+
+TEST(cp, holes_stay_holes) {
+  const scratch_directory directory;
+  const std::string from = directory.make_sparse_file("from", 256 * mib);
+  std::fstream file(from, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(100 * mib).write("island", 6);
+  file.close();
+  const std::string to = directory.path() + "/to";
+  const ended_program ended = cp({from, to, "--no-clone", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto told = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(told.at("bytes"), 256 * mib);
+  EXPECT_LT(told.at("copied_bytes"), mib);
+  EXPECT_EQ(facts_of(to).st_size, static_cast<off_t>(256 * mib));
+  EXPECT_LE(facts_of(to).st_blocks, facts_of(from).st_blocks + 16);
+  EXPECT_EQ(run({"verify", "--compare", from, to}).exit_code, 0);
+  EXPECT_EQ(cp({directory.make_sparse_file("all", mib), to}).exit_code, 0);
+  EXPECT_EQ(facts_of(to).st_blocks, 0);
+}
+
+TEST(cp, several_files_go_into_a_folder_and_keep_their_names) {
+  const scratch_directory directory;
+  fs::create_directory(directory.path() + "/to");
+  const std::string one = directory.make_file("one", 10), two = directory.make_file("two", 20);
+  EXPECT_EQ(cp({one, two, directory.path() + "/to/"}).exit_code, 0);
+  EXPECT_EQ(text_in(directory.path() + "/to/two"), text_in(two));
+  const ended_program no_folder = cp({one, two, directory.path() + "/none"});
+  EXPECT_EQ(no_folder.exit_code, 1);
+  EXPECT_EQ(no_folder.err, "penstock: " + directory.path() + "/none is no folder\n");
+  EXPECT_EQ(cp({one, directory.path() + "/none/"}).exit_code, 1);
+}
+
+TEST(cp, a_missing_source_does_not_stop_the_others) {
+  const scratch_directory directory;
+  fs::create_directory(directory.path() + "/to");
+  const std::string one = directory.make_file("one", 10);
+  const ended_program ended = cp({directory.path() + "/none", one, directory.path() + "/to"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(ended.err, "penstock: look at " + directory.path() + "/none: No such file or directory (os 2)\n");
+  EXPECT_TRUE(fs::exists(directory.path() + "/to/one"));
+}
+
+// A tree with a link to a file, a link to nothing, a folder that is empty, and one that may only be read.
+std::string make_tree(const scratch_directory& directory) {
+  const std::string root = directory.path() + "/tree";
+  fs::create_directories(root + "/a/b");
+  fs::create_directories(root + "/empty");
+  (void)directory.make_file("tree/a/b/deep", 5 * mib);
+  (void)directory.make_file("tree/top", 3);
+  fs::create_symlink("a/b/deep", root + "/link");
+  fs::create_symlink("nowhere", root + "/dangling");
+  fs::permissions(root + "/a", fs::perms(0555));
+  return root;
+}
+
+TEST(cp, folders_are_copied_with_what_is_in_them_and_links_stay_links) {
+  const scratch_directory directory;
+  const std::string root = make_tree(directory);
+  const ended_program refused = cp({root, directory.path() + "/to"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.err, "penstock: " + root + " is a folder; -r copies it\n");
+  for (int pass = 0; pass < 2; ++pass) {  // the second time into the folder, as a folder in it
+    const ended_program ended = cp({"-r", root + (pass == 0 ? "" : "/"), directory.path() + "/to", "--json"});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const auto told = nlohmann::json::parse(ended.out);
+    EXPECT_EQ(told.at("files"), 2);
+    EXPECT_EQ(told.at("links"), 2);
+    EXPECT_EQ(told.at("folders"), 4);
+    const std::string to = directory.path() + (pass == 0 ? "/to" : "/to/tree");
+    EXPECT_EQ(text_in(to + "/a/b/deep"), text_in(root + "/a/b/deep"));
+    EXPECT_EQ(fs::read_symlink(to + "/dangling"), "nowhere");
+    EXPECT_EQ(fs::read_symlink(to + "/link"), "a/b/deep");
+    EXPECT_TRUE(fs::is_empty(to + "/empty"));
+    EXPECT_EQ(facts_of(to + "/a").st_mode & 0777, 0555U);
+  }
+  for (const char* each : {"/tree/a", "/to/a", "/to/tree/a"}) fs::permissions(directory.path() + each, fs::perms(0755));
+}
+
+TEST(cp, a_folder_is_not_copied_into_itself) {
+  const scratch_directory directory;
+  const std::string root = make_tree(directory);
+  fs::permissions(root + "/a", fs::perms(0755));
+  const std::size_t before = entries_below(root);
+  for (const char* to : {"", "/a", "/a/new", "/../tree/empty"}) {
+    const ended_program ended = cp({"-r", root, root + to});
+    EXPECT_EQ(ended.exit_code, 1) << to;
+    EXPECT_TRUE(contains(ended.err, "which is to be copied")) << ended.err;
+  }
+  EXPECT_EQ(entries_below(root), before);
+  EXPECT_EQ(cp({"-r", root, root + "-2"}).exit_code, 0) << "a name that begins likewise is another";
+}
+
+TEST(cp, modes_and_times_are_kept_where_that_is_asked_for) {
+  const scratch_directory directory;
+  const std::string from = directory.make_file("from", 100);
+  ASSERT_EQ(::chmod(from.c_str(), 0640), 0);
+  const timespec times[2] = {{1'000'000'000, 123'456'789}, {1'100'000'000, 987'654'321}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, from.c_str(), times, 0), 0);
+  const std::string kept = directory.path() + "/kept", plain = directory.path() + "/plain";
+  EXPECT_EQ(cp({"-p", from, kept}).exit_code, 0);
+  EXPECT_EQ(facts_of(kept).st_mode & 07777, 0640U);
+  EXPECT_EQ(facts_of(kept).st_mtim.tv_sec, 1'100'000'000);
+  EXPECT_EQ(facts_of(kept).st_mtim.tv_nsec, 987'654'321);
+  EXPECT_EQ(cp({from, plain}).exit_code, 0);
+  EXPECT_GT(facts_of(plain).st_mtim.tv_sec, 1'100'000'000);
+  ASSERT_EQ(::chmod(plain.c_str(), 0604), 0);
+  EXPECT_EQ(cp({from, plain}).exit_code, 0);
+  EXPECT_EQ(facts_of(plain).st_mode & 07777, 0604U) << "what was there keeps its mode";
+  // Of a folder, whose time changes while it is filled.
+  fs::create_directory(directory.path() + "/folder");
+  (void)directory.make_file("folder/x", 1);
+  ASSERT_EQ(::utimensat(AT_FDCWD, (directory.path() + "/folder").c_str(), times, 0), 0);
+  EXPECT_EQ(cp({"-rp", directory.path() + "/folder", directory.path() + "/folder2"}).exit_code, 0);
+  EXPECT_EQ(facts_of(directory.path() + "/folder2").st_mtim.tv_sec, 1'100'000'000);
+}
+
+TEST(cp, what_is_there_is_replaced_at_once_or_kept) {
+  const scratch_directory directory;
+  const std::string from = text_to(directory.path() + "/from", "new"), to = text_to(directory.path() + "/to", "old");
+  const int reader = ::open(to.c_str(), O_RDONLY);
+  EXPECT_TRUE(contains(cp({"-n", from, to}).out, "1 kept"));
+  EXPECT_EQ(text_in(to), "old");
+  EXPECT_EQ(cp({from, to}).exit_code, 0);
+  EXPECT_EQ(text_in(to), "new");
+  char held[4] = {};
+  EXPECT_EQ(::read(reader, held, 3), 3);
+  EXPECT_STREQ(held, "old") << "who had it open still has it";
+  ::close(reader);
+  EXPECT_EQ(directory.entries(), 2U);
+}
+
+TEST(cp, a_link_as_target_stays_and_what_it_leads_to_is_replaced) {
+  const scratch_directory directory;
+  const std::string from = text_to(directory.path() + "/from", "new"), real = text_to(directory.path() + "/real", "old");
+  fs::create_symlink("real", directory.path() + "/link");
+  EXPECT_EQ(cp({from, directory.path() + "/link"}).exit_code, 0);
+  EXPECT_EQ(text_in(real), "new");
+  EXPECT_TRUE(fs::is_symlink(directory.path() + "/link"));
+  fs::create_symlink("nowhere", directory.path() + "/dangling");
+  EXPECT_TRUE(contains(cp({from, directory.path() + "/dangling"}).err, "/dangling is a link to nothing"));
+  EXPECT_FALSE(fs::exists(directory.path() + "/nowhere"));
+}
+
+TEST(cp, what_would_destroy_something_is_refused) {
+  const scratch_directory directory;
+  const std::string one = text_to(directory.path() + "/one", "1");
+  fs::create_hard_link(one, directory.path() + "/same");
+  EXPECT_TRUE(contains(cp({one, one}).err, "is what is to be copied"));
+  EXPECT_TRUE(contains(cp({one, directory.path() + "/same"}).err, "is what is to be copied"));
+  EXPECT_EQ(text_in(one), "1");
+  EXPECT_TRUE(contains(cp({one, "/dev/null"}).err, "/dev/null is no regular file"));
+  fs::create_directories(directory.path() + "/a");
+  fs::create_directories(directory.path() + "/b");
+  fs::create_directories(directory.path() + "/to");
+  const std::string a = text_to(directory.path() + "/a/x", "a"), b = text_to(directory.path() + "/b/x", "b");
+  const ended_program twice = cp({a, b, directory.path() + "/to"});
+  EXPECT_EQ(twice.exit_code, 1);
+  EXPECT_TRUE(contains(twice.err, "a copy that was just made")) << twice.err;
+  EXPECT_EQ(text_in(directory.path() + "/to/x"), "a");
+  // A file where a folder is to be, and the other way round.
+  text_to(directory.path() + "/to/a", "file");
+  EXPECT_TRUE(contains(cp({"-r", directory.path() + "/a", directory.path() + "/to"}).err, "/to/a: File exists (os 17)"));
+}
+
+TEST(cp, what_is_neither_file_nor_folder_nor_link_is_named_and_left_out) {
+  const scratch_directory directory;
+  fs::create_directory(directory.path() + "/from");
+  ASSERT_EQ(::mkfifo((directory.path() + "/from/pipe").c_str(), 0600), 0);
+  (void)directory.make_file("from/x", 1);
+  const ended_program ended = cp({"-r", directory.path() + "/from", directory.path() + "/to"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(ended.err, "penstock: " + directory.path() + "/from/pipe is neither a file, a folder nor a link: not copied\n");
+  EXPECT_TRUE(fs::exists(directory.path() + "/to/x"));
+  EXPECT_TRUE(contains(cp({directory.path() + "/from/pipe", directory.path() + "/y"}).err, "/pipe is no regular file"))
+      << "and not waited for";
+}
+
+TEST(cp, what_may_not_be_read_or_made_is_named) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read and make everything";
+  const scratch_directory directory;
+  const std::string one = directory.make_file("one", 1);
+  fs::permissions(one, fs::perms::none);
+  EXPECT_EQ(cp({one, directory.path() + "/to"}).err, "penstock: open " + one + ": Permission denied (os 13)\n");
+  fs::permissions(one, fs::perms(0600));
+  fs::create_directory(directory.path() + "/shut");
+  fs::permissions(directory.path() + "/shut", fs::perms(0500));
+  EXPECT_TRUE(contains(cp({one, directory.path() + "/shut/x"}).err, "make a file in " + directory.path() + "/shut: Permission denied"));
+}
+
+TEST(cp, a_full_disk_leaves_what_was_there_and_nothing_else) {
+  const scratch_directory directory;
+  // The limit on the size of a file stands for a disk that is full.
+  for (const std::size_t bytes : {std::size_t{600'000}, 30 * mib}) {
+    (void)directory.make_file("from", bytes);
+    text_to(directory.path() + "/to", "old");
+    const std::string command =
+        "bash -c \"trap '' XFSZ; ulimit -f 512; cd " + directory.path() + " && " + PENSTOCK_CLI_PATH + " cp --no-clone from to 2> said\"";
+    EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);  // NOLINT(cert-env33-c)
+    EXPECT_TRUE(contains(text_in(directory.path() + "/said"), "copy from to to: ")) << text_in(directory.path() + "/said");
+    EXPECT_TRUE(contains(text_in(directory.path() + "/said"), "File too large (os 27)")) << text_in(directory.path() + "/said");
+    EXPECT_EQ(text_in(directory.path() + "/to"), "old");
+    EXPECT_EQ(directory.entries(), 3U);
+  }
+}
+
+TEST(cp, an_interrupt_leaves_whole_files_only) {
+  const scratch_directory directory;
+  fs::create_directory(directory.path() + "/from");
+  const std::string content(30'000, 'x');
+  for (int i = 0; i < 3000; ++i) text_to(directory.path() + "/from/" + std::to_string(i), content);
+  for (const int signal_number : {SIGINT, SIGTERM}) {
+    program copying({"cp", "-rv", "--sync", directory.path() + "/from", directory.path() + "/to"});
+    ASSERT_TRUE(copying.wait_for_output(" -> "));
+    copying.send(signal_number);
+    const ended_program ended = copying.finish();
+    EXPECT_EQ(ended.exit_code, 128 + signal_number) << ended.err;
+    std::size_t copied = 0;
+    for (const auto& each : fs::directory_iterator(directory.path() + "/to")) {
+      ++copied;
+      EXPECT_EQ(each.file_size(), content.size()) << each.path();
+      EXPECT_NE(each.path().filename().string().front(), '.') << each.path();
+    }
+    EXPECT_GT(copied, 0U);
+    EXPECT_LT(copied, 3000U);
+    fs::remove_all(directory.path() + "/to");
+  }
+}
+
+TEST(cp, shares_blocks_where_the_file_system_can_unless_told_not_to) {
+  const scratch_directory directory;
+  const std::string from = directory.make_file("from", mib), to = directory.path() + "/to";
+  const auto told = nlohmann::json::parse(cp({from, to, "--json"}).out);
+  struct statfs info {};
+  ASSERT_EQ(::statfs(directory.path().c_str(), &info), 0);
+  constexpr decltype(info.f_type) btrfs = 0x9123683E;
+  if (info.f_type == btrfs) {
+    EXPECT_EQ(told.at("cloned"), 1);
+  }
+  EXPECT_EQ(told.at("copied_bytes"), told.at("cloned") == 1 ? 0U : mib) << told;
+  EXPECT_EQ(nlohmann::json::parse(cp({from, to, "--no-clone", "--json"}).out).at("copied_bytes"), mib);
+  EXPECT_EQ(text_in(from), text_in(to));
+}
+
+TEST(cp, goes_from_one_file_system_to_another) {
+  if (::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm to write to";
+  const scratch_directory directory;
+  const std::string from = directory.make_file("from", 9 * mib), to = "/dev/shm/penstock-cp-test-" + std::to_string(::getpid());
+  const ended_program ended = cp({from, to, "--verify", "-p"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(text_in(from), text_in(to));
+  ::unlink(to.c_str());
+}
+
+TEST(cp, draws_a_bar_on_a_terminal_only) {
+  const scratch_directory directory;
+  const std::string from = directory.make_file("from", 40 * mib), to = directory.path() + "/to";
+  const ended_program piped = cp({from, to});
+  EXPECT_EQ(piped.err, "");
+  EXPECT_FALSE(contains(piped.out, "\r"));
+  EXPECT_TRUE(contains(run_in_terminal({"cp", "--no-clone", from, to}), "\rcopying "));
+  EXPECT_FALSE(contains(run_in_terminal({"cp", "--no-clone", "-q", from, to}), "\r"));
+}
+
+TEST(cp, usage_errors_are_told) {
+  for (const words& wrong : std::vector<words>{{}, {"one"}, {"a", "b", "--fast"}}) EXPECT_EQ(cp(wrong).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace penstock::cli_test

@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "cli/program.hpp"
+// The command is an executable, so these parts of it are compiled in here once more; io_pattern_test.cc has another that they need.
+#include "cli/io_target.cc"     // NOLINT(bugprone-suspicious-include)
+#include "cli/pending_file.cc"  // NOLINT(bugprone-suspicious-include)
+
+namespace penstock::cli {
+namespace {
+
+using cli_test::scratch_directory;
+
+class pending_file_test : public testing::TestWithParam<bool> {
+ protected:
+  [[nodiscard]] result<pending_file> make() const { return pending_file::make(path_, GetParam()); }
+  [[nodiscard]] std::string text() const {
+    std::ostringstream out;
+    out << std::ifstream(path_).rdbuf();
+    return out.str();
+  }
+  static void fill(const pending_file& file, const std::string& text) {
+    ASSERT_EQ(::write(file.fd(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  scratch_directory directory_;
+  std::string path_ = directory_.path() + "/file";
+};
+
+TEST_P(pending_file_test, has_its_name_once_it_is_published) {
+  auto made = make();
+  ASSERT_TRUE(made) << made.error().message();
+  fill(*made, "whole");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_TRUE(made->publish().ok());
+  EXPECT_EQ(text(), "whole");
+  EXPECT_EQ(directory_.entries(), 1U);
+}
+
+TEST_P(pending_file_test, replaces_what_was_there) {
+  std::ofstream(path_) << "old";
+  auto made = make();
+  ASSERT_TRUE(made);
+  fill(*made, "new");
+  EXPECT_EQ(text(), "old");
+  EXPECT_TRUE(made->publish().ok());
+  EXPECT_EQ(text(), "new");
+  EXPECT_EQ(directory_.entries(), 1U);
+}
+
+TEST_P(pending_file_test, is_gone_where_it_was_not_published) {
+  {
+    auto made = make();
+    ASSERT_TRUE(made);
+    fill(*made, "half");
+    const pending_file moved = *std::move(made);
+    EXPECT_EQ(directory_.entries(), GetParam() ? 0U : 1U);
+  }
+  EXPECT_EQ(directory_.entries(), 0U);
+}
+
+TEST_P(pending_file_test, an_error_of_giving_it_its_name_leaves_nothing) {
+  std::filesystem::create_directory(path_);
+  {
+    auto made = make();
+    ASSERT_TRUE(made);
+    EXPECT_EQ(made->publish().message(), "rename to " + path_ + ": Is a directory (os 21)");
+  }
+  EXPECT_EQ(directory_.entries(), 1U);
+}
+
+TEST_P(pending_file_test, a_folder_that_is_not_there_is_named) {
+  const auto made = pending_file::make("/nowhere/file", GetParam());
+  EXPECT_EQ(made.error().message(), "make a file in /nowhere: No such file or directory (os 2)");
+}
+
+TEST_P(pending_file_test, takes_the_longest_names) {
+  const std::string path = directory_.path() + "/" + std::string(255, 'n');
+  for (int pass = 0; pass < 2; ++pass) {
+    auto made = pending_file::make(path, GetParam());
+    ASSERT_TRUE(made) << made.error().message();
+    EXPECT_TRUE(made->publish().ok());
+  }
+  EXPECT_EQ(directory_.entries(), 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(of, pending_file_test, testing::Bool(), [](const auto& test) { return test.param ? "no_name" : "hidden_name"; });
+
+}  // namespace
+}  // namespace penstock::cli
