@@ -72,7 +72,7 @@ status take_calls(const workbench& bench, std::uint64_t calls, sample& run, cons
 }
 
 status set_cache(workbench& bench, bool cold) {
-  return cold ? make_cold(bench, bench.sample.path(), bench.sample.size()) : make_hot(bench, bench.sample.path(), bench.sample.size());
+  return cold ? make_cold(bench.sample.path(), bench.sample.size()) : make_hot(bench, bench.sample.path(), bench.sample.size());
 }
 
 std::vector<std::pair<double, double>> distribution(std::vector<double> call_us) {

@@ -12,7 +12,7 @@
 namespace penstock::bench {
 namespace {
 
-constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t cache_page = 4096;
 
 class opened {
  public:
@@ -47,8 +47,8 @@ status drop_cached(const std::string& path, std::uint64_t offset, std::uint64_t 
   if (status error = file.kernel().sync_data(file.fd()); !error.ok()) return error;
   if (status error = file.kernel().drop_cache(file.fd(), offset, length); !error.ok()) return error;
   // A page that the range has only a part of is kept.
-  const std::uint64_t begin = (offset + page - 1) / page * page;
-  const std::uint64_t end = (offset + length) / page * page;
+  const std::uint64_t begin = (offset + cache_page - 1) / cache_page * cache_page;
+  const std::uint64_t end = (offset + length) / cache_page * cache_page;
   if (end <= begin) return {};
   auto left = file.kernel().resident_bytes(file.fd(), begin, end - begin);
   if (!left) return left.error();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "bench/meter.hpp"
+#include "bench/page_cache.hpp"
 #include "bench/row_functions.hpp"
 #include "bench/row_tools.hpp"
 
@@ -131,9 +132,9 @@ status read_batch(const workbench& bench, const std::vector<io_request>& request
 
 status make_half_hot(workbench& bench, const std::vector<file_range>& hot) {
   const std::string& path = bench.sample.path();
-  if (status error = make_cold(bench, path, bench.sample.size()); !error.ok()) return error;
+  if (status error = make_cold(path, bench.sample.size()); !error.ok()) return error;
   if (status error = warm(bench, path, hot); !error.ok()) return error;
-  auto cached = resident(bench, path, {0, bench.sample.size()});
+  auto cached = cached_bytes(path, 0, bench.sample.size());
   if (!cached) return cached.error();
   const std::uint64_t wanted = total_length(hot);
   // A hundredth is left for pages that the kernel adds at the edges of large folios.
@@ -267,7 +268,7 @@ result<row_result> cold_4g(workbench& bench) {
   measurement plan{cold_repeats(bench), false, {}, {}};
   plan.prepare = [&](bool last) {
     if (status error = wipe_if(last, bench, target_bytes(bench), all.length); !error.ok()) return error;
-    return make_cold(bench, bench.sample.path(), all.length);
+    return make_cold(bench.sample.path(), all.length);
   };
   plan.body = [&](sample&) { return read_range(bench, all, target_bytes(bench)); };
   drifting raw;
@@ -298,7 +299,7 @@ result<row_result> half_hot(workbench& bench) {
   };
   both.body = [&](sample&) { return read_range(bench, all, target_bytes(bench)); };
   measurement only_cold{1, false, {}, {}};
-  only_cold.prepare = [&](bool) { return make_cold(bench, bench.sample.path(), all.length); };
+  only_cold.prepare = [&](bool) { return make_cold(bench.sample.path(), all.length); };
   only_cold.body = [&](sample&) { return read_batch(bench, cold_requests); };
 
   // In turns, so that a drifting disk slows both alike.
@@ -329,7 +330,7 @@ result<row_result> batch_4k_cold(workbench& bench) {
   measurement plan{cold_repeats(bench), false, {}, {}};
   plan.prepare = [&](bool last) {
     if (status error = wipe_if(last, bench, target_bytes(bench), pieces.requests.size() * small_piece); !error.ok()) return error;
-    return make_cold(bench, bench.sample.path(), bench.sample.size());
+    return make_cold(bench.sample.path(), bench.sample.size());
   };
   plan.body = [&](sample&) { return read_batch(bench, pieces.requests); };
   const std::uint64_t probes = 4 * batch_count(bench);
@@ -352,7 +353,7 @@ result<row_result> batch_4k_cold(workbench& bench) {
 
 result<row_result> unaligned_cold(workbench& bench) {
   if (auto skipped = skip_unless_cold(bench)) return *skipped;
-  return unaligned_rows(bench, cold_repeats(bench), false, [&] { return make_cold(bench, bench.sample.path(), bench.sample.size()); });
+  return unaligned_rows(bench, cold_repeats(bench), false, [&] { return make_cold(bench.sample.path(), bench.sample.size()); });
 }
 
 }  // namespace penstock::bench

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bench/meter.hpp"
+#include "bench/page_cache.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::bench {
@@ -135,44 +136,22 @@ status warm(workbench& bench, const std::string& path, const std::vector<file_ra
   return {};
 }
 
-result<std::uint64_t> resident(workbench& bench, const std::string& path, file_range range) {
-  auto plain = descriptor::open(bench, path);
-  if (!plain) return plain.error();
-  return bench.meter.kernel().resident_bytes(plain->fd(), range.offset, range.length);
-}
-
 status make_hot(workbench& bench, const std::string& path, std::uint64_t size) {
-  // The last page may be counted in part.
-  const std::uint64_t enough = size / 4096 * 4096;
-  auto before = resident(bench, path, {0, size});
-  if (!before) return before.error();
-  if (*before >= enough) return {};
-  std::uint64_t found = 0;
+  auto found = cached_bytes(path, 0, size);
   // Where others want memory, a few pages may leave while the rest comes.
-  for (int attempt = 0; attempt < 4; ++attempt) {
+  for (int attempt = 0; attempt < 4 && found && *found < size; ++attempt) {
     if (status error = warm(bench, path, {{0, size}}); !error.ok()) return error;
-    auto after = resident(bench, path, {0, size});
-    if (!after) return after.error();
-    if (*after >= enough) return {};
-    found = *after;
+    found = cached_bytes(path, 0, size);
   }
-  return {errc::out_of_memory, fmt::format("{} does not stay in the page cache: {} of {} MiB do", path, found / mib, size / mib)};
+  if (!found) return found.error();
+  if (*found >= size) return {};
+  return {errc::out_of_memory, fmt::format("{} does not stay in the page cache: {} of {} MiB do", path, *found / mib, size / mib)};
 }
 
-status make_cold(workbench& bench, const std::string& path, std::uint64_t size) {
-  auto plain = descriptor::open(bench, path);
-  if (!plain) return plain.error();
-  sys::kernel& kernel = bench.meter.kernel();
-  if (status error = kernel.sync_data(plain->fd()); !error.ok()) return error;
-  if (status error = kernel.drop_cache(plain->fd(), 0, size); !error.ok()) return error;
-  auto left = kernel.resident_bytes(plain->fd(), 0, size);
-  if (!left) return left.error();
-  if (*left == 0) return {};
-  return {errc::unsupported, fmt::format("{} of {} MiB stay in the page cache", *left / mib, size / mib)};
-}
+status make_cold(const std::string& path, std::uint64_t size) { return drop_cached(path, 0, size); }
 
 std::optional<row_result> skip_unless_cold(workbench& bench) {
-  const status error = make_cold(bench, bench.sample.path(), bench.sample.size());
+  const status error = make_cold(bench.sample.path(), bench.sample.size());
   if (error.code() == errc::unsupported) return skip(std::string(error.message()));
   return std::nullopt;
 }

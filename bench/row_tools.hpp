@@ -72,11 +72,10 @@ struct file_range {
 
 // Reads ranges plainly, so that they lie in the page cache, and nothing around them.
 status warm(workbench& bench, const std::string& path, const std::vector<file_range>& ranges);
-result<std::uint64_t> resident(workbench& bench, const std::string& path, file_range range);
 // Errors: out_of_memory when the file does not stay in the page cache.
 status make_hot(workbench& bench, const std::string& path, std::uint64_t size);
 // Errors: unsupported where the file system keeps its pages (tmpfs).
-status make_cold(workbench& bench, const std::string& path, std::uint64_t size);
+status make_cold(const std::string& path, std::uint64_t size);
 // A result that says so where the sample cannot be made cold.
 std::optional<row_result> skip_unless_cold(workbench& bench);
 // Writes dirty pages to the disk.

@@ -143,10 +143,10 @@ result<row_result> write_direct(workbench& bench) {
   if (!scratch) return scratch.error();
   const std::string& path = (*scratch)->path();
   const std::uint64_t size = bench.sample.size();
-  if (const status error = make_cold(bench, path, size); error.code() == errc::unsupported) return skip(std::string(error.message()));
+  if (const status error = make_cold(path, size); error.code() == errc::unsupported) return skip(std::string(error.message()));
   drifting raw;
   raw.add(bench.meter.direct_write(path, probe_bytes(bench)));
-  auto out = write_whole(bench, {path, for_writing(true), cold_repeats(bench), false, [&] { return make_cold(bench, path, size); }});
+  auto out = write_whole(bench, {path, for_writing(true), cold_repeats(bench), false, [&] { return make_cold(path, size); }});
   if (!out) return out;
   raw.add(bench.meter.direct_write(path, probe_bytes(bench)));
   compare_drifting(*out, "raw O_DIRECT write", raw);
