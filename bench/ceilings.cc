@@ -222,34 +222,41 @@ class direct_io {
     return direct_io(std::move(*file), std::move(*memory), std::move(*ring), form, write, slot);
   }
 
-  // Moves one block for each offset, `depth` at a time. next returns false when there are no more.
+  // Moves one block for each offset, `depth` at a time. next returns false when there are no more. After the first error nothing more is
+  // begun, and what is under way is waited for.
   status run(const std::function<bool(std::uint64_t& offset)>& next) {
     std::deque<unsigned> idle;
     for (unsigned slot = 0; slot < form_.depth; ++slot) idle.push_back(slot);
     std::array<sys::ring_completion, 64> ended;
-    bool more = true;
-    while (more || idle.size() < form_.depth) {
-      for (std::uint64_t offset = 0; more && !idle.empty();) {
+    status problem;
+    for (bool more = true;;) {
+      for (std::uint64_t offset = 0; problem.ok() && more && !idle.empty();) {
         more = next(offset);
         if (!more) break;
-        if (!queue(idle.front(), offset)) return {errc::internal, "a ring of this depth did not take as many requests"};
-        idle.pop_front();
+        if (!queue(idle.front(), offset)) {
+          problem = {errc::internal, "a ring of this depth did not take as many requests"};
+        } else {
+          idle.pop_front();
+        }
       }
-      if (idle.size() == form_.depth) break;
+      if (idle.size() == form_.depth) return problem;
       auto count = ring_->reap(ended, true);
       if (!count) return count.error();
       for (std::size_t i = 0; i < *count; ++i) {
-        if (ended[i].result < 0) return status::from_errno(-ended[i].result, "raw O_DIRECT transfer");
-        if (static_cast<std::uint32_t>(ended[i].result) != form_.block_bytes) return {errc::io, "raw O_DIRECT transfer fell short"};
+        if (problem.ok()) problem = outcome(ended[i].result);
         idle.push_back(static_cast<unsigned>(ended[i].token));
       }
     }
-    return {};
   }
 
  private:
   direct_io(open_file file, host_memory memory, std::unique_ptr<sys::ring> ring, shape form, bool write, int slot)
       : file_(std::move(file)), memory_(std::move(memory)), ring_(std::move(ring)), form_(form), write_(write), slot_(slot) {}
+  [[nodiscard]] status outcome(int moved) const {
+    if (moved < 0) return status::from_errno(-moved, "raw O_DIRECT transfer");
+    if (static_cast<std::uint32_t>(moved) != form_.block_bytes) return {errc::io, "raw O_DIRECT transfer fell short"};
+    return {};
+  }
   bool queue(unsigned buffer, std::uint64_t offset) {
     std::byte* memory = memory_.data() + std::size_t{buffer} * form_.block_bytes;
     return write_ ? ring_->queue_write(file_.fd(), memory, form_.block_bytes, offset, buffer, slot_)

@@ -86,6 +86,7 @@ TEST_F(stats_command, says_in_words_why_there_is_nothing_to_show) {
 
 // Of the process, in whose counters other tests may be too.
 TEST_F(stats_command, advises_a_program_that_reads_little_by_little_and_nobody_else) {
+  read(1);
   EXPECT_EQ(json::parse(run({"stats", "--json", "-p", own_}).out)["advice"].size(), advise(now().stats).size());
   auto file = *engine_.open(directory_.make_file("data", mib));
   std::array<std::byte, 256> memory;

@@ -56,7 +56,7 @@ class Pages(unittest.TestCase):
             self.assertEqual(text, penstock("help", "--man", *([command] if command else [])))
             self.assertTrue(options(command), command)
             for option in options(command):
-                self.assertRegex(plain(text), rf"(?m)^(-\w, )?{re.escape(option)}(?![\w-])", f"{page.name} lacks {option}")
+                self.assertRegex(plain(text), rf"(?m)^(-\w, )*{re.escape(option)}(?![\w-])", f"{page.name} lacks {option}")
         for command in commands():
             self.assertRegex(plain((self.share / "man/man1/penstock.1").read_text()), rf"(?m)^{command}$")
 
