@@ -172,7 +172,9 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
 std::string top_line(const process_speed& seen) {
   std::string text = fmt::format("{:>8}  {:<18} {:.2f} GB/s read, {:.2f} GB/s written", seen.now.pid, printable(seen.now.program),
                                  seen.read_gigabytes_per_second, seen.written_gigabytes_per_second);
-  if (!seen.by_path.empty()) text += fmt::format(" ({}; {})", list_of(seen.by_path), list_of(seen.by_device));
+  // Bytes of a request that has not ended are counted by its path, and not by its device.
+  if (!seen.by_path.empty())
+    text += fmt::format(" ({}{}{})", list_of(seen.by_path), seen.by_device.empty() ? "" : "; ", list_of(seen.by_device));
   if (seen.half_below_us > 0)
     text += fmt::format(", half of the pieces below {:.0f} us, 99% below {:.0f} us", seen.half_below_us, seen.most_below_us);
   if (under_way(seen) > 0) text += fmt::format(", {} under way, the oldest for {:.1f} s", under_way(seen), oldest_seconds(seen));
