@@ -54,7 +54,9 @@ TEST(bench_sizes, calls_that_do_not_fit_into_the_file_are_left_out) {
   words.insert(words.end(), {"--json", "-"});
   const ended_program ended = run(words);
   ASSERT_EQ(ended.exit_code, 0) << ended.out << ended.err;
-  for (const auto& point : nlohmann::json::parse(ended.out).at("sizes")) {
+  const auto told = nlohmann::json::parse(ended.out);
+  ASSERT_FALSE(told.at("sizes").empty());
+  for (const auto& point : told.at("sizes")) {
     EXPECT_EQ(point.at("call_bytes"), 64 * mib) << point;
     EXPECT_NE(point.at("series"), "unaligned") << point;
   }
