@@ -12,8 +12,6 @@
 namespace penstock::cli {
 namespace {
 
-constexpr int most_names = 100;  // that may be taken already
-
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
@@ -30,8 +28,14 @@ bool cannot_be_unnamed(int error) { return error == EOPNOTSUPP || error == EISDI
 std::string hidden_name(const std::string& path) {
   static std::atomic<unsigned> count{0};
   const std::filesystem::path whole(path);
-  // Names have at most 255 bytes.
-  return (whole.parent_path() / fmt::format(".{:.200}.penstock-{}-{}", whole.filename().string(), ::getpid(), count++)).string();
+  std::string name = whole.filename().string();
+  // Names have at most 255 bytes; where they must be UTF-8, no letter is cut through.
+  if (constexpr std::size_t most = 200; name.size() > most) {
+    std::size_t end = most;
+    while (end > most - 4 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
+    name.resize(end);
+  }
+  return (whole.parent_path() / fmt::format(".{}.penstock-{}-{}", name, ::getpid(), count++)).string();
 }
 
 result<pending_file> pending_file::make(const std::string& path, bool unnamed) {
@@ -40,7 +44,7 @@ result<pending_file> pending_file::make(const std::string& path, bool unnamed) {
     if (fd.get() >= 0) return pending_file(path, std::move(fd), {});
     if (!cannot_be_unnamed(errno)) return status::from_errno(errno, fmt::format("make a file in {}", folder_of(path)));
   }
-  for (int i = 0; i < most_names; ++i) {
+  for (int i = 0; i < most_hidden_names; ++i) {
     std::string name = hidden_name(path);
     owned_fd fd(::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
     if (fd.get() >= 0) return pending_file(path, std::move(fd), std::move(name));
@@ -62,9 +66,13 @@ status pending_file::publish() {
     const std::string unnamed = fmt::format("/proc/self/fd/{}", fd_.get());
     if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
     if (errno != EEXIST) return status::from_errno(errno, fmt::format("give {} its name", path_));
-    std::string name = hidden_name(path_);
-    if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0)
-      return status::from_errno(errno, fmt::format("give a copy beside {} its name", path_));
+    std::string name;
+    int number = EEXIST;
+    for (int i = 0; i < most_hidden_names && number == EEXIST; ++i) {
+      name = hidden_name(path_);
+      number = ::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
+    }
+    if (number != 0) return status::from_errno(number, fmt::format("give a copy beside {} its name", path_));
     hidden_ = std::move(name);
   }
   if (::rename(hidden_.c_str(), path_.c_str()) != 0) return status::from_errno(errno, fmt::format("rename to {}", path_));

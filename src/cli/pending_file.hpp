@@ -29,7 +29,8 @@ class pending_file {
   owned_fd fd_;
 };
 
-// A name in the same folder that nothing has, for what is renamed to this path.
+// A name in the same folder, another one at each call, for what is renamed to this path. Only what a killed process left may have it.
+inline constexpr int most_hidden_names = 100;  // to try: in a container, the number of a killed process is soon another one's
 std::string hidden_name(const std::string& path);
 
 }  // namespace penstock::cli

@@ -78,13 +78,32 @@ TEST_P(pending_file_test, a_folder_that_is_not_there_is_named) {
 }
 
 TEST_P(pending_file_test, takes_the_longest_names) {
-  const std::string path = directory_.path() + "/" + std::string(255, 'n');
-  for (int pass = 0; pass < 2; ++pass) {
-    auto made = pending_file::make(path, GetParam());
-    ASSERT_TRUE(made) << made.error().message();
-    EXPECT_TRUE(made->publish().ok());
+  std::string letters_of_three_bytes;
+  for (int i = 0; i < 85; ++i) letters_of_three_bytes += "\u4e2d";
+  for (const std::string& name : {std::string(255, 'n'), letters_of_three_bytes, std::string(255, '\xff')}) {
+    for (int pass = 0; pass < 2; ++pass) {
+      auto made = pending_file::make(directory_.path() + "/" + name, GetParam());
+      ASSERT_TRUE(made) << made.error().message();
+      const status error = made->publish();
+      EXPECT_TRUE(error.ok()) << error.message();
+    }
   }
-  EXPECT_EQ(directory_.entries(), 1U);
+  EXPECT_EQ(directory_.entries(), 3U);
+}
+
+TEST_P(pending_file_test, passes_by_hidden_names_that_an_earlier_process_has_left) {
+  std::ofstream(path_) << "old";
+  const std::string next = hidden_name(path_);
+  const std::size_t dash = next.rfind('-') + 1;
+  const unsigned number = static_cast<unsigned>(std::stoul(next.substr(dash)));
+  for (unsigned i = 1; i <= 4; ++i) std::ofstream(next.substr(0, dash) + std::to_string(number + i)) << "left";
+  auto made = make();
+  ASSERT_TRUE(made) << made.error().message();
+  fill(*made, "new");
+  const status error = made->publish();
+  EXPECT_TRUE(error.ok()) << error.message();
+  EXPECT_EQ(text(), "new");
+  EXPECT_EQ(directory_.entries(), 5U);
 }
 
 INSTANTIATE_TEST_SUITE_P(of, pending_file_test, testing::Bool(), [](const auto& test) { return test.param ? "no_name" : "hidden_name"; });
