@@ -72,8 +72,14 @@ std::string checksum_line(const listed_checksum& one) {
   return fmt::format("{}{}  {}", name == one.file ? "" : "\\", one.value, name);
 }
 
+std::string name_in_one_line(const std::string& file) {
+  const std::string name = escaped(file);
+  return name == file || file.find_first_of("\n\r") == std::string::npos ? file : "\\" + name;
+}
+
 std::optional<listed_checksum> parse_checksum_line(std::string_view line, std::optional<digest_kind> kind) {
   if (line.ends_with('\r')) line.remove_suffix(1);
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
   const bool has_escapes = line.starts_with('\\');
   if (has_escapes) line.remove_prefix(1);
   auto found = parse_tagged(line);
@@ -98,7 +104,7 @@ result<checksum_list> read_checksum_list(const std::string& path, std::optional<
   std::istream& lines = path == "-" ? std::cin : file;
   checksum_list list;
   for (std::string line; std::getline(lines, line);) {
-    if (line.empty() || line.front() == '#') continue;
+    if (line.empty() || line == "\r" || line.front() == '#') continue;
     if (auto found = parse_checksum_line(line, kind)) {
       list.entries.push_back(*std::move(found));
     } else {

@@ -19,6 +19,8 @@ struct listed_checksum {
 
 // "VALUE  FILE"; a backslash in front, and \n, \r and \\ in it, where the name of the file has such characters.
 std::string checksum_line(const listed_checksum& one);
+// As sha256sum -c names a file: with a backslash in front, and escaped, where its name has a line feed or a carriage return.
+std::string name_in_one_line(const std::string& file);
 // The same, "VALUE *FILE", or "SHA256 (FILE) = VALUE". kind: what they are; none goes by the name or the length of the value.
 // None where the line is no checksum.
 std::optional<listed_checksum> parse_checksum_line(std::string_view line, std::optional<digest_kind> kind);

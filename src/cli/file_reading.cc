@@ -1,10 +1,15 @@
 #include "cli/file_reading.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <vector>
+
+#include "cli/io_target.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -20,7 +25,11 @@ class ahead_reader {
     if (!handle) return handle.error();
     auto size = handle->size();
     if (!size) return size.error();
-    return std::unique_ptr<ahead_reader>(new ahead_reader(*std::move(handle), *size));
+    std::unique_ptr<ahead_reader> made(new ahead_reader(*std::move(handle), *size));
+    if (*size > 0) return made;
+    made->plain_ = owned_fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (made->plain_.get() < 0) return status::from_errno(errno, fmt::format("open {}", path));
+    return made;
   }
   ahead_reader(const ahead_reader&) = delete;
   ahead_reader& operator=(const ahead_reader&) = delete;
@@ -29,9 +38,10 @@ class ahead_reader {
     for (slot& each : slots_) each.under_way.wait();
   }
 
-  [[nodiscard]] std::uint64_t size() const { return size_; }
+  [[nodiscard]] std::uint64_t size() const { return size_; }  // as far as it was read, of a file that has not told
   // The next piece, until the next call; empty at the end.
   result<std::span<const std::byte>> next() {
+    if (plain_.get() >= 0) return next_plainly();
     while (asked_ < size_ && asked_ < taken_ + slots_.size() * piece) ask();
     if (taken_ >= size_) return std::span<const std::byte>();
     slot& now = slot_of(taken_);
@@ -49,6 +59,22 @@ class ahead_reader {
     operation under_way;
   };
   ahead_reader(file handle, std::uint64_t size) : handle_(std::move(handle)), size_(size), slots_(pieces_ahead) {}
+  // A file that says it is empty may not be: those of /proc say so.
+  result<std::span<const std::byte>> next_plainly() {
+    std::vector<std::byte>& memory = slots_.front().memory;
+    std::size_t filled = 0;
+    while (filled < piece) {
+      if (filled == memory.size()) memory.resize(std::clamp<std::size_t>(memory.size() * 2, 4096, piece));
+      const ssize_t count = ::pread(plain_.get(), memory.data() + filled, memory.size() - filled, static_cast<off_t>(taken_ + filled));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return status::from_errno(errno, fmt::format("read at {} of {}", taken_ + filled, handle_.path()));
+      if (count == 0) break;
+      filled += static_cast<std::size_t>(count);
+    }
+    taken_ += filled;
+    size_ = taken_;
+    return std::span<const std::byte>(memory).first(filled);
+  }
   slot& slot_of(std::uint64_t offset) { return slots_[offset / piece % slots_.size()]; }
   // The piece that the caller has is the one before taken_, whose slot is asked for again only with the next call.
   void ask() {
@@ -62,6 +88,7 @@ class ahead_reader {
   file handle_;
   std::uint64_t size_;
   std::vector<slot> slots_;
+  owned_fd plain_;  // of a file that says it is empty
   std::uint64_t asked_ = 0, taken_ = 0;
 };
 
@@ -91,7 +118,7 @@ result<std::optional<file_difference>> first_difference(const engine& owner, con
   if (!left) return left.error();
   auto right = ahead_reader::open(owner, other);
   if (!right) return right.error();
-  file_difference found{0, {(*left)->size(), (*right)->size()}};
+  file_difference found;
   while (true) {
     if (asks_to_stop(progress, found.offset)) return stopped_reading(one);
     auto a = (*left)->next();
@@ -101,6 +128,8 @@ result<std::optional<file_difference>> first_difference(const engine& owner, con
     const std::size_t both = std::min(a->size(), b->size());
     const auto differs = std::mismatch(a->begin(), a->begin() + static_cast<std::ptrdiff_t>(both), b->begin()).first;
     found.offset += static_cast<std::uint64_t>(differs - a->begin());
+    found.sizes[0] = (*left)->size();
+    found.sizes[1] = (*right)->size();
     if (static_cast<std::size_t>(differs - a->begin()) < both || a->size() != b->size()) return std::optional(found);
     if (both == 0) return std::optional<file_difference>();
   }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "cli/checksum_list.hpp"
@@ -41,25 +42,46 @@ struct digest_outcome {
   std::string value;
 };
 
-// On as many threads as there are cores, a file each. told gets them in order, one at a time.
+// On as many threads as there are cores, a file each. told gets them in order, one at a time, and may throw.
 class digest_pool {
  public:
   digest_pool(const engine& owner, const std::vector<digest_job>& jobs) : owner_(owner), jobs_(jobs), outcomes_(jobs.size()) {}
 
   void run(const std::function<void(const digest_job&, const digest_outcome&)>& told) {
     const std::size_t most = std::max(1U, std::thread::hardware_concurrency());
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < std::min(most, jobs_.size()); ++i) threads.emplace_back([this] { work(); });
+    const ended_threads threads(*this, std::min(most, jobs_.size()));
+    if (threads.empty()) work();
     for (std::size_t i = 0; i < jobs_.size(); ++i) {
       std::unique_lock lock(mutex_);
       ended_.wait(lock, [&] { return outcomes_[i].has_value(); });
       lock.unlock();
       told(jobs_[i], *outcomes_[i]);
     }
-    for (std::thread& each : threads) each.join();
   }
 
  private:
+  // Ends with the work that its threads have begun.
+  class ended_threads {
+   public:
+    ended_threads(digest_pool& pool, std::size_t count) : pool_(pool) {
+      try {
+        for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([&pool] { pool.work(); });
+      } catch (const std::system_error&) {  // no more than these
+      }
+    }
+    ended_threads(const ended_threads&) = delete;
+    ended_threads& operator=(const ended_threads&) = delete;
+    ~ended_threads() {
+      pool_.next_ = pool_.jobs_.size();
+      for (std::thread& each : threads_) each.join();
+    }
+    [[nodiscard]] bool empty() const { return threads_.empty(); }
+
+   private:
+    digest_pool& pool_;
+    std::vector<std::thread> threads_;
+  };
+
   void work() {
     for (std::size_t i = next_++; i < jobs_.size(); i = next_++) {
       digest_outcome outcome = digest_of(jobs_[i], i);
@@ -164,7 +186,7 @@ int check_checksums(const verify_options& wanted, const engine& owner) {
     }
     if (!outcome.error.ok()) (void)fail(outcome.error);
     if (!right || !wanted.output.quiet)
-      fmt::print("{}: {}\n", job.file, right ? "OK" : outcome.error.ok() ? "FAILED" : "FAILED open or read");
+      fmt::print("{}: {}\n", name_in_one_line(job.file), right ? "OK" : outcome.error.ok() ? "FAILED" : "FAILED open or read");
   });
   if (wanted.output.json) {
     print_json({{"files", std::move(documents)}, {"improper_lines", counts.improper}});

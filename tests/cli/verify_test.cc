@@ -187,6 +187,43 @@ TEST(verify, a_file_that_ends_where_the_other_goes_on_is_named) {
   EXPECT_TRUE(contains(verify({"--compare", one, directory.path() + "/none"}).err, "/none: No such file or directory (os 2)"));
 }
 
+TEST(verify, lists_with_blanks_in_front_or_ends_of_lines_of_windows_are_read) {
+  const scratch_directory directory;
+  const std::string one = directory.make_file("one", 100);
+  std::string line = verify({one}).out;
+  line.pop_back();
+  for (const std::string& text : {line + "\r\n\r\n", " \t" + line + "\n", "# by hand\r\n\r\n" + line + "\r\n"}) {
+    const ended_program ended = verify({"--check", made_of(text, directory.path() + "/sums")});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_EQ(ended.out, one + ": OK\n");
+    EXPECT_EQ(ended.err, "");
+  }
+}
+
+TEST(verify, a_name_with_a_line_feed_cannot_pass_for_two_that_are_right) {
+  const scratch_directory directory;
+  const std::string odd = made_of("x", directory.path() + "/a: OK\nb");
+  const std::string sums = made_of(verify({odd}).out, directory.path() + "/sums");
+  EXPECT_EQ(verify({"--check", sums}).out, "\\" + directory.path() + "/a: OK\\nb: OK\n") << "as sha256sum says it";
+}
+
+TEST(verify, files_of_proc_which_say_that_they_are_empty_are_read_to_their_end) {
+  const scratch_directory directory;
+  std::ostringstream text;
+  text << std::ifstream("/proc/version").rdbuf();
+  const std::string copy = made_of(text.str(), directory.path() + "/copy");
+  EXPECT_EQ(verify({"/proc/version"}).out.substr(0, 64), verify({copy}).out.substr(0, 64));
+  EXPECT_EQ(verify({"--compare", "/proc/version", copy}).exit_code, 0);
+  EXPECT_EQ(verify({"--compare", "/proc/version", directory.make_file("empty", 0)}).exit_code, 1);
+}
+
+TEST(verify, output_that_cannot_be_written_is_an_error) {
+  const scratch_directory directory;
+  std::string command = std::string(PENSTOCK_CLI_PATH) + " verify";
+  for (int i = 0; i < 20; ++i) command += " " + directory.make_file(std::to_string(i), 1000);
+  EXPECT_EQ(WEXITSTATUS(std::system((command + " 2> /dev/null > /dev/full").c_str())), 1);  // NOLINT(cert-env33-c)
+}
+
 TEST(verify, does_what_gdsio_verify_does_with_its_options_and_words) {
   const scratch_directory directory;
   const std::string path = directory.make_file("data", 3 * mib + 100);
