@@ -154,6 +154,47 @@ status copy_plainly(int from_fd, int to_fd, const std::string& from, const std::
   });
 }
 
+// Of files that say they are empty and are not, as those of /proc do.
+status copy_to_end(int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t& copied) {
+  std::vector<std::byte> buffer(std::size_t{64} << 10);
+  while (!interrupted()) {
+    const ssize_t count = ::pread(from_fd, buffer.data(), buffer.size(), static_cast<off_t>(copied));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return status::from_errno(errno, fmt::format("read at {} of {}", copied, from));
+    if (count == 0) return {};
+    const auto bytes = std::span<const std::byte>(buffer).first(static_cast<std::size_t>(count));
+    if (status error = write_plainly(to_fd, to, copied, bytes); !error.ok()) return error;
+    copied += bytes.size();
+  }
+  return copy_stopped();
+}
+
+// What was cut off while it was copied looks like a hole at the end.
+status has_size(int fd, const std::string& path, off_t size) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return status::from_errno(errno, fmt::format("look at {}", path));
+  return info.st_size < size ? status(errc::io, fmt::format("{} became shorter", path)) : status();
+}
+
+// All of the source. Its size is in out, and may be found to be another.
+status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string& from, const std::string& to, copied_file& out) {
+  const auto size = static_cast<off_t>(out.bytes);
+  status error;
+  if (out.bytes == 0) {
+    error = copy_to_end(from_fd, to_fd, from, to, out.copied);
+    out.bytes = out.copied;
+  } else if (out.bytes < small_file) {
+    error = copy_plainly(from_fd, to_fd, from, to, out.bytes, out.copied);
+  } else {
+    error = copy_by_lanes(owner, from_fd, to_fd, from, out.bytes, out.copied);
+  }
+  if (error.ok()) error = has_size(from_fd, from, size);
+  // A hole at the end is made of size alone.
+  if (error.ok() && ::ftruncate(to_fd, static_cast<off_t>(out.bytes)) != 0)
+    error = status::from_errno(errno, fmt::format("set the size of {}", to));
+  return error;
+}
+
 // --- what is around it
 
 struct target_place {
@@ -173,6 +214,8 @@ result<target_place> place_of(const std::string& to, const struct stat& source) 
   if (!S_ISREG(place.info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", to));
   if (place.info.st_dev == source.st_dev && place.info.st_ino == source.st_ino)
     return status(errc::invalid_argument, fmt::format("{} is what is to be copied", to));
+  // As cp does, which opens it for writing: to replace it, the right to write to its folder would do.
+  if (::faccessat(AT_FDCWD, to.c_str(), W_OK, AT_EACCESS) != 0) return status::from_errno(errno, fmt::format("write to {}", to));
   if (is_link) {
     const std::unique_ptr<char, decltype(&std::free)> real(::realpath(to.c_str(), nullptr), &std::free);
     if (real == nullptr) return status::from_errno(errno, fmt::format("follow {}", to));
@@ -181,11 +224,19 @@ result<target_place> place_of(const std::string& to, const struct stat& source) 
   return place;
 }
 
+// The mode, without the bits to run as the owner or the group where these are not the ones that the mode was of.
+mode_t mode_for(int fd, const struct stat& like) {
+  struct stat now {};
+  const bool same = ::fstat(fd, &now) == 0 && now.st_uid == like.st_uid && now.st_gid == like.st_gid;
+  return like.st_mode & (same ? 07777 : 01777);
+}
+
 // As cp does: a file that is there keeps its mode, a new one has that of the source less the umask.
 status set_facts(int fd, const struct stat& source, const target_place& place, const copy_options& how, mode_t umask) {
   if (how.preserve) return preserve_facts(fd, source, place.path);
-  if (place.exists && ::geteuid() == 0) static_cast<void>(::fchown(fd, place.info.st_uid, place.info.st_gid) == 0);
-  const mode_t mode = place.exists ? place.info.st_mode & 07777 : source.st_mode & 0777 & ~umask;
+  const uid_t user = ::geteuid() == 0 ? place.info.st_uid : static_cast<uid_t>(-1);
+  if (place.exists) static_cast<void>(::fchown(fd, user, place.info.st_gid) == 0);
+  const mode_t mode = place.exists ? mode_for(fd, place.info) : source.st_mode & 0777 & ~umask;
   if (::fchmod(fd, mode) != 0) return status::from_errno(errno, fmt::format("set the mode of {}", place.path));
   return {};
 }
@@ -210,7 +261,7 @@ status preserve_facts(int fd, const struct stat& like, const std::string& path) 
   // First, since it takes set-user-ID bits away.
   if (::geteuid() == 0 && ::fchown(fd, like.st_uid, like.st_gid) != 0 && errno != EPERM && errno != EINVAL)
     return status::from_errno(errno, fmt::format("set the owner of {}", path));
-  if (::fchmod(fd, like.st_mode & 07777) != 0) return status::from_errno(errno, fmt::format("set the mode of {}", path));
+  if (::fchmod(fd, mode_for(fd, like)) != 0) return status::from_errno(errno, fmt::format("set the mode of {}", path));
   const std::array<timespec, 2> times{like.st_atim, like.st_mtim};
   if (::futimens(fd, times.data()) != 0) return status::from_errno(errno, fmt::format("set the times of {}", path));
   return {};
@@ -232,16 +283,11 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   out.bytes = static_cast<std::uint64_t>(info.st_size);
   out.cloned = how.clone && out.bytes > 0 && ::ioctl(pending->fd(), FICLONE, source.get()) == 0;
   status error;
-  if (!out.cloned) {
-    error = out.bytes < small_file ? copy_plainly(source.get(), pending->fd(), from, to, out.bytes, out.copied)
-                                   : copy_by_lanes(owner, source.get(), pending->fd(), from, out.bytes, out.copied);
-    // A hole at the end is made of size alone.
-    if (error.ok() && ::ftruncate(pending->fd(), info.st_size) != 0)
-      error = status::from_errno(errno, fmt::format("set the size of {}", to));
-  }
-  if (error.ok() && how.to_disk && ::fsync(pending->fd()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
+  if (!out.cloned) error = copy_bytes(owner, source.get(), pending->fd(), from, to, out);
   if (error.ok() && how.verify) error = read_back(owner, from, to, pending->fd(), out.bytes);
   if (error.ok()) error = set_facts(pending->fd(), info, *place, how, umask);
+  // With its mode and its times.
+  if (error.ok() && how.to_disk && ::fsync(pending->fd()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
   if (error.ok() && interrupted()) error = copy_stopped();
   if (error.ok()) error = pending->publish();
   if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", from, to));

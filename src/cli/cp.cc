@@ -52,10 +52,14 @@ class copier {
   void copy_named(const std::string& from, const std::string& to) {
     struct stat info {};
     if (::stat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, fmt::format("look at {}", from)));
-    if (!S_ISDIR(info.st_mode)) return copy_one_file(from, to);
+    if (!S_ISDIR(info.st_mode)) {
+      copy_one_file(from, to);
+      return sync_folder_of(to);
+    }
     if (!how_.recursive) return failed({errc::invalid_argument, fmt::format("{} is a folder; -r copies it", from)});
     if (lies_in(from, to)) return failed({errc::invalid_argument, fmt::format("{} lies in {}, which is to be copied", to, from)});
     copy_folder(from, to, info);
+    sync_folder_of(to);
   }
   [[nodiscard]] const cp_totals& totals() const { return totals_; }
 
@@ -76,14 +80,23 @@ class copier {
     if (wanted_.verbose && !wanted_.output.json) fmt::print("{} -> {}\n", from, to);
   }
 
-  // Whether it may be made: what this very command has made is not replaced by another source of the same name.
+  // Whether this very command has made what is there, or what a link there leads to.
+  [[nodiscard]] bool has_made(const std::string& to) const {
+    struct stat info {};
+    if (::lstat(to.c_str(), &info) != 0) return false;
+    if (made_.contains({info.st_dev, info.st_ino})) return true;
+    return S_ISLNK(info.st_mode) && ::stat(to.c_str(), &info) == 0 && made_.contains({info.st_dev, info.st_ino});
+  }
+  void note_made(const struct stat& info) { made_.insert({info.st_dev, info.st_ino}); }
+
+  // Whether it may be made: what this very command has made is not replaced by another source.
   bool may_make(const std::string& from, const std::string& to) {
     struct stat info {};
     if (how_.keep_existing && ::lstat(to.c_str(), &info) == 0) {
       ++totals_.kept;
       return false;
     }
-    if (made_.insert(to).second) return true;
+    if (!has_made(to)) return true;
     failed({errc::invalid_argument, fmt::format("{} would replace {}, which is a copy that was just made", from, to)});
     return false;
   }
@@ -93,6 +106,7 @@ class copier {
     const auto copied = copy_file(owner_, from, to, how_, umask_);
     if (!copied) return failed(copied.error());
     ++totals_.files;
+    if (struct stat info{}; ::stat(to.c_str(), &info) == 0) note_made(info);
     totals_.bytes += copied->bytes;
     totals_.copied += copied->copied;
     totals_.cloned += copied->cloned ? 1 : 0;
@@ -107,43 +121,71 @@ class copier {
     struct stat there {};
     if (::lstat(to.c_str(), &there) == 0 && S_ISDIR(there.st_mode))
       return failed({errc::not_a_file, fmt::format("{} is a folder, and {} a link", to, from)});
-    const std::string hidden = hidden_name(to);
-    if (::symlink(target.c_str(), hidden.c_str()) != 0) return failed(status::from_errno(errno, fmt::format("make the link {}", to)));
+    std::string hidden;
+    int left = EEXIST;
+    for (int i = 0; i < most_hidden_names && left == EEXIST; ++i) {
+      hidden = hidden_name(to);
+      left = ::symlink(target.c_str(), hidden.c_str()) == 0 ? 0 : errno;
+    }
+    if (left != 0) return failed(status::from_errno(left, fmt::format("make the link {}", to)));
     if (::rename(hidden.c_str(), to.c_str()) != 0) {
       const int number = errno;
       ::unlink(hidden.c_str());
       return failed(status::from_errno(number, fmt::format("rename to {}", to)));
     }
     ++totals_.links;
+    if (::lstat(to.c_str(), &there) == 0) note_made(there);
     told(from, to);
   }
 
   // Written to while it is being filled, whatever mode it will have.
-  status make_folder(const std::string& to, const struct stat& like) {
+  status make_folder(const std::string& from, const std::string& to, const struct stat& like) {
     if (::mkdir(to.c_str(), (like.st_mode & 0777 & ~umask_) | 0700) == 0) {
       ++totals_.folders;
       return {};
     }
     const int number = errno;
     struct stat info {};
-    if (number == EEXIST && ::stat(to.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return {};
+    // Not through a link, also one that was just copied: it may lead to anywhere.
+    if (number == EEXIST && ::lstat(to.c_str(), &info) == 0) {
+      if (S_ISDIR(info.st_mode)) return {};
+      if (S_ISLNK(info.st_mode)) return {errc::not_a_file, fmt::format("{} is a link, and {} a folder", to, from)};
+    }
     return status::from_errno(number, fmt::format("make the folder {}", to));
   }
 
   void finish_folder(const std::string& to, const struct stat& like, bool is_new) {
-    if (!how_.preserve && !is_new) return;
+    if (!how_.preserve && !is_new && !how_.to_disk) return;
     const owned_fd fd(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd.get() < 0) return failed(status::from_errno(errno, fmt::format("open {}", to)));
     if (how_.preserve) {
       if (status error = preserve_facts(fd.get(), like, to); !error.ok()) failed(error);
-    } else if (::fchmod(fd.get(), like.st_mode & 0777 & ~umask_) != 0) {
-      failed(status::from_errno(errno, fmt::format("set the mode of {}", to)));
+    } else if (is_new) {
+      // The set-group-ID bit is of the folder that it was made in.
+      struct stat now {};
+      const mode_t inherited = ::fstat(fd.get(), &now) == 0 ? now.st_mode & S_ISGID : 0;
+      if (::fchmod(fd.get(), (like.st_mode & 0777 & ~umask_) | inherited) != 0)
+        failed(status::from_errno(errno, fmt::format("set the mode of {}", to)));
     }
+    if (how_.to_disk) sync_folder(fd.get(), to);
+  }
+
+  // A name is on the disk once its folder is.
+  void sync_folder(int fd, const std::string& folder) {
+    // EINVAL: of a file system that has no such thing to do.
+    if (::fsync(fd) != 0 && errno != EINVAL) failed(status::from_errno(errno, fmt::format("fsync {}", folder)));
+  }
+  void sync_folder_of(const std::string& path) {
+    if (!how_.to_disk || interrupted()) return;
+    const std::string parent = fs::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
+    const owned_fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.get() < 0) return failed(status::from_errno(errno, fmt::format("open {}", folder)));
+    sync_folder(fd.get(), folder);
   }
 
   void copy_folder(const std::string& from, const std::string& to, const struct stat& info) {
     const std::uint64_t before = totals_.folders;
-    if (status error = make_folder(to, info); !error.ok()) return failed(error);
+    if (status error = make_folder(from, to, info); !error.ok()) return failed(error);
     const bool is_new = totals_.folders > before;
     std::vector<std::string> names;
     std::error_code error;
@@ -172,7 +214,7 @@ class copier {
   copy_options how_;
   mode_t umask_;
   cp_totals totals_;
-  std::set<std::string> made_;
+  std::set<std::pair<dev_t, ino_t>> made_;  // files and links
 };
 
 bool is_folder(const std::string& path) {
@@ -241,7 +283,7 @@ void add_cp(CLI::App& app, command& chosen) {
   sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too, with the links in them as links");
   sub.add_flag("-p,--preserve", wanted->how.preserve, "Keep modes and times, and as root owners");
   sub.add_flag("--verify", wanted->how.verify, "Read each copy back from the disk, and compare it with its source");
-  sub.add_flag("--sync", wanted->how.to_disk, "Have each copy on the disk before it has its name");
+  sub.add_flag("--sync", wanted->how.to_disk, "Have each copy on the disk before it has its name, and then its name too");
   sub.add_flag("--no-clone", wanted->no_clone, "Copy the bytes also where the file system could share them");
   sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Keep what is there");
   sub.add_flag("-v,--verbose", wanted->verbose, "Print each file that was copied");

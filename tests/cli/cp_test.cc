@@ -1,6 +1,7 @@
 // penstock cp.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -327,6 +328,124 @@ TEST(cp, draws_a_bar_on_a_terminal_only) {
   EXPECT_FALSE(contains(piped.out, "\r"));
   EXPECT_TRUE(contains(run_in_terminal({"cp", "--no-clone", from, to}), "\rcopying "));
   EXPECT_FALSE(contains(run_in_terminal({"cp", "--no-clone", "-q", from, to}), "\r"));
+}
+
+TEST(cp, files_of_proc_which_say_that_they_are_empty_are_copied_to_their_end) {
+  const scratch_directory directory;
+  const std::string to = directory.path() + "/to";
+  const ended_program ended = cp({"/proc/version", to, "--json", "--verify"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(text_in(to), text_in("/proc/version"));
+  EXPECT_NE(text_in(to), "");
+  EXPECT_EQ(nlohmann::json::parse(ended.out).at("bytes"), text_in(to).size());
+}
+
+TEST(cp, a_source_that_becomes_shorter_meanwhile_is_no_whole_copy) {
+  const scratch_directory directory;
+  constexpr std::size_t size = 512 * mib;
+  const std::string from = directory.make_sparse_file("from", size), to = directory.path() + "/to";
+  const int writer = ::open(from.c_str(), O_WRONLY);
+  for (std::size_t at = 0; at < size; at += mib / 32) ASSERT_EQ(::pwrite(writer, "data", 4, static_cast<off_t>(at)), 4);
+  const int events = ::inotify_init1(IN_CLOEXEC);
+  ASSERT_GE(::inotify_add_watch(events, from.c_str(), IN_ACCESS), 0);
+  program copying({"cp", "--no-clone", from, to});
+  char event[4096];
+  ASSERT_GT(::read(events, event, sizeof event), 0) << "it reads";
+  ASSERT_EQ(::ftruncate(writer, static_cast<off_t>(size / 4 * 3)), 0);
+  ::close(events);
+  ::close(writer);
+  const ended_program ended = copying.finish();
+  if (ended.exit_code == 0) {
+    std::ifstream copy(to, std::ios::binary);
+    copy.seekg(static_cast<std::streamoff>(size - mib / 32));
+    EXPECT_EQ(copy.get(), 'd') << "only a copy that was done by then has succeeded";
+  } else {
+    EXPECT_TRUE(contains(ended.err, from + " became shorter")) << ended.err;
+    EXPECT_FALSE(fs::exists(to));
+  }
+}
+
+TEST(cp, does_not_go_through_a_link_to_a_folder_that_stands_where_a_folder_is_to_be) {
+  const scratch_directory directory;
+  const std::string root = directory.path();
+  fs::create_directories(root + "/one/x");
+  fs::create_directories(root + "/two/x/link");
+  fs::create_directories(root + "/outside");
+  fs::create_directories(root + "/to");
+  text_to(root + "/two/x/link/file", "new");
+  text_to(root + "/outside/file", "old");
+  fs::create_directory_symlink("../../outside", root + "/one/x/link");
+  const ended_program ended = cp({"-r", root + "/one/x", root + "/two/x", root + "/to"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(ended.err, "penstock: " + root + "/to/x/link is a link, and " + root + "/two/x/link a folder\n");
+  EXPECT_EQ(cp({"-r", root + "/two/x", root + "/to"}).exit_code, 1) << "a link that was there before";
+  EXPECT_EQ(text_in(root + "/outside/file"), "old");
+}
+
+TEST(cp, a_copy_that_was_just_made_is_not_replaced_through_a_link_to_it) {
+  const scratch_directory directory;
+  const std::string one = text_to(directory.path() + "/one", "1"), two = text_to(directory.path() + "/two", "2");
+  fs::create_directory(directory.path() + "/to");
+  fs::create_symlink("one", directory.path() + "/to/two");
+  const ended_program ended = cp({one, two, directory.path() + "/to"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, "a copy that was just made")) << ended.err;
+  EXPECT_EQ(text_in(directory.path() + "/to/one"), "1");
+}
+
+TEST(cp, a_new_folder_keeps_the_set_group_id_bit_of_the_folder_that_it_is_made_in) {
+  const scratch_directory directory;
+  fs::create_directories(directory.path() + "/from/a");
+  fs::create_directory(directory.path() + "/to");
+  ASSERT_EQ(::chmod((directory.path() + "/to").c_str(), 02755), 0);
+  EXPECT_EQ(cp({"-r", directory.path() + "/from", directory.path() + "/to"}).exit_code, 0);
+  EXPECT_NE(facts_of(directory.path() + "/to/from").st_mode & S_ISGID, 0U);
+  EXPECT_NE(facts_of(directory.path() + "/to/from/a").st_mode & S_ISGID, 0U);
+}
+
+// Runs `penstock cp` in the folder as a user who is not root. What it says is in the file "said". -1 where this process cannot be one.
+int cp_as_nobody(const scratch_directory& directory, const std::string& arguments) {
+  const std::string user = ::geteuid() == 0 ? "setpriv --reuid 65534 --regid 65534 --clear-groups " : "";
+  EXPECT_EQ(::chmod(directory.path().c_str(), 0777), 0);
+  if (::geteuid() == 0 && std::system((user + PENSTOCK_CLI_PATH + " --version > /dev/null 2>&1").c_str()) != 0)  // NOLINT(cert-env33-c)
+    return -1;
+  const std::string command = "cd " + directory.path() + " && " + user + PENSTOCK_CLI_PATH + " cp " + arguments + " > said 2>&1";
+  return WEXITSTATUS(std::system(command.c_str()));  // NOLINT(cert-env33-c)
+}
+
+TEST(cp, a_file_that_the_user_may_not_write_to_is_not_replaced) {
+  const scratch_directory directory;
+  text_to(directory.path() + "/from", "new");
+  const std::string to = text_to(directory.path() + "/to", "old");
+  ASSERT_EQ(::chmod(to.c_str(), 0444), 0);
+  const int code = cp_as_nobody(directory, "from to");
+  if (code < 0) GTEST_SKIP() << "needs setpriv, or a user who is not root";
+  EXPECT_EQ(code, 1);
+  EXPECT_EQ(text_in(directory.path() + "/said"), "penstock: write to to: Permission denied (os 13)\n");
+  EXPECT_EQ(text_in(to), "old");
+}
+
+TEST(cp, set_user_id_bits_are_not_kept_without_the_owner) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, for a file of another owner";
+  const scratch_directory directory;
+  const std::string from = text_to(directory.path() + "/from", "new"), to = text_to(directory.path() + "/to", "old");
+  ASSERT_EQ(::chmod(from.c_str(), 06755), 0);
+  ASSERT_EQ(::chmod(to.c_str(), 06777), 0);
+  const int code = cp_as_nobody(directory, "-p from kept");
+  if (code < 0) GTEST_SKIP() << "needs setpriv";
+  EXPECT_EQ(code, 0) << text_in(directory.path() + "/said");
+  EXPECT_EQ(facts_of(directory.path() + "/kept").st_mode & 07777, 0755U);
+  EXPECT_EQ(cp_as_nobody(directory, "from to"), 0) << text_in(directory.path() + "/said");
+  EXPECT_EQ(facts_of(to).st_mode & 07777, 0777U);
+  EXPECT_EQ(cp({"-p", from, directory.path() + "/root"}).exit_code, 0);
+  EXPECT_EQ(facts_of(directory.path() + "/root").st_mode & 07777, 06755U) << "with its owner it keeps them";
+}
+
+TEST(cp, output_that_cannot_be_written_is_an_error) {
+  const scratch_directory directory;
+  const std::string from = directory.make_file("from", 1);
+  const std::string command = std::string(PENSTOCK_CLI_PATH) + " cp " + from + " " + from + "2 2> /dev/null > /dev/full";
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);  // NOLINT(cert-env33-c)
 }
 
 TEST(cp, usage_errors_are_told) {
