@@ -19,11 +19,10 @@ namespace {
 struct io_options {
   std::string config;
   std::vector<std::string> files, directories, devices, nodes, threads, memories;  // of jobs, in turn
-  std::string offset, sizes, size, io;
+  std::string offset, sizes, size, io, alignment;
   int transfer = -1;
   double seconds = -1;
   std::uint64_t seed = 0;
-  std::uint64_t alignment = 0;
   unsigned depth = 0;
   int buffered = -1;
   bool seeded = false;
@@ -114,6 +113,16 @@ result<job_maker> jobs_in_order(const CLI::App& sub) {
   return made;
 }
 
+constexpr double most_seconds = 1e9;  // some 30 years, which a clock of nanoseconds can still add
+
+// Also no number at all, which every comparison is false of.
+std::string why_no_seconds(const std::string& text) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  const bool good = error == std::errc() && end == text.data() + text.size() && seconds >= 0 && seconds <= most_seconds;
+  return good ? std::string() : fmt::format("\"{}\" is not a number of seconds up to {:.0f}", text, most_seconds);
+}
+
 template <class Value, class Target>
 status assign(result<Value> parsed, Target& target) {
   if (!parsed) return parsed.error();
@@ -126,6 +135,15 @@ status apply_values(const io_options& wanted, io_plan& plan) {
   if (error.ok() && !wanted.io.empty()) error = assign(parse_io_type(wanted.io), plan.io).with_context("-I");
   if (error.ok() && !wanted.sizes.empty()) error = assign(parse_io_sizes(wanted.sizes), plan.sizes).with_context("-i");
   if (error.ok() && !wanted.size.empty()) error = assign(parse_io_size(wanted.size), plan.size).with_context("-s");
+  // They have the last word over what a configuration file says of its jobs, too.
+  for (io_job& job : plan.jobs) {
+    if (!wanted.sizes.empty()) job.io_size.reset();
+    if (!wanted.size.empty()) job.size.reset();
+  }
+  if (error.ok() && !wanted.alignment.empty()) {
+    error = assign(parse_io_size(wanted.alignment), plan.alignment).with_context("-a");
+    if (error.ok() && plan.alignment == 0) error = status(errc::invalid_argument, "-a: offsets have no multiples of 0");
+  }
   if (error.ok() && !wanted.offset.empty()) {
     auto offset = parse_io_size(wanted.offset);
     if (!offset) return offset.error().with_context("-o");
@@ -138,8 +156,7 @@ void apply_flags(const io_options& wanted, io_plan& plan) {
   if (wanted.transfer >= 0) plan.transfer = static_cast<transfer_type>(wanted.transfer);
   if (wanted.seconds >= 0) plan.seconds = wanted.seconds;
   if (wanted.seeded) plan.seed = wanted.seed;
-  if (wanted.unaligned) plan.alignment = 4096;
-  if (wanted.alignment > 0) plan.alignment = wanted.alignment;
+  if (wanted.unaligned && wanted.alignment.empty()) plan.alignment = 4096;
   if (wanted.depth > 0) plan.depth = wanted.depth;
   if (wanted.buffered >= 0) plan.direct = wanted.buffered == 0;
   plan.read_back = plan.read_back || wanted.verify;
@@ -278,7 +295,7 @@ void add_work_options(CLI::App& sub, io_options& wanted) {
   sub.add_option("-s,--size", wanted.size, "Of the file, or of each in a folder (default: all there is; to write, 1G)")->type_name("SIZE");
   sub.add_option("-o,--offset", wanted.offset, "Begin here in each file")->type_name("SIZE");
   sub.add_option("-i,--io-size", wanted.sizes, "Size of a request, or LEAST:MOST:STEP for a run with each (default 1M)")->type_name("SIZE");
-  sub.add_option("-T,--seconds", wanted.seconds, "Go on over the data for so long (default: once over it)")->check(CLI::NonNegativeNumber);
+  sub.add_option("-T,--seconds", wanted.seconds, "Go on over the data for so long (default: once over it)")->check(why_no_seconds);
   sub.add_option_function<std::uint64_t>(
       "-k,--seed",
       [&wanted](const std::uint64_t& seed) {
@@ -288,8 +305,8 @@ void add_work_options(CLI::App& sub, io_options& wanted) {
       "Seed of random offsets");
   sub.add_option("-B,--batch", wanted.depth, "Requests of a thread at once: of -x 3 (default 2), 5 (1), 6 and 7")
       ->check(CLI::Range(1, 65536));
-  sub.add_option("-a,--alignment", wanted.alignment, "Of random offsets, in bytes (default: the size of a request)")
-      ->check(CLI::PositiveNumber);
+  sub.add_option("-a,--alignment", wanted.alignment, "Random offsets are multiples of this (default: the size of a request)")
+      ->type_name("SIZE");
   sub.add_option("-O", wanted.buffered, "Writes: 0 past the page cache, 1 through it (default 0)")->check(CLI::Range(0, 1));
   sub.add_flag("-U,--unaligned", wanted.unaligned, "Random offsets at multiples of 4K");
   sub.add_flag("-V,--verify", wanted.verify, "Verify all of it; what was written is read back first, with a line of its own");

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <type_traits>
 
 #include "cli/io_plan.hpp"
 #include "cli/usage.hpp"
@@ -25,7 +26,8 @@ template <class Number>
 status take_number(std::string_view text, Number most, Number& target) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number > most)
+  const bool in_range = number <= most && !(std::is_floating_point_v<Number> && number < 0);  // false of no number at all, "nan"
+  if (error != std::errc() || end != text.data() + text.size() || !in_range)
     return {errc::invalid_argument, fmt::format("\"{}\" is not a number up to {}", text, most)};
   target = number;
   return {};

@@ -1,14 +1,20 @@
 #include "cli/io_run.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
+#include <exception>
 #include <latch>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <random>
+#include <system_error>
 #include <thread>
+#include <tuple>
 
 #include "bench/meter.hpp"
 #include "bench/page_cache.hpp"
@@ -119,7 +125,11 @@ std::vector<io_region> regions_of(const prepared_job& job) {
 status make_source(const engine& owner, const io_plan& plan, prepared_job& job) {
   auto generation = generation_for(plan, job);
   if (!generation) return generation.error();
-  job.pattern = std::make_unique<io_pattern>(*generation, job.io_size);
+  try {
+    job.pattern = std::make_unique<io_pattern>(*generation, job.io_size);
+  } catch (const std::exception&) {  // bad_alloc, or length_error
+    return {errc::out_of_memory, fmt::format("no memory for requests of {}", format_size(job.io_size))};
+  }
   const auto type = plan.transfer == transfer_type::cpu_only ? buffer_type::plain : job.job->memory;
   auto memory = io_memory::make(owner, type, job.device, job.pattern->bytes().size(), plan.register_memory);
   if (!memory) return memory.error();
@@ -197,19 +207,29 @@ status on_threads(std::vector<prepared_job>& jobs, const std::function<void()>& 
   std::size_t left = all.size();
   times.begins.assign(all.size(), {});
   times.ends.assign(all.size(), {});
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    threads.emplace_back([&, i] {
+  status refused;  // by the system, to start one
+  const auto thread_of = [&](std::size_t i) {
+    return std::thread([&, i] {
       one& own = all[i];
       if (own.job->job->numa_node >= 0) own.error = run_on_node(own.job->job->numa_node);
       ready.arrive_and_wait();
       times.begins[i] = clock::now();
-      if (own.error.ok()) own.error = work(*own.worker);
+      if (own.error.ok() && refused.ok()) own.error = work(*own.worker);
       times.ends[i] = clock::now();
       const std::lock_guard lock(mutex);
       --left;
       ended.notify_one();
     });
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(all.size());
+  try {
+    while (threads.size() < all.size()) threads.push_back(thread_of(threads.size()));
+  } catch (const std::system_error& error) {
+    refused = status::from_errno(error.code().value(), fmt::format("start {} threads", all.size()));
+    ready.count_down(static_cast<std::ptrdiff_t>(all.size() - threads.size()));
+    const std::lock_guard lock(mutex);
+    left -= all.size() - threads.size();
   }
   ready.arrive_and_wait();
   {
@@ -217,6 +237,7 @@ status on_threads(std::vector<prepared_job>& jobs, const std::function<void()>& 
     while (!ended.wait_for(lock, std::chrono::milliseconds(100), [&] { return left == 0; })) meanwhile();
   }
   for (std::thread& each : threads) each.join();
+  if (!refused.ok()) return refused;
   for (one& each : all) {
     if (!each.error.ok()) return each.error;
   }
@@ -324,6 +345,32 @@ std::optional<std::uint64_t> cached_of(const std::vector<prepared_job>& jobs) {
   return sum;
 }
 
+// What two jobs write to the same place at once is neither's, and would be taken for wrong bytes.
+status check_apart(const std::vector<prepared_job>& jobs) {
+  struct range {
+    dev_t device;
+    ino_t file;
+    std::uint64_t first, length;
+    const io_target* target;
+  };
+  std::vector<range> all;
+  for (const prepared_job& job : jobs) {
+    for (const io_region& data : job.data) {
+      struct stat info {};
+      if (::fstat(data.target->plain_fd(), &info) != 0) return status::from_errno(errno, fmt::format("look at {}", data.target->path()));
+      all.push_back({info.st_dev, info.st_ino, data.first, data.length, data.target});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const range& a, const range& b) {
+    return std::tie(a.device, a.file, a.first) < std::tie(b.device, b.file, b.first);
+  });
+  const auto met = std::adjacent_find(all.begin(), all.end(), [](const range& a, const range& b) {
+    return a.device == b.device && a.file == b.file && b.first - a.first < a.length;
+  });
+  if (met == all.end()) return {};
+  return {errc::invalid_argument, fmt::format("{} is written to by another job too, at {}", (met + 1)->target->path(), (met + 1)->first)};
+}
+
 status prepare(const engine& owner, const io_plan& plan, std::uint64_t io_size, std::vector<prepared_job>& jobs,
                std::vector<std::string>& remarks) {
   for (const io_job& job : plan.jobs) {
@@ -335,6 +382,9 @@ status prepare(const engine& owner, const io_plan& plan, std::uint64_t io_size, 
     if (!device) return device.error();
     made.device = *device;
     if (status error = open_targets(owner, plan, made); !error.ok()) return error;
+  }
+  if (is_write(plan.io) && plan.verify) {
+    if (status error = check_apart(jobs); !error.ok()) return error;
   }
   if (status error = set_cache(plan, jobs); !error.ok()) return error;
   for (prepared_job& job : jobs) {
@@ -388,7 +438,7 @@ result<io_figures> run_io(const engine& owner, const io_plan& plan, std::uint64_
 }
 
 status check_plan(const io_plan& plan) {
-  const auto wrong = [](const char* why) { return status(errc::invalid_argument, why); };
+  const auto wrong = [](const std::string& why) { return status(errc::invalid_argument, why); };
   if (plan.jobs.empty()) return wrong("a file (-f), a folder (-D) or a configuration file is required");
   if (plan.cold && plan.warm) return wrong("--cold and --warm exclude each other");
   for (const io_job& job : plan.jobs) {
@@ -397,6 +447,10 @@ status check_plan(const io_plan& plan) {
     if (is_by_host(plan.transfer) && job.memory > buffer_type::mapped_device)
       return wrong("memory of the host (-m 2, 3, 4) is for the transfer types 0, 5, 6 and 7");
     if (job.io_size == std::uint64_t{0}) return wrong("a request of no bytes moves nothing");
+    const std::uint64_t size = job.io_size.value_or(plan.sizes.most);
+    const unsigned at_once = plan.depth > 0 ? plan.depth : is_batch(plan.transfer) ? job.threads : 2;
+    if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / 2 / at_once)
+      return wrong(fmt::format("-i {}: {} requests at once are more than memory can hold", format_size(size), at_once));
   }
   return {};
 }

@@ -345,6 +345,8 @@ TEST(io, what_is_wrong_in_a_configuration_file_is_named_with_its_line) {
       {"[global]\nbs=64Q\n", ":2: bs: \"64Q\" is not a size"},
       {"[global]\nxfer_type=8\n", ":2: xfer_type: \"8\" is not a number up to 7"},
       {"[global]\nrw=sideways\n", ":2: rw: \"sideways\" is none of"},
+      {"[global]\nruntime=-1\n", ":2: runtime: \"-1\" is not a number up to"},
+      {"[global]\nruntime=nan\n", ":2: runtime: \"nan\" is not a number up to"},
       {"[global\n", ":1: a section ends with ]"},
       {"xfer_type=0\n", ":1: before the first section"},
       {"[global]\nxfer_type\n", ":2: expected KEY=VALUE"},
@@ -367,6 +369,76 @@ TEST(io, what_is_wrong_in_a_configuration_file_is_named_with_its_line) {
   EXPECT_TRUE(contains(io({directory.path()}).err, directory.path()));
 }
 
+TEST(io, requests_larger_than_memory_are_refused_and_leave_no_file) {
+  const scratch_directory directory;
+  const std::string path = directory.path() + "/data";
+  const ended_program wrote = io({"-f", path, "-d", "host:0", "-I", "1", "-s", "64K", "-i", "1000T"});
+  EXPECT_EQ(wrote.exit_code, 1);
+  EXPECT_TRUE(contains(wrote.err, "no memory for requests of 1000 TiB")) << wrote.err;
+  EXPECT_EQ(directory.entries(), 0U);
+  ASSERT_EQ(io({"-f", path, "-d", "host:0", "-I", "1", "-s", "64K"}).exit_code, 0);
+  for (const char* memory : {"0", "3", "4"}) {
+    // 2^62 bytes four times are 2^64.
+    const ended_program ended = io({"-f", path, "-d", "host:0", "-x", "6", "-B", "4", "-i", "4194304T", "-m", memory});
+    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "-i 4194304 TiB: 4 requests at once are more than memory can hold")) << ended.err;
+  }
+}
+
+TEST(io, threads_that_cannot_be_had_are_an_error) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, for a user without other processes";
+  const scratch_directory directory;
+  ASSERT_EQ(::chmod(directory.path().c_str(), 0777), 0);
+  const std::string user = "setpriv --reuid 65533 --regid 65533 --clear-groups ";
+  if (std::system((user + PENSTOCK_CLI_PATH + " --version > /dev/null 2>&1").c_str()) != 0)  // NOLINT(cert-env33-c)
+    GTEST_SKIP() << "needs setpriv";
+  const std::string command = "cd " + directory.path() + "; ulimit -u 60; " + user + PENSTOCK_CLI_PATH +
+                              " io -f data -I 1 -s 4M -i 4K -w 256 -d host:0 > said 2>&1";
+  const int ended = std::system(("bash -c \"" + command + "\"").c_str());  // NOLINT(cert-env33-c)
+  EXPECT_EQ(WEXITSTATUS(ended), 1);
+  EXPECT_TRUE(contains(text_of(directory.path() + "/said"), "start 256 threads: ")) << text_of(directory.path() + "/said");
+  EXPECT_FALSE(std::filesystem::exists(directory.path() + "/data"));
+}
+
+TEST(io, jobs_that_write_to_the_same_bytes_are_refused) {
+  const scratch_directory directory;
+  const std::string path = directory.path() + "/data";
+  const words common{"-d", "host:0", "-I", "1", "-s", "64K", "-i", "4K"};
+  ASSERT_EQ(io(joined(common, {"-f", path})).exit_code, 0);
+  const std::string before = text_of(path);
+  std::filesystem::create_symlink("data", directory.path() + "/link");
+  for (const char* other : {"/data", "/link"}) {
+    const ended_program ended = io(joined(common, {"-f", path, "-f", directory.path() + other}));
+    EXPECT_EQ(ended.exit_code, 1);
+    EXPECT_TRUE(contains(ended.err, directory.path() + other + " is written to by another job too")) << ended.err;
+    EXPECT_EQ(text_of(path), before);
+  }
+  EXPECT_EQ(io({"-d", "host:0", "-f", path, "-f", path}).exit_code, 0) << "reads do not meet";
+  const std::string config = directory.path() + "/config";
+  write_text(config, "[global]\nrw=write\nsize=64K\n[a]\ngpu_dev_id=host:0\nfilename=" + path +
+                         "\n[b]\ngpu_dev_id=host:0\nfilename=" + path + "\nstart_offset=64K\n");
+  const ended_program parts = io({config});
+  EXPECT_EQ(parts.exit_code, 0) << parts.err;
+}
+
+TEST(io, sizes_of_the_command_line_have_the_last_word_over_those_of_jobs) {
+  const scratch_directory directory;
+  const std::string config = directory.path() + "/config";
+  write_text(config, "[global]\nrw=write\n[a]\ngpu_dev_id=host:0\nsize=1M\nio_size=64K\nfilename=" + directory.path() + "/data\n");
+  EXPECT_EQ(run_of(io({config, "--json"})).at("requests"), 16);
+  const auto told = run_of(io({config, "-s", "128K", "-i", "4K", "--json"}));
+  EXPECT_EQ(told.at("bytes"), 128U << 10);
+  EXPECT_EQ(told.at("requests"), 32);
+  EXPECT_EQ(told.at("io_size"), 4096);
+}
+
+TEST(io, the_alignment_of_random_offsets_is_a_size) {
+  const scratch_directory directory;
+  const words common{"-f", directory.path() + "/data", "-d", "host:0", "-i", "64K", "--json"};
+  ASSERT_EQ(io(joined(common, {"-I", "1", "-s", "1M"})).exit_code, 0);
+  EXPECT_EQ(run_of(io(joined(common, {"-I", "2", "-a", "4K"}))).at("requests"), 16);
+}
+
 TEST(io, what_does_not_go_together_is_a_usage_error) {
   for (const words& wrong : std::vector<words>{{},
                                                {"-f", "x", "-x", "8"},
@@ -382,6 +454,11 @@ TEST(io, what_does_not_go_together_is_a_usage_error) {
                                                {"config", "-f", "x"},
                                                {"-f", "x", "-s", "1Q"},
                                                {"-f", "x", "-o", "-1"},
+                                               {"-f", "x", "-T", "-1"},
+                                               {"-f", "x", "-T", "nan"},
+                                               {"-f", "x", "-T", "1e300"},
+                                               {"-f", "x", "-a", "0"},
+                                               {"-f", "x", "-a", "4Q"},
                                                {"-f", "x", "-i", "4K:8K:0"}}) {
     const ended_program ended = io(wrong);
     EXPECT_EQ(ended.exit_code, 2) << ended.err << (wrong.empty() ? "" : wrong.back());
