@@ -289,7 +289,7 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   // With its mode and its times.
   if (error.ok() && how.to_disk && ::fsync(pending->fd()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
   if (error.ok() && interrupted()) error = copy_stopped();
-  if (error.ok()) error = pending->publish();
+  if (error.ok()) error = pending->publish(!how.keep_existing);
   if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", from, to));
   return out;
 }

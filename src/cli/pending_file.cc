@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -22,6 +23,15 @@ bool has_proc() { return ::access("/proc/self/fd", X_OK) == 0; }
 
 // Of a file system, a kernel or a seccomp profile without O_TMPFILE.
 bool cannot_be_unnamed(int error) { return error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == EINVAL || error == EPERM; }
+
+// As rename(2), and it fails where something has the name (EEXIST). NFS cannot rename so (EINVAL), but can link.
+int rename_to_free_name(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+  if (errno != EINVAL) return -1;
+  if (::link(from.c_str(), to.c_str()) != 0) return -1;
+  ::unlink(from.c_str());
+  return 0;
+}
 
 }  // namespace
 
@@ -57,7 +67,7 @@ pending_file::~pending_file() {
   if (!hidden_.empty()) ::unlink(hidden_.c_str());
 }
 
-status pending_file::publish() {
+status pending_file::publish(bool replace) {
   // Closing any descriptor has network file systems send what they hold, and say what went wrong.
   owned_fd twin(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
   if (twin.get() < 0) return status::from_errno(errno, fmt::format("close {}", path_));
@@ -65,7 +75,7 @@ status pending_file::publish() {
   if (hidden_.empty()) {
     const std::string unnamed = fmt::format("/proc/self/fd/{}", fd_.get());
     if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
-    if (errno != EEXIST) return status::from_errno(errno, fmt::format("give {} its name", path_));
+    if (errno != EEXIST || !replace) return status::from_errno(errno, fmt::format("give {} its name", path_));
     std::string name;
     int number = EEXIST;
     for (int i = 0; i < most_hidden_names && number == EEXIST; ++i) {
@@ -75,7 +85,11 @@ status pending_file::publish() {
     if (number != 0) return status::from_errno(number, fmt::format("give a copy beside {} its name", path_));
     hidden_ = std::move(name);
   }
-  if (::rename(hidden_.c_str(), path_.c_str()) != 0) return status::from_errno(errno, fmt::format("rename to {}", path_));
+  if (!replace) {
+    if (rename_to_free_name(hidden_, path_) != 0) return status::from_errno(errno, fmt::format("give {} its name", path_));
+  } else if (::rename(hidden_.c_str(), path_.c_str()) != 0) {
+    return status::from_errno(errno, fmt::format("rename to {}", path_));
+  }
   hidden_.clear();
   return {};
 }

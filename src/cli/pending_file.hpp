@@ -18,8 +18,9 @@ class pending_file {
   ~pending_file();  // what was not published is gone
 
   [[nodiscard]] int fd() const { return fd_.get(); }  // for reading and writing
-  // Gives it its name, in place of what had it. Errors: os errors, also those that the kernel had kept to itself until now.
-  status publish();
+  // Gives it its name, in place of what had it or, where that is not to be replaced, with an error (EEXIST). Errors: os errors, also those
+  // that the kernel had kept to itself until now.
+  status publish(bool replace = true);
 
  private:
   pending_file(std::string path, owned_fd fd, std::string hidden)

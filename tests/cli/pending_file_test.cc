@@ -51,6 +51,23 @@ TEST_P(pending_file_test, replaces_what_was_there) {
   EXPECT_EQ(directory_.entries(), 1U);
 }
 
+TEST_P(pending_file_test, keeps_what_has_come_meanwhile_where_that_is_asked_for) {
+  {
+    auto made = make();
+    ASSERT_TRUE(made);
+    fill(*made, "new");
+    std::ofstream(path_) << "old";
+    EXPECT_EQ(made->publish(false).message(), "give " + path_ + " its name: File exists (os 17)");
+  }
+  EXPECT_EQ(text(), "old");
+  EXPECT_EQ(directory_.entries(), 1U);
+  std::filesystem::remove(path_);
+  auto made = make();
+  ASSERT_TRUE(made);
+  EXPECT_TRUE(made->publish(false).ok());
+  EXPECT_EQ(directory_.entries(), 1U);
+}
+
 TEST_P(pending_file_test, is_gone_where_it_was_not_published) {
   {
     auto made = make();
