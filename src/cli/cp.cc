@@ -279,13 +279,15 @@ int copy_all(cp_options wanted) {
 void add_cp(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<cp_options>();
   CLI::App& sub = *app.add_subcommand("cp", "Copy files to a file or into a folder; a copy is whole under its name, or not there");
-  sub.add_option("FILE", wanted->paths, "What to copy, and where to: a file, or a folder that exists")->required()->expected(2, 1 << 20);
+  sub.add_option("FILE", wanted->paths, "What to copy, and where to: a file, or a folder that exists")
+      ->required()
+      ->expected(2, CLI::detail::expected_max_vector_size);
   sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too, with the links in them as links");
   sub.add_flag("-p,--preserve", wanted->how.preserve, "Keep modes and times, and as root owners");
   sub.add_flag("--verify", wanted->how.verify, "Read each copy back from the disk, and compare it with its source");
   sub.add_flag("--sync", wanted->how.to_disk, "Have each copy on the disk before it has its name, and then its name too");
   sub.add_flag("--no-clone", wanted->no_clone, "Copy the bytes also where the file system could share them");
-  sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Keep what is there");
+  sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Replace no file that is there");
   sub.add_flag("-v,--verbose", wanted->verbose, "Print each file that was copied");
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return copy_all(*wanted); }; });

@@ -292,7 +292,8 @@ void add_job_options(CLI::App& sub, io_options& wanted) {
 void add_work_options(CLI::App& sub, io_options& wanted) {
   sub.add_option("-x,--transfer", wanted.transfer, "Transfer type, see below (default 0)")->check(CLI::Range(0, 7));
   sub.add_option("-I,--io", wanted.io, "0 read, 1 write, 2 randread, 3 randwrite (default 0)")->type_name("NUMBER");
-  sub.add_option("-s,--size", wanted.size, "Of the file, or of each in a folder (default: all there is; to write, 1G)")->type_name("SIZE");
+  sub.add_option("-s,--size", wanted.size, "Size of the data in the file, or in each of a folder (default: all there is; to write, 1G)")
+      ->type_name("SIZE");
   sub.add_option("-o,--offset", wanted.offset, "Begin here in each file")->type_name("SIZE");
   sub.add_option("-i,--io-size", wanted.sizes, "Size of a request, or LEAST:MOST:STEP for a run with each (default 1M)")->type_name("SIZE");
   sub.add_option("-T,--seconds", wanted.seconds, "Go on over the data for so long (default: once over it)")->check(why_no_seconds);
@@ -310,9 +311,9 @@ void add_work_options(CLI::App& sub, io_options& wanted) {
   sub.add_option("-O", wanted.buffered, "Writes: 0 past the page cache, 1 through it (default 0)")->check(CLI::Range(0, 1));
   sub.add_flag("-U,--unaligned", wanted.unaligned, "Random offsets at multiples of 4K");
   sub.add_flag("-V,--verify", wanted.verify, "Verify all of it; what was written is read back first, with a line of its own");
-  sub.add_flag("--no-verify", wanted.no_verify, "Compare nothing (default: up to 1G of it, behind the clock)");
+  sub.add_flag("--no-verify", wanted.no_verify, "Compare nothing (default: up to 1G of it, after the clock has stopped)");
   sub.add_flag("-b,--no-register", wanted.skip_register, "Do not register memory");
-  sub.add_flag("-F,--refill", wanted.refill, "Fill the memory anew before each write, not within its time");
+  sub.add_flag("-F,--refill", wanted.refill, "Fill the memory anew before each write; the time that takes is not counted");
   sub.add_flag("-R,--random-data", wanted.fill, "As gdsio takes it: what is written is pseudo-random in any case");
   sub.add_flag("-p,--nvlinks", wanted.nvlinks, "As gdsio takes it: the driver routes copies in any case");
   sub.add_flag("-J,--job-stats", wanted.job_stats, "A line for each job, too");
