@@ -46,7 +46,8 @@ class load final : public path::job_owner, public staging::work {
   }
   void add(const admission& item, std::size_t index) noexcept {
     const auto& what = item.what();
-    job.ranges.push_back({&item.file().source(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), {}, 0, {}});
+    job.ranges.push_back(
+        {&item.file().source(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), {}, false, 0, {}});
     room_ += room_of(what);
   }
 
@@ -127,10 +128,12 @@ void load::fail(const status& error) {
 void load::count(stats_book& stats) noexcept {
   std::uint64_t requests = 0;
   std::uint64_t bytes = 0;
+  bool any_past_cache = false;
   for (auto& range : job.ranges) {
     if (range.error.ok()) {
       ++requests;
       bytes += range.moved;
+      any_past_cache |= range.past_cache;
       continue;
     }
     io_result outcome{range.moved, std::move(range.error)};
@@ -138,6 +141,7 @@ void load::count(stats_book& stats) noexcept {
     range.error = std::move(outcome.error);
   }
   if (requests > 0) stats.count_requests(job.is_write, device_index(job.place), requests, bytes);
+  if (!any_past_cache) return;
   const auto file_of = [&](const path::gather_range& range) -> file_core& {
     return (of_ != nullptr ? of_->from_.admission_of(range.index) : singles[range.index]->admitted_).file();
   };

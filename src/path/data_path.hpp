@@ -86,10 +86,12 @@ struct gather_range {
   std::byte* memory = nullptr;
   std::uint32_t index = 0;  // the owner's
   residency cached = residency::unknown;
+  bool past_cache = false;  // result: it was read so
   std::uint64_t moved = 0;  // result
   status error;             // result
-  bool past_cache = false;  // result: it was read so
 };
+// Batches have thousands, which lanes fill and the caller's thread looks through.
+static_assert(sizeof(gather_range) == 64);
 
 // What a path keeps for a job while it is under way.
 class path_state {
