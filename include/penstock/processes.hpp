@@ -27,7 +27,7 @@ struct process_stats {
 
 struct process_list {
   std::vector<process_stats> processes;  // by pid
-  std::vector<status> problems;          // of processes that cannot be read, and why
+  std::vector<status> problems;          // of processes that run and cannot be read, and why
 };
 
 // with_requests: also the requests under way. Errors: not_found (no such process, or it does not use Penstock), permission_denied (another

@@ -96,6 +96,18 @@ std::string last_column(const process_speed& seen) {
   return text.starts_with(", ") ? text.substr(2) : text;
 }
 
+// Processes of other versions are counted, since there may be one for each core.
+void add_problems(std::vector<std::string>& to, const std::vector<status>& problems) {
+  const auto is_other = [](const status& each) { return each.code() == errc::unsupported; };
+  const auto others = std::count_if(problems.begin(), problems.end(), is_other);
+  if (others > 1) {
+    to.push_back(fmt::format("{} processes run other versions of Penstock: `penstock stats` names them", others));
+  }
+  for (const auto& each : problems) {
+    if (others <= 1 || !is_other(each)) to.push_back(printable(each.message()));
+  }
+}
+
 // In lines that are no longer than the screen is wide, where words allow it; all but the first are indented.
 void add_wrapped(std::vector<std::string>& to, std::string_view text, std::size_t columns) {
   constexpr std::string_view indent = "  ";
@@ -162,7 +174,7 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
       if (each.now.requests->empty()) lines.emplace_back("  none");
     }
   }
-  for (const auto& each : problems) lines.emplace_back(printable(each.message()));
+  add_problems(lines, problems);
   if (seen.empty() && problems.empty()) lines.emplace_back("  no process of this user uses Penstock");
   if (lines.size() > screen.rows) lines.resize(screen.rows);
   for (auto& line : lines) line = cut(std::move(line), screen.columns);

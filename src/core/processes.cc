@@ -115,6 +115,12 @@ state state_of(const board_layout::head& head) {
   return now.error().code() == errc::not_found ? state::gone : state::runs;
 }
 
+// Whether nobody is left who could use what lies under this number, whatever it is.
+bool is_left_behind(sys::board_folder& folder, int pid) {
+  if (const auto head = head_of(folder, pid)) return state_of(*head) == state::gone;
+  return sys::identify_process(pid).error().code() == errc::not_found;
+}
+
 // Why a process has no board.
 status without_board(sys::board_folder& folder, int pid) {
   const auto owner = sys::owner_of_process(pid);
@@ -166,9 +172,12 @@ process_list observe_processes(sys::board_folder& folder, bool with_requests) {
       if (seen->ended) gone.push_back(pid);
       all.processes.push_back(*std::move(seen));
     } else if (seen.error().code() != errc::not_found) {
-      // Whatever it is, nobody with this number is there to use it.
-      if (sys::identify_process(pid).error().code() == errc::not_found) folder.note_gone(pid);
-      all.problems.push_back(seen.error());
+      if (is_left_behind(folder, pid)) {  // and cannot be read: it tells nobody anything
+        folder.note_gone(pid);
+        gone.push_back(pid);
+      } else {
+        all.problems.push_back(seen.error());
+      }
     }
   }
   folder.tidy(gone);

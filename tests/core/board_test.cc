@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <ctime>
 #include <filesystem>
@@ -376,6 +377,35 @@ TEST_F(boards, of_other_versions_are_refused_with_both_versions) {
   EXPECT_EQ(why.code(), errc::unsupported);
   EXPECT_NE(why.message().find("layout " + std::to_string(version)), std::string_view::npos) << why.message();
   EXPECT_EQ(core::observe_processes(*folder(), true).problems.size(), 1U);
+}
+
+TEST_F(boards, that_nobody_can_read_are_not_told_of_where_their_process_is_gone) {
+  ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
+  core::board_layout::head head;
+  head.magic = core::board_layout::magic;
+  head.version = core::board_layout::layout_version + 1;
+  head.size_bytes = 128;
+  head.namespace_inode = sys::identify_own_process()->namespace_inode;
+  const auto put = [&](int pid, std::uint64_t start_ticks) {
+    head.pid = pid;
+    head.start_ticks = start_ticks;
+    std::array<char, 128> bytes{};
+    std::memcpy(bytes.data(), &head, sizeof head);
+    std::ofstream(board_name(pid), std::ios::binary).write(bytes.data(), bytes.size());
+  };
+  const auto listed = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder_name()), std::filesystem::directory_iterator());
+  };
+  for (int pid = 5'000'000; pid < 5'000'010; ++pid) put(pid, 1);  // beyond what the kernel gives
+  for (int pid = 5'000'010; pid < 5'000'020; ++pid) std::ofstream(board_name(pid)) << "garbage";
+  put(getpid(), sys::identify_own_process()->start_ticks + 1);  // of an earlier process of the same number
+  const auto seen = core::observe_processes(*folder(), true);
+  EXPECT_TRUE(seen.processes.empty());
+  EXPECT_TRUE(seen.problems.empty()) << seen.problems.front().message();
+  EXPECT_EQ(listed(), static_cast<std::ptrdiff_t>(sys::board_folder::most_kept));
+  put(getpid(), sys::identify_own_process()->start_ticks);
+  ASSERT_EQ(core::observe_processes(*folder(), true).problems.size(), 1U);
+  EXPECT_EQ(core::observe_processes(*folder(), true).problems.front().code(), errc::unsupported);
 }
 
 TEST_F(boards, of_whatever_bytes_and_length_are_refused_or_read_without_harm) {
