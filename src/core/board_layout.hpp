@@ -12,6 +12,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "base/printable.hpp"
+
 namespace penstock::core {
 
 using counter = std::atomic<std::uint64_t>;
@@ -38,18 +40,14 @@ struct shared_text {
     }
     changes.fetch_add(1, std::memory_order_release);
   }
-  // Printable ASCII and UTF-8 as it stands; other bytes are replaced.
+  // Printable UTF-8 as it stands; other bytes are replaced, those too of a character that was cut off.
   [[nodiscard]] std::string get() const {
     std::array<char, Size> bytes{};
     for (std::size_t i = 0; i < words.size(); ++i) {
       const auto word = words[i].load(std::memory_order_relaxed);
       std::memcpy(bytes.data() + i * 8, &word, 8);
     }
-    std::string text(bytes.data(), strnlen(bytes.data(), Size));
-    for (char& each : text) {
-      if (static_cast<unsigned char>(each) < 0x20 || each == 0x7f) each = '?';
-    }
-    return text;
+    return printable_text(std::string(bytes.data(), strnlen(bytes.data(), Size)));
   }
 };
 

@@ -177,6 +177,21 @@ TEST_F(boards, reasons_of_fallbacks_are_cut_off_where_the_room_ends) {
   EXPECT_EQ(text.get(), "");
 }
 
+TEST_F(boards, text_is_whole_characters_and_none_that_a_terminal_obeys) {
+  core::shared_text<16> text;
+  text.set("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x93\x81");
+  EXPECT_EQ(text.get(), "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x93\x81");
+  text.set(
+      "a\xc2\x9b"
+      "31m \x9b"
+      "b");  // CSI, as UTF-8 and as a byte
+  EXPECT_EQ(text.get(), "a??31m ?b");
+  text.set("\xff\xc0\xaf\xed\xa0\x80\xf5\x80\x80\x80.");  // no UTF-8
+  EXPECT_EQ(text.get(), "??????????.");
+  text.set("0123456789abcde\xc3\xa9");  // cut off within a character
+  EXPECT_EQ(text.get(), "0123456789abcde?");
+}
+
 TEST_F(boards, requests_under_way_are_told_when_asked_for) {
   gate before;
   const auto with = engine_with(std::make_shared<core::board>(folder()), std::make_shared<gated_kernel>(before));
