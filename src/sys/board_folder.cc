@@ -212,13 +212,16 @@ status linux_board_folder::ask(int pid, std::size_t asked, std::size_t answered,
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   std::uint32_t wanted = 0;
   if (asked >= page || !word_at(asked, wanted)) return {errc::invalid_argument, fmt::format("{} is cut off", name_of(pid))};
-  ++wanted;
-  if (pwrite(board->get(), &wanted, sizeof wanted, static_cast<off_t>(asked)) != sizeof wanted)
-    return status::from_errno(errno, fmt::format("write {}", name_of(pid)));
   void* mapped = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED, board->get(), 0);
   if (mapped == MAP_FAILED) return status::from_errno(errno, fmt::format("map {}", name_of(pid)));
   const shared_region words(static_cast<std::byte*>(mapped), page);
-  (void)futex(words.data() + asked, FUTEX_WAKE, INT_MAX);
+  // Added by the kernel, in one step: a sum that was written might take back what others have added meanwhile, and then whoever sleeps on
+  // the word misses that it was told to end.
+  constexpr std::uint32_t add_one = std::uint32_t{FUTEX_OP_ADD} << 28 | 1U << 12;
+  const auto* word = words.data() + asked;
+  if (syscall(SYS_futex, word, FUTEX_WAKE_OP, INT_MAX, 0L, word, add_one) < 0)
+    return status::from_errno(errno, fmt::format("ask through {}", name_of(pid)));
+  if (!word_at(asked, wanted)) return {errc::invalid_argument, fmt::format("{} is cut off", name_of(pid))};
   const auto until = std::chrono::steady_clock::now() + most;
   for (std::uint32_t seen = 0; word_at(answered, seen);) {
     if (static_cast<std::int32_t>(seen - wanted) >= 0) return {};

@@ -279,6 +279,33 @@ TEST_F(boards, a_stopped_process_is_shown_without_its_requests) {
   EXPECT_EQ(seen.stats.reads, 1U);
 }
 
+TEST_F(boards, no_question_of_many_readers_is_lost) {
+  const auto other = reader_of(1);
+  ASSERT_EQ(kill(other.pid(), SIGSTOP), 0);
+  ASSERT_EQ(waitpid(other.pid(), nullptr, WUNTRACED), other.pid());
+  constexpr std::size_t readers = 4;
+  constexpr std::uint32_t questions = 1000;
+  const auto asked = [&] {
+    std::uint32_t value = 0;
+    std::ifstream board(board_name(other.pid()), std::ios::binary);
+    board.seekg(offsetof(page, asked));
+    board.read(reinterpret_cast<char*>(&value), sizeof value);
+    return value;
+  };
+  const auto before = asked();
+  std::vector<std::thread> all;
+  for (std::size_t i = 0; i < readers; ++i) {
+    all.emplace_back([&] {
+      const auto own = folder();
+      for (std::uint32_t j = 0; j < questions; ++j)
+        EXPECT_EQ(own->ask(other.pid(), offsetof(page, asked), offsetof(page, answered), std::chrono::milliseconds(0)).code(),
+                  errc::timed_out);
+    });
+  }
+  for (auto& each : all) each.join();
+  EXPECT_EQ(asked() - before, readers * questions);
+}
+
 #if !defined(__SANITIZE_THREAD__)  // which does not support new threads in a forked child
 TEST_F(boards, a_forked_child_counts_for_itself) {
   const auto on = std::make_shared<core::board>(folder());
