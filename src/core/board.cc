@@ -30,7 +30,7 @@ void add(counter& to, const counter& from) noexcept { to.fetch_add(from.load(rel
 
 void add_path(board_layout::path_counters& to, const board_layout::path_counters& from) noexcept {
   add(to.operations, from.operations);
-  add(to.bytes, from.bytes);
+  add(to.read_bytes, from.read_bytes);
   add(to.written_bytes, from.written_bytes);
   add(to.errors, from.errors);
   add(to.fallbacks, from.fallbacks);

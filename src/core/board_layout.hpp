@@ -53,7 +53,7 @@ struct shared_text {
 
 namespace board_layout {
 
-inline constexpr std::uint32_t layout_version = 2;
+inline constexpr std::uint32_t layout_version = 3;
 inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
 inline constexpr std::size_t most_engines = 8;  // at a time; further ones count for themselves
 inline constexpr std::size_t most_paths = 8;
@@ -74,7 +74,7 @@ struct head {
 static_assert(sizeof(head) == 64);
 
 struct alignas(64) path_counters {
-  counter operations{0}, bytes{0}, written_bytes{0}, errors{0}, fallbacks{0}, busy_ns{0}, active_ns{0};
+  counter operations{0}, read_bytes{0}, written_bytes{0}, errors{0}, fallbacks{0}, busy_ns{0}, active_ns{0};
   std::atomic<std::int64_t> last_end_ns{0};
   std::array<counter, histogram_classes> sizes{}, latencies{};
   shared_text<16> name;

@@ -78,8 +78,9 @@ void add_path(engine_stats& to, const board_layout::path_counters& from) {
     known->name = name;
   }
   known->operations += from.operations.load(relaxed);
-  known->bytes += from.bytes.load(relaxed);
-  known->written_bytes += from.written_bytes.load(relaxed);
+  const auto written = from.written_bytes.load(relaxed);
+  known->bytes += from.read_bytes.load(relaxed) + written;
+  known->written_bytes += written;
   known->errors += from.errors.load(relaxed);
   known->fallbacks += from.fallbacks.load(relaxed);
   known->busy_ns += from.busy_ns.load(relaxed);
@@ -134,8 +135,8 @@ void stats_book::count_piece(path_kind path, bool is_write, std::uint64_t bytes,
   const auto nanoseconds = not_negative(when.ended_ns - when.began_ns);
   add_active(counters.active_ns, counters.last_end_ns, when);
   counters.operations.fetch_add(1, relaxed);
-  counters.bytes.fetch_add(bytes, relaxed);
-  if (is_write) counters.written_bytes.fetch_add(bytes, relaxed);
+  // One of two that only grow: of a sum, what was read would seem less for a moment, which is a restart to whoever watches.
+  (is_write ? counters.written_bytes : counters.read_bytes).fetch_add(bytes, relaxed);
   if (failed) counters.errors.fetch_add(1, relaxed);
   counters.busy_ns.fetch_add(nanoseconds, relaxed);
   counters.sizes[bucket(bytes, 1024)].fetch_add(1, relaxed);

@@ -495,6 +495,23 @@ TEST_F(boards, say_of_processes_without_one_why) {
   EXPECT_NE(why_not(5'000'000).message().find("there is no process 5000000"), std::string_view::npos);
 }
 
+TEST_F(boards, what_was_read_and_what_was_written_are_counted_apart) {
+  const path::path_table table;
+  core::stats_book book(table, nullptr);
+  std::atomic<bool> end{false};
+  std::thread writer([&] {
+    while (!end) book.count_piece(path_kind::posix, true, 4096, {0, 1}, false);
+  });
+  std::uint64_t read = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const auto seen = book.snapshot().path(path_kind::posix);
+    read |= seen.bytes - seen.written_bytes;
+  }
+  end = true;
+  writer.join();
+  EXPECT_EQ(read, 0U);
+}
+
 TEST_F(boards, are_read_while_many_threads_count) {
   const auto on = std::make_shared<core::board>(folder());
   const auto with = engine_with(on);
