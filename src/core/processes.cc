@@ -115,6 +115,13 @@ state state_of(const board_layout::head& head) {
   return now.error().code() == errc::not_found ? state::gone : state::runs;
 }
 
+// What a board would say that its process is called.
+std::string shown_name(int pid) {
+  decltype(page::program) text;
+  text.set(sys::program_name(pid));
+  return text.get();
+}
+
 // Whether nobody is left who could use what lies under this number, whatever it is.
 bool is_left_behind(sys::board_folder& folder, int pid) {
   if (const auto head = head_of(folder, pid)) return state_of(*head) == state::gone;
@@ -139,7 +146,7 @@ status without_board(sys::board_folder& folder, int pid) {
 result<process_stats> observe_process(sys::board_folder& folder, int pid, bool with_requests) {
   const auto head = head_of(folder, pid);
   if (!head) return head.error().code() == errc::not_found ? without_board(folder, pid) : head.error();
-  const auto now = state_of(*head);
+  auto now = state_of(*head);
   if (now == state::elsewhere) return status(errc::permission_denied, fmt::format("process {} is in another PID namespace", pid));
   if (now == state::gone) folder.note_gone(pid);
   if (auto problem = known_layout(*head); !problem.ok()) return problem;
@@ -148,6 +155,9 @@ result<process_stats> observe_process(sys::board_folder& folder, int pid, bool w
   const auto seen = copy_of(folder, pid);
   if (!seen) return seen.error();
   if (auto problem = known_layout((*seen)->head); !problem.ok()) return problem;
+  // What exec() ended keeps the number and the time of its beginning. Where all seems as it was nothing is looked up.
+  const bool looks_other = (with_requests && !answers) || (*seen)->program.get() != shown_name(pid);
+  if (now == state::runs && looks_other && !folder.is_mapped_by(pid)) now = state::gone;
   auto told = tell(**seen);
   told.pid = pid;
   told.ended = now == state::gone;

@@ -27,6 +27,16 @@ constexpr mode_t gone_mode = 0400;
 
 long futex(const void* word, int operation, std::uint32_t value) { return syscall(SYS_futex, word, operation, value, nullptr, nullptr, 0); }
 
+// Empty where it cannot be read.
+std::string maps_of(int pid) {
+  std::string maps;
+  owned_descriptor from(open(fmt::format("/proc/{}/maps", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  if (from.get() < 0) return maps;
+  char part[4096];
+  for (ssize_t count = 0; (count = ::read(from.get(), part, sizeof part)) > 0;) maps.append(part, static_cast<std::size_t>(count));
+  return maps;
+}
+
 struct closing_folder {
   void operator()(DIR* folder) const noexcept { closedir(folder); }
 };
@@ -41,6 +51,7 @@ class linux_board_folder final : public board_folder {
   status read(int pid, std::span<std::byte> into) override;
   result<std::size_t> read_start(int pid, std::span<std::byte> into) override;
   status ask(int pid, std::size_t asked, std::size_t answered, std::chrono::milliseconds most) override;
+  bool is_mapped_by(int pid) noexcept override;
   void note_gone(int pid) noexcept override;
   void tidy(std::span<const int> gone) noexcept override;
   [[nodiscard]] const std::string& name() const noexcept override { return name_; }
@@ -91,14 +102,7 @@ result<owned_descriptor> linux_board_folder::open_board(int pid, int flags) cons
 }
 
 // Where a second copy of this library is in the process (a wheel's beside a system's), only one can have the board.
-bool linux_board_folder::made_by_a_copy() const {
-  std::string maps;
-  owned_descriptor from(open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
-  if (from.get() < 0) return false;
-  char part[4096];
-  for (ssize_t count = 0; (count = ::read(from.get(), part, sizeof part)) > 0;) maps.append(part, static_cast<std::size_t>(count));
-  return maps.find(name_of(getpid()) + "\n") != std::string::npos;
-}
+bool linux_board_folder::made_by_a_copy() const { return maps_of(getpid()).find(name_of(getpid()) + "\n") != std::string::npos; }
 
 result<owned_descriptor> linux_board_folder::make_file(int folder) const {
   const auto pid = std::to_string(getpid());
@@ -229,6 +233,19 @@ status linux_board_folder::ask(int pid, std::size_t asked, std::size_t answered,
     std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
   return {errc::timed_out, fmt::format("process {} does not answer", pid)};
+}
+
+// By the number of the file, and not by its name, which depends on who looks from where.
+bool linux_board_folder::is_mapped_by(int pid) noexcept {
+  try {
+    const auto board = open_board(pid, O_RDONLY);
+    struct stat facts {};
+    if (!board || fstat(board->get(), &facts) != 0) return true;
+    const auto maps = maps_of(pid);
+    return maps.empty() || maps.find(fmt::format(" {} ", facts.st_ino)) != std::string::npos;
+  } catch (const std::bad_alloc&) {
+    return true;
+  }
 }
 
 void linux_board_folder::note_gone(int pid) noexcept {

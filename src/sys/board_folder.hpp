@@ -40,6 +40,8 @@ class board_folder {
   // Adds one to the word at `asked`, wakes who sleeps on it, and waits until the word at `answered` has the sum, at most so long.
   // Errors: timed_out, and as of read().
   virtual status ask(int pid, std::size_t asked, std::size_t answered, std::chrono::milliseconds most) = 0;
+  // False where this process certainly counts elsewhere: it has become another program (exec), say. Reads a list of all that it has mapped.
+  virtual bool is_mapped_by(int pid) noexcept = 0;
   // The process of this board is gone: the board goes too, once it has been known to be gone for kept_for.
   virtual void note_gone(int pid) noexcept = 0;
   // Of those that are gone the oldest go, until there are most_kept.

@@ -279,6 +279,30 @@ TEST_F(boards, a_stopped_process_is_shown_without_its_requests) {
   EXPECT_EQ(seen.stats.reads, 1U);
 }
 
+TEST_F(boards, a_process_that_has_become_another_program_is_gone) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto* with = new engine(engine_with_board());
+    read(*with, 3);
+    dup2(ends[1], STDOUT_FILENO);
+    execl("/bin/sh", "sh", "-c", "echo x; exec sleep 1000", nullptr);
+    _exit(1);
+  }
+  close(ends[1]);
+  char ready = 0;
+  EXPECT_EQ(::read(ends[0], &ready, 1), 1);
+  for (const bool with_requests : {false, true}) {
+    const auto seen = observe(child, with_requests);
+    EXPECT_TRUE(seen.ended);
+    EXPECT_EQ(seen.stats.reads, 3U);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ends[0]);
+}
+
 TEST_F(boards, no_question_of_many_readers_is_lost) {
   const auto other = reader_of(1);
   ASSERT_EQ(kill(other.pid(), SIGSTOP), 0);
