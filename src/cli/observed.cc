@@ -74,7 +74,7 @@ double percentile_us(const std::array<std::uint64_t, 24>& histogram, double part
 
 double age_seconds(const request_info& request) {
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  return std::max(0.0, static_cast<double>(now - request.since_ns) / 1e9);
+  return std::max(0.0, (static_cast<double>(now) - static_cast<double>(request.since_ns)) / 1e9);  // whatever a board says
 }
 
 std::string describe(const request_info& request) {

@@ -120,6 +120,38 @@ void add_wrapped(std::vector<std::string>& to, std::string_view text, std::size_
   }
 }
 
+std::string list_line(const process_speed& of, bool selected) {
+  const std::string requests = of.now.requests ? std::to_string(under_way(of)) : "?";
+  return fmt::format("{} {:>8} {:<18.18} {:>7.2f} {:>7.2f} {:>5} {:>6.1f}s {:>8.0f} {:>8.0f} {:>6}  {}", selected ? '>' : ' ', of.now.pid,
+                     printable(of.now.program), of.read_gigabytes_per_second, of.written_gigabytes_per_second, requests, oldest_seconds(of),
+                     of.half_below_us, of.most_below_us, of.fallbacks, last_column(of));
+}
+
+// As many lines as leave room for what stands below, but at least half of the screen; the selected one is among them.
+void add_list(std::vector<std::string>& to, const std::vector<process_speed>& seen, const top_screen& screen, std::size_t below) {
+  const auto rows = screen.rows - std::min(screen.rows, to.size());
+  const auto shown = std::min(seen.size(), std::max<std::size_t>({rows - std::min(rows, below), rows / 2, 1}));
+  const auto is_selected = [&](const process_speed& each) { return each.now.pid == screen.selected_pid; };
+  const auto selected = static_cast<std::size_t>(std::find_if(seen.begin(), seen.end(), is_selected) - seen.begin());
+  const auto first = selected < seen.size() && selected >= shown ? selected + 1 - shown : 0;
+  for (std::size_t i = first; i < first + shown; ++i) to.push_back(list_line(seen[i], i == selected));
+}
+
+// Of the process that is selected.
+void add_details(std::vector<std::string>& to, const process_speed& of, const top_screen& screen) {
+  to.push_back(fmt::format("process {}: GB/s by memory: {}", of.now.pid, of.by_device.empty() ? "none" : list_of(of.by_device)));
+  add_lines(to, why_of(of.now));
+  for (const auto& given : advise(of.now.stats)) add_wrapped(to, "advice: " + describe(given), screen.columns);
+  if (!screen.shows_requests) return;
+  to.emplace_back("requests under way");
+  if (!of.now.requests) {
+    to.emplace_back("  the process does not answer");
+    return;
+  }
+  for (const auto& request : *of.now.requests) to.push_back("  " + describe(request));
+  if (of.now.requests->empty()) to.emplace_back("  none");
+}
+
 }  // namespace
 
 std::vector<process_speed> speeds_between(const process_list& before, const process_list& now, double seconds) {
@@ -152,30 +184,14 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
                               to_string(screen.order), screen.paused ? ", PAUSED" : ""));
   lines.push_back(fmt::format("  {:>8} {:<18} {:>7} {:>7} {:>5} {:>7} {:>8} {:>8} {:>6}  {}", "PID", "PROGRAM", "RD GB/s", "WR GB/s",
                               "REQS", "OLDEST", "P50 us", "P99 us", "FALLB", "PATHS"));
+  std::vector<std::string> below;
   for (const auto& each : seen) {
-    const bool selected = each.now.pid == screen.selected_pid;
-    const std::string requests = each.now.requests ? std::to_string(under_way(each)) : "?";
-    lines.push_back(fmt::format("{} {:>8} {:<18.18} {:>7.2f} {:>7.2f} {:>5} {:>6.1f}s {:>8.0f} {:>8.0f} {:>6}  {}", selected ? '>' : ' ',
-                                each.now.pid, printable(each.now.program), each.read_gigabytes_per_second,
-                                each.written_gigabytes_per_second, requests, oldest_seconds(each), each.half_below_us, each.most_below_us,
-                                each.fallbacks, last_column(each)));
+    if (each.now.pid == screen.selected_pid) add_details(below, each, screen);
   }
-  for (const auto& each : seen) {
-    if (each.now.pid != screen.selected_pid) continue;
-    lines.push_back(fmt::format("process {}: GB/s by memory: {}", each.now.pid, each.by_device.empty() ? "none" : list_of(each.by_device)));
-    add_lines(lines, why_of(each.now));
-    for (const auto& given : advise(each.now.stats)) add_wrapped(lines, "advice: " + describe(given), screen.columns);
-    if (!screen.shows_requests) continue;
-    lines.emplace_back("requests under way");
-    if (!each.now.requests) {
-      lines.emplace_back("  the process does not answer");
-    } else {
-      for (const auto& request : *each.now.requests) lines.push_back("  " + describe(request));
-      if (each.now.requests->empty()) lines.emplace_back("  none");
-    }
-  }
-  add_problems(lines, problems);
-  if (seen.empty() && problems.empty()) lines.emplace_back("  no process of this user uses Penstock");
+  add_problems(below, problems);
+  if (seen.empty() && problems.empty()) below.emplace_back("  no process of this user uses Penstock");
+  add_list(lines, seen, screen, below.size());
+  lines.insert(lines.end(), below.begin(), below.end());
   if (lines.size() > screen.rows) lines.resize(screen.rows);
   for (auto& line : lines) line = cut(std::move(line), screen.columns);
   return lines;

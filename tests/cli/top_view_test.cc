@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,17 @@
 
 namespace penstock::cli {
 namespace {
+
+std::vector<process_speed> many(int count) {
+  std::vector<process_speed> all(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    auto& now = all[static_cast<std::size_t>(i)].now;
+    now.pid = 1000 + i;
+    now.program = "program";
+    now.requests = std::vector<request_info>{{"/data/of-" + std::to_string(now.pid), 0, 4096, false, "host", 0}};
+  }
+  return all;
+}
 
 bool any_has(const std::vector<std::string>& lines, const std::string& text) {
   return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.find(text) != std::string::npos; });
@@ -25,6 +38,38 @@ TEST(top_view, several_processes_of_other_versions_are_one_line) {
   EXPECT_TRUE(any_has(lines, "open to others"));
   EXPECT_FALSE(any_has(lines, "process 8"));
   EXPECT_TRUE(any_has(top_lines({}, {problems[0]}, {}), "process 7 runs Penstock 9"));
+}
+
+TEST(top_view, of_hundreds_the_selected_one_is_on_the_screen_with_what_is_said_of_it) {
+  const auto all = many(300);
+  for (const int pid : {1000, 1001, 1150, 1299}) {
+    for (const std::size_t rows : {std::size_t{8}, std::size_t{24}, std::size_t{100}}) {
+      const auto lines = top_lines(all, {}, {.columns = 80, .rows = rows, .selected_pid = pid, .shows_requests = true});
+      EXPECT_LE(lines.size(), rows);
+      EXPECT_TRUE(any_has(lines, ">     " + std::to_string(pid))) << rows;
+      EXPECT_TRUE(any_has(lines, "process " + std::to_string(pid) + ":")) << rows;
+      EXPECT_TRUE(any_has(lines, "/data/of-" + std::to_string(pid))) << rows;
+    }
+  }
+}
+
+TEST(top_view, fits_whatever_screen_there_is) {
+  for (std::size_t rows = 1; rows < 6; ++rows) {
+    for (std::size_t columns = 1; columns < 24; ++columns) {
+      const auto lines = top_lines(many(9), {{errc::io, "a problem"}}, {.columns = columns, .rows = rows, .selected_pid = 1008});
+      EXPECT_LE(lines.size(), rows);
+      EXPECT_EQ(any_has(lines, ">     100"), rows >= 3 && columns >= 9) << rows << " x " << columns;
+      for (const auto& line : lines) EXPECT_LE(line.size(), columns);
+    }
+  }
+}
+
+TEST(top_view, ages_are_told_of_whatever_time_a_board_says) {
+  request_info request;
+  request.since_ns = std::numeric_limits<std::int64_t>::min();
+  EXPECT_GT(age_seconds(request), 9e9);
+  request.since_ns = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(age_seconds(request), 0);
 }
 
 }  // namespace
