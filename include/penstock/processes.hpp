@@ -20,7 +20,7 @@ struct process_stats {
   bool ended = false;            // without closing: it was killed, say. These are its last figures
   engine_stats stats;            // of all its engines, also those that are gone. by_path: by name, not by path_kind
   // Up to 64 of the requests under way; file: the last 120 bytes of the name. None where they were not asked for, where the process has
-  // ended, or where it did not answer within 200 ms (it is stopped, say).
+  // ended, or where it did not answer within 200 ms (it is stopped, say; of many such all together are given a second).
   std::optional<std::vector<request_info>> requests;
   std::uint64_t requests_not_shown = 0;
 };

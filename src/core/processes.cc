@@ -141,17 +141,17 @@ status without_board(sys::board_folder& folder, int pid) {
                       pid, sys::program_name(pid))};
 }
 
-}  // namespace
-
-result<process_stats> observe_process(sys::board_folder& folder, int pid, bool with_requests) {
+// patience: how long the answer may take; less afterwards, where there was none.
+result<process_stats> observe_within(sys::board_folder& folder, int pid, bool with_requests, std::chrono::milliseconds& patience) {
   const auto head = head_of(folder, pid);
   if (!head) return head.error().code() == errc::not_found ? without_board(folder, pid) : head.error();
   auto now = state_of(*head);
   if (now == state::elsewhere) return status(errc::permission_denied, fmt::format("process {} is in another PID namespace", pid));
   if (now == state::gone) folder.note_gone(pid);
   if (auto problem = known_layout(*head); !problem.ok()) return problem;
-  const bool answers =
-      with_requests && now == state::runs && folder.ask(pid, offsetof(page, asked), offsetof(page, answered), answer_time).ok();
+  const auto most = std::clamp(patience, least_answer_time, answer_time);
+  const bool answers = with_requests && now == state::runs && folder.ask(pid, offsetof(page, asked), offsetof(page, answered), most).ok();
+  if (with_requests && now == state::runs && !answers) patience -= std::min(patience, most);
   const auto seen = copy_of(folder, pid);
   if (!seen) return seen.error();
   if (auto problem = known_layout((*seen)->head); !problem.ok()) return problem;
@@ -168,6 +168,13 @@ result<process_stats> observe_process(sys::board_folder& folder, int pid, bool w
   return told;
 }
 
+}  // namespace
+
+result<process_stats> observe_process(sys::board_folder& folder, int pid, bool with_requests) {
+  auto patience = answer_time;
+  return observe_within(folder, pid, with_requests, patience);
+}
+
 process_list observe_processes(sys::board_folder& folder, bool with_requests) {
   process_list all;
   const auto listed = folder.list();
@@ -176,8 +183,9 @@ process_list observe_processes(sys::board_folder& folder, bool with_requests) {
     return all;
   }
   std::vector<int> gone;
+  auto patience = all_answers_time;
   for (const int pid : *listed) {
-    auto seen = observe_process(folder, pid, with_requests);
+    auto seen = observe_within(folder, pid, with_requests, patience);
     if (seen) {
       if (seen->ended) gone.push_back(pid);
       all.processes.push_back(*std::move(seen));

@@ -10,6 +10,8 @@
 namespace penstock::core {
 
 inline constexpr std::chrono::milliseconds answer_time{200};
+inline constexpr std::chrono::milliseconds all_answers_time{1000};  // of those that do not answer, together;
+inline constexpr std::chrono::milliseconds least_answer_time{5};    // once that is over
 
 // The public functions, for boards in a given folder.
 result<process_stats> observe_process(sys::board_folder& folder, int pid, bool with_requests);

@@ -330,6 +330,47 @@ TEST_F(boards, no_question_of_many_readers_is_lost) {
   EXPECT_EQ(asked() - before, readers * questions);
 }
 
+// A folder that notes for how long an answer may be waited for.
+class patient_folder final : public sys::board_folder {
+ public:
+  explicit patient_folder(std::shared_ptr<sys::board_folder> inner) : inner_(std::move(inner)) {}
+  std::chrono::milliseconds waited{0};
+
+  result<sys::shared_region> make(std::size_t bytes) override { return inner_->make(bytes); }
+  void remove() noexcept override { inner_->remove(); }
+  result<std::vector<int>> list() override { return inner_->list(); }
+  status read(int pid, std::span<std::byte> into) override { return inner_->read(pid, into); }
+  result<std::size_t> read_start(int pid, std::span<std::byte> into) override { return inner_->read_start(pid, into); }
+  status ask(int pid, std::size_t asked, std::size_t answered, std::chrono::milliseconds most) override {
+    auto outcome = inner_->ask(pid, asked, answered, std::chrono::milliseconds(0));
+    if (!outcome.ok()) waited += most;
+    return outcome;
+  }
+  bool is_mapped_by(int pid) noexcept override { return inner_->is_mapped_by(pid); }
+  void note_gone(int pid) noexcept override { inner_->note_gone(pid); }
+  void tidy(std::span<const int> gone) noexcept override { inner_->tidy(gone); }
+  [[nodiscard]] const std::string& name() const noexcept override { return inner_->name(); }
+
+ private:
+  const std::shared_ptr<sys::board_folder> inner_;
+};
+
+TEST_F(boards, of_many_stopped_processes_not_each_is_waited_for) {
+  std::vector<std::unique_ptr<other_process>> all;
+  for (int i = 0; i < 12; ++i) {
+    all.push_back(std::make_unique<other_process>([this] {
+      auto* with = new engine(engine_with_board());
+      read(*with, 1);
+    }));
+    ASSERT_EQ(kill(all.back()->pid(), SIGSTOP), 0);
+    ASSERT_EQ(waitpid(all.back()->pid(), nullptr, WUNTRACED), all.back()->pid());
+  }
+  patient_folder asked(folder());
+  EXPECT_EQ(core::observe_processes(asked, true).processes.size(), all.size());
+  EXPECT_LE(asked.waited, core::all_answers_time + all.size() * core::least_answer_time);
+  EXPECT_GE(asked.waited, core::answer_time);
+}
+
 #if !defined(__SANITIZE_THREAD__)  // which does not support new threads in a forked child
 TEST_F(boards, a_forked_child_counts_for_itself) {
   const auto on = std::make_shared<core::board>(folder());
