@@ -37,7 +37,8 @@ std::vector<key_figure> key_figures(const json& report) {
     if (const json* row = find_in(rows, "name", row_name)) {
       const double part = number_in(*row, "fraction");
       out.push_back({title, fmt::format("{:.1f} GB/s", number_in(*row, "gb_per_s")),
-                     part > 0 ? fmt::format("{:.2f} of {}, one call", part, text_in(row->at("ceiling"), "name")) : "one call"});
+                     part > 0 && row->contains("ceiling") ? fmt::format("{:.2f} of {}, one call", part, text_in(row->at("ceiling"), "name"))
+                                                          : "one call"});
     } else if (const json* best = best_of(report, series)) {
       out.push_back(
           {title, fmt::format("{:.1f} GB/s", number_in(*best, "gb_per_s")), "calls of " + format_size(bytes_in(*best, "call_bytes"))});

@@ -172,6 +172,7 @@ class Page(Pages):
             for part in ("ceilings", "machine", "peers", "sizes"):
                 tree.fromstring(self.made_of({**a_result(), part: odd}))
         tree.fromstring(self.made_of({"penstock": "0.1.0", "rows": []}))
+        tree.fromstring(self.made_of({"penstock": "0.1.0", "rows": [{"name": "hot-4g", "outcome": "measured", "gb_per_s": 5, "fraction": 0.5}]}))
 
     def test_what_cannot_be_is_named(self) -> None:
         (self.folder / "text").write_text("no JSON")
