@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bench/meter.hpp"
+#include "bench/open_file.hpp"
 #include "bench/sample_data.hpp"
 #include "device/device.hpp"
 #include "device/owned.hpp"
@@ -29,28 +30,6 @@ struct shape {
   unsigned depth;
 };
 constexpr std::array<shape, 3> direct_shapes{{{512 << 10, 64}, {1 << 20, 32}, {4 << 20, 8}}};
-
-// A descriptor of the kernel seam.
-class open_file {
- public:
-  static result<open_file> open(sys::kernel& kernel, const std::string& path, int flags) {
-    auto fd = kernel.open(path, flags, 0);
-    if (!fd) return fd.error();
-    return open_file(kernel, *fd);
-  }
-  open_file(open_file&& other) noexcept : kernel_(other.kernel_), fd_(std::exchange(other.fd_, -1)) {}
-  open_file& operator=(open_file&&) = delete;
-  ~open_file() {
-    // Only ever read from, or overwritten with data nobody keeps: an error of close says nothing about the measurement.
-    if (fd_ >= 0) static_cast<void>(kernel_->close(fd_).ok());
-  }
-  [[nodiscard]] int fd() const { return fd_; }
-
- private:
-  open_file(sys::kernel& kernel, int fd) : kernel_(&kernel), fd_(fd) {}
-  sys::kernel* kernel_;
-  int fd_;
-};
 
 // Host memory, pinned when a session is given.
 class host_memory {

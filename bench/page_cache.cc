@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "bench/open_file.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::bench {
@@ -14,61 +15,47 @@ namespace {
 
 constexpr std::uint64_t cache_page = 4096;
 
-class opened {
- public:
-  explicit opened(const std::string& path) : kernel_(sys::make_kernel()), fd_(kernel_->open(path, O_RDONLY, 0)) {}
-  opened(const opened&) = delete;
-  opened& operator=(const opened&) = delete;
-  ~opened() {
-    if (fd_) static_cast<void>(kernel_->close(*fd_).ok());  // only read from
-  }
-  [[nodiscard]] status error() const { return fd_.error(); }
-  [[nodiscard]] sys::kernel& kernel() const { return *kernel_; }
-  [[nodiscard]] int fd() const { return *fd_; }
-
- private:
-  std::shared_ptr<sys::kernel> kernel_;
-  result<int> fd_;
-};
-
 }  // namespace
 
 result<std::uint64_t> cached_bytes(const std::string& path, std::uint64_t offset, std::uint64_t length) {
-  const opened file(path);
-  if (!file.error().ok()) return file.error();
-  auto found = file.kernel().resident_bytes(file.fd(), offset, length);
+  const auto kernel = sys::make_kernel();
+  const auto file = open_file::open(*kernel, path, O_RDONLY);
+  if (!file) return file.error();
+  auto found = kernel->resident_bytes(file->fd(), offset, length);
   if (!found) return found.error();
   return std::min(*found, length);  // the kernel counts whole pages
 }
 
 status drop_cached(const std::string& path, std::uint64_t offset, std::uint64_t length) {
-  const opened file(path);
-  if (!file.error().ok()) return file.error();
-  if (status error = file.kernel().sync_data(file.fd()); !error.ok()) return error;
-  if (status error = file.kernel().drop_cache(file.fd(), offset, length); !error.ok()) return error;
+  const auto kernel = sys::make_kernel();
+  const auto file = open_file::open(*kernel, path, O_RDONLY);
+  if (!file) return file.error();
+  if (status error = kernel->sync_data(file->fd()); !error.ok()) return error;
+  if (status error = kernel->drop_cache(file->fd(), offset, length); !error.ok()) return error;
   // A page that the range has only a part of is kept.
   const std::uint64_t begin = (offset + cache_page - 1) / cache_page * cache_page;
   const std::uint64_t end = (offset + length) / cache_page * cache_page;
   if (end <= begin) return {};
-  auto left = file.kernel().resident_bytes(file.fd(), begin, end - begin);
+  auto left = kernel->resident_bytes(file->fd(), begin, end - begin);
   if (!left) return left.error();
   if (*left == 0) return {};
   return {errc::unsupported, fmt::format("{}: {} of {} KiB stay in the page cache", path, *left >> 10, (end - begin) >> 10)};
 }
 
 status fill_cached(const std::string& path, std::uint64_t offset, std::uint64_t length, const std::function<bool()>& stop) {
-  const opened file(path);
-  if (!file.error().ok()) return file.error();
+  const auto kernel = sys::make_kernel();
+  const auto file = open_file::open(*kernel, path, O_RDONLY);
+  if (!file) return file.error();
   std::vector<std::byte> buffer(std::min<std::uint64_t>(length, 4 << 20));
   for (std::uint64_t done = 0; done < length;) {
     if (stop && stop()) return {errc::cancelled, "interrupted"};
     const std::uint64_t want = std::min<std::uint64_t>(buffer.size(), length - done);
-    auto count = file.kernel().pread(file.fd(), buffer.data(), want, offset + done);
+    auto count = kernel->pread(file->fd(), buffer.data(), want, offset + done);
     if (!count) return count.error();
     if (*count == 0) return {errc::io, fmt::format("{} ends at {}", path, offset + done)};
     done += *count;
   }
-  auto found = file.kernel().resident_bytes(file.fd(), offset, length);
+  auto found = kernel->resident_bytes(file->fd(), offset, length);
   if (!found) return found.error();
   if (std::min(*found, length) == length) return {};
   return {errc::out_of_memory, fmt::format("{}: {} of {} KiB stay in the page cache", path, *found >> 10, length >> 10)};

@@ -7,32 +7,12 @@
 #include <utility>
 
 #include "bench/meter.hpp"
+#include "bench/open_file.hpp"
 #include "bench/page_cache.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::bench {
 namespace {
-
-// A file opened for reading through the kernel seam.
-class descriptor {
- public:
-  static result<descriptor> open(workbench& bench, const std::string& path) {
-    auto fd = bench.meter.kernel().open(path, O_RDONLY, 0);
-    if (!fd) return fd.error();
-    return descriptor(bench.meter.kernel(), *fd);
-  }
-  descriptor(descriptor&& other) noexcept : kernel_(other.kernel_), fd_(std::exchange(other.fd_, -1)) {}
-  descriptor& operator=(descriptor&&) = delete;
-  ~descriptor() {
-    if (fd_ >= 0) static_cast<void>(kernel_->close(fd_).ok());  // nothing was written through it
-  }
-  [[nodiscard]] int fd() const { return fd_; }
-
- private:
-  descriptor(sys::kernel& kernel, int fd) : kernel_(&kernel), fd_(fd) {}
-  sys::kernel* kernel_;
-  int fd_;
-};
 
 result<sample> run_once(workbench& bench, const measurement& plan, bool last) {
   if (stop_asked(bench)) return stopped();
@@ -118,7 +98,7 @@ row_result skip(std::string reason) {
 }
 
 status warm(workbench& bench, const std::string& path, const std::vector<file_range>& ranges) {
-  auto plain = descriptor::open(bench, path);
+  auto plain = open_file::open(bench.meter.kernel(), path, O_RDONLY);
   if (!plain) return plain.error();
   // Readahead would fetch pages behind a range that are meant to stay cold. Advice only: what is resident is checked afterwards.
   static_cast<void>(::posix_fadvise(plain->fd(), 0, 0, POSIX_FADV_RANDOM));
@@ -157,7 +137,7 @@ std::optional<row_result> skip_unless_cold(workbench& bench) {
 }
 
 status flush(workbench& bench, const std::string& path) {
-  auto plain = descriptor::open(bench, path);
+  auto plain = open_file::open(bench.meter.kernel(), path, O_RDONLY);
   if (!plain) return plain.error();
   return bench.meter.kernel().sync_data(plain->fd());
 }

@@ -271,14 +271,10 @@ void add_figures(const prepared_job& job, const thread_times& times, std::size_t
 
 status run_timed(const engine& owner, const io_plan& plan, std::vector<prepared_job>& jobs, io_figures& out) {
   std::atomic<std::uint64_t> done{0};
-  std::uint64_t total = 0;
-  for (const prepared_job& job : jobs) {
-    for (const io_region& data : job.data) total += data.length;
-  }
   // Of a run by time nobody knows how far it is, but for the time.
   const auto start = clock::now();
   progress_bar bar(is_write(plan.io) ? "writing" : "reading", out.all.name,
-                   plan.seconds > 0 ? static_cast<std::uint64_t>(plan.seconds * 1e3) : total);
+                   plan.seconds > 0 ? static_cast<std::uint64_t>(plan.seconds * 1e3) : out.data_bytes);
   const auto show = [&] {
     bar.update(plan.seconds > 0 ? static_cast<std::uint64_t>(seconds_between(start, clock::now()) * 1e3) : done.load());
   };

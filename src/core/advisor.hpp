@@ -5,9 +5,8 @@
 // pieces were under way on the average (the busy time of all paths over their active time).
 // - tiny-sequential-calls: the time of the calls, less that of calls of 1 MiB for the same bytes: one such call as slow as these each, and
 //   the copying, at the speed that was measured for memory of this machine. Calls that waited for a disk are not among them.
-// - one-thread-on-a-hot-file: the time of the calls, less that of a batch whose requests the lanes share equally, four of them at most.
-// Only
-//   where nothing else ran beside them, and there are four lanes.
+// - one-thread-on-a-hot-file: the time of the calls, less that of a batch whose requests the lanes share equally, four of them at
+//   most. Only where nothing else ran beside them, and there are four lanes.
 // - register-in-a-loop: the time that these registrations took to begin and to end, less that of one of them.
 // - unaligned: the time of the pieces that took another way, less that of as many bytes at the average speed of all others; and of what was
 //   read in whole blocks, the share that nobody asked for.

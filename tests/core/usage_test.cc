@@ -97,6 +97,17 @@ class advised_programs : public ::testing::Test {
     }
     return found;
   }
+  // Reads more at once than its budget for pinned memory holds, until that has been noticed often enough.
+  void read_until_slabs_run_out(const engine& with) const {
+    const auto from = opened_file(with, name_);
+    const auto target = memory_of(with, 8 * file_bytes);
+    while (with.stats().usage.slab_waits < 16) {
+      std::vector<operation> under_way;
+      for (std::uint64_t i = 0; i < 8; ++i)
+        under_way.push_back(from.read_async(static_cast<std::byte*>(target.data()) + i * file_bytes, file_bytes, 0));
+      for (auto& each : under_way) EXPECT_TRUE(each.wait().ok());
+    }
+  }
   static void read(const file& from, void* memory, std::uint64_t length, std::uint64_t offset) {
     const auto outcome = from.read(memory, length, static_cast<std::int64_t>(offset));
     EXPECT_TRUE(outcome.ok()) << outcome.error.message();
@@ -297,14 +308,7 @@ TEST_F(advised_programs, one_whose_budget_for_pinned_memory_is_used_up) {
   auto options = without_cuda(lanes);
   options.pinned_budget_bytes = std::size_t{36} << 20;
   const auto with = make(options);
-  const auto from = opened_file(with, name_);
-  const auto target = memory_of(with, 8 * file_bytes);
-  while (with.stats().usage.slab_waits < 16) {
-    std::vector<operation> under_way;
-    for (std::uint64_t i = 0; i < 8; ++i)
-      under_way.push_back(from.read_async(static_cast<std::byte*>(target.data()) + i * file_bytes, file_bytes, 0));
-    for (auto& each : under_way) EXPECT_TRUE(each.wait().ok());
-  }
+  read_until_slabs_run_out(with);
   EXPECT_EQ(advised(with), codes{"pinned-budget-exhausted"});
   EXPECT_GT(with.stats().usage.slab_wait_ns, 0U);
 }
@@ -315,14 +319,7 @@ TEST_F(advised_programs, disk_lanes_wait_for_it_too) {
   auto options = without_cuda(lanes);
   options.pinned_budget_bytes = std::size_t{36} << 20;
   const auto with = make(options);
-  const auto from = opened_file(with, name_);
-  const auto target = memory_of(with, 8 * file_bytes);
-  while (with.stats().usage.slab_waits < 16) {
-    std::vector<operation> under_way;
-    for (std::uint64_t i = 0; i < 8; ++i)
-      under_way.push_back(from.read_async(static_cast<std::byte*>(target.data()) + i * file_bytes, file_bytes, 0));
-    for (auto& each : under_way) EXPECT_TRUE(each.wait().ok());
-  }
+  read_until_slabs_run_out(with);
   EXPECT_TRUE(advised(with).contains("pinned-budget-exhausted"));
 }
 
