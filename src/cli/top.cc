@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
@@ -19,7 +22,8 @@ using steady = std::chrono::steady_clock;
 
 struct top_options {
   double interval_seconds = 1;
-  unsigned count = 0;  // 0: until it is ended
+  std::vector<int> pids;  // none: all
+  unsigned count = 0;     // 0: until it is ended
   bool once = false;
   bool as_json = false;
 };
@@ -27,8 +31,12 @@ struct top_options {
 // Two looks, one after the other.
 class watch {
  public:
+  explicit watch(std::vector<int> pids) : pids_(std::move(pids)) {}
+
   void look() {
     auto now = observe_processes(true);
+    const auto is_wanted = [&](const process_stats& each) { return std::find(pids_.begin(), pids_.end(), each.pid) != pids_.end(); };
+    if (!pids_.empty()) std::erase_if(now.processes, std::not_fn(is_wanted));
     const auto at = steady::now();
     seen_ = speeds_between(before_, now, std::chrono::duration<double>(at - at_).count());
     before_ = std::move(now);
@@ -38,6 +46,7 @@ class watch {
   [[nodiscard]] const std::vector<status>& problems() const { return before_.problems; }
 
  private:
+  const std::vector<int> pids_;
   process_list before_;
   steady::time_point at_ = steady::now();
   std::vector<process_speed> seen_;
@@ -53,7 +62,7 @@ bool sleep_until(steady::time_point when) {
 
 int print_looks(const top_options& wanted) {
   const auto interval = std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(wanted.interval_seconds));
-  watch over;
+  watch over(wanted.pids);
   over.look();
   for (unsigned i = 0; wanted.count == 0 || i < wanted.count; ++i) {
     if (!sleep_until(steady::now() + interval)) return interrupted_exit_code();
@@ -66,7 +75,7 @@ int print_looks(const top_options& wanted) {
       continue;
     }
     for (const auto& each : over.seen()) fmt::print("{}\n", top_line(each));
-    if (over.seen().empty()) fmt::print("no process of this user uses Penstock\n");
+    if (over.seen().empty()) fmt::print("no process of this user{} uses Penstock\n", wanted.pids.empty() ? "" : " with these numbers");
     for (const auto& each : over.problems()) (void)fail(each);
   }
   return exit_success;
@@ -98,7 +107,7 @@ bool obey(screen::pressed key, top_screen& view, std::vector<process_speed>& see
 int show_screen(const top_options& wanted) {
   const auto interval = std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(wanted.interval_seconds));
   top_screen view;
-  watch over;
+  watch over(wanted.pids);
   const screen on;
   for (auto next = steady::now(); !interrupted();) {
     if (const auto now = steady::now(); now >= next) {
@@ -124,6 +133,10 @@ void add_top(CLI::App& app, command& chosen) {
   sub.add_option("--interval", wanted->interval_seconds, "Seconds from look to look")
       ->check(CLI::Range(0.05, 3600.0))
       ->capture_default_str();
+  sub.add_option("-p,--pid", wanted->pids, "Processes to show (default: all of this user)")
+      ->check(CLI::Range(1, 1 << 30))
+      ->type_name("PID")
+      ->delimiter(',');
   auto* once = sub.add_flag("--once", wanted->once, "Print lines, once");
   sub.add_option("--count", wanted->count, "Print lines, so many times")->check(CLI::Range(1U, 1000000U))->excludes(once);
   sub.add_flag("--json", wanted->as_json, "Print JSON, a document each time");

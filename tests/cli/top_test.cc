@@ -111,6 +111,15 @@ TEST_F(top_command, prints_lines_in_a_pipe) {
   EXPECT_EQ(run({"top", "--interval", "0"}).exit_code, 2);
 }
 
+TEST_F(top_command, shows_only_the_processes_that_are_asked_for) {
+  const auto other = std::to_string(getppid());
+  const auto seen = run({"top", "--once", "-p", other + "," + own_, "--interval", "0.05"});
+  EXPECT_EQ(std::count(seen.out.begin(), seen.out.end(), '\n'), 1) << seen.out;
+  EXPECT_TRUE(contains(seen.out, own_ + "  penstock_cli_tests")) << seen.out;
+  EXPECT_EQ(run({"top", "--once", "-p", other, "--interval", "0.05"}).out, "no process of this user with these numbers uses Penstock\n");
+  EXPECT_EQ(run({"top", "--once", "-p", "0"}).exit_code, 2);
+}
+
 TEST_F(top_command, obeys_keys_and_gives_the_terminal_back) {
   live_terminal shown({"top", "--interval", "0.1"});
   ASSERT_TRUE(shown.wait_for("\x1b[?1049h"));
@@ -148,12 +157,8 @@ TEST_F(top_command, shows_advice_in_the_line_of_a_process_and_in_words_below) {
   while (!loses_enough()) {
     for (std::size_t at = 0; at < mib; at += memory.size()) (void)file.read(memory.data(), memory.size(), static_cast<std::int64_t>(at));
   }
-  live_terminal shown({"top", "--interval", "0.1"});
+  live_terminal shown({"top", "--pid", own_, "--interval", "0.1"});
   ASSERT_TRUE(shown.wait_for("advice: tiny-sequential-calls")) << shown.text();
-  while (!contains(shown.text(), "process " + own_ + ":")) {  // others of this user may stand above
-    shown.press("j");
-    ASSERT_TRUE(shown.wait_for("\x1b[H")) << shown.text();
-  }
   EXPECT_TRUE(shown.wait_for("came in file order")) << shown.text();
   shown.press("q");
   EXPECT_EQ(shown.finish(), 0);
@@ -186,7 +191,7 @@ TEST_F(top_command, survives_that_what_it_watches_is_killed) {
   }
   char ready = 0;
   ASSERT_EQ(::read(ends[0], &ready, 1), 1);
-  live_terminal shown({"top", "--interval", "0.1"});
+  live_terminal shown({"top", "--pid", std::to_string(watched), "--interval", "0.1"});
   EXPECT_TRUE(shown.wait_for(std::to_string(watched))) << shown.text();
   ::kill(watched, SIGKILL);
   ::waitpid(watched, nullptr, 0);

@@ -64,6 +64,7 @@ struct known_files {
   const std::string to_read = directory.file("read");
   const std::string to_write = directory.file("write");
   std::vector<std::byte> content;
+  const std::vector<std::byte> zeros = std::vector<std::byte>(file_bytes);
 };
 
 // One run of a call with one allocation failing; and all that it needs, made before.
@@ -123,7 +124,7 @@ class trial {
     const auto copied = engine_of().copy(device_memory.data(), content.data(), content.size());
     EXPECT_TRUE(copied.ok()) << copied.message();
   }
-  void blank() { stage(std::vector<std::byte>(file_bytes)); }
+  void blank() { stage(files.zeros); }
   [[nodiscard]] bool failed() const { return failed_; }
   [[nodiscard]] std::string_view why() const { return why_.message(); }
 
@@ -462,13 +463,13 @@ class allocations : public ::testing::TestWithParam<std::size_t> {
   }
 
   // One allocation after the other, until there are no more.
-  void try_all(allocations_of whose, std::uint64_t most) {
+  void try_all(allocations_of whose, std::uint64_t most, std::uint64_t lasting_step = 1) {
     const auto old_handler = std::set_terminate(tell_and_abort);
     std::uint64_t struck = 0;
     for (const bool lasting : {false, true}) {
       // Which thread does what is a matter of chance: more than one run without a failure means that there are no more.
       int unharmed = 0;
-      for (std::uint64_t nth = 1; nth <= most && unharmed < 2 && !HasFailure(); ++nth) {
+      for (std::uint64_t nth = 1; nth <= most && unharmed < 2 && !HasFailure(); nth += lasting ? lasting_step : 1) {
         if (try_one(whose, nth, lasting)) {
           ++struck;
           unharmed = 0;
@@ -485,7 +486,8 @@ class allocations : public ::testing::TestWithParam<std::size_t> {
 };
 
 TEST_P(allocations, of_the_caller_may_fail) { try_all(allocations_of::the_caller, 300); }
-TEST_P(allocations, of_the_workers_may_fail) { try_all(allocations_of::the_workers, 300); }
+TEST_P(allocations, of_the_workers_may_fail) { try_all(allocations_of::the_workers, 300, 4); }
+TEST_P(allocations, long_each_of_the_workers_may_fail_from_then_on) { try_all(allocations_of::the_workers, 300); }
 
 INSTANTIATE_TEST_SUITE_P(calls, allocations, ::testing::Range(std::size_t{0}, all_kinds().size()),
                          [](const auto& info) { return all_kinds()[info.param].name; });
