@@ -272,8 +272,8 @@ void board::after_fork_in_child() {
     if (own == MAP_FAILED) std::abort();  // else it would count as its parent
     new (&each->memory_) sys::shared_region;
     each->page_ = nullptr;
-    new (&each->members_) std::vector<member>;  // what they keep is the parent's
-    (void)each->thread_.release();              // is not in this process
+    if (!each->members_.empty()) new (&each->members_) std::vector<member>;  // what they keep is the parent's
+    (void)each->thread_.release();                                           // is not in this process
   }
   boards_lock.unlock();
 }
