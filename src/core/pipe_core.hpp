@@ -335,6 +335,8 @@ class pipe_core final : public channel::frame_user,
 // pipe: the ends would no longer agree.
 template <class Step>
 void pipe_core::with_lock(Step step) noexcept {
+  // Once the lock is let go, the operation that this is about may end on another thread, whose caller then drops the pipe.
+  const auto self = weak_from_this().lock();
   endings ended;
   bool copies = false;
   {
