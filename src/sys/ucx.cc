@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -24,6 +25,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/intrusive_list.hpp"
 #include "base/no_memory.hpp"
 #include "sys/fork_guard.hpp"
 #include "sys/peer.hpp"
@@ -42,6 +44,7 @@ constexpr int most_limits = 10;        // of its time, whatever else moves
 constexpr auto most_meeting = 500ms;   // that a line which is to end waits for
 constexpr std::uint64_t greeting = 0;  // the tag by which two lines meet
 constexpr auto most_closing = 1s;      // of a line's end, whatever the network does
+constexpr auto most_at_exit = 10s;     // that the end of a process waits for the fabrics' threads
 
 // --- the library
 
@@ -96,6 +99,8 @@ void make_quiet(void* handle) {
   if (disable != nullptr) disable();
 }
 
+void end_all_fabrics() noexcept;
+
 library open_library() {
   library found;
   // NODELETE: it leaves hooks and threads of its own behind.
@@ -105,6 +110,7 @@ library open_library() {
     found.problem = {errc::unsupported, fmt::format("UCX is not installed ({})", why == nullptr ? "libucp.so.0" : why)};
     return found;
   }
+  (void)std::atexit(&end_all_fabrics);  // comes before the destructors of what has just been loaded
   make_quiet(handle);
   symbols in(handle, found.problem);
   in.find(found.config_read, "ucp_config_read");
@@ -208,11 +214,15 @@ struct fabric_state {
   owned_descriptor wake;
   fork_guard fork;
   std::function<void()> on_thread;
+  fabric_state* next_served = nullptr;
 
   std::mutex lock;  // guards what follows
   std::list<step> steps;
   std::list<std::shared_ptr<line_state>> added;
   bool stopping = false;
+  bool process_ends = false;  // and with it all lines
+  int making = 0;             // lines, by other threads
+  bool over = false;          // the thread is through with UCX, and looks at nothing any more
 
   std::list<std::shared_ptr<line_state>> lines;  // of the thread
 
@@ -221,6 +231,73 @@ struct fabric_state {
     [[maybe_unused]] const auto written = ::write(wake.get(), &one, sizeof(one));  // full: the thread will look anyway
   }
 };
+
+// The fabrics of this process that have a thread. UCX takes its own tables down in its destructors, at the end of the process: all lines
+// end before, and nobody asks UCX for anything afterwards.
+class served_fabrics {
+ public:
+  static served_fabrics& of_process() {
+    static std::atomic<served_fabrics*> current{nullptr};  // never destroyed
+    for (;;) {
+      auto* found = current.load();
+      if (found != nullptr && !found->fork_.forked()) return *found;
+      auto made = std::make_unique<served_fabrics>();
+      made->of_parent_ = found;
+      if (current.compare_exchange_strong(found, made.get())) return *made.release();
+    }
+  }
+  // False: the process is at its end.
+  bool add(fabric_state& state) noexcept {
+    const std::lock_guard guard(lock_);
+    if (!process_ends_) all_.push_back(state);
+    return !process_ends_;
+  }
+  void remove(fabric_state& state) noexcept {
+    const std::lock_guard guard(lock_);
+    (void)all_.take_if([&](const fabric_state& each) { return &each == &state; });
+  }
+  [[nodiscard]] bool process_ends() const noexcept {
+    const std::lock_guard guard(lock_);
+    return process_ends_;
+  }
+  void end() noexcept {
+    {
+      const std::lock_guard guard(lock_);
+      process_ends_ = true;
+      (void)all_.take_if([](fabric_state& each) {
+        const std::lock_guard own(each.lock);
+        each.process_ends = true;
+        each.call();
+        return false;
+      });
+    }
+    const auto limit = steady::now() + most_at_exit;
+    while (any_but_that_of_this_thread() && steady::now() < limit) std::this_thread::sleep_for(1ms);
+  }
+  // Whose thread this is; null: no fabric's.
+  inline static thread_local const fabric_state* of_this_thread = nullptr;
+
+ private:
+  bool any_but_that_of_this_thread() noexcept {
+    const std::lock_guard guard(lock_);
+    bool any = false;
+    (void)all_.take_if([&](const fabric_state& each) {
+      any = any || &each != of_this_thread;
+      return false;
+    });
+    return any;
+  }
+
+  const fork_guard fork_;
+  served_fabrics* of_parent_ = nullptr;  // the process that forked this one; nobody uses it any more
+  mutable std::mutex lock_;              // guards what follows
+  intrusive_list<fabric_state, &fabric_state::next_served> all_;
+  bool process_ends_ = false;
+};
+
+void end_all_fabrics() noexcept { served_fabrics::of_process().end(); }
+
+status the_process_ends() { return {errc::closed, "the process ends"}; }
 
 void finish(transfer& which, ucs_status_t outcome, std::uint64_t come) {
   which.finished = true;
@@ -462,16 +539,25 @@ bool take_what_is_asked(fabric_state& of) {
   const std::lock_guard guard(of.lock);
   for (const auto& line : of.lines) {
     if (line->end_asked) ask_to_end(*line, line->end_why);
+    if (of.process_ends) fail(*line, the_process_ends());
   }
-  return !stopping || !of.lines.empty();  // whose ends have all been asked for
+  if (of.process_ends) {
+    of.over = of.lines.empty() && of.added.empty() && of.steps.empty() && of.making == 0;
+  } else {
+    of.over = stopping && of.lines.empty();  // whose ends have all been asked for
+  }
+  return !of.over;
 }
 
-void end_those_that_failed(fabric_state& of) {
+// True: some have.
+bool end_those_that_failed(fabric_state& of) {
+  bool any = false;
   for (auto each = of.lines.begin(); each != of.lines.end();) {
     if ((*each)->failed.ok()) {
       ++each;
       continue;
     }
+    any = true;
     std::list<std::shared_ptr<line_state>> gone;
     gone.splice(gone.end(), of.lines, each++);
     auto& line = *gone.front();
@@ -484,6 +570,7 @@ void end_those_that_failed(fabric_state& of) {
     if (!asked && line.ended) line.ended(line.failed);
     line.ended = nullptr;
   }
+  return any;
 }
 
 // Until somebody asks for something, something comes, or a limit passes.
@@ -521,6 +608,7 @@ void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
 }
 
 void serve(const std::shared_ptr<fabric_state>& of) {
+  served_fabrics::of_this_thread = of.get();
   if (of->on_thread) of->on_thread();
   auto moved_at = steady::now();
   while (take_what_is_asked(*of)) {
@@ -532,15 +620,39 @@ void serve(const std::shared_ptr<fabric_state>& of) {
       waits = waits || !line->under_way.empty();
       if (const auto next = look_at_limits(*line)) limit = std::min(limit.value_or(*next), *next);
     }
-    end_those_that_failed(*of);
+    moved = end_those_that_failed(*of) || moved;
     if (moved) moved_at = steady::now();
     if (moved || (waits && steady::now() - moved_at < awake)) continue;
     sleep(*of, limit);
   }
   ucx().cleanup(of->context);
+  served_fabrics::of_process().remove(*of);
 }
 
 // --- what the others see
+
+// While it lives, the thread does not let go of UCX.
+class making_a_line {
+ public:
+  explicit making_a_line(fabric_state& of) noexcept : of_(of) {
+    const std::lock_guard guard(of_.lock);
+    may_ = !of_.process_ends && !of_.over;
+    if (may_) ++of_.making;
+  }
+  making_a_line(const making_a_line&) = delete;
+  making_a_line& operator=(const making_a_line&) = delete;
+  ~making_a_line() {
+    if (!may_) return;
+    const std::lock_guard guard(of_.lock);
+    --of_.making;
+    if (of_.process_ends) of_.call();
+  }
+  [[nodiscard]] bool may() const noexcept { return may_; }
+
+ private:
+  fabric_state& of_;
+  bool may_ = false;
+};
 
 // In a forked child it lets go of everything, and calls nobody: the thread is the parent's.
 class ucx_fabric final : public fabric, public std::enable_shared_from_this<ucx_fabric> {
@@ -617,9 +729,15 @@ class ucx_line final : public fabric_line {
     what.of = state_;
     std::list<step> one;
     one.push_back(std::move(what));
-    const std::lock_guard guard(fabric_->state().lock);
-    fabric_->state().steps.splice(fabric_->state().steps.end(), one);
-    fabric_->state().call();
+    {
+      const std::lock_guard guard(fabric_->state().lock);
+      if (!fabric_->state().over) {
+        fabric_->state().steps.splice(fabric_->state().steps.end(), one);
+        fabric_->state().call();
+        return;
+      }
+    }
+    for (auto& each : one.front().begun) each.done(the_process_ends());
   }
 
   const std::shared_ptr<ucx_fabric> fabric_;
@@ -627,9 +745,11 @@ class ucx_line final : public fabric_line {
 };
 
 status ucx_fabric::start() {
+  if (!served_fabrics::of_process().add(*state_)) return the_process_ends();
   try {
     thread_ = std::thread([of = state_] { serve(of); });
   } catch (const std::system_error& refused) {
+    served_fabrics::of_process().remove(*state_);
     return {errc::out_of_memory, fmt::format("starting UCX's thread: {}", refused.what()), error_domain::os, refused.code().value()};
   }
   return {};
@@ -659,6 +779,8 @@ ucx_fabric::~ucx_fabric() {
 
 result<std::unique_ptr<fabric_line>> ucx_fabric::make_line(told ended) {
   if (state_->fork.forked()) return status(errc::forked, "the fabric belongs to the parent process");
+  const making_a_line made_here(*state_);
+  if (!made_here.may()) return the_process_ends();
   auto made = std::make_shared<line_state>();
   std::list<std::shared_ptr<line_state>> one{made};
   ucp_worker_params_t wanted{};
@@ -719,6 +841,7 @@ class ucx_fabrics_impl final : public fabrics {
   status usable() override { return ucx().problem; }
   result<std::shared_ptr<fabric>> open(const fabric_options& options) override {
     if (!ucx().problem.ok()) return ucx().problem;
+    if (served_fabrics::of_process().process_ends()) return the_process_ends();
     auto state = std::make_shared<fabric_state>();
     state->on_thread = options.on_thread;
     state->wake = owned_descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

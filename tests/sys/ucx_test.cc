@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <ctime>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -299,6 +302,80 @@ TEST_F(ucx_test, a_forked_child_may_let_go_of_it) {
   ASSERT_EQ(::waitpid(child, &outcome, 0), child);
   EXPECT_TRUE(WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0) << outcome;
   carry(9, 100'000);
+}
+
+std::atomic<int> still_there{0};
+void (*ask_late)() = nullptr;
+// Made before UCX is loaded, and so gone after UCX's own end.
+const struct last_look {
+  ~last_look() {
+    if (ask_late != nullptr) ask_late();
+    if (still_there > 0) _exit(1);
+  }
+} at_the_very_end;
+
+// Several, which nobody has any more once a receive has ended: on the threads that have to take them down while the process ends. They
+// begin to when it does, and it exits with 1 where it has not waited for them.
+[[noreturn]] void let_go_of_fabrics_on_their_threads_and_exit() {
+  constexpr int count = 6;
+  static std::atomic<int> gone{0};
+  static std::atomic<bool> alone{false};  // nobody else uses them any more
+  static std::atomic<bool> ends{false};
+  struct owner {
+    std::shared_ptr<sys::fabric> fabric;
+    std::unique_ptr<sys::fabric_line> line;
+    bytes room = bytes(100);
+  };
+  still_there = count;
+  for (int i = 0; i < count; ++i) {
+    auto* own = new owner;
+    own->fabric = *sys::ucx_fabrics()->open({});
+    own->line = *own->fabric->make_line({});
+    own->line->receive(1, {own->room.data(), own->room.size()}, [own](const status&) {
+      while (!alone) std::this_thread::yield();
+      delete own;
+      ++gone;
+      while (!ends) std::this_thread::yield();
+      --still_there;
+    });
+    own->line->end({errc::closed, "the end"});
+  }
+  (void)std::atexit([] { ends = true; });
+  alone = true;
+  while (gone < count) std::this_thread::yield();
+  std::exit(0);
+}
+
+TEST(ucx_exit_test, a_process_waits_for_fabrics_that_end_by_themselves) {
+  if (const auto problem = sys::ucx_fabrics()->usable(); !problem.ok()) GTEST_SKIP() << problem.message();
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (int i = 0; i < 2; ++i) EXPECT_EXIT(let_go_of_fabrics_on_their_threads_and_exit(), ::testing::ExitedWithCode(0), "");
+}
+
+// What is under way is told of the end, and what is asked for later too.
+[[noreturn]] void exit_with_lines_under_way() {
+  struct owner {
+    std::shared_ptr<sys::fabric> fabric = *sys::ucx_fabrics()->open({});
+    std::unique_ptr<sys::fabric_line> line = *fabric->make_line({});
+    bytes room = bytes(100);
+  };
+  static auto* const own = new owner;
+  const auto told = [](const status& outcome) { still_there -= outcome.code() == errc::closed ? 1 : 0; };
+  ask_late = [] {
+    own->line->receive(2, {own->room.data(), own->room.size()}, [](const status& outcome) { still_there -= outcome.ok() ? 0 : 1; });
+    still_there -= own->fabric->make_line({}).error().code() == errc::closed ? 1 : 0;
+    still_there -= sys::ucx_fabrics()->open({}).error().code() == errc::closed ? 1 : 0;
+    delete own;
+  };
+  still_there = 4;
+  own->line->receive(1, {own->room.data(), own->room.size()}, told);
+  std::exit(0);
+}
+
+TEST(ucx_exit_test, lines_that_are_left_end_with_the_process) {
+  if (const auto problem = sys::ucx_fabrics()->usable(); !problem.ok()) GTEST_SKIP() << problem.message();
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(exit_with_lines_under_way(), ::testing::ExitedWithCode(0), "");
 }
 
 // Counted in processor time, not in time: a thread that looked again and again would take about all of it.
