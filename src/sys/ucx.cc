@@ -272,20 +272,14 @@ class served_fabrics {
       });
     }
     const auto limit = steady::now() + most_at_exit;
-    while (any_but_that_of_this_thread() && steady::now() < limit) std::this_thread::sleep_for(1ms);
+    while (has_others() && steady::now() < limit) std::this_thread::sleep_for(1ms);
   }
-  // Whose thread this is; null: no fabric's.
-  inline static thread_local const fabric_state* of_this_thread = nullptr;
+  inline static thread_local bool is_on_thread_of_one = false;
 
  private:
-  bool any_but_that_of_this_thread() noexcept {
+  [[nodiscard]] bool has_others() const noexcept {
     const std::lock_guard guard(lock_);
-    bool any = false;
-    (void)all_.take_if([&](const fabric_state& each) {
-      any = any || &each != of_this_thread;
-      return false;
-    });
-    return any;
+    return all_.size() > (is_on_thread_of_one ? 1 : 0);
   }
 
   const fork_guard fork_;
@@ -523,12 +517,10 @@ void take_limit(line_state& line) {
 bool take_what_is_asked(fabric_state& of) {
   std::list<std::shared_ptr<line_state>> added;
   std::list<step> steps;
-  bool stopping = false;
   {
     const std::lock_guard guard(of.lock);
     added.swap(of.added);
     steps.swap(of.steps);
-    stopping = of.stopping;
     for (const auto& line : of.lines) take_limit(*line);
     for (const auto& line : added) take_limit(*line);
   }
@@ -541,11 +533,8 @@ bool take_what_is_asked(fabric_state& of) {
     if (line->end_asked) ask_to_end(*line, line->end_why);
     if (of.process_ends) fail(*line, the_process_ends());
   }
-  if (of.process_ends) {
-    of.over = of.lines.empty() && of.added.empty() && of.steps.empty() && of.making == 0;
-  } else {
-    of.over = stopping && of.lines.empty();  // whose ends have all been asked for
-  }
+  const bool is_idle = of.lines.empty() && of.added.empty() && of.steps.empty() && of.making == 0;
+  of.over = (of.stopping || of.process_ends) && is_idle;
   return !of.over;
 }
 
@@ -608,7 +597,7 @@ void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
 }
 
 void serve(const std::shared_ptr<fabric_state>& of) {
-  served_fabrics::of_this_thread = of.get();
+  served_fabrics::is_on_thread_of_one = true;
   if (of->on_thread) of->on_thread();
   auto moved_at = steady::now();
   while (take_what_is_asked(*of)) {
@@ -636,7 +625,7 @@ class making_a_line {
  public:
   explicit making_a_line(fabric_state& of) noexcept : of_(of) {
     const std::lock_guard guard(of_.lock);
-    may_ = !of_.process_ends && !of_.over;
+    may_ = !of_.over;
     if (may_) ++of_.making;
   }
   making_a_line(const making_a_line&) = delete;
@@ -645,7 +634,7 @@ class making_a_line {
     if (!may_) return;
     const std::lock_guard guard(of_.lock);
     --of_.making;
-    if (of_.process_ends) of_.call();
+    of_.call();  // the thread may wait for that
   }
   [[nodiscard]] bool may() const noexcept { return may_; }
 
