@@ -339,19 +339,17 @@ TEST_P(pipe_device, a_thousand_pipes_opened_and_dropped_at_work_leave_nothing) {
       live = doors_.driver->live();
     }
   }
-  // The reactor lets go of the last ones; and a few more may be kept for use than had been needed at once by the twentieth pipe.
-  constexpr int few = 4;
   const auto settled = [&] {
     const auto now = doors_.driver->live();
-    return open_descriptors() <= files + few && now.events <= live.events + few && now.streams <= live.streams + few &&
-           now.allocations <= live.allocations + few;
+    return open_descriptors() <= files + 4 && now.events <= live.events && now.streams <= live.streams &&
+           now.allocations <= live.allocations;
   };
-  const auto until = std::chrono::steady_clock::now() + 20s;
+  const auto until = std::chrono::steady_clock::now() + 20s;  // the reactor lets go of the last ones
   while (!settled() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
-  const auto last = doors_.driver->live();
-  EXPECT_TRUE(settled()) << open_descriptors() << " descriptors of " << files << ", " << last.events << " events of " << live.events << ", "
-                         << last.streams << " streams of " << live.streams << ", " << last.allocations << " allocations of "
-                         << live.allocations;
+  EXPECT_LE(open_descriptors(), files + 4);
+  EXPECT_LE(doors_.driver->live().events, live.events);
+  EXPECT_LE(doors_.driver->live().streams, live.streams);
+  EXPECT_LE(doors_.driver->live().allocations, live.allocations);
   EXPECT_LE(house_.engine().stats().pinned_bytes, 96 * mib);
 }
 
