@@ -95,6 +95,10 @@ std::string one_line(const process_stats& seen) {
   return text + advice_codes(seen.stats);
 }
 
+std::string_view no_processes(bool of_those_named) {
+  return of_those_named ? "no process of this user with these numbers uses Penstock" : "no process of this user uses Penstock";
+}
+
 std::string advice_codes(const engine_stats& stats) {
   std::string text;
   for (const auto& each : advise(stats)) text += fmt::format("{}{}", text.empty() ? ", advice: " : " ", each.code);

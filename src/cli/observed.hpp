@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "penstock/processes.hpp"
 
@@ -14,6 +15,8 @@ std::string printable(std::string_view text);
 std::string one_line(const process_stats& seen);
 // level 1: totals and throughput; 2: with histograms by path; 3: also by device. Lines, each with its line feed.
 std::string describe(const process_stats& seen, int level);
+// What is said where there are none. of_those_named: of the processes whose numbers were given.
+std::string_view no_processes(bool of_those_named = false);
 nlohmann::json to_json(const process_stats& seen);
 // ", advice: unaligned register-in-a-loop"; empty where there is none.
 std::string advice_codes(const engine_stats& stats);

@@ -44,7 +44,7 @@ int show_all(const stats_options& wanted) {
     fmt::print("{}", exposition(seen));
   } else {
     for (const auto& each : seen.processes) fmt::print("{}\n", one_line(each));
-    if (seen.processes.empty() && seen.problems.empty()) fmt::print("no process of this user uses Penstock\n");
+    if (seen.processes.empty() && seen.problems.empty()) fmt::print("{}\n", no_processes());
   }
   for (const auto& each : seen.problems) (void)fail(each);
   return seen.processes.empty() && !seen.problems.empty() ? exit_failure : exit_success;

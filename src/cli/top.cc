@@ -12,6 +12,7 @@
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
+#include "cli/observed.hpp"
 #include "cli/screen.hpp"
 #include "cli/top_view.hpp"
 
@@ -75,7 +76,7 @@ int print_looks(const top_options& wanted) {
       continue;
     }
     for (const auto& each : over.seen()) fmt::print("{}\n", top_line(each));
-    if (over.seen().empty()) fmt::print("no process of this user{} uses Penstock\n", wanted.pids.empty() ? "" : " with these numbers");
+    if (over.seen().empty()) fmt::print("{}\n", no_processes(!wanted.pids.empty()));
     for (const auto& each : over.problems()) (void)fail(each);
   }
   return exit_success;
@@ -107,6 +108,7 @@ bool obey(screen::pressed key, top_screen& view, std::vector<process_speed>& see
 int show_screen(const top_options& wanted) {
   const auto interval = std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(wanted.interval_seconds));
   top_screen view;
+  view.of_those_named = !wanted.pids.empty();
   watch over(wanted.pids);
   const screen on;
   for (auto next = steady::now(); !interrupted();) {

@@ -189,7 +189,7 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
     if (each.now.pid == screen.selected_pid) add_details(below, each, screen);
   }
   add_problems(below, problems);
-  if (seen.empty() && problems.empty()) below.emplace_back("  no process of this user uses Penstock");
+  if (seen.empty() && problems.empty()) below.push_back(fmt::format("  {}", no_processes(screen.of_those_named)));
   add_list(lines, seen, screen, below.size());
   lines.insert(lines.end(), below.begin(), below.end());
   if (lines.size() > screen.rows) lines.resize(screen.rows);

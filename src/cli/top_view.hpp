@@ -38,6 +38,7 @@ struct top_screen {
   int selected_pid = 0;
   bool shows_requests = false;  // of the selected process
   bool paused = false;
+  bool of_those_named = false;  // the list is of processes whose numbers were given
 };
 // The lines of a screen, none longer than it is wide, and no more than it has.
 std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const std::vector<status>& problems, const top_screen& screen);

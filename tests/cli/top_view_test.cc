@@ -53,6 +53,11 @@ TEST(top_view, of_hundreds_the_selected_one_is_on_the_screen_with_what_is_said_o
   }
 }
 
+TEST(top_view, says_of_whom_there_are_none) {
+  EXPECT_TRUE(any_has(top_lines({}, {}, {}), "  no process of this user uses Penstock"));
+  EXPECT_TRUE(any_has(top_lines({}, {}, {.of_those_named = true}), "  no process of this user with these numbers uses Penstock"));
+}
+
 TEST(top_view, fits_whatever_screen_there_is) {
   for (std::size_t rows = 1; rows < 6; ++rows) {
     for (std::size_t columns = 1; columns < 24; ++columns) {
