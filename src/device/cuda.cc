@@ -14,6 +14,7 @@
 
 #include "device/cuda_api.hpp"
 #include "device/device.hpp"
+#include "device/scatter_code.hpp"
 #include "device/scatter_ptx.hpp"
 
 namespace penstock::device {
@@ -64,6 +65,7 @@ class cuda_session final : public session {
   status scatter(const segment* table, std::size_t count, stream on) override;
   status prepare_scatter() override;
   status record(event target, stream on) override;
+  status wait_event(stream on, event until) override;
   status call(stream on, void (*function)(void*), void* argument) override;
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
   status write_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
@@ -80,7 +82,7 @@ class cuda_session final : public session {
   status make_current() override;
   void restore_current() override;
 
-  // Gives the scatter kernel back. Only where the context is known to be alive.
+  // Gives the scatter kernels back. Only where the context is known to be alive.
   void unload();
 
  private:
@@ -96,8 +98,9 @@ class cuda_session final : public session {
   }
   [[nodiscard]] bool maps_allocations() const noexcept;
   result<void*> map_allocation(std::string_view handle, int descriptor);
-  result<handle> scatter_kernel();
-  code launch_nothing(handle kernel);
+  status load_scatter();
+  code load_kernels();
+  code launch_nothing(handle kernel, std::array<void*, 2> parameters);
   code wait_for_word(stream on);
   std::byte* words();
 
@@ -115,8 +118,10 @@ class cuda_session final : public session {
   std::unordered_map<unsigned long long, std::string> shared_;
   std::unordered_map<cuda::address, std::size_t> mapped_;  // allocations of other processes
 
-  std::mutex loading_;  // guards the three below while they change; compiling takes about 75 ms, once
-  std::atomic<handle> kernel_{nullptr};
+  std::mutex loading_;  // guards what follows while it changes; compiling, where that is needed, takes about 100 ms, once
+  std::atomic<bool> loaded_{false};
+  handle kernel_ = nullptr;
+  handle short_kernel_ = nullptr;  // whose table travels with the launch
   handle module_ = nullptr;
   status kernel_error_;
 
@@ -194,6 +199,10 @@ status cuda_session::copy(void* target, const void* source, std::size_t bytes, s
 
 status cuda_session::record(event target, stream on) {
   return outcome(inside([&] { return api_.event_record(target, on); }), [] { return "record an event"; });
+}
+
+status cuda_session::wait_event(stream on, event until) {
+  return outcome(inside([&] { return api_.stream_wait_event(on, until, 0); }), [] { return "hold a stream for an event"; });
 }
 
 status cuda_session::call(stream on, void (*function)(void*), void* argument) {
@@ -299,6 +308,10 @@ std::byte* cuda_session::words() {
 
 constexpr unsigned scatter_threads = 256;  // of a block; 16 bytes each are 4 KiB
 
+struct table_of_launch {
+  std::array<segment, session::short_table> of;
+};
+
 bool says_kernel_cannot_run(code error) {
   switch (error) {
     case cuda::error_invalid_image:
@@ -313,52 +326,55 @@ bool says_kernel_cannot_run(code error) {
   }
 }
 
-// A refusal of the kernel stays; other errors (no memory, say) are tried again by the next scatter.
-result<handle> cuda_session::scatter_kernel() {
-  if (handle loaded = kernel_.load(std::memory_order_acquire)) return loaded;
+// A refusal of the kernels stays; other errors (no memory, say) are tried again by the next scatter.
+status cuda_session::load_scatter() {
+  if (loaded_.load(std::memory_order_acquire)) return {};
   const std::lock_guard guard(loading_);
-  if (handle loaded = kernel_.load(std::memory_order_relaxed)) return loaded;
+  if (loaded_.load(std::memory_order_relaxed)) return {};
   if (!kernel_error_.ok()) return kernel_error_;
-  handle kernel = nullptr;
-  const code error = inside([&] {
-    if (module_ == nullptr) {
-      if (const code loading = api_.module_load_data_ex(&module_, scatter_ptx, 0, nullptr, nullptr)) {
-        module_ = nullptr;
-        return loading;
-      }
-    }
-    if (const code finding = api_.module_get_function(&kernel, module_, "penstock_scatter")) return finding;
-    return launch_nothing(kernel);
-  });
-  if (says_kernel_cannot_run(error)) {
-    const status reason = outcome(error, [] { return "load the scatter kernel"; });
-    kernel_error_ = status(errc::unsupported, std::string(reason.message()), error_domain::cuda, error);
-    return kernel_error_;
+  const code error = inside([&] { return load_kernels(); });
+  if (error == cuda::success) {
+    loaded_.store(true, std::memory_order_release);
+    return {};
   }
-  if (error != cuda::success) return outcome(error, [] { return "load the scatter kernel"; });
-  kernel_.store(kernel, std::memory_order_release);
-  return kernel;
+  auto reason = outcome(error, [] { return "load the scatter kernel"; });
+  if (!says_kernel_cannot_run(error)) return reason;
+  kernel_error_ = status(errc::unsupported, std::string(reason.message()), error_domain::cuda, error);
+  return kernel_error_;
 }
 
 // Drivers load a kernel when it is first launched.
-code cuda_session::launch_nothing(handle kernel) {
+code cuda_session::load_kernels() {
+  if (module_ == nullptr && api_.module_load_data_ex(&module_, scatter_code, 0, nullptr, nullptr) != cuda::success) {
+    if (const code error = api_.module_load_data_ex(&module_, scatter_ptx, 0, nullptr, nullptr)) {
+      module_ = nullptr;
+      return error;
+    }
+  }
+  if (const code error = api_.module_get_function(&kernel_, module_, "penstock_scatter")) return error;
+  if (const code error = api_.module_get_function(&short_kernel_, module_, "penstock_scatter_short")) return error;
+  cuda::address table = 0;
+  table_of_launch of_launch;
+  unsigned long long count = 0;
+  if (const code error = launch_nothing(kernel_, {&table, &count})) return error;
+  return launch_nothing(short_kernel_, {&of_launch, &count});
+}
+
+code cuda_session::launch_nothing(handle kernel, std::array<void*, 2> parameters) {
   handle on = nullptr;
   if (const code error = api_.stream_create(&on, cuda::stream_non_blocking)) return error;
-  cuda::address table = 0;
-  unsigned long long count = 0;
-  void* parameters[] = {&table, &count};
-  const code error = api_.launch_kernel(kernel, 1, 1, 1, scatter_threads, 1, 1, 0, on, parameters, nullptr);
+  const code error = api_.launch_kernel(kernel, 1, 1, 1, scatter_threads, 1, 1, 0, on, parameters.data(), nullptr);
   (void)api_.stream_destroy(on);
   return error;
 }
 
 status cuda_session::prepare_scatter() {
   if (!host_pointers_usable_) return {errc::unsupported, fmt::format("cuda:{}: kernels cannot use pinned memory in place", ordinal_)};
-  return scatter_kernel().error();
+  return load_scatter();
 }
 
 void cuda_session::unload() {
-  kernel_.store(nullptr);
+  loaded_.store(false);
   if (module_ != nullptr) (void)inside([&] { return api_.module_unload(std::exchange(module_, nullptr)); });
   if (auto* page = words_.exchange(nullptr)) {
     (void)inside([&] { return api_.mem_host_unregister(page); });
@@ -385,14 +401,18 @@ scatter_grid grid_for(const segment* table, std::size_t count) {
 status cuda_session::scatter(const segment* table, std::size_t count, stream on) {
   if (count == 0) return {};
   if (auto problem = prepare_scatter(); !problem.ok()) return problem;
-  const handle kernel = kernel_.load(std::memory_order_acquire);
   const auto grid = grid_for(table, count);
+  table_of_launch of_launch;
   cuda::address table_address = address_of(table);
   unsigned long long table_length = count;
-  void* parameters[] = {&table_address, &table_length};
-  return outcome(
-      inside([&] { return api_.launch_kernel(kernel, grid.segments, grid.shares, 1, scatter_threads, 1, 1, 0, on, parameters, nullptr); }),
-      [&] { return fmt::format("scatter {} segments", count); });
+  const bool is_short = count <= short_table;
+  if (is_short) std::copy_n(table, count, of_launch.of.begin());
+  void* parameters[] = {is_short ? static_cast<void*>(&of_launch) : static_cast<void*>(&table_address), &table_length};
+  return outcome(inside([&] {
+                   return api_.launch_kernel(is_short ? short_kernel_ : kernel_, grid.segments, grid.shares, 1, scatter_threads, 1, 1, 0,
+                                             on, parameters, nullptr);
+                 }),
+                 [&] { return fmt::format("scatter {} segments", count); });
 }
 
 // The program may have done it before, or do it after: both are told so, and nothing else happens.

@@ -70,12 +70,15 @@ class session {
 
   // Queue onto a stream and return at once. Both ends of a copy may be device or pinned memory.
   virtual status copy(void* target, const void* source, std::size_t bytes, stream on) = 0;
-  // Runs every segment with one kernel. table and host ends lie in pinned memory and stay valid until the stream has passed.
-  // errc::unsupported where the kernel cannot be loaded.
+  // Runs every segment with one kernel. Host ends lie in pinned memory and stay valid until the stream has passed, and so does a table of
+  // more than short_table segments; a shorter one is read by the call. errc::unsupported where the kernel cannot be loaded.
+  static constexpr std::size_t short_table = 128;
   virtual status scatter(const segment* table, std::size_t count, stream on) = 0;
   // Loads what scatter() needs, which it else does itself: the first time that waits until every stream of the context is quiet.
   virtual status prepare_scatter() { return {}; }
   virtual status record(event target, stream on) = 0;
+  // Holds the stream until all is done that came before the last recording of the event.
+  virtual status wait_event(stream on, event until) = 0;
   virtual status call(stream on, void (*function)(void*), void* argument) = 0;  // function makes no device call
   // Holds the stream until *flag >= value (as unsigned, cyclic). flag lies in pinned memory. errc::unsupported where the device cannot.
   virtual status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;

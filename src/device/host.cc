@@ -7,9 +7,11 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
@@ -76,6 +78,7 @@ class host_session final : public session {
   status copy(void* target, const void* source, std::size_t bytes, stream on) override;
   status scatter(const segment* table, std::size_t count, stream on) override;
   status record(event target, stream on) override;
+  status wait_event(stream on, event until) override;
   status call(stream on, void (*function)(void*), void* argument) override;
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
   status write_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
@@ -187,12 +190,22 @@ status host_session::copy(void* target, const void* source, std::size_t bytes, s
 }
 
 status host_session::scatter(const segment* table, std::size_t count, stream on) {
-  return queue(on, [this, table, count] {
-    for (const segment* piece = table; piece != table + count; ++piece) {
-      if (status moved = space_.move(piece->target, piece->source, piece->bytes); !moved.ok()) return moved.with_context("scatter");
+  const auto run = [this](std::span<const segment> all) -> status {
+    for (const auto& piece : all) {
+      if (status moved = space_.move(piece.target, piece.source, piece.bytes); !moved.ok()) return moved.with_context("scatter");
     }
-    return status();
-  });
+    return {};
+  };
+  if (count > short_table) return queue(on, [run, table, count] { return run({table, count}); });
+  return queue(on, [run, taken = std::vector<segment>(table, table + count)] { return run(taken); });
+}
+
+// The recording is found out now: a later one does not count.
+status host_session::wait_event(stream on, event until) {
+  const auto what = find_event(until);
+  if (!what) return what.error();
+  const auto recording = (*what)->recordings();
+  return queue(on, [event = *what, recording] { return event->wait_for(recording); });
 }
 
 status host_session::record(event target, stream on) {

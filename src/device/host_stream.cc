@@ -59,6 +59,17 @@ result<bool> host_event::reached() {
   return true;
 }
 
+std::uint64_t host_event::recordings() {
+  const std::lock_guard guard(lock_);
+  return begun_;
+}
+
+status host_event::wait_for(std::uint64_t recording) {
+  std::unique_lock guard(lock_);
+  finished_.wait(guard, [&] { return done_ >= recording; });
+  return outcome();
+}
+
 status host_event::wait() {
   std::unique_lock guard(lock_);
   finished_.wait(guard, [this, until = begun_] { return done_ >= until; });

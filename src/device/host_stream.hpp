@@ -32,6 +32,9 @@ class host_event {
   // An event that was never recorded is reached. Errors: those of the work before it.
   result<bool> reached();
   status wait();
+  // For another stream: how often a recording was announced, and to block until that one is reached.
+  std::uint64_t recordings();
+  status wait_for(std::uint64_t recording);
 
  private:
   status outcome() const;

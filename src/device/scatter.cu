@@ -1,5 +1,5 @@
-// The one kernel of Penstock: runs the segments of a scatter. It is not compiled when Penstock is built; scatter_ptx.hpp holds what the
-// compiler made of it, and the driver compiles that for the GPU at hand. After a change here, make that file anew as its head says.
+// The kernels of Penstock: they run the segments of a scatter. They are not compiled when Penstock is built: tools/make_scatter does that,
+// and is to be run after a change here.
 //
 // blockIdx.x picks segments, blockIdx.y shares one segment among several blocks, so that few large segments and many small ones are
 // both spread over the GPU. Both ends may be device memory or pinned host memory.
@@ -48,7 +48,8 @@ __device__ void copy_shifted(const segment& piece, lane self) {
   copy_bytes(piece, head + words * 4, piece.bytes, self);
 }
 
-extern "C" __global__ void penstock_scatter(const segment* table, unsigned long long count) {
+// What every thread of a launch does: its part of each segment that its block picks.
+__device__ void run(const segment* table, unsigned long long count) {
   const lane self = {static_cast<unsigned long long>(blockIdx.y) * blockDim.x + threadIdx.x,
                      static_cast<unsigned long long>(gridDim.y) * blockDim.x};
   for (unsigned long long index = blockIdx.x; index < count; index += gridDim.x) {
@@ -64,3 +65,12 @@ extern "C" __global__ void penstock_scatter(const segment* table, unsigned long 
     }
   }
 }
+
+struct short_table {
+  segment of[128];  // device::session::short_table
+};
+
+extern "C" __global__ void penstock_scatter(const segment* table, unsigned long long count) { run(table, count); }
+
+// The table travels with the launch.
+extern "C" __global__ void penstock_scatter_short(const __grid_constant__ short_table table, unsigned long long count) { run(table.of, count); }

@@ -1,7 +1,6 @@
-// scatter.cu, compiled: text for the driver, which makes it into code for the GPU at hand when it is first used. Made by
-//   nvcc -ptx -arch=compute_75 scatter.cu        (CUDA 13.0; the oldest target that it has)
-// and then `.version` lowered to 7.0 and `.target` to sm_70, checked with ptxas, so that drivers from CUDA 11.0 (450) and GPUs from Volta
-// on take it: the kernel uses nothing newer. The name of its entry is penstock_scatter; it is launched by cuda.cc.
+// scatter.cu as text for the driver, which compiles it for the GPU at hand: where scatter.fatbin has no code for that, or the driver is too
+// old to read it. Made by tools/make_scatter. `.version` and `.target` are lowered, so that drivers from CUDA 11.0 (450) and GPUs from
+// Volta on take it.
 #pragma once
 
 namespace penstock::device {
@@ -258,6 +257,243 @@ $L__BB0_32:
 	ret;
 
 }
+	// .globl	penstock_scatter_short
+.visible .entry penstock_scatter_short(
+	.param .align 8 .b8 penstock_scatter_short_param_0[3072],
+	.param .u64 penstock_scatter_short_param_1
+)
+{
+	.reg .pred 	%p<26>;
+	.reg .b16 	%rs<7>;
+	.reg .b32 	%r<23>;
+	.reg .b64 	%rd<109>;
+
+
+	mov.b64 	%rd49, penstock_scatter_short_param_0;
+	ld.param.u64 	%rd50, [penstock_scatter_short_param_1];
+	mov.u32 	%r3, %ctaid.y;
+	mov.u32 	%r4, %ntid.x;
+	mul.wide.u32 	%rd51, %r3, %r4;
+	mov.u32 	%r5, %tid.x;
+	cvt.u64.u32 	%rd52, %r5;
+	add.s64 	%rd1, %rd51, %rd52;
+	mov.u32 	%r6, %nctaid.y;
+	mul.wide.u32 	%rd2, %r6, %r4;
+	mov.u32 	%r7, %ctaid.x;
+	cvt.u64.u32 	%rd99, %r7;
+	setp.ge.u64 	%p1, %rd99, %rd50;
+	@%p1 bra 	$L__BB1_28;
+
+$L__BB1_1:
+	mul.lo.s64 	%rd54, %rd99, 24;
+	add.s64 	%rd55, %rd49, %rd54;
+	ld.param.u64 	%rd5, [%rd55];
+	cvta.to.global.u64 	%rd6, %rd5;
+	ld.param.u64 	%rd7, [%rd55+8];
+	cvta.to.global.u64 	%rd8, %rd7;
+	ld.param.u64 	%rd9, [%rd55+16];
+	xor.b64  	%rd10, %rd7, %rd5;
+	and.b64  	%rd56, %rd10, 15;
+	setp.eq.s64 	%p2, %rd56, 0;
+	@%p2 bra 	$L__BB1_19;
+
+	and.b64  	%rd57, %rd10, 3;
+	setp.eq.s64 	%p3, %rd57, 0;
+	neg.s64 	%rd58, %rd7;
+	and.b64  	%rd11, %rd58, 3;
+	@%p3 bra 	$L__BB1_11;
+
+	sub.s64 	%rd59, %rd5, %rd7;
+	cvt.u32.u64 	%r8, %rd59;
+	and.b32  	%r1, %r8, 3;
+	and.b64  	%rd60, %rd59, 3;
+	setp.lt.u64 	%p4, %rd11, %rd60;
+	or.b64  	%rd61, %rd11, 4;
+	selp.b64 	%rd62, %rd61, %rd11, %p4;
+	or.b64  	%rd63, %rd62, 8;
+	setp.lt.u64 	%p5, %rd9, %rd63;
+	add.s64 	%rd64, %rd9, -4;
+	sub.s64 	%rd65, %rd64, %rd62;
+	shr.u64 	%rd66, %rd65, 2;
+	selp.b64 	%rd12, 0, %rd66, %p5;
+	setp.eq.s64 	%p6, %rd12, 0;
+	selp.b64 	%rd13, 0, %rd62, %p6;
+	neg.s64 	%rd67, %rd60;
+	selp.b64 	%rd14, 0, %rd67, %p6;
+	setp.ge.u64 	%p7, %rd1, %rd13;
+	@%p7 bra 	$L__BB1_6;
+
+	mov.u64 	%rd100, %rd1;
+
+$L__BB1_5:
+	add.s64 	%rd68, %rd6, %rd100;
+	ld.global.u8 	%rs1, [%rd68];
+	add.s64 	%rd69, %rd8, %rd100;
+	st.global.u8 	[%rd69], %rs1;
+	add.s64 	%rd100, %rd100, %rd2;
+	setp.lt.u64 	%p8, %rd100, %rd13;
+	@%p8 bra 	$L__BB1_5;
+
+$L__BB1_6:
+	setp.ge.u64 	%p9, %rd1, %rd12;
+	@%p9 bra 	$L__BB1_9;
+
+	shl.b32 	%r2, %r1, 3;
+	add.s64 	%rd70, %rd13, %rd14;
+	add.s64 	%rd17, %rd6, %rd70;
+	add.s64 	%rd18, %rd8, %rd13;
+	mov.u64 	%rd101, %rd1;
+
+$L__BB1_8:
+	shl.b64 	%rd71, %rd101, 2;
+	add.s64 	%rd72, %rd17, %rd71;
+	ld.global.u32 	%r10, [%rd72];
+	ld.global.u32 	%r11, [%rd72+4];
+	// begin inline asm
+	shf.r.wrap.b32 %r9, %r10, %r11, %r2;
+	// end inline asm
+	add.s64 	%rd73, %rd18, %rd71;
+	st.global.u32 	[%rd73], %r9;
+	add.s64 	%rd101, %rd101, %rd2;
+	setp.lt.u64 	%p10, %rd101, %rd12;
+	@%p10 bra 	$L__BB1_8;
+
+$L__BB1_9:
+	shl.b64 	%rd74, %rd12, 2;
+	add.s64 	%rd75, %rd74, %rd1;
+	add.s64 	%rd102, %rd75, %rd13;
+	setp.ge.u64 	%p11, %rd102, %rd9;
+	@%p11 bra 	$L__BB1_27;
+
+$L__BB1_10:
+	add.s64 	%rd76, %rd6, %rd102;
+	ld.global.u8 	%rs2, [%rd76];
+	add.s64 	%rd77, %rd8, %rd102;
+	st.global.u8 	[%rd77], %rs2;
+	add.s64 	%rd102, %rd102, %rd2;
+	setp.lt.u64 	%p12, %rd102, %rd9;
+	@%p12 bra 	$L__BB1_10;
+	bra.uni 	$L__BB1_27;
+
+$L__BB1_19:
+	neg.s64 	%rd87, %rd7;
+	and.b64  	%rd88, %rd87, 15;
+	min.u64 	%rd36, %rd88, %rd9;
+	sub.s64 	%rd37, %rd9, %rd36;
+	shr.u64 	%rd38, %rd37, 4;
+	setp.ge.u64 	%p19, %rd1, %rd36;
+	@%p19 bra 	$L__BB1_22;
+
+	mov.u64 	%rd106, %rd1;
+
+$L__BB1_21:
+	add.s64 	%rd89, %rd6, %rd106;
+	ld.global.u8 	%rs5, [%rd89];
+	add.s64 	%rd90, %rd8, %rd106;
+	st.global.u8 	[%rd90], %rs5;
+	add.s64 	%rd106, %rd106, %rd2;
+	setp.lt.u64 	%p20, %rd106, %rd36;
+	@%p20 bra 	$L__BB1_21;
+
+$L__BB1_22:
+	setp.ge.u64 	%p21, %rd1, %rd38;
+	@%p21 bra 	$L__BB1_25;
+
+	add.s64 	%rd41, %rd6, %rd36;
+	add.s64 	%rd42, %rd8, %rd36;
+	mov.u64 	%rd107, %rd1;
+
+$L__BB1_24:
+	shl.b64 	%rd91, %rd107, 4;
+	add.s64 	%rd92, %rd42, %rd91;
+	add.s64 	%rd93, %rd41, %rd91;
+	ld.global.v4.u32 	{%r14, %r15, %r16, %r17}, [%rd93];
+	st.global.v4.u32 	[%rd92], {%r14, %r15, %r16, %r17};
+	add.s64 	%rd107, %rd107, %rd2;
+	setp.lt.u64 	%p22, %rd107, %rd38;
+	@%p22 bra 	$L__BB1_24;
+
+$L__BB1_25:
+	and.b64  	%rd94, %rd37, -16;
+	add.s64 	%rd95, %rd36, %rd1;
+	add.s64 	%rd108, %rd95, %rd94;
+	setp.ge.u64 	%p23, %rd108, %rd9;
+	@%p23 bra 	$L__BB1_27;
+
+$L__BB1_26:
+	add.s64 	%rd96, %rd6, %rd108;
+	ld.global.u8 	%rs6, [%rd96];
+	add.s64 	%rd97, %rd8, %rd108;
+	st.global.u8 	[%rd97], %rs6;
+	add.s64 	%rd108, %rd108, %rd2;
+	setp.lt.u64 	%p24, %rd108, %rd9;
+	@%p24 bra 	$L__BB1_26;
+	bra.uni 	$L__BB1_27;
+
+$L__BB1_11:
+	min.u64 	%rd24, %rd11, %rd9;
+	sub.s64 	%rd25, %rd9, %rd24;
+	shr.u64 	%rd26, %rd25, 2;
+	setp.ge.u64 	%p13, %rd1, %rd24;
+	@%p13 bra 	$L__BB1_14;
+
+	mov.u64 	%rd103, %rd1;
+
+$L__BB1_13:
+	add.s64 	%rd78, %rd6, %rd103;
+	ld.global.u8 	%rs3, [%rd78];
+	add.s64 	%rd79, %rd8, %rd103;
+	st.global.u8 	[%rd79], %rs3;
+	add.s64 	%rd103, %rd103, %rd2;
+	setp.lt.u64 	%p14, %rd103, %rd24;
+	@%p14 bra 	$L__BB1_13;
+
+$L__BB1_14:
+	setp.ge.u64 	%p15, %rd1, %rd26;
+	@%p15 bra 	$L__BB1_17;
+
+	add.s64 	%rd29, %rd6, %rd24;
+	add.s64 	%rd30, %rd8, %rd24;
+	mov.u64 	%rd104, %rd1;
+
+$L__BB1_16:
+	shl.b64 	%rd80, %rd104, 2;
+	add.s64 	%rd81, %rd29, %rd80;
+	ld.global.u32 	%r13, [%rd81];
+	add.s64 	%rd82, %rd30, %rd80;
+	st.global.u32 	[%rd82], %r13;
+	add.s64 	%rd104, %rd104, %rd2;
+	setp.lt.u64 	%p16, %rd104, %rd26;
+	@%p16 bra 	$L__BB1_16;
+
+$L__BB1_17:
+	and.b64  	%rd83, %rd25, -4;
+	add.s64 	%rd84, %rd24, %rd1;
+	add.s64 	%rd105, %rd84, %rd83;
+	setp.ge.u64 	%p17, %rd105, %rd9;
+	@%p17 bra 	$L__BB1_27;
+
+$L__BB1_18:
+	add.s64 	%rd85, %rd6, %rd105;
+	ld.global.u8 	%rs4, [%rd85];
+	add.s64 	%rd86, %rd8, %rd105;
+	st.global.u8 	[%rd86], %rs4;
+	add.s64 	%rd105, %rd105, %rd2;
+	setp.lt.u64 	%p18, %rd105, %rd9;
+	@%p18 bra 	$L__BB1_18;
+
+$L__BB1_27:
+	mov.u32 	%r22, %nctaid.x;
+	cvt.u64.u32 	%rd98, %r22;
+	add.s64 	%rd99, %rd99, %rd98;
+	setp.lt.u64 	%p25, %rd99, %rd50;
+	@%p25 bra 	$L__BB1_1;
+
+$L__BB1_28:
+	ret;
+
+}
+
 )ptx";
 
 }  // namespace penstock::device

@@ -97,9 +97,8 @@ status feeder::issue(lane& target, copy_task& task) {
   if (!target.ready) {
     if (auto problem = prepare(target); !problem.ok()) return problem;
   }
-  const auto on = target.stream.get();
-  auto queued = task.count != 0 ? session_.scatter(task.table, task.count, on) : session_.copy(task.target, task.source, task.bytes, on);
-  if (!queued.ok()) return queued;
+  if (auto queued = queue(target, task); !queued.ok()) return queued;
+  const auto on = task.packed != nullptr ? unpacker_.stream() : target.stream.get();
   // It holds up a stream for some microseconds, so not between copies that follow each other.
   if (task.flag != nullptr && target.head == target.tail)
     (void)or_no_memory([&] { return session_.write_value(on, task.flag, task.value); });
@@ -114,6 +113,19 @@ status feeder::issue(lane& target, copy_task& task) {
   return {};
 }
 
+status feeder::queue(lane& target, const copy_task& task) {
+  const auto on = target.stream.get();
+  if (task.packed != nullptr) return unpacker_.issue({task.table, task.count}, task.packed, task.bytes, on);
+  if (task.count != 0) return session_.scatter(task.table, task.count, on);
+  return session_.copy(task.target, task.source, task.bytes, on);
+}
+
+void feeder::trim() noexcept {
+  if (pumping_.test_and_set(std::memory_order_acquire)) return;
+  if (!outstanding()) unpacker_.trim();
+  pumping_.clear(std::memory_order_release);
+}
+
 void feeder::finish(copy_task& task, status outcome) noexcept {
   task.outcome = std::move(outcome);
   finished_.push_back(task);
@@ -125,12 +137,19 @@ bool feeder::collect(lane& target) {
     const auto slot = target.tail % target.tasks.size();
     auto reached = or_no_memory([&] { return session_.reached(target.events[slot].get()); });
     if (reached && !*reached) break;
-    if (!reached) (void)or_no_memory([&] { return session_.synchronize(target.stream.get()); });
+    if (!reached) settle(target);
     finish(*target.tasks[slot], reached.error());
     ++target.tail;
     progressed = true;
   }
   return progressed;
+}
+
+// After an error: whatever was under way is over.
+void feeder::settle(lane& target) noexcept {
+  for (const auto on : {target.stream.get(), unpacker_.stream()}) {
+    if (on != nullptr) (void)or_no_memory([&] { return session_.synchronize(on); });
+  }
 }
 
 bool feeder::look_at_awaited() {

@@ -18,6 +18,7 @@
 #include "base/spin_lock.hpp"
 #include "device/device.hpp"
 #include "device/owned.hpp"
+#include "staging/unpacker.hpp"
 
 namespace penstock::staging {
 
@@ -27,9 +28,11 @@ struct copy_task {
   void* target = nullptr;
   const void* source = nullptr;
   std::size_t bytes = 0;
-  // When count is not 0 the task is a scatter: target, source and bytes are not used.
+  // When count is not 0 the task is a scatter: target and source are not used, and bytes only with packed.
   const device::segment* table = nullptr;
   std::size_t count = 0;
+  // Of a scatter to a device. Not null: the segments lie in bytes (at most unpacker::room_bytes) from here on, which are sent in one copy.
+  const std::byte* packed = nullptr;
   // Not null: nothing is copied, and done is called once this event is reached.
   device::event awaited = nullptr;
   // Not null: may get this value once the copy is there (device::session::write_value), sooner than done is called. A hint.
@@ -57,6 +60,8 @@ class feeder {
   void submit(copy_task& task);
   // Issues and finishes what it can. True when there was something. False at once when another thread is at it.
   bool pump();
+  // Gives memory of the device back that is held for later copies, unless some are under way.
+  void trim() noexcept;
   [[nodiscard]] bool outstanding() const noexcept { return outstanding_.load() != 0; }
 
  private:
@@ -72,10 +77,12 @@ class feeder {
   };
   status prepare(lane& target);
   status issue(lane& target, copy_task& task);
+  status queue(lane& target, const copy_task& task);
   void take_inbox();
   lane& lane_for(const copy_task& task);
   bool issue_waiting(lane& target);
   bool collect(lane& target);
+  void settle(lane& target) noexcept;
   bool look_at_awaited();
   void finish(copy_task& task, status outcome) noexcept;
   template <class Function>
@@ -90,6 +97,7 @@ class feeder {
   lane to_device_;
   lane promptly_to_device_;
   lane to_host_;
+  unpacker unpacker_{session_};
   copy_task_list awaiting_;
   copy_task_list finished_;
 };

@@ -465,6 +465,56 @@ TEST_P(scatter_contract, to_the_device_and_back_any_alignment) {
   }
 }
 
+TEST_P(scatter_contract, a_short_table_is_read_by_the_call) {
+  constexpr std::size_t bytes = device::session::short_table * 64;
+  const device_memory memory(session(), bytes);
+  pinned_memory host(session(), bytes);
+  pinned_memory back(session(), bytes);
+  const scoped_stream stream(session());
+  const auto content = random_bytes(bytes, 9);
+  host.fill(content);
+  std::vector<segment> table;
+  for (std::size_t i = 0; i < device::session::short_table; ++i) table.push_back({host.data() + i * 64, memory.data() + i * 64, 64});
+  const auto queued = session().scatter(table.data(), table.size(), stream);
+  std::fill(table.begin(), table.end(), segment{});
+  if (queued.code() == errc::unsupported) GTEST_SKIP() << queued.message();
+  PENSTOCK_EXPECT_OK(queued);
+  PENSTOCK_EXPECT_OK(session().copy(back.data(), memory.data(), bytes, stream));
+  PENSTOCK_EXPECT_OK(session().synchronize(stream));
+  EXPECT_TRUE(back.holds(content));
+}
+
+TEST_P(device_contract, a_stream_held_for_an_event_goes_on_behind_it) {
+  constexpr std::size_t bytes = 4096;
+  constexpr int rounds = 200;
+  const device_memory memory(session(), bytes);
+  pinned_memory sources(session(), bytes * 2);
+  pinned_memory results(session(), bytes * rounds);
+  std::memset(sources.data(), 1, bytes);
+  std::memset(sources.data() + bytes, 2, bytes);
+  const scoped_stream writing(session());
+  const scoped_stream reading(session());
+  const auto written = testing::value_of(session().make_event());
+  const auto read = testing::value_of(session().make_event());
+  PENSTOCK_EXPECT_OK(session().wait_event(writing, read));  // never recorded: reached
+  for (int i = 0; i < rounds; ++i) {
+    PENSTOCK_EXPECT_OK(session().copy(memory.data(), sources.data() + bytes * (i % 2), bytes, writing));
+    PENSTOCK_EXPECT_OK(session().record(written, writing));
+    PENSTOCK_EXPECT_OK(session().wait_event(reading, written));
+    PENSTOCK_EXPECT_OK(session().copy(results.data() + bytes * i, memory.data(), bytes, reading));
+    PENSTOCK_EXPECT_OK(session().record(read, reading));
+    PENSTOCK_EXPECT_OK(session().wait_event(writing, read));
+  }
+  PENSTOCK_EXPECT_OK(session().synchronize(reading));
+  PENSTOCK_EXPECT_OK(session().synchronize(writing));
+  for (int i = 0; i < rounds; ++i) {
+    EXPECT_EQ(results.data()[bytes * i], static_cast<std::byte>(1 + i % 2)) << i;
+    EXPECT_EQ(results.data()[bytes * (i + 1) - 1], static_cast<std::byte>(1 + i % 2)) << i;
+  }
+  PENSTOCK_EXPECT_OK(session().destroy_event(written));
+  PENSTOCK_EXPECT_OK(session().destroy_event(read));
+}
+
 TEST_P(scatter_contract, every_pair_of_alignments) {
   constexpr std::size_t bytes = 100;
   constexpr std::size_t step = 160;

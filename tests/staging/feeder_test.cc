@@ -238,6 +238,70 @@ TEST_F(feeder_test, a_scatter_is_one_task) {
   for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(std::memcmp(back.data() + i * 3000 + i, content.data() + i * 1000, 1000), 0) << i;
 }
 
+TEST_F(feeder_test, a_packed_slab_is_sent_and_told_apart) {
+  constexpr std::size_t slabs = 11;   // more than there are rooms
+  constexpr std::size_t count = 300;  // more than travel with a launch
+  const auto content = random_bytes(slabs * count * 1000, 5);
+  pinned_memory pinned(*session_, content.size());
+  pinned.fill(content);
+  const device_memory memory(*session_, content.size() * 2);
+  feeder fed(*session_);
+  std::vector<std::vector<device::segment>> tables(slabs);
+  for (std::size_t i = 0; i < slabs; ++i) {
+    const std::byte* const slab = pinned.data() + i * count * 1000;
+    for (std::size_t j = 0; j < count; ++j) {
+      tables[i].push_back({slab + j * 1000, memory.data() + (i * count + j) * 2000 + j % 7, 1000 - j % 3});
+    }
+    auto& task = add(nullptr, nullptr, count * 1000, true).task;
+    task.table = tables[i].data();
+    task.count = count;
+    task.packed = slab;
+    task.prompt = i % 3 == 0;
+    fed.submit(task);
+  }
+  pump_until_quiet(fed);
+  for (const auto& each : copies_) PENSTOCK_EXPECT_OK(each.outcome);
+  std::vector<std::byte> back(content.size() * 2);
+  pinned_memory read(*session_, back.size());
+  PENSTOCK_EXPECT_OK(session_->copy(read.data(), memory.data(), read.size(), nullptr));
+  PENSTOCK_EXPECT_OK(session_->synchronize(nullptr));
+  for (std::size_t i = 0; i < slabs * count; ++i) {
+    const std::size_t j = i % count;
+    ASSERT_EQ(std::memcmp(read.data() + i * 2000 + j % 7, content.data() + i * 1000, 1000 - j % 3), 0) << i;
+  }
+  EXPECT_GT(driver_->live().allocations, 1);
+  fed.trim();
+  EXPECT_EQ(driver_->live().allocations, 1);
+}
+
+TEST_F(feeder_test, a_packed_slab_that_cannot_be_sent_ends_once_with_the_reason) {
+  for (const std::string_view call :
+       {"prepare_scatter", "make_stream", "make_event", "allocate", "copy", "record", "wait_event", "scatter", "reached"}) {
+    SCOPED_TRACE(call);
+    pinned_memory pinned(*session_, slot_bytes);
+    const device_memory memory(*session_, slot_bytes);
+    const std::vector<device::segment> table{{pinned.data(), memory.data() + 100, 100}, {pinned.data() + 100, memory.data(), 100}};
+    feeder fed(*session_);
+    for (int nth : {1, 2}) {
+      driver_->clear_faults();
+      driver_->fail(call, nth, status(errc::device, "broken"));
+      auto& failed = add(nullptr, nullptr, slot_bytes, true);
+      failed.task.table = table.data();
+      failed.task.count = table.size();
+      failed.task.packed = pinned.data();
+      fed.submit(failed.task);
+      pump_until_quiet(fed);
+      EXPECT_EQ(failed.ended, 1);
+      if (nth == 1) {
+        EXPECT_EQ(failed.outcome.code(), errc::device) << failed.outcome.message();
+      }
+    }
+    driver_->clear_faults();
+  }
+  EXPECT_EQ(driver_->live().streams, 0);
+  EXPECT_EQ(driver_->live().events, 0);
+}
+
 TEST_F(feeder_test, an_end_may_submit_the_next_copy) {
   struct chain {
     feeder* fed;

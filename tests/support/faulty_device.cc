@@ -53,6 +53,9 @@ class faulty_driver::faulty_session final : public device::session {
   status record(event target, stream on) override {
     return pass("record", [&] { return inner_.record(target, on); });
   }
+  status wait_event(stream on, event until) override {
+    return pass("wait_event", [&] { return inner_.wait_event(on, until); });
+  }
   status call(stream on, void (*function)(void*), void* argument) override {
     return pass("call", [&] { return inner_.call(on, function, argument); });
   }

@@ -1,0 +1,75 @@
+#include "staging/unpacker.hpp"
+
+#include <algorithm>
+#include <cassert>
+
+#include "base/no_memory.hpp"
+
+namespace penstock::staging {
+
+unpacker::~unpacker() { trim(); }
+
+void unpacker::trim() noexcept {
+  if (memory_ == nullptr) return;
+  (void)or_no_memory([this] { return session_.release(memory_); });
+  memory_ = nullptr;
+}
+
+status unpacker::prepare() {
+  if (auto problem = session_.prepare_scatter(); !problem.ok()) return problem;
+  if (!kernels_) {
+    auto made = device::owned_stream::make(session_);
+    if (!made) return made.error();
+    kernels_ = *std::move(made);
+  }
+  for (auto& each : rooms_) {
+    for (auto* event : {&each.copied, &each.unpacked}) {
+      if (*event) continue;
+      auto made = device::owned_event::make(session_);
+      if (!made) return made.error();
+      *event = *std::move(made);
+    }
+  }
+  if (memory_ != nullptr) return {};
+  auto memory = session_.allocate(room_count * room_bytes);
+  if (!memory) return memory.error();
+  memory_ = static_cast<std::byte*>(*memory);
+  return {};
+}
+
+status unpacker::issue(std::span<const device::segment> segments, const std::byte* source, std::size_t bytes, device::stream copies) {
+  assert(bytes <= room_bytes);
+  if (auto problem = prepare(); !problem.ok()) return problem;
+  auto queued = or_no_memory([&] { return queue(segments, source, bytes, copies); });
+  if (queued.ok()) return queued;
+  // Part of it may be under way: its memory must be quiet before anybody hears of the failure.
+  for (const auto on : {copies, kernels_.get()}) (void)or_no_memory([&] { return session_.synchronize(on); });
+  return queued;
+}
+
+status unpacker::queue(std::span<const device::segment> segments, const std::byte* source, std::size_t bytes, device::stream copies) {
+  auto& mine = rooms_[next_ % room_count];
+  std::byte* const room = memory_ + (next_ % room_count) * room_bytes;
+  ++next_;
+  const auto on = kernels_.get();
+  if (mine.used) {
+    if (auto held = session_.wait_event(copies, mine.unpacked.get()); !held.ok()) return held;
+  }
+  mine.used = true;
+  if (auto sent = session_.copy(room, source, bytes, copies); !sent.ok()) return sent;
+  if (auto marked = session_.record(mine.copied.get(), copies); !marked.ok()) return marked;
+  if (auto held = session_.wait_event(on, mine.copied.get()); !held.ok()) return held;
+  std::array<device::segment, device::session::short_table> table;
+  while (!segments.empty()) {
+    const auto count = std::min(segments.size(), table.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      table[i] = segments[i];
+      table[i].source = room + (static_cast<const std::byte*>(segments[i].source) - source);
+    }
+    if (auto launched = session_.scatter(table.data(), count, on); !launched.ok()) return launched;
+    segments = segments.subspan(count);
+  }
+  return session_.record(mine.unpacked.get(), on);
+}
+
+}  // namespace penstock::staging
