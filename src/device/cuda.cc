@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -63,6 +64,7 @@ class cuda_session final : public session {
   status destroy_event(event target) override;
   status copy(void* target, const void* source, std::size_t bytes, stream on) override;
   status scatter(const segment* table, std::size_t count, stream on) override;
+  status scatter_short(std::span<const segment> table, stream on) override;
   status prepare_scatter() override;
   status record(event target, stream on) override;
   status wait_event(stream on, event until) override;
@@ -101,6 +103,7 @@ class cuda_session final : public session {
   status load_scatter();
   code load_kernels();
   code launch_nothing(handle kernel, std::array<void*, 2> parameters);
+  status launch(handle kernel, void* table, std::span<const segment> segments, stream on);
   code wait_for_word(stream on);
   std::byte* words();
 
@@ -390,29 +393,37 @@ struct scatter_grid {
 constexpr std::size_t scatter_blocks = 256;  // 1 MiB under way keeps PCIe busy and leaves most of the GPU alone
 constexpr std::size_t scatter_share_bytes = std::size_t{scatter_threads} * 16;
 
-scatter_grid grid_for(const segment* table, std::size_t count) {
+scatter_grid grid_for(std::span<const segment> table) {
   std::uint64_t largest = 0;
-  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, table[i].bytes);
-  const std::size_t segments = std::min(count, scatter_blocks);
+  for (const auto& each : table) largest = std::max(largest, each.bytes);
+  const std::size_t segments = std::min(table.size(), scatter_blocks);
   const std::uint64_t shares = std::min<std::uint64_t>(scatter_blocks / segments, largest / scatter_share_bytes);
   return {static_cast<unsigned>(segments), static_cast<unsigned>(std::max<std::uint64_t>(shares, 1))};
+}
+
+// table: the kernel's first argument.
+status cuda_session::launch(handle kernel, void* table, std::span<const segment> segments, stream on) {
+  const auto grid = grid_for(segments);
+  unsigned long long count = segments.size();
+  void* parameters[] = {table, &count};
+  return outcome(
+      inside([&] { return api_.launch_kernel(kernel, grid.segments, grid.shares, 1, scatter_threads, 1, 1, 0, on, parameters, nullptr); }),
+      [&] { return fmt::format("scatter {} segments", count); });
 }
 
 status cuda_session::scatter(const segment* table, std::size_t count, stream on) {
   if (count == 0) return {};
   if (auto problem = prepare_scatter(); !problem.ok()) return problem;
-  const auto grid = grid_for(table, count);
-  table_of_launch of_launch;
   cuda::address table_address = address_of(table);
-  unsigned long long table_length = count;
-  const bool is_short = count <= short_table;
-  if (is_short) std::copy_n(table, count, of_launch.of.begin());
-  void* parameters[] = {is_short ? static_cast<void*>(&of_launch) : static_cast<void*>(&table_address), &table_length};
-  return outcome(inside([&] {
-                   return api_.launch_kernel(is_short ? short_kernel_ : kernel_, grid.segments, grid.shares, 1, scatter_threads, 1, 1, 0,
-                                             on, parameters, nullptr);
-                 }),
-                 [&] { return fmt::format("scatter {} segments", count); });
+  return launch(kernel_, &table_address, {table, count}, on);
+}
+
+status cuda_session::scatter_short(std::span<const segment> table, stream on) {
+  if (table.empty()) return {};
+  if (auto problem = prepare_scatter(); !problem.ok()) return problem;
+  table_of_launch of_launch;
+  std::copy(table.begin(), table.end(), of_launch.of.begin());
+  return launch(short_kernel_, &of_launch, table, on);
 }
 
 // The program may have done it before, or do it after: both are told so, and nothing else happens.

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -70,10 +71,12 @@ class session {
 
   // Queue onto a stream and return at once. Both ends of a copy may be device or pinned memory.
   virtual status copy(void* target, const void* source, std::size_t bytes, stream on) = 0;
-  // Runs every segment with one kernel. Host ends lie in pinned memory and stay valid until the stream has passed, and so does a table of
-  // more than short_table segments; a shorter one is read by the call. errc::unsupported where the kernel cannot be loaded.
-  static constexpr std::size_t short_table = 128;
+  // Runs every segment with one kernel. table and host ends lie in pinned memory and stay valid until the stream has passed.
+  // errc::unsupported where the kernel cannot be loaded.
   virtual status scatter(const segment* table, std::size_t count, stream on) = 0;
+  // The same with a table, of at most short_table segments, that is read by the call and may lie anywhere.
+  static constexpr std::size_t short_table = 128;
+  virtual status scatter_short(std::span<const segment> table, stream on) = 0;
   // Loads what scatter() needs, which it else does itself: the first time that waits until every stream of the context is quiet.
   virtual status prepare_scatter() { return {}; }
   virtual status record(event target, stream on) = 0;

@@ -77,6 +77,7 @@ class host_session final : public session {
   status destroy_event(event target) override;
   status copy(void* target, const void* source, std::size_t bytes, stream on) override;
   status scatter(const segment* table, std::size_t count, stream on) override;
+  status scatter_short(std::span<const segment> table, stream on) override;
   status record(event target, stream on) override;
   status wait_event(stream on, event until) override;
   status call(stream on, void (*function)(void*), void* argument) override;
@@ -107,6 +108,7 @@ class host_session final : public session {
   result<stream_pointer> find_stream(stream handle);
   result<event_pointer> find_event(event handle);
   status queue(stream on, std::function<status()> work);
+  status move(std::span<const segment> table);
 
   host_space& space_;
   std::mutex lock_;  // guards the tables below
@@ -190,14 +192,18 @@ status host_session::copy(void* target, const void* source, std::size_t bytes, s
 }
 
 status host_session::scatter(const segment* table, std::size_t count, stream on) {
-  const auto run = [this](std::span<const segment> all) -> status {
-    for (const auto& piece : all) {
-      if (status moved = space_.move(piece.target, piece.source, piece.bytes); !moved.ok()) return moved.with_context("scatter");
-    }
-    return {};
-  };
-  if (count > short_table) return queue(on, [run, table, count] { return run({table, count}); });
-  return queue(on, [run, taken = std::vector<segment>(table, table + count)] { return run(taken); });
+  return queue(on, [this, table, count] { return move({table, count}); });
+}
+
+status host_session::scatter_short(std::span<const segment> table, stream on) {
+  return queue(on, [this, taken = std::vector<segment>(table.begin(), table.end())] { return move(taken); });
+}
+
+status host_session::move(std::span<const segment> table) {
+  for (const auto& piece : table) {
+    if (status moved = space_.move(piece.target, piece.source, piece.bytes); !moved.ok()) return moved.with_context("scatter");
+  }
+  return {};
 }
 
 // The recording is found out now: a later one does not count.

@@ -66,7 +66,7 @@ status unpacker::queue(std::span<const device::segment> segments, const std::byt
       table[i] = segments[i];
       table[i].source = room + (static_cast<const std::byte*>(segments[i].source) - source);
     }
-    if (auto launched = session_.scatter(table.data(), count, on); !launched.ok()) return launched;
+    if (auto launched = session_.scatter_short({table.data(), count}, on); !launched.ok()) return launched;
     segments = segments.subspan(count);
   }
   return session_.record(mine.unpacked.get(), on);

@@ -475,7 +475,7 @@ TEST_P(scatter_contract, a_short_table_is_read_by_the_call) {
   host.fill(content);
   std::vector<segment> table;
   for (std::size_t i = 0; i < device::session::short_table; ++i) table.push_back({host.data() + i * 64, memory.data() + i * 64, 64});
-  const auto queued = session().scatter(table.data(), table.size(), stream);
+  const auto queued = session().scatter_short(table, stream);
   std::fill(table.begin(), table.end(), segment{});
   if (queued.code() == errc::unsupported) GTEST_SKIP() << queued.message();
   PENSTOCK_EXPECT_OK(queued);

@@ -276,7 +276,7 @@ TEST_F(feeder_test, a_packed_slab_is_sent_and_told_apart) {
 
 TEST_F(feeder_test, a_packed_slab_that_cannot_be_sent_ends_once_with_the_reason) {
   for (const std::string_view call :
-       {"prepare_scatter", "make_stream", "make_event", "allocate", "copy", "record", "wait_event", "scatter", "reached"}) {
+       {"prepare_scatter", "make_stream", "make_event", "allocate", "copy", "record", "wait_event", "scatter_short", "reached"}) {
     SCOPED_TRACE(call);
     pinned_memory pinned(*session_, slot_bytes);
     const device_memory memory(*session_, slot_bytes);

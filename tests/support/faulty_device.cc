@@ -50,6 +50,9 @@ class faulty_driver::faulty_session final : public device::session {
   status scatter(const segment* table, std::size_t count, stream on) override {
     return pass("scatter", [&] { return inner_.scatter(table, count, on); });
   }
+  status scatter_short(std::span<const segment> table, stream on) override {
+    return pass("scatter_short", [&] { return inner_.scatter_short(table, on); });
+  }
   status record(event target, stream on) override {
     return pass("record", [&] { return inner_.record(target, on); });
   }
