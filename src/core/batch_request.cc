@@ -20,12 +20,22 @@ operation* batch_request::begin(core::runtime& with, std::span<const io_request>
 }
 
 batch_request::~batch_request() {
-  for (auto* single : singles_) single->release();
+  for (auto* part : parts_) part->release();
 }
 
 void batch_request::cancel_all() {
   cancel();
-  for (auto* single : singles_) single->cancel();
+  for (std::size_t i = 0;; ++i) {
+    request* part = nullptr;
+    {
+      const std::lock_guard guard(parts_lock_);
+      if (i == parts_.size()) return;
+      part = parts_[i];
+      part->retain();
+    }
+    part->cancel();
+    part->release();
+  }
 }
 
 void batch_request::end_queued() {
@@ -35,10 +45,12 @@ void batch_request::end_queued() {
 void batch_request::start(std::span<const io_request> requests, const io_options& options) noexcept {
   remaining_.fetch_add(requests.size());
   admission::list(runtime(), admitted_);
+  row_finder found(runtime(), options);
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
-    auto problem = or_no_memory([&] { return add(requests[i], options, i); });
+    auto problem = or_no_memory([&] { return add(requests[i], options, i, found); });
     if (!problem.ok()) item_ended(i, {0, std::move(problem)});
   }
+  end_row(options, found);
   (void)watch_deadline();  // one that nobody can watch is asked for by each load all the same
   for (auto& each : shipments_) each.flush();
   if (!stop_reason().ok()) end_queued();
@@ -52,7 +64,7 @@ void batch_request::help() {
 }
 
 // An error is the outcome of this request.
-status batch_request::add(const io_request& asked, const io_options& options, std::uint32_t index) {
+status batch_request::add(const io_request& asked, const io_options& options, std::uint32_t index, row_finder& found) {
   if (asked.target == nullptr || asked.target->core() == nullptr) return {errc::closed, "the file of this request is closed"};
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
   const auto& file = asked.target->core();
@@ -67,10 +79,55 @@ status batch_request::add(const io_request& asked, const io_options& options, st
     item_ended(index, {});
     return {};
   }
-  if (asked.length > small_request_bytes || runtime().forced(options)) return start_single(options, file, index);
-  admitted.show();
-  shipment_by(file->mount().collector()).add(admitted, index);
+  if (!found.continues(admitted, index)) end_row(options, found);
+  if (!found.suits(admitted)) return route(options, index);
+  found.add(admitted, index);
   return {};
+}
+
+// A located request goes by itself, or with other small ones.
+status batch_request::route(const io_options& options, std::uint32_t index) {
+  auto& admitted = admitted_[index];
+  auto& file = admitted.file();
+  if (admitted.what().length > small_request_bytes || runtime().forced(options))
+    return start_single(options, file.shared_from_this(), index);
+  admitted.show();
+  shipment_by(file.mount().collector()).add(admitted, index);
+  return {};
+}
+
+// What was found so far travels as a row, if that is worth it.
+void batch_request::end_row(const io_options& options, row_finder& found) {
+  if (found.count() == 0) return;
+  const auto first = found.first();
+  const auto end = first + found.count();
+  bool together = false;
+  auto problem = or_no_memory([&]() -> status {
+    together = found.worth_it();
+    return together ? start_row(options, first, end - first) : status();
+  });
+  found.clear();
+  for (auto index = first; index < end && (!together || !problem.ok()); ++index) {
+    auto refused = problem.ok() ? or_no_memory([&] { return route(options, index); }) : problem;
+    if (!refused.ok()) item_ended(index, {0, std::move(refused)});
+  }
+}
+
+// An error when nothing of it has begun.
+status batch_request::start_row(const io_options& options, std::uint32_t first, std::uint32_t count) {
+  const auto items = std::span(admitted_).subspan(first, count);
+  make_room_for_part();
+  auto carrier = rows_.emplace_back(*this, items, first).make(options, items.front().file().shared_from_this());
+  if (!carrier) return carrier.error();
+  for (auto& each : items) each.show();
+  run_part(**carrier);
+  return {};
+}
+
+void batch_request::go_alone(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) noexcept {
+  auto problem = stop_reason();
+  if (problem.ok()) problem = or_no_memory([&] { return start_single(options, file, index); });
+  if (!problem.ok()) item_ended(index, {0, std::move(problem)});
 }
 
 // The default stream of a device is waited for once.
@@ -93,13 +150,30 @@ shipment& batch_request::shipment_by(collector& by) {
 
 status batch_request::start_single(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) {
   admitted_[index].keep(file);  // it may outlive this
-  singles_.reserve(admitted_.size());
+  make_room_for_part();
   auto* op = new request(runtime().shared_from_this(), std::move(admitted_[index]), options);
   op->set_on_end([this, index](const io_result& outcome) { item_ended(index, outcome); });
-  op->retain();
-  singles_.push_back(op);
-  op->begin();
+  run_part(*op);
   return {};
+}
+
+void batch_request::make_room_for_part() {
+  const std::lock_guard guard(parts_lock_);
+  if (parts_.size() == parts_.capacity()) parts_.reserve(2 * parts_.size() + 1);
+}
+
+// There is room for it. The batch may be gone on return.
+void batch_request::run_part(request& part) {
+  part.retain();
+  part.retain();
+  {
+    const std::lock_guard guard(parts_lock_);
+    parts_.push_back(&part);
+  }
+  // Who cancels the batch finds it from here on; who did so before is seen.
+  if (!stop_reason().ok()) part.cancel();
+  part.begin();
+  part.release();
 }
 
 void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept {

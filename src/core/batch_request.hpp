@@ -1,4 +1,5 @@
-// Several requests submitted at once. The collector carries the small ones; large ones run as requests of their own.
+// Several requests submitted at once. Those that lie in a row travel together; of others the collector carries the small ones, and large
+// ones run as requests of their own.
 #pragma once
 
 #include <atomic>
@@ -9,10 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/spin_lock.hpp"
 #include "core/admission.hpp"
 #include "core/collector.hpp"
 #include "core/memory_map.hpp"
 #include "core/operation.hpp"
+#include "core/row.hpp"
 
 namespace penstock::core {
 
@@ -28,6 +31,12 @@ class batch_request final : public sender {
   void end_queued() override;
   void cancel_all();
 
+  // --- for its rows
+  // Any thread. The batch may be gone on return.
+  void item_ended(std::uint32_t index, io_result outcome) noexcept;
+  // A request runs by itself. The batch may be gone on return.
+  void go_alone(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) noexcept;
+
   [[nodiscard]] admission& admission_of(std::uint32_t index) noexcept override { return admitted_[index]; }
   void carried(std::span<path::gather_range> items) noexcept override;
 
@@ -37,18 +46,24 @@ class batch_request final : public sender {
   }
   ~batch_request() override;
   void start(std::span<const io_request> requests, const io_options& options) noexcept;
-  status add(const io_request& asked, const io_options& options, std::uint32_t index);
+  status add(const io_request& asked, const io_options& options, std::uint32_t index, row_finder& found);
   status locate(admission& admitted, const io_options& options);
+  status route(const io_options& options, std::uint32_t index);
+  void end_row(const io_options& options, row_finder& found);
+  status start_row(const io_options& options, std::uint32_t first, std::uint32_t count);
   status start_single(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index);
+  void make_room_for_part();
+  void run_part(request& part);
   shipment& shipment_by(collector& by);
-  void item_ended(std::uint32_t index, io_result outcome) noexcept;
   void tell(std::uint32_t index) noexcept;
   void ended(std::size_t count) noexcept;
 
   std::vector<std::shared_ptr<file_core>> files_;  // outlive their admissions
   std::vector<admission> admitted_;
   std::list<shipment> shipments_;
-  std::vector<operation*> singles_;
+  std::list<row> rows_;
+  spin_lock parts_lock_;         // guards what follows
+  std::vector<request*> parts_;  // that carry some of it
   item_callback each_;
   staging::link* settled_ = nullptr;  // whose default stream was waited for last, and what came of it
   status settled_problem_;

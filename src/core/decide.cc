@@ -81,6 +81,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
       rest.memory == nullptr || (reinterpret_cast<std::uintptr_t>(rest.memory) - rest.offset) % path::direct_alignment == 0;
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
     if (kind == path_kind::direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
+    if (how.row && kind != with.paths().base(true)) return "its bytes go to several places";
     return with.path(kind).refuses({&from, &place, rest.is_write, offset, length});
   };
   input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {

@@ -25,6 +25,7 @@ bool caller_carries(const runtime& with, std::uint64_t length, const staging::pl
 struct cutting {
   unsigned lanes = 1;        // over so many
   bool shared_link = false;  // with other requests
+  bool row = false;          // its bytes go to several places
 };
 
 // How far a read may go.

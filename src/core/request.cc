@@ -30,12 +30,16 @@ void prepare(std::span<path::job> jobs) {
 
 }  // namespace
 
-request::request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options)
-    : operation(std::move(with)), admitted_(std::move(admitted)), options_(options), cursor_(admitted_.what().offset) {
+request::request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options, std::vector<path::row_part> row)
+    : operation(std::move(with)),
+      admitted_(std::move(admitted)),
+      options_(options),
+      row_(std::move(row)),
+      cursor_(admitted_.what().offset) {
   queues_.lanes = &admitted_.file().mount().lanes();
   queues_.disk = &admitted_.file().mount().disk();
   planning_work_.owner = this;
-  admitted_.list();
+  if (row_.empty()) admitted_.list();
   runtime().asked_bytes().fetch_add(admitted_.what().length, std::memory_order_relaxed);
   set_deadline(options.deadline);
 }
@@ -43,7 +47,7 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
 void request::begin() noexcept {
   // Where works are waiting for every lane, each request is best carried by one: cutting it up would only cost time.
   const bool crowded = queues_.lanes->backlog() >= queues_.lanes->count();
-  auto planned = or_no_memory([&] { return plan({crowded ? 1 : runtime().lane_count(), crowded}); });
+  auto planned = or_no_memory([&] { return plan({crowded ? 1 : runtime().lane_count(), crowded, !row_.empty()}); });
   planned.ok() ? start(false) : fail(std::move(planned));
 }
 
@@ -70,7 +74,7 @@ status request::plan_section(section& next) {
   auto rest = whole;
   rest.offset = cursor_;
   rest.length -= cursor_ - whole.offset;
-  rest.memory += cursor_ - whole.offset;
+  if (row_.empty()) rest.memory += cursor_ - whole.offset;
   next.length = 0;
   if (rest.length == 0) return {};
   if (cursor_ > whole.offset) {
@@ -109,7 +113,8 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.path = &runtime().path(piece.path);
   added.file = &admitted_.file().source();
   added.place = admitted_.place();
-  added.memory = admitted_.what().memory + (piece.offset - admitted_.what().offset);
+  if (row_.empty()) added.memory = admitted_.what().memory + (piece.offset - admitted_.what().offset);
+  added.row = row_;
   added.offset = piece.offset;
   added.length = piece.length;
   added.is_write = admitted_.what().is_write;
@@ -348,17 +353,27 @@ void request::job_ended(section& of) noexcept {
   if (of.remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   bool more = false;
   bool over = false;
+  const bool tells = static_cast<bool>(on_progress_);
+  std::uint64_t moved = 0;
   {
     const std::lock_guard guard(lock_);
     of.over = true;
     while (folded_ < planned_ && sections_[folded_ % sections_.size()].over) fold(sections_[folded_++ % sections_.size()]);
     more = claim_planning();
+    if (tells) ++telling_;
+    moved = bytes_done_;
     over = is_over();
   }
   if (more) {
     // Not here: this may be the thread that looks after copies, and planning asks the file system.
     retain();
     queues_.lanes->push_urgent(queues_.urgent_works, planning_work_);
+  }
+  if (tells) {
+    on_progress_(moved);
+    const std::lock_guard guard(lock_);
+    --telling_;
+    over = is_over();
   }
   if (over) finish();
 }
@@ -384,7 +399,7 @@ void request::fold(section& ended) noexcept {
 
 bool request::is_over() noexcept {
   const bool all_planned = no_more_ || cursor_ - admitted_.what().offset == admitted_.what().length;
-  if (finished_ || planning_ || planned_ != folded_ || !all_planned) return false;
+  if (finished_ || planning_ || telling_ > 0 || planned_ != folded_ || !all_planned) return false;
   return finished_ = true;
 }
 
@@ -397,7 +412,7 @@ void request::finish() noexcept {
     if (first_error_at_ != none && (gap_at_ == none || first_error_at_ <= gap_at_)) outcome.error = first_error_;
   }
   runtime().asked_bytes().fetch_sub(admitted_.what().length, std::memory_order_relaxed);
-  admitted_.count(outcome);
+  if (row_.empty()) admitted_.count(outcome);
   // Told before the file is let go: whoever closes the file may then count on it.
   if (on_end_) std::exchange(on_end_, {})(outcome);
   admitted_.let_go();

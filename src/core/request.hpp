@@ -21,11 +21,16 @@ namespace penstock::core {
 
 class request final : public operation, public path::job_owner {
  public:
-  request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options);
+  // row: where the bytes of a read into a device go, in place of the memory that was admitted. Such a request is part of others, which
+  // are listed and counted by themselves.
+  request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options, std::vector<path::row_part> row = {});
 
   // Told the outcome instead of completing alone: a batch that this is part of.
   using on_end = std::function<void(const io_result&)>;
   void set_on_end(on_end told) { on_end_ = std::move(told); }
+  // Told meanwhile, on any thread, how many bytes from the start on have been moved; never after the outcome. Must not throw.
+  using on_progress = std::function<void(std::uint64_t)>;
+  void set_on_progress(on_progress told) { on_progress_ = std::move(told); }
 
   // Runs it on the lanes, or ends it where that cannot be planned.
   void begin() noexcept;
@@ -91,6 +96,8 @@ class request final : public operation, public path::job_owner {
   cutting how_;
   path::job_queues queues_;
   on_end on_end_;
+  on_progress on_progress_;
+  const std::vector<path::row_part> row_;
   std::array<section, 2> sections_;
   std::uint64_t cursor_;  // where the next section begins; belongs to who plans
   planning_work planning_work_;
@@ -100,6 +107,7 @@ class request final : public operation, public path::job_owner {
   std::size_t folded_ = 0;   // sections whose outcome is in the total, in order
   bool planning_ = false;
   bool past_size_ = false;  // the last section planned
+  unsigned telling_ = 0;    // who tell of progress now
   bool no_more_ = false;    // the file ends, or an error ends the request: what lies behind is not planned
   bool finished_ = false;
   std::uint64_t bytes_done_ = 0;

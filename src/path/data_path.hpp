@@ -93,6 +93,13 @@ struct gather_range {
 // Batches have thousands, which lanes fill and the caller's thread looks through.
 static_assert(sizeof(gather_range) == 64);
 
+// A row: neighbouring ranges of a file, with small gaps at most, which are read as one extent and go to several places of one device.
+struct row_part {
+  std::uint64_t offset = 0;  // in the file
+  std::uint64_t length = 0;
+  std::byte* memory = nullptr;
+};
+
 // What a path keeps for a job while it is under way.
 class path_state {
  public:
@@ -111,6 +118,7 @@ class job final : public staging::work {
   source::source* file = nullptr;
   staging::place place;
   std::byte* memory = nullptr;
+  std::span<const row_part> row;  // not empty: where the bytes go, in file order; memory is unused. Of the base path only.
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t done = 0;   // the owner's

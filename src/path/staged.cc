@@ -224,6 +224,14 @@ void staged::send(job& item, std::uint64_t bytes, bool to_device, std::uint64_t 
   copy.source = to_device ? mine.slab.data() + skip : item.memory;
   copy.bytes = bytes;
   copy.context = &item;
+  if (!item.row.empty()) {
+    if (aim(copy, item, bytes, mine.slab.data() + skip)) {
+      send_row(copy, item, &staged::arrived_on_device);
+    } else {
+      arrived_on_device(copy, {});
+    }
+    return;
+  }
   copy.done = to_device ? &staged::arrived_on_device : &staged::arrived_on_host;
   submit(item, copy);
 }

@@ -1,5 +1,6 @@
 // The staged path, for the files that it is made of: staged.cc (one extent), staged_wave.cc (neighbouring extents that share a slab),
-// staged_gather.cc (many small ranges in one slab) and staged_drain.cc (from slabs to the page cache). Thread-safe.
+// staged_row.cc (whose bytes go to many places), staged_gather.cc (many small ranges in one slab) and staged_drain.cc (from slabs to the
+// page cache). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/no_memory.hpp"
 #include "path/data_path.hpp"
@@ -32,11 +34,18 @@ class staged final : public data_path {
  private:
   struct wave;
 
+  // A copy that may be one of a row.
+  struct row_copy : staging::copy_task {
+    std::vector<device::segment> parts;  // that have not been sent
+    job* of = nullptr;
+    void (*ended)(staging::copy_task&, status) = nullptr;
+  };
+
   // Of a job. As a work it writes the full slab to the file.
   struct progress final : path_state, staging::turn_work {
     job* of = nullptr;
     staging::lent_slab slab;
-    staging::copy_task copy;
+    row_copy copy;
     staging::ring_task ring;          // holds the slab while it runs
     wave* shared = nullptr;           // that the job is part of
     bool ring_refused = false;        // a disk lane could not read all ranges
@@ -100,6 +109,12 @@ class staged final : public data_path {
   void wave_read(wave& shared);
   static void finish_wave(wave& shared, const status& outcome);
 
+  // --- whose bytes go to many places
+  static bool aim(row_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from);
+  static void aim_at_last(row_copy& copy);
+  void send_row(row_copy& copy, job& item, void (*ended)(staging::copy_task&, status));
+  static void row_sent(staging::copy_task& task, status outcome);
+
   // --- many small ranges in one slab
   class shared_reading;
   static std::uint64_t gather_need(const job& item);
@@ -133,7 +148,7 @@ struct staged::wave {
   std::uint64_t length = 0;
   std::span<job> jobs;                    // in file order
   std::atomic<std::size_t> remaining{0};  // jobs that have not read yet
-  staging::copy_task copy;
+  row_copy copy;
 };
 
 // Of jobs in a row.

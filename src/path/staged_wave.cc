@@ -81,8 +81,16 @@ void staged::wave_read(wave& shared) {
   copy.source = shared.slab.data();
   copy.bytes = bytes;
   copy.context = &shared;
-  copy.done = [](staging::copy_task& task, status outcome) { finish_wave(*static_cast<wave*>(task.context), outcome); };
-  submit(shared.jobs.front(), copy);
+  const auto ended = [](staging::copy_task& task, status outcome) { finish_wave(*static_cast<wave*>(task.context), outcome); };
+  auto& first = shared.jobs.front();
+  if (first.row.empty()) {
+    copy.done = ended;
+    submit(first, copy);
+  } else if (aim(copy, first, bytes, shared.slab.data())) {
+    send_row(copy, first, ended);
+  } else {
+    finish_wave(shared, {});
+  }
 }
 
 void staged::finish_wave(wave& shared, const status& outcome) {

@@ -270,13 +270,14 @@ class one_transfer final : public scenario {
   bool failed_quietly_ = false;
 };
 
-// --- many small ranges, reads and writes, hot and cold: a batch, or requests that come together
+// --- many small ranges, hot and cold: reads and writes as a batch, or as requests that come together; or reads in a row
 
 class many_ranges final : public scenario {
  public:
-  many_ranges(faulty_world& world, bool on_device, bool is_batch)
+  enum class kind { batch, one_by_one, row };
+  many_ranges(faulty_world& world, bool on_device, kind what)
       : engine_(world.engine()),
-        is_batch_(is_batch),
+        what_(what),
         memory_(on_device, slot_bytes * slots),
         source_(must_open(world, read_file())),
         target_(must_open(world, written_file(), for_writing(true))) {
@@ -292,7 +293,7 @@ class many_ranges final : public scenario {
     read_file().make(heat::half, 0, slots * apart);
   }
 
-  void act() override { outcomes_ = is_batch_ ? engine_.submit(requests_).wait() : one_by_one(); }
+  void act() override { outcomes_ = what_ == kind::one_by_one ? one_by_one() : engine_.submit(requests_).wait(); }
 
   findings judge() override {
     findings found;
@@ -312,10 +313,13 @@ class many_ranges final : public scenario {
 
   void add(std::size_t i) {
     io_request request;
-    request.is_write = i % 5 == 2;
+    const bool in_row = what_ == kind::row;
+    request.is_write = i % 5 == 2 && !in_row;
     request.target = request.is_write ? &target_ : &source_;
     request.length = i % 7 == 3 ? 4 * kib : 300 + 97 * i % (12 * kib);
-    request.offset = static_cast<std::int64_t>(i * apart + (i % 3 == 0 ? 0 : 13 * i));
+    if (in_row && i % 10 == 1) request.length = 40 * kib;
+    request.offset = static_cast<std::int64_t>(in_row ? next_ : i * apart + (i % 3 == 0 ? 0 : 13 * i));
+    next_ += request.length + (i % 4 == 0 ? 100 : 0);
     request.memory = memory_.data() + i * slot_bytes;
     requests_.push_back(request);
   }
@@ -365,7 +369,8 @@ class many_ranges final : public scenario {
   }
 
   engine& engine_;
-  const bool is_batch_;
+  const kind what_;
+  std::size_t next_ = 5;
   buffer memory_;
   file source_;
   file target_;
@@ -635,10 +640,12 @@ class listing {
   void batches() {
     for (const bool on_device : {true, false}) {
       const auto* const where = on_device ? "device" : "host";
-      add(fmt::format("batch_{}", where), [=](faulty_world& world) { return std::make_unique<many_ranges>(world, on_device, true); });
+      add(fmt::format("batch_{}", where),
+          [=](faulty_world& world) { return std::make_unique<many_ranges>(world, on_device, many_ranges::kind::batch); });
       add(fmt::format("small_async_{}", where),
-          [=](faulty_world& world) { return std::make_unique<many_ranges>(world, on_device, false); });
+          [=](faulty_world& world) { return std::make_unique<many_ranges>(world, on_device, many_ranges::kind::one_by_one); });
     }
+    add("row", [](faulty_world& world) { return std::make_unique<many_ranges>(world, true, many_ranges::kind::row); });
   }
 };
 
