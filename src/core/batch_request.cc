@@ -117,7 +117,7 @@ void batch_request::end_row(const io_options& options, row_finder& found) {
 status batch_request::start_row(const io_options& options, std::uint32_t first, std::uint32_t count) {
   const auto items = std::span(admitted_).subspan(first, count);
   make_room_for_part();
-  auto carrier = rows_.emplace_back(*this, items, first).make(options, items.front().file().shared_from_this());
+  auto carrier = rows_.emplace_back(runtime(), *this, items, first).make(options, items.front().file().shared_from_this());
   if (!carrier) return carrier.error();
   for (auto& each : items) each.show();
   run_part(**carrier);

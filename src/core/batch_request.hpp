@@ -19,7 +19,7 @@
 
 namespace penstock::core {
 
-class batch_request final : public sender {
+class batch_request final : public sender, public row_owner {
  public:
   // Begins them. Takes the callbacks for good with what it returns; where it throws (bad_alloc), nothing was taken. The caller's reference.
   static operation* begin(core::runtime& with, std::span<const io_request> requests, const io_options& options, io_callback& callback,
@@ -30,12 +30,6 @@ class batch_request final : public sender {
 
   void end_queued() override;
   void cancel_all();
-
-  // --- for its rows
-  // Any thread. The batch may be gone on return.
-  void item_ended(std::uint32_t index, io_result outcome) noexcept;
-  // A request runs by itself. The batch may be gone on return.
-  void go_alone(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) noexcept;
 
   [[nodiscard]] admission& admission_of(std::uint32_t index) noexcept override { return admitted_[index]; }
   void carried(std::span<path::gather_range> items) noexcept override;
@@ -52,6 +46,8 @@ class batch_request final : public sender {
   void end_row(const io_options& options, row_finder& found);
   status start_row(const io_options& options, std::uint32_t first, std::uint32_t count);
   status start_single(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index);
+  void item_ended(std::uint32_t index, io_result outcome) noexcept override;
+  void go_alone(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) noexcept override;
   void make_room_for_part();
   void run_part(request& part);
   shipment& shipment_by(collector& by);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
-#include "core/batch_request.hpp"
 #include "core/mount.hpp"
 #include "core/request.hpp"
 
@@ -86,9 +85,9 @@ result<request*> row::make(const io_options& options, std::shared_ptr<file_core>
   file_ = std::move(file);
   admission admitted;
   const transfer whole{nullptr, back.offset + back.length - front.offset, front.offset, false};
-  if (auto refused = admitted.enter(of_.runtime(), *file_, whole, file_); !refused.ok()) return refused;
+  if (auto refused = admitted.enter(with_, *file_, whole, file_); !refused.ok()) return refused;
   admitted.place_at(items_.front().place());
-  auto* made = new request(of_.runtime().shared_from_this(), std::move(admitted), options_, std::move(parts));
+  auto* made = new request(with_.shared_from_this(), std::move(admitted), options_, std::move(parts));
   made->set_on_progress([this](std::uint64_t bytes) { moved(bytes); });
   made->set_on_end([this](const io_result& outcome) { ended(outcome); });
   return made;
@@ -129,7 +128,7 @@ void row::ended(const io_result& outcome) {
     ended_ = to;
   }
   const bool any_left = to < items.size();
-  if (any_left) of.runtime().stats().count_fallback(of.runtime().paths().base(true), outcome.error.message());
+  if (any_left) with_.stats().count_fallback(with_.paths().base(true), outcome.error.message());
   // With the last of all this is gone, and the batch may be.
   for (; from < to; ++from) {
     const auto& what = items[from].what();
