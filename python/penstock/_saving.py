@@ -1,0 +1,163 @@
+"""Files written whole or not at all, now or in the background: what every format has in common.
+
+A format says what its file consists of, as an Image. save_image() writes one; save_in_background() does so on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol
+
+from ._durable import PendingFile
+from ._errors import Cancelled, Error
+from ._pieces import Control, Piece, Progress, move_pieces, remade
+
+__all__ = ["Image", "SaveFuture", "save_image", "save_in_background"]
+
+_log = logging.getLogger("penstock")
+
+
+class Image(Protocol):
+    """What a file consists of."""
+
+    def pieces(self) -> Sequence[Piece]:
+        """Its large parts. Called first, once; may block until their memory is ready to be written."""
+
+    def rest(self) -> Sequence[Piece]:
+        """What is written around them, such as checksums of them. Called once, while they are being written."""
+
+
+def save_image(path: str, image: Image, *, progress: Progress | None = None, control: Control | None = None) -> None:
+    """Writes the file beside path, forces it to the disk, and gives it its name. Blocks.
+
+    Until the very end the file under that name is what it was. Raises penstock.Error, which names path; Cancelled, when control was stopped
+    before.
+    """
+    control = control or Control()
+    try:
+        with PendingFile(path) as pending:
+            rest: list[Piece] = []
+            pieces = image.pieces()
+            move_pieces(
+                pending.file,
+                pieces,
+                label=path,
+                write=True,
+                progress=progress,
+                control=control,
+                meanwhile=lambda: rest.extend(image.rest()),
+            )
+            move_pieces(pending.file, rest, label=path, write=True, control=control)
+            control.commit()
+            pending.commit()
+    except Error as error:
+        if str(error).startswith(path):
+            raise
+        raise remade(error, f"{path}: {error}") from error
+
+
+class SaveFuture(concurrent.futures.Future[None]):
+    """A save in the background. result() returns None once the file is on the disk under its name, and raises what went wrong.
+
+    progress: the bytes written, and all that there are. cancel() stops it, up to the moment in which the file gets its name: the file that was
+    there stays. It can be awaited. A save that nobody keeps the future of goes on; where it fails, and nobody asks, that is logged as an error
+    of the logger "penstock". The interpreter's end waits for it.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self._control = Control()
+        self._progress = (0, 0)
+        self._asked = False
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes done, and of all; (0, 0) before it has begun."""
+        return self._progress
+
+    def running(self) -> bool:
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """False where it has ended, or is about to. Else it ends soon, and result() raises concurrent.futures.CancelledError."""
+        return not self.done() and self._control.stop()
+
+    def result(self, timeout: float | None = None) -> None:
+        self._asked = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._asked = True
+        return super().exception(timeout)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        import asyncio
+
+        self._asked = True
+        return asyncio.wrap_future(self).__await__()
+
+    def __del__(self) -> None:
+        if not self._asked and self.done() and not self.cancelled() and (error := super().exception()) is not None:
+            _log.error("saving %s failed, and nobody asked for its result: %s", self.path, error)
+
+    def _run(self, image: Image, progress: Progress | None, before: SaveFuture | None) -> None:
+        def tell(done: int, total: int) -> None:
+            self._progress = (done, total)
+            if progress is not None:
+                progress(done, total)
+
+        error: BaseException | None = None
+        try:
+            if before is not None:
+                concurrent.futures.wait([before])
+            save_image(self.path, image, progress=tell, control=self._control)
+        except BaseException as caught:
+            error = caught
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        _forget(self)
+        if isinstance(error, Cancelled):
+            super().cancel()  # it has never been marked as running, so this marks it as cancelled
+            self.set_running_or_notify_cancel()
+        elif error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(None)
+
+
+def save_in_background(path: str, image: Image, progress: Progress | None = None) -> SaveFuture:
+    """As save_image(), on a thread of its own, where progress is called, too. Of several saves to one path each begins when the one before it
+    has ended, so the last one wins. The image has to keep its memory as it is."""
+    future = SaveFuture(path)
+    name = os.path.realpath(path)
+    with _lock:
+        before = _last.get(name)
+        _last[name] = future
+    thread = threading.Thread(target=_run, args=([future], image, progress, before), name="penstock-save")
+    try:
+        thread.start()
+    except BaseException:
+        _forget(future)
+        raise
+    return future
+
+
+_lock = threading.Lock()
+_last: dict[str, SaveFuture] = {}  # by path, while it is under way
+
+
+def _run(holder: list[SaveFuture], image: Image, progress: Progress | None, before: SaveFuture | None) -> None:
+    """The thread has to let go of the future before it ends, since the last one to do that tells of an error that nobody asked for."""
+    holder.pop()._run(image, progress, before)
+
+
+def _forget(future: SaveFuture) -> None:
+    with _lock:
+        for name in [name for name, each in _last.items() if each is future]:
+            del _last[name]

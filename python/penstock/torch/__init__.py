@@ -1,0 +1,21 @@
+"""Checkpoints of PyTorch, read straight to the devices of their tensors, and saved whole or not at all.
+
+    import penstock.torch
+
+    state = penstock.torch.load("model.pt", map_location="cuda")   # as torch.load
+    penstock.torch.save(state, "copy.pt")                          # as torch.save; a crash leaves the old file or the new one
+    future = penstock.torch.save_async(state, "step_100.pt")       # training goes on; future.result() when it is on the disk
+
+penstock.torch.checkpoint has a reader and a writer for torch.distributed.checkpoint.
+"""
+
+from __future__ import annotations
+
+from .._saving import SaveFuture
+from ._archive import CheckpointError
+from ._load import fallback_reason, load
+from ._save import save, save_async
+
+__all__ = ["CheckpointError", "SaveFuture", "fallback_reason", "load", "save", "save_async"]
+
+CheckpointError.__module__ = SaveFuture.__module__ = __name__

@@ -1,0 +1,151 @@
+"""CRC-32, the one of zip, of host memory by zlib, and of a GPU's memory by the GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ._memory import Memory
+
+__all__ = ["combined", "crc32_of", "crc32_of_tensor"]
+
+_POLYNOMIAL = 0xEDB88320
+_ALL_ONES = 0xFFFFFFFF
+# Of a GPU's memory so much is looked at at once: room for twice that is taken for a moment.
+_CHUNK_BYTES = 32 << 20
+# Less than this the CPU has done sooner than a GPU, which needs hundreds of kernels.
+_SMALL_BYTES = 2 << 20
+
+_Matrix = tuple[int, ...]  # 32 columns, of a linear map of 32 bits
+
+
+def crc32_of(content: Sequence[Memory]) -> int:
+    """Of ranges of memory one after the other, which nothing is at work in. Blocks."""
+    found = 0
+    for each in content:
+        if each.device.type == "cpu":
+            found = _of_host(each.address, each.nbytes, found)
+        else:
+            found = combined(found, _of_gpu(each), each.nbytes)
+    return found
+
+
+def combined(first: int, second: int, second_nbytes: int) -> int:
+    """The CRC-32 of two ranges one after the other, from theirs."""
+    return _moved(first, second_nbytes) ^ second
+
+
+def _of_host(address: int, nbytes: int, before: int = 0) -> int:
+    return zlib.crc32((ctypes.c_char * nbytes).from_address(address), before)
+
+
+def _of_gpu(memory: Memory) -> int:
+    with torch.cuda.device(memory.device), torch.cuda.stream(_stream_on(memory.device)):
+        content = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.owner)
+        assert content.data_ptr() == memory.address and content.numel() == memory.nbytes
+        if memory.nbytes < _SMALL_BYTES:
+            on_host = content.cpu()
+            return _of_host(on_host.data_ptr(), memory.nbytes)
+        return crc32_of_tensor(content)
+
+
+@functools.lru_cache(maxsize=None)
+def _stream_on(device: torch.device) -> Any:
+    """One, since PyTorch's allocator keeps memory for each."""
+    return torch.cuda.Stream(device)
+
+
+def crc32_of_tensor(content: Any) -> int:
+    """Of a tensor of bytes, in one dimension, on any device, by which it is computed in its current stream.
+
+    The CRC of bytes is linear in them but for the ones that it begins and ends with: so it is put together of those of pairs of words, of
+    pairs of pairs, and so on, each level at once.
+    """
+    nbytes = content.numel()
+    whole, rest = divmod(nbytes, _CHUNK_BYTES)
+    starts = ([0] if rest else []) + [rest + i * _CHUNK_BYTES for i in range(whole)]
+    registers = [_register_of(content[start : rest if start < rest else start + _CHUNK_BYTES]) for start in starts]
+    found = 0
+    for each in torch.stack(registers).tolist() if registers else []:
+        found = _moved(found, _CHUNK_BYTES) ^ (each & _ALL_ONES)
+    return found ^ _moved(_ALL_ONES, nbytes) ^ _ALL_ONES
+
+
+def _register_of(content: Any) -> Any:
+    """What the CRC's register holds after so many bytes, at most a chunk, where it began with 0: a tensor of one 32-bit integer, signed."""
+    words = 1
+    while words * 4 < content.numel():
+        words *= 2
+    padded = torch.zeros(words * 4, dtype=torch.uint8, device=content.device)
+    padded[words * 4 - content.numel() :] = content  # zeros in front change nothing
+    found, span = padded.view(torch.int32), 4
+    while found.numel() > 1:
+        found = _apply(found[0::2], span) ^ found[1::2]
+        span *= 2
+    return _apply(found, 4)[0]
+
+
+def _apply(registers: Any, nbytes: int) -> Any:
+    tables = _tables_on(nbytes, registers.device)
+    found = torch.index_select(tables[0], 0, registers & 0xFF)
+    for i in range(1, 4):
+        found ^= torch.index_select(tables[i], 0, (registers >> (8 * i)) & 0xFF)
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _tables_on(nbytes: int, device: torch.device) -> Any:
+    return torch.tensor(_tables(nbytes), dtype=torch.int64).to(torch.int32).to(device)
+
+
+@functools.lru_cache(maxsize=64)
+def _tables(nbytes: int) -> list[list[int]]:
+    """For each byte of a register, and each value of it: what the register becomes when so many zeros follow."""
+    matrix = _power(nbytes)
+    found = []
+    for byte in range(4):
+        values = [0] * 256
+        for value in range(1, 256):
+            low = value & -value
+            values[value] = values[value ^ low] ^ matrix[8 * byte + low.bit_length() - 1]
+        found.append([each - (1 << 32) if each >= 1 << 31 else each for each in values])
+    return found
+
+
+def _moved(register: int, nbytes: int) -> int:
+    """What the register becomes when so many zeros follow."""
+    bit = 0
+    while nbytes:
+        if nbytes & 1:
+            register = _times(_power(1 << bit), register)
+        nbytes >>= 1
+        bit += 1
+    return register
+
+
+@functools.lru_cache(maxsize=64)
+def _power(nbytes: int) -> _Matrix:
+    """nbytes: a power of two."""
+    if nbytes == 1:
+        columns = [1 << i for i in range(32)]
+        for _ in range(8):
+            columns = [(each >> 1) ^ (_POLYNOMIAL if each & 1 else 0) for each in columns]
+        return tuple(columns)
+    half = _power(nbytes // 2)
+    return tuple(_times(half, each) for each in half)
+
+
+def _times(matrix: _Matrix, register: int) -> int:
+    found = 0
+    for column in matrix:
+        if register & 1:
+            found ^= column
+        register >>= 1
+        if not register:
+            break
+    return found

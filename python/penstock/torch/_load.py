@@ -1,0 +1,278 @@
+"""load(): a checkpoint of torch.save, its storages read straight to their devices."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import os
+import pickle
+import sys
+from typing import Any
+
+import torch
+
+from .. import _native
+from .._pieces import Piece, Progress, move_pieces
+from ._archive import Archive, is_zip
+from ._memory import new_storage, reaches, synchronize
+from ._scan import Wanted, storage_type, wanted_of, wanted_storages
+from ._settings import setting
+
+__all__ = ["fallback_reason", "load"]
+
+_log = logging.getLogger("penstock.torch")
+
+
+def load(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+    progress: Progress | None = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """What torch.load(f, ...) returns, with the storages read straight to the devices that they are for. Blocks.
+
+    The arguments are those of torch.load, and so are the results: what is shared stays shared, and weights_only, which is True unless told
+    otherwise, is PyTorch's own restricted unpickler with what torch.serialization.add_safe_globals() has added. It never runs what a hostile
+    file names. A callable map_location is given storages on the CPU, as it expects; every other kind leads straight to the device.
+    progress(bytes_done, bytes_total) is called on this thread as the storages come.
+    What this does not read itself goes to torch.load: see fallback_reason(). Of the GPUs' memory this waits for what PyTorch's current
+    streams have; the tensors may be used in any stream.
+    Raises penstock.Error, which names the file and the storage; CheckpointError for a file that is not whole; pickle.UnpicklingError as
+    torch.load does.
+    """
+    safe = _weights_only(weights_only)
+    if safe and pickle_module is not None:
+        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
+    reason = _reason_before_reading(f, map_location, mmap)
+    if reason is None:
+        path = os.fspath(f)
+        with _native.open(path) as file:
+            archive, reason = _archive_or_reason(file, os.fsdecode(path))
+            if archive is not None:
+                unpickler = _weights_only_unpickler() if safe else pickle_module or pickle
+                return _Load(file, archive, f, map_location, progress).run(unpickler, safe, pickle_load_args)
+    _log.info("torch.load reads %s: %s", f, reason)
+    return torch.load(f, map_location, pickle_module, weights_only=safe, mmap=mmap, **pickle_load_args)
+
+
+def fallback_reason(f: Any, map_location: Any = None, *, mmap: bool | None = None) -> str | None:
+    """Why load() with these arguments leaves the file to torch.load, in words; None where it reads the file itself. Raises penstock.Error."""
+    reason = _reason_before_reading(f, map_location, mmap)
+    if reason is None:
+        with _native.open(f) as file:
+            _, reason = _archive_or_reason(file, os.fsdecode(f))
+    return reason
+
+
+# --- what is left to PyTorch
+
+
+def _reason_before_reading(f: Any, map_location: Any, mmap: bool | None) -> str | None:
+    if not isinstance(f, (str, os.PathLike)):
+        return f"{type(f).__name__} is no path of a file"
+    if mmap or (mmap is None and setting("load", "mmap")):
+        return "mmap=True asks for tensors that are read when they are looked at"
+    if str(f).endswith(".safetensors"):
+        return "a safetensors file is no checkpoint of torch.save"
+    if str(map_location) == "meta":
+        return "tensors on the meta device have no bytes"
+    if getattr(getattr(torch.serialization, "_serialization_tls", None), "skip_data", False):
+        return "torch.serialization.skip_data() asks for tensors without their bytes"
+    if torch._guards.detect_fake_mode(None) is not None:
+        return "fake tensors have no bytes"
+    return None
+
+
+def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None]:
+    if not is_zip(file):
+        return None, "it is no zip archive: PyTorch 1.5 and older, and _use_new_zipfile_serialization=False, write another format"
+    archive = Archive(file, path)
+    if "constants.pkl" in archive.records:
+        return None, "it is a TorchScript archive"
+    for record in archive.records.values():
+        if not record.stored:
+            return None, f"record {record.name} is compressed or encrypted"
+    if "version" in archive.records and archive.read("version").strip() not in _VERSIONS:
+        return None, f"its version {archive.read('version')[:20]!r} is unknown"
+    return archive, None
+
+
+_VERSIONS = {str(each).encode() for each in range(1, 11)}
+
+
+def _weights_only(told: bool | None) -> bool:
+    """With what the environment says, as torch.load has it."""
+    words = ("1", "y", "yes", "true")
+    always = os.getenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in words
+    never = os.getenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() in words
+    if always and never:
+        raise RuntimeError("TORCH_FORCE_WEIGHTS_ONLY_LOAD and TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD are both set")
+    if told is None:
+        return not never
+    return always or told
+
+
+def _weights_only_unpickler() -> Any:
+    from torch import _weights_only_unpickler
+
+    return _weights_only_unpickler
+
+
+# --- where storages go
+
+
+class _Places:
+    """Leads storages to where map_location wants them, by the functions that torch.load asks."""
+
+    def __init__(self, map_location: Any) -> None:
+        self._map_location = map_location
+        self._devices: dict[str, torch.device] = {}
+
+    def direct(self, location: str) -> torch.device | None:
+        """The device that a storage can be made on and read into. None: it comes to the CPU first, and place() takes it from there."""
+        if self._is_callable():
+            return None
+        name = self._mapped(location)
+        if name not in self._devices:
+            # Of an empty storage PyTorch's registry tells, and checks, where it leads.
+            self._devices[name] = torch.serialization.default_restore_location(torch.UntypedStorage(0), name).device
+        device = self._devices[name]
+        return device if reaches(device) else None
+
+    def place(self, storage: Any, location: str) -> Any:
+        """The storage, with its bytes, where it is wanted."""
+        if self._is_callable():
+            placed = self._map_location(storage, location)
+            if placed is not None:
+                return placed
+            return torch.serialization.default_restore_location(storage, location)
+        return torch.serialization.default_restore_location(storage, self._mapped(location))
+
+    def _is_callable(self) -> bool:
+        return self._map_location is not None and not isinstance(self._map_location, (str, bytes, torch.device, dict))
+
+    def _mapped(self, location: str) -> Any:
+        if self._map_location is None:
+            return location
+        if isinstance(self._map_location, dict):
+            return self._map_location.get(location, location)
+        return str(self._map_location) if isinstance(self._map_location, torch.device) else self._map_location
+
+
+# --- one checkpoint
+
+
+class _Load:
+    def __init__(self, file: Any, archive: Archive, f: Any, map_location: Any, progress: Progress | None) -> None:
+        self._file = file
+        self._archive = archive
+        self._path = os.fspath(f)
+        self._map_location = map_location
+        self._places = _Places(map_location)
+        self._progress = progress
+        self._swaps = self._is_of_other_byte_order()
+        self._loaded: dict[tuple[str, int], Any] = {}
+
+    def run(self, unpickler: Any, safe: bool, arguments: dict[str, Any]) -> Any:
+        arguments.setdefault("encoding", "utf-8")
+        pickled = self._archive.read("data.pkl")
+        # The bytes are all there before unpickling begins, since what rebuilds an object may look at them.
+        self._read(wanted_storages(pickled, arguments["encoding"]))
+        wrapped = _unpickler_of(unpickler)(io.BytesIO(pickled), **arguments)
+        wrapped.persistent_load = self._persistent_load
+        try:
+            with _told_map_location(self._map_location):
+                result = wrapped.load()
+            _validate_sparse(safe)
+        except pickle.UnpicklingError as error:
+            raise (self._as_torch_tells(error) if safe else error) from None
+        return result
+
+    def _is_of_other_byte_order(self) -> bool:
+        if "byteorder" in self._archive.records:
+            order = self._archive.read("byteorder")
+            if order not in (b"little", b"big"):
+                raise ValueError("Unknown endianness type: " + order.decode(errors="replace"))
+            return order.decode() != sys.byteorder
+        told = torch.serialization.get_default_load_endianness()
+        if told is torch.serialization.LoadEndianness.NATIVE:
+            return False
+        return sys.byteorder != ("big" if told is torch.serialization.LoadEndianness.BIG else "little")
+
+    def _persistent_load(self, persistent_id: Any) -> Any:
+        wanted = wanted_of(persistent_id)
+        # A record without bytes may be asked for in several sizes: each has a storage of its own. What the first pass did not see comes here too.
+        if (wanted.key, wanted.nbytes) not in self._loaded:
+            self._read([wanted])
+        storage = self._loaded[wanted.key, wanted.nbytes]
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=wanted.dtype, _internal=True)
+
+    def _read(self, wanted: list[Wanted]) -> None:
+        records = [self._archive.record(f"data/{each.key}") for each in wanted]
+        offsets = self._archive.offsets(records)
+        pieces, later = [], []
+        for each, record, offset in zip(wanted, records, offsets):
+            if each.nbytes > record.nbytes:
+                raise self._archive.broken(f"storage {record.name} has {record.nbytes} bytes, and the pickle speaks of {each.nbytes}")
+            device = None if self._swaps else self._places.direct(each.location)
+            storage = new_storage(each.nbytes, device or torch.device("cpu"))
+            pieces.append(Piece(f"storage {record.name}", offset, each.nbytes, storage.data_ptr(), storage, storage.device))
+            if device is None:
+                later.append((each, storage))
+            self._loaded[each.key, each.nbytes] = storage
+        synchronize(each.device for each in pieces)
+        move_pieces(self._file, pieces, label=os.fsdecode(self._path), progress=self._progress)
+        for each, storage in later:
+            if self._swaps:
+                storage.byteswap(each.dtype)
+            self._loaded[each.key, each.nbytes] = self._places.place(storage, each.location)
+
+    def _as_torch_tells(self, error: pickle.UnpicklingError) -> BaseException:
+        """PyTorch's refusals come with what to do about them: its own, of the same file, without the storages."""
+        try:
+            torch.load(self._path, map_location="meta", weights_only=True)
+        except pickle.UnpicklingError as told:
+            return told
+        except Exception:
+            pass
+        return error
+
+
+def _unpickler_of(module: Any) -> Any:
+    class Unpickler(module.Unpickler):  # type: ignore[misc, name-defined]
+        def find_class(self, module_name: str, name: str) -> Any:
+            if (found := storage_type(name)) is not None:
+                return found
+            return super().find_class("torch._tensor" if module_name == "torch.tensor" else module_name, name)
+
+    return Unpickler
+
+
+class _told_map_location:
+    """What rebuilds a tensor that has no storage asks PyTorch's thread for map_location."""
+
+    def __init__(self, map_location: Any) -> None:
+        holder = getattr(torch.serialization, "_serialization_tls", None)
+        self._holder = holder if holder is not None else getattr(torch._utils, "_thread_local_state", None)
+        self._map_location = map_location
+
+    def __enter__(self) -> None:
+        if self._holder is not None:
+            self._holder.map_location = self._map_location
+
+    def __exit__(self, *_: object) -> None:
+        if self._holder is not None:
+            self._holder.map_location = None
+
+
+def _validate_sparse(safe: bool) -> None:
+    validate = torch._utils._validate_loaded_sparse_tensors
+    if "weights_only" in inspect.signature(validate).parameters:
+        validate(weights_only=safe)
+    else:
+        validate()

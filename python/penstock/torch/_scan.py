@@ -1,0 +1,116 @@
+"""Which storages a pickle asks for, found without running anything that it names."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["Wanted", "storage_type", "wanted_of", "wanted_storages"]
+
+
+class Wanted(NamedTuple):
+    """A storage as the pickle tells of it."""
+
+    key: str
+    dtype: torch.dtype
+    nbytes: int
+    location: str
+
+
+def storage_type(name: Any) -> Any:
+    """What stands for torch.FloatStorage and its like, and has their dtype. None: no storage is called so."""
+    if type(name) is str and "Storage" in name:
+        try:
+            return torch.serialization.StorageType(name)
+        except KeyError:
+            pass
+    return None
+
+
+def wanted_of(persistent_id: Any) -> Wanted:
+    """ValueError: it is none of a storage."""
+    if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
+        raise ValueError(f"a persistent id of a storage is a tuple of five, not {persistent_id!r:.100}")
+    word, kind, key, location, count = persistent_id
+    if _text(word) != "storage":
+        raise ValueError(f"a persistent id of 'storage' is known, and none of {word!r:.100}")
+    if type(count) is not int or count < 0:
+        raise ValueError(f"a storage has a number of items, not {count!r:.100}")
+    dtype = torch.uint8 if kind is torch.UntypedStorage else getattr(kind, "dtype", None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"a storage is of a type of PyTorch's, not {kind!r:.100}")
+    return Wanted(_text(key), dtype, count * dtype.itemsize, _text(location))
+
+
+def wanted_storages(pickled: bytes, encoding: str) -> list[Wanted]:
+    """The storages, each once, in the order in which unpickling would ask for them; fewer or none where the pickle is not understood.
+
+    Nothing that the pickle names is imported or called: whatever it builds is built of one class that does nothing.
+    """
+    found = _Scan(pickled, encoding)
+    # What the program has registered by number would be taken from this cache without a question.
+    if getattr(copyreg, "_extension_cache", None):
+        return []
+    try:
+        found.load()
+    except Exception:  # of whatever kind: the unpickler that counts will come upon it again, and tell
+        pass
+    return list(found.wanted.values())
+
+
+class _Nothing:
+    """Stands for every class, function and object."""
+
+    def __new__(cls, *_: Any, **__: Any) -> _Nothing:
+        return object.__new__(cls)
+
+    def __call__(self, *_: Any, **__: Any) -> _Nothing:
+        return self
+
+    def __setstate__(*_: Any) -> None: ...
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def append(self, value: Any) -> None: ...
+
+    def extend(self, values: Any) -> None: ...
+
+    def add(self, value: Any) -> None: ...
+
+
+class _Untyped:
+    """Stands for torch.UntypedStorage, which would allocate if it were called."""
+
+    dtype = torch.uint8
+
+
+class _Scan(pickle.Unpickler):
+    def __init__(self, pickled: bytes, encoding: str) -> None:
+        super().__init__(io.BytesIO(pickled), encoding=encoding)
+        self.wanted: dict[str, Wanted] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("torch", "torch.storage"):
+            if name == "UntypedStorage":
+                return _Untyped()
+            if (found := storage_type(name)) is not None:
+                return found
+        return _Nothing
+
+    def persistent_load(self, persistent_id: Any) -> Any:
+        wanted = wanted_of(persistent_id)
+        self.wanted.setdefault(wanted.key, wanted)
+        return _Nothing()
+
+
+def _text(word: Any) -> str:
+    """Python 2's pickles have bytes."""
+    if isinstance(word, bytes):
+        return word.decode("ascii")
+    if not isinstance(word, str):
+        raise ValueError(f"a name in a persistent id is text, not {word!r:.100}")
+    return word

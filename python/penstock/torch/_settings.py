@@ -1,0 +1,16 @@
+"""What torch.utils.serialization.config says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["setting"]
+
+
+def setting(part: str, name: str) -> Any:
+    """None before PyTorch 2.6, which has no such settings."""
+    try:
+        from torch.utils.serialization import config
+    except ImportError:
+        return None
+    return getattr(getattr(config, part, None), name, None)
