@@ -188,6 +188,20 @@ def test_the_end_of_the_interpreter_tells_of_an_error(path: Path) -> None:
     assert "nobody asked for its result" in done.stderr and str(path) in done.stderr
 
 
+def test_the_example_trains_saves_and_goes_on(tmp_path: Path) -> None:
+    program = Path(__file__).parents[2] / "examples/python/async_checkpoint.py"
+    if not program.is_file():
+        pytest.skip("the examples are not beside the tests")
+    said = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, str(program), str(tmp_path), "--steps", "20"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert "starting anew" in said[0] and "step 20: " in said[0] and "saved " in said[0]
+    assert "going on from step 20" in said[1] and "step 40: " in said[1]
+    assert torch.load(tmp_path / "checkpoint.pt")["step"] == 40
+
+
 @needs_gpu
 @pytest.mark.parametrize("snapshot", ["auto", "device", "host"])
 def test_a_gpu_goes_on_while_its_tensors_are_saved(path: Path, snapshot: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from ._memory import new_storage, reaches, synchronize
 from ._scan import Wanted, storage_type, wanted_of, wanted_storages
 from ._settings import setting
 
-__all__ = ["fallback_reason", "load"]
+__all__ = ["fallback_reason", "load", "unpickler_of", "weights_only_unpickler"]
 
 _log = logging.getLogger("penstock.torch")
 
@@ -54,7 +54,7 @@ def load(
         with _native.open(path) as file:
             archive, reason = _archive_or_reason(file, os.fsdecode(path))
             if archive is not None:
-                unpickler = _weights_only_unpickler() if safe else pickle_module or pickle
+                unpickler = weights_only_unpickler() if safe else pickle_module or pickle
                 return _Load(file, archive, f, map_location, progress).run(unpickler, safe, pickle_load_args)
     _log.info("torch.load reads %s: %s", f, reason)
     return torch.load(f, map_location, pickle_module, weights_only=safe, mmap=mmap, **pickle_load_args)
@@ -117,7 +117,7 @@ def _weights_only(told: bool | None) -> bool:
     return always or told
 
 
-def _weights_only_unpickler() -> Any:
+def weights_only_unpickler() -> Any:
     from torch import _weights_only_unpickler
 
     return _weights_only_unpickler
@@ -183,7 +183,7 @@ class _Load:
         pickled = self._archive.read("data.pkl")
         # The bytes are all there before unpickling begins, since what rebuilds an object may look at them.
         self._read(wanted_storages(pickled, arguments["encoding"]))
-        wrapped = _unpickler_of(unpickler)(io.BytesIO(pickled), **arguments)
+        wrapped = unpickler_of(unpickler)(io.BytesIO(pickled), **arguments)
         wrapped.persistent_load = self._persistent_load
         try:
             with _told_map_location(self._map_location):
@@ -243,8 +243,8 @@ class _Load:
         return error
 
 
-def _unpickler_of(module: Any) -> Any:
-    class Unpickler(module.Unpickler):  # type: ignore[misc, name-defined]
+def unpickler_of(module: Any) -> Any:
+    class Unpickler(module.Unpickler):  # type: ignore[misc]
         def find_class(self, module_name: str, name: str) -> Any:
             if (found := storage_type(name)) is not None:
                 return found

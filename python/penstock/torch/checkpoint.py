@@ -1,0 +1,254 @@
+"""Storage for torch.distributed.checkpoint: the files of PyTorch's own FileSystemWriter and FileSystemReader, moved by Penstock.
+
+    import torch.distributed.checkpoint as dcp
+    from penstock.torch.checkpoint import FileSystemReader, FileSystemWriter
+
+    dcp.save(state_dict, storage_writer=FileSystemWriter("checkpoint"))
+    dcp.load(state_dict, storage_reader=FileSystemReader("checkpoint"))
+
+What one has written the other reads, in both directions.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import filesystem as _filesystem
+from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from .. import _native
+from .._errors import ShortRead
+from .._pieces import Piece, move_pieces
+from .._saving import save_image
+from ._blobs import Blob, blobs_of
+from ._image import CheckpointImage, piece_of
+from ._memory import Memory, Snapshot, memory_of, new_storage, reaches, synchronize
+from ._runs import runs_of
+from ._save import plan_of, wants_crc32
+
+__all__ = ["FileSystemReader", "FileSystemWriter"]
+
+_ALIGNMENT = 4096  # of what one tensor has of a file
+
+
+class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
+    """Reads tensors, or the parts of them that a rank needs, straight into the tensors that they are for.
+
+    As torch.distributed.checkpoint.FileSystemReader. What that one has to read itself is left to it: items that extensions have transformed,
+    and tensors of types that are no plain torch.Tensor. Errors are penstock.Error and name the file and the tensor.
+    """
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        left: list[Any] = []
+        for relative_path, items in self._by_file(plan.items).items():
+            path = os.fspath(self.fs.concat_path(self.path, relative_path))
+            with _native.open(path) as file:
+                left += _FileReads(file, path, self.storage_data, planner).run(items)
+        if left:
+            return super().read_data(type(plan)(left), planner)
+        return _done(None)
+
+    def _by_file(self, items: Sequence[Any]) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        for each in items:
+            found.setdefault(self.storage_data[each.storage_index].relative_path, []).append(each)
+        return found
+
+
+class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
+    """Writes tensors straight from where they are, and each file whole or not at all.
+
+    As torch.distributed.checkpoint.FileSystemWriter; each rank writes one file (single_file_per_rank), whatever thread_count is, since Penstock
+    uses several threads for one. Files are always forced to the disk, as sync_files has it. Extensions and safetensors files are left to PyTorch.
+    """
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        if self._is_for_torch():
+            return super().write_data(plan, planner)
+        groups = [list(plan.items)] if self.single_file_per_rank else [[each] for each in plan.items]
+        results: list[Any] = []
+        for number, items in enumerate(groups):
+            name = f"{plan.storage_data.prefix}{number}{_filesystem.DEFAULT_SUFFIX}"
+            image = _ItemsImage(items, planner)
+            save_image(os.fspath(self.fs.concat_path(self.path, name)), image)
+            for item, offset, nbytes in image.places:
+                info = _filesystem._StorageInfo(name, offset, nbytes)
+                results.append(WriteResult(index=item.index, size_in_bytes=nbytes, storage_data=info))
+        return _done(results)
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        super().finish(metadata, results)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)  # the name of the metadata, too, outlives a loss of power
+        finally:
+            os.close(descriptor)
+
+    def _is_for_torch(self) -> bool:
+        told = getattr(self, "serialization_format", None)
+        if told is not None and told != _filesystem.SerializationFormat.TORCH_SAVE:
+            return True
+        return bool(getattr(getattr(self, "transforms", None), "extensions", None))
+
+
+def _done(result: Any) -> Any:
+    future: Any = Future()
+    future.set_result(result)
+    return future
+
+
+# --- reading
+
+
+class _FileReads:
+    """The items of a plan that one file has."""
+
+    def __init__(self, file: Any, path: str, storage_data: Any, planner: Any) -> None:
+        self._file = file
+        self._path = path
+        self._infos = storage_data
+        self._planner = planner
+        self._pieces: list[Piece] = []
+        self._later: list[Any] = []  # what is done once all is read
+
+    def run(self, items: Sequence[Any]) -> list[Any]:
+        """The items that are left to PyTorch."""
+        left = [each for each in items if getattr(self._info(each), "transform_descriptors", None)]
+        raw = [each for each in items if each not in left and each.type == LoadItemType.BYTE_IO]
+        tensors = [each for each in items if each not in left and each.type != LoadItemType.BYTE_IO]
+        for each in raw:
+            self._read_raw(each)
+        ranges = [(self._info(each).offset, self._info(each).length) for each in tensors]
+        for item, blob in zip(tensors, blobs_of(self._file, self._path, ranges)):
+            if blob is None:
+                left.append(item)
+            else:
+                self._read_tensor(item, blob)
+        synchronize(each.device for each in self._pieces if isinstance(each.device, torch.device))
+        move_pieces(self._file, self._pieces, label=self._path)
+        for finish in self._later:
+            finish()
+        return left
+
+    def _info(self, item: Any) -> Any:
+        return self._infos[item.storage_index]
+
+    def _read_raw(self, item: Any) -> None:
+        info = self._info(item)
+        content = bytearray(info.length)
+        if info.length:
+            self._pieces.append(piece_of(info.offset, content, f"object {item.storage_index.fqn}"))
+        self._later.append(lambda: self._planner.load_bytes(item, io.BytesIO(bytes(content))))
+
+    def _read_tensor(self, item: Any, blob: Blob) -> None:
+        name = f"tensor {item.storage_index.fqn}"
+        source = _narrowed(blob.tensor, item.storage_offsets, item.lengths)
+        target = self._planner.resolve_tensor(item).detach()
+        if target.size() != source.size():
+            raise AssertionError(f"req {item.storage_index} mismatch sizes {target.size()} vs {source.size()}")
+        self._later.append(lambda: self._planner.commit_tensor(item, target))
+        if source.numel() == 0:
+            return
+        runs = None
+        if target.dtype == source.dtype and reaches(target.device) and type(target) in (torch.Tensor, torch.nn.Parameter):
+            runs = runs_of(source, target)
+        if runs is not None:
+            for run in runs:
+                address = target.data_ptr() + run.target
+                self._add(name, blob, blob.offset + run.source, run.nbytes, address, target, target.device)
+            return
+        self._read_beside(name, blob, source, target)
+
+    def _read_beside(self, name: str, blob: Blob, source: Any, target: Any) -> None:
+        """What cannot be read in place: the range of the storage that has it, which is then copied."""
+        first = source.storage_offset() * source.element_size()
+        last = sum((size - 1) * stride for size, stride in zip(source.size(), source.stride()))
+        nbytes = (last + 1) * source.element_size()
+        storage = new_storage(nbytes, target.device if reaches(target.device) else torch.device("cpu"))
+        self._add(name, blob, blob.offset + first, nbytes, storage.data_ptr(), storage, storage.device)
+
+        def copy() -> None:
+            content = torch.empty(0, dtype=source.dtype, device=storage.device).set_(storage, 0, source.size(), source.stride())
+            target.copy_(content)
+
+        self._later.insert(len(self._later) - 1, copy)
+
+    def _add(self, name: str, blob: Blob, offset: int, nbytes: int, address: int, owner: Any, device: Any) -> None:
+        if offset + nbytes > blob.offset + blob.nbytes:
+            message = f"{self._path}: {name}: its storage has {blob.nbytes} bytes, and {offset + nbytes - blob.offset} are needed"
+            raise ShortRead(message, code="short_read", filename=self._path, offset=blob.offset)
+        self._pieces.append(Piece(name, offset, nbytes, address, owner, device))
+
+
+def _narrowed(tensor: Any, offsets: Sequence[int], lengths: Sequence[int]) -> Any:
+    for i, (offset, length) in enumerate(zip(offsets, lengths)):
+        if length < tensor.size(i):
+            tensor = tensor.narrow(i, offset, length)
+    return tensor
+
+
+# --- writing
+
+
+class _ItemsImage:
+    """The items of a plan one after the other, as a penstock._saving.Image."""
+
+    def __init__(self, items: Sequence[Any], planner: Any) -> None:
+        self.places: list[tuple[Any, int, int]] = []  # each item, its offset and its bytes
+        self._images: list[CheckpointImage] = []
+        self._raw: list[Piece] = []
+        devices = []
+        end = 0
+        for item in sorted(items, key=lambda each: bool(each.type != WriteItemType.BYTE_IO)):
+            data = planner.resolve_data(item)
+            name = f"tensor {item.index.fqn}" if item.type != WriteItemType.BYTE_IO else f"object {item.index.fqn}"
+            content = data.getvalue() if item.type == WriteItemType.BYTE_IO else None if _is_plain(data) else _saved_by_torch(data)
+            if content is not None:
+                offset, nbytes = end, len(content)
+                if content:
+                    self._raw.append(piece_of(offset, content, name))
+            else:
+                offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+                image = _image_of_tensor(data.detach(), name, offset)
+                self._images.append(image)
+                devices.append(data.device)
+                nbytes = image.nbytes
+            self.places.append((item, offset, nbytes))
+            end = offset + nbytes
+        synchronize(devices)
+
+    def pieces(self) -> Sequence[Piece]:
+        return [*self._raw, *(piece for image in self._images for piece in image.pieces())]
+
+    def rest(self) -> Sequence[Piece]:
+        return [piece for image in self._images for piece in image.rest()]
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def _saved_by_torch(data: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(data.detach().cpu(), buffer)
+    return buffer.getvalue()
+
+
+def _image_of_tensor(tensor: Any, name: str, start: int) -> CheckpointImage:
+    """As torch.save writes the tensor when it lies on the CPU and alone in its storage."""
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    if not reaches(tensor.device):
+        tensor = tensor.cpu()
+    # Nobody looks into the memory of this one.
+    alike = torch.empty(tensor.size(), dtype=tensor.dtype, device="cpu")
+    plan = plan_of(alike, pickle, 2)
+    nbytes = tensor.numel() * tensor.element_size()
+    own = [Memory(tensor.data_ptr(), nbytes, tensor, tensor.device)] if nbytes else []
+    return CheckpointImage("archive", plan.pickled, Snapshot([own], []), [name], wants_crc32(None), start)
