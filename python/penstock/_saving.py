@@ -9,11 +9,12 @@ import concurrent.futures
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 from ._durable import PendingFile
 from ._errors import Cancelled, Error
+from ._forks import forkable_lock
 from ._pieces import Control, Piece, Progress, move_pieces, remade
 
 __all__ = ["Image", "SaveFuture", "save_image", "save_in_background"]
@@ -74,6 +75,7 @@ class SaveFuture(concurrent.futures.Future[None]):
         self._control = Control()
         self._progress = (0, 0)
         self._asked = False
+        self._may_begin = threading.Event()
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -85,7 +87,10 @@ class SaveFuture(concurrent.futures.Future[None]):
 
     def cancel(self) -> bool:
         """False where it has ended, or is about to. Else it ends soon, and result() raises concurrent.futures.CancelledError."""
-        return not self.done() and self._control.stop()
+        stops = not self.done() and self._control.stop()
+        if stops:
+            self._may_begin.set()
+        return stops
 
     def result(self, timeout: float | None = None) -> None:
         self._asked = True
@@ -105,7 +110,7 @@ class SaveFuture(concurrent.futures.Future[None]):
         if not self._asked and self.done() and not self.cancelled() and (error := super().exception()) is not None:
             _log.error("saving %s failed, and nobody asked for its result: %s", self.path, error)
 
-    def _run(self, image: Image, progress: Progress | None, before: SaveFuture | None) -> None:
+    def _run(self, image: Image, progress: Progress | None, before: Sequence[SaveFuture]) -> None:
         def tell(done: int, total: int) -> None:
             self._progress = (done, total)
             if progress is not None:
@@ -113,12 +118,24 @@ class SaveFuture(concurrent.futures.Future[None]):
 
         error: BaseException | None = None
         try:
-            if before is not None:
-                concurrent.futures.wait([before])
+            self._wait_for(before)
             save_image(self.path, image, progress=tell, control=self._control)
         except BaseException as caught:
             error = caught
         self._end(error)
+
+    def _wait_for(self, before: Sequence[SaveFuture]) -> None:
+        """Or until this one is cancelled."""
+
+        def look(_: object) -> None:
+            if all(each.done() for each in before):
+                self._may_begin.set()
+
+        look(None)
+        for each in before:
+            each.add_done_callback(look)
+        self._may_begin.wait()
+        self._control.check()
 
     def _end(self, error: BaseException | None) -> None:
         _forget(self)
@@ -135,10 +152,9 @@ def save_in_background(path: str, image: Image, progress: Progress | None = None
     """As save_image(), on a thread of its own, where progress is called, too. Of several saves to one path each begins when the one before it
     has ended, so the last one wins. The image has to keep its memory as it is."""
     future = SaveFuture(path)
-    name = os.path.realpath(path)
     with _lock:
-        before = _last.get(name)
-        _last[name] = future
+        before = tuple(_under_way.setdefault(os.path.realpath(path), []))
+        _under_way[os.path.realpath(path)].append(future)
     thread = threading.Thread(target=_run, args=([future], image, progress, before), name="penstock-save")
     try:
         thread.start()
@@ -148,16 +164,27 @@ def save_in_background(path: str, image: Image, progress: Progress | None = None
     return future
 
 
-_lock = threading.Lock()
-_last: dict[str, SaveFuture] = {}  # by path, while it is under way
+_lock = forkable_lock()
+_under_way: dict[str, list[SaveFuture]] = {}  # by path, in the order of the calls
 
 
-def _run(holder: list[SaveFuture], image: Image, progress: Progress | None, before: SaveFuture | None) -> None:
+def _run(holder: list[SaveFuture], image: Image, progress: Progress | None, before: Sequence[SaveFuture]) -> None:
     """The thread has to let go of the future before it ends, since the last one to do that tells of an error that nobody asked for."""
     holder.pop()._run(image, progress, before)
 
 
 def _forget(future: SaveFuture) -> None:
     with _lock:
-        for name in [name for name, each in _last.items() if each is future]:
-            del _last[name]
+        for path, futures in list(_under_way.items()):
+            if future in futures:
+                futures.remove(future)
+            if not futures:
+                del _under_way[path]
+
+
+def _forget_all() -> None:
+    """In a forked child, where the threads that save are not."""
+    _under_way.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

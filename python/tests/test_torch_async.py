@@ -147,6 +147,19 @@ def test_of_several_saves_to_one_path_the_last_wins(path: Path) -> None:
     assert int(torch.load(path)) == 7 and os.listdir(path.parent) == ["state.pt"]
 
 
+def test_cancel_of_one_that_waits_for_another_ends_it_at_once(path: Path) -> None:
+    held = Held()
+    first = penstock.torch.save_async(torch.tensor(1), path, progress=held)
+    held.reached.wait()
+    second, third = (penstock.torch.save_async(torch.tensor(i), path) for i in (2, 3))
+    assert second.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        second.result()
+    assert not first.done() and not third.done()  # the third still comes after the first
+    held.let_go()
+    assert first.result() is None and third.result() is None and int(torch.load(path)) == 3
+
+
 def test_what_fails_does_not_hold_up_the_next(tmp_path: Path) -> None:
     folder = tmp_path / "later"
     held = Held()

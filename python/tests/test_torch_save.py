@@ -151,6 +151,25 @@ def test_checksums_by_tensor_operations_are_those_of_zlib(nbytes: int, monkeypat
     assert _crc32.combined(first, second, nbytes - half) == wanted
 
 
+def test_checksums_of_large_storages_are_computed_by_several_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_crc32, "_CHUNK_BYTES", 10_000)
+    wanted = [torch.randint(0, 256, (i * 33_333,), dtype=torch.uint8) for i in range(5)]
+
+    def checksums() -> list[int]:
+        penstock.torch.save(wanted, path)
+        with zipfile.ZipFile(path) as archive:
+            assert archive.testzip() is None
+            return [archive.getinfo(f"state/data/{i}").CRC for i in range(5)]
+
+    assert checksums() == [zlib.crc32(each.numpy().tobytes()) for each in wanted]
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    assert checksums() == [zlib.crc32(each.numpy().tobytes()) for each in wanted]
+
+
 def test_checksums_can_be_left_out(path: Path) -> None:
     wanted = torch.arange(100)
 

@@ -11,7 +11,7 @@ import torch
 
 from .. import _native
 from .._pieces import Piece
-from ._crc32 import crc32_of
+from ._crc32 import crcs32_of
 from ._memory import Memory, Snapshot
 from ._settings import setting
 from ._zip_layout import Placed, directory_of, header_of, place
@@ -54,18 +54,14 @@ class CheckpointImage:
         return found
 
     def rest(self) -> Sequence[Piece]:
-        crcs = [self._crc_of(each) for each in self._every]
+        of_storages = iter(crcs32_of(self._contents.contents) if self._crc32 else [0] * len(self._contents.contents))
+        crcs = [zlib.crc32(each) if isinstance(each, bytes) else next(of_storages) for each in self._every]
         found = []
         for record, content, crc in zip(self._placed, self._every, crcs):
             header = header_of(record, crc) + (content if isinstance(content, bytes) else b"")
             found.append(piece_of(self._start + record.header_offset, header))
         found.append(piece_of(self._start + self._end, directory_of(self._placed, crcs)))
         return found
-
-    def _crc_of(self, content: bytes | list[Memory]) -> int:
-        if isinstance(content, bytes):
-            return zlib.crc32(content)
-        return crc32_of(content) if self._crc32 else 0
 
 
 def piece_of(offset: int, content: Any, name: str = "the archive's directory") -> Piece:

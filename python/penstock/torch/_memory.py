@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,7 +41,12 @@ class Snapshot(NamedTuple):
 
 def reaches(device: torch.device) -> bool:
     """Whether Penstock moves bytes from and to memory there."""
-    return device.type == "cpu" or (device.type == "cuda" and torch.version.cuda is not None and _native.cuda_status() is None)
+    return device.type == "cpu" or (device.type == "cuda" and _reaches_gpus())
+
+
+@functools.cache
+def _reaches_gpus() -> bool:
+    return torch.version.cuda is not None and _native.cuda_status() is None  # ROCm's devices are called cuda, too
 
 
 def new_storage(nbytes: int, device: torch.device) -> Any:

@@ -11,6 +11,7 @@ What one has written the other reads, in both directions.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import pickle
@@ -48,11 +49,11 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
     def read_data(self, plan: Any, planner: Any) -> Any:
         left: list[Any] = []
         for relative_path, items in self._by_file(plan.items).items():
-            path = os.fspath(self.fs.concat_path(self.path, relative_path))
+            path = os.path.join(self.path, relative_path)
             with _native.open(path) as file:
                 left += _FileReads(file, path, self.storage_data, planner).run(items)
         if left:
-            return super().read_data(type(plan)(left), planner)
+            return super().read_data(dataclasses.replace(plan, items=left), planner)
         return _done(None)
 
     def _by_file(self, items: Sequence[Any]) -> dict[str, list[Any]]:
@@ -77,7 +78,7 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
         for number, items in enumerate(groups):
             name = f"{plan.storage_data.prefix}{number}{_filesystem.DEFAULT_SUFFIX}"
             image = _ItemsImage(items, planner)
-            save_image(os.fspath(self.fs.concat_path(self.path, name)), image)
+            save_image(os.path.join(self.path, name), image)
             for item, offset, nbytes in image.places:
                 info = _filesystem._StorageInfo(name, offset, nbytes)
                 results.append(WriteResult(index=item.index, size_in_bytes=nbytes, storage_data=info))
