@@ -7,4 +7,5 @@
 #include "penstock/options.hpp"    // IWYU pragma: export
 #include "penstock/processes.hpp"  // IWYU pragma: export
 #include "penstock/status.hpp"     // IWYU pragma: export
+#include "penstock/tensors.hpp"    // IWYU pragma: export
 #include "penstock/version.hpp"    // IWYU pragma: export

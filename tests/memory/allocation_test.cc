@@ -14,6 +14,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -55,6 +56,7 @@ struct known_files {
   known_files() {
     content = pattern::make(file_bytes, seed);
     for (const auto& name : {to_read, to_write}) store_file(name, content);
+    store_file(tensors, std::as_bytes(std::span(tensor_file)));
   }
   static known_files& shared() {
     static known_files made;
@@ -63,6 +65,12 @@ struct known_files {
   temp_dir directory = temp_dir::on_build_disk();
   const std::string to_read = directory.file("read");
   const std::string to_write = directory.file("write");
+  const std::string tensors = directory.file("tensors");
+  const std::string tensor_file = [] {
+    std::vector<tensor_facts> all;
+    for (int i = 0; i < 40; ++i) all.push_back({fmt::format("a tensor with a long name, {}", i), tensor_type::u8, {1}});
+    return *make_safetensors(all, tensor_metadata{{"k", "v"}}) + std::string(40, 'x');
+  }();
   std::vector<std::byte> content;
   const std::vector<std::byte> zeros = std::vector<std::byte>(file_bytes);
 };
@@ -421,6 +429,16 @@ std::vector<call_kind> make_kinds() {
                    const auto outcomes = made.wait();
                    EXPECT_EQ(outcomes.size(), asked.size());
                    for (const auto& each : outcomes) t.saw(each, small);
+                 }});
+  all.push_back({"read_safetensors", [](trial& t) {
+                   auto tensors = t.engine_of().open(t.files.tensors);
+                   ASSERT_TRUE(tensors.ok()) << tensors.error().message();
+                   question(t, [&] { return read_safetensors(*tensors); });
+                 }});
+  all.push_back({"make_safetensors", [](trial& t) {
+                   std::vector<tensor_facts> all(3, {"", tensor_type::f32, {7}});
+                   for (std::size_t i = 0; i < all.size(); ++i) all[i].name = fmt::format("a tensor with a long name, {}", i);
+                   question(t, [&] { return make_safetensors(all); });
                  }});
   all.push_back({"create_and_destroy", [](trial& t) {
                    engine_options options;

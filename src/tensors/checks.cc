@@ -1,0 +1,35 @@
+#include "tensors/checks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/printable.hpp"
+
+namespace penstock::tensors {
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t most = 400;
+  return fmt::format("\"{}\"{}", printable_text(std::string(text.substr(0, most))), text.size() > most ? "..." : "");
+}
+
+std::string tensor_called(std::string_view name) { return fmt::format("tensor {}", quoted(name)); }
+
+std::optional<std::string_view> repeated(std::vector<std::string_view> names) {
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice == names.end()) return std::nullopt;
+  return *twice;
+}
+
+status check_keys(const tensor_metadata& metadata) {
+  std::vector<std::string_view> keys;
+  keys.reserve(metadata.size());
+  for (const auto& [key, value] : metadata) keys.emplace_back(key);
+  const auto twice = repeated(std::move(keys));
+  if (!twice) return {};
+  return {errc::invalid_argument, fmt::format("the key {} comes twice in the metadata", quoted(*twice))};
+}
+
+}  // namespace penstock::tensors
