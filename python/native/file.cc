@@ -59,14 +59,6 @@ open_mode parse_mode(const std::string& mode) {
   return parsed;
 }
 
-std::string path_text(nb::handle path) {
-  const nb::object plain = nb::steal(PyOS_FSPath(path.ptr()));
-  if (!plain.is_valid()) throw nb::python_error();
-  nb::object bytes = PyUnicode_Check(plain.ptr()) ? nb::steal(PyUnicode_EncodeFSDefault(plain.ptr())) : plain;
-  if (!bytes.is_valid()) throw nb::python_error();
-  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
-}
-
 // The one step that opening in the engine does not offer: to fail where the file is there already.
 status create_anew(const std::string& path, unsigned mode) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
@@ -310,6 +302,14 @@ nb::object explain(const python_file& self, optional_size size, std::int64_t off
 }
 
 }  // namespace
+
+std::string path_text(nb::handle path) {
+  const nb::object plain = nb::steal(PyOS_FSPath(path.ptr()));
+  if (!plain.is_valid()) throw nb::python_error();
+  nb::object bytes = PyUnicode_Check(plain.ptr()) ? nb::steal(PyUnicode_EncodeFSDefault(plain.ptr())) : plain;
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
+}
 
 std::uint64_t size_of(const python_file& self) {
   const auto bytes = self.target->size();

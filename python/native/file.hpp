@@ -32,6 +32,8 @@ struct python_file {
   }
 };
 
+// A path as the kernel takes it: of a str, bytes, or os.PathLike. Raises TypeError.
+std::string path_text(nb::handle path);
 // As the kernel tells it now. Raises penstock.Error.
 std::uint64_t size_of(const python_file& self);
 

@@ -11,6 +11,7 @@
 #include "info.hpp"
 #include "pipes.hpp"
 #include "streams.hpp"
+#include "tensors.hpp"
 
 // Loaded by PyInit__native() below.
 NB_MODULE(_native_of_main, module) {
@@ -24,6 +25,7 @@ NB_MODULE(_native_of_main, module) {
   add_info(module);
   add_cufile_settings(module);
   add_pipes(module);
+  add_tensors(module);
   check_arguments(module);
 }
 

@@ -25,6 +25,9 @@ class Given:
     def __init__(self, folder: Path) -> None:
         (folder / "file").write_bytes(bytes(NBYTES))
         self.path = str(folder / "file")
+        self.beginning, *_ = _native.make_safetensors(["a"], ["F32"], [[2]])
+        self.tensors = str(folder / "tensors")
+        (folder / "tensors").write_bytes(self.beginning + bytes(8))
         self.file = penstock.open(self.path, "r+")
         self.buffer = bytearray(100)
         self.memory = penstock.device("host:0").empty(NBYTES)
@@ -80,6 +83,13 @@ class Given:
             "copy": (penstock.copy, {"target": self.buffer, "source": b"1", "order": "C"}),
             "describe": (penstock.describe, {"memory": self.buffer}),
             "resolve": (_native.resolve, {"obj": self.buffer, "writable": False}),
+            "read_safetensors": (_native.read_safetensors, {"file": self.tensors}),
+            "parse_safetensors": (_native.parse_safetensors, {"beginning": self.beginning, "file_bytes": len(self.beginning) + 8}),
+            "make_safetensors": (
+                _native.make_safetensors,
+                {"names": ["a"], "dtypes": ["F32"], "shapes": [[2]], "metadata": {"k": "v"}},
+            ),
+            "find": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).find, {"name": "a"}),
             "_pipe_listen": (_native._pipe_listen, {"url": "unix:", "channels": [], "secret": b"", "connections": 4}),
             "_pipe_connect": (_native._pipe_connect, {"url": "unix:@nobody", "channels": [], "secret": b"", "connections": 4}),
         }
@@ -146,8 +156,9 @@ def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "advice", "cuda_status"}
-    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories"}
-    for owner in (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer):
+    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "columns"}
+    owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader)
+    for owner in owners:
         for name, member in vars(owner).items():
             if callable(member) and not isinstance(member, type) and not name.startswith("__"):
                 assert name in tried | without_arguments, name

@@ -1,0 +1,237 @@
+#include "tensors.hpp"
+
+#include <nanobind/stl/optional.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <penstock/penstock.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "arguments.hpp"
+#include "device.hpp"
+#include "errors.hpp"
+#include "file.hpp"
+#include "gil.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+
+// --- from C++ to Python. Thousands at a time, so with Python's own functions.
+
+nb::object made(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+nb::object words(std::string_view text) { return made(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()))); }
+nb::object number(std::uint64_t value) { return made(PyLong_FromUnsignedLongLong(value)); }
+
+// A list of what item() makes of each.
+template <class Items, class Item>
+nb::object list_of(const Items& items, Item&& item) {
+  nb::object list = made(PyList_New(static_cast<Py_ssize_t>(items.size())));
+  Py_ssize_t place = 0;
+  for (const auto& each : items) PyList_SetItem(list.ptr(), place++, item(each).release().ptr());
+  return list;
+}
+
+nb::object shape_of(const tensor_facts& tensor) {
+  nb::object shape = made(PyTuple_New(static_cast<Py_ssize_t>(tensor.shape.size())));
+  Py_ssize_t place = 0;
+  for (const std::uint64_t length : tensor.shape) PyTuple_SetItem(shape.ptr(), place++, number(length).release().ptr());
+  return shape;
+}
+
+nb::object name_of(const tensor_facts& tensor) { return words(tensor.name); }
+nb::object offset_of(const tensor_facts& tensor) { return number(tensor.offset); }
+nb::object bytes_of(const tensor_facts& tensor) { return number(tensor.bytes); }
+nb::object type_name_of(const tensor_facts& tensor) { return words(to_string(tensor.type)); }
+
+nb::object names(const tensor_header& header) { return list_of(header.tensors(), name_of); }
+
+// Each type's word is made once.
+nb::object type_names(const tensor_header& header) {
+  std::array<nb::object, tensor_type_count> known;
+  return list_of(header.tensors(), [&](const tensor_facts& each) {
+    nb::object& word = known[static_cast<std::size_t>(each.type)];
+    if (!word.is_valid()) word = type_name_of(each);
+    return word;
+  });
+}
+
+nb::tuple columns(const tensor_header& header) {
+  return nb::make_tuple(names(header), type_names(header), list_of(header.tensors(), shape_of), list_of(header.tensors(), offset_of),
+                        list_of(header.tensors(), bytes_of));
+}
+
+nb::tuple row(const tensor_facts& tensor) {
+  return nb::make_tuple(name_of(tensor), type_name_of(tensor), shape_of(tensor), offset_of(tensor), bytes_of(tensor));
+}
+
+nb::object metadata(const tensor_header& header) {
+  if (!header.metadata()) return nb::none();
+  nb::dict told;
+  for (const auto& [key, value] : *header.metadata()) told[words(key)] = words(value);
+  return told;
+}
+
+// --- from Python to C++
+
+// Raises UnicodeEncodeError for half of a character, which Python's strings may have.
+std::string utf8_of(nb::handle text, const char* what) {
+  if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(what) + " is a str, not " + type_of(text)).c_str());
+  Py_ssize_t length = 0;
+  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+  if (bytes == nullptr) throw nb::python_error();
+  return {bytes, static_cast<std::size_t>(length)};
+}
+
+std::optional<tensor_metadata> metadata_from(nb::handle given) {
+  if (given.is_none()) return std::nullopt;
+  if (!PyDict_Check(given.ptr())) throw nb::type_error(("metadata is a dict, not " + type_of(given)).c_str());
+  tensor_metadata pairs;
+  for (const auto& [key, value] : nb::borrow<nb::dict>(given)) {
+    std::string name = utf8_of(key, "a key of metadata");
+    pairs.emplace_back(std::move(name), utf8_of(value, "a value of metadata"));
+  }
+  return pairs;
+}
+
+const tensor_facts* found(const tensor_header& header, nb::handle name) {
+  Py_ssize_t length = 0;
+  const char* bytes = PyUnicode_Check(name.ptr()) ? PyUnicode_AsUTF8AndSize(name.ptr(), &length) : nullptr;
+  if (bytes == nullptr) {
+    PyErr_Clear();  // no file has such a name
+    return nullptr;
+  }
+  return header.find({bytes, static_cast<std::size_t>(length)});
+}
+
+nb::object find(const tensor_header& header, nb::handle name) {
+  const tensor_facts* tensor = found(header, name);
+  return tensor == nullptr ? nb::none() : nb::object(row(*tensor));
+}
+
+// --- reading
+
+tensor_header read_from(const file& from) {
+  auto header = [&] {
+    const without_gil unlocked;
+    return read_safetensors(from);
+  }();
+  if (!header) raise(header.error(), {from.path()});
+  return *std::move(header);
+}
+
+tensor_header read(nb::handle from) {
+  if (nb::isinstance<python_file>(from)) {
+    const auto target = nb::cast<const python_file&>(from).target;
+    return read_from(*target);
+  }
+  const auto path = path_text(from);
+  auto opened = [&] {
+    const engine with = shared_engine();
+    const without_gil unlocked;
+    return with.open(path);
+  }();
+  if (!opened) raise(opened.error(), {path});
+  return read_from(*opened);
+}
+
+// A file in memory, or its beginning.
+tensor_header parse(nb::handle beginning, std::optional<std::uint64_t> file_bytes) {
+  Py_buffer view{};
+  if (PyObject_GetBuffer(beginning.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  const std::string_view bytes(static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len));
+  const std::uint64_t whole = file_bytes.value_or(bytes.size());
+  auto header = [&]() -> result<tensor_header> {
+    const without_gil unlocked;
+    const auto length = safetensors_header_bytes(bytes, whole);
+    if (!length) return length.error();
+    if (bytes.size() - safetensors_length_bytes < *length) {
+      return status(errc::invalid_argument, "the header has " + std::to_string(*length) + " bytes, which are not all given");
+    }
+    return parse_safetensors(bytes.substr(safetensors_length_bytes, *length), whole);
+  }();
+  PyBuffer_Release(&view);
+  if (!header) raise(header.error());
+  return *std::move(header);
+}
+
+// --- writing
+
+std::vector<std::uint64_t> shape_from(nb::handle given) {
+  std::vector<std::uint64_t> shape;
+  for (const nb::handle length : given) shape.push_back(unsigned_integer(length, "a length in a shape"));
+  return shape;
+}
+
+std::vector<tensor_facts> facts_from(nb::handle all_names, nb::handle types, nb::handle shapes) {
+  std::vector<tensor_facts> tensors;
+  for (const nb::handle each : all_names) tensors.emplace_back().name = utf8_of(each, "the name of a tensor");
+  std::size_t at = 0;
+  for (const nb::handle each : types) {
+    if (at == tensors.size()) raise_invalid("there are more dtypes than names");
+    const auto type = parse_tensor_type(utf8_of(each, "a dtype"));
+    if (!type) raise_invalid("tensor \"" + tensors[at].name + "\": " + std::string(type.error().message()));
+    tensors[at++].type = *type;
+  }
+  if (at < tensors.size()) raise_invalid("there are fewer dtypes than names");
+  at = 0;
+  for (const nb::handle each : shapes) {
+    if (at == tensors.size()) raise_invalid("there are more shapes than names");
+    tensors[at++].shape = shape_from(each);
+  }
+  if (at < tensors.size()) raise_invalid("there are fewer shapes than names");
+  return tensors;
+}
+
+nb::tuple make(nb::handle all_names, nb::handle types, nb::handle shapes, nb::handle given_metadata) {
+  const std::vector<tensor_facts> given = facts_from(all_names, types, shapes);
+  const auto pairs = metadata_from(given_metadata);
+  std::vector<tensor_facts> sorted = given;
+  const auto beginning = [&] {
+    const without_gil unlocked;
+    return make_safetensors(sorted, pairs);
+  }();
+  if (!beginning) raise(beginning.error());
+  std::unordered_map<std::string_view, std::size_t> places;
+  for (std::size_t i = 0; i < given.size(); ++i) places.emplace(given[i].name, i);
+  const auto place_of = [&](const tensor_facts& each) { return number(places.at(each.name)); };
+  return nb::make_tuple(nb::bytes(beginning->data(), beginning->size()), list_of(sorted, place_of), list_of(sorted, offset_of),
+                        list_of(sorted, bytes_of));
+}
+
+}  // namespace
+
+void add_tensors(nb::module_& module) {
+  nb::class_<tensor_header> type(module, "TensorHeader",
+                                 "What is in a file of tensors, in the order of their bytes. A tensor is (name, dtype, shape, offset,\n"
+                                 "nbytes): dtype is a word such as 'BF16', offset counts from the beginning of the file.");
+  type.def("__len__", [](const tensor_header& self) { return self.tensors().size(); })
+      .def(
+          "__contains__", [](const tensor_header& self, nb::handle name) { return found(self, name) != nullptr; }, "name"_a.none())
+      .def("names", &names, "All names.")
+      .def("columns", &columns, "All tensors at once: lists of names, dtypes, shapes, offsets and nbytes.")
+      .def("find", &find, "name"_a, "The tensor of that name; None where there is none.")
+      .def_prop_ro("metadata", &metadata, "The text that the file carries, a new dict at each call; None where it does not mention any.")
+      .def_prop_ro("data_offset", &tensor_header::data_offset, "Where the header ends and the bytes of the tensors begin.");
+  module.def("read_safetensors", &read, "file"_a,
+             "What is in a safetensors file: a penstock.File or a path. Raises penstock.InvalidArgument where it is none, or not whole.");
+  module.def("parse_safetensors", &parse, "beginning"_a, "file_bytes"_a = nb::none(),
+             "The same of a file in memory (bytes), or of its beginning and its size.");
+  module.def(
+      "make_safetensors", &make, "names"_a, "dtypes"_a, "shapes"_a, "metadata"_a = nb::none(),
+      "What a safetensors file begins with, and where the tensors go: (beginning, order, offsets, nbytes). order tells the places in\n"
+      "names in the order of the file; offsets, from the beginning of the file, and nbytes are in that order.");
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,12 @@
+// What files of tensors hold, and what they begin with: for penstock.safetensors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace penstock::python {
+
+namespace nb = nanobind;
+
+void add_tensors(nb::module_& module);
+
+}  // namespace penstock::python
