@@ -60,6 +60,7 @@ result<slab> slab_pool::try_take(std::size_t bytes, device::session& session, sl
     const std::lock_guard guard(lock_);
     if (slab found = take_from(wanted, user)) return found;
     if (growing_ || at_limit(wanted, user)) return slab{};
+    if (!may_grow(wanted, user)) return pop(wanted, user);
     if (free_number() == max_chunks) return pop(wanted, user);
     growing_ = true;
   }
@@ -94,6 +95,15 @@ slab slab_pool::take_from(std::size_t of_class, slab_user user) {
 bool slab_pool::at_limit(std::size_t of_class, slab_user user) const noexcept {
   const auto index = static_cast<std::size_t>(user);
   return of_class != 0 && bytes_out_[index] > 0 && bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index];
+}
+
+// Slabs of the smallest size are few, and those who hold them do not move much.
+bool slab_pool::may_grow(std::size_t of_class, slab_user user) const noexcept {
+  if (of_class == 0 || user != slab_user::cpu) return true;
+  const auto out = bytes_out_[static_cast<std::size_t>(user)];
+  if (out < eager_bytes_ && eager_bytes_ - out >= slab_classes[of_class].slab_bytes) return true;
+  if (returns_ >= returns_between_chunks) return true;
+  return std::chrono::nanoseconds(clock_ns() - returned_ns_) > quickly;
 }
 
 void slab_pool::count(const slab& used, bool taken) noexcept {
@@ -138,6 +148,8 @@ status slab_pool::grow(std::size_t of_class, device::session& session) {
   chunks_[index].of_class = of_class;
   slabs_of_class_[of_class] += length / slab_bytes;
   if (of_class == class_count - 1) has_largest_ = true;
+  returns_ = 0;
+  returned_ns_ = clock_ns();
   chunks_[index].pinned_by = &session;
   chunks_[index].base.store(base, std::memory_order_release);
   add_slabs(index);
@@ -211,6 +223,10 @@ void slab_pool::give_back(slab used) {
   const std::lock_guard guard(lock_);
   free_[class_of(used.size)].push_back(used);
   count(used, false);
+  if (used.size != small_slab_bytes) {
+    ++returns_;
+    returned_ns_ = clock_ns();
+  }
   if (waiting_ > 0) returned_.notify_one();
 }
 

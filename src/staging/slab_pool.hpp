@@ -18,8 +18,8 @@
 
 namespace penstock::staging {
 
-// The sizes of slabs, and the chunks that they are cut from. Small chunks for small slabs: the first small request of a program
-// should not wait for 32 MiB to be pinned (7 ms).
+// The sizes of slabs, and the chunks that they are cut from. Small chunks, since the first request of a program waits for the first of
+// them to be pinned (0.2 ms for 1 MiB).
 struct slab_class {
   std::size_t slab_bytes;
   std::size_t chunk_bytes;
@@ -27,7 +27,7 @@ struct slab_class {
 inline constexpr std::size_t kib = 1024;
 inline constexpr std::size_t mib = 1024 * kib;
 inline constexpr std::array<slab_class, 4> slab_classes{
-    {{256 * kib, 4 * mib}, {1 * mib, 16 * mib}, {4 * mib, 32 * mib}, {8 * mib, 32 * mib}}};
+    {{256 * kib, 4 * mib}, {1 * mib, 8 * mib}, {4 * mib, 16 * mib}, {8 * mib, 32 * mib}}};
 inline constexpr std::size_t small_slab_bytes = slab_classes.front().slab_bytes;
 inline constexpr std::size_t large_slab_bytes = slab_classes.back().slab_bytes;
 // With less than this a pool cannot serve every size.
@@ -66,6 +66,9 @@ class slab_waits {
 class slab_pool {
  public:
   static constexpr std::size_t max_chunks = 512;
+  // Of grow_slowly().
+  static constexpr std::size_t returns_between_chunks = 512;
+  static constexpr std::chrono::milliseconds quickly{2};
 
   // most_for_cpu, most_for_disk: with so many bytes handed out to such users, further ones wait for returns. Slabs of the smallest
   // size are not counted.
@@ -79,6 +82,9 @@ class slab_pool {
   result<slab> try_take(std::size_t bytes, device::session& session, slab_user user);
   // Lets so many bytes more be out with cpu and with disk users: for another crew of lanes, which must not wait for what others hold.
   void widen(std::size_t for_cpu, std::size_t for_disk) noexcept;
+  // With so many bytes out with CPU users, more is pinned only now and then while their slabs come back quickly. Before the first
+  // try_take().
+  void grow_slowly(std::size_t from_bytes) noexcept { eager_bytes_ = from_bytes; }
   // Where to tell of waits. share_is_cut: what CPU users may have is less than they could use, for want of budget. Before the first
   // try_take(); it outlives the pool.
   void tell_of_waits(slab_waits& to, bool share_is_cut) noexcept {
@@ -125,6 +131,7 @@ class slab_pool {
   slab pop(std::size_t wanted_class, slab_user user);
   slab take_from(std::size_t of_class, slab_user user);
   [[nodiscard]] bool at_limit(std::size_t of_class, slab_user user) const noexcept;
+  [[nodiscard]] bool may_grow(std::size_t of_class, slab_user user) const noexcept;
   void count(const slab& used, bool taken) noexcept;
   [[nodiscard]] std::uint32_t free_number() const noexcept;  // max_chunks: there is none
   [[nodiscard]] bool is_idle(std::uint32_t index) const noexcept;
@@ -138,6 +145,7 @@ class slab_pool {
   pinned_budget& budget_;
   slab_waits* told_ = nullptr;
   bool share_is_cut_ = false;
+  std::size_t eager_bytes_ = ~std::size_t{0};
   mutable std::mutex lock_;  // guards what follows, but for the chunks that were added
   std::condition_variable returned_;
   std::array<std::size_t, 3> most_bytes_;            // by slab_user
@@ -145,6 +153,8 @@ class slab_pool {
   std::array<std::size_t, class_count> slabs_of_class_{};
   std::array<std::size_t, 3> bytes_out_{};  // by slab_user, without the smallest size
   std::array<std::size_t, 3> slabs_out_{};  // by slab_user
+  std::size_t returns_ = 0;                 // since the last chunk was added; like the next, of all but the smallest size
+  std::int64_t returned_ns_ = 0;            // when one came back, or a chunk was added
   std::size_t waiting_ = 0;
   bool growing_ = false;
   unsigned trimming_ = 0;                 // chunks that come back either as slabs or as budget

@@ -93,6 +93,35 @@ TEST_F(slab_pool_test, waits_are_told_of_where_the_budget_is_used_up) {
   give_back(pool, others);
 }
 
+TEST_F(slab_pool_test, it_may_grow_slowly_while_slabs_come_back) {
+  constexpr std::size_t slab_bytes = 4 * mib;
+  constexpr std::size_t of_chunk = slab_classes[2].chunk_bytes / slab_bytes;
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  pool.grow_slowly(slab_classes[2].chunk_bytes);
+  auto first = take_all_of(pool, slab_bytes, of_chunk);
+  const auto pinned = budget.used_bytes.load();
+  pool.give_back(first.back());
+  first.back() = take(pool, slab_bytes);
+  // Nothing came back for a while, or enough has: only then is there more.
+  slab more;
+  while (!more) more = take(pool, slab_bytes);
+  EXPECT_GT(budget.used_bytes.load(), pinned);
+  pool.give_back(more);
+  const auto grown = budget.used_bytes.load();
+  auto second = take_all_of(pool, slab_bytes, of_chunk);
+  for (std::size_t i = 0; i < slab_pool::returns_between_chunks; ++i) {
+    pool.give_back(second.back());
+    second.back() = take(pool, slab_bytes);
+  }
+  const slab at_once = take(pool, slab_bytes);
+  EXPECT_TRUE(at_once);
+  EXPECT_GT(budget.used_bytes.load(), grown);
+  pool.give_back(at_once);
+  give_back(pool, first);
+  give_back(pool, second);
+}
+
 TEST_F(slab_pool_test, waits_for_a_share_are_told_of_where_the_budget_cut_it) {
   noted_waits waits;
   pinned_budget budget(plenty);
