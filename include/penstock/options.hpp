@@ -32,6 +32,10 @@ struct engine_options {
   std::size_t pinned_budget_bytes = std::size_t{512} << 20;
   // Worker threads for copies through the CPU; 0 chooses from the cores this process may use. At most 64.
   unsigned lanes = 0;
+  // PCIe links over which one GPU is filled from the page cache: its own, and those of GPUs that copy to it straight (NVLink), whose memory
+  // the bytes pass through, 32 MiB of each. 1: its own. More: at most so many, for which a context is made on the others. 0: of those that
+  // this engine uses anyway, where there are cores enough to feed more than one.
+  unsigned links = 0;
   preference prefer = preference::automatic;
   path_kind path = path_kind::automatic;  // not automatic: force this one; requests it cannot serve fail
   bool use_cuda = true;                   // false: behave as on a machine without an NVIDIA driver
@@ -43,9 +47,9 @@ struct engine_options {
   // NVIDIA's libcufile for the direct path: a full file name. Empty searches the usual places.
   std::string cufile_library;
 
-  // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_CUDA (0/1),
-  // PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary: log_summary) and PENSTOCK_CUFILE_LIBRARY applied.
-  // A malformed value is errc::invalid_argument naming the variable.
+  // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_CUDA
+  // (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary: log_summary) and PENSTOCK_CUFILE_LIBRARY
+  // applied. A malformed value is errc::invalid_argument naming the variable.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 
@@ -71,6 +75,7 @@ struct io_options {
   // A transfer of device memory is GPU-direct, but for the unaligned edges of a write, or ends with errc::unsupported. Overrides path
   // there. Stream-ordered requests do not ask.
   bool only_gpu_direct = false;
+  unsigned links = 0;  // as the engine's, which 0 leaves it to
   // A write from device memory first waits, on the caller's thread, for the work queued before on the default stream of its context: for
   // programs that count on it. Otherwise only the caller knows which streams make the bytes.
   bool after_default_stream = false;

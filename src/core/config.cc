@@ -60,6 +60,9 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
   std::size_t pinned_mib = options.pinned_budget_bytes >> 20;
   if (auto problem = read_integer("PENSTOCK_PINNED_MIB", std::size_t{36}, std::size_t{16384}, pinned_mib); !problem.ok()) return problem;
   options.pinned_budget_bytes = pinned_mib << 20;
+  if (variable("PENSTOCK_LINKS") != "auto") {
+    if (auto problem = read_integer("PENSTOCK_LINKS", 1U, 8U, options.links); !problem.ok()) return problem;
+  }
   if (auto problem = read_switch("PENSTOCK_CUDA", options.use_cuda); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_IO_URING", options.use_io_uring); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_STATS", options.use_board); !problem.ok()) return problem;

@@ -46,6 +46,14 @@ status writable(file_core& file, const transfer& whole, const staging::place& pl
   return file.source().can_drain(memory, whole.length, whole.offset);
 }
 
+std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::place& place, const io_options& options) {
+  constexpr std::uint64_t least_bytes = std::uint64_t{64} << 20;
+  const auto links = options.links != 0 ? options.links : with.options().links;
+  if (links == 1 || !place.on_device() || place.via == nullptr || what.is_write || what.length < least_bytes) return 0;
+  if (links == 0 && !with.feeds_several_links()) return 0;
+  return with.memory().find_neighbours(*place.via, links == 0 ? 0 : links - 1);
+}
+
 std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept {
   return pieces.empty() ? 0 : pieces.back().offset + pieces.back().length - pieces.front().offset;
 }

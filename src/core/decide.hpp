@@ -41,6 +41,9 @@ result<reach> readable(source::source& from, const transfer& what);
 // Whether a write can be carried to its end; asked of the whole before anything moves. Ok for reads. Errors: of path::writable().
 status writable(file_core& file, const transfer& whole, const staging::place& place);
 
+// Over the links of so many neighbours of its device such a request may go too.
+std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::place& place, const io_options& options);
+
 std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept;
 
 // The pieces of the next section of a request, which is the first of what is left of it. Errors: of writable(), and of make_plan().

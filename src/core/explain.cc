@@ -11,7 +11,18 @@ namespace penstock::core {
 
 namespace {
 
-void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what) {
+// Those that have been found, so that asking makes no context.
+std::string neighbours_in_use(runtime& with, const staging::place& place, const transfer& what, const io_options& options) {
+  std::string names;
+  const auto links = options.links != 0 ? options.links : with.options().links;
+  if (place.via == nullptr || what.is_write || links == 1) return names;
+  for (std::size_t i = 0; i < place.via->neighbour_count() && (links == 0 || i + 1 < links); ++i) {
+    if (auto* const each = place.via->neighbour(i)) names += (names.empty() ? "" : ", ") + name_of({place.type, each});
+  }
+  return names;
+}
+
+void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
   if (place.on_device()) {
@@ -26,6 +37,10 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
         told.remarks.push_back(fmt::format("{} is not used: {}", declared.name, *why));
       }
     }
+  }
+  if (const auto names = neighbours_in_use(with, place, what, options); !names.empty()) {
+    told.remarks.push_back(fmt::format("over the links of {} too: the bytes pass through up to {} MiB of the memory of each", names,
+                                       staging::unpacker::room_count * staging::unpacker::room_bytes >> 20));
   }
   if (!from.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", from.direct_problem().message()));
   if (!from.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", from.cached_problem().message()));
@@ -86,7 +101,7 @@ result<plan> explain(runtime& with, file_core& file, std::string_view device, co
   }
   plan told;
   if (auto problem = add_pieces(told, with, file, part, place, options); !problem.ok()) return in_context(problem, what, file);
-  remark(told, with, file, place, what);
+  remark(told, with, file, place, what, options);
   return told;
 }
 

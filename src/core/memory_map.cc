@@ -108,6 +108,26 @@ result<staging::link*> memory_map::link_to(device::driver& driver, int ordinal, 
   return &*added.link;
 }
 
+std::uint32_t memory_map::find_neighbours(staging::link& of, std::size_t wanted) {
+  const std::lock_guard guard(neighbours_lock_);
+  known_context* mine = nullptr;
+  for (std::size_t i = 0, n = context_count_.load(std::memory_order_acquire); i < n; ++i) {
+    if (&*contexts_[i].link == &of) mine = &contexts_[i];
+  }
+  const int devices = mine == nullptr ? 0 : std::min(mine->driver->count().value_or(0), 64);
+  for (int ordinal = 0; ordinal < devices && (wanted == 0 || of.neighbour_count() < wanted); ++ordinal) {
+    const auto bit = std::uint64_t{1} << ordinal;
+    if (ordinal == mine->ordinal || (mine->asked_neighbours & bit) != 0) continue;
+    auto* other = link_in_use(*mine->driver, ordinal);
+    if (other == nullptr && wanted > 0) other = link_to(*mine->driver, ordinal, nullptr).value_or(nullptr);
+    if (other == nullptr) continue;
+    mine->asked_neighbours |= bit;
+    if (other->session().allow_copies_from(of.session())) of.add_neighbour(*other);
+  }
+  const auto count = of.neighbour_count();
+  return static_cast<std::uint32_t>(wanted == 0 ? count : std::min(count, wanted));
+}
+
 staging::link* memory_map::link_in_use(const device::driver& driver, int ordinal) {
   for (std::size_t i = 0, n = context_count_.load(std::memory_order_acquire); i < n; ++i) {
     auto& known = contexts_[i];

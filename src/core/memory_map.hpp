@@ -74,6 +74,10 @@ class memory_map {
   };
   std::optional<registration_facts> unregister_range(void* memory);
 
+  // Gives the link further ways in: over devices of its driver whose copies to it go straight, of those in use (wanted: 0) or of any, until
+  // there are so many. Returns how many there are. Thread-safe.
+  std::uint32_t find_neighbours(staging::link& of, std::size_t wanted);
+
   // --- what the public engine offers under these names
   result<memory_facts> describe(const void* memory);
   std::vector<device_info> devices();
@@ -90,6 +94,7 @@ class memory_map {
     int ordinal = -1;
     void* context = nullptr;
     std::optional<staging::link> link;
+    std::uint64_t asked_neighbours = 0;  // ordinals, as bits; with neighbours_lock_
   };
   struct registered_range {
     std::size_t length;
@@ -120,7 +125,8 @@ class memory_map {
   staging::slab_pool& cuda_pool_;
   staging::slab_pool& host_pool_;
   const sys::fork_guard& fork_;
-  spin_lock contexts_lock_;  // guards additions to contexts_
+  std::mutex neighbours_lock_;  // held while neighbours are found, which asks the driver
+  spin_lock contexts_lock_;     // guards additions to contexts_
   std::array<known_context, staging::feeders::capacity> contexts_;
   std::atomic<std::size_t> context_count_{0};
   std::mutex registered_lock_;                                    // guards registered_; held while memory is pinned, which asks the driver

@@ -55,6 +55,7 @@ void request::begin() noexcept {
 
 status request::plan(const cutting& how) {
   how_ = how;
+  neighbours_ = neighbours_of(runtime(), admitted_.what(), admitted_.place(), options_);
   if (auto problem = watch_deadline(); !problem.ok()) return problem;
   auto& first = sections_[0];
   if (auto problem = plan_section(first); !problem.ok()) return problem;
@@ -115,6 +116,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.place = admitted_.place();
   if (row_.empty()) added.memory = admitted_.what().memory + (piece.offset - admitted_.what().offset);
   added.row = row_;
+  added.neighbours = neighbours_;
   added.offset = piece.offset;
   added.length = piece.length;
   added.is_write = admitted_.what().is_write;

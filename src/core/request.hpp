@@ -94,6 +94,7 @@ class request final : public operation, public path::job_owner {
   admission admitted_;
   const io_options options_;
   cutting how_;
+  std::uint32_t neighbours_ = 0;  // over whose links it may go too
   path::job_queues queues_;
   on_end on_end_;
   on_progress on_progress_;

@@ -93,6 +93,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
 
   [[nodiscard]] unsigned cores() const noexcept { return cores_; }
   [[nodiscard]] bool few_cores() const noexcept { return cores_ <= 4; }
+  // Whether there are lanes for more than one link at a time.
+  [[nodiscard]] bool feeds_several_links() const noexcept { return lanes_.most >= 2 * lanes_.usual; }
   // Of a file system.
   [[nodiscard]] const staging::lanes::crew& lanes() const noexcept { return lanes_; }
   [[nodiscard]] unsigned lane_count() const noexcept { return lanes_.usual; }

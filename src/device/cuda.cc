@@ -76,7 +76,7 @@ class cuda_session final : public session {
   status wait(event target) override;
   status synchronize(stream target) override;
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override;
-  void allow_copies_from(session& other) override;
+  bool allow_copies_from(session& other) override;
   result<shared_memory> share(const void* memory) override;
   result<sys::owned_descriptor> export_shared(const void* memory) override;
   result<void*> open_shared(std::string_view handle, std::int64_t process, int descriptor) override;
@@ -112,7 +112,8 @@ class cuda_session final : public session {
   const handle context_;
   const bool host_pointers_usable_;  // by the GPU, at the address that the CPU uses
 
-  std::atomic<std::uint64_t> reached_{0};  // devices that allow_copies_from() was called for
+  std::atomic<std::uint64_t> asked_{0};    // devices that allow_copies_from() was called for
+  std::atomic<std::uint64_t> reached_{0};  // and those of them where copies go straight
 
   // The handles of allocations, by the number that the driver gives to each: asking for one takes longer than to send a small message.
   static constexpr std::size_t most_shared = 1024;
@@ -427,20 +428,26 @@ status cuda_session::scatter_short(std::span<const segment> table, stream on) {
 }
 
 // The program may have done it before, or do it after: both are told so, and nothing else happens.
-void cuda_session::allow_copies_from(session& other) {
+bool cuda_session::allow_copies_from(session& other) {
   auto* const seen = dynamic_cast<cuda_session*>(&other);
-  if (seen == nullptr) return;
+  if (seen == nullptr) return false;
   const auto& from = *seen;
-  if (from.ordinal_ == ordinal_ || from.ordinal_ >= 64 || api_.ctx_enable_peer_access == nullptr || api_.device_can_access_peer == nullptr)
-    return;
+  if (from.ordinal_ == ordinal_) return true;
+  if (from.ordinal_ >= 64 || api_.ctx_enable_peer_access == nullptr || api_.device_can_access_peer == nullptr) return false;
   const std::uint64_t bit = std::uint64_t{1} << from.ordinal_;
-  if ((reached_.fetch_or(bit) & bit) != 0) return;
+  if ((asked_.load(std::memory_order_acquire) & bit) != 0) return (reached_.load() & bit) != 0;
   cuda::device_id mine = 0;
   cuda::device_id its = 0;
   int can = 0;
-  if (api_.device_get(&mine, ordinal_) != cuda::success || api_.device_get(&its, from.ordinal_) != cuda::success) return;
-  if (api_.device_can_access_peer(&can, mine, its) != cuda::success || can == 0) return;
-  (void)inside([&] { return api_.ctx_enable_peer_access(from.context_, 0); });
+  bool reaches = api_.device_get(&mine, ordinal_) == cuda::success && api_.device_get(&its, from.ordinal_) == cuda::success &&
+                 api_.device_can_access_peer(&can, mine, its) == cuda::success && can != 0;
+  if (reaches) {
+    const code error = inside([&] { return api_.ctx_enable_peer_access(from.context_, 0); });
+    reaches = error == cuda::success || error == cuda::error_peer_access_already_enabled;
+  }
+  if (reaches) reached_.fetch_or(bit);
+  asked_.fetch_or(bit, std::memory_order_release);
+  return reaches;
 }
 
 // Memory of cudaMalloc has a handle; of that of cuMemCreate each allocation has a descriptor, where it was made so, and its number and base

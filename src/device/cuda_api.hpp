@@ -35,6 +35,7 @@ inline constexpr code error_not_initialized = 3;
 inline constexpr code error_no_device = 100;
 inline constexpr code error_invalid_device = 101;
 inline constexpr code error_invalid_image = 200;
+inline constexpr code error_peer_access_already_enabled = 704;
 inline constexpr code error_no_binary_for_gpu = 209;
 inline constexpr code error_invalid_ptx = 218;
 inline constexpr code error_jit_compiler_not_found = 221;

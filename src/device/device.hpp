@@ -96,9 +96,9 @@ class session {
   // Copies between host memory of any kind and device memory, and blocks until the bytes are there; meant for at most 128 KiB.
   virtual status copy_small(void* target, const void* source, std::size_t bytes, stream on) = 0;
 
-  // From now on copies from memory of that session's device to this one's go straight, where they can; otherwise the driver takes them over
-  // the host. The same driver's.
-  virtual void allow_copies_from(session& /*other*/) {}
+  // From now on copies between memory of that session's device and this one's that this session makes go straight, where they can;
+  // otherwise, and where this is false, the driver takes them over the host. The same driver's.
+  virtual bool allow_copies_from(session& /*other*/) { return false; }
   // Where a network fabric finds the bytes of a range of this device's memory. Errors: bad_memory.
   virtual result<void*> network_address(void* memory, std::uint64_t /*bytes*/) { return memory; }
   // The allocation around an address, for another process. Errors: unsupported, with the reason.
@@ -144,7 +144,7 @@ class driver {
 
 // Fails on first use, not here, where libcuda.so.1 is missing or unusable.
 std::shared_ptr<driver> make_cuda_driver();
-// One device, in host memory, with streams and events on threads.
-std::shared_ptr<driver> make_host_driver();
+// Devices in host memory, with streams and events on threads; copies between them go straight.
+std::shared_ptr<driver> make_host_driver(int devices = 1);
 
 }  // namespace penstock::device

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -27,6 +28,22 @@ class host_space {
   host_memory memory;
   host_pins pins;
 
+  // Which device has allocated what begins at an address.
+  void note_owner(const void* base, int ordinal) {
+    if (ordinal == 0) return;
+    const std::lock_guard guard(lock_);
+    owners_[base] = ordinal;
+  }
+  void forget_owner(const void* base) {
+    const std::lock_guard guard(lock_);
+    owners_.erase(base);
+  }
+  int owner_of(const void* base) {
+    const std::lock_guard guard(lock_);
+    const auto found = owners_.find(base);
+    return found == owners_.end() ? 0 : found->second;
+  }
+
   // Where the CPU finds a range: elsewhere when it is the device's, where it says when it is the host's. Errors: bad_memory.
   result<std::byte*> locate(const void* address, std::uint64_t length) const {
     if (memory.contains(address)) return memory.bytes_of(address, length);
@@ -34,6 +51,10 @@ class host_space {
   }
 
   status move(void* target, const void* source, std::uint64_t length) const;
+
+ private:
+  std::mutex lock_;                              // guards what follows
+  std::unordered_map<const void*, int> owners_;  // of devices but the first
 };
 
 status host_space::move(void* target, const void* source, std::uint64_t length) const {
@@ -64,11 +85,19 @@ void await_value(std::uint32_t& flag, std::uint32_t value) {
 
 class host_session final : public session {
  public:
-  explicit host_session(host_space& space) : space_(space) {}
-  [[nodiscard]] int ordinal() const override { return 0; }
+  host_session(host_space& space, int ordinal) : space_(space), ordinal_(ordinal) {}
+  [[nodiscard]] int ordinal() const override { return ordinal_; }
 
-  result<void*> allocate(std::size_t bytes) override { return space_.memory.allocate(bytes); }
-  status release(void* memory) override { return space_.memory.release(memory); }
+  result<void*> allocate(std::size_t bytes) override {
+    auto made = space_.memory.allocate(bytes);
+    if (made) space_.note_owner(*made, ordinal_);
+    return made;
+  }
+  status release(void* memory) override {
+    space_.forget_owner(memory);
+    return space_.memory.release(memory);
+  }
+  bool allow_copies_from(session& /*other*/) override { return true; }
   status pin(void* base, std::size_t length, bool read_only) override;
   status unpin(void* base) override { return space_.pins.remove(base); }
   result<stream> make_stream() override;
@@ -111,6 +140,7 @@ class host_session final : public session {
   status move(std::span<const segment> table);
 
   host_space& space_;
+  const int ordinal_;
   std::mutex lock_;  // guards the tables below
   stream_map streams_;
   stream_map destroyed_;  // still at work when they were destroyed
@@ -291,8 +321,11 @@ result<shared_memory> host_session::share(const void* memory) {
 
 class host_driver final : public driver {
  public:
+  explicit host_driver(int devices) {
+    for (int i = 0; i < devices; ++i) sessions_.push_back(std::make_unique<host_session>(space_, i));
+  }
   [[nodiscard]] std::string_view kind() const override { return "host"; }
-  result<int> count() override { return 1; }
+  result<int> count() override { return static_cast<int>(sessions_.size()); }
   result<device_facts> describe(int ordinal) override;
   result<memory_info> classify(const void* memory) override;
   result<std::byte*> cpu_address(const void* memory, std::uint64_t length) override { return space_.memory.bytes_of(memory, length); }
@@ -300,13 +333,18 @@ class host_driver final : public driver {
 
  private:
   host_space space_;
-  host_session session_{space_};  // ends first: its streams use the space
+  [[nodiscard]] status check(int ordinal) const;
+  std::vector<std::unique_ptr<host_session>> sessions_;  // end first: their streams use the space
 };
 
-status no_such_device(int ordinal) { return {errc::not_found, fmt::format("host:{}: no such device; there is one, host:0", ordinal)}; }
+status host_driver::check(int ordinal) const {
+  if (ordinal >= 0 && static_cast<std::size_t>(ordinal) < sessions_.size()) return {};
+  if (sessions_.size() == 1) return {errc::not_found, fmt::format("host:{}: no such device; there is one, host:0", ordinal)};
+  return {errc::not_found, fmt::format("host:{}: no such device; the last is host:{}", ordinal, sessions_.size() - 1)};
+}
 
 result<device_facts> host_driver::describe(int ordinal) {
-  if (ordinal != 0) return no_such_device(ordinal);
+  if (auto wrong = check(ordinal); !wrong.ok()) return wrong;
   const auto capacity = space_.memory.capacity();
   if (!capacity) return capacity.error();
   return device_facts{"host memory", "", *capacity};
@@ -316,20 +354,20 @@ result<memory_info> host_driver::classify(const void* memory) {
   if (space_.memory.contains(memory)) {
     const auto found = space_.memory.find(memory);
     if (!found) return found.error();
-    return memory_info{memory_type::device, 0, nullptr, found->base, found->bytes};
+    return memory_info{memory_type::device, space_.owner_of(found->base), nullptr, found->base, found->bytes};
   }
   if (const auto pinned = space_.pins.find(memory)) return memory_info{memory_type::pinned, -1, nullptr, pinned->base, pinned->bytes};
   return memory_info{};
 }
 
 result<session*> host_driver::open(int ordinal, void* context) {
-  if (ordinal != 0) return no_such_device(ordinal);
+  if (auto wrong = check(ordinal); !wrong.ok()) return wrong;
   if (context != nullptr) return status(errc::invalid_argument, "host:0: has no context but the primary one");
-  return &session_;
+  return sessions_[static_cast<std::size_t>(ordinal)].get();
 }
 
 }  // namespace
 
-std::shared_ptr<driver> make_host_driver() { return std::make_shared<host_driver>(); }
+std::shared_ptr<driver> make_host_driver(int devices) { return std::make_shared<host_driver>(devices); }
 
 }  // namespace penstock::device

@@ -127,6 +127,7 @@ class job final : public staging::work {
   bool unaligned = false;   // likewise: goes another way than the rest of its request for that
   int node = -1;            // likewise: of the thread that carries it
   bool is_write = false;
+  std::uint32_t neighbours = 0;   // of the place's link, whose links may be used too
   std::uint64_t asked_bytes = 0;  // by all requests under way, when it was planned
   bool bypass_cache = false;      // as planned: past the page cache
   bool on_disk_lane = false;      // its queue: there it may not wait for a slab

@@ -224,20 +224,18 @@ void staged::send(job& item, std::uint64_t bytes, bool to_device, std::uint64_t 
   copy.source = to_device ? mine.slab.data() + skip : item.memory;
   copy.bytes = bytes;
   copy.context = &item;
-  if (!item.row.empty()) {
-    if (aim(copy, item, bytes, mine.slab.data() + skip)) {
-      send_row(copy, item, &staged::arrived_on_device);
-    } else {
-      arrived_on_device(copy, {});
-    }
-    return;
+  if (!to_device) {
+    copy.done = &staged::arrived_on_host;
+    submit(item, copy);
+  } else if (item.row.empty() || aim(copy, item, bytes, mine.slab.data() + skip)) {
+    send_over(copy, item, &staged::arrived_on_device);
+  } else {
+    arrived_on_device(copy, {});
   }
-  copy.done = to_device ? &staged::arrived_on_device : &staged::arrived_on_host;
-  submit(item, copy);
 }
 
-void staged::submit(const job& item, staging::copy_task& copy) {
-  auto& feeder = item.place.via->feeder();  // item may be done and gone as soon as it is submitted
+void staged::submit(const job& item, staging::copy_task& copy, staging::link& by) {
+  auto& feeder = by.feeder();  // item may be done and gone as soon as it is submitted
   item.queues->lanes->feed(&feeder, !feeder.outstanding());
   feeder.submit(copy);
   (void)feeder.pump();

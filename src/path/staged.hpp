@@ -1,6 +1,6 @@
 // The staged path, for the files that it is made of: staged.cc (one extent), staged_wave.cc (neighbouring extents that share a slab),
-// staged_row.cc (whose bytes go to many places), staged_gather.cc (many small ranges in one slab) and staged_drain.cc (from slabs to the
-// page cache). Thread-safe.
+// staged_slab.cc (where the bytes of a full slab go, and over which link), staged_gather.cc (many small ranges in one slab) and
+// staged_drain.cc (from slabs to the page cache). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -34,10 +34,11 @@ class staged final : public data_path {
  private:
   struct wave;
 
-  // A copy that may be one of a row.
+  // A copy of a slab to the device, where its bytes may go to many places.
   struct row_copy : staging::copy_task {
     std::vector<device::segment> parts;  // that have not been sent
     job* of = nullptr;
+    staging::link* by = nullptr;  // the device's own, or a neighbour's
     void (*ended)(staging::copy_task&, status) = nullptr;
   };
 
@@ -68,7 +69,8 @@ class staged final : public data_path {
   static std::uint64_t slab_need(const job& item);
   static void finish(job& item, std::uint64_t bytes, status error);
   static void hand_over(job& item, status why);
-  void submit(const job& item, staging::copy_task& copy);
+  void submit(const job& item, staging::copy_task& copy) { submit(item, copy, *item.place.via); }
+  void submit(const job& item, staging::copy_task& copy, staging::link& by);
   static staging::ring_task& prepare_ring(job& item, bool is_write);
   static void add_pieces(job& item, std::uint64_t offset, std::uint64_t bytes);
   static bool ends_at(source::source& file, std::uint64_t offset);
@@ -109,11 +111,12 @@ class staged final : public data_path {
   void wave_read(wave& shared);
   static void finish_wave(wave& shared, const status& outcome);
 
-  // --- whose bytes go to many places
+  // --- where the bytes of a full slab go
   static bool aim(row_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from);
   static void aim_at_last(row_copy& copy);
-  void send_row(row_copy& copy, job& item, void (*ended)(staging::copy_task&, status));
-  static void row_sent(staging::copy_task& task, status outcome);
+  void send_over(row_copy& copy, job& item, void (*ended)(staging::copy_task&, status));
+  static bool divert(row_copy& copy);
+  static void slab_sent(staging::copy_task& task, status outcome);
 
   // --- many small ranges in one slab
   class shared_reading;

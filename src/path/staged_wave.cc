@@ -83,11 +83,8 @@ void staged::wave_read(wave& shared) {
   copy.context = &shared;
   const auto ended = [](staging::copy_task& task, status outcome) { finish_wave(*static_cast<wave*>(task.context), outcome); };
   auto& first = shared.jobs.front();
-  if (first.row.empty()) {
-    copy.done = ended;
-    submit(first, copy);
-  } else if (aim(copy, first, bytes, shared.slab.data())) {
-    send_row(copy, first, ended);
+  if (first.row.empty() || aim(copy, first, bytes, shared.slab.data())) {
+    send_over(copy, first, ended);
   } else {
     finish_wave(shared, {});
   }

@@ -115,7 +115,7 @@ status feeder::issue(lane& target, copy_task& task) {
 
 status feeder::queue(lane& target, const copy_task& task) {
   const auto on = target.stream.get();
-  if (task.packed != nullptr) return unpacker_.issue({task.table, task.count}, task.packed, task.bytes, on);
+  if (task.packed != nullptr) return unpacker_.issue({{task.table, task.count}, task.packed, task.bytes, task.elsewhere}, on);
   if (task.count != 0) return session_.scatter(task.table, task.count, on);
   return session_.copy(task.target, task.source, task.bytes, on);
 }

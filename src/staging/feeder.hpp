@@ -33,6 +33,7 @@ struct copy_task {
   std::size_t count = 0;
   // Of a scatter to a device. Not null: the segments lie in bytes (at most unpacker::room_bytes) from here on, which are sent in one copy.
   const std::byte* packed = nullptr;
+  bool elsewhere = false;  // with packed: to memory of another device
   // Not null: nothing is copied, and done is called once this event is reached.
   device::event awaited = nullptr;
   // Not null: may get this value once the copy is there (device::session::write_value), sooner than done is called. A hint.
@@ -63,6 +64,8 @@ class feeder {
   // Gives memory of the device back that is held for later copies, unless some are under way.
   void trim() noexcept;
   [[nodiscard]] bool outstanding() const noexcept { return outstanding_.load() != 0; }
+  // Tasks that have not ended.
+  [[nodiscard]] std::uint64_t pending() const noexcept { return outstanding_.load(std::memory_order_relaxed); }
 
  private:
   // Copies in one direction: a stream and the tasks on it, in order. Each has an event of its own.

@@ -1,5 +1,7 @@
 #include "staging/link.hpp"
 
+#include <algorithm>
+
 #include "base/thread_number.hpp"
 #include "device/owned.hpp"
 
@@ -7,6 +9,34 @@ namespace penstock::staging {
 
 link::~link() {
   for (auto& slot : small_streams_) (void)device::owned_stream(session_, slot.load());
+}
+
+void link::add_neighbour(link& neighbour) noexcept {
+  const auto count = neighbour_count();
+  if (count == most_neighbours) return;
+  neighbours_[count].store(&neighbour, std::memory_order_release);
+  neighbour_count_.store(count + 1, std::memory_order_release);
+}
+
+link& link::quietest(std::size_t neighbours) noexcept {
+  link* best = this;
+  auto least = feeder_.pending();
+  for (std::size_t i = 0, count = std::min(neighbours, neighbour_count()); i < count; ++i) {
+    auto* const other = neighbour(i);
+    if (other == nullptr) continue;
+    const auto pending = other->feeder().pending();
+    if (pending < least) {
+      best = other;
+      least = pending;
+    }
+  }
+  return *best;
+}
+
+void link::drop_neighbour(const link& failed) noexcept {
+  for (auto& each : neighbours_) {
+    if (each.load(std::memory_order_relaxed) == &failed) each.store(nullptr, std::memory_order_release);
+  }
 }
 
 result<device::stream> link::small_stream() {

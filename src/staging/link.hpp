@@ -27,6 +27,18 @@ class link {
   // Of the device; -1: not known, or the machine has only one. Set before the link is used.
   [[nodiscard]] int numa_node() const noexcept { return numa_node_; }
   void set_numa_node(int node) noexcept { numa_node_ = node; }
+  // A further way into the device: over the link of a neighbour, whose memory the bytes pass through, and from there straight. Neighbours
+  // outlive this, and are added by one thread at a time; one more than there is room for is left out.
+  static constexpr std::size_t most_neighbours = 7;
+  void add_neighbour(link& neighbour) noexcept;
+  // The link, of this one and so many neighbours, that has least to do; this one where that is as good.
+  [[nodiscard]] link& quietest(std::size_t neighbours) noexcept;
+  // It failed, and is not chosen again.
+  void drop_neighbour(const link& failed) noexcept;
+  [[nodiscard]] std::size_t neighbour_count() const noexcept { return neighbour_count_.load(std::memory_order_acquire); }
+  // Null: it has been dropped.
+  [[nodiscard]] link* neighbour(std::size_t index) const noexcept { return neighbours_[index].load(std::memory_order_acquire); }
+
   // The calling thread's stream for copies that it waits for; shared where there are many threads.
   result<device::stream> small_stream();
 
@@ -36,6 +48,8 @@ class link {
   slab_pool& pool_;
   const bool emulated_;
   int numa_node_ = -1;
+  std::array<std::atomic<link*>, most_neighbours> neighbours_{};
+  std::atomic<std::size_t> neighbour_count_{0};
   std::array<std::atomic<device::stream>, 16> small_streams_{};  // made when first asked for
 };
 

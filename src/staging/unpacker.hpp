@@ -1,6 +1,6 @@
-// Sends a slab whose bytes go to many places: in one copy to memory of the device, from where a kernel brings them to their places, on a
-// stream of its own, so that the link goes on meanwhile. (H200, pieces of 768 KiB: 53.6 GB/s; a copy for each 33, a kernel that reads the
-// slab in place 42.) For one thread at a time.
+// Sends a slab whose bytes go to many places, or to another device: in one copy to memory of this device, from where a kernel (or a copy,
+// where there is one place) brings them there, on a stream of its own, so that the link goes on meanwhile. (H200, pieces of 768 KiB: 53.6
+// GB/s; a copy for each 33, a kernel that reads the slab in place 42.) For one thread at a time.
 #pragma once
 
 #include <array>
@@ -23,10 +23,16 @@ class unpacker {
   unpacker& operator=(const unpacker&) = delete;
   ~unpacker();  // nothing is under way
 
-  // Queues the copy of bytes (at most room_bytes) from source onto copies, and behind it, onto stream(), what brings each segment to its
-  // place. Segments lie in those bytes, and are read by the call. When it fails nothing of it is under way. Errors: unsupported (no
-  // kernel), out_of_memory (of the device, too).
-  status issue(std::span<const device::segment> segments, const std::byte* source, std::size_t bytes, device::stream copies);
+  // What is sent: bytes (at most room_bytes) from source on, of which each segment has its place. Read by the call.
+  struct load {
+    std::span<const device::segment> segments;
+    const std::byte* source = nullptr;
+    std::size_t bytes = 0;
+    bool elsewhere = false;  // to another device, whose memory kernels of this one may not reach: by a copy for each segment
+  };
+  // Queues the copy onto copies, and behind it, onto stream(), what brings each segment to its place. When it fails nothing of it is under
+  // way. Errors: unsupported (no kernel), out_of_memory (of the device, too).
+  status issue(const load& what, device::stream copies);
   // Where the last issue() ends.
   [[nodiscard]] device::stream stream() const noexcept { return kernels_.get(); }
   // Gives the memory back, which the next issue() takes again. Nothing may be under way.
@@ -39,8 +45,9 @@ class unpacker {
     device::owned_event unpacked;
     bool used = false;
   };
-  status prepare();
-  status queue(std::span<const device::segment> segments, const std::byte* source, std::size_t bytes, device::stream copies);
+  status prepare(bool needs_kernel);
+  status queue(const load& what, device::stream copies);
+  status bring(const load& what, const std::byte* room);
 
   device::session& session_;
   device::owned_stream kernels_;

@@ -85,6 +85,7 @@ class faulty_driver::faulty_session final : public device::session {
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override {
     return pass("copy_small", [&] { return inner_.copy_small(target, source, bytes, on); });
   }
+  bool allow_copies_from(session& other) override { return inner_.allow_copies_from(static_cast<faulty_session&>(other).inner_); }
   result<void*> network_address(void* memory, std::uint64_t bytes) override {
     if (auto error = owner_.enter("network_address")) return *std::move(error);
     return inner_.network_address(memory, bytes);

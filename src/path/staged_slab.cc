@@ -1,0 +1,98 @@
+// What becomes of a full slab: its bytes go to one place or, of a row, to many; over the link of the device or of a neighbour.
+#include <algorithm>
+#include <utility>
+
+#include "path/staged.hpp"
+
+namespace penstock::path {
+
+// So many bytes of an extent, from its beginning on, lie at `from`: where they go. False: nowhere, since they are a gap.
+bool staged::aim(row_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from) {
+  copy.parts.clear();
+  const std::uint64_t end = item.offset + bytes;
+  auto part = std::upper_bound(item.row.begin(), item.row.end(), item.offset,
+                               [](std::uint64_t offset, const row_part& each) { return offset < each.offset + each.length; });
+  for (; part != item.row.end() && part->offset < end; ++part) {
+    const std::uint64_t begins = std::max(part->offset, item.offset);
+    const std::uint64_t ends = std::min(part->offset + part->length, end);
+    copy.parts.push_back({from + (begins - item.offset), part->memory + (begins - part->offset), ends - begins});
+  }
+  if (copy.parts.empty()) return false;
+  if (copy.parts.size() == 1) {
+    aim_at_last(copy);
+    return true;
+  }
+  copy.table = copy.parts.data();
+  copy.count = copy.parts.size();
+  copy.packed = from;
+  copy.bytes = bytes;
+  return true;
+}
+
+// A copy for one part.
+void staged::aim_at_last(row_copy& copy) {
+  const auto part = copy.parts.back();
+  copy.parts.pop_back();
+  copy.source = part.source;
+  copy.target = part.target;
+  copy.bytes = part.bytes;
+  copy.packed = nullptr;
+  copy.table = nullptr;
+  copy.count = 0;
+}
+
+// Queues a copy that was aimed, over the link that has least to do; ended is called when all of it is there. item: of which it is, or one
+// of those.
+void staged::send_over(row_copy& copy, job& item, void (*ended)(staging::copy_task&, status)) {
+  auto& own = *item.place.via;
+  copy.of = &item;
+  copy.ended = ended;
+  copy.done = &staged::slab_sent;
+  copy.by = item.neighbours == 0 ? &own : &own.quietest(item.neighbours);
+  if (copy.by != &own && !divert(copy)) copy.by = &own;
+  submit(item, copy, *copy.by);
+}
+
+// Over a neighbour, which copies each part. False: they are too many for that.
+bool staged::divert(row_copy& copy) {
+  constexpr std::size_t most_parts = 16;
+  if (copy.packed == nullptr) {
+    copy.parts.push_back({copy.source, copy.target, copy.bytes});
+    copy.table = copy.parts.data();
+    copy.count = 1;
+    copy.packed = static_cast<const std::byte*>(copy.source);
+  }
+  copy.elsewhere = copy.count <= most_parts;
+  return copy.elsewhere;
+}
+
+// A link that fails is left out from then on. Where the device has no kernel, or no memory for what is packed, the parts follow as single
+// copies.
+void staged::slab_sent(staging::copy_task& task, status outcome) {
+  auto& copy = static_cast<row_copy&>(task);
+  auto& item = *copy.of;
+  auto& own = *item.place.via;
+  if (copy.by != &own && !outcome.ok()) {
+    item.owner->did_without(item, outcome.with_context("over the link of a neighbour"));
+    own.drop_neighbour(*copy.by);
+    copy.by = &own;
+    copy.elsewhere = false;
+    if (copy.parts.size() == 1) aim_at_last(copy);
+    path_of(item).submit(item, copy, own);
+    return;
+  }
+  if (copy.packed != nullptr && (outcome.code() == errc::unsupported || outcome.code() == errc::out_of_memory)) {
+    item.owner->did_without(item, outcome.with_context("pieces are copied one by one"));
+    outcome = {};
+  } else if (copy.packed != nullptr) {
+    copy.parts.clear();
+  }
+  if (!outcome.ok() || copy.parts.empty()) {
+    copy.ended(copy, std::move(outcome));
+    return;
+  }
+  aim_at_last(copy);
+  path_of(item).submit(item, copy, own);
+}
+
+}  // namespace penstock::path
