@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""How fast whole models come and go: penstock.safetensors and penstock.torch beside the libraries that people use, on a GPU.
+
+    bench/tensors_bench.py                       all rows, with files of 4.4 and 2.4 GB in a temporary folder
+    bench/tensors_bench.py --folder DIR --scale 0.05 --json
+
+Two files: "big", 90 tensors of 48 MiB, and "moe", 4,096 tensors, three of four of 768 KiB and the fourth of 514 bytes, so that hardly any lies
+aligned in the file. Every row runs in processes of its own; what came is compared with the file. GB/s are 10^9 bytes per second, all included
+but `import torch` and CUDA's context. "first" is a process's first call, "then" the best of its later ones. The ceiling is that of a copy of
+64 MiB from pinned memory, measured in the same process; for cold rows and saves, what a plain program gets out of the disk or into it with
+O_DIRECT. Libraries that cannot be imported are left out, with the reason. Without a GPU: load_file into memory of the host, with no ceiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+
+
+def sizes_of(kind: str, scale: float) -> list[int]:
+    if kind == "big":
+        return [48 * MIB] * max(2, round(90 * scale))
+    return [768 * 1024, 768 * 1024, 768 * 1024, 514] * max(1, round(1024 * scale))
+
+
+def make_file(path: Path, kind: str, scale: float) -> None:
+    """A safetensors file of random bytes, BF16 and, where that is odd, U8."""
+    sizes = sizes_of(kind, scale)
+    header: dict[str, Any] = {}
+    at = 0
+    for number, size in enumerate(sizes):
+        dtype, count = ("BF16", size // 2) if size > 514 else ("U8", size)
+        header[f"model.layers.{number // 8}.part.{number % 8}.weight"] = {"dtype": dtype, "shape": [count], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    random_bytes = os.urandom(64 * MIB)
+    with open(path, "wb", buffering=0) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for number, size in enumerate(sizes):
+            start = number * 7919 % (len(random_bytes) - max(sizes))
+            file.write(random_bytes[start : start + size])
+
+
+def drop_from_cache(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def warm(path: Path) -> None:
+    with open(path, "rb", buffering=0) as file:
+        buffer = bytearray(8 * MIB)
+        while file.readinto(buffer):
+            pass
+
+
+# --- in a process of its own
+
+
+def link_ceiling(torch: Any) -> float:
+    if not torch.cuda.is_available():
+        return 0.0
+    host = torch.empty(64 * MIB, dtype=torch.uint8).pin_memory()
+    device = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    best = 0.0
+    for _ in range(4):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(16):
+            device.copy_(host, non_blocking=True)
+        torch.cuda.synchronize()
+        best = max(best, 16 * 64 * MIB / (time.perf_counter() - began) / 1e9)
+    return best
+
+
+def direct_ceiling(path: Path, nbytes: int, write: bool) -> float:
+    """GB/s of four threads with O_DIRECT, 4 MiB each, one behind the other."""
+    nbytes = nbytes // (16 * MIB) * 16 * MIB
+    flags = os.O_DIRECT | (os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY)
+    fd = os.open(path, flags, 0o644)
+    lock, next_at = threading.Lock(), [0]
+
+    def work() -> None:
+        buffer = mmap.mmap(-1, 4 * MIB)
+        if write:
+            buffer[:] = os.urandom(4 * MIB)
+        while True:
+            with lock:
+                at, next_at[0] = next_at[0], next_at[0] + 4 * MIB
+            if at >= nbytes:
+                return
+            os.pwritev(fd, [buffer], at) if write else os.preadv(fd, [buffer], at)
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    if write:
+        os.fdatasync(fd)
+    seconds = time.perf_counter() - began
+    os.close(fd)
+    return nbytes / seconds / 1e9
+
+
+def compare(torch: Any, path: Path, loaded: dict[str, Any]) -> None:
+    from safetensors import safe_open
+
+    with safe_open(str(path), framework="pt") as file:
+        names = file.keys()
+        assert sorted(names) == sorted(loaded), "other names than the safetensors library finds"
+        for name in names:
+            expected, found = file.get_tensor(name), loaded[name].cpu()
+            assert found.dtype == expected.dtype and found.shape == expected.shape, name
+            assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), f"{name} differs"
+
+
+def loader(peer: str, path: Path, device: str) -> Callable[[], dict[str, Any]]:
+    if peer == "penstock":
+        from penstock.safetensors.torch import load_file
+
+        return lambda: load_file(str(path), device=device)
+    if peer == "safetensors":
+        from safetensors.torch import load_file as reference
+
+        return lambda: reference(str(path), device=device)
+    if peer == "instanttensor":
+        import instanttensor
+
+        def load() -> dict[str, Any]:
+            os.environ.setdefault("INSTANTTENSOR_BACKEND", "MMAP")
+            with instanttensor.safe_open(str(path), framework="pt", device=device) as file:
+                return dict(file.tensors())
+
+        return load
+    raise ValueError(peer)
+
+
+def child(row: str, peer: str, path: Path, repeat: int) -> dict[str, Any]:
+    import torch
+
+    gpu = torch.cuda.is_available()
+    device = "cuda:0" if gpu else "cpu"
+    if gpu:
+        torch.empty(1, device=device)
+        torch.cuda.synchronize()
+    nbytes = path.stat().st_size
+    told: dict[str, Any] = {"row": row, "peer": peer, "file": path.name}
+    times: list[float] = []
+    cpus: list[float] = []
+
+    def timed(call: Callable[[], Any]) -> Any:
+        cpu, began = time.process_time(), time.perf_counter()
+        result = call()
+        if gpu:
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+        cpus.append(time.process_time() - cpu)
+        return result
+
+    if row in ("load", "cold", "after cold"):
+        load = loader(peer, path, device)
+        loaded = timed(load)
+        if row == "load":
+            compare(torch, path, loaded)
+            for _ in range(repeat):
+                loaded = None
+                loaded = timed(load)
+    elif row == "load_into":
+        from penstock.safetensors import load_into
+        from safetensors.torch import load_file as reference
+
+        loaded = {name: torch.zeros_like(each) for name, each in reference(str(path), device=device).items()}
+        for _ in range(repeat + 1):
+            timed(lambda: load_into(str(path), loaded))
+        compare(torch, path, loaded)
+    elif row == "save":
+        loaded = loader("penstock", path, device)()
+        target = path.with_suffix(".saved")
+
+        def save() -> None:
+            if peer == "penstock":
+                from penstock.safetensors.torch import save_file
+
+                save_file(loaded, str(target))
+            elif peer == "safetensors":
+                from safetensors.torch import save_file as reference_save
+
+                reference_save({name: each.contiguous() for name, each in loaded.items()}, str(target))
+            elif peer == "penstock.torch":
+                import penstock.torch
+
+                penstock.torch.save(loaded, str(target))
+            else:
+                torch.save(loaded, str(target))
+            if not peer.startswith("penstock"):  # which have done so
+                fd = os.open(target, os.O_RDONLY)
+                os.fsync(fd)
+                os.close(fd)
+
+        for _ in range(2):
+            target.unlink(missing_ok=True)
+            timed(save)
+        if "torch" in peer:
+            found = torch.load(str(target), weights_only=True)
+            assert all(torch.equal(found[name].cpu().view(torch.uint8), each.cpu().view(torch.uint8)) for name, each in loaded.items())
+        else:
+            compare(torch, target, loaded)
+        target.unlink()
+        raw = path.with_suffix(".raw")
+        told["ceiling"] = max(direct_ceiling(raw, nbytes, True) for _ in range(2))
+        raw.unlink()
+    if row == "cold":
+        drop_from_cache(path)
+        told["ceiling"] = direct_ceiling(path, nbytes, False)
+    told.setdefault("ceiling", link_ceiling(torch))
+    told["first"] = nbytes / times[0] / 1e9
+    if len(times) > 1:
+        told["then"] = nbytes / min(times[1:]) / 1e9
+    told["cpu_s_per_gb"] = min(cpus) / nbytes * 1e9
+    if peer.startswith("penstock"):
+        import penstock
+
+        told["pinned_mib"] = penstock.stats()["pinned_peak_bytes"] // MIB
+    return told
+
+
+# --- the rows
+
+
+def rows(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    big, moe = folder / "big.safetensors", folder / "moe.safetensors"
+    for path in (big, moe):
+        for peer in ("penstock", "safetensors", "instanttensor"):
+            yield "load", peer, path
+    yield "load_into", "penstock", moe
+    for peer in ("penstock", "safetensors"):
+        yield "cold", peer, big
+        yield "after cold", peer, big
+    for peer in ("penstock", "penstock.torch", "safetensors", "torch"):
+        yield "save", peer, big
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, help="for the files, which stay there; else a temporary one")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the files' lengths")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rows", help="names of rows, with commas between them; else all")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        row, peer, path = args.child
+        print(json.dumps(child(row, peer, Path(path), args.repeat)))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="penstock-tensors-") as temporary:
+        folder = args.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind in ("big", "moe"):
+            path = folder / f"{kind}.safetensors"
+            if not path.exists():
+                make_file(path, kind, args.scale)
+        failed = False
+        for row, peer, path in rows(folder):
+            if args.rows and row not in args.rows.split(","):
+                continue
+            drop_from_cache(path) if row == "cold" else None if row == "after cold" else warm(path)
+            command = [sys.executable, __file__, "--repeat", str(args.repeat), "--child", row, peer, str(path)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                reason = (done.stderr.strip().splitlines() or ["no reason"])[-1]
+                failed = failed or "ModuleNotFoundError" not in reason
+                print(json.dumps({"row": row, "peer": peer, "file": path.name, "skipped": reason}) if args.json else
+                      f"{row:<11}{peer:<15}{path.stem:<5}left out: {reason}", flush=True)
+                continue
+            told = json.loads(done.stdout.splitlines()[-1])
+            if args.json:
+                print(json.dumps(told), flush=True)
+                continue
+            ceiling = told["ceiling"]
+
+            def figure(key: str) -> str:
+                if key not in told:
+                    return ""
+                return f"{key} {told[key]:6.1f} GB/s" + (f" ({told[key] / ceiling:4.2f})" if ceiling else "")
+
+            print(f"{row:<11}{peer:<15}{path.stem:<5}{figure('first'):<27}{figure('then'):<27}{told['cpu_s_per_gb']:.3f} CPU s/GB"
+                  + (f"  of {ceiling:.1f} GB/s" if ceiling else ""), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
