@@ -228,6 +228,17 @@ std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle 
 }
 
 template <bool is_write>
+future start_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
+                    nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
+  const auto options = request_options(path, prefer, timeout);
+  const auto allowed = parse_order(order);
+  future made(new flight(self.target));
+  const auto& memory = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed);
+  made->start_many(parse_ranges(memory, made->target(), offsets, sizes, buffer_offsets, is_write), options);
+  return made;
+}
+
+template <bool is_write>
 stream_result queue_bound(const python_file& self, nb::handle buffer, nb::handle stream, std::int64_t offset, optional_size size,
                           std::int64_t buffer_offset, nb::handle order, std::uint64_t result) {
   check_offset(offset);
@@ -368,6 +379,12 @@ void add_files(nb::module_& module) {
            "way. Returns the total of bytes read.")
       .def("write_ranges", &run_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Writes; otherwise as read_ranges().")
+      .def("pread_ranges", &start_ranges<false>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "Begins what read_ranges() does. Returns a Future of the list of counts.")
+      .def("pwrite_ranges", &start_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "Begins what write_ranges() does. Returns a Future of the list of counts.")
       .def("read_on_stream", &queue_bound<false>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
            "Queues a read into device memory onto a stream: an address, or an object of CuPy, PyTorch or cuda-python. Does not block.\n"

@@ -258,6 +258,30 @@ class File:
         prefer: _Prefer | None = None,
         timeout: float | None = None,
     ) -> int: ...
+    def pread_ranges(
+        self,
+        buffer: _Buffer,
+        offsets: Any,
+        sizes: Any,
+        buffer_offsets: Any = None,
+        *,
+        order: _Order = "C",
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
+        timeout: float | None = None,
+    ) -> Future[list[int]]: ...
+    def pwrite_ranges(
+        self,
+        buffer: _Buffer,
+        offsets: Any,
+        sizes: Any,
+        buffer_offsets: Any = None,
+        *,
+        order: _Order = "C",
+        path: _Path | None = None,
+        prefer: _Prefer | None = None,
+        timeout: float | None = None,
+    ) -> Future[list[int]]: ...
     def read_on_stream(
         self,
         buffer: _Buffer,

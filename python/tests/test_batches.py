@@ -146,6 +146,22 @@ def test_ranges_without_places_lie_one_after_the_other(memory: Any, file: Any, p
     assert file.read_ranges(target, [], []) == 0
 
 
+def test_ranges_are_moved_without_blocking(memory: Any, file: Any, pattern: Any) -> None:
+    content = pattern(NBYTES)
+    target = memory.of(bytes(1000))
+    reading = file.pread_ranges(target, array("q", [7, NBYTES - 5, 33]), array("q", [100, 10, 0]), array("q", [500, 900, 3]))
+    assert reading.result() == [100, 5, 0]  # a count for each range: the file ends within the second
+    assert memory.bytes(target)[500:600] == content[7:107] and memory.bytes(target)[900:905] == content[-5:]
+    assert file.pread_ranges(target, [], []).result() == []
+    assert file.pwrite_ranges(memory.of(content[:30]), [100_000, 5], 10, [20, 0]).result() == [10, 10]
+    written = Path(file.name).read_bytes()
+    assert written[100_000:100_010] == content[20:30] and written[5:15] == content[:10]
+    with pytest.raises(ValueError, match="sizes has 2 items, offsets has 1"):
+        file.pread_ranges(target, [0], [1, 2])
+    with penstock.open(file.name, "r") as reader, pytest.raises(penstock.PermissionDenied):
+        reader.pwrite_ranges(target, [0], [1]).result()
+
+
 def test_ten_thousand_ranges_come_to_their_places(memory: Any, file: Any, pattern: Any) -> None:
     content = np.frombuffer(pattern(NBYTES), np.uint8)
     offsets = np.random.default_rng(1).integers(0, NBYTES - 64, 10_000)

@@ -64,6 +64,8 @@ class Given:
             "penstock.pwrite_many": (penstock.pwrite_many, files),
             "read_ranges": (file.read_ranges, ranges),
             "write_ranges": (file.write_ranges, ranges),
+            "pread_ranges": (file.pread_ranges, ranges),
+            "pwrite_ranges": (file.pwrite_ranges, ranges),
             "read_on_stream": (file.read_on_stream, queued),
             "write_on_stream": (file.write_on_stream, queued),
             "explain": (file.explain, explained),
