@@ -1,0 +1,23 @@
+"""safetensors over Penstock: tensor files to and from GPUs and the host at the speed of the hardware.
+
+    from penstock.safetensors import load_file, load_into, safe_open
+    from penstock.safetensors.torch import save_file
+
+    weights = load_file("model.safetensors", device="cuda:0", framework="pt")
+    load_into("folder/of/a/model", module)                        # index and shards, into the memory that is there
+    with safe_open("model.safetensors", framework="pt", device="cuda:0") as file:
+        part = file.get_slice("embedding")[:, :128]               # reads this part
+
+The submodules torch, numpy and cupy are as safetensors.torch and safetensors.numpy are. PyTorch is imported by the submodule torch, and where the
+framework "pt" is asked for.
+"""
+
+from __future__ import annotations
+
+from ._errors import Mismatch, SafetensorError
+from ._into import LoadResult, load_into
+from ._load import load_file
+from ._open import Slice, safe_open
+from ._save import save_file
+
+__all__ = ["LoadResult", "Mismatch", "SafetensorError", "Slice", "load_file", "load_into", "safe_open", "save_file"]

@@ -1,0 +1,73 @@
+"""device_map: which tensor goes to which device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .._errors import InvalidArgument
+from ._frameworks import Framework, framework_on
+
+__all__ = ["DeviceMap", "Places"]
+
+DeviceMap = Mapping[str, Any] | Callable[[str], Any]
+
+
+class Places:
+    """By the name of a tensor, where it goes. What the map leaves out goes to device, if that is given.
+
+    A mapping has names of modules or tensors, of which the longest counts that a tensor's name is or begins with, up to a dot; "" is for all
+    others. InvalidArgument: nothing says where a tensor goes.
+    """
+
+    def __init__(self, framework: str | None, device: Any, device_map: DeviceMap | None = None) -> None:
+        self._framework = framework
+        self._device = device
+        self._made: dict[Any, Framework] = {}
+        self._by_name: dict[str, Framework] = {}
+        if device_map is not None and not isinstance(device_map, Mapping) and not callable(device_map):
+            raise TypeError(f"device_map is a mapping or a callable, not {type(device_map).__name__}")
+        self._map = dict(device_map) if isinstance(device_map, Mapping) else device_map
+        if self._map is None:
+            self._place(device)
+        if isinstance(self._map, dict):
+            for name, where in self._map.items():
+                if not isinstance(name, str):
+                    raise TypeError(f"the keys of device_map are str, not {type(name).__name__}")
+                self._place(where)  # an unknown device is told before anything is read
+
+    def of(self, name: str) -> Framework:
+        if self._map is None:
+            return self._place(self._device)
+        return self._place(self._longest(self._map, name) if isinstance(self._map, dict) else self._map(name))
+
+    def split(self, names: Sequence[str], rows: Sequence[int]) -> dict[Framework, Sequence[int]]:
+        """The rows of these names that go to each."""
+        if self._map is None:
+            return {self._place(self._device): rows}
+        found: dict[Framework, Sequence[int]] = {}
+        for row in rows:
+            mine = found.setdefault(self.of(names[row]), [])
+            assert isinstance(mine, list)
+            mine.append(row)
+        return found
+
+    def _place(self, where: Any) -> Framework:
+        key = where if isinstance(where, (str, int)) else str(where)
+        found = self._made.get(key)
+        if found is None:
+            found = framework_on(self._framework, where)
+            found = self._made[key] = self._by_name.setdefault(f"{found.name} {found.device}", found)  # "cuda" and 0 may be one
+        return found
+
+    def _longest(self, told: dict[str, Any], name: str) -> Any:
+        prefix = name
+        while prefix:
+            if prefix in told:
+                return told[prefix]
+            prefix = prefix.rpartition(".")[0]
+        if "" in told:
+            return told[""]
+        if self._device is None:
+            raise InvalidArgument(f'device_map has no device for tensor "{name}": "" is the key for all others', code="invalid_argument")
+        return self._device

@@ -1,0 +1,337 @@
+"""The libraries whose arrays tensors become: NumPy, PyTorch and CuPy, and without any, memory of a device.
+
+Each makes one allocation for many tensors (an Arena), which become views of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from .. import _native
+from .._errors import InvalidArgument
+from .._tensors import Room
+from ._errors import SafetensorError
+from ._types import NAMES
+
+__all__ = ["Arena", "Framework", "View", "framework_on", "only_view", "strides_of"]
+
+
+# A tensor to be: name, type, shape, where it starts in the arena and its bytes.
+View = tuple[str, Any, tuple[int, ...], int, int]
+
+
+class Arena(Protocol):
+    """Memory for many tensors, made at once. Each starts at a multiple of the alignment that _layout.py has."""
+
+    @property
+    def memory(self) -> Any:
+        """A buffer of all of it; of none where it has no bytes."""
+
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        """Adds the tensors to found, by their names. Many thousands take few milliseconds."""
+
+
+def only_view(arena: Arena, dtype: Any, shape: tuple[int, ...], nbytes: int) -> Any:
+    """Of an arena of one tensor."""
+    found: dict[str, Any] = {}
+    arena.views([("", dtype, shape, 0, nbytes)], found)
+    return found[""]
+
+
+class Framework(Protocol):
+    """A library, and a device that it makes arrays on."""
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+
+    @property
+    def device(self) -> str:
+        """The name of the device: one arena for each."""
+
+    @property
+    def indexes(self) -> bool:
+        """Whether what it makes can be indexed, and so cut after it is read."""
+
+    def dtype(self, word: str) -> Any:
+        """Its type for one of safetensors'; None: it has none."""
+
+    def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of its array, where a file tells this one. ValueError: it can have none."""
+
+    def arena(self, nbytes: int) -> Arena:
+        """Waits for what the current stream has, in which the memory may have been used before."""
+
+    def copied(self, array: Any) -> Any:
+        """A contiguous array of memory of its own."""
+
+
+# --- NumPy
+
+
+class _NumpyArena:
+    def __init__(self, nbytes: int) -> None:
+        import numpy
+
+        room = numpy.empty(nbytes + _numpy_alignment, numpy.uint8)
+        skip = -room.ctypes.data % _numpy_alignment
+        self.memory = room[skip : skip + nbytes]
+        self._ndarray = numpy.ndarray
+
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        memory, ndarray = self.memory, self._ndarray
+        for name, dtype, shape, start, nbytes in rows:
+            found[name] = ndarray(shape, dtype, memory, start if nbytes else 0)
+
+
+_numpy_alignment = 64  # a line of the cache, and the widest registers
+
+
+class _Numpy:
+    name = "NumPy"
+    device = "host"
+    indexes = True
+
+    def dtype(self, word: str) -> Any:
+        return _numpy_dtype(word)
+
+    def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+    def arena(self, nbytes: int) -> Arena:
+        return _NumpyArena(nbytes)
+
+    def copied(self, array: Any) -> Any:
+        import numpy
+
+        return numpy.array(array, order="C", copy=True)
+
+
+# What NumPy has by itself; the others are those of ml_dtypes, which holds an element of four bits in a byte, as no file does.
+_plain = {"BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"}
+
+
+@functools.cache
+def _numpy_dtype(word: str) -> Any:
+    import numpy
+
+    if word in _plain:
+        return numpy.dtype(NAMES[word])
+    if word not in NAMES or word == "F4":
+        return None
+    try:
+        import ml_dtypes  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        return None
+    found = getattr(ml_dtypes, NAMES[word], None)
+    return None if found is None else numpy.dtype(found)
+
+
+# --- PyTorch
+
+
+@functools.lru_cache(4096)
+def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """In elements, of a contiguous array. Models have few shapes, and many tensors of each."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(1, shape[axis + 1])
+    return tuple(strides)
+
+
+class _TorchArena:
+    def __init__(self, torch: Any, device: str, nbytes: int) -> None:
+        self._as_strided = torch.as_strided
+        self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._bases: dict[Any, tuple[Any, int]] = {}
+        if self._bytes.is_cuda:
+            torch.cuda.current_stream(self._bytes.device).synchronize()
+        self.memory = _native.Pointer(self._bytes.data_ptr(), nbytes, self._bytes) if nbytes else b""
+
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        as_strided, bases = self._as_strided, self._bases
+        for name, dtype, shape, start, _ in rows:
+            base = bases.get(dtype)
+            if base is None:
+                base = bases[dtype] = self._bytes.view(dtype), dtype.itemsize
+            found[name] = as_strided(base[0], shape, strides_of(shape), start // base[1])
+
+
+class _Torch:
+    name = "PyTorch"
+    indexes = True
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._torch = torch
+        self.device = _device_of_torch(torch, device)
+
+    def dtype(self, word: str) -> Any:
+        found = getattr(self._torch, NAMES.get(word, ""), None)
+        return found if isinstance(found, self._torch.dtype) else None
+
+    def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if word != "F4":
+            return shape
+        if not shape or shape[-1] % 2:
+            raise ValueError("PyTorch has two of them in a byte, and its last dimension is not even")
+        return *shape[:-1], shape[-1] // 2
+
+    def arena(self, nbytes: int) -> Arena:
+        return _TorchArena(self._torch, self.device, nbytes)
+
+    def copied(self, array: Any) -> Any:
+        return array.clone(memory_format=self._torch.contiguous_format)
+
+
+def _device_of_torch(torch: Any, device: Any) -> str:
+    try:
+        found = torch.device("cpu" if device is None or device == "host" else device)
+    except (RuntimeError, TypeError):
+        raise _invalid(device) from None
+    if found.type == "cpu":
+        return "cpu"
+    if found.type != "cuda":
+        raise _invalid(device)
+    return str(found) if found.index is not None else f"cuda:{torch.cuda.current_device()}"
+
+
+# --- CuPy
+
+
+class _CupyArena:
+    def __init__(self, cupy: Any, device: str, nbytes: int) -> None:
+        self._cupy = cupy
+        self._device = int(device.partition(":")[2])
+        with cupy.cuda.Device(self._device):
+            self.memory = cupy.empty(nbytes, "u1")
+            cupy.cuda.get_current_stream().synchronize()
+
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        data, ndarray = self.memory.data, self._cupy.ndarray
+        with self._cupy.cuda.Device(self._device):
+            for name, dtype, shape, start, _ in rows:
+                found[name] = ndarray(shape, dtype, data + start)
+
+
+class _Cupy:
+    name = "CuPy"
+    indexes = True
+
+    def __init__(self, device: Any) -> None:
+        import cupy
+
+        self._cupy = cupy
+        if device is None or device == "cuda":
+            device = int(cupy.cuda.runtime.getDevice())
+        if hasattr(device, "__index__"):
+            device = f"cuda:{operator.index(device)}"
+        if not isinstance(device, str) or not device.startswith("cuda:") or not device[5:].isdecimal():
+            raise SafetensorError(f"Device {device} is not supported for framework cupy", code="invalid_argument")
+        _native.device(device)
+        self.device = device
+
+    def dtype(self, word: str) -> Any:
+        found = _numpy_dtype(word)
+        if found is None or word in _plain:
+            return found
+        try:
+            self._cupy.empty(0, found)
+        except (TypeError, ValueError):
+            return None
+        return found
+
+    def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+    def arena(self, nbytes: int) -> Arena:
+        return _CupyArena(self._cupy, self.device, nbytes)
+
+    def copied(self, array: Any) -> Any:
+        with array.device:
+            return array.copy(order="C")
+
+
+# --- none
+
+
+class _BufferArena:
+    def __init__(self, device: str, nbytes: int) -> None:
+        self._device = device
+        self.memory: Any = _native.device(device).empty(nbytes) if nbytes else b""
+
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        for name, _, _, start, nbytes in rows:
+            found[name] = self.memory[start : start + nbytes] if nbytes else b""  # of nothing there is no DeviceBuffer
+
+
+class _Buffers:
+    """Of the bytes: types and shapes are the header's to tell."""
+
+    name = "penstock"
+    indexes = False
+
+    def __init__(self, device: str) -> None:
+        _native.device(device)
+        self.device = device
+
+    def dtype(self, word: str) -> Any:
+        return word
+
+    def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+    def arena(self, nbytes: int) -> Arena:
+        return _BufferArena(self.device, nbytes)
+
+    def copied(self, array: Any) -> Any:
+        raise AssertionError("what cannot be indexed is never cut")
+
+
+# --- which
+
+
+def framework_on(framework: str | None, device: Any) -> Framework:
+    """framework: "pt", "torch", "pytorch", "np", "numpy", "cupy"; "bytes": DeviceBuffers; None: what the device alone gives with penstock.load(). device: None: its own.
+
+    Raises SafetensorError for others, ImportError where the library is not there, NotFound where the device is not.
+    """
+    if framework is None:
+        return _by_device(device)
+    if framework in ("pt", "torch", "pytorch"):
+        return _Torch(device)
+    if framework in ("np", "numpy"):
+        if not _is_host(device):
+            raise SafetensorError(f"Device {device} is not supported for framework numpy", code="invalid_argument")
+        return _Numpy()
+    if framework == "cupy":
+        return _Cupy(device)
+    if framework == "bytes":
+        return _Buffers(str(device))
+    raise SafetensorError(f"framework {framework} is invalid: it is one of pt, np, cupy, bytes and None", code="invalid_argument")
+
+
+def _is_host(device: Any) -> bool:
+    return device is None or device in ("cpu", "host") or getattr(device, "type", None) == "cpu"
+
+
+def _by_device(device: Any) -> Framework:
+    if device is None or (isinstance(device, str) and device in ("cpu", "host")):
+        return _Numpy()
+    room = Room("cuda:0" if device == "cuda" else device)
+    library = None if room.library is None else room.library.__name__
+    if library == "torch":
+        if room.device.startswith("host:"):
+            raise InvalidArgument(f"device: PyTorch has no tensors on {room.device}", code="invalid_argument")
+        return _Torch("cuda" if device == "cuda" else room.device)
+    if library == "cupy":
+        return _Cupy(device)
+    return _Buffers(room.device)
+
+
+def _invalid(device: Any) -> SafetensorError:
+    return SafetensorError(f"device {device} is invalid", code="invalid_argument")

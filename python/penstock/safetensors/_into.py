@@ -1,0 +1,226 @@
+"""load_into(): tensors of files into those that a program has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, NamedTuple
+
+from ._errors import Mismatch, listed
+from ._frameworks import Framework
+from ._load import ALIGNMENT, Slices, check_wanted, part_wanted
+from ._reading import Ranges, Reads
+from ._slices import Part
+from ._sources import Paths, Source, Sources
+from ._targets import Target, target_of
+
+__all__ = ["LoadResult", "load_into"]
+
+
+class LoadResult(NamedTuple):
+    """As torch.nn.Module.load_state_dict() tells it."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def load_into(
+    filename: Paths, target: Any, *, strict: bool = True, convert: bool = False, slices: Slices | None = None
+) -> LoadResult:
+    """Fills the tensors of a torch.nn.Module (parameters and buffers), or of a mapping of names, with those of the files. Blocks.
+
+    filename, slices: as for load_file(). A mapping has tensors of PyTorch, arrays of NumPy or CuPy, and DeviceBuffers.
+    strict: names that only one side has are an error; else they are in the result. Of tensors that are one and the same memory one name will do.
+    convert: tensors of another type are converted, on their device; else they are an error.
+
+    Contiguous tensors of the file's type are read into as they are, others by way of memory on their device. On a GPU this waits for what the
+    current stream has. Raises Mismatch, with all that does not fit, and other errors of the files before any tensor is touched; when reading itself
+    fails, or is interrupted, what is in the tensors is not known.
+    """
+    with Sources(filename) as sources:
+        check_wanted(sources.files, None, slices)
+        plan = _planned(sources, _targets_in(target), _words_of(target), strict, convert, slices)
+        _fill(plan.steps)
+        return plan.result
+
+
+class _Step(NamedTuple):
+    """A tensor of a file, and what it goes into."""
+
+    source: Source
+    row: int
+    target: Target
+    part: Part | None
+    direct: bool
+    place: Framework
+    dtype: Any  # of the file
+    shape: tuple[int, ...]
+
+
+class _Plan(NamedTuple):
+    steps: list[_Step]
+    result: LoadResult
+
+
+def _words_of(target: Any) -> str:
+    return f"the {type(target).__name__}"
+
+
+def _targets_in(target: Any) -> Mapping[str, Any]:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(target, torch.nn.Module):
+        state: MutableMapping[str, Any] = target.state_dict(keep_vars=True)
+        return state
+    if not isinstance(target, Mapping):
+        raise TypeError(f"target is a torch.nn.Module or a mapping of names and tensors, not {type(target).__name__}")
+    return target
+
+
+def _planned(sources: Sources, targets: Mapping[str, Any], what: str, strict: bool, convert: bool, slices: Slices | None) -> _Plan:
+    rows = {name: (source, row) for source in sources for row, name in enumerate(source.header.names)}
+    known = {name: target_of(name, value) for name, value in targets.items() if _is_state(value)}
+    problems: list[str] = []
+    steps: dict[Any, _Step] = {}
+    for name, target in known.items():
+        if name not in rows or target.problem is not None:
+            if target.problem is not None and name in rows:
+                problems.append(f'"{name}" {target.problem}')
+            continue
+        found = _step(*rows[name], target, convert, slices)
+        if isinstance(found, str):
+            problems.append(f'"{name}" {found}')
+        else:
+            steps.pop(target.same_as, None)
+            steps[target.same_as] = found  # of names for the same memory the last counts, as it would with one after the other
+    missing = [name for name in targets if name not in rows and not (name in known and known[name].same_as in steps)]
+    unexpected = [name for name in rows if name not in known]
+    if strict and missing:
+        problems.append(f"missing in the file: {listed(missing)}")
+    if strict and unexpected:
+        problems.append(f"unexpected in the file: {listed(unexpected)}")
+    if problems:
+        told = "".join(f"\n    {each}" for each in problems)
+        raise Mismatch(f"{sources.name} does not fit into {what}:{told}", code="invalid_argument", filename=sources.name)
+    return _Plan(_apart(list(steps.values())), LoadResult(missing, unexpected))
+
+
+def _is_state(value: Any) -> bool:
+    """What a module keeps beside tensors is in no tensor file."""
+    torch = sys.modules.get("torch")
+    return torch is None or isinstance(value, torch.Tensor) or hasattr(value, "nbytes")
+
+
+def _step(source: Source, row: int, target: Target, convert: bool, slices: Slices | None) -> _Step | str:
+    """Or what is wrong."""
+    header = source.header
+    name, word, shape = header.names[row], header.types[row], header.shapes[row]
+    place = target.place()
+    dtype = place.dtype(word)
+    if dtype is None:
+        return f"is of type {word} in the file, which {place.name} has not"
+    try:
+        shape = place.shape(word, shape)
+    except ValueError as problem:
+        return f"is of type {word} and shape {list(shape)} in the file: {problem}"
+    part = None if slices is None else part_wanted(source, name, word, shape, slices, exact=not place.indexes)
+    if part is not None:
+        nbytes = part.nbytes
+        shape = part.shape if part.cut is None else _shape_after(part)
+    else:
+        nbytes = header.sizes[row]
+    if target.shape is None:  # memory without a shape
+        return _Step(source, row, target, part, True, place, dtype, shape) if nbytes == target.nbytes else (
+            f"has {nbytes} bytes in the file and {target.nbytes} in memory"
+        )
+    if shape != target.shape:
+        return f"is of shape {list(shape)} in the file and {list(target.shape)} in memory"
+    same = dtype == target.dtype
+    if not same and not convert:
+        return f"is of type {word} in the file and {target.dtype} in memory, and convert is False"
+    direct = same and target.is_plain and (part is None or part.cut is None)
+    return _Step(source, row, target, part, direct, place, dtype, shape)
+
+
+def _shape_after(part: Part) -> tuple[int, ...]:
+    """Of what part.cut takes."""
+    assert part.cut is not None
+    return tuple(len(range(*cut.indices(length))) for cut, length in zip(part.cut, part.shape) if isinstance(cut, slice))
+
+
+def _apart(steps: list[_Step]) -> list[_Step]:
+    """Those whose memory another one has too are filled one after the other, from memory of their own."""
+    spans = sorted(((each.target.device, each.target.address, i) for i, each in enumerate(steps) if each.direct and each.target.nbytes))
+    crossing: set[int] = set()
+    last: tuple[str, int, int] | None = None  # device, end, step
+    for device, address, i in spans:
+        end = address + steps[i].target.nbytes
+        if last is not None and last[0] == device and address < last[1] and steps[i].place.indexes:
+            crossing |= {last[2], i}
+        if last is None or last[0] != device or end > last[1]:
+            last = device, end, i
+    return [each._replace(direct=False) if i in crossing else each for i, each in enumerate(steps)]
+
+
+def _fill(steps: list[_Step]) -> None:
+    for settle in {each.target.device: each.target.settle for each in steps if each.direct}.values():
+        settle()
+    reads = Reads()
+    try:
+        _start_direct(steps, reads)
+        indirect = _start_others([each for each in steps if not each.direct], reads)
+    except BaseException:
+        reads.stop()
+        raise
+    reads.wait()
+    for step, array in indirect:
+        step.target.assign(array if step.part is None or step.part.cut is None else array[step.part.cut])
+    for step in steps:
+        if step.direct:
+            step.target.changed()
+
+
+def _start_direct(steps: list[_Step], reads: Reads) -> None:
+    requests: dict[int, tuple[Source, list[tuple[Any, int, int]]]] = {}
+    for step in steps:
+        header = step.source.header
+        offset, size = header.offsets[step.row], header.sizes[step.row]
+        if not step.direct or not step.target.nbytes:
+            continue
+        if step.part is not None:
+            ranges = Ranges()
+            ranges.add_part(offset, step.part, 0)
+            reads.start(step.source, step.target.memory(), ranges)
+        else:
+            requests.setdefault(id(step.source), (step.source, []))[1].append((step.target.memory(), offset, size))
+    for source, each in requests.values():
+        each.sort(key=lambda request: request[1])
+        reads.start_each(source, each)
+
+
+def _start_others(steps: list[_Step], reads: Reads) -> list[tuple[_Step, Any]]:
+    """By way of one piece of memory for each device."""
+    by_device: dict[str, list[_Step]] = {}
+    for step in steps:
+        by_device.setdefault(f"{step.place.name} {step.place.device}", []).append(step)
+    arrays = []
+    for group in by_device.values():
+        sizes = [each.part.nbytes if each.part is not None else each.source.header.sizes[each.row] for each in group]
+        starts = [0]
+        for size in sizes:
+            starts.append((starts[-1] + size + ALIGNMENT - 1) & -ALIGNMENT)
+        arena = group[0].place.arena(starts[-1])
+        ranges: dict[int, tuple[Source, Ranges]] = {}
+        for step, size, start in zip(group, sizes, starts):
+            into = ranges.setdefault(id(step.source), (step.source, Ranges()))[1]
+            offset = step.source.header.offsets[step.row]
+            if step.part is not None:
+                into.add_part(offset, step.part, start)
+            else:
+                into.add_all([offset], [size], [start])
+            shape = step.shape if step.part is None else step.part.shape
+            found: dict[str, Any] = {}
+            arena.views([("", step.dtype, shape, start, size)], found)
+            arrays.append((step, found[""]))
+        for source, each in ranges.values():
+            reads.start(source, arena.memory, each)
+    return arrays

@@ -1,0 +1,218 @@
+"""load_file(): tensors of one file or many, on one device or many, whole or in part."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .._errors import InvalidArgument
+from ._devices import DeviceMap, Places
+from ._errors import SafetensorError, listed
+from ._frameworks import Arena, Framework, View
+from ._reading import Ranges, Reads
+from ._slices import Part, part_of, picks_of, shard_of
+from ._sources import Paths, Source, Sources, check_names
+from ._types import BITS
+
+__all__ = ["Slices", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
+
+# (dim, rank, world), or an index of slices and ints; None: all of it.
+Slices = Mapping[str, Any] | Callable[[str, tuple[int, ...]], Any]
+
+ALIGNMENT = 256  # of every tensor in memory: that of a GPU's widest accesses, as cudaMalloc has it
+
+
+def load_file(
+    filename: Paths,
+    device: Any = None,
+    framework: str | None = None,
+    *,
+    device_map: DeviceMap | None = None,
+    slices: Slices | None = None,
+    names: Iterable[str] | None = None,
+) -> dict[str, Any]:
+    """The tensors of a safetensors file, by their names, in the order of the file. Blocks; KeyboardInterrupt stops it.
+
+    filename: a file; several of them; an index (model.safetensors.index.json), with its shards; or a folder that holds one.
+    device: "cpu", "cuda:1", the number of a GPU, a torch.device, "host:0"; None is the host, and CuPy's current device.
+    framework: "pt", "np" or "cupy"; None: what penstock.load() gives for the device: NumPy's on the host, CuPy's (else PyTorch's, where that is
+    imported) on a GPU, PyTorch's for a torch.device, DeviceBuffers of the bytes on "host:0".
+    device_map: the names of modules or tensors, and their devices: the longest counts that a tensor's name is or begins with, "" is for all
+    others; or a callable of the name. What it leaves out goes to device.
+    slices: for names of tensors (dim, rank, world), the part of one of so many ranks, or a tuple of slices; or a callable of name and shape that
+    gives one, or None for all of it. Only their bytes are read, except what lies between many pieces of less than 512 bytes.
+    names: of the tensors wanted; None is all.
+
+    The tensors of one device are views of one allocation of the library's own, which lives as long as any of them. On a GPU this waits for what
+    the current stream has, in which the memory may have been used before; the tensors may be used in any stream.
+    Raises SafetensorError for a file that is none, and for a type that the library has not; penstock.Error.
+    """
+    with Sources(filename) as sources:
+        return read_tensors(sources, Places(framework, device, device_map), slices, check_names(names))
+
+
+def read_tensors(sources: Iterable[Source], places: Places, slices: Slices | None, names: set[str] | None) -> dict[str, Any]:
+    files = list(sources)
+    check_wanted(files, names, slices)
+    layouts = _Layouts()
+    for source in files:
+        header = source.header
+        rows = range(len(header.names)) if names is None else [row for row, name in enumerate(header.names) if name in names]
+        if slices is None:
+            for place, mine in places.split(header.names, rows).items():
+                layouts.of(place).add_whole(source, mine)
+        else:
+            _lay_out_parts(source, rows, places, slices, layouts)
+    found: dict[str, Any] = {}
+    if len(layouts.every) > 1:  # in the order of the files, not of the devices
+        found = dict.fromkeys(name for each in files for name in each.header.names if names is None or name in names)
+    reads = Reads()
+    try:
+        arenas = [(each, each.started(reads)) for each in layouts.every.values()]
+        for layout, arena in arenas:  # while the bytes come
+            arena.views(layout.rows(), found)
+    except BaseException:
+        reads.stop()
+        raise
+    reads.wait()
+    for layout in layouts.every.values():
+        for name, cut in layout.cuts.items():
+            found[name] = layout.place.copied(found[name][cut])
+    return found
+
+
+class _Layout:
+    """What goes to one device, one tensor after the other."""
+
+    def __init__(self, place: Framework) -> None:
+        self.place = place
+        self.nbytes = 0
+        # Names, types, shapes, starts and bytes, by columns: of rows there may be many thousands, for the garbage collector to go through.
+        self._columns: tuple[list[Any], ...] = ([], [], [], [], [])
+        self.cuts: dict[str, tuple[Any, ...]] = {}  # of what to copy out of a tensor, once it is read
+        self._ranges: list[tuple[Source, Ranges]] = []
+
+    def add_whole(self, source: Source, rows: Sequence[int]) -> None:
+        """By columns: there may be many thousands."""
+        header = source.header
+        columns: Any = header[:5]
+        if len(rows) < len(header.names):
+            columns = [[column[row] for row in rows] for column in columns]
+        names, words, shapes, offsets, sizes = columns
+        types = {word: self.place.dtype(word) for word in set(words)}
+        if "F4" in types or None in types.values():
+            shapes = [check_type(source.name, *row, self.place, types[row[1]]) for row in zip(names, words, shapes)]
+        starts = list(itertools.accumulate((_aligned(size) for size in sizes), initial=self.nbytes))
+        self.nbytes = starts.pop()
+        self._add(names, [types[word] for word in words], shapes, starts, sizes)
+        self._ranges_of(source).add_all(offsets, sizes, starts)
+
+    def add_part(self, source: Source, row: int, dtype: Any, part: Part) -> None:
+        header = source.header
+        name, start = header.names[row], self.nbytes
+        self.nbytes = start + _aligned(part.nbytes)
+        self._add([name], [dtype], [part.shape], [start], [part.nbytes])
+        self._ranges_of(source).add_part(header.offsets[row], part, start)
+        if part.cut is not None:
+            self.cuts[name] = part.cut
+
+    def rows(self) -> Iterable[View]:
+        return zip(*self._columns)
+
+    def started(self, reads: Reads) -> Arena:
+        """The memory, on its way to being filled."""
+        arena = self.place.arena(self.nbytes)
+        for source, ranges in self._ranges:
+            reads.start(source, arena.memory, ranges)
+        return arena
+
+    def _add(self, *columns: Sequence[Any]) -> None:
+        for mine, more in zip(self._columns, columns):
+            mine += more
+
+    def _ranges_of(self, source: Source) -> Ranges:
+        if not self._ranges or self._ranges[-1][0] is not source:
+            self._ranges.append((source, Ranges()))
+        return self._ranges[-1][1]
+
+
+class _Layouts:
+    """One for each device; and one for what is read around parts of tensors, whose memory is let go of."""
+
+    def __init__(self) -> None:
+        self.every: dict[tuple[Framework, bool], _Layout] = {}
+
+    def of(self, place: Framework, passing: bool = False) -> _Layout:
+        found = self.every.get((place, passing))
+        if found is None:
+            found = self.every[place, passing] = _Layout(place)
+        return found
+
+
+def _lay_out_parts(source: Source, rows: Sequence[int], places: Places, slices: Slices, layouts: _Layouts) -> None:
+    header = source.header
+    for row in rows:
+        name, word = header.names[row], header.types[row]
+        place = places.of(name)
+        dtype = place.dtype(word)
+        shape = check_type(source.name, name, word, header.shapes[row], place, dtype)
+        part = part_wanted(source, name, word, shape, slices, exact=not place.indexes)
+        if part is None:
+            layouts.of(place).add_whole(source, [row])
+        else:
+            layouts.of(place, part.cut is not None).add_part(source, row, dtype, part)
+
+
+def _aligned(nbytes: int) -> int:
+    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: Framework, dtype: Any) -> tuple[int, ...]:
+    """The shape that the tensor gets. Raises SafetensorError where the library has no such tensors."""
+    if dtype is None:
+        help_ = "; ml_dtypes has it, once it is installed" if place.name == "NumPy" and word not in ("F4", "F6_E2M3", "F6_E3M2") else ""
+        problem = f'tensor "{name}" is of type {word}, which {place.name} has not{help_}'
+        raise SafetensorError(f"{file}: {problem}", code="invalid_argument", filename=file)
+    try:
+        return place.shape(word, shape)
+    except ValueError as problem:
+        message = f'{file}: tensor "{name}" is of type {word} and shape {list(shape)}: {problem}'
+        raise SafetensorError(message, code="invalid_argument", filename=file) from None
+
+
+def check_wanted(files: list[Source], names: set[str] | None, slices: Slices | None) -> None:
+    """Raises SafetensorError for names that no file has."""
+    asked = dict.fromkeys(sorted(names) if names is not None else ())
+    if isinstance(slices, Mapping):
+        asked.update(dict.fromkeys(slices))
+    elif slices is not None and not callable(slices):
+        raise TypeError(f"slices is a mapping or a callable, not {type(slices).__name__}")
+    if asked:
+        there = {name for each in files for name in each.header.names}
+        missing = [name for name in asked if name not in there]
+        if missing:
+            where = files[0].name if len(files) == 1 else f"{len(files)} files"
+            raise SafetensorError(f"{where}: File does not contain tensor {listed(map(str, missing))}", code="not_found")
+
+
+def part_wanted(
+    source: Source, name: str, word: str, shape: tuple[int, ...], slices: Slices, exact: bool
+) -> Part | None:
+    """What slices asks for of the tensor; None: all of it. InvalidArgument: there is no such part."""
+    asked = slices.get(name) if isinstance(slices, Mapping) else slices(name, shape)
+    if asked is None:
+        return None
+    try:
+        if isinstance(asked, tuple) and len(asked) == 3 and all(isinstance(each, int) for each in asked):
+            asked = shard_of(shape, *asked)
+        picks = picks_of(asked, shape)
+        if picks is None:
+            raise ValueError(f"{asked!r} is neither (dim, rank, world) nor slices with steps of 1 and more")
+        if BITS[word] % 8 and word != "F4" or word == "F4" and exact:
+            raise ValueError(f"elements of type {word} do not begin at bytes")
+    except (ValueError, IndexError) as problem:
+        raise InvalidArgument(
+            f'{source.name}: slices of tensor "{name}" of shape {list(shape)}: {problem}', code="invalid_argument", filename=source.name
+        ) from None
+    return part_of(shape, max(1, BITS[word] // 8), picks, exact)

@@ -1,0 +1,33 @@
+"""load(): tensors of a file's content that is in memory already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _native
+from ._frameworks import Framework
+from ._header import header_of_bytes
+from ._load import ALIGNMENT, check_type
+
+__all__ = ["loaded"]
+
+
+def loaded(data: Any, place: Framework) -> dict[str, Any]:
+    """Each a copy: what they are made from may be read-only, or of another alignment."""
+    header = header_of_bytes(data)
+    rows = []
+    total = 0
+    for name, word, shape, _, nbytes in zip(*header[:5]):
+        dtype = place.dtype(word)
+        rows.append((name, dtype, check_type("the data", name, word, shape, place, dtype), total, nbytes))
+        total = (total + nbytes + ALIGNMENT - 1) & -ALIGNMENT
+    arena = place.arena(total)
+    if total:
+        source, _ = _native.resolve(data)
+        target, _ = _native.resolve(arena.memory, True)
+        for (*_, start, nbytes), offset in zip(rows, header.offsets):
+            if nbytes:
+                _native.copy(_native.Pointer(target + start, nbytes, arena.memory), _native.Pointer(source + offset, nbytes, data, True))
+    found: dict[str, Any] = {}
+    arena.views(rows, found)
+    return found

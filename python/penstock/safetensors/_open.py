@@ -1,0 +1,135 @@
+"""safe_open(): a tensor file whose tensors, or parts of them, are read when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from ._devices import Places
+from ._errors import SafetensorError
+from ._frameworks import Framework, only_view
+from ._load import check_type, read_tensors
+from ._reading import Ranges, Reads, read_now
+from ._slices import Part, part_of, picks_of
+from ._sources import Path, Source, check_names
+from ._types import BITS
+
+__all__ = ["Slice", "check_backend", "safe_open"]
+
+
+class safe_open:
+    """A safetensors file. A context manager; any thread may use it.
+
+    framework: "pt", "np" or "cupy"; None: by the device, as for load_file(). device: None is the host, and CuPy's current device.
+    backend: that of the safetensors library, "mmap" or "pread", which changes nothing here.
+    Raises SafetensorError for what is no such file, penstock.Error.
+    """
+
+    def __init__(self, filename: Path, framework: str | None, device: Any = None, *, backend: str = "mmap") -> None:
+        check_backend(backend)
+        if not isinstance(filename, (str, os.PathLike)):
+            raise TypeError(f"filename is a str or an os.PathLike of one, not {type(filename).__name__}")
+        self._places = Places(framework, device)
+        self._place = self._places.of("")
+        self._opened: Source | None = Source(os.fspath(filename))
+
+    def __enter__(self) -> safe_open:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        self._opened = None  # slices may have it still
+
+    @property
+    def _source(self) -> Source:
+        if self._opened is None:
+            raise SafetensorError("File is closed", code="closed")
+        return self._opened
+
+    def keys(self) -> list[str]:
+        """The names of the tensors, sorted."""
+        return sorted(self._source.header.names)
+
+    def offset_keys(self) -> list[str]:
+        """The names of the tensors, in the order of their bytes."""
+        return list(self._source.header.names)
+
+    def metadata(self) -> dict[str, str] | None:
+        """What the file tells besides; None where it has no place for that."""
+        found = self._source.header.metadata
+        return None if found is None else dict(found)
+
+    def get_tensor(self, name: str) -> Any:
+        """A tensor. Blocks."""
+        source = self._source
+        return _read(source, source.row(name), self._place, None)
+
+    def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Those of these names, or all, in the order of their bytes, as load_file() reads them. Blocks."""
+        return read_tensors([self._source], self._places, None, check_names(names))
+
+    def get_slice(self, name: str) -> Slice:
+        """A tensor to take a part of, which is what is read then."""
+        source = self._source
+        return Slice(source, source.row(name), self._place)
+
+
+class Slice:
+    """A tensor of a file. Indexing it reads the part and gives it as an array of its own; it may outlive the safe_open() that it is of.
+
+    Ints, slices with steps of 1 and more and an Ellipsis read what they name. For anything else the whole tensor is read, and indexed by its library.
+    """
+
+    def __init__(self, source: Source, row: int, place: Framework) -> None:
+        self._source = source
+        self._row = row
+        self._place = place
+
+    def get_shape(self) -> list[int]:
+        return list(self._source.header.shapes[self._row])
+
+    def get_dtype(self) -> str:
+        """As the file has it, such as "BF16"."""
+        return self._source.header.types[self._row]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all of it. Not in the safetensors library."""
+        return self._source.header.sizes[self._row]
+
+    def __getitem__(self, index: Any) -> Any:
+        word = self.get_dtype()
+        place = self._place
+        name = self._source.header.names[self._row]
+        shape = check_type(self._source.name, name, word, self._source.header.shapes[self._row], place, place.dtype(word))
+        picks = picks_of(index, shape)
+        if not place.indexes and (picks is None or BITS[word] % 8):
+            raise SafetensorError(f'tensor "{name}": {index!r} of type {word} is nothing that can be read without a library', code="invalid_argument")
+        if picks is None:
+            return _read(self._source, self._row, place, None)[index]
+        return _read(self._source, self._row, place, part_of(shape, max(1, BITS[word] // 8), picks, not place.indexes))
+
+
+def _read(source: Source, row: int, place: Framework, part: Part | None) -> Any:
+    header = source.header
+    name, word = header.names[row], header.types[row]
+    dtype = place.dtype(word)
+    shape = check_type(source.name, name, word, header.shapes[row], place, dtype)
+    if part is None:
+        nbytes = header.sizes[row]
+        arena = place.arena(nbytes)
+        read_now(source, arena.memory, header.offsets[row], nbytes)
+        return only_view(arena, dtype, shape, nbytes)
+    arena = place.arena(part.nbytes)
+    ranges, reads = Ranges(), Reads()
+    ranges.add_part(header.offsets[row], part, 0)
+    reads.start(source, arena.memory, ranges)
+    reads.wait()
+    array = only_view(arena, dtype, part.shape, part.nbytes)
+    return array if part.cut is None else place.copied(array[part.cut])
+
+
+def check_backend(backend: str) -> None:
+    if backend not in ("mmap", "pread"):
+        raise SafetensorError(f"backend {backend} is invalid: it is mmap or pread, and changes nothing", code="invalid_argument")

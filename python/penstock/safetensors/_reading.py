@@ -1,0 +1,126 @@
+"""Reads under way, and what is said of tensors whose bytes did not come."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from .. import _native
+from .._errors import Error, ShortRead
+from .._futures import FIRST_EXCEPTION, wait
+from ._errors import listed
+from ._slices import Part
+from ._sources import Source
+
+__all__ = ["Ranges", "Reads", "read_now"]
+
+
+class Ranges:
+    """Many parts of one file, on their way into one buffer. All in bytes."""
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.sizes = array("q")
+        self.places = array("q")  # in the buffer
+
+    def add_all(self, offsets: Sequence[int], sizes: Sequence[int], places: Sequence[int]) -> None:
+        """Those of no bytes are left out."""
+        for column, values in ((self.offsets, offsets), (self.places, places), (self.sizes, sizes)):
+            column.extend(values if all(sizes) else itertools.compress(values, sizes))
+
+    def add_part(self, offset: int, part: Part, place: int) -> None:
+        """Its runs, one after the other. offset: of the tensor in the file."""
+        if part.run_bytes:
+            self.offsets.extend([offset + each for each in part.starts])
+            self.sizes.extend([part.run_bytes] * len(part.starts))
+            self.places.extend(range(place, place + part.nbytes, part.run_bytes))
+
+
+class Reads:
+    """Batches under way. wait() ends them all, one way or another: after it nothing touches their memory any more."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[_native.Future[list[int]], Source, Sequence[int], Sequence[int]]] = []
+
+    def start(self, source: Source, memory: Any, ranges: Ranges) -> None:
+        if not ranges.sizes:
+            return
+        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places)
+        self._batches.append((future, source, ranges.offsets, ranges.sizes))
+
+    def start_each(self, source: Source, requests: list[tuple[Any, int, int]]) -> None:
+        """Of (buffer, offset, bytes)."""
+        if requests:
+            future = source.file.pread_many(requests)
+            self._batches.append((future, source, [each[1] for each in requests], [each[2] for each in requests]))
+
+    def wait(self) -> None:
+        """Raises as the first that failed, and what a handler of a signal raises; the others are cancelled then."""
+        try:
+            wait([each[0] for each in self._batches], return_when=FIRST_EXCEPTION)
+            for future, source, offsets, sizes in self._batches:
+                if future.done():
+                    _check(future, source, offsets, sizes)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Cancels what is under way still, and waits for its end."""
+        running = [each[0] for each in self._batches if not each[0].done()]
+        for each in running:
+            each.cancel()
+        wait(running)
+
+
+def read_now(source: Source, memory: Any, offset: int, size: int) -> None:
+    """One range, to the beginning of a buffer. Blocks."""
+    if size == 0:
+        return
+    try:
+        count = source.file.read_into(memory, offset, size)
+    except Error as problem:
+        raise _told(problem, source) from None
+    _check_counts(source, [offset], [size], [count])
+
+
+def _check(future: _native.Future[list[int]], source: Source, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+    try:
+        counts = future.result()
+    except Error as problem:
+        raise _told(problem, source) from None
+    _check_counts(source, offsets, sizes, counts)
+
+
+def _check_counts(source: Source, offsets: Sequence[int], sizes: Sequence[int], counts: Sequence[int]) -> None:
+    if sum(counts) == sum(sizes):
+        return
+    cut = [(offset + count, offset, size) for offset, size, count in zip(offsets, sizes, counts) if count < size]
+    end, offset, size = cut[0]
+    names = listed(dict.fromkeys(_tensor_at(source, each[1]) for each in cut))
+    raise ShortRead(
+        f"{source.name}: the file ends at {end}, before the bytes of {names}: it was cut after it was opened",
+        code="short_read",
+        filename=source.name,
+        offset=offset,
+        bytes_done=end - offset,
+    )
+
+
+def _told(problem: Error, source: Source) -> Error:
+    """The same, with the tensor that it is about."""
+    if problem.offset is None:
+        return problem
+    fields = {name: getattr(problem, name) for name in ("code", "domain", "native", "filename", "offset", "bytes_done")}
+    return type(problem)(f'tensor "{_tensor_at(source, problem.offset)}" did not come: {problem}', **fields)
+
+
+def _tensor_at(source: Source, offset: int) -> str:
+    """The one whose bytes begin there, or before; those without bytes are none of them."""
+    header = source.header
+    row = bisect.bisect_right(header.offsets, offset) - 1
+    while row > 0 and header.sizes[row] == 0:
+        row -= 1
+    return header.names[row]

@@ -1,0 +1,146 @@
+"""save() and save_file(): the bytes of a tensor file, the same as the safetensors library's for the same tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .. import _native
+from .._durable import PendingFile
+from .._errors import InvalidArgument
+from ._errors import SafetensorError
+from ._sources import Path
+from ._types import NAMES, WORDS
+
+__all__ = ["Tensor", "saved", "save_file", "tensor_of", "write_file"]
+
+class Tensor(NamedTuple):
+    """One to be saved."""
+
+    word: str  # its type
+    shape: tuple[int, ...]  # in elements of this type
+    nbytes: int
+    memory: Any  # a buffer of its bytes; not looked at where there are none
+
+
+def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes tensors to a safetensors file, which is whole under its name, and on the disk, or not there at all. Blocks.
+
+    tensors: of PyTorch, arrays of NumPy and CuPy, DeviceBuffers (as bytes); of a GPU's this waits for what the current stream has. Their bytes go from
+    where they are; of those that are not contiguous, in C's order, a copy is made.
+    A file that was there is replaced at once when all is written, and stays what it was when anything goes wrong.
+    Raises SafetensorError for tensors that no such file can have, TypeError for names and metadata that are no str, penstock.Error.
+    """
+    write_file({name: tensor_of(name, value) for name, value in _checked(tensors).items()}, filename, metadata)
+
+
+def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[str, str] | None) -> None:
+    beginning, order = _beginning_of(tensors, metadata)
+    requests: list[tuple[Any, int, int]] = [(beginning, 0, len(beginning))]
+    place = len(beginning)
+    for name in order:
+        each = tensors[name]
+        if each.nbytes:
+            requests.append((each.memory, place, each.nbytes))
+            place += each.nbytes
+    with PendingFile(filename) as pending:
+        writing = pending.file.pwrite_many(requests)
+        try:
+            writing.result()
+        except BaseException:  # KeyboardInterrupt too: nobody writes when this has returned
+            writing.cancel()
+            writing.exception()
+            raise
+        pending.commit()
+
+
+def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
+    beginning, order = _beginning_of(tensors, metadata)
+    return b"".join([beginning, *(_on_host(tensors[name]) for name in order if tensors[name].nbytes)])
+
+
+def tensor_of(name: Any, value: Any) -> Tensor:
+    """Of an array of any library. Raises SafetensorError for a type that tensor files have not, TypeError for what is no tensor."""
+    torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _of_torch(torch, name, value)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return _of_numpy(name, value)
+    if cupy is not None and isinstance(value, cupy.ndarray):
+        return _of_cupy(cupy, name, value)
+    if isinstance(value, _native.DeviceBuffer):
+        return Tensor("U8", (value.nbytes,), value.nbytes, value)
+    raise TypeError(f'tensor "{name}" is no tensor of PyTorch, array of NumPy or CuPy, or penstock.DeviceBuffer, but {type(value).__name__}')
+
+
+def _checked(tensors: Any) -> Mapping[str, Any]:
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors is a mapping of names and tensors, not {type(tensors).__name__}")
+    return tensors
+
+
+def _word_of(name: Any, dtype: str) -> str:
+    word = WORDS.get(dtype)
+    if word is None:
+        raise SafetensorError(f'tensor "{name}": Unknown dtype "{dtype}". Supported dtypes: {", ".join(NAMES.values())}', code="invalid_argument")
+    return word
+
+
+def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
+    word = _word_of(name, str(tensor.dtype).removeprefix("torch."))
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise NotImplementedError(f'tensor "{name}" is on the device {tensor.device.type}, which has no bytes to save')
+    shape = tuple(tensor.shape)
+    if word == "F4":  # of which PyTorch counts two as one
+        shape = (*shape[:-1], shape[-1] * 2) if shape else (2,)
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    nbytes = plain.numel() * plain.element_size()
+    if plain.is_cuda:
+        torch.cuda.current_stream(plain.device).synchronize()
+    return Tensor(word, shape, nbytes, _native.Pointer(plain.data_ptr(), nbytes, plain, True) if nbytes else b"")
+
+
+def _of_numpy(name: Any, array: Any) -> Tensor:
+    word = _word_of(name, array.dtype.name)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.c_contiguous:
+        array = array.copy(order="C")
+    memory = _native.Pointer(array.ctypes.data, array.nbytes, array, True) if array.nbytes else b""
+    return Tensor(word, array.shape, array.nbytes, memory)
+
+
+def _of_cupy(cupy: Any, name: Any, array: Any) -> Tensor:
+    word = _word_of(name, array.dtype.name)
+    with array.device:
+        plain = cupy.ascontiguousarray(array)
+        cupy.cuda.get_current_stream().synchronize()
+    return Tensor(word, array.shape, plain.nbytes, plain)
+
+
+def _beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:
+    """What the file begins with, and the names in the order of their bytes."""
+    for name in tensors:
+        if not isinstance(name, str):
+            raise TypeError(f"the names of tensors are str, not {type(name).__name__}")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata is a mapping of str, not {type(metadata).__name__}")
+    rows = tensors.values()
+    try:
+        beginning, order, _, _ = _native.make_safetensors(
+            tensors, (each.word for each in rows), (each.shape for each in rows), None if metadata is None else dict(metadata)
+        )
+    except InvalidArgument as problem:
+        raise SafetensorError(str(problem), code=problem.code) from None
+    names = list(tensors)
+    return beginning, [names[place] for place in order]
+
+
+def _on_host(tensor: Tensor) -> Any:
+    if isinstance(tensor.memory, _native.Pointer) and _native.describe(tensor.memory)["device"] is None:
+        return (ctypes.c_char * tensor.nbytes).from_address(tensor.memory.address)
+    copy = bytearray(tensor.nbytes)
+    _native.copy(copy, tensor.memory)
+    return copy

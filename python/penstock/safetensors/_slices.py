@@ -1,0 +1,142 @@
+"""Parts of tensors, and the ranges of bytes that they are."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["Part", "part_of", "picks_of", "shard_of"]
+
+
+class Pick(NamedTuple):
+    """What is taken of one dimension."""
+
+    start: int
+    length: int
+    step: int
+    drops: bool = False  # the dimension: it was an int
+
+
+class Part(NamedTuple):
+    """Runs of equal length in a tensor's bytes, one after the other in memory."""
+
+    shape: tuple[int, ...]  # of the array that the runs make
+    starts: list[int]  # bytes, from the beginning of the tensor
+    run_bytes: int
+    cut: tuple[Any, ...] | None  # what to take of that array; None: all
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.starts) * self.run_bytes
+
+
+# Less than this apart and the bytes between are read too: a disk and the page cache give whole pages.
+_page_bytes = 4096
+_short_bytes = 512
+_many_runs = 4096
+
+
+def picks_of(index: Any, shape: Sequence[int]) -> list[Pick] | None:
+    """Of ints, slices with steps of 1 and more, and one Ellipsis. None: it is something else, which the array's library may know.
+
+    IndexError: an int is out of bounds, or there are too many of them.
+    """
+    items = list(index) if isinstance(index, tuple) else [index]
+    ellipses = [i for i, each in enumerate(items) if each is Ellipsis]
+    if len(ellipses) > 1 or any(isinstance(each, bool) for each in items):
+        return None
+    place = ellipses[0] if ellipses else len(items)
+    rest = [each for each in items if each is not Ellipsis]
+    if not all(isinstance(each, slice) or _is_int(each) for each in rest):
+        return None
+    if len(rest) > len(shape):
+        raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+    rest[place:place] = [slice(None)] * (len(shape) - len(rest))
+    picks = []
+    for axis, (each, length) in enumerate(zip(rest, shape)):
+        if not isinstance(each, slice):
+            number = operator.index(each)
+            if not -length <= number < length:
+                raise IndexError(f"index {number} is out of bounds for dimension {axis} with size {length}")
+            picks.append(Pick(number % length, 1, 1, True))
+            continue
+        start, stop, step = each.indices(length)
+        if step < 1:
+            return None
+        picks.append(Pick(start, len(range(start, stop, step)), step))
+    return picks
+
+
+def _is_int(value: Any) -> bool:
+    """Arrays of one item say __index__ too, and some of these libraries' bools."""
+    return isinstance(value, int) or (hasattr(value, "__index__") and not hasattr(value, "__len__") and "bool" not in type(value).__name__)
+
+
+def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[slice, ...]:
+    """The part of a tensor that is rank's of so many. ValueError: there is none."""
+    if not -len(shape) <= dim < len(shape):
+        raise ValueError(f"dimension {dim} of {list(shape)}")
+    if world < 1 or not 0 <= rank < world:
+        raise ValueError(f"rank {rank} of {world}")
+    length = shape[dim]
+    if length % world:
+        raise ValueError(f"{length} rows of dimension {dim} do not go to {world} alike")
+    each = length // world
+    return (*[slice(None)] * (dim % len(shape)), slice(rank * each, (rank + 1) * each))
+
+
+def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact: bool = False) -> Part:
+    """exact: nothing else is read, however short the runs are; else what lies between short ones is read with them."""
+    if any(each.length == 0 for each in picks):
+        return Part(_kept(picks), [], 0, None)
+    taken = list(picks)
+    index: list[Any] = [0 if each.drops else slice(None) for each in picks]
+    while True:
+        axis = _last_cut(shape, taken)
+        if axis < 0:
+            starts, run_bytes = [0], math.prod(shape) * item_bytes
+            break
+        inner = math.prod(shape[axis + 1 :]) * item_bytes
+        pick, asked = taken[axis], picks[axis]
+        last = asked.start + (asked.length - 1) * asked.step
+        if pick.step > 1 and pick.length > 1 and not exact and inner < _page_bytes:
+            taken[axis] = Pick(asked.start, last + 1 - asked.start, 1)
+            index[axis] = slice(None, None, asked.step)
+            continue
+        in_a_row = pick.step == 1 or pick.length == 1
+        outer = taken[: axis if in_a_row else axis + 1]
+        run_bytes = inner * (pick.length if in_a_row else 1)
+        if in_a_row and not exact and run_bytes < _short_bytes and math.prod(each.length for each in outer) > _many_runs:
+            taken[axis] = Pick(0, shape[axis], 1)
+            index[axis] = asked.start if asked.drops else slice(asked.start, last + 1, asked.step)
+            continue
+        first = pick.start * inner if in_a_row else 0
+        starts = [first + each for each in _starts(shape, outer, item_bytes)]
+        break
+    if taken == list(picks):
+        return Part(_kept(picks), starts, run_bytes, None)
+    return Part(tuple(each.length for each in taken), starts, run_bytes, tuple(index))
+
+
+def _last_cut(shape: Sequence[int], picks: Sequence[Pick]) -> int:
+    """The last dimension that not all is taken of; -1: none."""
+    for axis in range(len(shape) - 1, -1, -1):
+        if picks[axis].length != shape[axis]:
+            return axis
+    return -1
+
+
+def _starts(shape: Sequence[int], picks: Sequence[Pick], item_bytes: int) -> list[int]:
+    starts = [0]
+    for axis, pick in enumerate(picks):
+        stride = math.prod(shape[axis + 1 :]) * item_bytes
+        rows = [(pick.start + i * pick.step) * stride for i in range(pick.length)]
+        starts = [start + row for start in starts for row in rows]
+    return starts
+
+
+def _kept(picks: Sequence[Pick]) -> tuple[int, ...]:
+    """The shape without the dimensions that are dropped."""
+    return tuple(each.length for each in picks if not each.drops)

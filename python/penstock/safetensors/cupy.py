@@ -1,0 +1,46 @@
+"""What penstock.safetensors.numpy has, for CuPy: the safetensors library has no such module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import cupy  # noqa: F401  # without it this module is of no use
+
+from ._devices import DeviceMap
+from ._frameworks import framework_on
+from ._load import Slices
+from ._load import load_file as _load_file
+from ._memory import loaded
+from ._save import save_file as _save_file
+from ._save import saved, tensor_of
+from ._sources import Path, Paths
+
+__all__ = ["load", "load_file", "save", "save_file"]
+
+
+def load_file(
+    filename: Paths,
+    device: Any = None,
+    *,
+    device_map: DeviceMap | None = None,
+    slices: Slices | None = None,
+    names: Iterable[str] | None = None,
+) -> dict[str, Any]:
+    """The tensors of a file as CuPy's arrays. device: "cuda:1" or a number; None is CuPy's current one. See penstock.safetensors.load_file()."""
+    return _load_file(filename, device, "cupy", device_map=device_map, slices=slices, names=names)
+
+
+def load(data: bytes, device: Any = None) -> dict[str, Any]:
+    """The tensors of a file's content."""
+    return loaded(data, framework_on("cupy", device))
+
+
+def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes arrays to a file, from the memory of their GPU. See penstock.safetensors.save_file()."""
+    _save_file(tensors, filename, metadata)
+
+
+def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The content of a file of these arrays."""
+    return saved({name: tensor_of(name, value) for name, value in tensors.items()}, metadata)

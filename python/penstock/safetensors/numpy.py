@@ -1,0 +1,42 @@
+"""safetensors.numpy over Penstock: names, arguments and results are that module's. What differs is in docs/TENSORS.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy
+
+from ._frameworks import framework_on
+from ._load import Slices
+from ._load import load_file as _load_file
+from ._memory import loaded
+from ._open import check_backend
+from ._save import save_file as _save_file
+from ._save import saved, tensor_of
+from ._sources import Path, Paths
+
+__all__ = ["load", "load_file", "save", "save_file"]
+
+
+def load_file(
+    filename: Paths, *, backend: str = "mmap", slices: Slices | None = None, names: Iterable[str] | None = None
+) -> dict[str, numpy.ndarray[Any, Any]]:
+    """The tensors of a file as NumPy's arrays. See penstock.safetensors.load_file(). backend changes nothing."""
+    check_backend(backend)
+    return _load_file(filename, None, "np", slices=slices, names=names)
+
+
+def load(data: bytes) -> dict[str, numpy.ndarray[Any, Any]]:
+    """The tensors of a file's content."""
+    return loaded(data, framework_on("np", None))
+
+
+def save_file(tensor_dict: Mapping[str, numpy.ndarray[Any, Any]], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes arrays to a file. See penstock.safetensors.save_file()."""
+    _save_file(tensor_dict, filename, metadata)
+
+
+def save(tensor_dict: Mapping[str, numpy.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The content of a file of these arrays."""
+    return saved({name: tensor_of(name, value) for name, value in tensor_dict.items()}, metadata)

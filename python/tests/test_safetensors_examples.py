@@ -1,0 +1,98 @@
+"""The programs of examples/python about tensor files, and what docs/TENSORS.md shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.safetensors import save_file
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "python"
+
+if not EXAMPLES.is_dir():
+    pytest.skip("the examples are not beside the tests", allow_module_level=True)
+
+HAS_GPU = any(each.name.startswith("cuda:") for each in penstock.devices())
+HAS_LIBRARY = any(importlib.util.find_spec(name) for name in ("torch", "cupy"))
+DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.skipif(not (HAS_GPU and HAS_LIBRARY), reason="no GPU, or neither PyTorch nor CuPy"))]
+
+
+def run(name: str, *arguments: object) -> str:
+    done = subprocess.run([sys.executable, str(EXAMPLES / name), *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("device", [*DEVICES, "host:0"])
+def test_a_server_starts(tmp_path: pathlib.Path, device: str) -> None:
+    told = run("safetensors_server.py", "--device", device, "--mib", 4)
+    assert f"rank 0 of 1: 12 tensors, 4.0 MB on {device}" in told
+    assert ("ready" in told) is (device != "host:0")
+    save_file({"norm.weight": np.ones(10, "f4"), "w": np.ones((4, 4), "f4")}, tmp_path / "model.safetensors")
+    told = run("safetensors_server.py", tmp_path, "--device", device, "--ranks", 2)
+    assert told.count("of 2: 2 tensors, 0.0 MB") == 2 and told.count("sum up to 10.0") == (0 if device == "host:0" else 2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_adapters_are_swapped(device: str) -> None:
+    told = run("safetensors_adapters.py", "--device", device, "--swaps", 6)
+    assert f"6 swaps of 16 tensors (1.0 MB) on {device}" in told
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_weights_come_lazily(device: str) -> None:
+    told = run("safetensors_weights.py", "--device", device, "--mib", 2)
+    assert f"16 weights, 8.4 MB by way of {device}" in told and "at most 2.1 MB in a group" in told
+
+
+def test_a_loader_holds_no_more_than_two_groups(tmp_path: pathlib.Path) -> None:
+    """As an engine's load_weights() takes it: copies as it goes, and may stop early."""
+    spec = importlib.util.spec_from_file_location("safetensors_weights", EXAMPLES / "safetensors_weights.py")
+    assert spec is not None and spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    everything = {f"w{i:02}": np.full(1000, i, "u1") for i in range(20)} | {"large": np.full(9000, 7, "u1")}
+    shards = {"a.safetensors": sorted(everything)[:11], "b.safetensors": sorted(everything)[11:]}
+    for shard, names in shards.items():
+        save_file({name: everything[name] for name in names}, tmp_path / shard)
+    weight_map = {name: shard for shard, names in shards.items() for name in names}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    loader = module.WeightLoader("np", "cpu", 3500)
+    parameters: dict[str, Any] = {}
+    for name, tensor in loader.weights(tmp_path):
+        parameters[name] = tensor.copy()
+    assert parameters.keys() == everything.keys() and all((parameters[name] == each).all() for name, each in everything.items())
+    assert loader.most_bytes == 9000
+    early = loader.weights(tmp_path)
+    assert next(early)[0] in everything
+    early.close()
+    (tmp_path / "b.safetensors").write_bytes(b"damaged")
+    with pytest.raises(penstock.Error, match="b.safetensors"):
+        dict(loader.weights(tmp_path))
+
+
+def snippets() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "TENSORS.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_there_are_snippets() -> None:
+    assert len(snippets()) >= 2
+
+
+@pytest.mark.parametrize("code", snippets())
+def test_a_snippet_runs(tmp_path: pathlib.Path, code: str) -> None:
+    if "import torch" in code:
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("*.safetensors"))
