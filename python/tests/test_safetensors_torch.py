@@ -195,6 +195,12 @@ def test_a_device_that_is_none_is_refused(tmp_path: Path) -> None:
     assert ours.load_file(tmp_path / "file", torch.device("cpu"))["x"].device.type == "cpu"
 
 
+def test_a_device_of_pytorch_is_not_that_of_numpy(tmp_path: Path) -> None:
+    ours.save_file({"a": torch.ones(2), "b": torch.ones(2)}, tmp_path / "file")
+    found = load_file(tmp_path / "file", device_map={"a": torch.device("cpu"), "b": "cpu"})
+    assert isinstance(found["a"], torch.Tensor) and not isinstance(found["b"], torch.Tensor)
+
+
 # --- modules
 
 

@@ -53,7 +53,7 @@ class Places:
         return found
 
     def _place(self, where: Any) -> Framework:
-        key = where if isinstance(where, (str, int)) else str(where)
+        key = where if isinstance(where, (str, int)) else repr(where)  # torch.device("cpu") is not "cpu", which is NumPy's
         found = self._made.get(key)
         if found is None:
             found = framework_on(self._framework, where)

@@ -41,7 +41,7 @@ def load_file(
     device_map: the names of modules or tensors, and their devices: the longest counts that a tensor's name is or begins with, "" is for all
     others; or a callable of the name. What it leaves out goes to device.
     slices: for names of tensors (dim, rank, world), the part of one of so many ranks, or a tuple of slices; or a callable of name and shape that
-    gives one, or None for all of it. Only their bytes are read, except what lies between many pieces of less than 512 bytes.
+    gives one, or None for all of it. Only their bytes are read, and what lies between short pieces.
     names: of the tensors wanted; None is all.
 
     The tensors of one device are views of one allocation of the library's own, which lives as long as any of them. On a GPU this waits for what

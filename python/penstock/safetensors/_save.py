@@ -23,6 +23,7 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]  # in elements of this type
     nbytes: int
     memory: Any  # a buffer of its bytes; not looked at where there are none
+    stream: tuple[str, int] | None = None  # library and number of the GPU whose current stream may be at work on it
 
 
 def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -38,6 +39,7 @@ def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str,
 
 def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[str, str] | None) -> None:
     beginning, order = _beginning_of(tensors, metadata)
+    _settle(tensors)
     requests: list[tuple[Any, int, int]] = [(beginning, 0, len(beginning))]
     place = len(beginning)
     for name in order:
@@ -58,6 +60,7 @@ def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[
 
 def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
     beginning, order = _beginning_of(tensors, metadata)
+    _settle(tensors)
     return b"".join([beginning, *(_on_host(tensors[name]) for name in order if tensors[name].nbytes)])
 
 
@@ -97,9 +100,8 @@ def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
         shape = (*shape[:-1], shape[-1] * 2) if shape else (2,)
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     nbytes = plain.numel() * plain.element_size()
-    if plain.is_cuda:
-        torch.cuda.current_stream(plain.device).synchronize()
-    return Tensor(word, shape, nbytes, _native.Pointer(plain.data_ptr(), nbytes, plain, True) if nbytes else b"")
+    memory = _native.Pointer(plain.data_ptr(), nbytes, plain, True) if nbytes else b""
+    return Tensor(word, shape, nbytes, memory, ("torch", plain.device.index) if plain.is_cuda else None)
 
 
 def _of_numpy(name: Any, array: Any) -> Tensor:
@@ -116,8 +118,18 @@ def _of_cupy(cupy: Any, name: Any, array: Any) -> Tensor:
     word = _word_of(name, array.dtype.name)
     with array.device:
         plain = cupy.ascontiguousarray(array)
-        cupy.cuda.get_current_stream().synchronize()
-    return Tensor(word, array.shape, plain.nbytes, plain)
+    return Tensor(word, array.shape, plain.nbytes, plain, ("cupy", array.device.id))
+
+
+def _settle(tensors: Mapping[str, Tensor]) -> None:
+    """Waits for what the current streams have: for the values of tensors, and for copies in C's order."""
+    for library, number in {each.stream for each in tensors.values() if each.stream is not None}:
+        if library == "torch":
+            sys.modules["torch"].cuda.current_stream(number).synchronize()
+        else:
+            cupy = sys.modules["cupy"]
+            with cupy.cuda.Device(number):
+                cupy.cuda.get_current_stream().synchronize()
 
 
 def _beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:
