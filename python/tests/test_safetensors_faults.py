@@ -337,7 +337,7 @@ def test_two_savers_of_one_path_leave_one_whole_file(tmp_path: Path) -> None:
         seen.add(check_whole(path))
     for each in threads:
         each.join()
-    assert not failed and check_whole(path) in (114, 214, 314) and len(seen) > 1
+    assert not failed and check_whole(path) in (114, 214, 314) and seen <= {0, *range(100, 115), *range(200, 215), *range(300, 315)}
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
@@ -402,11 +402,14 @@ def test_ctrl_c_ends_a_process_that_loads(large: Path) -> None:
     for count in (1, 2, 5):
         loader = subprocess.Popen([sys.executable, "-c", code, str(large)], stdout=subprocess.PIPE, text=True)
         assert loader.stdout is not None
-        for _ in range(count):
-            assert loader.stdout.readline() == "loaded\n"
-        loader.send_signal(signal.SIGINT)
-        told, _ = loader.communicate()
-        assert told.splitlines()[-1] == "interrupted []" and loader.returncode == 0
+        told = []
+        for line in loader.stdout:
+            told.append(line)
+            # Again where Python had no ear for it, as in a destructor: it drops exceptions there.
+            if len(told) >= count and (len(told) - count) % 10 == 0:
+                loader.send_signal(signal.SIGINT)
+        loader.stdout.close()
+        assert loader.wait() == 0 and told[-1] == "interrupted []\n" and set(told[:-1]) == {"loaded\n"}
 
 
 def test_an_interruption_ends_a_save_and_leaves_the_old_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
