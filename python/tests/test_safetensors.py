@@ -269,7 +269,10 @@ def test_a_slice_is_that_of_the_array(tmp_path: Path, seed: int) -> None:
             assert type(found) is type(wanted) and found.shape == wanted.shape and found.tobytes() == wanted.tobytes(), index
 
 
-@pytest.mark.parametrize("index", [[0, 2], [True, False, True, False], None, np.array([1, 0]), slice(None, None, -1), (slice(None), [5, 0]), True, (1, None), [], np.int64(2)], ids=str)
+OTHER = [[0, 2], [True, False, True, False], None, np.array([1, 0]), slice(None, None, -1), (slice(None), [5, 0]), True, (1, None), [], np.int64(2)]
+
+
+@pytest.mark.parametrize("index", OTHER, ids=str)
 def test_other_indexes_are_numpys(tmp_path: Path, index: Any) -> None:
     array = np.arange(24.0).reshape(4, 6)
     save_file({"x": array}, tmp_path / "file")
@@ -490,7 +493,8 @@ def test_all_that_does_not_fit_is_told_before_anything_is_touched(tmp_path: Path
     save_file({"a": np.ones(4, "f4"), "b": np.ones((2, 3), "f4"), "c": np.ones(3, "f2"), "d": np.ones(2), "f": np.ones(4, "u1")}, tmp_path / "file")
     fixed = np.zeros(2)
     fixed.flags.writeable = False
-    target = {"a": np.zeros(4, "f4"), "b": np.zeros((3, 2), "f4"), "c": np.zeros(3, "f4"), "d": fixed, "e": np.zeros(1), "f": penstock.device("host:0").empty(5)}
+    target: dict[str, Any] = {"a": np.zeros(4, "f4"), "b": np.zeros((3, 2), "f4"), "c": np.zeros(3, "f4"), "d": fixed, "e": np.zeros(1)}
+    target["f"] = penstock.device("host:0").empty(5)
     with pytest.raises(safetensors.Mismatch) as caught:
         load_into(tmp_path / "file", {**target, "g": np.zeros(1)})
     told = str(caught.value)

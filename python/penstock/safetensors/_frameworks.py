@@ -296,7 +296,8 @@ class _Buffers:
 
 
 def framework_on(framework: str | None, device: Any) -> Framework:
-    """framework: "pt", "torch", "pytorch", "np", "numpy", "cupy"; "bytes": DeviceBuffers; None: what the device alone gives with penstock.load(). device: None: its own.
+    """framework: "pt", "torch", "pytorch", "np", "numpy", "cupy"; "bytes": DeviceBuffers; None: what the device alone gives with penstock.load().
+    device: None: its own.
 
     Raises SafetensorError for others, ImportError where the library is not there, NotFound where the device is not.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from .. import _native
 from .._errors import Error, InvalidArgument, NotFound
 from ._errors import SafetensorError, listed, of_file
-from ._header import Header, read_header
+from ._header import read_header
 
 __all__ = ["INDEX", "Path", "Paths", "Source", "Sources", "check_names"]
 
@@ -148,8 +148,8 @@ def _weights_of(name: str) -> dict[str, str]:
         with open(name, "rb") as file:
             told = json.load(file)
     except OSError as problem:
-        kind = NotFound if isinstance(problem, FileNotFoundError) else Error
-        raise kind(f"{name}: {problem.strerror}", code="not_found" if kind is NotFound else "io", domain="os", native=problem.errno or 0, filename=name) from None
+        kind, code = (NotFound, "not_found") if isinstance(problem, FileNotFoundError) else (Error, "io")
+        raise kind(f"{name}: {problem.strerror}", code=code, domain="os", native=problem.errno or 0, filename=name) from None
     except (ValueError, RecursionError) as problem:
         raise of_file(name, f"the index is no JSON: {problem}") from None
     weights = told.get("weight_map") if isinstance(told, dict) else None
