@@ -320,6 +320,32 @@ def test_parts_are_planned_in_as_few_runs_as_there_are() -> None:
     assert plan((10_000, 64), 4, np.s_[5:5, 3]) == ((0,), [], 0, None)
 
 
+def test_runs_make_the_part_wherever_it_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With bounds so small that every kind of widening comes about."""
+    from penstock.safetensors import _slices
+
+    for name, value in (("_short_bytes", 40), ("_many_runs", 3), ("_page_bytes", 30)):
+        monkeypatch.setattr(_slices, name, value)
+    numbers = random.Random(5)
+    widened = 0
+    for _ in range(50 * ROUNDS):
+        shape = tuple(numbers.choice([0, 1, 1, 2, 3, 5, 9]) for _ in range(numbers.randint(0, 4)))
+        array = array_of(numbers, numbers.choice(["u1", "u2", "u4", "u8"]), shape)
+        index = random_index(numbers, shape)
+        picks = picks_of(index, shape)
+        assert picks is not None
+        part = part_of(shape, array.itemsize, picks, exact := numbers.random() < 0.3)
+        content = array.tobytes()
+        runs = b"".join(content[start : start + part.run_bytes] for start in part.starts)
+        found = np.frombuffer(runs, array.dtype).reshape(part.shape)
+        if part.cut is not None:
+            assert not exact
+            widened += 1
+            found = found[part.cut]
+        assert part.starts == sorted(part.starts) and found.shape == array[index].shape and (found == array[index]).all(), index
+    assert widened > 10
+
+
 def test_ranks_get_their_parts(tmp_path: Path) -> None:
     weight, bias = np.arange(96, dtype="f4").reshape(8, 12), np.arange(8, dtype="f2")
     save_file({"weight": weight, "bias": bias}, tmp_path / "file")
