@@ -237,6 +237,27 @@ def test_a_module_is_filled_where_it_is(tmp_path: Path, device: str) -> None:
         assert all((each == source.state_dict()[name]).all() for name, each in fresh.state_dict().items())
 
 
+class WithMore(torch.nn.Linear):  # type: ignore[misc]
+    """Which keeps something that is no tensor in its state."""
+
+    def get_extra_state(self) -> Any:
+        return {"steps": 3}
+
+    def set_extra_state(self, state: Any) -> None:
+        raise AssertionError("no file has it")
+
+
+def test_what_a_module_keeps_beside_tensors_is_missing(tmp_path: Path) -> None:
+    ours.save_file({"weight": torch.ones(3, 2), "bias": torch.ones(3)}, tmp_path / "file")
+    module = WithMore(2, 3)
+    with pytest.raises(Mismatch, match='missing in the file: "_extra_state"'):
+        load_into(tmp_path / "file", module)
+    assert load_into(tmp_path / "file", module, strict=False) == (["_extra_state"], [])
+    assert bool((module.weight == 1).all())
+    with pytest.raises(TypeError, match='target "more" is no tensor'):
+        load_into(tmp_path / "file", {"more": {"steps": 3}}, strict=False)
+
+
 def test_models_whose_names_differ_are_told_as_by_the_other(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
     ours.save_file({"0.weight": torch.ones(3, 2), "other": torch.ones(1), "1.bias": torch.ones(2)}, tmp_path / "file")

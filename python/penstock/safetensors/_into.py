@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ._errors import Mismatch, listed
@@ -39,7 +39,7 @@ def load_into(
     """
     with Sources(filename) as sources:
         check_wanted(sources.files, None, slices)
-        plan = _planned(sources, _targets_in(target), _words_of(target), strict, convert, slices)
+        plan = _planned(sources, target, strict, convert, slices)
         _fill(plan.steps)
         return plan.result
 
@@ -62,29 +62,28 @@ class _Plan(NamedTuple):
     result: LoadResult
 
 
-def _words_of(target: Any) -> str:
-    return f"the {type(target).__name__}"
-
-
-def _targets_in(target: Any) -> Mapping[str, Any]:
+def _state_of(target: Any) -> tuple[Mapping[str, Any], set[str]]:
+    """The values to fill, and the names of those that are no tensors: what a module keeps beside them is in no tensor file."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.nn.Module):
-        state: MutableMapping[str, Any] = target.state_dict(keep_vars=True)
-        return state
+        state = target.state_dict(keep_vars=True)
+        return state, {name for name, value in state.items() if not isinstance(value, torch.Tensor)}
     if not isinstance(target, Mapping):
         raise TypeError(f"target is a torch.nn.Module or a mapping of names and tensors, not {type(target).__name__}")
-    return target
+    return target, set()
 
 
-def _planned(sources: Sources, targets: Mapping[str, Any], what: str, strict: bool, convert: bool, slices: Slices | None) -> _Plan:
+def _planned(sources: Sources, into: Any, strict: bool, convert: bool, slices: Slices | None) -> _Plan:
     rows = {name: (source, row) for source in sources for row, name in enumerate(source.header.names)}
-    known = {name: target_of(name, value) for name, value in targets.items() if _is_state(value)}
+    targets, others = _state_of(into)
+    known = {name: target_of(name, value) for name, value in targets.items() if name not in others}
     problems: list[str] = []
     steps: dict[Any, _Step] = {}
     for name, target in known.items():
-        if name not in rows or target.problem is not None:
-            if target.problem is not None and name in rows:
-                problems.append(f'"{name}" {target.problem}')
+        if name not in rows:
+            continue
+        if target.problem is not None:
+            problems.append(f'"{name}" {target.problem}')
             continue
         found = _step(*rows[name], target, convert, slices)
         if isinstance(found, str):
@@ -100,14 +99,8 @@ def _planned(sources: Sources, targets: Mapping[str, Any], what: str, strict: bo
         problems.append(f"unexpected in the file: {listed(unexpected)}")
     if problems:
         told = "".join(f"\n    {each}" for each in problems)
-        raise Mismatch(f"{sources.name} does not fit into {what}:{told}", code="invalid_argument", filename=sources.name)
+        raise Mismatch(f"{sources.name} does not fit into the {type(into).__name__}:{told}", code="invalid_argument", filename=sources.name)
     return _Plan(_apart(list(steps.values())), LoadResult(missing, unexpected))
-
-
-def _is_state(value: Any) -> bool:
-    """What a module keeps beside tensors is in no tensor file."""
-    torch = sys.modules.get("torch")
-    return torch is None or isinstance(value, torch.Tensor) or hasattr(value, "nbytes")
 
 
 def _step(source: Source, row: int, target: Target, convert: bool, slices: Slices | None) -> _Step | str:
