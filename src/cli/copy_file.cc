@@ -17,7 +17,7 @@
 #include "bench/page_cache.hpp"
 #include "cli/file_reading.hpp"
 #include "cli/interrupt.hpp"
-#include "cli/pending_file.hpp"
+#include "cli/io_target.hpp"
 #include "cli/progress.hpp"
 
 namespace penstock::cli {
@@ -276,20 +276,21 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", from));
   auto place = place_of(to, info);
   if (!place) return place.error();
-  auto pending = pending_file::make(place->path);
+  auto pending = pending_file::create(place->path, {.mode = 0600});
   if (!pending) return pending.error();
 
   copied_file out;
   out.bytes = static_cast<std::uint64_t>(info.st_size);
-  out.cloned = how.clone && out.bytes > 0 && ::ioctl(pending->fd(), FICLONE, source.get()) == 0;
+  out.cloned = how.clone && out.bytes > 0 && ::ioctl(pending->descriptor(), FICLONE, source.get()) == 0;
   status error;
-  if (!out.cloned) error = copy_bytes(owner, source.get(), pending->fd(), from, to, out);
-  if (error.ok() && how.verify) error = read_back(owner, from, to, pending->fd(), out.bytes);
-  if (error.ok()) error = set_facts(pending->fd(), info, *place, how, umask);
+  if (!out.cloned) error = copy_bytes(owner, source.get(), pending->descriptor(), from, to, out);
+  if (error.ok() && how.verify) error = read_back(owner, from, to, pending->descriptor(), out.bytes);
+  if (error.ok()) error = set_facts(pending->descriptor(), info, *place, how, umask);
   // With its mode and its times.
-  if (error.ok() && how.to_disk && ::fsync(pending->fd()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
+  if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
   if (error.ok() && interrupted()) error = copy_stopped();
-  if (error.ok()) error = pending->publish(!how.keep_existing);
+  // Folders are synced once all of their files are there.
+  if (error.ok()) error = pending->publish({.replace = !how.keep_existing, .durable = false});
   if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", from, to));
   return out;
 }

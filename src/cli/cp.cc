@@ -15,8 +15,8 @@
 #include "cli/commands.hpp"
 #include "cli/copy_file.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/io_target.hpp"
 #include "cli/json.hpp"
-#include "cli/pending_file.hpp"
 #include "cli/sizes.hpp"
 
 namespace penstock::cli {
@@ -123,8 +123,8 @@ class copier {
       return failed({errc::not_a_file, fmt::format("{} is a folder, and {} a link", to, from)});
     std::string hidden;
     int left = EEXIST;
-    for (int i = 0; i < most_hidden_names && left == EEXIST; ++i) {
-      hidden = hidden_name(to);
+    for (int i = 0; i < pending_file::most_hidden_names && left == EEXIST; ++i) {
+      hidden = pending_file::hidden_name(to);
       left = ::symlink(target.c_str(), hidden.c_str()) == 0 ? 0 : errno;
     }
     if (left != 0) return failed(status::from_errno(left, fmt::format("make the link {}", to)));

@@ -1,0 +1,75 @@
+// A file that has its name only once it is whole. Until then it has none (O_TMPFILE) or, where the file system cannot do that, a hidden
+// one. Whoever looks at the path sees the old file or the new one, and nothing between; so it is also after the process was killed or, once
+// publish() has returned, after the power went, at any moment.
+//
+//   auto pending = penstock::pending_file::create("model.safetensors");
+//   auto file    = engine->adopt(pending->descriptor());
+//   file->write(...);
+//   file->close();
+//   pending->publish();
+//
+// A process that is killed while it gives a whole file its name, in place of another one, may leave that file under a hidden name beside
+// it,
+// ".NAME.penstock-PID-N"; without O_TMPFILE also one that is not whole. Nobody else uses such names, so they can be removed.
+// One thread at a time. Blocks where the file system does.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "penstock/status.hpp"
+
+namespace penstock {
+
+struct pending_file_options {
+  // Permissions; none: those of the file that it replaces or, where there is none, 0666 less the umask.
+  std::optional<unsigned> mode{};
+  bool unnamed = true;  // false: with a hidden name from the beginning
+};
+
+struct publish_options {
+  bool replace = true;  // false: what has the name meanwhile keeps it, and publish() fails (EEXIST)
+  // The bytes are on the disk before the file has its name, and the name before publish() returns (fdatasync of the file, fsync of its
+  // folder). False: a power cut may leave a file without its bytes, or the old one.
+  bool durable = true;
+};
+
+class PENSTOCK_API pending_file {
+ public:
+  // path: of the file that will be; its folder must exist. Of a link, where it leads. What is there is not touched.
+  // Errors: not_a_file (there is something else than a regular file, or a link to nothing), permission_denied (a file that one may not
+  // write, or its folder), and those of open(2), which name the folder.
+  static result<pending_file> create(const std::string& path, const pending_file_options& options = {});
+  pending_file(pending_file&& other) noexcept;
+  pending_file& operator=(pending_file&& other) noexcept;  // discards what it was
+  ~pending_file();                                         // discards
+
+  // For reading and writing; open until this is destroyed or discarded. Files that have adopted it are to be closed before publish().
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+  // Where it will be: what create() was given, or where that link leads.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  // Gives it its name, once. On failure the file that was there is as it was, and the caller may try again, unless it was the last step
+  // that failed: the message says then that the file has its name, but may lose it. Errors: those that the kernel had kept to itself until
+  // now (no_space, io), of the name, and closed (it was published or discarded).
+  status publish(const publish_options& options = {});
+  // Lets go of a file that was not published: nothing remains of it, unless this is a forked child of who made it, who has it still. A
+  // second time, and after publish(), it only closes the descriptor.
+  void discard() noexcept;
+
+  // A name in the same folder, another one at each call, for what is to be renamed to this path. Only what a killed process has left may
+  // have it, so try again where it is taken, most_hidden_names times: in a container, the number of a killed process is soon another one's.
+  static std::string hidden_name(const std::string& path);
+  static constexpr int most_hidden_names = 100;
+
+ private:
+  pending_file(std::string path, int descriptor, std::string hidden) noexcept;
+  status take_hidden_name();
+  status give_name(bool replace);
+  std::string path_;
+  std::string hidden_;  // its name now, where it has one
+  int descriptor_ = -1;
+  int process_ = -1;  // that made it
+  bool published_ = false;
+};
+
+}  // namespace penstock
