@@ -1,0 +1,306 @@
+// penstock inspect: what is in files of tensors.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/json.hpp"
+#include "cli/observed.hpp"
+#include "cli/sizes.hpp"
+#include "cli/usage.hpp"
+#include "cli/zip_directory.hpp"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct inspect_options {
+  std::vector<std::string> paths;
+  std::string order = "offset";
+  bool totals = false;
+  output_options output;
+};
+
+// A tensor, or a member of a zip file.
+struct line {
+  std::string name;
+  std::string type;  // of elements, or how a member is packed
+  std::optional<std::vector<std::uint64_t>> shape;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct contents {
+  std::string path;
+  std::string kind;  // "safetensors" or "zip"
+  std::uint64_t file_bytes = 0;
+  std::optional<std::uint64_t> cached_bytes;
+  std::uint64_t data_offset = 0;            // safetensors only
+  std::optional<tensor_metadata> metadata;  // likewise
+  std::vector<line> lines;
+};
+
+struct type_total {
+  std::uint64_t count = 0, bytes = 0;
+};
+
+// The largest power of two that divides the offset; what is more than a page is a page.
+std::uint64_t alignment_of(std::uint64_t offset) {
+  constexpr int most = 12;
+  return std::uint64_t{1} << std::min(most, std::countr_zero(offset | std::uint64_t{1} << most));
+}
+
+std::map<std::string, type_total> totals_of(const contents& of) {
+  std::map<std::string, type_total> totals;
+  for (const line& each : of.lines) {
+    ++totals[each.type].count;
+    totals[each.type].bytes += each.bytes;
+  }
+  return totals;
+}
+
+// --- finding out
+
+status list_tensors(const file& from, contents& to) {
+  auto header = read_safetensors(from);
+  if (!header) return header.error();
+  to.kind = "safetensors";
+  to.data_offset = header->data_offset();
+  to.metadata = header->metadata();
+  for (const tensor_facts& each : header->tensors()) {
+    to.lines.push_back({each.name, std::string(to_string(each.type)), each.shape, each.offset, each.bytes});
+  }
+  return {};
+}
+
+status list_members(const file& from, contents& to) {
+  auto members = read_zip_directory(from);
+  if (!members) return members.error().with_context(from.path());
+  to.kind = "zip";
+  for (const zip_member& each : *members) {
+    to.lines.push_back({each.name, each.stored ? "stored" : "packed", std::nullopt, each.offset, each.packed_bytes});
+  }
+  return {};
+}
+
+// A zip file begins with a member, or is empty.
+bool is_zip(const file& from) {
+  char first[4] = {};
+  const io_result done = from.read(first, sizeof first, 0);
+  return done.ok() && done.bytes_done == 4 && first[0] == 'P' && first[1] == 'K' && (first[2] == 3 || first[2] == 5);
+}
+
+result<contents> look_into(const engine& owner, const std::string& path) {
+  const auto from = owner.open(path);
+  if (!from) return from.error();
+  contents found;
+  found.path = path;
+  const auto size = from->size();
+  if (!size) return size.error();
+  found.file_bytes = *size;
+  if (status error = is_zip(*from) ? list_members(*from, found) : list_tensors(*from, found); !error.ok()) return error;
+  // Of a file that the kernel tells nothing about it stays unknown.
+  if (const auto told = owner.explain(*from, "host", *size, 0); told) found.cached_bytes = told->cached_bytes;
+  return found;
+}
+
+// --- an index, which tells which file each tensor of a model is in
+
+bool is_index(const std::string& path) { return path.ends_with(".json"); }
+
+struct shard_index {
+  std::vector<std::string> shards;                       // without folders, each once, sorted
+  std::map<std::string, std::set<std::string>> tensors;  // of each
+};
+
+result<std::string> text_of(const engine& owner, const std::string& path) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 30;
+  const auto from = owner.open(path);
+  if (!from) return from.error();
+  const auto size = from->size();
+  if (!size) return size.error();
+  if (*size > most) return status(errc::invalid_argument, fmt::format("{}: an index of {} bytes is none", path, *size));
+  std::string text(*size, '\0');
+  const io_result done = from->read(text.data(), text.size(), 0);
+  if (!done.ok()) return done.error;
+  text.resize(done.bytes_done);
+  return text;
+}
+
+result<shard_index> read_index(const engine& owner, const std::string& path) {
+  const auto text = text_of(owner, path);
+  if (!text) return text.error();
+  const json document = json::parse(*text, nullptr, false);
+  const auto wrong = [&](const std::string& what) { return status(errc::invalid_argument, fmt::format("{}: {}", path, what)); };
+  if (document.is_discarded()) return wrong("no JSON");
+  if (!document.is_object() || !document.contains("weight_map") || !document["weight_map"].is_object())
+    return wrong("no index of tensors: it has no weight_map");
+  shard_index index;
+  for (const auto& [tensor, shard] : document["weight_map"].items()) {
+    if (!shard.is_string()) return wrong(fmt::format("the file of {} is no name", printable(tensor)));
+    const auto name = shard.get<std::string>();
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
+      return wrong(fmt::format("the file of {} is {}, which is no name of a file beside it", printable(tensor), printable(name)));
+    index.tensors[name].insert(tensor);
+  }
+  for (const auto& [name, tensors] : index.tensors) index.shards.push_back(name);
+  return index;
+}
+
+// Whether a file holds exactly what the index says.
+status compare(const contents& found, const std::set<std::string>& expected, const std::string& index) {
+  std::set<std::string> there;
+  for (const line& each : found.lines) there.insert(each.name);
+  const auto differ = [&](const std::string& name, const char* how) {
+    return status(errc::invalid_argument, fmt::format("{}: tensor \"{}\" {} {}", found.path, printable(name), how, index));
+  };
+  for (const std::string& name : expected) {
+    if (!there.contains(name)) return differ(name, "is missing, which it holds by");
+  }
+  for (const std::string& name : there) {
+    if (!expected.contains(name)) return differ(name, "is not mentioned by");
+  }
+  return {};
+}
+
+// --- telling
+
+void sort_lines(std::vector<line>& lines, const std::string& order) {
+  const auto by = [&](const line& a, const line& b) {
+    if (order == "name") return a.name < b.name;
+    if (order == "bytes") return a.bytes != b.bytes ? a.bytes > b.bytes : a.offset < b.offset;
+    return a.offset < b.offset;
+  };
+  std::ranges::stable_sort(lines, by);
+}
+
+json to_json(const contents& of, bool totals) {
+  json document{{"file", of.path}, {"kind", of.kind}, {"bytes", of.file_bytes}, {"cached_bytes", nullptr}};
+  if (of.cached_bytes) document["cached_bytes"] = *of.cached_bytes;
+  if (of.kind == "safetensors") {
+    document["data_offset"] = of.data_offset;
+    document["metadata"] = nullptr;
+    if (of.metadata) document["metadata"] = json::object();
+    for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) document["metadata"][key] = value;
+  }
+  document["by_type"] = json::object();
+  for (const auto& [type, total] : totals_of(of)) document["by_type"][type] = {{"count", total.count}, {"bytes", total.bytes}};
+  if (totals) return document;
+  json& list = document[of.kind == "zip" ? "members" : "tensors"] = json::array();
+  for (const line& each : of.lines) {
+    json entry{{"name", each.name},
+               {"type", each.type},
+               {"offset", each.offset},
+               {"bytes", each.bytes},
+               {"aligned_to", alignment_of(each.offset)}};
+    if (each.shape) entry["shape"] = *each.shape;
+    list.push_back(std::move(entry));
+  }
+  return document;
+}
+
+std::string cached_words(const contents& of) {
+  if (!of.cached_bytes || of.file_bytes == 0) return "";
+  return fmt::format(", {:.0f} % in the page cache", 100.0 * static_cast<double>(*of.cached_bytes) / static_cast<double>(of.file_bytes));
+}
+
+void print_contents(const contents& of, bool totals) {
+  const char* what = of.kind == "zip" ? "members" : "tensors";
+  fmt::print("{}: {}, {} {}, {}{}\n", printable(of.path), of.kind, of.lines.size(), what, format_size(of.file_bytes), cached_words(of));
+  for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) fmt::print("  {} = {}\n", printable(key), printable(value));
+  for (const auto& [type, total] : totals_of(of)) fmt::print("  {:<12} {:>7} {}, {}\n", type, total.count, what, format_size(total.bytes));
+  if (totals || of.lines.empty()) return;
+  fmt::print("  {:>15} {:>15} {:>7} {:<12} {}\n", "offset", "bytes", "aligned", "type", "name");
+  for (const line& each : of.lines) {
+    const std::string shape = each.shape ? fmt::format(" [{}]", fmt::join(*each.shape, ", ")) : "";
+    fmt::print("  {:>15} {:>15} {:>7} {:<12} {}{}\n", each.offset, each.bytes, alignment_of(each.offset), each.type, printable(each.name),
+               shape);
+  }
+}
+
+// What one command line asks for, file after file.
+class inspection {
+ public:
+  inspection(const engine& owner, const inspect_options& wanted) : owner_(owner), wanted_(wanted) {}
+
+  void look_at(const std::string& path) {
+    if (!is_index(path)) {
+      (void)tell(path);
+      return;
+    }
+    const auto index = read_index(owner_, path);
+    if (!index) return failed(index.error());
+    if (!wanted_.output.json) fmt::print("{}: index of {} files\n", printable(path), index->shards.size());
+    for (const std::string& shard : index->shards) {
+      const auto found = tell((fs::path(path).parent_path() / shard).string());
+      if (!found) continue;
+      if (status error = compare(*found, index->tensors.at(shard), path); !error.ok()) failed(error);
+    }
+  }
+
+  int finish() {
+    if (wanted_.output.json) print_json(documents_);
+    return has_failed_ ? exit_failure : exit_success;
+  }
+
+ private:
+  std::optional<contents> tell(const std::string& path) {
+    auto found = look_into(owner_, path);
+    if (!found) {
+      failed(found.error());
+      return std::nullopt;
+    }
+    sort_lines(found->lines, wanted_.order);
+    if (wanted_.output.json) {
+      documents_.push_back(to_json(*found, wanted_.totals));
+    } else {
+      print_contents(*found, wanted_.totals);
+    }
+    return *std::move(found);
+  }
+  void failed(const status& error) {
+    has_failed_ = true;
+    (void)fail(error);
+  }
+
+  const engine& owner_;
+  const inspect_options& wanted_;
+  json documents_ = json::array();
+  bool has_failed_ = false;
+};
+
+int inspect(const inspect_options& wanted) {
+  auto owner = engine::create();
+  if (!owner) return fail(owner.error());
+  inspection work(*owner, wanted);
+  for (const std::string& path : wanted.paths) work.look_at(path);
+  return work.finish();
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, command& chosen) {
+  auto wanted = std::make_shared<inspect_options>();
+  CLI::App& sub = *app.add_subcommand("inspect", "Show what is in files of tensors: types, shapes, bytes, and where they lie");
+  sub.add_option("FILE", wanted->paths, "safetensors files, checkpoints of torch.save, or indexes (.json) of files beside them")
+      ->required();
+  sub.add_option("--sort", wanted->order, "Order of the tensors: offset (default), name, or bytes, the largest first")
+      ->check(one_of({"offset", "name", "bytes"}));
+  sub.add_flag("--totals", wanted->totals, "Leave out the tensors themselves");
+  add_output_options(sub, wanted->output);
+  sub.callback([wanted, &chosen] { chosen = [wanted] { return inspect(*wanted); }; });
+}
+
+}  // namespace penstock::cli

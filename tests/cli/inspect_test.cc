@@ -1,0 +1,198 @@
+// penstock inspect.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/program.hpp"
+#include "penstock/tensors.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+using nlohmann::json;
+using words = std::vector<std::string>;
+
+ended_program inspect(words arguments) {
+  arguments.insert(arguments.begin(), "inspect");
+  return run(arguments);
+}
+
+std::string little_endian(std::uint64_t value, std::size_t bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes; ++i) text.push_back(static_cast<char>(value >> (8 * i) & 0xff));
+  return text;
+}
+
+// A zip file of stored members. wide: with 64-bit numbers wherever they can be.
+std::string zip_of(const std::vector<std::pair<std::string, std::string>>& members, bool wide, const std::string& comment = "") {
+  std::string file, directory;
+  for (const auto& [name, content] : members) {
+    const std::uint64_t offset = file.size(), size = content.size();
+    const std::string sizes = wide ? little_endian(~0ULL, 8) : little_endian(size, 4) + little_endian(size, 4);
+    const std::string local_extra = "\x42\x46\x03" + std::string(1, '\0') + "pad";  // as torch.save fills up to a multiple of 64
+    file += "PK\x03\x04" + std::string(10, '\0') + std::string(4, '\0') + sizes + little_endian(name.size(), 2) +
+            little_endian(local_extra.size(), 2) + name + local_extra + content;
+    const std::string extra =
+        wide ? little_endian(1, 2) + little_endian(24, 2) + little_endian(size, 8) + little_endian(size, 8) + little_endian(offset, 8) : "";
+    directory += "PK\x01\x02" + std::string(12, '\0') + std::string(4, '\0') + sizes + little_endian(name.size(), 2) +
+                 little_endian(extra.size(), 2) + std::string(12 - 2, '\0') + (wide ? little_endian(~0ULL, 4) : little_endian(offset, 4)) +
+                 name + extra;
+  }
+  const std::uint64_t at = file.size(), end64_at = at + directory.size();
+  file += directory;
+  if (wide) {
+    file += "PK\x06\x06" + little_endian(44, 8) + std::string(12, '\0') + little_endian(members.size(), 8) +
+            little_endian(members.size(), 8) + little_endian(directory.size(), 8) + little_endian(at, 8);
+    file += "PK\x06\x07" + std::string(4, '\0') + little_endian(end64_at, 8) + little_endian(1, 4);
+  }
+  const std::uint64_t count = wide ? 0xffff : members.size();
+  file += "PK\x05\x06" + std::string(4, '\0') + little_endian(count, 2) + little_endian(count, 2) +
+          little_endian(wide ? 0xffffffff : directory.size(), 4) + little_endian(wide ? 0xffffffff : at, 4) +
+          little_endian(comment.size(), 2) + comment;
+  return file;
+}
+
+class inspect_test : public testing::Test {
+ protected:
+  std::string store(const std::string& name, const std::string& content) const {
+    const std::string path = directory_.path() + "/" + name;
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+  // Of these tensors, all zeros.
+  std::string store_tensors(const std::string& name, std::vector<tensor_facts> tensors,
+                            const std::optional<tensor_metadata>& metadata = std::nullopt) const {
+    const auto beginning = make_safetensors(tensors, metadata);
+    EXPECT_TRUE(beginning.ok());
+    return store(name, *beginning + std::string(tensors.back().offset + tensors.back().bytes - beginning->size(), '\0'));
+  }
+  scratch_directory directory_;
+};
+
+TEST_F(inspect_test, tells_tensors_and_totals) {
+  const std::string path =
+      store_tensors("m.safetensors", {{"w", tensor_type::bf16, {2, 3}}, {"b", tensor_type::f32, {512}}, {"層", tensor_type::f32, {}}},
+                    tensor_metadata{{"format", "pt\x1b[2J"}});
+  const auto ended = inspect({path});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, path + ": safetensors, 3 tensors, ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "  format = pt?[2J\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "F32                2 tensors, 2 KiB")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "BF16         w [2, 3]\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "F32          層 []\n")) << ended.out;
+  EXPECT_LT(ended.out.find(" b ["), ended.out.find(" 層 ["));
+  EXPECT_LT(ended.out.find(" 層 ["), ended.out.find(" w ["));
+}
+
+TEST_F(inspect_test, tells_the_same_as_json) {
+  const std::string path =
+      store_tensors("m.safetensors", {{"w", tensor_type::bf16, {2, 3}}, {"b", tensor_type::f32, {512}}}, tensor_metadata{{"k", "v"}});
+  const auto ended = inspect({path, "--json", "--sort", "name"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const json told = json::parse(ended.out).at(0);
+  EXPECT_EQ(told["file"], path);
+  EXPECT_EQ(told["kind"], "safetensors");
+  EXPECT_EQ(told["bytes"], std::filesystem::file_size(path));
+  EXPECT_EQ(told["metadata"], json({{"k", "v"}}));
+  EXPECT_EQ(told["by_type"], json({{"BF16", {{"bytes", 12}, {"count", 1}}}, {"F32", {{"bytes", 2048}, {"count", 1}}}}));
+  const std::uint64_t begin = told["data_offset"];
+  ASSERT_EQ(told["tensors"].size(), 2U);
+  EXPECT_EQ(told["tensors"][0]["name"], "b");
+  EXPECT_EQ(told["tensors"][1], json({{"name", "w"},
+                                      {"type", "BF16"},
+                                      {"shape", {2, 3}},
+                                      {"offset", begin + 2048},
+                                      {"bytes", 12},
+                                      {"aligned_to", told["tensors"][1]["aligned_to"]}}));
+  const std::uint64_t aligned = told["tensors"][1]["aligned_to"];
+  EXPECT_EQ((begin + 2048) % aligned, 0U);
+  EXPECT_TRUE(aligned == 4096 || (begin + 2048) % (2 * aligned) != 0);
+  const auto totals = inspect({path, "--json", "--totals"});
+  EXPECT_FALSE(json::parse(totals.out).at(0).contains("tensors"));
+}
+
+TEST_F(inspect_test, sorts_by_size) {
+  const std::string path = store_tensors(
+      "m.safetensors", {{"small", tensor_type::u64, {1}}, {"large", tensor_type::u8, {99}}, {"middle", tensor_type::f32, {5}}});
+  const auto ended = inspect({path, "--sort", "bytes"});
+  ASSERT_EQ(ended.exit_code, 0);
+  EXPECT_LT(ended.out.find("large"), ended.out.find("middle"));
+  EXPECT_LT(ended.out.find("middle"), ended.out.find("small"));
+  EXPECT_EQ(inspect({path, "--sort", "colour"}).exit_code, 2);
+}
+
+TEST_F(inspect_test, tells_members_of_checkpoints) {
+  for (const bool wide : {false, true}) {
+    const std::string content =
+        zip_of({{"archive/data.pkl", "pickle"}, {"archive/data/0", std::string(3000, 'x')}}, wide, wide ? "" : "a comment");
+    const std::string path = store("model.pt", content);
+    const auto ended = inspect({path, "--json"});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const json told = json::parse(ended.out).at(0);
+    EXPECT_EQ(told["kind"], "zip");
+    ASSERT_EQ(told["members"].size(), 2U);
+    EXPECT_EQ(told["members"][1]["name"], "archive/data/0");
+    EXPECT_EQ(told["members"][1]["bytes"], 3000);
+    EXPECT_EQ(told["members"][1]["type"], "stored");
+    const std::size_t offset = told["members"][1]["offset"];
+    EXPECT_EQ(content.substr(offset, 3000), std::string(3000, 'x'));
+  }
+  EXPECT_EQ(json::parse(inspect({store("empty.pt", zip_of({}, false)), "--json"}).out).at(0)["members"].size(), 0U);
+}
+
+TEST_F(inspect_test, refuses_checkpoints_that_are_cut_off_or_damaged) {
+  const std::string whole = zip_of({{"a", "12345"}, {"b", "678"}}, true);
+  for (std::size_t length = 4; length < whole.size(); length += 7) {
+    const auto ended = inspect({store("cut.pt", whole.substr(0, length))});
+    EXPECT_EQ(ended.exit_code, 1) << length;
+    EXPECT_TRUE(contains(ended.err, "no whole zip file")) << ended.err;
+  }
+  // Whatever byte is another, it is told of or refused, and the program ends by itself.
+  for (std::size_t at = 4; at < whole.size(); at += 3) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(~damaged[at]);
+    EXPECT_LE(inspect({store("damaged.pt", damaged), "-q"}).exit_code, 1) << at;
+  }
+}
+
+TEST_F(inspect_test, tells_the_files_of_an_index_and_what_does_not_agree) {
+  store_tensors("one.safetensors", {{"a", tensor_type::u8, {1}}, {"b", tensor_type::u8, {1}}});
+  store_tensors("two.safetensors", {{"c", tensor_type::u8, {1}}});
+  const auto index_of = [&](const json& map) { return store("model.safetensors.index.json", json({{"weight_map", map}}).dump()); };
+  const json right = {{"a", "one.safetensors"}, {"b", "one.safetensors"}, {"c", "two.safetensors"}};
+  const auto ended = inspect({index_of(right)});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, ": index of 2 files\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "one.safetensors: safetensors, 2 tensors")) << ended.out;
+
+  const auto refused = [&](const json& map, const std::string& message) {
+    const auto again = inspect({index_of(map)});
+    EXPECT_EQ(again.exit_code, 1);
+    EXPECT_TRUE(contains(again.err, message)) << again.err;
+  };
+  refused({{"a", "one.safetensors"}}, "tensor \"b\" is not mentioned by");
+  refused({{"a", "one.safetensors"}, {"b", "one.safetensors"}, {"x", "two.safetensors"}}, "tensor \"x\" is missing, which it holds by");
+  refused({{"a", "three.safetensors"}}, "three.safetensors: No such file");
+  refused({{"a", "../one.safetensors"}}, "which is no name of a file beside it");
+  refused({{"a", 1}}, "the file of a is no name");
+  refused(1, "it has no weight_map");
+  EXPECT_TRUE(contains(inspect({store("x.json", "{")}).err, "no JSON"));
+}
+
+TEST_F(inspect_test, goes_on_behind_a_file_that_fails) {
+  const std::string good = store_tensors("good.safetensors", {{"a", tensor_type::u8, {1}}});
+  const std::string bad = store("bad.safetensors", "not one");
+  const auto ended = inspect({bad, directory_.path() + "/missing", good});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, bad + ": 7 bytes are no safetensors file")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "missing: No such file")) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "good.safetensors: safetensors, 1 tensors")) << ended.out;
+}
+
+}  // namespace
+}  // namespace penstock::cli_test
