@@ -9,6 +9,7 @@
 #include "file.hpp"
 #include "futures.hpp"
 #include "info.hpp"
+#include "pending.hpp"
 #include "pipes.hpp"
 #include "streams.hpp"
 #include "tensors.hpp"
@@ -26,6 +27,7 @@ NB_MODULE(_native_of_main, module) {
   add_cufile_settings(module);
   add_pipes(module);
   add_tensors(module);
+  add_pending_files(module);
   check_arguments(module);
 }
 

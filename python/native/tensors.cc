@@ -55,7 +55,7 @@ nb::object offset_of(const tensor_facts& tensor) { return number(tensor.offset);
 nb::object bytes_of(const tensor_facts& tensor) { return number(tensor.bytes); }
 nb::object type_name_of(const tensor_facts& tensor) { return words(to_string(tensor.type)); }
 
-nb::object names(const tensor_header& header) { return list_of(header.tensors(), name_of); }
+nb::object names_of(const tensor_header& header) { return list_of(header.tensors(), name_of); }
 
 // Each type's word is made once.
 nb::object type_names(const tensor_header& header) {
@@ -67,8 +67,8 @@ nb::object type_names(const tensor_header& header) {
   });
 }
 
-nb::tuple columns(const tensor_header& header) {
-  return nb::make_tuple(names(header), type_names(header), list_of(header.tensors(), shape_of), list_of(header.tensors(), offset_of),
+nb::tuple columns_of(const tensor_header& header) {
+  return nb::make_tuple(names_of(header), type_names(header), list_of(header.tensors(), shape_of), list_of(header.tensors(), offset_of),
                         list_of(header.tensors(), bytes_of));
 }
 
@@ -76,7 +76,7 @@ nb::tuple row(const tensor_facts& tensor) {
   return nb::make_tuple(name_of(tensor), type_name_of(tensor), shape_of(tensor), offset_of(tensor), bytes_of(tensor));
 }
 
-nb::object metadata(const tensor_header& header) {
+nb::object metadata_of(const tensor_header& header) {
   if (!header.metadata()) return nb::none();
   nb::dict told;
   for (const auto& [key, value] : *header.metadata()) told[words(key)] = words(value);
@@ -115,14 +115,14 @@ const tensor_facts* found(const tensor_header& header, nb::handle name) {
   return header.find({bytes, static_cast<std::size_t>(length)});
 }
 
-nb::object find(const tensor_header& header, nb::handle name) {
+nb::object find_tensor(const tensor_header& header, nb::handle name) {
   const tensor_facts* tensor = found(header, name);
   return tensor == nullptr ? nb::none() : nb::object(row(*tensor));
 }
 
 // --- reading
 
-tensor_header read_from(const file& from) {
+tensor_header read_open(const file& from) {
   auto header = [&] {
     const without_gil unlocked;
     return read_safetensors(from);
@@ -131,10 +131,10 @@ tensor_header read_from(const file& from) {
   return *std::move(header);
 }
 
-tensor_header read(nb::handle from) {
+tensor_header read_tensors(nb::handle from) {
   if (nb::isinstance<python_file>(from)) {
     const auto target = nb::cast<const python_file&>(from).target;
-    return read_from(*target);
+    return read_open(*target);
   }
   const auto path = path_text(from);
   auto opened = [&] {
@@ -143,11 +143,11 @@ tensor_header read(nb::handle from) {
     return with.open(path);
   }();
   if (!opened) raise(opened.error(), {path});
-  return read_from(*opened);
+  return read_open(*opened);
 }
 
 // A file in memory, or its beginning.
-tensor_header parse(nb::handle beginning, std::optional<std::uint64_t> file_bytes) {
+tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> file_bytes) {
   Py_buffer view{};
   if (PyObject_GetBuffer(beginning.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
   const std::string_view bytes(static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len));
@@ -194,7 +194,7 @@ std::vector<tensor_facts> facts_from(nb::handle all_names, nb::handle types, nb:
   return tensors;
 }
 
-nb::tuple make(nb::handle all_names, nb::handle types, nb::handle shapes, nb::handle given_metadata) {
+nb::tuple make_beginning(nb::handle all_names, nb::handle types, nb::handle shapes, nb::handle given_metadata) {
   const std::vector<tensor_facts> given = facts_from(all_names, types, shapes);
   const auto pairs = metadata_from(given_metadata);
   std::vector<tensor_facts> sorted = given;
@@ -219,17 +219,17 @@ void add_tensors(nb::module_& module) {
   type.def("__len__", [](const tensor_header& self) { return self.tensors().size(); })
       .def(
           "__contains__", [](const tensor_header& self, nb::handle name) { return found(self, name) != nullptr; }, "name"_a.none())
-      .def("names", &names, "All names.")
-      .def("columns", &columns, "All tensors at once: lists of names, dtypes, shapes, offsets and nbytes.")
-      .def("find", &find, "name"_a, "The tensor of that name; None where there is none.")
-      .def_prop_ro("metadata", &metadata, "The text that the file carries, a new dict at each call; None where it does not mention any.")
+      .def("names", &names_of, "All names.")
+      .def("columns", &columns_of, "All tensors at once: lists of names, dtypes, shapes, offsets and nbytes.")
+      .def("find", &find_tensor, "name"_a, "The tensor of that name; None where there is none.")
+      .def_prop_ro("metadata", &metadata_of, "The text that the file carries, a new dict at each call; None where it does not mention any.")
       .def_prop_ro("data_offset", &tensor_header::data_offset, "Where the header ends and the bytes of the tensors begin.");
-  module.def("read_safetensors", &read, "file"_a,
+  module.def("read_safetensors", &read_tensors, "file"_a,
              "What is in a safetensors file: a penstock.File or a path. Raises penstock.InvalidArgument where it is none, or not whole.");
-  module.def("parse_safetensors", &parse, "beginning"_a, "file_bytes"_a = nb::none(),
+  module.def("parse_safetensors", &parse_tensors, "beginning"_a, "file_bytes"_a = nb::none(),
              "The same of a file in memory (bytes), or of its beginning and its size.");
   module.def(
-      "make_safetensors", &make, "names"_a, "dtypes"_a, "shapes"_a, "metadata"_a = nb::none(),
+      "make_safetensors", &make_beginning, "names"_a, "dtypes"_a, "shapes"_a, "metadata"_a = nb::none(),
       "What a safetensors file begins with, and where the tensors go: (beginning, order, offsets, nbytes). order tells the places in\n"
       "names in the order of the file; offsets, from the beginning of the file, and nbytes are in that order.");
 }
