@@ -151,6 +151,14 @@ def test_checksums_by_tensor_operations_are_those_of_zlib(nbytes: int, monkeypat
     assert _crc32.combined(first, second, nbytes - half) == wanted
 
 
+def test_a_part_of_a_storage_is_looked_at_as_bytes() -> None:
+    from penstock.torch._memory import Memory
+
+    tensor = torch.arange(1_000, dtype=torch.float64)[17:900]
+    memory = Memory(tensor.data_ptr(), tensor.nbytes, tensor.untyped_storage(), tensor.device)
+    assert _crc32.crc32_of_tensor(_crc32.bytes_of(memory)) == zlib.crc32(tensor.numpy().tobytes())
+
+
 def test_checksums_of_large_storages_are_computed_by_several_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_crc32, "_CHUNK_BYTES", 10_000)
     wanted = [torch.randint(0, 256, (i * 33_333,), dtype=torch.uint8) for i in range(5)]
@@ -230,7 +238,7 @@ def test_a_save_that_fails_leaves_the_old_file(path: Path, tmp_path: Path) -> No
         penstock.torch.save([torch.ones(3), Fails()], path)
 
     def fails(done: int, total: int) -> None:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         penstock.torch.save(torch.ones(3), path, progress=fails)
@@ -336,6 +344,19 @@ def test_storages_go_straight_from_a_gpu(path: Path) -> None:
     assert_same(torch.load(path), wanted)
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None  # the checksums that the GPU has computed
+
+
+@needs_gpu
+def test_a_part_of_a_gpu_s_storage_has_the_right_checksum(path: Path) -> None:
+    """As torch.distributed.checkpoint saves it."""
+    from penstock.torch._memory import Memory
+
+    for nbytes in (1_000, 5_000_001):
+        whole = torch.randint(0, 256, (nbytes + 100,), dtype=torch.uint8, device="cuda")
+        part = whole[37 : 37 + nbytes]
+        memory = Memory(part.data_ptr(), nbytes, part.untyped_storage(), part.device)
+        torch.cuda.synchronize()
+        assert _crc32.crcs32_of([[memory]]) == [zlib.crc32(part.cpu().numpy().tobytes())]
 
 
 @needs_gpu

@@ -14,7 +14,7 @@ import torch
 
 from ._memory import Memory
 
-__all__ = ["combined", "crc32_of_tensor", "crcs32_of"]
+__all__ = ["bytes_of", "combined", "crc32_of_tensor", "crcs32_of"]
 
 _POLYNOMIAL = 0xEDB88320
 _ALL_ONES = 0xFFFFFFFF
@@ -65,7 +65,7 @@ class _Part:
 
 def _chunks(memory: Memory) -> Iterable[Memory]:
     """What one thread looks at; of a GPU all."""
-    if memory.device.type != "cpu":
+    if memory.device.type != "cpu" or memory.nbytes <= _CHUNK_BYTES:
         return [memory]
     starts = range(0, memory.nbytes, _CHUNK_BYTES)
     return [memory._replace(address=memory.address + i, nbytes=min(_CHUNK_BYTES, memory.nbytes - i)) for i in starts]
@@ -103,12 +103,17 @@ def _of_host(address: int, nbytes: int) -> int:
 
 def _of_gpu(memory: Memory) -> int:
     with torch.cuda.device(memory.device), torch.cuda.stream(_stream_on(memory.device)):
-        content = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.owner)
-        assert content.data_ptr() == memory.address and content.numel() == memory.nbytes
+        content = bytes_of(memory)
         if memory.nbytes < _SMALL_BYTES:
             on_host = content.cpu()
             return _of_host(on_host.data_ptr(), memory.nbytes)
         return crc32_of_tensor(content)
+
+
+def bytes_of(memory: Memory) -> Any:
+    """A tensor of them."""
+    offset = memory.address - memory.owner.data_ptr()
+    return torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.owner, offset, (memory.nbytes,), (1,))
 
 
 @functools.lru_cache(maxsize=None)

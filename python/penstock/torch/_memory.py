@@ -24,7 +24,7 @@ class Memory(NamedTuple):
 
     address: int
     nbytes: int
-    owner: Any  # keeps it alive: a torch.UntypedStorage
+    owner: Any  # keeps it alive: a torch.UntypedStorage that it is a part of; a tensor for pinned memory
     device: torch.device
 
 

@@ -251,5 +251,5 @@ def _image_of_tensor(tensor: Any, name: str, start: int) -> CheckpointImage:
     alike = torch.empty(tensor.size(), dtype=tensor.dtype, device="cpu")
     plan = plan_of(alike, pickle, 2)
     nbytes = tensor.numel() * tensor.element_size()
-    own = [Memory(tensor.data_ptr(), nbytes, tensor, tensor.device)] if nbytes else []
+    own = [Memory(tensor.data_ptr(), nbytes, tensor.untyped_storage(), tensor.device)] if nbytes else []
     return CheckpointImage("archive", plan.pickled, Snapshot([own], []), [name], wants_crc32(None), start)
