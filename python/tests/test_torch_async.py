@@ -189,6 +189,28 @@ def test_a_future_can_be_awaited_and_waited_for(path: Path) -> None:
     assert {each.path for each in concurrent.futures.as_completed(futures)} == {str(path.with_name(str(i))) for i in range(3)}
 
 
+@pytest.mark.parametrize("snapshot", ["auto", "device", "host"])
+def test_tensor_files_are_saved_in_the_background_too(path: Path, snapshot: str) -> None:
+    from penstock.safetensors.torch import load_file, save_file, save_file_async
+
+    base = torch.arange(1_000, dtype=torch.float32)
+    tensors = {"part": base[17:400], "empty": torch.empty(0, 3), "half": torch.randn(7, 5).half(), "scalar": torch.tensor(3)}
+    save_file(tensors, path, {"format": "pt"})
+    wanted = path.read_bytes()
+    path.unlink()
+    future = save_file_async(tensors, path, {"format": "pt"}, snapshot)
+    zero(tensors)
+    assert future.result() is None and path.read_bytes() == wanted
+    assert load_file(path)["part"].tolist() == list(range(17, 400))
+    with pytest.raises(RuntimeError, match="share memory"):
+        save_file_async({"a": base, "b": base}, path)
+    with pytest.raises(ValueError, match="snapshot is"):
+        save_file_async({"a": base}, path, None, "disk")
+    with pytest.raises(penstock.NotFound, match="missing"):
+        save_file_async({"a": base}, path.parent / "missing" / "file").result()
+    assert path.read_bytes() == wanted and os.listdir(path.parent) == [path.name]
+
+
 def test_the_end_of_the_interpreter_waits(path: Path) -> None:
     program = f"import torch, penstock.torch; penstock.torch.save_async(torch.arange(5_000_000), {str(path)!r})"
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -230,6 +252,21 @@ def test_a_gpu_goes_on_while_its_tensors_are_saved(path: Path, snapshot: str, mo
         future.result()
         for i, each in enumerate(torch.load(path, "cpu").values()):
             assert bool((each == number * 10 + i).all())
+
+
+@needs_gpu
+@pytest.mark.parametrize("snapshot", ["device", "host"])
+def test_tensor_files_of_a_gpu_are_what_there_was(path: Path, snapshot: str) -> None:
+    from penstock.safetensors.torch import load_file, save_file_async
+
+    whole = torch.empty(900_001, dtype=torch.uint8, device="cuda")
+    for number in range(3):
+        torch.cuda._sleep(50_000_000)
+        whole.fill_(number)
+        future = save_file_async({"part": whole[5:800_000], "all": whole[800_000:]}, path, None, snapshot)
+        whole.fill_(200)
+        future.result()
+        assert all(bool((each == number).all()) for each in load_file(path).values())
 
 
 @needs_gpu

@@ -14,7 +14,7 @@ from ._errors import SafetensorError
 from ._sources import Path
 from ._types import NAMES, WORDS
 
-__all__ = ["Tensor", "saved", "save_file", "tensor_of", "write_file"]
+__all__ = ["Tensor", "beginning_of", "saved", "save_file", "tensor_of", "write_file"]
 
 class Tensor(NamedTuple):
     """One to be saved."""
@@ -38,7 +38,7 @@ def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str,
 
 
 def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[str, str] | None) -> None:
-    beginning, order = _beginning_of(tensors, metadata)
+    beginning, order = beginning_of(tensors, metadata)
     _settle(tensors)
     requests: list[tuple[Any, int, int]] = [(beginning, 0, len(beginning))]
     place = len(beginning)
@@ -59,7 +59,7 @@ def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[
 
 
 def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
-    beginning, order = _beginning_of(tensors, metadata)
+    beginning, order = beginning_of(tensors, metadata)
     _settle(tensors)
     return b"".join([beginning, *(_on_host(tensors[name]) for name in order if tensors[name].nbytes)])
 
@@ -132,7 +132,7 @@ def _settle(tensors: Mapping[str, Tensor]) -> None:
                 cupy.cuda.get_current_stream().synchronize()
 
 
-def _beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:
+def beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:
     """What the file begins with, and the names in the order of their bytes."""
     for name in tensors:
         if not isinstance(name, str):

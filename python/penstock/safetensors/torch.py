@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
+from .._pieces import Progress
+from .._saving import SaveFuture, save_in_background
 from ._devices import DeviceMap
 from ._errors import listed
 from ._frameworks import framework_on
+from ._image import TensorsImage
 from ._load import Slices
 from ._load import load_file as _load_file
 from ._memory import loaded
@@ -17,7 +21,7 @@ from ._open import check_backend
 from ._save import Tensor, saved, tensor_of, write_file
 from ._sources import Path, Paths
 
-__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
+__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_file_async", "save_model"]
 
 
 def load_file(
@@ -45,6 +49,22 @@ def save_file(tensors: dict[str, torch.Tensor], filename: Path, metadata: Mappin
     Raises ValueError for tensors that are not contiguous or sparse, and for what is no dict of tensors; RuntimeError for tensors that share memory.
     """
     write_file(_checked(tensors), filename, metadata)
+
+
+def save_file_async(
+    tensors: dict[str, torch.Tensor],
+    filename: Path,
+    metadata: Mapping[str, str] | None = None,
+    snapshot: str = "auto",
+    *,
+    progress: Progress | None = None,
+) -> SaveFuture:
+    """As save_file(), in the background, of a copy of the tensors: they may be changed as soon as this returns. Not a name of safetensors'.
+
+    snapshot, progress, the order of several saves to one path, and the future are those of penstock.torch.save_async().
+    Raises at once what save_file() raises for its arguments.
+    """
+    return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress)
 
 
 def save(tensors: dict[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:

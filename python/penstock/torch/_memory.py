@@ -11,7 +11,7 @@ import torch
 from .. import _native
 from .._errors import InvalidArgument
 
-__all__ = ["Memory", "Snapshot", "memory_of", "new_storage", "reaches", "snapshot_of", "synchronize"]
+__all__ = ["Memory", "Snapshot", "memory_of", "new_storage", "reaches", "snapshot_of", "snapshot_of_bytes", "synchronize"]
 
 # PyTorch's allocator of pinned memory rounds up to powers of two: a snapshot takes blocks of this size, which are one.
 _BLOCK_BYTES = 256 << 20
@@ -76,14 +76,18 @@ def snapshot_of(storages: Sequence[Any], where: str) -> Snapshot:
     where: "device": on the GPU that a storage is on; "host": in pinned memory; "auto": on the GPU where that leaves a sixteenth of its memory free,
     else pinned. Raises InvalidArgument for another word; torch.OutOfMemoryError for "device".
     """
+    return snapshot_of_bytes([_bytes_of(each) if reaches(each.device) else _bytes_of(each.cpu()) for each in storages], where)
+
+
+def snapshot_of_bytes(sources: Sequence[Any], where: str) -> Snapshot:
+    """The same of tensors of bytes, in one dimension, on devices that Penstock reaches."""
     if where not in ("auto", "device", "host"):
         raise InvalidArgument(f"snapshot is 'auto', 'device' or 'host', not {where!r}", code="invalid_argument")
-    contents: list[list[Memory]] = [[] for _ in storages]
+    contents: list[list[Memory]] = [[] for _ in sources]
     events = []
-    for device in {each.device for each in storages}:
-        own = [i for i, each in enumerate(storages) if each.device == device and each.nbytes()]
-        made = _copies([storages[i] for i in own], device, where)
-        for i, ranges in zip(own, made):
+    for device in {each.device for each in sources}:
+        own = [i for i, each in enumerate(sources) if each.device == device and each.numel()]
+        for i, ranges in zip(own, _copies([sources[i] for i in own], device, where)):
             contents[i] = ranges
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -91,18 +95,20 @@ def snapshot_of(storages: Sequence[Any], where: str) -> Snapshot:
     return Snapshot(contents, events)
 
 
-def _copies(storages: Sequence[Any], device: torch.device, where: str) -> list[list[Memory]]:
+def _copies(sources: Sequence[Any], device: torch.device, where: str) -> list[list[Memory]]:
     if device.type == "cpu":
-        return [memory_of(each.clone()) for each in storages]
-    if not reaches(device):
-        return [memory_of(each.cpu()) for each in storages]
-    if where == "device" or (where == "auto" and _has_room(device, sum(each.nbytes() for each in storages))):
+        return [_memory_of_copy(each) for each in sources]
+    if where == "device" or (where == "auto" and _has_room(device, sum(each.numel() for each in sources))):
         try:
-            return [memory_of(each.clone()) for each in storages]
+            return [_memory_of_copy(each) for each in sources]
         except torch.cuda.OutOfMemoryError:
             if where == "device":
                 raise
-    return _pinned_copies(storages)
+    return _pinned_copies(sources)
+
+
+def _memory_of_copy(source: Any) -> list[Memory]:
+    return memory_of(source.clone().untyped_storage())
 
 
 def _has_room(device: torch.device, nbytes: int) -> bool:
@@ -111,13 +117,12 @@ def _has_room(device: torch.device, nbytes: int) -> bool:
     return bool(free + cached // 2 - nbytes >= total * _LEFT_FREE)  # of what is cached some is in pieces too small
 
 
-def _pinned_copies(storages: Sequence[Any]) -> list[list[Memory]]:
-    """Packed into blocks, one storage after the other."""
-    left = sum(each.nbytes() for each in storages)
+def _pinned_copies(sources: Sequence[Any]) -> list[list[Memory]]:
+    """Packed into blocks, one source after the other."""
+    left = sum(each.numel() for each in sources)
     block, used = None, 0
     found = []
-    for storage in storages:
-        source = _bytes_of(storage)
+    for source in sources:
         ranges: list[Memory] = []
         start = 0
         while start < source.numel():
