@@ -4,20 +4,11 @@
 #include <cstdint>
 #include <fstream>
 #include <limits>
-#include <string_view>
+
+#include "sys/cgroup.hpp"
 
 namespace penstock::sys {
 namespace {
-
-// The path of the "0::" line, which is the one of cgroup v2; "/" where there is none.
-std::string unified_cgroup(const std::string& membership_file) {
-  constexpr std::string_view prefix = "0::";
-  std::ifstream lines(membership_file);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(prefix)) return line.substr(prefix.size());
-  }
-  return "/";
-}
 
 // "max 100000" or "250000 100000": microseconds of quota, then of the period.
 std::optional<unsigned> cores_of_group(const std::string& directory) {
@@ -37,13 +28,8 @@ std::optional<unsigned> smaller(std::optional<unsigned> a, std::optional<unsigne
 }  // namespace
 
 std::optional<unsigned> cpu_quota_cores(const std::string& membership_file, const std::string& hierarchy_root) {
-  std::string group = unified_cgroup(membership_file);
-  while (group.ends_with('/')) group.pop_back();
-  std::optional<unsigned> cores = cores_of_group(hierarchy_root);  // in a cgroup namespace the root is our own group
-  while (!group.empty()) {
-    cores = smaller(cores, cores_of_group(hierarchy_root + group));
-    group.resize(std::min(group.find_last_of('/'), group.size() - 1));
-  }
+  std::optional<unsigned> cores;
+  for (const auto& directory : cgroup_directories(membership_file, hierarchy_root)) cores = smaller(cores, cores_of_group(directory));
   return cores;
 }
 

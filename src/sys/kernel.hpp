@@ -12,6 +12,7 @@
 
 #include "penstock/machine.hpp"
 #include "penstock/status.hpp"
+#include "sys/memory_state.hpp"
 
 namespace penstock::sys {
 
@@ -23,6 +24,7 @@ struct file_info {
   std::uint64_t device = 0;      // st_dev and st_ino: together they name the file
   std::uint64_t inode = 0;
   std::int64_t modified_ns = 0;        // its contents, since 1970
+  std::int64_t changed_ns = 0;         // anything of it
   std::uint64_t block_device = 0;      // st_rdev, of a block device
   std::uint64_t filesystem_magic = 0;  // f_type of statfs(2)
   // What O_DIRECT demands (statx STATX_DIOALIGN, Linux 6.1); 0: not supported. 4096 where the kernel does not say.
@@ -88,6 +90,9 @@ class kernel {
   // Zeroed anonymous memory, aligned to 2 MiB and advised huge, touched, preferably on numa_node (-1: anywhere).
   virtual result<void*> map_memory(std::size_t length, int numa_node) = 0;
   virtual status unmap(void* base, std::size_t length) = 0;
+
+  // How much memory there is for this process. Reads small files of /proc and of the cgroups. unsupported where they do not say.
+  virtual result<memory_state> memory_now() = 0;
 
   // --- rings and the machine
   // errc::unsupported or permission_denied where io_uring is missing, disabled or denied by seccomp.

@@ -296,6 +296,8 @@ class linux_kernel final : public kernel {
     return status::from_errno(errno, fmt::format("unmap {} bytes at {}", length, base));
   }
 
+  result<memory_state> memory_now() override { return memory_state_now(); }
+
   result<std::unique_ptr<ring>> make_ring(unsigned entries) override { return make_uring(entries); }
 
   unsigned usable_cores() override {
@@ -325,6 +327,7 @@ result<file_info> linux_kernel::describe(int fd) {
   info.device = makedev(facts.stx_dev_major, facts.stx_dev_minor);
   info.inode = facts.stx_ino;
   info.modified_ns = facts.stx_mtime.tv_sec * 1'000'000'000 + facts.stx_mtime.tv_nsec;
+  info.changed_ns = facts.stx_ctime.tv_sec * 1'000'000'000 + facts.stx_ctime.tv_nsec;
   info.filesystem_magic = static_cast<std::uint64_t>(filesystem.f_type);
   fill_direct_alignment(facts, info);
   if (info.type == file_type::block_device) {

@@ -412,6 +412,11 @@ status faulty_kernel::unmap(void* base, std::size_t length) {
   return decided.error != 0 ? injected_error("unmap", decided.error) : unmapped;
 }
 
+result<sys::memory_state> faulty_kernel::memory_now() {
+  if (const verdict decided = ledger_->before("memory_now"); decided.error != 0) return injected_error("memory_now", decided.error);
+  return inner_->memory_now();
+}
+
 result<std::unique_ptr<sys::ring>> faulty_kernel::make_ring(unsigned entries) {
   if (const verdict decided = ledger_->before("make_ring"); decided.error != 0) return injected_error("make_ring", decided.error);
   auto inner = inner_->make_ring(entries);

@@ -1,7 +1,7 @@
 // A kernel that fails on demand. It wraps a real one: what it does not refuse really happens.
 //
 // Calls are named "open", "reopen", "close", "describe", "descriptor_flags", "file_size", "pread", "pwrite",
-// "resident_bytes", "drop_cache", "sync_data", "truncate", "map_file", "map_memory", "unmap", "make_ring", "ring.register",
+// "resident_bytes", "drop_cache", "sync_data", "truncate", "map_file", "map_memory", "unmap", "memory_now", "make_ring", "ring.register",
 // "ring.read", "ring.write", "ring.submit", "ring.reap"; and, counted but never failing, "usable_cores", "describe_pci", "pci_addresses",
 // "path_exists".
 //
@@ -94,6 +94,7 @@ class faulty_kernel final : public sys::kernel {
   result<void*> map_file(int fd, std::uint64_t offset, std::size_t length) override;
   result<void*> map_memory(std::size_t length, int numa_node) override;
   status unmap(void* base, std::size_t length) override;
+  result<sys::memory_state> memory_now() override;
   result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override;
   int current_node() noexcept override { return inner_->current_node(); }  // these two cannot fail, so they are not counted
   int node_of_memory(const void* address) noexcept override { return inner_->node_of_memory(address); }

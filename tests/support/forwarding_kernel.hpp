@@ -32,6 +32,7 @@ class forwarding_kernel : public sys::kernel {
   result<void*> map_file(int fd, std::uint64_t offset, std::size_t length) override { return inner_->map_file(fd, offset, length); }
   result<void*> map_memory(std::size_t length, int numa_node) override { return inner_->map_memory(length, numa_node); }
   status unmap(void* base, std::size_t length) override { return inner_->unmap(base, length); }
+  result<sys::memory_state> memory_now() override { return inner_->memory_now(); }
   result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override { return inner_->make_ring(entries); }
   int current_node() noexcept override { return inner_->current_node(); }
   int node_of_memory(const void* address) noexcept override { return inner_->node_of_memory(address); }
