@@ -143,7 +143,11 @@ bool run_sizes(workbench& bench, std::size_t rows, bool print, size_sweep& sweep
 bool has_failed(const row_result& row) { return row.outcome == row_outcome::failed; }
 
 result<bool> run_all(const options& settings, const std::vector<const row*>& chosen) {
-  auto owner = engine::create();
+  // Cold rows measure the disk, also when they are repeated.
+  auto how = engine_options::from_environment();
+  if (!how) return how.error();
+  if (how->cache == cache_use::automatic) how->cache = cache_use::bypass;
+  auto owner = engine::create(*how);
   if (!owner) return owner.error();
   auto device = find_device(*owner, settings.device);
   if (!device) return device.error();

@@ -109,6 +109,9 @@ struct usage_stats {
   std::uint64_t far_pieces = 0, far_bytes = 0, far_ns = 0;
   // Waits for pinned memory while the budget was used up, and the time with at least one thread waiting so.
   std::uint64_t slab_waits = 0, slab_wait_ns = 0;
+  // Read through the page cache, in which it was not yet, so that it stays there (cache_use); and the time with at least one such piece
+  // under way.
+  std::uint64_t kept_read_bytes = 0, kept_read_ns = 0;
   unsigned lanes = 0;  // threads of an engine for copies through the CPU, per file system; 0: not known
   // What a core of this machine takes to copy 1 MiB of memory, in nanoseconds; 0: was not measured. Filled by observe_process() and
   // engine::advice(), not by engine::stats().
@@ -130,6 +133,8 @@ struct engine_stats {
   std::uint64_t read_bytes = 0, written_bytes = 0;
   std::uint64_t failed = 0, cancelled = 0, timed_out = 0;
   std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
+  // Of the page cache, kept registered by file::keep(); and how often a range was given up before its owner gave it back.
+  std::uint64_t kept_bytes = 0, kept_drops = 0;
   std::vector<device_stats> by_device;  // those that something was asked for
   usage_stats usage;
   [[nodiscard]] const path_stats& path(path_kind kind) const {

@@ -18,18 +18,30 @@ enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, dire
 // What to spend: speed takes the fastest path, cpu the one with the fewest CPU seconds per byte.
 enum class preference : std::uint8_t { automatic = 0, speed, cpu };
 
+// What becomes of a file's bytes that a read into device memory has to fetch from the disk, since they are not in the page cache.
+// keep: they are read through the page cache, in file order and by few threads, so that the next read finds them there. bypass: they are
+// read past it (O_DIRECT) where the file system can, so that nothing new enters it. automatic ("auto"): kept where memory has room for the
+// whole file, and reading past the page cache has not turned out to be faster here; small reads at random, and descriptors that were
+// adopted with O_DIRECT, go past it. What is in the page cache is read from there either way. Reads into host memory, and reads of up to
+// 128 KiB, go through the page cache, but for those of a batch and those under bypass.
+enum class cache_use : std::uint8_t { automatic = 0, keep, bypass };
+
 PENSTOCK_API std::string_view to_string(path_kind path) noexcept;
 PENSTOCK_API std::string_view to_string(preference prefer) noexcept;
+PENSTOCK_API std::string_view to_string(cache_use cache) noexcept;
 // Of all paths, by number; the first is "automatic".
 PENSTOCK_API std::vector<std::string_view> path_names();
 // Inverse of to_string; errc::invalid_argument names the word and lists the right ones.
 PENSTOCK_API result<path_kind> parse_path_kind(std::string_view word);
 PENSTOCK_API result<preference> parse_preference(std::string_view word);
+PENSTOCK_API result<cache_use> parse_cache_use(std::string_view word);
 
 struct engine_options {
   // Pinned staging memory of the whole engine, in bytes; nothing is pinned before the first device transfer.
   // 36 MiB or more.
   std::size_t pinned_budget_bytes = std::size_t{512} << 20;
+  // What file::keep() may keep registered in all, in bytes; 0: a quarter of the memory that this process may use.
+  std::size_t kept_budget_bytes = 0;
   // Worker threads for copies through the CPU; 0 chooses from the cores this process may use. At most 64.
   unsigned lanes = 0;
   // PCIe links over which one GPU is filled from the page cache: its own, and those of GPUs that copy to it straight (NVLink), whose memory
@@ -38,8 +50,9 @@ struct engine_options {
   unsigned links = 0;
   preference prefer = preference::automatic;
   path_kind path = path_kind::automatic;  // not automatic: force this one; requests it cannot serve fail
-  bool use_cuda = true;                   // false: behave as on a machine without an NVIDIA driver
-  bool use_io_uring = true;               // false: behave as under a seccomp profile without io_uring
+  cache_use cache = cache_use::automatic;
+  bool use_cuda = true;      // false: behave as on a machine without an NVIDIA driver
+  bool use_io_uring = true;  // false: behave as under a seccomp profile without io_uring
   // True: counters lie in shared memory, where `penstock stats` sees them (/dev/shm/penstock-UID). False: in memory of the engine's own.
   bool use_board = true;
   // True: when the engine ends, or the process where it is engine::shared(), summary() and advice() are printed on standard error.
@@ -47,9 +60,9 @@ struct engine_options {
   // NVIDIA's libcufile for the direct path: a full file name. Empty searches the usual places.
   std::string cufile_library;
 
-  // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_CUDA
-  // (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary: log_summary) and PENSTOCK_CUFILE_LIBRARY
-  // applied. A malformed value is errc::invalid_argument naming the variable.
+  // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_KEPT_MIB,
+  // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary:
+  // log_summary) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the variable.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 
@@ -61,6 +74,7 @@ struct open_options {
   unsigned mode = 0644;
   // True: large aligned writes bypass the page cache (O_DIRECT) where the file system can; reads decide by residency either way.
   bool direct_writes = false;
+  cache_use cache = cache_use::automatic;  // overrides the engine's, for reads of this file
 };
 
 using deadline_clock = std::chrono::steady_clock;
@@ -71,6 +85,8 @@ struct io_options {
   deadline_clock::time_point deadline = deadline_clock::time_point::max();
   path_kind path = path_kind::automatic;  // overrides the engine's
   preference prefer = preference::automatic;
+  // Overrides the file's. What is small in a batch asks the file's only, and stream-ordered requests ask none.
+  cache_use cache = cache_use::automatic;
   bool gpu_direct = true;  // false: do not consider the direct path
   // A transfer of device memory is GPU-direct, but for the unaligned edges of a write, or ends with errc::unsupported. Overrides path
   // there. Stream-ordered requests do not ask.

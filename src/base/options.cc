@@ -6,22 +6,33 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<std::string_view, 3> names{"automatic", "speed", "cpu"};  // by preference
+// By value.
+using words = std::array<std::string_view, 3>;
+constexpr words preferences{"automatic", "speed", "cpu"};
+constexpr words cache_uses{"auto", "keep", "bypass"};
 
-}  // namespace
-
-std::string_view to_string(preference prefer) noexcept {
-  const auto index = static_cast<std::size_t>(prefer);
-  return index < names.size() ? names[index] : std::string_view("unknown");
+template <class Option>
+std::string_view word_of(const words& all, Option option) noexcept {
+  const auto index = static_cast<std::size_t>(option);
+  return index < all.size() ? all[index] : std::string_view("unknown");
 }
 
-result<preference> parse_preference(std::string_view word) {
-  std::string message = "preference \"" + std::string(word) + "\" is not one of";
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == word) return static_cast<preference>(i);
-    message.append(i == 0 ? " " : ", ").append(names[i]);
+template <class Option>
+result<Option> parse(const words& all, std::string_view word, std::string message) {
+  message += " \"" + std::string(word) + "\" is not one of";
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == word) return static_cast<Option>(i);
+    message.append(i == 0 ? " " : ", ").append(all[i]);
   }
   return status(errc::invalid_argument, std::move(message));
 }
+
+}  // namespace
+
+std::string_view to_string(preference prefer) noexcept { return word_of(preferences, prefer); }
+std::string_view to_string(cache_use cache) noexcept { return word_of(cache_uses, cache); }
+
+result<preference> parse_preference(std::string_view word) { return parse<preference>(preferences, word, "preference"); }
+result<cache_use> parse_cache_use(std::string_view word) { return parse<cache_use>(cache_uses, word, "cache"); }
 
 }  // namespace penstock

@@ -130,7 +130,8 @@ status for_each_piece(int fd, const std::string& path, std::uint64_t size, const
 }
 
 status copy_by_lanes(const engine& owner, int from_fd, int to_fd, const std::string& from, std::uint64_t size, std::uint64_t& copied) {
-  auto source = owner.adopt(from_fd);
+  // Read once, so that it need not push out of the page cache what is read again.
+  auto source = owner.adopt(from_fd, owner.options().cache == cache_use::automatic ? cache_use::bypass : owner.options().cache);
   if (!source) return source.error();
   auto target = owner.adopt(to_fd);
   if (!target) return target.error();

@@ -138,6 +138,8 @@ nlohmann::json to_json(const usage_stats& usage) {
           {"block_read_ns", usage.block_read_ns},
           {"cold_read_bytes", usage.cold_read_bytes},
           {"cold_read_ns", usage.cold_read_ns},
+          {"kept_read_bytes", usage.kept_read_bytes},
+          {"kept_read_ns", usage.kept_read_ns},
           {"reread_bytes", usage.reread_bytes},
           {"near_pieces", usage.near_pieces},
           {"near_bytes", usage.near_bytes},
@@ -160,6 +162,9 @@ std::string describe(const process_stats& seen, int level) {
   text += fmt::format("  failed   {}, cancelled {}, timed out {}\n", stats.failed, stats.cancelled, stats.timed_out);
   if (seen.requests) {
     text += fmt::format("  pinned   {} (at most {})\n", format_size(stats.pinned_bytes), format_size(stats.pinned_peak_bytes));
+    if (stats.kept_bytes + stats.kept_drops > 0) {
+      text += fmt::format("  kept     {} registered, {} ranges given up\n", format_size(stats.kept_bytes), stats.kept_drops);
+    }
   } else if (!seen.ended) {
     text += "  the process does not answer (it is stopped, or very busy): its requests under way are not known\n";
   }
@@ -204,7 +209,9 @@ nlohmann::json to_json(const process_stats& seen) {
                 {"cancelled", stats.cancelled},
                 {"timed_out", stats.timed_out},
                 {"pinned_bytes", stats.pinned_bytes},
-                {"pinned_peak_bytes", stats.pinned_peak_bytes}};
+                {"pinned_peak_bytes", stats.pinned_peak_bytes},
+                {"kept_bytes", stats.kept_bytes},
+                {"kept_drops", stats.kept_drops}};
   document["paths"] = json::array();
   for (const auto& path : stats.by_path) {
     if (path.operations + path.fallbacks == 0) continue;

@@ -33,6 +33,7 @@ struct read_options {
   bool verify = false;
   std::string path = "automatic";
   std::string prefer = "automatic";
+  std::string cache = "auto";
   unsigned repeat = 1;
   output_options output;
 };
@@ -49,9 +50,12 @@ result<io_options> io_options_of(const read_options& wanted) {
   if (!path) return path.error();
   auto prefer = parse_preference(wanted.prefer);
   if (!prefer) return prefer.error();
+  auto cache = parse_cache_use(wanted.cache);
+  if (!cache) return cache.error();
   io_options io;
   io.path = *path;
   io.prefer = *prefer;
+  io.cache = *cache;
   return io;
 }
 
@@ -199,6 +203,8 @@ void add_read(CLI::App& app, command& chosen) {
   const auto paths = path_names();
   sub.add_option("--path", wanted->path, "Force a path")->check(one_of({paths.begin(), paths.end()}));
   sub.add_option("--prefer", wanted->prefer, "What to spend")->check(one_of({"automatic", "speed", "cpu"}));
+  sub.add_option("--cache", wanted->cache, "What is not in the page cache: read through it, or past it")
+      ->check(one_of({"auto", "keep", "bypass"}));
   sub.add_option("--repeat", wanted->repeat, "Read everything this many times")->check(CLI::PositiveNumber);
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return read_all(*wanted); }; });

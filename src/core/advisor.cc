@@ -175,7 +175,7 @@ class adviser {
         fmt::format(
             "Of {} read from the disk past the page cache, {} had been read so before: keeping them in memory would save about {} of {}.",
             size(use_.cold_read_bytes), size(use_.reread_bytes), time(loss), time(seconds(spent))),
-        "Keep what was read, or bring the file into the page cache first (cat FILE > /dev/null) where memory has room for it.", loss);
+        "Let it be kept in the page cache (cache=keep, or PENSTOCK_CACHE=keep) where memory has room for it, or keep what was read.", loss);
   }
 
   void nodes() {

@@ -12,6 +12,7 @@
 #include "core/collector.hpp"
 #include "core/engine_core.hpp"
 #include "core/explain.hpp"
+#include "core/kept_entry.hpp"
 #include "core/stream_queue.hpp"
 #include "path/cufile_library.hpp"
 #include "penstock/engine.hpp"
@@ -122,6 +123,12 @@ void batch::cancel() noexcept {
   if (state_ != nullptr && state_->runtime_if_any() != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();
 }
 
+// --- what is kept
+
+std::uint64_t kept_range::size() const noexcept { return held_ == nullptr ? 0 : held_->size(); }
+
+status kept_range::problem() const { return held_ == nullptr ? status(errc::closed, "nothing is kept") : held_->problem(); }
+
 // --- file
 
 file::file(file&&) noexcept = default;
@@ -187,6 +194,15 @@ result<std::uint64_t> file::size() const {
   return or_no_memory([&] { return core_->size(); });
 }
 
+result<kept_range> file::keep(std::uint64_t offset, std::uint64_t length) const {
+  if (core_ == nullptr) return closed_file();
+  return or_no_memory([&]() -> result<kept_range> {
+    auto kept = core::kept_entry::make(*core_, offset, length);
+    if (!kept) return kept.error();
+    return kept_range(*std::move(kept));
+  });
+}
+
 const std::string& file::path() const noexcept {
   static const std::string none;
   return core_ == nullptr ? none : core_->name();
@@ -233,10 +249,10 @@ result<file> engine::open(const std::string& path, const open_options& options) 
   });
 }
 
-result<file> engine::adopt(int descriptor) const {
+result<file> engine::adopt(int descriptor, cache_use cache) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
-    auto adopted = core::file_core::adopt(core_, descriptor);
+    auto adopted = core::file_core::adopt(core_, descriptor, cache);
     if (!adopted) return adopted.error();
     return file(std::move(*adopted));
   });

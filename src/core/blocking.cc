@@ -34,13 +34,23 @@ struct in_use {
   }
 };
 
+// Where the user wants nothing to enter the page cache, only what is wholly in there is read from it.
+bool goes_past_cache(file_core& file, const transfer& what, const io_options& options) {
+  if (file.asked_cache(options) != cache_use::bypass) return false;
+  auto& from = file.source();
+  return from.direct_problem().ok() && from.resident_bytes(what.offset, what.length).value_or(0) < what.length;
+}
+
 io_result run_small_on_device(runtime& with, const admission& admitted, const io_options& options) {
   const auto& what = admitted.what();
   auto& file = admitted.file().source();
   auto& via = *admitted.place().via;
   const auto stream = via.small_stream();
   if (!stream) return {0, stream.error()};
-  const auto slab = staging::wait_for_slab(via, what.length, admitted.file().mount().lanes(), with.feeders(), [&]() -> status {
+  const bool past_cache = !what.is_write && goes_past_cache(admitted.file(), what, options);
+  const std::uint64_t skip = past_cache ? what.offset % path::direct_alignment : 0;
+  const auto room = past_cache ? path::blocks_around(what.offset, what.length) : what.length;
+  const auto slab = staging::wait_for_slab(via, room, admitted.file().mount().lanes(), with.feeders(), [&]() -> status {
     if (deadline_clock::now() < options.deadline) return {};
     return {errc::timed_out, "the deadline has passed"};
   });
@@ -50,9 +60,10 @@ io_result run_small_on_device(runtime& with, const admission& admitted, const io
       return {0, std::move(copied)};
     return path::drain_slab(file, slab->data(), what.length, what.offset, {});
   }
-  auto outcome = path::fill_slab(file, slab->data(), what.length, what.offset, {});
+  auto outcome = path::fill_slab(file, slab->data() + skip, what.length, what.offset, {.past_cache = past_cache},
+                                 [&](const status& why) { with.stats().count_fallback(with.paths().base(true), why.message()); });
   if (outcome.bytes_done == 0) return outcome;
-  auto copied = via.session().copy_small(what.memory, slab->data(), outcome.bytes_done, *stream);
+  auto copied = via.session().copy_small(what.memory, slab->data() + skip, outcome.bytes_done, *stream);
   return copied.ok() ? outcome : io_result{0, std::move(copied)};
 }
 
@@ -74,6 +85,8 @@ io_result run_small(runtime& with, const admission& admitted, const io_options& 
   return outcome;
 }
 
+bool is_cold(const planned_piece& piece) { return piece.bypass_cache || piece.fills_cache; }
+
 io_result run_pieces(runtime& with, admission& admitted, const io_options& options) {
   const auto what = admitted.what();
   const bool on_device = admitted.place().on_device();
@@ -87,13 +100,12 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   auto planned = or_no_memory([&] { return op->plan({crowded ? 1 : lanes, active > 2}); });
   const auto pieces = op->pieces();
   // Disks are slow, and what is waited for long should be slept for.
-  const bool soon_over = what.length <= spun_request_bytes && planned.ok() &&
-                         std::none_of(pieces.begin(), pieces.end(), [](const planned_piece& piece) { return piece.bypass_cache; });
+  const bool soon_over = what.length <= spun_request_bytes && planned.ok() && std::none_of(pieces.begin(), pieces.end(), &is_cold);
   if (!planned.ok()) {
     op->fail(std::move(planned));
   } else {
     const auto carries = [&](const planned_piece& piece) { return with.paths().of(piece.path).carries; };
-    const auto on_caller = [&](const planned_piece& piece) { return carries(piece) == path::portion::everything && !piece.bypass_cache; };
+    const auto on_caller = [&](const planned_piece& piece) { return carries(piece) == path::portion::everything && !is_cold(piece); };
     const bool alone = (crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
                        (pieces.size() == 1 && carries(pieces.front()) == path::portion::cached_ranges);
     op->start(alone);

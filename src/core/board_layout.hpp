@@ -53,7 +53,7 @@ struct shared_text {
 
 namespace board_layout {
 
-inline constexpr std::uint32_t layout_version = 3;
+inline constexpr std::uint32_t layout_version = 4;
 inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
 inline constexpr std::size_t most_engines = 8;  // at a time; further ones count for themselves
 inline constexpr std::size_t most_paths = 8;
@@ -122,13 +122,15 @@ enum class usage : std::uint8_t {
   far_ns,
   slab_waits,
   slab_wait_ns,
+  kept_read_bytes,
+  kept_read_ns,
 };
-inline constexpr std::size_t usage_count = 32;
+inline constexpr std::size_t usage_count = 34;
 
 struct alignas(64) usage_counters {
   std::array<counter, usage_count> each{};
   // When the latest of the pieces and waits ended of which the time with at least one is counted.
-  std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0};
+  std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0}, last_kept_end_ns{0};
   counter lanes{0};
   [[nodiscard]] counter& of(usage what) noexcept { return each[static_cast<std::size_t>(what)]; }
 };
@@ -137,7 +139,7 @@ struct alignas(64) usage_counters {
 struct alignas(64) engine_section {
   std::atomic<std::uint32_t> used{0};
   counter failed{0}, cancelled{0}, timed_out{0};
-  counter pinned_bytes{0}, pinned_peak_bytes{0};  // as of the last answer
+  counter pinned_bytes{0}, pinned_peak_bytes{0}, kept_bytes{0}, kept_drops{0};  // as of the last answer
   std::array<path_counters, most_paths> paths{};
   core::board_layout::devices devices{};
   usage_counters usage{};

@@ -46,8 +46,10 @@ class load final : public path::job_owner, public staging::work {
   }
   void add(const admission& item, std::size_t index) noexcept {
     const auto& what = item.what();
+    // What shall be kept in the page cache is read as if it were there.
+    const auto cached = item.file().asked_cache({}) == cache_use::keep ? path::residency::resident : path::residency::unknown;
     job.ranges.push_back(
-        {&item.file().source(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), {}, false, 0, {}});
+        {&item.file().source(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), cached, false, 0, {}});
     room_ += room_of(what);
   }
 
@@ -250,7 +252,9 @@ void shipment::ask_residency() {
     of.resident += bytes && *bytes >= range.length ? 1 : 0;
     of.absent += bytes && *bytes == 0 ? 1 : 0;
   });
-  each_range([&](path::gather_range& range) { range.cached = files[range.file].of_all(); });
+  each_range([&](path::gather_range& range) {
+    if (range.cached == path::residency::unknown) range.cached = files[range.file].of_all();
+  });
 }
 
 // --- single requests

@@ -56,6 +56,11 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
     if (!parsed) return parsed.error().with_context("environment variable PENSTOCK_PREFER");
     options.prefer = *parsed;
   }
+  if (const auto text = variable("PENSTOCK_CACHE"); !text.empty()) {
+    const auto parsed = parse_cache_use(text);
+    if (!parsed) return parsed.error().with_context("environment variable PENSTOCK_CACHE");
+    options.cache = *parsed;
+  }
   if (auto problem = read_integer("PENSTOCK_LANES", 0U, 64U, options.lanes); !problem.ok()) return problem;
   std::size_t pinned_mib = options.pinned_budget_bytes >> 20;
   if (auto problem = read_integer("PENSTOCK_PINNED_MIB", std::size_t{36}, std::size_t{16384}, pinned_mib); !problem.ok()) return problem;
@@ -63,6 +68,9 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
   if (variable("PENSTOCK_LINKS") != "auto") {
     if (auto problem = read_integer("PENSTOCK_LINKS", 1U, 8U, options.links); !problem.ok()) return problem;
   }
+  std::size_t kept_mib = options.kept_budget_bytes >> 20;
+  if (auto problem = read_integer("PENSTOCK_KEPT_MIB", std::size_t{0}, std::size_t{1} << 40, kept_mib); !problem.ok()) return problem;
+  options.kept_budget_bytes = kept_mib << 20;
   if (auto problem = read_switch("PENSTOCK_CUDA", options.use_cuda); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_IO_URING", options.use_io_uring); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_STATS", options.use_board); !problem.ok()) return problem;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/cache_policy.hpp"
+
 namespace penstock::core {
 
 namespace {
@@ -21,6 +23,24 @@ std::uint64_t most_asked(const transfer& rest, const transfer& whole) {
 std::uint64_t section_length(const transfer& rest) {
   if (rest.length <= section_bytes) return rest.length;
   return (rest.offset + section_bytes) / section_unit * section_unit - rest.offset;
+}
+
+// In the file as it is: what a file will be when it is wholly in the page cache.
+cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const transfer& whole, cache_use asked) {
+  // One section of a long request, which is neither the first nor far behind it.
+  constexpr std::uint64_t tried_from = std::uint64_t{64} << 20;
+  const std::uint64_t before = rest.offset - whole.offset;
+  cache_question question{.asked = asked, .lent_past_cache = file.source().facts().lent_past_cache};
+  if (asked == cache_use::automatic) {
+    question.file_bytes = file.source().size().value_or(rest.offset + rest.length);
+    question.request_bytes = whole.length;
+    question.in_order = file.in_order(whole.offset);
+    question.memory = with.memory_left().at(about_now_ns());
+    question.speeds = file.cold_speeds().advise();
+    const bool tries = before >= tried_from && before < section_bytes;
+    if (question.speeds == cold_speeds::verdict::try_direct && !tries) question.speeds = cold_speeds::verdict::keep;
+  }
+  return choose_cold_way(question);
 }
 
 }  // namespace
@@ -96,6 +116,16 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
     const auto bytes = from.resident_bytes(offset, length);
     return bytes ? std::optional(*bytes) : std::nullopt;
   };
+  if (!rest.is_write && !how.row && place.on_device() && !with.kept().empty()) {
+    with.give_up_kept_where_short();
+    input.registered = [&](std::uint64_t offset, std::uint64_t length) -> plan_input::part {
+      const auto found = with.kept().find(from, offset, length);
+      return {found.offset, found.length};
+    };
+  }
+  const auto asked = file.asked_cache(options);
+  input.spares_cache = asked == cache_use::bypass;
+  input.cold = [&] { return cold_way_of(with, file, rest, whole, asked); };
   return make_plan(input);
 }
 

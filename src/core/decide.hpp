@@ -18,7 +18,8 @@ inline constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
 // 18); in a batch, and where nobody waits, they travel together.
 inline constexpr std::uint64_t small_request_bytes = std::uint64_t{128} << 10;
 
-// Whether a caller who waits carries such a request himself: then it goes through the page cache, and nothing else is decided.
+// Whether a caller who waits carries such a request himself: then it goes through the page cache, unless the user wants to bypass that, and
+// nothing else is decided.
 bool caller_carries(const runtime& with, std::uint64_t length, const staging::place& place, const io_options& options) noexcept;
 
 // How a request is cut.

@@ -53,6 +53,8 @@ mount& engine_core::mount_of(std::uint64_t device) {
 }
 
 std::size_t engine_core::trim() {
+  memory_left().forget();
+  give_up_kept_where_short();
   const std::size_t trimmed = trim_pools();
   const std::lock_guard guard(lock_);
   for (const auto& each : mounts_) each->disk().release_trimmed();
@@ -61,7 +63,7 @@ std::size_t engine_core::trim() {
 
 board_teller::answer engine_core::tell() {
   const auto seen = snapshot();
-  return {seen.pinned_bytes, seen.pinned_peak_bytes, admission::under_way(*this)};
+  return {seen.pinned_bytes, seen.pinned_peak_bytes, seen.kept_bytes, seen.kept_drops, admission::under_way(*this)};
 }
 
 std::string engine_core::summary() {

@@ -7,8 +7,12 @@
 
 namespace penstock::core {
 
-file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from)
-    : runtime_(std::move(with)), source_(std::move(from)), mount_(&runtime_->mount_of(source_->facts().device)) {}
+file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache)
+    : runtime_(std::move(with)),
+      source_(std::move(from)),
+      mount_(&runtime_->mount_of(source_->facts().device)),
+      cold_speeds_(&runtime_->cold_speeds_of(source_->facts().device)),
+      cache_(cache) {}
 
 file_core::~file_core() {
   if ((uses_.load() & closed_bit) == 0) (void)close();
@@ -19,18 +23,18 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime
   if (with->forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
   auto opened = source::local_file::open(with->kernel(), path, options);
   if (!opened) return opened.error();
-  return make(std::move(with), *std::move(opened));
+  return make(std::move(with), *std::move(opened), options.cache);
 }
 
-result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor) {
+result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, cache_use cache) {
   if (with->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
   auto lent = source::local_file::adopt(with->kernel(), descriptor);
   if (!lent) return lent.error();
-  return make(std::move(with), *std::move(lent));
+  return make(std::move(with), *std::move(lent), cache);
 }
 
-std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from) {
-  return std::shared_ptr<file_core>(new file_core(std::move(with), std::move(from)));
+std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache) {
+  return std::shared_ptr<file_core>(new file_core(std::move(with), std::move(from), cache));
 }
 
 file_use::file_use(file_core& file) noexcept : file_(&file) { file.uses_.fetch_add(1); }

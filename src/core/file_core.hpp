@@ -42,9 +42,10 @@ class file_core : public std::enable_shared_from_this<file_core> {
  public:
   // Local files.
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
-  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor);
+  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, cache_use cache);
   // A file over any source.
-  static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from);
+  static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from,
+                                         cache_use cache = cache_use::automatic);
   file_core(const file_core&) = delete;
   file_core& operator=(const file_core&) = delete;
   ~file_core();
@@ -59,6 +60,9 @@ class file_core : public std::enable_shared_from_this<file_core> {
   // What serves this file.
   [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
 
+  // Of that mount.
+  [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
+
   // How a blocking call of this thread goes on from the last one on this file.
   enum class follows : std::uint8_t { nobody, same_thread, in_order };
   follows follow(std::uint64_t offset, std::uint64_t end) noexcept {
@@ -70,6 +74,20 @@ class file_core : public std::enable_shared_from_this<file_core> {
     last_thread_.store(me, std::memory_order_relaxed);
     return follows::nobody;
   }
+  // What the user asks of the page cache for a read of this file; automatic: nothing.
+  [[nodiscard]] cache_use asked_cache(const io_options& options) const noexcept {
+    if (options.cache != cache_use::automatic) return options.cache;
+    return cache_ != cache_use::automatic ? cache_ : runtime_->options().cache;
+  }
+  // Whether a long read goes on about where the last one ended, or begins about where the file does. Several threads that share out a file
+  // come a little out of order.
+  [[nodiscard]] bool in_order(std::uint64_t offset) const noexcept {
+    constexpr std::uint64_t about = std::uint64_t{16} << 20;
+    const auto end = planned_end_.load(std::memory_order_relaxed);
+    return offset > end ? offset - end <= about : end - offset <= about;
+  }
+  // Up to there a long read has been planned.
+  void planned(std::uint64_t end) noexcept { planned_end_.store(end, std::memory_order_relaxed); }
   // It was read past the page cache: how many of these bytes had been so before, at least.
   std::uint64_t read_past_cache(std::uint64_t offset, std::uint64_t length) noexcept;
   // It is being written: what is read from now on is new.
@@ -86,7 +104,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   status close();
 
  private:
-  file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from);
+  file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache);
   [[nodiscard]] status usable() const;
   void end() noexcept;
   void forget_cold_reads() noexcept;
@@ -97,6 +115,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   const std::shared_ptr<core::runtime> runtime_;  // outlives the source, which uses its kernel
   const std::unique_ptr<source::source> source_;
   core::mount* const mount_;
+  core::cold_speeds* const cold_speeds_;
+  const cache_use cache_;  // as it was opened
   // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
   // file.
   std::atomic<std::uint64_t> uses_{0};
@@ -104,6 +124,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   // that one of them goes on.
   std::atomic<std::uint64_t> last_end_{0};
   std::atomic<unsigned> last_thread_{0};  // and 1; 0: nobody
+  std::atomic<std::uint64_t> planned_end_{0};
   std::atomic<bool> has_cold_reads_{false};
   spin_lock cold_reads_lock_;  // guards cold_reads_
   std::shared_ptr<cold_reads::record> cold_reads_;

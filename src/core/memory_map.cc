@@ -136,6 +136,10 @@ staging::link* memory_map::link_in_use(const device::driver& driver, int ordinal
   return nullptr;
 }
 
+std::array<staging::link*, 2> memory_map::links_in_use() {
+  return {gpu_link_in_use(), host_ == nullptr ? nullptr : link_in_use(*host_, -1)};
+}
+
 result<staging::place> memory_map::place_on(std::string_view device) {
   if (device.empty() || device == "host") return staging::place{};
   const auto named = device_named(device);

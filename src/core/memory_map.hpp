@@ -63,6 +63,9 @@ class memory_map {
   // is no link to one that is not in use yet. Errors: of session_named().
   result<staging::place> place_on(std::string_view device);
 
+  // One for each driver that has a link in use; null where it has none. GPUs, then the host device.
+  [[nodiscard]] std::array<staging::link*, 2> links_in_use();
+
   // The user keeps this range until unregister_range(): its place is found at once, and host memory is pinned.
   result<staging::place> register_range(void* memory, std::size_t bytes);
   // What it took to begin this registration.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -20,6 +22,11 @@ constexpr std::uint64_t granule = 4 * mib;
 constexpr std::uint64_t least_wave = 512 * kib;
 constexpr std::uint64_t least_wave_piece = 32 * kib;
 constexpr std::uint64_t host_piece = 4 * mib;
+// The kernel's read-ahead does the work; smaller pieces would only cost hand-overs.
+constexpr std::uint64_t kept_piece = mib;
+// The copy of less is over sooner than a thread that waits for it is awake.
+constexpr std::uint64_t least_registered = mib;
+constexpr std::uint64_t registered_piece = 64 * mib;
 // The page cache takes data best while it is still in the CPU's cache, where the device's writes land.
 constexpr std::uint64_t cached_write_piece = mib;
 
@@ -93,29 +100,65 @@ class planner {
   }
 
   void read() {
+    std::uint64_t may_ask = in_.most_asked;
+    for (std::uint64_t at = in_.offset; at < end_;) {
+      const auto kept = registered(at);
+      const std::uint64_t end = asked_end(at, kept.offset, may_ask);
+      if (end < kept.offset) end_ = end;
+      read_unregistered(at, end - at);
+      if (end < kept.offset) return;
+      may_ask -= std::min(may_ask, end - at);
+      cut_registered(kept.offset, kept.length);
+      at = kept.offset + kept.length;
+    }
+  }
+
+  void read_unregistered(std::uint64_t offset, std::uint64_t length) {
+    if (length == 0) return;
     if (!in_.has_direct) {
-      resident_run(in_.offset, in_.length, plan_reason::no_direct_io);
-      return;
+      resident_run(offset, length, plan_reason::no_direct_io);
+    } else if (!in_.has_cached) {
+      cut_direct(offset, length, plan_reason::not_resident);
+    } else {
+      read_by_residency(offset, length);
     }
-    if (!in_.has_cached) {
-      cut_direct(in_.offset, in_.length, plan_reason::not_resident);
-      return;
-    }
-    end_ = asked_end();
-    read_by_residency(in_.offset, end_ - in_.offset);
+  }
+
+  // What is registered of the range from an offset on, where that is worth while; else nothing, at the end. GPUs copy from tmpfs at a third
+  // of the speed of staged, so there it is for those who spare CPU time.
+  plan_input::part registered(std::uint64_t offset) {
+    const plan_input::part none{end_, 0};
+    if (!in_.registered || !registered_path() || (in_.memory_file_system && !spares_cpu())) return none;
+    const auto found = in_.registered(offset, end_ - offset);
+    return found.length >= least_registered ? found : none;
+  }
+
+  [[nodiscard]] std::optional<path_kind> registered_path() const {
+    const auto kinds = in_.paths->by_rank();
+    const auto found = std::find_if(kinds.begin(), kinds.end(), [&](path_kind kind) { return serves(kind, path::portion::cached_ranges); });
+    if (found == kinds.end() || (in_.forced != path_kind::automatic && in_.forced != *found)) return std::nullopt;
+    return *found;
+  }
+
+  void cut_registered(std::uint64_t offset, std::uint64_t length) {
+    const std::size_t first = pieces_.size();
+    cut(offset, length, *registered_path(), false, plan_reason::registered, registered_piece);
+    for (std::size_t i = first; i < pieces_.size(); ++i) pieces_[i].registered = true;
   }
 
   [[nodiscard]] bool spares_cpu() const {
     return in_.prefer == preference::cpu || (in_.prefer == preference::automatic && in_.few_cores && !in_.emulated_device);
   }
 
-  // On a multiple of the granule in the file, or of a part of it where that is more than may be asked about. Not where one lane carries
-  // all, which would have nothing to do meanwhile, nor where all may be mapped at once.
-  [[nodiscard]] std::uint64_t asked_end() const {
-    if (in_.lanes <= 1 || in_.length <= in_.most_asked || spares_cpu()) return end_;
-    const std::uint64_t end = in_.offset + in_.most_asked;
-    const std::uint64_t on_granule = round_down(end, std::min(granule, std::bit_floor(in_.most_asked)));
-    return on_granule > in_.offset ? on_granule : end;
+  // How far a part may be asked about: to its end, or to a multiple of the granule in the file, or of a part of it where that is more than
+  // may be asked about. All of it where nothing is asked, where one lane carries all, which would have nothing to do meanwhile, and where
+  // all may be mapped at once.
+  [[nodiscard]] std::uint64_t asked_end(std::uint64_t offset, std::uint64_t end, std::uint64_t most) const {
+    if (!in_.has_direct || !in_.has_cached || in_.lanes <= 1 || end - offset <= most || spares_cpu()) return end;
+    if (most == 0) return offset;
+    const std::uint64_t limit = offset + most;
+    const std::uint64_t on_granule = round_down(limit, std::min(granule, std::bit_floor(most)));
+    return on_granule > offset ? on_granule : limit;
   }
 
   [[nodiscard]] bool is_continued() const { return in_.is_continued || end_ < in_.offset + in_.length; }
@@ -129,20 +172,36 @@ class planner {
   // Splits the range until each part is wholly resident, wholly not, or one granule.
   void read_by_residency(std::uint64_t offset, std::uint64_t length) {
     const auto resident = in_.resident(offset, length);
-    if (!resident) {
+    if (!resident && !in_.spares_cache) {
       resident_run(offset, length, plan_reason::residency_unknown);
+    } else if (!resident) {
+      cut_cold(offset, length, plan_reason::residency_unknown);
     } else if (*resident >= length) {
       resident_run(offset, length, plan_reason::resident);
     } else if (*resident == 0) {
-      cut_direct(offset, length, plan_reason::not_resident);
+      cut_cold(offset, length, plan_reason::not_resident);
     } else if (const auto middle = round_down(offset + length / 2, granule); length > granule && middle > offset) {
       read_by_residency(offset, middle - offset);
       read_by_residency(middle, offset + length - middle);
-    } else if (*resident * 2 >= length) {
+    } else if (*resident * 2 >= length && !in_.spares_cache) {
       resident_run(offset, length, plan_reason::partly_resident);
     } else {
-      cut_direct(offset, length, plan_reason::partly_resident);
+      cut_cold(offset, length, plan_reason::partly_resident);
     }
+  }
+
+  // What is not, or not all, in the page cache.
+  void cut_cold(std::uint64_t offset, std::uint64_t length, plan_reason found) {
+    if (!cold_) cold_ = in_.cold ? in_.cold() : cold_way{};
+    if (!cold_->keeps) {
+      cut_direct(offset, length, cold_->why == plan_reason::not_resident ? found : cold_->why);
+      return;
+    }
+    const std::uint64_t tried = std::min(std::exchange(cold_->tried_bytes, 0), length);
+    cut_direct(offset, tried, plan_reason::bypass_tried);
+    const std::size_t first = pieces_.size();
+    cut(offset + tried, length - tried, base(), false, cold_->why, kept_piece);
+    for (std::size_t i = first; i < pieces_.size(); ++i) pieces_[i].fills_cache = true;
   }
 
   void resident_run(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
@@ -176,7 +235,7 @@ class planner {
 
   // One piece for all, merged with its neighbour where that is of the same kind.
   void whole(std::uint64_t offset, std::uint64_t length, path_kind path, plan_reason reason) {
-    if (!pieces_.empty() && pieces_.back().path == path) {
+    if (!pieces_.empty() && pieces_.back().path == path && !pieces_.back().registered) {
       pieces_.back().length += length;
     } else {
       pieces_.push_back({offset, length, path, false, reason});
@@ -231,7 +290,8 @@ class planner {
   }
 
   const plan_input& in_;
-  std::uint64_t end_;  // of the plan
+  std::uint64_t end_;             // of the plan
+  std::optional<cold_way> cold_;  // once it was asked for
   std::vector<planned_piece> pieces_;
 };
 
@@ -255,6 +315,26 @@ std::string describe(plan_reason reason, const path::declaration& path) {
       return "not in the page cache: direct I/O";
     case plan_reason::partly_resident:
       return "partly in the page cache";
+    case plan_reason::kept:
+      return "not wholly in the page cache: read through it, in file order, so that the next read finds it there";
+    case plan_reason::kept_as_asked:
+      return "not wholly in the page cache: read through it, as asked for";
+    case plan_reason::bypass_as_asked:
+      return "not wholly in the page cache: direct I/O, as asked for";
+    case plan_reason::bypass_as_lent:
+      return "not in the page cache: direct I/O, as its descriptor was opened";
+    case plan_reason::bypass_at_random:
+      return "not in the page cache, and a small part somewhere in the file: direct I/O";
+    case plan_reason::bypass_memory_unknown:
+      return "not in the page cache, and the kernel does not say whether memory has room for the file: direct I/O";
+    case plan_reason::bypass_no_room:
+      return "not in the page cache, and memory has no room for the whole file: direct I/O";
+    case plan_reason::bypass_faster:
+      return "not in the page cache: direct I/O, which has been faster here than reading through it";
+    case plan_reason::registered:
+      return "kept registered (file::keep): the GPU copies it from the page cache";
+    case plan_reason::bypass_tried:
+      return "not in the page cache: direct I/O for a part, to see which way is faster here";
     case plan_reason::residency_unknown:
       return "the kernel does not say whether it is in the page cache";
     case plan_reason::no_direct_io:

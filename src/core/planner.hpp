@@ -20,6 +20,16 @@ enum class plan_reason : std::uint8_t {
   resident,
   not_resident,
   partly_resident,
+  kept,  // not in the page cache, and read through it (core/cache_policy tells when)
+  kept_as_asked,
+  bypass_as_asked,  // not in the page cache, and read past it
+  bypass_as_lent,
+  bypass_at_random,
+  bypass_memory_unknown,
+  bypass_no_room,
+  bypass_faster,
+  bypass_tried,
+  registered,  // in the page cache, and kept registered by the user
   residency_unknown,
   no_direct_io,
   buffered_write,
@@ -31,13 +41,22 @@ enum class plan_reason : std::uint8_t {
 };
 std::string describe(plan_reason reason, const path::declaration& path);
 
+// How a read gets what is not in the page cache.
+struct cold_way {
+  bool keeps = false;  // through the page cache, in file order
+  plan_reason why = plan_reason::not_resident;
+  std::uint64_t tried_bytes = 0;  // of what is kept, so much goes past the page cache, to see how fast that is
+};
+
 struct planned_piece {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   path_kind path = path_kind::automatic;
   bool bypass_cache = false;
   plan_reason reason = plan_reason::resident;
-  std::uint32_t wave = 1;  // pieces, from this one on, that share a slab and a copy; 0: shares an earlier one's
+  std::uint32_t wave = 1;    // pieces, from this one on, that share a slab and a copy; 0: shares an earlier one's
+  bool fills_cache = false;  // not in the page cache, and read through it: by few threads at a time
+  bool registered = false;   // what path::kept_pages holds
 };
 
 struct plan_input {
@@ -62,6 +81,7 @@ struct plan_input {
   preference prefer = preference::automatic;
   unsigned lanes = 1;
   bool few_cores = false;
+  bool spares_cache = false;        // nothing that is not in the page cache shall enter it
   bool shared_link = false;         // with other requests: longer copies serve all better than an early first one serves this
   bool memory_file_system = false;  // tmpfs: registering its pages is slow
   std::uint64_t most_bytes = 0;     // of a slab: a piece or wave of staged work is at most this
@@ -70,6 +90,14 @@ struct plan_input {
   std::function<std::optional<std::string>(path_kind, std::uint64_t offset, std::uint64_t length)> refuses;
   // Bytes of a range in the page cache; nothing when that cannot be known.
   std::function<std::optional<std::uint64_t>(std::uint64_t offset, std::uint64_t length)> resident;
+  // The first part of a range that the user keeps registered; empty where there is none. The function may be empty: nothing is.
+  struct part {
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+  };
+  std::function<part(std::uint64_t offset, std::uint64_t length)> registered;
+  // Asked once, where something is not in the page cache and could be read past it. Empty: it is.
+  std::function<cold_way()> cold;
 };
 
 // Errors: unsupported, when the forced path refuses.

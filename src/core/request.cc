@@ -38,6 +38,7 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
       cursor_(admitted_.what().offset) {
   queues_.lanes = &admitted_.file().mount().lanes();
   queues_.disk = &admitted_.file().mount().disk();
+  queues_.keeping = &admitted_.file().mount().keeping_lanes();
   planning_work_.owner = this;
   if (row_.empty()) admitted_.list();
   runtime().asked_bytes().fetch_add(admitted_.what().length, std::memory_order_relaxed);
@@ -65,6 +66,7 @@ status request::plan(const cutting& how) {
     planned_ = 1;
     past_size_ = first.past_size;
     cursor_ += first.length;
+    if (!admitted_.what().is_write) admitted_.file().planned(admitted_.what().offset + admitted_.what().length);
   }
   return {};
 }
@@ -121,6 +123,9 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.length = piece.length;
   added.is_write = admitted_.what().is_write;
   added.bypass_cache = piece.bypass_cache;
+  added.fills_cache = piece.fills_cache;
+  added.registered = piece.registered;
+  if (piece.reason == plan_reason::bypass_tried) admitted_.file().cold_speeds().tries();
   added.unaligned = piece.reason == plan_reason::unaligned_edge || piece.reason == plan_reason::unaligned_read_edge ||
                     piece.reason == plan_reason::too_little_aligned;
   added.wave = piece.wave;
@@ -220,21 +225,24 @@ void request::dispatch(Jobs& jobs) noexcept {
       last = &item;
       ++count;
     }
-  } cpu, disk;
+  } cpu, disk, keeping;
   for (auto& item : jobs) {
     item.started_ns = now;
     item.on_disk_lane = rings && item.bypass_cache && !item.is_write && item.file->descriptors().direct >= 0;
-    (item.on_disk_lane ? disk : cpu).add(item);
+    (item.on_disk_lane ? disk : item.fills_cache ? keeping : cpu).add(item);
   }
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
-  if (cpu.count > 0 && !queues_.lanes->push(queues_.cpu_works, *cpu.first, *cpu.last, cpu.count).ok()) {
+  const auto push = [](staging::lanes& to, staging::work_list& list, const chain& works) {
+    if (works.count == 0 || to.push(list, *works.first, *works.last, works.count).ok()) return;
     // No thread could be started: the caller does the work.
-    for (auto* item = cpu.first; item != nullptr;) {
+    for (auto* item = works.first; item != nullptr;) {
       auto* next = item->next_work;
       (void)item->run();
       item = next;
     }
-  }
+  };
+  push(*queues_.keeping, queues_.keeping_works, keeping);
+  push(*queues_.lanes, queues_.cpu_works, cpu);
   // Who has stopped it may have come before there was anything to end.
   if (!stop_reason().ok()) path::end_queued(queues_);
 }
@@ -272,6 +280,9 @@ void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept
   const auto now = now_ns();
   runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
   note_use(runtime(), admitted_.file(), ended, bytes, now);
+  if ((ended.fills_cache || ended.bypass_cache) && !ended.is_write && admitted_.what().length >= cold_speeds::least_request_bytes) {
+    admitted_.file().cold_speeds().note(ended.bypass_cache, bytes, ended.started_ns, now);
+  }
   ended.done = bytes;
   if (error.ok()) return;
   const std::lock_guard guard(lock_);

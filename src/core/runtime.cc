@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace penstock::core {
 
 namespace {
@@ -58,13 +60,15 @@ runtime::runtime(const engine_options& options, seams doors)
       sending_(*doors_.kernel, pullers_),
       receiving_(*doors_.kernel, pullers_),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
+      kept_(*doors_.kernel, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
-      pullers_(std::clamp(cores_ / 2, 1U, 8U), 0us, nullptr, "penstock-pl") {
+      pullers_(std::clamp(cores_ / 2, 1U, 8U), 0us, nullptr, "penstock-pl"),
+      memory_left_(*doors_.kernel) {
   stats_.set_lanes(lanes_.usual);
   cuda_pool_.grow_slowly(pinned_at_once_bytes);
   cuda_pool_.tell_of_waits(stats_, share_.is_cut);
   host_pool_.tell_of_waits(stats_, share_.is_cut);
-  paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library});
+  paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library, &kept_});
 }
 
 runtime::~runtime() {
@@ -98,6 +102,23 @@ void runtime::unregister_memory(void* memory) {
   if (ended) stats_.count_registration(ended->cost_ns + now_ns() - began, ended->served);
 }
 
+// What is registered counts as available with the kernel, since it lies in the page cache; but it cannot be had.
+bool runtime::is_short_with(std::uint64_t kept_bytes) noexcept {
+  constexpr std::uint64_t spared_share = 16;
+  const auto memory = memory_left_.at(about_now_ns());
+  return memory && memory->available_bytes < kept_bytes + memory->total_bytes / spared_share;
+}
+
+void runtime::give_up_kept_where_short() noexcept {
+  if (kept_.empty() || forked() || !is_short_with(kept_.used_bytes())) return;
+  kept_.drop_all({errc::out_of_memory, "memory became short"});
+}
+
+status runtime::has_room_to_keep(std::uint64_t bytes) {
+  if (!is_short_with(kept_.used_bytes() + bytes)) return {};
+  return {errc::out_of_memory, fmt::format("memory is too short to keep {} bytes registered", bytes)};
+}
+
 void runtime::forget(const source::source& closing) {
   if (forked()) return;
   for (auto& each : paths_) {
@@ -109,6 +130,8 @@ engine_stats runtime::snapshot() const {
   if (forked()) return {};  // a lock may have been taken when the process forked
   auto seen = stats_.snapshot();
   const auto landed = sending_.pinned_bytes() + receiving_.pinned_bytes();  // never less than before
+  seen.kept_bytes = kept_.used_bytes();
+  seen.kept_drops = kept_.drops();
   seen.pinned_bytes = budget_.used_bytes.load() + inboxes_.used_bytes.load() + landed;
   seen.pinned_peak_bytes = budget_.peak_bytes.load() + inboxes_.peak_bytes.load() + landed;
   return seen;

@@ -9,10 +9,13 @@
 
 #include "base/sharded_list.hpp"
 #include "core/cold_reads.hpp"
+#include "core/cold_speeds.hpp"
 #include "core/deadlines.hpp"
 #include "core/memory_map.hpp"
+#include "core/memory_watch.hpp"
 #include "core/stats.hpp"
 #include "device/device.hpp"
+#include "path/kept_pages.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
 #include "staging/feeder.hpp"
@@ -53,6 +56,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
 
   // What serves the files of a file system (of a block device, itself).
   virtual mount& mount_of(std::uint64_t device) = 0;
+  // Of that mount.
+  virtual core::cold_speeds& cold_speeds_of(std::uint64_t device) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
   [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
@@ -71,7 +76,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
-  // As engine::trim().
+  // As engine::trim(), of slabs.
   std::size_t trim_pools() { return cuda_pool_.trim() + host_pool_.trim() + sending_.trim() + receiving_.trim(); }
   // Memory that the user keeps registered, for paths too.
   status register_memory(void* memory, std::size_t bytes);
@@ -84,6 +89,14 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   [[nodiscard]] engine_stats snapshot() const;
   // Which files were read past the page cache.
   [[nodiscard]] core::cold_reads& cold_reads() noexcept { return cold_reads_; }
+  // How much memory there is, as of a second ago at most.
+  [[nodiscard]] memory_watch& memory_left() noexcept { return memory_left_; }
+  // What users keep registered of the page cache. Gives it up where memory is short; then nothing is kept.
+  [[nodiscard]] path::kept_pages& kept() noexcept { return kept_; }
+  void give_up_kept_where_short() noexcept;
+  // Whether so many bytes more can be kept registered without being given up at once; ok where the kernel does not say. Errors:
+  // out_of_memory.
+  [[nodiscard]] status has_room_to_keep(std::uint64_t bytes);
   // The requests under way.
   [[nodiscard]] sharded_list<admission>& admitted() noexcept { return admitted_; }
   // Blocking requests under way on memory of a device.
@@ -118,6 +131,9 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   void widen_pools();
 
  private:
+  // Whether memory is short where so much of it is kept registered.
+  bool is_short_with(std::uint64_t kept_bytes) noexcept;
+
   // Of the pinned budget, in bytes.
   struct pinned_share {
     std::size_t for_cpu;
@@ -142,11 +158,13 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   staging::landing receiving_;
   staging::pinned_budget inboxes_{std::size_t{384} << 20};
   memory_map memory_;
+  path::kept_pages kept_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;
   staging::lanes pullers_;
   core::deadlines deadlines_;
   core::cold_reads cold_reads_;
+  memory_watch memory_left_;
   sharded_list<admission> admitted_;
   std::atomic<unsigned> blocking_{0};
   std::atomic<std::uint64_t> asked_bytes_{0};

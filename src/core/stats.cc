@@ -52,9 +52,11 @@ constexpr std::array usage_fields{
     &usage_stats::far_ns,
     &usage_stats::slab_waits,
     &usage_stats::slab_wait_ns,
+    &usage_stats::kept_read_bytes,
+    &usage_stats::kept_read_ns,
 };
 static_assert(usage_fields.size() == board_layout::usage_count);
-static_assert(static_cast<std::size_t>(board_layout::usage::slab_wait_ns) + 1 == board_layout::usage_count);
+static_assert(static_cast<std::size_t>(board_layout::usage::kept_read_ns) + 1 == board_layout::usage_count);
 
 // Adds the time with at least one of what ends in about the order of their ends: each adds what it reaches past the latest end so far.
 void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, const stats_book::span& when) noexcept {
@@ -197,6 +199,12 @@ void stats_book::count_cold(std::uint64_t bytes, std::uint64_t again, span when)
   add_active(counters.of(usage::cold_read_ns), counters.last_cold_end_ns, when);
 }
 
+void stats_book::count_kept(std::uint64_t bytes, span when) noexcept {
+  auto& counters = now().usage;
+  counters.of(usage::kept_read_bytes).fetch_add(bytes, relaxed);
+  add_active(counters.of(usage::kept_read_ns), counters.last_kept_end_ns, when);
+}
+
 void stats_book::count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept {
   constexpr std::uint64_t few = 4;
   auto& counters = now().usage;
@@ -250,6 +258,8 @@ void add_section(engine_stats& to, const board_layout::engine_section& from) {
   to.timed_out += from.timed_out.load(relaxed);
   to.pinned_bytes += from.pinned_bytes.load(relaxed);
   to.pinned_peak_bytes += from.pinned_peak_bytes.load(relaxed);
+  to.kept_bytes += from.kept_bytes.load(relaxed);
+  to.kept_drops += from.kept_drops.load(relaxed);
 }
 
 }  // namespace penstock::core

@@ -54,6 +54,8 @@ class stats_book final : public staging::slab_waits {
   void count_blocks(std::uint64_t bytes, std::uint64_t extra, std::int64_t nanoseconds) noexcept;
   // Read past the page cache, `again` of these bytes not for the first time.
   void count_cold(std::uint64_t bytes, std::uint64_t again, span when) noexcept;
+  // Read through the page cache, where it was not yet.
+  void count_kept(std::uint64_t bytes, span when) noexcept;
   // A registration has ended that served so many requests.
   void count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept;
   void waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept override;

@@ -25,6 +25,8 @@ bool job::run() {
 void end_queued(job_queues& queues) {
   while (queues.lanes->help(queues.cpu_works)) {
   }
+  while (queues.keeping != nullptr && queues.keeping->help(queues.keeping_works)) {
+  }
   while (queues.disk->help(queues.disk_works)) {
   }
   queues.disk->end_ready(&queues);

@@ -28,11 +28,14 @@ using source::direct_alignment;
 using source::round_down;
 using source::round_up;
 
+class kept_pages;
+
 // What all paths of an engine work with.
 struct services {
   std::shared_ptr<sys::kernel> kernel;
   staging::feeders* feeders = nullptr;
   std::string cufile_library{};  // as in engine_options
+  kept_pages* kept = nullptr;    // null: nothing is kept registered
 };
 
 class data_path;
@@ -62,8 +65,10 @@ class job_owner {
 struct job_queues {
   staging::lanes* lanes = nullptr;
   staging::disk_lanes* disk = nullptr;
+  staging::lanes* keeping = nullptr;  // null: such jobs go to the other lanes
   staging::work_list cpu_works;
-  staging::work_list shared_works;  // jobs that have begun, and that others may help to read; none ends later for want of help
+  staging::work_list keeping_works;  // jobs that fill the page cache as they read, in file order
+  staging::work_list shared_works;   // jobs that have begun, and that others may help to read; none ends later for want of help
   staging::work_list disk_works;
   staging::work_list urgent_works;
   // What is written to the page cache, one job at a time: the kernel lets one writer at a time into a file, and the others burn CPU
@@ -130,6 +135,8 @@ class job final : public staging::work {
   std::uint32_t neighbours = 0;   // of the place's link, whose links may be used too
   std::uint64_t asked_bytes = 0;  // by all requests under way, when it was planned
   bool bypass_cache = false;      // as planned: past the page cache
+  bool fills_cache = false;       // as planned: through the page cache, in which it is not yet
+  bool registered = false;        // as planned: what is kept registered
   bool on_disk_lane = false;      // its queue: there it may not wait for a slab
   std::uint32_t wave = 1;         // as planned: so many jobs from this one on lie in a row and travel best together; 0: in an earlier one's
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused

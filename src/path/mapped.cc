@@ -2,6 +2,7 @@
 // by the GPU. Half the speed of staged at a fifth of its CPU time, so it is for machines with few cores and for prefer = cpu. One range at
 // a time in a process: registering holds the driver's lock, and waits for copies under way (driver 580), so there is nothing to
 // gain from doing two at once. A file truncated in the meantime is harmless: registered pages stay pinned.
+// What the user keeps registered (kept_pages) is copied from there at the speed of the link, several ranges at a time.
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "device/owned.hpp"
 #include "path/data_path.hpp"
+#include "path/kept_pages.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::path {
@@ -24,10 +26,12 @@ constexpr std::uint64_t page_bytes = 4096;
 constexpr std::uint64_t mapped_piece_bytes = std::uint64_t{256} << 20;
 // Registering a small range costs as much as copying it (4 MiB pieces reach 14 GB/s, 64 MiB pieces 23).
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t watched_bytes = std::uint64_t{4} << 20;
+constexpr int most_looks = 100;
 
 class mapped final : public data_path {
  public:
-  explicit mapped(const services& with) : kernel_(with.kernel) {}
+  explicit mapped(const services& with) : kernel_(with.kernel), kept_(with.kept) {}
 
   [[nodiscard]] const declaration& declared() const override { return declared_mapped; }
 
@@ -40,6 +44,11 @@ class mapped final : public data_path {
   }
 
   bool run(job& item) override {
+    if (const auto kept = kept_of(item); kept != nullptr) return run_registered(item, *kept);
+    if (item.registered) {
+      hand_over(item, {errc::unsupported, "it is not kept registered any more"}, item.length);
+      return true;
+    }
     const std::lock_guard one_at_a_time(busy_);
     auto reach = reach_of(item);
     if (!reach) {
@@ -59,8 +68,7 @@ class mapped final : public data_path {
           reach = std::move(now);
           continue;
         }
-        item.owner->hand_over(
-            item, carried.with_context(fmt::format("mapped: read {} at {} of {}", bytes, item.offset + item.moved, item.file->name())));
+        hand_over(item, carried, bytes);
         return true;
       }
       item.moved += bytes;
@@ -85,10 +93,49 @@ class mapped final : public data_path {
       item.owner->finished(item, item.moved, {});
     } else {
       const status why = ended ? status(errc::unsupported, "the file goes on past the size that the kernel states") : ended.error();
-      item.owner->hand_over(item, why.with_context(fmt::format("mapped: read {} at {} of {}", item.length - item.moved,
-                                                               item.offset + item.moved, item.file->name())));
+      hand_over(item, why, item.length - item.moved);
     }
     return true;
+  }
+
+  // bytes: that were to be read next.
+  static void hand_over(job& item, const status& why, std::uint64_t bytes) {
+    auto told = why.with_context(fmt::format("mapped: read {} at {} of {}", bytes, item.offset + item.moved, item.file->name()));
+    item.owner->hand_over(item, std::move(told));
+  }
+
+  // --- what is kept registered
+
+  std::shared_ptr<kept_pages::pages> kept_of(const job& item) {
+    if (kept_ == nullptr || kept_->empty() || item.is_write) return nullptr;
+    return kept_->find_whole(*item.file, item.offset, item.length);
+  }
+
+  // The file is looked at before and after: what was copied in between is what it held.
+  bool run_registered(job& item, kept_pages::pages& kept) {
+    const pinning_session by{&item.place.via->session(), item.place.emulated()};
+    item.moved = 0;
+    auto usable = kept.check(*item.file);
+    if (usable.ok()) usable = kept.register_for(by);
+    auto copied = usable.ok() ? copy_registered(item, kept.at(item.offset)) : status();
+    if (usable.ok() && copied.ok()) usable = kept.check(*item.file);
+    if (!usable.ok()) kept_->drop(kept, usable);
+    if (usable.ok() && copied.ok()) {
+      item.moved = item.length;
+      item.owner->finished(item, item.length, {});
+    } else {
+      hand_over(item, usable.ok() ? copied : usable, item.length);
+    }
+    return true;
+  }
+
+  status copy_registered(const job& item, const std::byte* source) {
+    auto line = take_line(item.place.via->session());
+    if (!line) return line.error();
+    auto outcome = copy(*line, item.memory, source, item.length);
+    const std::lock_guard guard(spare_lock_);
+    spare_lines_.push_back(*std::move(line));  // has room for all that were made
+    return outcome;
   }
 
   // Bytes of the job that the file has, by its stated size: pages past that cannot be registered.
@@ -98,16 +145,37 @@ class mapped final : public data_path {
     return *size > item.offset ? std::min(item.length, *size - item.offset) : 0;
   }
 
-  result<const line*> line_of(device::session& session) {
-    for (const auto& known : lines_) {
-      if (known.session == &session) return &known;
-    }
+  static result<line> make_line(device::session& session) {
     auto stream = device::owned_stream::make(session);
     if (!stream) return stream.error();
     auto arrived = device::owned_event::make(session);
     if (!arrived) return arrived.error();
-    lines_.push_back({&session, *std::move(stream), *std::move(arrived)});
+    return line{&session, *std::move(stream), *std::move(arrived)};
+  }
+
+  result<const line*> line_of(device::session& session) {
+    for (const auto& known : lines_) {
+      if (known.session == &session) return &known;
+    }
+    auto made = make_line(session);
+    if (!made) return made.error();
+    lines_.push_back(*std::move(made));
     return &lines_.back();
+  }
+
+  // For one copy; then it goes to the spare ones.
+  result<line> take_line(device::session& session) {
+    const std::lock_guard guard(spare_lock_);
+    const auto spare = std::find_if(spare_lines_.begin(), spare_lines_.end(), [&](const line& each) { return each.session == &session; });
+    if (spare != spare_lines_.end()) {
+      line taken = std::move(*spare);
+      spare_lines_.erase(spare);
+      return taken;
+    }
+    spare_lines_.reserve(lines_made_ + 1);
+    auto made = make_line(session);
+    if (made) ++lines_made_;
+    return made;
   }
 
   status carry(job& item, std::uint64_t offset, std::byte* target, std::uint64_t bytes) {
@@ -131,12 +199,13 @@ class mapped final : public data_path {
     auto& session = *on.session;
     if (auto problem = session.copy(target, source, bytes, on.stream.get()); !problem.ok()) return problem;
     auto problem = session.record(on.arrived.get(), on.stream.get());
-    // Naps: an interrupt would come late (21 GB/s; napping 24, at the same CPU time).
+    // Naps: an interrupt would come late (21 GB/s; napping 24, at the same CPU time). What is short is over sooner than a nap.
+    int looks = bytes <= watched_bytes ? most_looks : 0;
     for (bool arrived = false; problem.ok() && !arrived;) {
       const auto reached = session.reached(on.arrived.get());
       problem = reached.error();
       arrived = reached.value_or(false);
-      if (problem.ok() && !arrived) staging::nap();
+      if (problem.ok() && !arrived) looks-- > 0 ? staging::relax() : staging::nap();
     }
     // The pages may not go before the copy has ended, however that failed.
     if (!problem.ok()) (void)session.synchronize(on.stream.get());
@@ -146,6 +215,10 @@ class mapped final : public data_path {
   std::shared_ptr<sys::kernel> kernel_;
   std::mutex busy_;  // guards lines_, and keeps registrations apart
   std::vector<line> lines_;
+  kept_pages* const kept_;
+  std::mutex spare_lock_;  // guards what follows
+  std::vector<line> spare_lines_;
+  std::size_t lines_made_ = 0;
 };
 
 }  // namespace

@@ -70,7 +70,7 @@ result<std::unique_ptr<local_file>> local_file::adopt(sys::kernel& kernel, int d
   (direct ? made->descriptors_.direct : made->descriptors_.cached) = made->first_descriptor_ = descriptor;
   made->access_ = *flags & O_ACCMODE;
   made->promises_ = *flags & (O_SYNC | O_DSYNC | O_NOATIME);
-  made->facts_.direct_writes = direct;
+  made->facts_.direct_writes = made->facts_.lent_past_cache = direct;
   if (auto problem = made->examine(); !problem.ok()) return problem;
   return made;
 }

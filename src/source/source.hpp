@@ -38,7 +38,8 @@ struct source_facts {
   bool in_memory = false;        // tmpfs: registering its pages with a driver is slow
   bool readable = true;
   bool writable = true;
-  bool direct_writes = false;  // large writes shall go past the cache
+  bool direct_writes = false;    // large writes shall go past the cache
+  bool lent_past_cache = false;  // it was lent by an O_DIRECT descriptor
 };
 
 class source {

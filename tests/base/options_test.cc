@@ -36,6 +36,15 @@ TEST(options, every_preference_survives_its_name) {
   }
 }
 
+TEST(options, every_use_of_the_cache_survives_its_name) {
+  for (const auto cache : {cache_use::automatic, cache_use::keep, cache_use::bypass}) {
+    const auto parsed = parse_cache_use(to_string(cache));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, cache);
+  }
+  EXPECT_EQ(parse_cache_use("kept").error().message(), "cache \"kept\" is not one of auto, keep, bypass");
+}
+
 TEST(options, a_wrong_word_is_named_with_the_right_ones) {
   const status error = parse_path_kind("stagged").error();
   EXPECT_EQ(error.code(), errc::invalid_argument);

@@ -229,6 +229,8 @@ class lonely_requests {
     const auto at = static_cast<std::int64_t>(offset);
     auto* target = memory(kind.on_device);
     const bool calls_back = kind.how != watched::by_done && kind.how != watched::by_waits_that_expire;
+    // What is cold goes one way and the other, each kind of request in turn.
+    const io_options how{.cache = (requests_ + requests_ / (3 * all_kinds().size())) % 2 == 0 ? cache_use::keep : cache_use::bypass};
     auto callback = calls_back ? seen.callback() : io_callback();
     if (kind.way == asked_as::stream) {
       seen.length = kind.length;
@@ -238,14 +240,15 @@ class lonely_requests {
       asked.ended = std::move(callback);
       PENSTOCK_EXPECT_OK(from_.read_on_stream(asked));
     } else if (kind.way == asked_as::operation) {
-      made.single = from_.read_async(target, kind.length, at, {}, std::move(callback));
+      made.single = from_.read_async(target, kind.length, at, how, std::move(callback));
     } else {
       std::vector<io_request> asked;
       for (std::uint64_t i = 0; i < count; ++i) {
         asked.push_back({&from_, target + i * kind.length, kind.length, at + static_cast<std::int64_t>(i * kind.length), false});
       }
       seen.expected_items = static_cast<int>(count);
-      made.several = house_.engine().submit(asked, {}, std::move(callback), [&seen](std::size_t, const io_result&) { ++seen.items_ended; });
+      made.several =
+          house_.engine().submit(asked, how, std::move(callback), [&seen](std::size_t, const io_result&) { ++seen.items_ended; });
     }
     if (kind.how == watched::beside_another_waiter) made.another = from_.read_async(another_.data(), 64 * kib, 0);
   }

@@ -16,18 +16,20 @@ namespace {
 
 constexpr std::size_t large_file = 9 * mib + 5;
 
-// A path by its name, built in or not, and memory.
+// A path by its name, built in or not, memory, and which way it goes to what is not in the page cache.
 struct contract_case {
   std::string_view path;
   memory_place place;
   file_home home = file_home::disk;
+  cache_use cache = cache_use::bypass;
 };
 
 // For those who bring a path: the line that adds it.
 const std::vector<const path::declaration*> further{&declared_heap};
 
 std::string name_of(const ::testing::TestParamInfo<contract_case>& info) {
-  const auto name = std::string(info.param.path) + "_" + to_string(info.param.place);
+  auto name = std::string(info.param.path) + "_" + to_string(info.param.place);
+  if (info.param.cache != cache_use::bypass) name += "_" + std::string(to_string(info.param.cache));
   return info.param.home == file_home::disk ? name : name + "_" + to_string(info.param.home);
 }
 
@@ -50,6 +52,7 @@ class path_contract : public contract_fixture, public ::testing::WithParamInterf
   [[nodiscard]] static io_options how() {
     io_options options;
     options.path = asked();
+    options.cache = GetParam().cache;
     return options;
   }
   guarded_memory memory_of(std::size_t length, std::size_t shift = 0) { return {house_, place(), length, shift}; }
@@ -612,12 +615,13 @@ TEST_P(descriptor_path_contract, a_lent_descriptor_is_used_and_stays_open) {
   }
 }
 
-const auto local_files =
-    ::testing::Values(contract_case{"automatic", memory_place::pageable}, contract_case{"automatic", memory_place::aligned},
-                      contract_case{"automatic", memory_place::device}, contract_case{"posix", memory_place::pageable},
-                      contract_case{"posix", memory_place::aligned}, contract_case{"staged", memory_place::device},
-                      contract_case{"mapped", memory_place::device}, contract_case{"direct", memory_place::device},
-                      contract_case{"heap", memory_place::device});
+const auto local_files = ::testing::Values(
+    contract_case{"automatic", memory_place::pageable}, contract_case{"automatic", memory_place::aligned},
+    contract_case{"automatic", memory_place::device}, contract_case{"posix", memory_place::pageable},
+    contract_case{"posix", memory_place::aligned}, contract_case{"staged", memory_place::device},
+    contract_case{"mapped", memory_place::device}, contract_case{"direct", memory_place::device},
+    contract_case{"heap", memory_place::device}, contract_case{"automatic", memory_place::device, file_home::disk, cache_use::automatic},
+    contract_case{"staged", memory_place::device, file_home::disk, cache_use::keep});
 
 // The paths that need no descriptor.
 const std::vector<contract_case> sources_in_memory = [] {
@@ -628,6 +632,7 @@ const std::vector<contract_case> sources_in_memory = [] {
       cases.push_back({"posix", place, home});
     }
     for (const auto* path : {"automatic", "staged", "heap"}) cases.push_back({path, memory_place::device, home});
+    cases.push_back({"staged", memory_place::device, home, cache_use::keep});
   }
   return cases;
 }();

@@ -176,6 +176,9 @@ TEST(planner, any_plan_covers_the_range_once_in_order_with_pieces_that_fit) {
     auto input = random_input(random);
     input.refuses = [&](path_kind path, std::uint64_t, std::uint64_t) { return usual(path, input); };
     const auto answer = pick(random, 0, 3);
+    const cold_way cold{.keeps = pick(random, 0, 1) == 0, .why = plan_reason::kept, .tried_bytes = pick(random, 0, 2) * 3 * mib};
+    if (pick(random, 0, 1) == 0) input.cold = [&] { return cold; };
+    input.spares_cache = pick(random, 0, 4) == 0;
     input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
       if (answer == 0) return std::nullopt;
       if (answer == 1) return length;
@@ -419,6 +422,120 @@ TEST(planner, a_granule_that_is_mostly_cached_is_read_through_the_cache_and_else
     EXPECT_TRUE(all_of_reason(pieces, plan_reason::partly_resident));
     for (const auto& piece : pieces) EXPECT_EQ(piece.bypass_cache, !mostly);
   }
+}
+
+// Of a read of which nothing is in the page cache.
+std::vector<planned_piece> plan_of_cold(const cold_way& way, std::uint64_t offset, std::uint64_t length) {
+  auto input = device_read(offset, length);
+  input.cold = [&] { return way; };
+  return plan_of(input);
+}
+
+TEST(planner, what_shall_be_kept_is_read_through_the_cache_in_pieces_for_few_threads) {
+  const auto pieces = plan_of_cold({.keeps = true, .why = plan_reason::kept}, 3, 64 * mib + 5);
+  EXPECT_TRUE(all_of_reason(pieces, plan_reason::kept));
+  expect_covered_once_in_order(device_read(3, 64 * mib + 5), pieces);
+  for (const auto& piece : pieces) {
+    EXPECT_FALSE(piece.bypass_cache);
+    EXPECT_TRUE(piece.fills_cache);
+    EXPECT_EQ(piece.wave, 1U);
+    EXPECT_LE(piece.length, mib);
+    EXPECT_EQ(piece.path, path_kind::staged);
+  }
+  EXPECT_EQ(pieces.size(), 65U);
+}
+
+TEST(planner, a_part_of_what_is_kept_may_be_tried_past_the_cache) {
+  const auto pieces = plan_of_cold({.keeps = true, .why = plan_reason::kept, .tried_bytes = 8 * mib}, 0, 64 * mib);
+  expect_covered_once_in_order(device_read(0, 64 * mib), pieces);
+  for (const auto& piece : pieces) {
+    EXPECT_EQ(piece.bypass_cache, piece.offset < 8 * mib) << piece.offset;
+    EXPECT_EQ(piece.fills_cache, piece.offset >= 8 * mib) << piece.offset;
+    EXPECT_EQ(piece.reason, piece.offset < 8 * mib ? plan_reason::bypass_tried : plan_reason::kept) << piece.offset;
+  }
+}
+
+TEST(planner, what_goes_past_the_cache_says_why) {
+  for (const auto why : {plan_reason::bypass_as_asked, plan_reason::bypass_as_lent, plan_reason::bypass_at_random,
+                         plan_reason::bypass_memory_unknown, plan_reason::bypass_no_room, plan_reason::bypass_faster}) {
+    const auto pieces = plan_of_cold({.why = why}, 0, 16 * mib);
+    EXPECT_TRUE(all_of_reason(pieces, why));
+    for (const auto& piece : pieces) EXPECT_TRUE(piece.bypass_cache && !piece.fills_cache);
+  }
+}
+
+TEST(planner, what_is_cached_is_read_from_there_whatever_becomes_of_the_rest) {
+  auto input = device_read(0, 16 * mib);
+  make_resident(input);
+  input.spares_cache = true;
+  input.cold = []() -> cold_way {
+    ADD_FAILURE() << "nothing is cold";
+    return {};
+  };
+  EXPECT_TRUE(all_of_reason(plan_of(input), plan_reason::resident));
+}
+
+TEST(planner, a_granule_that_is_not_wholly_cached_is_kept_or_goes_past_a_cache_that_is_to_be_spared) {
+  for (const std::uint64_t cached : {mib, 3 * mib}) {
+    auto input = device_read(0, 4 * mib);
+    input.resident = [&](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(cached); };
+    input.cold = [] { return cold_way{.keeps = true, .why = plan_reason::kept}; };
+    const bool mostly = cached > 2 * mib;
+    EXPECT_TRUE(all_of_reason(plan_of(input), mostly ? plan_reason::partly_resident : plan_reason::kept));
+    input.spares_cache = true;
+    input.cold = [] { return cold_way{.why = plan_reason::bypass_as_asked}; };
+    const auto pieces = plan_of(input);
+    EXPECT_TRUE(all_of_reason(pieces, plan_reason::bypass_as_asked));
+    for (const auto& piece : pieces) EXPECT_TRUE(piece.bypass_cache);
+  }
+}
+
+TEST(planner, what_nobody_knows_goes_past_a_cache_that_is_to_be_spared) {
+  auto input = device_read(0, 16 * mib);
+  input.resident = [](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(); };
+  input.spares_cache = true;
+  input.cold = [] { return cold_way{.why = plan_reason::bypass_as_asked}; };
+  EXPECT_TRUE(all_of_reason(plan_of(input), plan_reason::bypass_as_asked));
+}
+
+// What is registered lies from 10 to 200 MiB of the file.
+plan_input read_of_registered(std::uint64_t offset, std::uint64_t length) {
+  auto input = device_read(offset, length);
+  input.registered = [](std::uint64_t from, std::uint64_t bytes) -> plan_input::part {
+    const auto begins = std::max(from, 10 * mib);
+    const auto ends = std::min(from + bytes, 200 * mib);
+    return begins < ends ? plan_input::part{begins, ends - begins} : plan_input::part{from + bytes, 0};
+  };
+  return input;
+}
+
+TEST(planner, what_is_registered_is_mapped_in_large_pieces_and_the_rest_goes_its_way) {
+  const auto input = read_of_registered(5, 256 * mib);
+  const auto pieces = plan_of(input);
+  expect_covered_once_in_order(input, pieces);
+  for (const auto& piece : pieces) {
+    const bool inside = piece.offset >= 10 * mib && piece.offset < 200 * mib;
+    EXPECT_EQ(piece.registered, inside) << piece.offset;
+    EXPECT_EQ(piece.path, inside ? path_kind::mapped : path_kind::staged) << piece.offset;
+    EXPECT_EQ(piece.reason, inside ? plan_reason::registered : plan_reason::not_resident) << piece.offset;
+    if (inside) {
+      EXPECT_LE(piece.length, 64 * mib);
+    }
+  }
+  EXPECT_EQ(std::count_if(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.registered; }), 4);
+}
+
+TEST(planner, what_is_registered_is_not_mapped_where_little_forced_elsewhere_or_on_tmpfs) {
+  EXPECT_EQ(paths_of(plan_of(read_of_registered(20 * mib, mib - 1))), std::set<path_kind>{path_kind::staged});
+  EXPECT_EQ(paths_of(plan_of(read_of_registered(20 * mib, mib))), std::set<path_kind>{path_kind::mapped});
+  auto input = read_of_registered(20 * mib, 8 * mib);
+  input.forced = path_kind::staged;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
+  input.forced = path_kind::automatic;
+  input.memory_file_system = true;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
+  input.prefer = preference::cpu;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::mapped});
 }
 
 TEST(planner, where_the_kernel_cannot_say_the_cache_is_used) {

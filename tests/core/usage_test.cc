@@ -75,7 +75,9 @@ class advised_programs : public ::testing::Test {
 
   void SetUp() override { store_pattern(name_, file_bytes, 1); }
 
+  // What is cold is read past the page cache.
   engine make(engine_options options = without_cuda(lanes)) {
+    options.cache = cache_use::bypass;
     auto made = core::make_engine(options, {kernel_, nullptr, std::make_shared<placed_driver>()});
     EXPECT_TRUE(made.ok()) << made.error().message();
     return *std::move(made);

@@ -147,6 +147,7 @@ struct transfer_case {
   heat temperature = heat::hot;
   bool direct_writes = false;
   io_options options = {};
+  bool is_kept = false;  // registered, by file::keep()
 };
 
 class one_transfer final : public scenario {
@@ -164,6 +165,8 @@ class one_transfer final : public scenario {
     memory_.fill(poison);
     if (!what_.is_write) {
       read_file().make(what_.temperature, what_.asked.offset, std::min(what_.asked.length, file_bytes - what_.asked.offset));
+      // Anew where a fault has ended it.
+      if (what_.is_kept && kept_.size() == 0) kept_ = *file_.keep(what_.asked.offset, what_.asked.length);
       return;
     }
     memory_.put({new_bytes().data(), what_.asked.length}, guard_bytes);
@@ -264,6 +267,7 @@ class one_transfer final : public scenario {
   const transfer_case what_;
   buffer memory_;
   file file_;
+  kept_range kept_;
   device::owned_stream stream_;
   io_result outcome_;
   std::string wrong_;
@@ -532,6 +536,21 @@ std::unique_ptr<scenario> registering(faulty_world& world) {
   });
 }
 
+std::unique_ptr<scenario> keeping(faulty_world& world) {
+  const auto from = std::make_shared<file>(must_open(world, read_file()));
+  const auto made = std::make_shared<kept_range>();
+  return std::make_unique<simple>(simple::steps{
+      [made] { *made = kept_range(); },
+      [from, made] {
+        auto kept = from->keep(5, 9 * mib);
+        if (kept) *made = *std::move(kept);
+        return kept.error();
+      },
+      [made] { return made->size() == 9 * mib ? "" : "it is not all registered; "; },
+      read_file().path(),
+  });
+}
+
 std::unique_ptr<scenario> copying(faulty_world& world, bool to_device) {
   const auto memory = std::make_shared<buffer>(true, mib);
   const auto host = std::make_shared<std::vector<std::byte>>(mib);
@@ -588,6 +607,7 @@ class listing {
     add("explain_host", [](faulty_world& world) { return explaining(world, "", false); });
     add("allocate", allocating);
     add("register_memory", registering);
+    add("keep", keeping);
     add("copy_to_device", [](faulty_world& world) { return copying(world, true); });
     add("copy_from_device", [](faulty_world& world) { return copying(world, false); });
   }
@@ -605,13 +625,27 @@ class listing {
       for (const auto& [size_name, asked] : sizes) {
         for (const auto& [heat_name, temperature] : heats) {
           add(fmt::format("read_{}_{}_{}", size_name, heat_name, where),
-              {.on_device = on_device, .asked = asked, .temperature = temperature});
+              {.on_device = on_device, .asked = asked, .temperature = temperature, .options = {.cache = cache_use::bypass}});
         }
       }
-      add("read_past_end_" + where, {.on_device = on_device, .asked = {file_bytes - mib, 2 * mib}, .temperature = heat::cold});
-      add("read_async_" + where, {.how = manner::async, .on_device = on_device, .asked = {4 * kib, 5 * mib}, .temperature = heat::half});
+      add("read_past_end_" + where, {.on_device = on_device,
+                                     .asked = {file_bytes - mib, 2 * mib},
+                                     .temperature = heat::cold,
+                                     .options = {.cache = cache_use::bypass}});
+      add("read_async_" + where, {.how = manner::async,
+                                  .on_device = on_device,
+                                  .asked = {4 * kib, 5 * mib},
+                                  .temperature = heat::half,
+                                  .options = {.cache = cache_use::bypass}});
     }
-    add("read_callback", {.how = manner::callback, .asked = {1000, mib}, .temperature = heat::cold});
+    add("read_callback",
+        {.how = manner::callback, .asked = {1000, mib}, .temperature = heat::cold, .options = {.cache = cache_use::bypass}});
+    add("read_cold_auto", {.asked = {300 * kib, 9 * mib}, .temperature = heat::cold});
+    add("read_cold_kept", {.asked = {300 * kib, 9 * mib}, .temperature = heat::cold, .options = {.cache = cache_use::keep}});
+    add("read_registered", {.asked = {300 * kib, 9 * mib}, .is_kept = true});
+    add("read_registered_async", {.how = manner::async, .asked = {1 * mib, 9 * mib}, .is_kept = true});
+    add("read_half_kept",
+        {.how = manner::async, .asked = {300 * kib, 9 * mib}, .temperature = heat::half, .options = {.cache = cache_use::keep}});
     add("read_stream_4k", {.how = manner::stream, .asked = {8 * kib, 4 * kib}});
     add("read_stream_5m", {.how = manner::stream, .asked = {8 * kib, 5 * mib}, .temperature = heat::half});
     add("read_mapped_forced", {.asked = {1000, 9 * mib}, .options = {.path = path_kind::mapped}});

@@ -200,10 +200,10 @@ class calls_seen {
 
 // --- the calls
 
-void transfer(trial& t, std::size_t length, bool on_device, bool is_write) {
+void transfer(trial& t, std::size_t length, bool on_device, bool is_write, const io_options& how = {}) {
   if (!is_write) t.blank();
   io_result outcome;
-  t.call([&] { outcome = is_write ? t.to.write(t.memory(on_device), length, 7) : t.from.read(t.memory(on_device), length, 7); });
+  t.call([&] { outcome = is_write ? t.to.write(t.memory(on_device), length, 7, how) : t.from.read(t.memory(on_device), length, 7, how); });
   t.saw(outcome, length);
   if (outcome.ok() && !is_write) t.compare(on_device, 0, length, 7);
 }
@@ -369,13 +369,15 @@ std::vector<call_kind> make_kinds() {
                      submit(t, {small, 2 * mib, 100, 4096, mib, small}, on_device, false);
                    }});
   }
-  all.push_back({"cold_read_large_device", [](trial& t) {
-                   const int fd = ::open(t.files.to_read.c_str(), O_RDONLY | O_CLOEXEC);
-                   (void)::fdatasync(fd);
-                   (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-                   ::close(fd);
-                   transfer(t, large, true, false);
-                 }});
+  for (const bool kept : {false, true}) {
+    all.push_back({kept ? "kept_read_large_device" : "cold_read_large_device", [kept](trial& t) {
+                     const int fd = ::open(t.files.to_read.c_str(), O_RDONLY | O_CLOEXEC);
+                     (void)::fdatasync(fd);
+                     (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+                     ::close(fd);
+                     transfer(t, large, true, false, {.cache = kept ? cache_use::keep : cache_use::bypass});
+                   }});
+  }
   all.push_back({"open", [](trial& t) { question(t, [&] { return t.engine_of().open(t.files.to_read); }); }});
   all.push_back({"open_what_is_not_there", [](trial& t) {
                    const std::string name = t.files.directory.file("there is nothing of this name");

@@ -30,10 +30,10 @@ std::optional<int> draw_fault(std::string_view call, std::uint64_t number, std::
     int error;
   };
   static constexpr std::array ways{
-      way{"pread", 300, EIO},        way{"pwrite", 300, EIO},     way{"pwrite", 301, ENOSPC},      way{"ring.read", 200, EIO},
-      way{"ring.read", 60, EAGAIN},  way{"ring.write", 200, EIO}, way{"ring.write", 60, EINTR},    way{"ring.submit", 200, EBUSY},
-      way{"map_memory", 10, ENOMEM}, way{"make_ring", 3, EPERM},  way{"resident_bytes", 40, EIO},  way{"map_file", 10, ENOMEM},
-      way{"reopen", 10, EACCES},     way{"file_size", 200, EIO},  way{"ring.register", 3, ENOMEM},
+      way{"pread", 300, EIO},        way{"pwrite", 300, EIO},     way{"pwrite", 301, ENOSPC},     way{"ring.read", 200, EIO},
+      way{"ring.read", 60, EAGAIN},  way{"ring.write", 200, EIO}, way{"ring.write", 60, EINTR},   way{"ring.submit", 200, EBUSY},
+      way{"map_memory", 10, ENOMEM}, way{"make_ring", 3, EPERM},  way{"resident_bytes", 40, EIO}, way{"memory_now", 10, EIO},
+      way{"map_file", 10, ENOMEM},   way{"reopen", 10, EACCES},   way{"file_size", 200, EIO},     way{"ring.register", 3, ENOMEM},
   };
   for (const auto& each : ways) {
     if (each.call == call && pattern::word_at(seed + each.one_in, number) % each.one_in == 0) return each.error;

@@ -1,0 +1,47 @@
+#include "core/cold_speeds.hpp"
+
+#include <algorithm>
+#include <mutex>
+
+namespace penstock::core {
+
+namespace {
+
+// Keeping is worth a slower first read: so much faster has reading past the page cache to be.
+constexpr double least_advantage = 1.25;
+// What was read long ago counts for less.
+constexpr std::uint64_t most_remembered_bytes = std::uint64_t{8} << 30;
+
+}  // namespace
+
+void cold_speeds::meter::add(std::uint64_t added, std::int64_t began_ns, std::int64_t ended_ns) noexcept {
+  bytes += added;
+  active_ns += std::max<std::int64_t>(0, ended_ns - std::max(began_ns, last_end_ns));
+  last_end_ns = std::max(last_end_ns, ended_ns);
+  if (bytes <= most_remembered_bytes) return;
+  bytes /= 2;
+  active_ns /= 2;
+}
+
+cold_speeds::verdict cold_speeds::advise() const noexcept {
+  const std::lock_guard guard(lock_);
+  if (kept_.bytes < least_kept_bytes) return verdict::keep;
+  if (direct_.bytes < least_direct_bytes) return tried_ ? verdict::keep : verdict::try_direct;
+  return direct_.speed() > least_advantage * kept_.speed() ? verdict::bypass : verdict::keep;
+}
+
+void cold_speeds::note(bool direct, std::uint64_t bytes, std::int64_t began_ns, std::int64_t ended_ns) noexcept {
+  const std::lock_guard guard(lock_);
+  (direct ? direct_ : kept_).add(bytes, began_ns, ended_ns);
+  direct_since_kept_ = direct ? direct_since_kept_ + bytes : 0;
+  if (direct_since_kept_ <= direct_bytes_between) return;
+  kept_ = {};
+  direct_since_kept_ = 0;
+}
+
+void cold_speeds::tries() noexcept {
+  const std::lock_guard guard(lock_);
+  tried_ = true;
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,165 @@
+// Which way cold bytes go, and what that is decided by.
+#include "core/cache_policy.hpp"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "core/memory_watch.hpp"
+#include "support/forwarding_kernel.hpp"
+
+namespace penstock::core::cache_policy_tests {
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+constexpr std::int64_t second = 1'000'000'000;
+
+// A whole file of 4 GiB, on a machine with 64 of which half are available.
+cache_question usual() {
+  cache_question asked;
+  asked.file_bytes = asked.request_bytes = 4 * gib;
+  asked.memory = sys::memory_state{64 * gib, 32 * gib};
+  return asked;
+}
+
+void expect_way(const cache_question& asked, bool keeps, plan_reason why) {
+  const auto way = choose_cold_way(asked);
+  EXPECT_EQ(way.keeps, keeps);
+  EXPECT_EQ(way.why, why);
+}
+
+TEST(cache_policy, keeps_where_memory_has_room) {
+  expect_way(usual(), true, plan_reason::kept);
+  EXPECT_EQ(choose_cold_way(usual()).tried_bytes, 0U);
+}
+
+TEST(cache_policy, does_what_it_is_asked_whatever_else_is_known) {
+  auto asked = usual();
+  asked.lent_past_cache = true;
+  asked.memory = std::nullopt;
+  asked.speeds = cold_speeds::verdict::bypass;
+  asked.asked = cache_use::keep;
+  expect_way(asked, true, plan_reason::kept_as_asked);
+  asked = usual();
+  asked.asked = cache_use::bypass;
+  expect_way(asked, false, plan_reason::bypass_as_asked);
+}
+
+TEST(cache_policy, a_descriptor_that_was_opened_past_the_cache_stays_there) {
+  auto asked = usual();
+  asked.lent_past_cache = true;
+  expect_way(asked, false, plan_reason::bypass_as_lent);
+}
+
+TEST(cache_policy, an_eighth_of_all_memory_has_to_be_left) {
+  auto asked = usual();
+  asked.file_bytes = 24 * gib;
+  expect_way(asked, true, plan_reason::kept);
+  asked.file_bytes += 1;
+  expect_way(asked, false, plan_reason::bypass_no_room);
+  asked = usual();
+  asked.memory->available_bytes = 7 * gib;
+  asked.file_bytes = 1;
+  expect_way(asked, false, plan_reason::bypass_no_room);
+  asked.memory = std::nullopt;
+  expect_way(asked, false, plan_reason::bypass_memory_unknown);
+}
+
+TEST(cache_policy, small_parts_are_kept_in_order_only_and_small_files_always) {
+  auto asked = usual();
+  asked.request_bytes = 4 * mib - 1;
+  expect_way(asked, false, plan_reason::bypass_at_random);
+  asked.in_order = true;
+  expect_way(asked, true, plan_reason::kept);
+  asked.in_order = false;
+  asked.file_bytes = asked.request_bytes;
+  expect_way(asked, true, plan_reason::kept);
+  asked = usual();
+  asked.request_bytes = 4 * mib;
+  expect_way(asked, true, plan_reason::kept);
+}
+
+TEST(cache_policy, speed_decides_and_long_requests_find_it_out) {
+  auto asked = usual();
+  asked.speeds = cold_speeds::verdict::bypass;
+  expect_way(asked, false, plan_reason::bypass_faster);
+  asked.speeds = cold_speeds::verdict::try_direct;
+  expect_way(asked, true, plan_reason::kept);
+  EXPECT_EQ(choose_cold_way(asked).tried_bytes, cold_speeds::tried_bytes);
+  asked.request_bytes = cold_speeds::least_trying_request_bytes - 1;
+  EXPECT_EQ(choose_cold_way(asked).tried_bytes, 0U);
+}
+
+// Reads bytes at so many a second, from a time on; returns when that ended.
+std::int64_t read(cold_speeds& speeds, bool direct, std::uint64_t bytes, std::uint64_t bytes_a_second, std::int64_t began_ns) {
+  const auto ended = began_ns + static_cast<std::int64_t>(static_cast<double>(bytes) / static_cast<double>(bytes_a_second) * 1e9);
+  speeds.note(direct, bytes, began_ns, ended);
+  return ended;
+}
+
+TEST(cold_speeds, keeps_until_both_ways_are_known_and_tries_the_other_once) {
+  cold_speeds speeds;
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);
+  auto now = read(speeds, true, gib, 100 * gib, second);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "nothing is known of keeping";
+  cold_speeds other;
+  now = read(other, false, cold_speeds::least_kept_bytes, gib, now);
+  EXPECT_EQ(other.advise(), cold_speeds::verdict::try_direct);
+  other.tries();
+  EXPECT_EQ(other.advise(), cold_speeds::verdict::keep) << "until it is known";
+}
+
+TEST(cold_speeds, what_is_much_faster_wins) {
+  for (const bool much : {false, true}) {
+    cold_speeds speeds;
+    auto now = read(speeds, false, gib, 2 * gib, second);
+    now = read(speeds, true, gib, much ? 3 * gib : 2 * gib + 200 * mib, now);
+    EXPECT_EQ(speeds.advise(), much ? cold_speeds::verdict::bypass : cold_speeds::verdict::keep);
+  }
+}
+
+TEST(cold_speeds, pieces_beside_each_other_take_the_time_of_one) {
+  cold_speeds speeds;
+  for (int i = 0; i < 4; ++i) speeds.note(false, gib, second, 2 * second);  // 4 GiB/s
+  const auto now = read(speeds, true, gib, 3 * gib, 2 * second);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);
+  (void)read(speeds, true, gib, 100 * gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
+}
+
+TEST(cold_speeds, after_much_past_the_cache_keeping_has_another_chance) {
+  cold_speeds speeds;
+  auto now = read(speeds, false, gib, gib, second);
+  now = read(speeds, true, gib, 10 * gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
+  for (std::uint64_t at = 0; at < cold_speeds::direct_bytes_between; at += gib) now = read(speeds, true, gib, 10 * gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);
+  (void)read(speeds, false, gib, 20 * gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "it is faster now";
+}
+
+class counting_kernel final : public testing::forwarding_kernel {
+ public:
+  result<sys::memory_state> memory_now() override {
+    ++asked;
+    return asked < 3 ? result<sys::memory_state>(sys::memory_state{100, asked}) : status(errc::unsupported, "no");
+  }
+  std::uint64_t asked = 0;
+};
+
+TEST(memory_watch, asks_once_a_second_and_when_it_has_to_forget) {
+  counting_kernel kernel;
+  memory_watch watch(kernel);
+  ASSERT_TRUE(watch.at(0));
+  EXPECT_EQ(watch.at(0)->available_bytes, 1U);
+  EXPECT_EQ(watch.at(memory_watch::interval_ns - 1)->available_bytes, 1U);
+  EXPECT_EQ(watch.at(memory_watch::interval_ns)->available_bytes, 2U);
+  EXPECT_EQ(kernel.asked, 2U);
+  watch.forget();
+  EXPECT_FALSE(watch.at(memory_watch::interval_ns)) << "the kernel does not say";
+  EXPECT_EQ(kernel.asked, 3U);
+}
+
+}  // namespace
+}  // namespace penstock::core::cache_policy_tests
