@@ -18,6 +18,7 @@
 #include "errors.hpp"
 #include "futures.hpp"
 #include "gil.hpp"
+#include "kept.hpp"
 #include "options.hpp"
 #include "position.hpp"
 #include "progress.hpp"
@@ -74,14 +75,15 @@ result<file> open_path(const engine& engine, const std::string& path, const open
   return engine.open(path, how.options);
 }
 
-python_file open_file(nb::object path, const std::string& mode, bool direct) {
+python_file open_file(nb::object path, const std::string& mode, bool direct, nb::handle cache) {
   auto how = parse_mode(mode);
   how.options.direct_writes = direct;
+  how.options.cache = parse_cache(cache);
   const auto engine = shared_engine();
   if (PyLong_Check(path.ptr()) && !PyBool_Check(path.ptr())) {
     const auto number = signed_integer(path, "a descriptor");
     if (number != static_cast<int>(number)) raise_invalid("no descriptor is " + std::to_string(number));
-    auto adopted = engine.adopt(static_cast<int>(number));
+    auto adopted = engine.adopt(static_cast<int>(number), how.options.cache);
     if (!adopted) raise(adopted.error());
     return {std::move(*adopted), std::move(path), std::move(how.text)};
   }
@@ -113,15 +115,16 @@ std::uint64_t run(const python_file& self, nb::handle buffer, std::int64_t offse
 
 template <bool is_write>
 std::uint64_t run_bound(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
-                        nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout, nb::handle progress) {
-  return run(self, buffer, offset, size, buffer_offset, parse_order(order), request_options(path, prefer, timeout), progress, is_write);
+                        nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout, nb::handle progress) {
+  return run(self, buffer, offset, size, buffer_offset, parse_order(order), request_options(path, prefer, cache, timeout), progress,
+             is_write);
 }
 
 template <bool is_write>
 future start_bound(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
-                   nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
+                   nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout) {
   check_offset(offset);
-  const auto options = request_options(path, prefer, timeout);
+  const auto options = request_options(path, prefer, cache, timeout);
   const auto allowed = parse_order(order);
   future made(new flight(self.target));
   const auto part = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed).slice(buffer_offset, size);
@@ -174,8 +177,9 @@ std::vector<io_result> run_batch(const std::vector<io_request>& requests, const 
 }
 
 template <bool is_write>
-nb::list run_many(const python_file& self, nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
-  const auto options = request_options(path, prefer, timeout);
+nb::list run_many(const python_file& self, nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache,
+                  nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, timeout);
   const auto target = self.target;
   std::list<held_memory> held;
   const auto parsed = parse_requests(requests, *target, held, parse_order(order), is_write);
@@ -185,8 +189,9 @@ nb::list run_many(const python_file& self, nb::handle requests, nb::handle order
 }
 
 template <bool is_write>
-future start_many(const python_file& self, nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
-  const auto options = request_options(path, prefer, timeout);
+future start_many(const python_file& self, nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache,
+                  nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, timeout);
   future made(new flight(self.target));
   auto parsed = parse_requests(requests, made->target(), made->held(), parse_order(order), is_write);
   made->start_many(std::move(parsed), options);
@@ -195,8 +200,8 @@ future start_many(const python_file& self, nb::handle requests, nb::handle order
 
 // Each request names its own file.
 template <bool is_write>
-future start_over_files(nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
-  const auto options = request_options(path, prefer, timeout);
+future start_over_files(nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, timeout);
   const auto allowed = parse_order(order);
   future made(new flight());
   std::vector<io_request> parsed;
@@ -216,8 +221,8 @@ future start_over_files(nb::handle requests, nb::handle order, nb::handle path, 
 
 template <bool is_write>
 std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
-                         nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
-  const auto options = request_options(path, prefer, timeout);
+                         nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, timeout);
   const auto target = self.target;
   const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target, parse_order(order));
   std::uint64_t total = 0;
@@ -229,8 +234,8 @@ std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle 
 
 template <bool is_write>
 future start_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
-                    nb::handle order, nb::handle path, nb::handle prefer, nb::handle timeout) {
-  const auto options = request_options(path, prefer, timeout);
+                    nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, timeout);
   const auto allowed = parse_order(order);
   future made(new flight(self.target));
   const auto& memory = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed);
@@ -269,6 +274,18 @@ void sync(const python_file& self) {
   raise_unless_ok(done, {target->path()});
 }
 
+kept_memory keep(const python_file& self, std::int64_t offset, optional_size size) {
+  check_offset(offset);
+  if (size && *size < 0) raise_invalid("size is " + std::to_string(*size));
+  const auto target = self.target;
+  auto kept = [&] {
+    const without_gil unlocked;
+    return target->keep(static_cast<std::uint64_t>(offset), size ? static_cast<std::uint64_t>(*size) : ~std::uint64_t{0});
+  }();
+  if (!kept) raise(kept.error(), {target->path(), offset});
+  return kept_memory(std::move(*kept));
+}
+
 // Of the memory that explain() is asked about, as the engine names it. "device" alone is the first one of devices().
 std::string device_of(const engine& engine, const std::string& memory, const std::optional<std::string>& device) {
   if (memory != "host" && memory != "pinned" && memory != "device") {
@@ -283,8 +300,8 @@ std::string device_of(const engine& engine, const std::string& memory, const std
 
 // penstock.Plan is Python's.
 nb::object explain(const python_file& self, optional_size size, std::int64_t offset, const std::string& memory, bool write, nb::handle path,
-                   nb::handle prefer, const std::optional<std::string>& device) {
-  const auto options = request_options(path, prefer, nb::none());
+                   nb::handle prefer, nb::handle cache, const std::optional<std::string>& device) {
+  const auto options = request_options(path, prefer, cache, nb::none());
   const auto engine = shared_engine();
   const auto on = device_of(engine, memory, device);
   const auto target = self.target;
@@ -322,6 +339,41 @@ std::string path_text(nb::handle path) {
   return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
 }
 
+// --- what is kept
+
+// Unregistering takes the driver a while.
+void kept_memory::release() {
+  auto ended = std::exchange(range_, kept_range());
+  released_ = true;
+  const without_gil unlocked;
+  ended = kept_range();
+}
+
+kept_memory::~kept_memory() {
+  if (!released_ && range_.problem().code() != errc::closed) release();
+}
+
+nb::object kept_memory::problem() const {
+  if (released_) return nb::str("it was released");
+  const auto why = range_.problem();
+  if (why.ok()) return nb::none();
+  const auto text = why.message();
+  return nb::str(text.data(), text.size());
+}
+
+void add_kept(nb::module_& module) {
+  nb::class_<kept_memory>(module, "KeptRange", nb::is_weak_referenceable(),
+                          "The page cache of a range of a file, kept registered for reads into device memory. From File.keep().")
+      .def_prop_ro("size", &kept_memory::size, "Bytes that are registered now: 0 once it was released, or given up.")
+      .def_prop_ro("problem", &kept_memory::problem, "Why it is not registered any more, as where memory became short; None while it is.")
+      .def("release", &kept_memory::release, "Gives it back. A second time does nothing.")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__exit__", [](kept_memory& self, nb::handle, nb::handle, nb::handle) { self.release(); }, "type"_a.none(), "value"_a.none(),
+          "traceback"_a.none())
+      .def("__repr__", [](const kept_memory& self) { return nb::str("<penstock.KeptRange size={}>").format(self.size()); });
+}
+
 std::uint64_t size_of(const python_file& self) {
   const auto bytes = self.target->size();
   if (!bytes) raise(bytes.error(), {self.target->path()});
@@ -330,13 +382,15 @@ std::uint64_t size_of(const python_file& self) {
 
 void add_files(nb::module_& module) {
   const auto none = nb::none();
+  add_kept(module);
   nb::class_<python_file> type(
       module, "File", nb::is_weak_referenceable(),
       "An open file, from penstock.open(). Any thread may use it. Offsets and sizes are in bytes.\n\n"
       "Requests take a buffer (see penstock's documentation for what is one), the offset in the file, the size\n"
       "(None: to the end of the buffer) and the offset in the buffer. An array in Fortran's order is refused, unless order is 'A': then\n"
       "its bytes go as they lie in memory. path forces one of Penstock's paths, prefer is\n"
-      "'speed' or 'cpu', timeout is in seconds. A count below size means the end of the file, and nothing else.\n"
+      "'speed' or 'cpu', cache is what reads into device memory do with what is not in the page cache ('keep', 'bypass' or 'auto'; None:\n"
+      "as the file was opened), timeout is in seconds. A count below size means the end of the file, and nothing else.\n"
       "Raises penstock.Error; ValueError for what the caller got wrong.");
   type.def_ro("name", &python_file::name, "What it was opened by.")
       .def_ro("mode", &python_file::mode, "How it was opened.")
@@ -349,41 +403,41 @@ void add_files(nb::module_& module) {
           "__exit__", [](python_file& self, nb::handle, nb::handle, nb::handle) { close(self); }, "type"_a.none(), "value"_a.none(),
           "traceback"_a.none())
       .def("read_into", &run_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none, "progress"_a = none,
            "Reads into buffer; blocks. Returns the bytes read. progress is told the bytes of each piece: a callable, or an object with\n"
            "update(), such as tqdm's.")
       .def("write_from", &run_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "progress"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none, "progress"_a = none,
            "Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into().")
       .def("pread", &start_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none,
            "Begins to read into buffer. Returns a Future of the bytes read.")
       .def("pwrite", &start_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none,
            "Begins to write from buffer. Returns a Future of the bytes written.")
       .def(
-          "read_many", &run_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
+          "read_many", &run_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none,
           "timeout"_a = none,
           "Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of counts. Raises\n"
           "as the first that failed; the others are not disturbed.")
       .def("write_many", &run_many<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-           "timeout"_a = none, "Writes; otherwise as read_many().")
+           "cache"_a = none, "timeout"_a = none, "Writes; otherwise as read_many().")
       .def("pread_many", &start_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-           "timeout"_a = none, "Begins what read_many() does. Returns a Future of the list of counts.")
+           "cache"_a = none, "timeout"_a = none, "Begins what read_many() does. Returns a Future of the list of counts.")
       .def("pwrite_many", &start_many<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-           "timeout"_a = none, "Begins what write_many() does. Returns a Future of the list of counts.")
+           "cache"_a = none, "timeout"_a = none, "Begins what write_many() does. Returns a Future of the list of counts.")
       .def("read_ranges", &run_ranges<false>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none,
            "Reads many ranges into one buffer, as one batch; blocks. offsets, sizes and buffer_offsets are sequences of int or arrays; a\n"
            "single size holds for all; without buffer_offsets the ranges lie one after the other. Arrays of 64-bit integers are the quick\n"
            "way. Returns the total of bytes read.")
       .def("write_ranges", &run_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none, "Writes; otherwise as read_ranges().")
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none, "Writes; otherwise as read_ranges().")
       .def("pread_ranges", &start_ranges<false>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none,
            "Begins what read_ranges() does. Returns a Future of the list of counts.")
       .def("pwrite_ranges", &start_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none,
            "Begins what write_ranges() does. Returns a Future of the list of counts.")
       .def("read_on_stream", &queue_bound<false>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
@@ -393,8 +447,13 @@ void add_files(nb::module_& module) {
       .def("write_on_stream", &queue_bound<true>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
            "Queues a write from device memory onto a stream; otherwise as read_on_stream().")
+      .def("keep", &keep, "offset"_a = 0, "size"_a = none,
+           "Brings a range (size None: to the end) into the page cache and keeps it registered, so that reads into device memory are "
+           "copied\n"
+           "from it by the GPU, however often they come. Blocks. Returns a penstock.KeptRange, which gives it back at the end of a with\n"
+           "statement, by release(), or with its last reference.")
       .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = "device", "write"_a = false, "path"_a = none,
-           "prefer"_a = none, "device"_a = none,
+           "prefer"_a = none, "cache"_a = none, "device"_a = none,
            "What a read of the range (or a write) would do with memory of a device, or with 'pinned' or 'host' memory, and why: a\n"
            "penstock.Plan. device: a name, as in devices(); None: the first of them. Makes no context on a GPU.")
       .def("__repr__", [](const python_file& self) {
@@ -402,16 +461,18 @@ void add_files(nb::module_& module) {
       });
   add_position(type);
   module.def(
-      "open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false,
+      "open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false, "cache"_a = none,
       "Opens a file. path: str, bytes, PathLike, or an open descriptor, which is not closed. mode: r, r+, w (create or empty, write\n"
-      "only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache.\n"
+      "only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache: "
+      "what\n"
+      "reads of this file into device memory do with what is not in the page cache: 'keep' it there, 'bypass' the cache, or 'auto'.\n"
       "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
   module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-             "timeout"_a = none,
+             "cache"_a = none, "timeout"_a = none,
              "Begins to read (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of files.\n"
              "Returns a Future of the list of counts, which raises as the first that failed; the others are not disturbed.");
   module.def("pwrite_many", &start_over_files<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-             "timeout"_a = none, "Begins to write; otherwise as pread_many().");
+             "cache"_a = none, "timeout"_a = none, "Begins to write; otherwise as pread_many().");
 }
 
 }  // namespace penstock::python

@@ -30,8 +30,16 @@ deadline_clock::time_point deadline_after(double seconds) {
   return now + duration_cast<deadline_clock::duration>(duration<double>(seconds > 0 ? seconds : 0));
 }
 
-io_options request_options(nb::handle path, nb::handle prefer, nb::handle timeout) {
+cache_use parse_cache(nb::handle cache) {
+  if (cache.is_none()) return cache_use::automatic;
+  const auto parsed = parse_cache_use(word(cache, "cache"));
+  if (!parsed) raise(parsed.error());
+  return *parsed;
+}
+
+io_options request_options(nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout) {
   io_options options;
+  options.cache = parse_cache(cache);
   if (!path.is_none()) {
     const auto parsed = parse_path_kind(word(path, "path"));
     if (!parsed) raise(parsed.error());

@@ -12,7 +12,10 @@ namespace nb = nanobind;
 // The time so many seconds from now. Raises penstock.InvalidArgument for what is no number; at or below zero is at once.
 deadline_clock::time_point deadline_after(double seconds);
 
-// path: a word of parse_path_kind(). prefer: of parse_preference(). timeout: seconds. Each may be None.
-io_options request_options(nb::handle path, nb::handle prefer, nb::handle timeout);
+// A word of parse_cache_use(), or None.
+cache_use parse_cache(nb::handle cache);
+
+// path: a word of parse_path_kind(). prefer: of parse_preference(). cache: as above. timeout: seconds. Each may be None.
+io_options request_options(nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout);
 
 }  // namespace penstock::python

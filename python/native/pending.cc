@@ -104,8 +104,8 @@ void add_pending_files(nb::module_& module) {
       .def("drop", &drop_pending, "Closes the descriptor. What was not published is gone. A second time does nothing.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
-          "__exit__", [](python_pending& self, nb::handle, nb::handle, nb::handle) { drop_pending(self); }, "type"_a.none(), "value"_a.none(),
-          "traceback"_a.none());
+          "__exit__", [](python_pending& self, nb::handle, nb::handle, nb::handle) { drop_pending(self); }, "type"_a.none(),
+          "value"_a.none(), "traceback"_a.none());
 }
 
 }  // namespace penstock::python

@@ -17,6 +17,7 @@ _T = TypeVar("_T")
 _Order = Literal["C", "A"]
 _Path = Literal["posix", "staged", "mapped", "direct"]
 _Prefer = Literal["speed", "cpu"]
+_Cache = Literal["auto", "keep", "bypass"]
 _Mode = Literal[
     "r", "rb", "br", "r+", "rb+", "r+b", "w", "wb", "bw", "w+", "wb+", "w+b", "x", "xb", "bx", "x+", "xb+", "x+b"
 ]
@@ -119,6 +120,17 @@ class StreamResult:
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> int: ...
 
+class KeptRange:
+    @property
+    def size(self) -> int: ...
+    @property
+    def problem(self) -> str | None: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> KeptRange: ...
+    def __exit__(
+        self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
 class File:
     @property
     def name(self) -> str | bytes | os.PathLike[str] | os.PathLike[bytes] | int: ...
@@ -158,6 +170,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int: ...
@@ -171,6 +184,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int: ...
@@ -184,6 +198,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> Future[int]: ...
     def pwrite(
@@ -196,6 +211,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> Future[int]: ...
     def read_many(
@@ -205,6 +221,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> list[int]: ...
     def write_many(
@@ -214,6 +231,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> list[int]: ...
     def pread_many(
@@ -223,6 +241,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def pwrite_many(
@@ -232,6 +251,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def read_ranges(
@@ -244,6 +264,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> int: ...
     def write_ranges(
@@ -256,6 +277,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> int: ...
     def pread_ranges(
@@ -268,6 +290,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def pwrite_ranges(
@@ -280,6 +303,7 @@ class File:
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def read_on_stream(
@@ -304,6 +328,7 @@ class File:
         order: _Order = "C",
         result: int = 0,
     ) -> StreamResult: ...
+    def keep(self, offset: int = 0, size: int | None = None) -> KeptRange: ...
     def explain(
         self,
         size: int | None = None,
@@ -313,11 +338,16 @@ class File:
         write: bool = False,
         path: _Path | None = None,
         prefer: _Prefer | None = None,
+        cache: _Cache | None = None,
         device: str | None = None,
     ) -> Plan: ...
 
 def open(
-    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | int, mode: _Mode = "r", *, direct: bool = False
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | int,
+    mode: _Mode = "r",
+    *,
+    direct: bool = False,
+    cache: _Cache | None = None,
 ) -> File: ...
 def pread_many(
     requests: Iterable[_FileRequest],
@@ -325,6 +355,7 @@ def pread_many(
     order: _Order = "C",
     path: _Path | None = None,
     prefer: _Prefer | None = None,
+    cache: _Cache | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def pwrite_many(
@@ -333,6 +364,7 @@ def pwrite_many(
     order: _Order = "C",
     path: _Path | None = None,
     prefer: _Prefer | None = None,
+    cache: _Cache | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def devices() -> list[Device]: ...

@@ -89,7 +89,7 @@ import penstock
 
 async def right(path: Path, file: penstock.File, memory: penstock.DeviceBuffer, anything: Any) -> None:
     for buffer in (bytearray(3), memoryview(bytearray(3)), np.zeros(3), np.zeros((3, 3), order="F"), memory, memory[1:], anything):
-        file.read_into(buffer, path="staged", prefer="cpu", order="A")
+        file.read_into(buffer, path="staged", prefer="cpu", cache="keep", order="A")
     file.write_from(b"bytes", path=None)
     file.read_into(array("d"), 0, 3)
     file.read_into(penstock.Pointer(1, 2))
@@ -101,12 +101,16 @@ async def right(path: Path, file: penstock.File, memory: penstock.DeviceBuffer, 
     done, _ = concurrent.futures.wait([future])
     async with penstock.open(path, "r+") as other:
         other.truncate(count)
+    with penstock.open(path, cache="bypass").keep(0, 3) as kept:
+        left: int = kept.size
     penstock.load(path, np.float32, (-1, 3), device=0)
 """
 # Line and word of the error.
 WRONG = {
     'file.read_into(buffer, path="bogus")': '"path"',
     'file.pread(buffer, prefer="sped")': '"prefer"',
+    'file.pread(buffer, cache="kept")': '"cache"',
+    'file.keep("all")': '"str"',
     'file.write_from(buffer, order="F")': '"order"',
     'file.read_into(buffer, ofset=3)': '"ofset"',
     'file.read_into([1, 2])': '"list',

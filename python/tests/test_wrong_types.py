@@ -37,16 +37,16 @@ class Given:
         self.result.wait()
 
     def functions(self) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-        options = {"order": "C", "path": None, "prefer": None, "timeout": None}
+        options = {"order": "C", "path": None, "prefer": None, "cache": None, "timeout": None}
         one = {"buffer": self.buffer, "offset": 0, "size": 10, "buffer_offset": 0, **options}
         many = {"requests": [(self.buffer, 0, 10, 0)], **options}
         files = {"requests": [(self.file, self.buffer, 0, 10, 0)], **options}
         ranges = {"buffer": self.buffer, "offsets": [0], "sizes": [10], "buffer_offsets": [0], **options}
         queued = {"buffer": self.memory, "stream": None, "offset": 0, "size": 10, "buffer_offset": 0, "order": "C"}
-        explained = {"size": 10, "offset": 0, "memory": "host", "write": False, "path": None, "prefer": None, "device": None}
+        explained = {"size": 10, "offset": 0, "memory": "host", "write": False, "path": None, "prefer": None, "cache": None, "device": None}
         file, future = self.file, self.future
         return {
-            "open": (penstock.open, {"path": self.path, "mode": "r", "direct": False}),
+            "open": (penstock.open, {"path": self.path, "mode": "r", "direct": False, "cache": None}),
             "read_into": (file.read_into, {**one, "progress": None}),
             "write_from": (file.write_from, {**one, "progress": None}),
             "readinto": (file.readinto, {"buffer": self.buffer}),
@@ -69,6 +69,7 @@ class Given:
             "read_on_stream": (file.read_on_stream, queued),
             "write_on_stream": (file.write_on_stream, queued),
             "explain": (file.explain, explained),
+            "keep": (file.keep, {"offset": 0, "size": 10}),
             "__exit__": (penstock.open(self.path).__exit__, {"type": None, "value": None, "traceback": None}),
             "result": (future.result, {"timeout": None}),
             "exception": (future.exception, {"timeout": None}),

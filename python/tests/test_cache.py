@@ -1,0 +1,111 @@
+"""What becomes of what is not in the page cache, and ranges that are kept registered."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+NBYTES = 5_000_011
+
+
+@pytest.fixture
+def path(tmp_path: Path, pattern: Any) -> Path:
+    stored = tmp_path / "data"
+    stored.write_bytes(pattern(NBYTES))
+    return stored
+
+
+@pytest.mark.parametrize("cache", ["auto", "keep", "bypass", None])
+def test_bytes_are_the_same_whichever_way_they_go(device_memory: Any, path: Path, cache: Any) -> None:
+    with penstock.open(path, "r+", cache=cache) as file:
+        for ask in (None, cache):
+            file.sync()
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            target = device_memory.empty(NBYTES)
+            assert file.read_into(target, cache=ask) == NBYTES
+            assert device_memory.bytes(target) == path.read_bytes()
+            assert file.pread(target, cache=ask).result() == NBYTES
+            assert file.read_many([(target, 0)], cache=ask) == [NBYTES]
+            assert file.read_ranges(target, [0, 7], [5, 9], cache=ask) == 14
+
+
+def test_explain_tells_what_was_asked_for(path: Path) -> None:
+    with penstock.open(path, "r+") as file:
+        file.sync()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if file.explain().cached_bytes != 0:
+            pytest.skip(f"{path} stays in the page cache")
+        for cache, words in (("keep", "read through it, as asked for"), ("bypass", "direct I/O, as asked for")):
+            reasons = {part.reason for part in file.explain(cache=cache).parts}  # type: ignore[arg-type]
+            if reasons == {"the file system has no direct I/O: through the page cache"}:
+                pytest.skip(f"{path} has no direct I/O")
+            assert all(words in reason for reason in reasons), reasons
+
+
+def test_an_unknown_word_is_refused(path: Path) -> None:
+    with pytest.raises(penstock.InvalidArgument, match="auto, keep, bypass"):
+        penstock.open(path, cache="kept")  # type: ignore[arg-type]
+    with penstock.open(path) as file, pytest.raises(TypeError, match="cache is a str or None"):
+        file.pread(bytearray(1), cache=3)  # type: ignore[arg-type]
+
+
+def test_a_kept_range_is_read_and_given_back(device_memory: Any, path: Path) -> None:
+    with penstock.open(path) as file:
+        before = penstock.stats()["kept_bytes"]
+        with file.keep() as kept:
+            assert kept.size == NBYTES
+            assert kept.problem is None
+            assert penstock.stats()["kept_bytes"] == before + NBYTES
+            assert any("kept registered" in part.reason for part in file.explain().parts)
+            for _ in range(2):
+                target = device_memory.empty(NBYTES)
+                assert file.read_into(target) == NBYTES
+                assert device_memory.bytes(target) == path.read_bytes()
+        assert kept.size == 0
+        assert kept.problem == "it was released"
+        kept.release()
+        assert penstock.stats()["kept_bytes"] == before
+
+
+def test_a_part_may_be_kept_and_goes_with_its_last_reference(path: Path) -> None:
+    with penstock.open(path) as file:
+        before = penstock.stats()["kept_bytes"]
+        kept = file.keep(4096, 1 << 20)
+        assert kept.size == 1 << 20
+        del kept
+        assert penstock.stats()["kept_bytes"] == before
+        with pytest.raises(penstock.InvalidArgument):
+            file.keep(NBYTES)
+        with pytest.raises(penstock.InvalidArgument):
+            file.keep(-1)
+        with pytest.raises(penstock.InvalidArgument):
+            file.keep(0, -1)
+    with pytest.raises(penstock.Closed):
+        file.keep()
+
+
+def test_a_file_that_changes_is_told_of(device_memory: Any, path: Path) -> None:
+    with penstock.open(path) as file, file.keep() as kept:
+        changed = bytes(NBYTES)
+        path.write_bytes(changed)
+        target = device_memory.empty(NBYTES)
+        assert file.read_into(target) == NBYTES
+        assert device_memory.bytes(target) == changed
+        assert kept.size == 0
+        assert "has changed" in (kept.problem or "")
+
+
+def test_a_forked_child_has_nothing_that_is_kept(path: Path) -> None:
+    with penstock.open(path) as file, file.keep() as kept:
+        child = os.fork()
+        if child == 0:
+            right = kept.size == 0 and "parent" in (kept.problem or "")
+            kept.release()
+            os._exit(0 if right else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert kept.size == NBYTES
