@@ -25,7 +25,7 @@ class PendingFile:
         folder, name = os.path.split(self._path)
         self._folder = folder
         self._temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.partial")
-        self.file = _native.open(self._temporary, "x")
+        self.file = _native.open(self._temporary, "x", direct=True)  # past the page cache, where that goes: it is on its way to the disk
         self._pending = True
 
     def __enter__(self) -> PendingFile:

@@ -83,10 +83,17 @@ void staged::wave_read(wave& shared) {
   copy.context = &shared;
   const auto ended = [](staging::copy_task& task, status outcome) { finish_wave(*static_cast<wave*>(task.context), outcome); };
   auto& first = shared.jobs.front();
-  if (first.row.empty() || aim(copy, first, bytes, shared.slab.data())) {
+  // Only finding out where it goes may fail, before anything is on its way.
+  bool any = true;
+  const auto aimed = or_no_memory([&]() -> status {
+    if (!first.row.empty()) any = aim(copy, first, bytes, shared.slab.data());
+    copy.parts.reserve(copy.parts.size() + 1);
+    return {};
+  });
+  if (aimed.ok() && any) {
     send_over(copy, first, ended);
   } else {
-    finish_wave(shared, {});
+    finish_wave(shared, aimed);
   }
 }
 

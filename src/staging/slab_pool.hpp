@@ -67,7 +67,7 @@ class slab_pool {
  public:
   static constexpr std::size_t max_chunks = 512;
   // Of grow_slowly().
-  static constexpr std::size_t returns_between_chunks = 512;
+  static constexpr std::size_t returns_between_chunks = 2048;
   static constexpr std::chrono::milliseconds quickly{2};
 
   // most_for_cpu, most_for_disk: with so many bytes handed out to such users, further ones wait for returns. Slabs of the smallest

@@ -118,7 +118,6 @@ const std::vector<way>& ways() {
       device_does_without("scatter", errc::unsupported),
       breaks("scatter_short", errc::device),
       device_does_without("scatter_short", errc::unsupported),
-      device_does_without("allocate", errc::out_of_memory),
       breaks("wait_event", errc::device),
       breaks("record", errc::device),
       breaks("reached", errc::device),

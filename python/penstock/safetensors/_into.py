@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .. import _native
 from ._errors import Mismatch, listed
 from ._frameworks import Framework
 from ._load import ALIGNMENT, Slices, check_wanted, part_wanted
@@ -167,13 +168,16 @@ def _fill(steps: list[_Step]) -> None:
     reads.wait()
     for step, array in indirect:
         step.target.assign(array if step.part is None or step.part.cut is None else array[step.part.cut])
+    changed: dict[type[Target], list[Target]] = {}
     for step in steps:
         if step.direct:
-            step.target.changed()
+            changed.setdefault(type(step.target), []).append(step.target)
+    for kind, targets in changed.items():
+        kind.have_changed(targets)
 
 
 def _start_direct(steps: list[_Step], reads: Reads) -> None:
-    requests: dict[int, tuple[Source, list[tuple[Any, int, int]]]] = {}
+    requests: dict[int, tuple[Source, list[tuple[int, int, int]]]] = {}
     for step in steps:
         header = step.source.header
         offset, size = header.offsets[step.row], header.sizes[step.row]
@@ -184,10 +188,16 @@ def _start_direct(steps: list[_Step], reads: Reads) -> None:
             ranges.add_part(offset, step.part, 0)
             reads.start(step.source, step.target.memory(), ranges)
         else:
-            requests.setdefault(id(step.source), (step.source, []))[1].append((step.target.memory(), offset, size))
+            requests.setdefault(id(step.source), (step.source, []))[1].append((offset, size, step.target.address))
+    # An object for the memory of each would take longer than its bytes, so there is one for all addresses; the targets are kept by their steps.
     for source, each in requests.values():
-        each.sort(key=lambda request: request[1])
-        reads.start_each(source, each)
+        each.sort()
+        offsets, sizes, addresses = zip(*each)
+        first = min(addresses)
+        ranges = Ranges()
+        ranges.add_all(offsets, sizes, [address - first for address in addresses])
+        last = max(address + size for _, size, address in each)
+        reads.start(source, _native.Pointer(first, last - first, steps), ranges)
 
 
 def _start_others(steps: list[_Step], reads: Reads) -> list[tuple[_Step, Any]]:

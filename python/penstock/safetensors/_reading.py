@@ -51,12 +51,6 @@ class Reads:
         future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places)
         self._batches.append((future, source, ranges.offsets, ranges.sizes))
 
-    def start_each(self, source: Source, requests: list[tuple[Any, int, int]]) -> None:
-        """Of (buffer, offset, bytes)."""
-        if requests:
-            future = source.file.pread_many(requests)
-            self._batches.append((future, source, [each[1] for each in requests], [each[2] for each in requests]))
-
     def wait(self) -> None:
         """Raises as the first that failed, and what a handler of a signal raises; the others are cancelled then."""
         try:

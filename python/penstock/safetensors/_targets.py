@@ -36,16 +36,18 @@ class Target:
         """Copies an array of its library and shape into it, converting where the types differ."""
         raise NotImplementedError
 
-    def changed(self) -> None:
-        """Its bytes are others now."""
+    @staticmethod
+    def have_changed(targets: list[Any]) -> None:
+        """The bytes of these, all of one class, are others now."""
 
 
 def target_of(name: str, value: Any) -> Target:
     """TypeError: it is no tensor."""
-    library = type(value).__module__.partition(".")[0]
-    torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
+    torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _OfTorch(torch, value)
+    library = type(value).__module__.partition(".")[0]
+    numpy, cupy = sys.modules.get("numpy"), sys.modules.get("cupy")
     if numpy is not None and isinstance(value, numpy.ndarray):
         return _OfNumpy(value)
     if cupy is not None and library == "cupy" and isinstance(value, cupy.ndarray):
@@ -90,9 +92,15 @@ class _OfTorch(Target):
         with self._torch.no_grad():
             self._tensor.copy_(array)
 
-    def changed(self) -> None:
-        if not self._tensor.is_inference():
-            self._torch.autograd.graph.increment_version(self._tensor)
+    @staticmethod
+    def have_changed(targets: list[Any]) -> None:
+        tensors = [each._tensor for each in targets if not each._tensor.is_inference()]
+        increment = sys.modules["torch"].autograd.graph.increment_version
+        try:
+            increment(tensors)
+        except (AttributeError, TypeError):  # older ones take one at a time
+            for each in tensors:
+                increment(each)
 
 
 class _OfNumpy(Target):
