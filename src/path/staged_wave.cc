@@ -86,8 +86,11 @@ void staged::wave_read(wave& shared) {
   // Only finding out where it goes may fail, before anything is on its way.
   bool any = true;
   const auto aimed = or_no_memory([&]() -> status {
-    if (!first.row.empty()) any = aim(copy, first, bytes, shared.slab.data());
-    copy.parts.reserve(copy.parts.size() + 1);
+    if (first.row.empty()) {
+      copy.parts.reserve(1);  // for a copy over a neighbour's link
+    } else {
+      any = aim(copy, first, bytes, shared.slab.data());
+    }
     return {};
   });
   if (aimed.ok() && any) {
