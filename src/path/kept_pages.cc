@@ -80,6 +80,10 @@ status kept_pages::entry::problem() const {
   return problem_;
 }
 
+bool kept_pages::entry::is_of(const source::source& file) const noexcept {
+  return device_ == file.facts().device && inode_ == file.facts().inode;
+}
+
 // --- keeping
 
 result<file_version> kept_pages::version_of(source::source& file) const {
@@ -182,7 +186,6 @@ void kept_pages::release(const std::shared_ptr<entry>& done) noexcept {
 
 kept_pages::part kept_pages::find(source::source& file, std::uint64_t offset, std::uint64_t length) {
   const std::uint64_t end = offset + length;
-  const auto& facts = file.facts();
   for (;;) {
     part first{end, 0};
     std::shared_ptr<pages> by;
@@ -192,7 +195,7 @@ kept_pages::part kept_pages::find(source::source& file, std::uint64_t offset, st
         const std::lock_guard inner(each->lock_);
         const auto begins = std::max(offset, each->offset_);
         const auto ends = std::min(end, each->offset_ + each->length_);
-        if (each->held_ == nullptr || each->device_ != facts.device || each->inode_ != facts.inode || begins >= ends) continue;
+        if (each->held_ == nullptr || !each->is_of(file) || begins >= ends) continue;
         if (begins > first.offset || (begins == first.offset && ends - begins <= first.length)) continue;
         first = {begins, ends - begins};
         by = each->held_;
@@ -206,32 +209,29 @@ kept_pages::part kept_pages::find(source::source& file, std::uint64_t offset, st
 }
 
 std::shared_ptr<kept_pages::pages> kept_pages::find_whole(source::source& file, std::uint64_t offset, std::uint64_t length) {
-  const auto& facts = file.facts();
   const std::lock_guard guard(lock_);
   for (const auto& each : entries_) {
     const std::lock_guard inner(each->lock_);
-    if (each->held_ == nullptr || each->device_ != facts.device || each->inode_ != facts.inode || offset < each->offset_) continue;
+    if (each->held_ == nullptr || !each->is_of(file) || offset < each->offset_) continue;
     if (length <= each->length_ && offset - each->offset_ <= each->length_ - length) return each->held_;
   }
   return nullptr;
 }
 
 status kept_pages::problem_of(source::source& file) const {
-  const auto& facts = file.facts();
   const std::lock_guard guard(lock_);
   for (const auto& each : entries_) {
     const std::lock_guard inner(each->lock_);
-    if (!each->problem_.ok() && each->device_ == facts.device && each->inode_ == facts.inode) return each->problem_;
+    if (!each->problem_.ok() && each->is_of(file)) return each->problem_;
   }
   return {};
 }
 
 bool kept_pages::keeps(source::source& file) const {
-  const auto& facts = file.facts();
   const std::lock_guard guard(lock_);
   return std::any_of(entries_.begin(), entries_.end(), [&](const auto& each) {
     const std::lock_guard inner(each->lock_);
-    return each->held_ != nullptr && each->device_ == facts.device && each->inode_ == facts.inode;
+    return each->held_ != nullptr && each->is_of(file);
   });
 }
 

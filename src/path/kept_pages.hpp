@@ -82,6 +82,8 @@ class kept_pages {
 
    private:
     friend class kept_pages;
+    [[nodiscard]] bool is_of(const source::source& file) const noexcept;
+
     mutable std::mutex lock_;  // guards held_ and problem_
     std::shared_ptr<pages> held_;
     status problem_;

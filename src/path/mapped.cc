@@ -79,7 +79,7 @@ class mapped final : public data_path {
   }
 
  private:
-  // One stream and event for each device context.
+  // A stream of a device context, and an event, for one copy at a time.
   struct line {
     device::session* session = nullptr;
     device::owned_stream stream;
@@ -130,12 +130,7 @@ class mapped final : public data_path {
   }
 
   status copy_registered(const job& item, const std::byte* source) {
-    auto line = take_line(item.place.via->session());
-    if (!line) return line.error();
-    auto outcome = copy(*line, item.memory, source, item.length);
-    const std::lock_guard guard(spare_lock_);
-    spare_lines_.push_back(*std::move(line));  // has room for all that were made
-    return outcome;
+    return with_line(item.place.via->session(), [&](const line& on) { return copy(on, item.memory, source, item.length); });
   }
 
   // Bytes of the job that the file has, by its stated size: pages past that cannot be registered.
@@ -153,16 +148,6 @@ class mapped final : public data_path {
     return line{&session, *std::move(stream), *std::move(arrived)};
   }
 
-  result<const line*> line_of(device::session& session) {
-    for (const auto& known : lines_) {
-      if (known.session == &session) return &known;
-    }
-    auto made = make_line(session);
-    if (!made) return made.error();
-    lines_.push_back(*std::move(made));
-    return &lines_.back();
-  }
-
   // For one copy; then it goes to the spare ones.
   result<line> take_line(device::session& session) {
     const std::lock_guard guard(spare_lock_);
@@ -178,21 +163,32 @@ class mapped final : public data_path {
     return made;
   }
 
+  // use(line), which nobody else has meanwhile.
+  template <class Use>
+  status with_line(device::session& session, Use use) {
+    auto line = take_line(session);
+    if (!line) return line.error();
+    auto outcome = use(*line);
+    const std::lock_guard guard(spare_lock_);
+    spare_lines_.push_back(*std::move(line));  // has room for all that were made
+    return outcome;
+  }
+
   status carry(job& item, std::uint64_t offset, std::byte* target, std::uint64_t bytes) {
     auto& session = item.place.via->session();
-    auto line = line_of(session);
-    if (!line) return line.error();
-    const std::uint64_t skip = offset % page_bytes;
-    const std::size_t length = (skip + bytes + page_bytes - 1) / page_bytes * page_bytes;
-    auto pages = kernel_->map_file(item.file->descriptors().cached, offset - skip, length);
-    if (!pages) return pages.error();
-    auto outcome = session.pin(*pages, length, true);
-    if (outcome.ok()) {
-      outcome = copy(**line, target, static_cast<const std::byte*>(*pages) + skip, bytes);
-      if (auto unpinned = session.unpin(*pages); outcome.ok()) outcome = std::move(unpinned);
-    }
-    if (auto unmapped = kernel_->unmap(*pages, length); outcome.ok()) outcome = std::move(unmapped);
-    return outcome;
+    return with_line(session, [&](const line& on) -> status {
+      const std::uint64_t skip = offset % page_bytes;
+      const std::size_t length = (skip + bytes + page_bytes - 1) / page_bytes * page_bytes;
+      auto pages = kernel_->map_file(item.file->descriptors().cached, offset - skip, length);
+      if (!pages) return pages.error();
+      auto outcome = session.pin(*pages, length, true);
+      if (outcome.ok()) {
+        outcome = copy(on, target, static_cast<const std::byte*>(*pages) + skip, bytes);
+        if (auto unpinned = session.unpin(*pages); outcome.ok()) outcome = std::move(unpinned);
+      }
+      if (auto unmapped = kernel_->unmap(*pages, length); outcome.ok()) outcome = std::move(unmapped);
+      return outcome;
+    });
   }
 
   static status copy(const line& on, std::byte* target, const std::byte* source, std::uint64_t bytes) {
@@ -213,8 +209,7 @@ class mapped final : public data_path {
   }
 
   std::shared_ptr<sys::kernel> kernel_;
-  std::mutex busy_;  // guards lines_, and keeps registrations apart
-  std::vector<line> lines_;
+  std::mutex busy_;  // keeps registrations apart
   kept_pages* const kept_;
   std::mutex spare_lock_;  // guards what follows
   std::vector<line> spare_lines_;

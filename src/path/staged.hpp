@@ -35,7 +35,7 @@ class staged final : public data_path {
   struct wave;
 
   // A copy of a slab to the device, where its bytes may go to many places.
-  struct row_copy : staging::copy_task {
+  struct slab_copy : staging::copy_task {
     std::vector<device::segment> parts;  // that have not been sent
     job* of = nullptr;
     staging::link* by = nullptr;  // the device's own, or a neighbour's
@@ -46,7 +46,7 @@ class staged final : public data_path {
   struct progress final : path_state, staging::turn_work {
     job* of = nullptr;
     staging::lent_slab slab;
-    row_copy copy;
+    slab_copy copy;
     staging::ring_task ring;          // holds the slab while it runs
     wave* shared = nullptr;           // that the job is part of
     bool ring_refused = false;        // a disk lane could not read all ranges
@@ -112,10 +112,10 @@ class staged final : public data_path {
   static void finish_wave(wave& shared, const status& outcome);
 
   // --- where the bytes of a full slab go
-  static bool aim(row_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from);
-  static void aim_at_last(row_copy& copy);
-  void send_over(row_copy& copy, job& item, void (*ended)(staging::copy_task&, status));
-  static bool divert(row_copy& copy);
+  static bool aim(slab_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from);
+  static void aim_at_last(slab_copy& copy);
+  void send_over(slab_copy& copy, job& item, void (*ended)(staging::copy_task&, status));
+  static bool divert(slab_copy& copy);
   static void slab_sent(staging::copy_task& task, status outcome);
 
   // --- many small ranges in one slab
@@ -151,7 +151,7 @@ struct staged::wave {
   std::uint64_t length = 0;
   std::span<job> jobs;                    // in file order
   std::atomic<std::size_t> remaining{0};  // jobs that have not read yet
-  row_copy copy;
+  slab_copy copy;
 };
 
 // Of jobs in a row.

@@ -7,7 +7,7 @@
 namespace penstock::path {
 
 // So many bytes of an extent, from its beginning on, lie at `from`: where they go. False: nowhere, since they are a gap.
-bool staged::aim(row_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from) {
+bool staged::aim(slab_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from) {
   copy.parts.clear();
   const std::uint64_t end = item.offset + bytes;
   auto part = std::upper_bound(item.row.begin(), item.row.end(), item.offset,
@@ -30,7 +30,7 @@ bool staged::aim(row_copy& copy, const job& item, std::uint64_t bytes, const std
 }
 
 // A copy for one part.
-void staged::aim_at_last(row_copy& copy) {
+void staged::aim_at_last(slab_copy& copy) {
   const auto part = copy.parts.back();
   copy.parts.pop_back();
   copy.source = part.source;
@@ -43,7 +43,7 @@ void staged::aim_at_last(row_copy& copy) {
 
 // Queues a copy that was aimed, over the link that has least to do; ended is called when all of it is there. item: of which it is, or one
 // of those.
-void staged::send_over(row_copy& copy, job& item, void (*ended)(staging::copy_task&, status)) {
+void staged::send_over(slab_copy& copy, job& item, void (*ended)(staging::copy_task&, status)) {
   auto& own = *item.place.via;
   copy.of = &item;
   copy.ended = ended;
@@ -54,7 +54,7 @@ void staged::send_over(row_copy& copy, job& item, void (*ended)(staging::copy_ta
 }
 
 // Over a neighbour, which copies each part. False: they are too many for that.
-bool staged::divert(row_copy& copy) {
+bool staged::divert(slab_copy& copy) {
   constexpr std::size_t most_parts = 16;
   if (copy.packed == nullptr) {
     copy.parts.push_back({copy.source, copy.target, copy.bytes});
@@ -69,7 +69,7 @@ bool staged::divert(row_copy& copy) {
 // A link that fails is left out from then on. Where the device has no kernel, or no memory for what is packed, the parts follow as single
 // copies.
 void staged::slab_sent(staging::copy_task& task, status outcome) {
-  auto& copy = static_cast<row_copy&>(task);
+  auto& copy = static_cast<slab_copy&>(task);
   auto& item = *copy.of;
   auto& own = *item.place.via;
   if (copy.by != &own && !outcome.ok()) {
