@@ -165,7 +165,6 @@ void batch_request::make_room_for_part() {
 // There is room for it. The batch may be gone on return.
 void batch_request::run_part(request& part) {
   part.retain();
-  part.retain();
   {
     const std::lock_guard guard(parts_lock_);
     parts_.push_back(&part);
@@ -173,7 +172,6 @@ void batch_request::run_part(request& part) {
   // Who cancels the batch finds it from here on; who did so before is seen.
   if (!stop_reason().ok()) part.cancel();
   part.begin();
-  part.release();
 }
 
 void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept {

@@ -68,7 +68,7 @@ status writable(file_core& file, const transfer& whole, const staging::place& pl
 
 std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::place& place, const io_options& options) {
   constexpr std::uint64_t least_bytes = std::uint64_t{64} << 20;
-  const auto links = options.links != 0 ? options.links : with.options().links;
+  const auto links = with.links_of(options);
   if (links == 1 || !place.on_device() || place.via == nullptr || what.is_write || what.length < least_bytes) return 0;
   if (links == 0 && !with.feeds_several_links()) return 0;
   return with.memory().find_neighbours(*place.via, links == 0 ? 0 : links - 1);
@@ -98,7 +98,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.paths = &with.paths();
   input.forced = with.forced_path(options, place.on_device());
   input.device_in_use = place.via != nullptr;
-  input.prefer = options.prefer != preference::automatic ? options.prefer : with.options().prefer;
+  input.prefer = with.preference_of(options);
   input.lanes = how.lanes;
   input.shared_link = how.shared_link;
   input.few_cores = with.few_cores();

@@ -14,7 +14,7 @@ namespace {
 // Those that have been found, so that asking makes no context.
 std::string neighbours_in_use(runtime& with, const staging::place& place, const transfer& what, const io_options& options) {
   std::string names;
-  const auto links = options.links != 0 ? options.links : with.options().links;
+  const auto links = with.links_of(options);
   if (place.via == nullptr || what.is_write || links == 1) return names;
   for (std::size_t i = 0; i < place.via->neighbour_count() && (links == 0 || i + 1 < links); ++i) {
     if (auto* const each = place.via->neighbour(i)) names += (names.empty() ? "" : ", ") + name_of({place.type, each});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,7 +15,6 @@ namespace {
 constexpr std::uint64_t kib = 1024;
 constexpr std::uint64_t mib = 1024 * kib;
 constexpr std::uint64_t least_direct_write = mib;
-constexpr std::uint64_t least_mapped = 8 * mib;
 // An edge beside a GPU-direct body is a job of its own, which costs about what staging this much does (18 us).
 constexpr std::uint64_t least_body_beside_edges = 64 * kib;
 // Residency is asked and direct reads are cut at multiples of this in the file.
@@ -141,9 +141,7 @@ class planner {
   }
 
   void cut_registered(std::uint64_t offset, std::uint64_t length) {
-    const std::size_t first = pieces_.size();
-    cut(offset, length, *registered_path(), false, plan_reason::registered, registered_piece);
-    for (std::size_t i = first; i < pieces_.size(); ++i) pieces_[i].registered = true;
+    for (auto& each : cut(offset, length, *registered_path(), false, plan_reason::registered, registered_piece)) each.registered = true;
   }
 
   [[nodiscard]] bool spares_cpu() const {
@@ -199,13 +197,11 @@ class planner {
     }
     const std::uint64_t tried = std::min(std::exchange(cold_->tried_bytes, 0), length);
     cut_direct(offset, tried, plan_reason::bypass_tried);
-    const std::size_t first = pieces_.size();
-    cut(offset + tried, length - tried, base(), false, cold_->why, kept_piece);
-    for (std::size_t i = first; i < pieces_.size(); ++i) pieces_[i].fills_cache = true;
+    for (auto& each : cut(offset + tried, length - tried, base(), false, cold_->why, kept_piece)) each.fills_cache = true;
   }
 
   void resident_run(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
-    if (reason == plan_reason::resident && spares_cpu() && !in_.memory_file_system && length >= least_mapped &&
+    if (reason == plan_reason::resident && spares_cpu() && !in_.memory_file_system && length >= least_mapped_bytes &&
         in_.forced == path_kind::automatic) {
       for (const auto kind : in_.paths->by_rank()) {
         if (!serves(kind, path::portion::cached_ranges) || in_.refuses(kind, in_.offset, in_.length)) continue;
@@ -242,13 +238,16 @@ class planner {
     }
   }
 
-  // Equal pieces on multiples of unit.
-  void cut(std::uint64_t offset, std::uint64_t length, path_kind path, bool bypass, plan_reason reason, std::uint64_t unit) {
+  // Equal pieces on multiples of unit. What was added is valid until more is.
+  std::span<planned_piece> cut(std::uint64_t offset, std::uint64_t length, path_kind path, bool bypass, plan_reason reason,
+                               std::uint64_t unit) {
+    const std::size_t first = pieces_.size();
     for (const std::uint64_t end = offset + length; offset < end;) {
       const std::uint64_t bytes = std::min(round_down(offset + unit, unit), end) - offset;
       pieces_.push_back({offset, bytes, path, bypass, reason});
       offset += bytes;
     }
+    return std::span(pieces_).subspan(first);
   }
 
   // Direct pieces end on multiples of their unit, so that whole blocks around a piece fit a slab.

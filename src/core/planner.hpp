@@ -48,6 +48,9 @@ struct cold_way {
   std::uint64_t tried_bytes = 0;  // of what is kept, so much goes past the page cache, to see how fast that is
 };
 
+// Where CPU time is spared, so much of the page cache or more goes by the path for that.
+inline constexpr std::uint64_t least_mapped_bytes = std::uint64_t{8} << 20;
+
 struct planned_piece {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;

@@ -6,16 +6,15 @@
 
 #include "base/no_memory.hpp"
 #include "core/mount.hpp"
+#include "core/planner.hpp"
 #include "core/request.hpp"
 
 namespace penstock::core {
 
 namespace {
 
-constexpr std::uint64_t least_spared = std::uint64_t{8} << 20;  // as the planner has it
-
 bool wants_to_spare_cpu(const runtime& with, const io_options& options) {
-  const auto prefer = options.prefer != preference::automatic ? options.prefer : with.options().prefer;
+  const auto prefer = with.preference_of(options);
   return prefer == preference::cpu || (prefer == preference::automatic && with.few_cores());
 }
 
@@ -34,7 +33,7 @@ row_finder::row_finder(runtime& with, const io_options& options)
 
 bool row_finder::suits(const admission& item) const noexcept {
   if (!any_ || item.what().is_write || !item.place().on_device()) return false;
-  return !spares_cpu_ || item.place().emulated() || item.what().length < least_spared;
+  return !spares_cpu_ || item.place().emulated() || item.what().length < least_mapped_bytes;
 }
 
 bool row_finder::continues(const admission& item, std::uint32_t index) const noexcept {

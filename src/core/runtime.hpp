@@ -60,6 +60,11 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   virtual core::cold_speeds& cold_speeds_of(std::uint64_t device) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
+  // What holds for a request: its own options, or else the engine's.
+  [[nodiscard]] preference preference_of(const io_options& asked) const noexcept {
+    return asked.prefer != preference::automatic ? asked.prefer : options_.prefer;
+  }
+  [[nodiscard]] unsigned links_of(const io_options& asked) const noexcept { return asked.links != 0 ? asked.links : options_.links; }
   [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
   [[nodiscard]] sys::kernel& kernel() const noexcept { return *doors_.kernel; }
   [[nodiscard]] memory_map& memory() noexcept { return memory_; }
