@@ -170,7 +170,7 @@ void batch_request::run_part(request& part) {
     parts_.push_back(&part);
   }
   // Who cancels the batch finds it from here on; who did so before is seen.
-  if (!stop_reason().ok()) part.cancel();
+  if (stop_reason().code() == errc::cancelled) part.cancel();  // it has the deadline itself
   part.begin();
 }
 
