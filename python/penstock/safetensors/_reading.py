@@ -11,6 +11,7 @@ from typing import Any
 from .. import _native
 from .._errors import Error, ShortRead
 from .._futures import FIRST_EXCEPTION, wait
+from .._pieces import remade
 from ._errors import listed
 from ._slices import Part
 from ._sources import Source
@@ -107,8 +108,7 @@ def _told(problem: Error, source: Source) -> Error:
     """The same, with the tensor that it is about."""
     if problem.offset is None:
         return problem
-    fields = {name: getattr(problem, name) for name in ("code", "domain", "native", "filename", "offset", "bytes_done")}
-    return type(problem)(f'tensor "{_tensor_at(source, problem.offset)}" did not come: {problem}', **fields)
+    return remade(problem, f'tensor "{_tensor_at(source, problem.offset)}" did not come: {problem}')
 
 
 def _tensor_at(source: Source, offset: int) -> str:
