@@ -15,6 +15,8 @@
 #include <sstream>
 #include <thread>
 
+#include "sys/memory_state.hpp"
+
 namespace penstock::bench {
 namespace {
 
@@ -85,6 +87,12 @@ std::string file_system_of(const std::string& path) {
     best_type = entry.mnt_type;
   }
   return best_type;
+}
+
+result<std::uint64_t> available_memory() {
+  const auto state = sys::memory_state_now();
+  if (!state) return state.error();
+  return state->available_bytes;
 }
 
 }  // namespace penstock::bench

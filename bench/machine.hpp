@@ -2,7 +2,10 @@
 // tells.
 #pragma once
 
+#include <cstdint>
 #include <string>
+
+#include "penstock/status.hpp"
 
 namespace penstock::bench {
 
@@ -13,5 +16,7 @@ unsigned usable_cores();           // of the affinity mask
 std::string gpu_driver_version();  // "580.95.05", or "none"
 // The type of the file system that holds the path, as mounted: "ext4", "tmpfs", "overlay".
 std::string file_system_of(const std::string& path);
+// Memory of the host that this process may still take without swapping, in bytes, limits of its cgroups included. Errors: unsupported.
+result<std::uint64_t> available_memory();
 
 }  // namespace penstock::bench

@@ -30,6 +30,7 @@ void add_pipe_bench(CLI::App& app, command& chosen);
 void add_io(CLI::App& app, command& chosen);
 void add_verify(CLI::App& app, command& chosen);
 void add_cp(CLI::App& app, command& chosen);
+void add_load(CLI::App& app, command& chosen);
 void add_inspect(CLI::App& app, command& chosen);
 void add_completion(CLI::App& app, command& chosen);
 void add_stats(CLI::App& app, command& chosen);

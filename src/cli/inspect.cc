@@ -16,6 +16,7 @@
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/observed.hpp"
+#include "cli/shard_index.hpp"
 #include "cli/sizes.hpp"
 #include "cli/usage.hpp"
 #include "cli/zip_directory.hpp"
@@ -95,13 +96,6 @@ status list_members(const file& from, contents& to) {
   return {};
 }
 
-// A zip file begins with a member, or is empty.
-bool is_zip(const file& from) {
-  char first[4] = {};
-  const io_result done = from.read(first, sizeof first, 0);
-  return done.ok() && done.bytes_done == 4 && first[0] == 'P' && first[1] == 'K' && (first[2] == 3 || first[2] == 5);
-}
-
 result<contents> look_into(const engine& owner, const std::string& path) {
   const auto from = owner.open(path);
   if (!from) return from.error();
@@ -116,63 +110,10 @@ result<contents> look_into(const engine& owner, const std::string& path) {
   return found;
 }
 
-// --- an index, which tells which file each tensor of a model is in
-
-bool is_index(const std::string& path) { return path.ends_with(".json"); }
-
-struct shard_index {
-  std::vector<std::string> shards;                       // without folders, each once, sorted
-  std::map<std::string, std::set<std::string>> tensors;  // of each
-};
-
-result<std::string> text_of(const engine& owner, const std::string& path) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 30;
-  const auto from = owner.open(path);
-  if (!from) return from.error();
-  const auto size = from->size();
-  if (!size) return size.error();
-  if (*size > most) return status(errc::invalid_argument, fmt::format("{}: an index of {} bytes is none", path, *size));
-  std::string text(*size, '\0');
-  const io_result done = from->read(text.data(), text.size(), 0);
-  if (!done.ok()) return done.error;
-  text.resize(done.bytes_done);
-  return text;
-}
-
-result<shard_index> read_index(const engine& owner, const std::string& path) {
-  const auto text = text_of(owner, path);
-  if (!text) return text.error();
-  const json document = json::parse(*text, nullptr, false);
-  const auto wrong = [&](const std::string& what) { return status(errc::invalid_argument, fmt::format("{}: {}", path, what)); };
-  if (document.is_discarded()) return wrong("no JSON");
-  if (!document.is_object() || !document.contains("weight_map") || !document["weight_map"].is_object())
-    return wrong("no index of tensors: it has no weight_map");
-  shard_index index;
-  for (const auto& [tensor, shard] : document["weight_map"].items()) {
-    if (!shard.is_string()) return wrong(fmt::format("the file of {} is no name", printable(tensor)));
-    const auto name = shard.get<std::string>();
-    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
-      return wrong(fmt::format("the file of {} is {}, which is no name of a file beside it", printable(tensor), printable(name)));
-    index.tensors[name].insert(tensor);
-  }
-  for (const auto& [name, tensors] : index.tensors) index.shards.push_back(name);
-  return index;
-}
-
-// Whether a file holds exactly what the index says.
-status compare(const contents& found, const std::set<std::string>& expected, const std::string& index) {
-  std::set<std::string> there;
-  for (const line& each : found.lines) there.insert(each.name);
-  const auto differ = [&](const std::string& name, const char* how) {
-    return status(errc::invalid_argument, fmt::format("{}: tensor \"{}\" {} {}", found.path, printable(name), how, index));
-  };
-  for (const std::string& name : expected) {
-    if (!there.contains(name)) return differ(name, "is missing, which it holds by");
-  }
-  for (const std::string& name : there) {
-    if (!expected.contains(name)) return differ(name, "is not mentioned by");
-  }
-  return {};
+std::set<std::string> names_of(const contents& found) {
+  std::set<std::string> names;
+  for (const line& each : found.lines) names.insert(each.name);
+  return names;
 }
 
 // --- telling
@@ -246,7 +187,7 @@ class inspection {
     for (const std::string& shard : index->shards) {
       const auto found = tell((fs::path(path).parent_path() / shard).string());
       if (!found) continue;
-      if (status error = compare(*found, index->tensors.at(shard), path); !error.ok()) failed(error);
+      if (status error = compare_with_index(found->path, names_of(*found), index->tensors.at(shard), path); !error.ok()) failed(error);
     }
   }
 

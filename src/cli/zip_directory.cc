@@ -108,6 +108,12 @@ std::optional<zip_member> take_entry(std::string_view& directory) {
 
 }  // namespace
 
+bool is_zip(const file& from) {
+  char first[4] = {};
+  const io_result done = from.read(first, sizeof first, 0);
+  return done.ok() && done.bytes_done == 4 && first[0] == 'P' && first[1] == 'K' && (first[2] == 3 || first[2] == 5);
+}
+
 result<std::vector<zip_member>> read_zip_directory(const file& from) {
   const auto size = from.size();
   if (!size) return size.error();

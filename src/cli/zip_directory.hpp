@@ -18,6 +18,8 @@ struct zip_member {
   bool stored = false;             // as they are, not compressed
 };
 
+// Whether a file begins as a zip file does: with a member, or, where it is empty, with its end.
+bool is_zip(const file& from);
 // In the order of the file's own list. Errors: invalid_argument for what is no zip file, or a damaged one, and those of reading.
 result<std::vector<zip_member>> read_zip_directory(const file& from);
 

@@ -1,0 +1,140 @@
+#include "cli/model_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "cli/observed.hpp"
+#include "cli/shard_index.hpp"
+#include "cli/zip_directory.hpp"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+status wrong_model(const std::string& path, std::string_view what) { return {errc::invalid_argument, fmt::format("{}: {}", path, what)}; }
+
+status take_tensors(model_file& to) {
+  const auto header = read_safetensors(to.source);
+  if (!header) return header.error();
+  to.kind = "safetensors";
+  for (const tensor_facts& each : header->tensors()) to.tensors.push_back({each.name, each.offset, each.bytes});
+  return {};
+}
+
+// "archive/data/0" is a storage where the checkpoint's pickle is "archive/data.pkl".
+status take_storages(model_file& to) {
+  const auto members = read_zip_directory(to.source);
+  if (!members) return members.error().with_context(to.path);
+  constexpr std::string_view pickle = "data.pkl";
+  const auto is_pickle = [&](const zip_member& each) { return each.name == pickle || each.name.ends_with(fmt::format("/{}", pickle)); };
+  const auto found = std::ranges::find_if(*members, is_pickle);
+  if (found == members->end()) return wrong_model(to.path, "a zip file, but no checkpoint of torch.save: it holds no data.pkl");
+  const std::string beginning = found->name.substr(0, found->name.size() - pickle.size()) + "data/";
+  to.kind = "checkpoint";
+  for (const zip_member& each : *members) {
+    if (!each.name.starts_with(beginning)) continue;
+    if (!each.stored) return wrong_model(to.path, fmt::format("{} is packed, so its bytes are not in the file", printable(each.name)));
+    to.tensors.push_back({each.name, each.offset, each.packed_bytes});
+  }
+  std::ranges::sort(to.tensors, {}, &model_tensor::offset);
+  return {};
+}
+
+result<model_file> open_one(const engine& owner, const std::string& path) {
+  auto source = owner.open(path);
+  if (!source) return source.error();
+  model_file made{path, {}, *std::move(source), 0, {}};
+  const auto size = made.source.size();
+  if (!size) return size.error();
+  made.file_bytes = *size;
+  const status error = is_zip(made.source) ? take_storages(made) : take_tensors(made);
+  if (!error.ok()) return error;
+  return made;
+}
+
+// What a folder stands for.
+result<std::vector<std::string>> files_of_folder(const std::string& folder) {
+  std::vector<std::string> indexes, files;
+  std::error_code error;
+  for (fs::directory_iterator each(folder, error); !error && each != fs::directory_iterator(); each.increment(error)) {
+    const std::string name = each->path().string();
+    if (name.ends_with(".safetensors.index.json")) indexes.push_back(name);
+    if (name.ends_with(".safetensors")) files.push_back(name);
+  }
+  if (error) return status::from_errno(error.value(), fmt::format("list {}", folder));
+  std::ranges::sort(files);
+  if (indexes.size() == 1) return indexes;
+  if (indexes.size() > 1) return wrong_model(folder, "it holds several indexes: name the one that is meant");
+  if (files.empty()) return status(errc::not_found, fmt::format("{} holds no safetensors files", folder));
+  return files;
+}
+
+class model_opener {
+ public:
+  explicit model_opener(const engine& owner) : owner_(owner) {}
+
+  status add(const std::string& path) {
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) return add_folder(path);
+    return is_index(path) ? add_index(path) : add_file(path);
+  }
+  std::vector<model_file> take() { return std::move(files_); }
+
+ private:
+  status add_folder(const std::string& folder) {
+    const auto names = files_of_folder(folder);
+    if (!names) return names.error();
+    for (const std::string& each : *names) {
+      if (status error = is_index(each) ? add_index(each) : add_file(each); !error.ok()) return error;
+    }
+    return {};
+  }
+  status add_index(const std::string& path) {
+    const auto index = read_index(owner_, path);
+    if (!index) return index.error();
+    for (const std::string& shard : index->shards) {
+      const std::string name = (fs::path(path).parent_path() / shard).string();
+      if (status error = add_file(name); !error.ok()) return error;
+      std::set<std::string> there;
+      for (const model_tensor& each : files_.back().tensors) there.insert(each.name);
+      if (status error = compare_with_index(name, there, index->tensors.at(shard), path); !error.ok()) return error;
+    }
+    return {};
+  }
+  // A file that is named twice would be counted twice, which is nobody's model.
+  status add_file(const std::string& path) {
+    std::error_code ignored;
+    if (!seen_.insert(fs::weakly_canonical(path, ignored).string()).second) return wrong_model(path, "it is named twice");
+    auto made = open_one(owner_, path);
+    if (!made) return made.error();
+    files_.push_back(*std::move(made));
+    return {};
+  }
+
+  const engine& owner_;
+  std::vector<model_file> files_;
+  std::set<std::string> seen_;
+};
+
+}  // namespace
+
+std::uint64_t model_file::tensor_bytes() const {
+  return std::accumulate(tensors.begin(), tensors.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const model_tensor& each) { return sum + each.bytes; });
+}
+
+result<std::vector<model_file>> open_model(const engine& owner, const std::vector<std::string>& paths) {
+  model_opener opener(owner);
+  for (const std::string& path : paths) {
+    if (status error = opener.add(path); !error.ok()) return error;
+  }
+  return opener.take();
+}
+
+}  // namespace penstock::cli

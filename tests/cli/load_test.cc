@@ -1,0 +1,162 @@
+// penstock load.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cli/program.hpp"
+#include "cli/zip_files.hpp"
+#include "penstock/tensors.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+using nlohmann::json;
+using words = std::vector<std::string>;
+
+ended_program load(words arguments) {
+  arguments.insert(arguments.begin(), "load");
+  return run(arguments);
+}
+
+class load_test : public testing::Test {
+ protected:
+  std::string store(const std::string& name, const std::string& content) const {
+    const std::string path = directory_.path() + "/" + name;
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+  std::string random_bytes(std::size_t count) {
+    std::string made(count, '\0');
+    for (char& each : made) each = static_cast<char>(random_());
+    return made;
+  }
+  // Of these tensors, with random bytes.
+  std::string store_tensors(const std::string& name, std::vector<tensor_facts> tensors) {
+    const auto beginning = make_safetensors(tensors);
+    EXPECT_TRUE(beginning.ok());
+    return store(name, *beginning + random_bytes(tensors.back().offset + tensors.back().bytes - beginning->size()));
+  }
+  std::string store_checkpoint(const std::string& name) {
+    return store(name, zip_of({{"m/data.pkl", "pickle"}, {"m/data/0", random_bytes(70001)}, {"m/data/1", random_bytes(3)}}, false));
+  }
+  scratch_directory directory_;
+  std::mt19937_64 random_{1};
+};
+
+TEST_F(load_test, every_device_gets_every_byte_of_every_file) {
+  // The first is longer than a request, and none begins at a multiple of what devices like.
+  const std::string one = store_tensors(
+      "one.safetensors", {{"a", tensor_type::u8, {33 * mib + 5}}, {"b", tensor_type::u8, {77}}, {"none", tensor_type::u8, {0}}});
+  const std::string two = store_checkpoint("two.pt");
+  const auto ended = load({one, two, "--device", "host:0,host:0", "--verify", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const json told = json::parse(ended.out).at("loads").at(0);
+  const std::uint64_t bytes = 33 * mib + 5 + 77 + 70001 + 3;
+  EXPECT_EQ(told["bytes"], bytes);
+  EXPECT_EQ(told["tensors"], 5);
+  ASSERT_EQ(told["devices"].size(), 2U);
+  for (const json& device : told["devices"]) {
+    EXPECT_EQ(device["device"], "host:0");
+    EXPECT_EQ(device["bytes"], bytes);
+    EXPECT_EQ(device["verified"], true);
+    EXPECT_EQ(device["ceiling_gb_per_s"], nullptr);  // not without --time
+  }
+  ASSERT_EQ(told["files"].size(), 2U);
+  EXPECT_EQ(told["files"][1]["kind"], "checkpoint");
+  EXPECT_EQ(told["files"][1]["bytes"], 70004);
+  EXPECT_FALSE(told["plan"].empty());
+  EXPECT_EQ(told["error"], nullptr);
+}
+
+TEST_F(load_test, tells_what_the_time_went_to_and_the_ceiling_of_the_link) {
+  const std::string path = store_tensors("m.safetensors", {{"a", tensor_type::u8, {2 * mib}}});
+  const auto ended = load({path, "--device", "host:0", "--time", "--repeat", "2"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "to host:0 (")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, path + ": safetensors, 1 tensors, 2 MiB, ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "1 files, 1 tensors: 2 MiB in ")) << ended.out;
+  for (const char* part :
+       {"  opening ", "  allocating ", "  reading ", "ceiling: host:0, pinned memory to device, ", "% in the page cache"})
+    EXPECT_TRUE(contains(ended.out, part)) << ended.out;
+  const std::string ceiling = ended.out.substr(ended.out.find("ceiling: host:0"));
+  EXPECT_TRUE(contains(ceiling, ": reached ") && contains(ceiling, "%, ")) << ceiling;  // of both loads
+  const auto as_json = load({path, "--device", "host:0", "--time", "--json"});
+  const json device = json::parse(as_json.out).at("loads").at(0).at("devices").at(0);
+  EXPECT_GT(device["ceiling_gb_per_s"], 0.0);
+  EXPECT_GT(device["fraction_of_ceiling"], 0.0);
+}
+
+TEST_F(load_test, takes_indexes_and_folders) {
+  store_tensors("one.safetensors", {{"a", tensor_type::u8, {1}}, {"b", tensor_type::u8, {1}}});
+  store_tensors("two.safetensors", {{"c", tensor_type::u8, {1}}});
+  const auto tensors_of = [&](const std::string& name) {
+    const auto ended = load({name, "--device", "host:0", "--verify", "--json"});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return json::parse(ended.out).at("loads").at(0).at("tensors").get<int>();
+  };
+  EXPECT_EQ(tensors_of(directory_.path()), 3);
+  const std::string index = store("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}})");
+  EXPECT_EQ(tensors_of(index), 2);
+  EXPECT_EQ(tensors_of(directory_.path()), 2);  // the index says what belongs to the model
+  store("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors"}})");
+  const auto differs = load({index, "--device", "host:0"});
+  EXPECT_EQ(differs.exit_code, 1);
+  EXPECT_TRUE(contains(differs.err, "tensor \"b\" is not mentioned by")) << differs.err;
+  store("other.safetensors.index.json", "{}");
+  EXPECT_TRUE(contains(load({directory_.path()}).err, "it holds several indexes")) << directory_.path();
+}
+
+TEST_F(load_test, names_what_it_cannot_load) {
+  const std::string good = store_tensors("good.safetensors", {{"a", tensor_type::u8, {1}}});
+  const auto refused = [&](const words& arguments, const std::string& message) {
+    const auto ended = load(arguments);
+    EXPECT_EQ(ended.exit_code, 1) << ended.out;
+    EXPECT_TRUE(contains(ended.err, message)) << ended.err;
+  };
+  const std::string bad = store("bad.safetensors", "not one");
+  refused({good, bad}, bad + ": 7 bytes are no safetensors file");
+  refused({directory_.path() + "/missing"}, "missing: No such file");
+  refused({good, good}, good + ": it is named twice");
+  refused({store("x.zip", zip_of({{"a", "b"}}, false))}, "it holds no data.pkl");
+  std::string packed = zip_of({{"m/data.pkl", "p"}, {"m/data/0", "abc"}}, false);
+  packed[packed.rfind("PK\x01\x02") + 10] = 8;
+  refused({store("packed.pt", packed)}, "m/data/0 is packed");
+  refused({good, "--device", "cuda:99"}, "there is no device \"cuda:99\"");
+  refused({good, "--gpus", "0,99"}, "cuda:");
+  std::filesystem::create_directory(directory_.path() + "/empty");
+  refused({directory_.path() + "/empty"}, "holds no safetensors files");
+  EXPECT_EQ(load({good, "--gpus", "0,x"}).exit_code, 2);
+  EXPECT_EQ(load({}).exit_code, 2);
+}
+
+TEST_F(load_test, a_model_that_does_not_fit_is_not_begun) {
+  // Sparse: 4 TiB of zeros.
+  std::vector<tensor_facts> tensors{{"a", tensor_type::u8, {std::uint64_t{1} << 42}}};
+  const auto beginning = make_safetensors(tensors);
+  ASSERT_TRUE(beginning.ok());
+  const std::string path = store("large.safetensors", *beginning);
+  std::filesystem::resize_file(path, beginning->size() + tensors[0].bytes);
+  const auto ended = load({path, "--device", "host:0"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, "the model does not fit into host:0: it needs 4 TiB, and there is ")) << ended.err;
+}
+
+// Repeated until the signal comes, so no moment is too early or too late for it.
+TEST_F(load_test, an_interrupt_ends_it_with_130) {
+  const std::string path = store_tensors("m.safetensors", {{"a", tensor_type::u8, {64 * mib}}});
+  program child({"load", path, "--device", "host:0", "--repeat", "1000000"});
+  ASSERT_TRUE(child.wait_for_output("GB/s"));
+  child.send(SIGINT);
+  const ended_program ended = child.finish();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "penstock: interrupted")) << ended.err;
+}
+
+}  // namespace
+}  // namespace penstock::cli_test
