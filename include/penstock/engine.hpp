@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -155,6 +156,12 @@ struct io_request {
   std::uint64_t length = 0;
   std::int64_t offset = 0;
   bool is_write = false;
+  // A read of the same range as that earlier one of the batch (target, length and offset are equal), into other memory. The file is read
+  // once: where both are memory of devices that reach each other, the bytes go on from there, as soon as they are there, and the earlier
+  // request ends when they have. Elsewhere, and where that fails, this one is read by itself. So a file goes to several devices, each
+  // request a copy of the one for the device before; requests of 32 MiB keep all of them busy. invalid_argument where there is no such
+  // request.
+  std::optional<std::uint32_t> copy_of{};
 };
 
 // A request that runs in the order of a stream: after the work queued before it, before the work queued after it, by the staged path. The

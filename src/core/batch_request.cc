@@ -10,13 +10,19 @@ namespace penstock::core {
 
 operation* batch_request::begin(core::runtime& with, std::span<const io_request> requests, const io_options& options, io_callback& callback,
                                 item_callback& each) {
-  auto* made = new batch_request(with.shared_from_this(), requests.size());
+  auto* made = new batch_request(with.shared_from_this(), requests);
   made->each_ = std::move(each);  // from here on their ends are told by calling back
   made->set_deadline(options.deadline);
   made->set_callback(std::move(callback));
   made->retain();
   made->start(requests, options);
   return made;
+}
+
+batch_request::batch_request(std::shared_ptr<core::runtime> with, std::span<const io_request> requests)
+    : sender(std::move(with)), admitted_(requests.size()) {
+  items_.resize(requests.size());
+  if (batch_copies::any(requests)) copies_.emplace(runtime(), *this, requests);
 }
 
 batch_request::~batch_request() {
@@ -48,7 +54,9 @@ void batch_request::start(std::span<const io_request> requests, const io_options
   row_finder found(runtime(), options);
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
     auto problem = or_no_memory([&] { return add(requests[i], options, i, found); });
-    if (!problem.ok()) item_ended(i, {0, std::move(problem)});
+    if (problem.ok()) continue;
+    item_ended(i, {0, std::move(problem)});
+    if (copies_ && copies_->is_copy(i)) copies_->refused(i);
   }
   end_row(options, found);
   (void)watch_deadline();  // one that nobody can watch is asked for by each load all the same
@@ -65,6 +73,26 @@ void batch_request::help() {
 
 // An error is the outcome of this request.
 status batch_request::add(const io_request& asked, const io_options& options, std::uint32_t index, row_finder& found) {
+  if (auto refused = enter(asked, options, index); !refused.ok()) return refused;
+  auto& admitted = admitted_[index];
+  if (asked.length == 0) {
+    item_ended(index, {});
+    return {};
+  }
+  if (copies_) copies_->located(index, admitted);
+  if (copies_ && copies_->is_copy(index)) {
+    admitted.show();
+    copies_->begin(index, admitted, options);
+    return {};
+  }
+  if (!found.continues(admitted, index)) end_row(options, found);
+  if (!found.suits(admitted)) return route(options, index);
+  found.add(admitted, index);
+  return {};
+}
+
+// Admits and locates it.
+status batch_request::enter(const io_request& asked, const io_options& options, std::uint32_t index) {
   if (asked.target == nullptr || asked.target->core() == nullptr) return {errc::closed, "the file of this request is closed"};
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
   const auto& file = asked.target->core();
@@ -72,16 +100,12 @@ status batch_request::add(const io_request& asked, const io_options& options, st
   auto& admitted = admitted_[index];
   if (auto refused = admitted.enter(runtime(), *file, what); !refused.ok()) return refused;
   auto wrong = admitted.check(options);
+  if (wrong.ok() && asked.length > 0 && asked.copy_of && !copies_->is_copy(index))
+    wrong = {errc::invalid_argument,
+             fmt::format("request {}, which this is a copy of, is no earlier read of the same range", *asked.copy_of)};
   if (wrong.ok()) wrong = file->mount().lanes().ready();
   if (wrong.ok()) wrong = locate(admitted, options);
   if (!wrong.ok()) return wrong.with_context(fmt::format("request {} of the batch: {}", index, file->name()));
-  if (asked.length == 0) {
-    item_ended(index, {});
-    return {};
-  }
-  if (!found.continues(admitted, index)) end_row(options, found);
-  if (!found.suits(admitted)) return route(options, index);
-  found.add(admitted, index);
   return {};
 }
 
@@ -177,16 +201,23 @@ void batch_request::run_part(request& part) {
 void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept {
   admitted_[index].count(outcome);
   items_[index] = std::move(outcome);
+  if (!goes_on(index)) copied_on(index);
+}
+
+void batch_request::copied_on(std::uint32_t index) noexcept {
   tell(index);
   ended(1);
 }
 
 void batch_request::carried(std::span<path::gather_range> items) noexcept {
+  std::size_t told = 0;
   for (auto& range : items) {
     items_[range.index] = {range.moved, std::move(range.error)};
+    if (goes_on(range.index)) continue;
     tell(range.index);
+    ++told;
   }
-  ended(items.size());
+  if (told > 0) ended(told);
 }
 
 void batch_request::tell(std::uint32_t index) noexcept {

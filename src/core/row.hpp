@@ -10,24 +10,13 @@
 
 #include "base/spin_lock.hpp"
 #include "core/admission.hpp"
+#include "core/batch_part.hpp"
 #include "path/data_path.hpp"
 #include "staging/work.hpp"
 
 namespace penstock::core {
 
 class request;
-
-// What rows are of: a batch.
-class row_owner {
- public:
-  // Any thread. This may be gone on return.
-  virtual void item_ended(std::uint32_t index, io_result outcome) noexcept = 0;
-  // A request of a row is to run by itself. This may be gone on return.
-  virtual void go_alone(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) noexcept = 0;
-
- protected:
-  ~row_owner() = default;
-};
 
 // Which requests of a batch may be in a row, and which of them are in one.
 class row_finder {
@@ -64,7 +53,7 @@ class row_finder {
 class row final : public staging::work {
  public:
   // Of these requests, numbered from first on, which outlive this.
-  row(runtime& with, row_owner& of, std::span<admission> items, std::uint32_t first) noexcept
+  row(runtime& with, part_owner& of, std::span<admission> items, std::uint32_t first) noexcept
       : with_(with), of_(of), items_(items), first_(first) {}
 
   // What carries it, not begun; the caller's reference. Errors: closed, out_of_memory.
@@ -78,7 +67,7 @@ class row final : public staging::work {
   [[nodiscard]] std::uint64_t moved_of(const admission& item, std::uint64_t bytes) const noexcept;
 
   runtime& with_;
-  row_owner& of_;
+  part_owner& of_;
   const std::span<admission> items_;
   const std::uint32_t first_;
   io_options options_;

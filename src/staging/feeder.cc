@@ -58,13 +58,14 @@ void feeder::take_inbox() {
 }
 
 feeder::lane& feeder::lane_for(const copy_task& task) {
+  if (task.between_devices) return between_devices_;
   if (!task.to_device) return to_host_;
   return task.prompt ? promptly_to_device_ : to_device_;
 }
 
 template <class Function>
 bool feeder::each_lane(Function function) {
-  return function(promptly_to_device_) | function(to_device_) | function(to_host_);
+  return function(promptly_to_device_) | function(to_device_) | function(to_host_) | function(between_devices_);
 }
 
 bool feeder::issue_waiting(lane& target) {

@@ -40,6 +40,7 @@ struct copy_task {
   std::uint32_t* flag = nullptr;
   std::uint32_t value = 0;
   bool to_device = true;
+  bool between_devices = false;  // neither end is memory of the host: beside the copies over the link, not among them
   // Goes past the queue of the others: a copy of what a disk delivered, whose slab the disk waits for, next to a burst from the page cache.
   bool prompt = false;
   void (*done)(copy_task&, status) = nullptr;
@@ -100,6 +101,7 @@ class feeder {
   lane to_device_;
   lane promptly_to_device_;
   lane to_host_;
+  lane between_devices_;
   unpacker unpacker_{session_};
   copy_task_list awaiting_;
   copy_task_list finished_;
