@@ -376,3 +376,42 @@ def test_cupy_has_the_same(tmp_path: Path) -> None:
     target = {name: cupy.zeros_like(each) for name, each in tensors.items()}
     load_into(tmp_path / "file", target)
     assert all((each == tensors[name]).all() for name, each in target.items())
+
+
+def test_the_usual_case_goes_by_columns_and_any_other_tensor_by_tensor(tmp_path: Path, device: str) -> None:
+    from penstock.safetensors._plain import PlainTargets
+    from penstock.safetensors._sources import Sources
+
+    numbers = random.Random(5)
+    file = tmp_path / "file"
+    saved = {"": torch.zeros(0, 3), "scalar": torch.tensor(2.5)}
+    saved |= {f"m.{i}": tensor_of(numbers, torch.bfloat16, (3, i)) for i in range(1, 40)}
+    ours.save_file(saved, file)
+    usual: dict[str, Any] = {name: torch.nn.Parameter(torch.zeros_like(each, device=device)) for name, each in saved.items()}
+
+    def finds(target: dict[str, Any]) -> bool:
+        with Sources(file) as sources:
+            return PlainTargets.find(sources, target) is not None
+
+    assert finds(usual)
+    versions = [each._version for each in usual.values()]
+    assert load_into(file, usual) == ([], [])
+    assert same({name: each.detach() for name, each in usual.items()}, saved, device)
+    assert all(each._version > before for each, before in zip(usual.values(), versions))
+
+    room = torch.zeros(240, dtype=torch.bfloat16, device=device)
+    spread = type("Spread", (torch.Tensor,), {})
+    unusual: list[dict[str, Any]] = [
+        {"m.39": torch.zeros(3, 39, device=device)},  # of another type
+        {"m.39": torch.zeros(39, 3, dtype=torch.bfloat16, device=device)},
+        {"m.39": torch.zeros(39, 3, dtype=torch.bfloat16, device=device).t()},
+        {"m.39": room[:117].view(3, 39), "m.38": room[116:230].view(3, 38)},  # these overlap
+        {"m.39": torch.zeros(3, 39, dtype=torch.bfloat16, device="meta")},
+        {"m.39": torch.zeros(3, 39, dtype=torch.bfloat16).to_sparse()},
+        {"m.39": torch.zeros(3, 39, dtype=torch.bfloat16, device=device).as_subclass(spread)},
+        {"more": torch.zeros(1, device=device)},
+    ]
+    for change in unusual:
+        assert not finds(usual | change), change
+    assert not finds({name: each for name, each in usual.items() if name != "m.1"})
+    assert not finds({"M" + name: each for name, each in usual.items()})

@@ -10,6 +10,7 @@ from .. import _native
 from ._errors import Mismatch, listed
 from ._frameworks import Framework
 from ._load import ALIGNMENT, Slices, check_wanted, part_wanted
+from ._plain import PlainTargets
 from ._reading import Ranges, Reads
 from ._slices import Part
 from ._sources import Paths, Source, Sources
@@ -40,7 +41,12 @@ def load_into(
     """
     with Sources(filename) as sources:
         check_wanted(sources.files, None, slices)
-        plan = _planned(sources, target, strict, convert, slices)
+        targets, others = _state_of(target)
+        plain = PlainTargets.find(sources, targets) if slices is None and not others else None
+        if plain is not None:
+            plain.fill()
+            return LoadResult([], [])
+        plan = _planned(sources, type(target).__name__, targets, others, strict, convert, slices)
         _fill(plan.steps)
         return plan.result
 
@@ -74,9 +80,10 @@ def _state_of(target: Any) -> tuple[Mapping[str, Any], set[str]]:
     return target, set()
 
 
-def _planned(sources: Sources, into: Any, strict: bool, convert: bool, slices: Slices | None) -> _Plan:
+def _planned(
+    sources: Sources, into: str, targets: Mapping[str, Any], others: set[str], strict: bool, convert: bool, slices: Slices | None
+) -> _Plan:
     rows = {name: (source, row) for source in sources for row, name in enumerate(source.header.names)}
-    targets, others = _state_of(into)
     known = {name: target_of(name, value) for name, value in targets.items() if name not in others}
     problems: list[str] = []
     steps: dict[Any, _Step] = {}
@@ -100,7 +107,7 @@ def _planned(sources: Sources, into: Any, strict: bool, convert: bool, slices: S
         problems.append(f"unexpected in the file: {listed(unexpected)}")
     if problems:
         told = "".join(f"\n    {each}" for each in problems)
-        raise Mismatch(f"{sources.name} does not fit into the {type(into).__name__}:{told}", code="invalid_argument", filename=sources.name)
+        raise Mismatch(f"{sources.name} does not fit into the {into}:{told}", code="invalid_argument", filename=sources.name)
     return _Plan(_apart(list(steps.values())), LoadResult(missing, unexpected))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from .. import _native
 from ._frameworks import Framework, framework_on
 
-__all__ = ["Target", "target_of"]
+__all__ = ["Target", "count_changes", "settle_torch", "target_of"]
 
 
 class Target:
@@ -57,6 +58,24 @@ def target_of(name: str, value: Any) -> Target:
     raise TypeError(f'target "{name}" is no tensor of PyTorch, array of NumPy or CuPy, or penstock.DeviceBuffer, but {type(value).__name__}')
 
 
+def settle_torch(devices: Iterable[Any]) -> None:
+    """Waits for what the current streams of these have, as far as they are GPUs."""
+    for device in devices:
+        if device.type == "cuda":
+            sys.modules["torch"].cuda.current_stream(device).synchronize()
+
+
+def count_changes(tensors: list[Any]) -> None:
+    """Autograd hears that the values of these, of PyTorch, are others now."""
+    counted = [each for each in tensors if not each.is_inference()]
+    increment = sys.modules["torch"].autograd.graph.increment_version
+    try:
+        increment(counted)
+    except (AttributeError, TypeError):  # older ones take one at a time
+        for each in counted:
+            increment(each)
+
+
 class _OfTorch(Target):
     def __init__(self, torch: Any, tensor: Any) -> None:
         self._torch = torch
@@ -85,8 +104,7 @@ class _OfTorch(Target):
         return _native.Pointer(self.address, self.nbytes, self._tensor)
 
     def settle(self) -> None:
-        if self._tensor.is_cuda:
-            self._torch.cuda.current_stream(self._tensor.device).synchronize()
+        settle_torch([self._tensor.device])
 
     def assign(self, array: Any) -> None:
         with self._torch.no_grad():
@@ -94,13 +112,7 @@ class _OfTorch(Target):
 
     @staticmethod
     def have_changed(targets: list[Any]) -> None:
-        tensors = [each._tensor for each in targets if not each._tensor.is_inference()]
-        increment = sys.modules["torch"].autograd.graph.increment_version
-        try:
-            increment(tensors)
-        except (AttributeError, TypeError):  # older ones take one at a time
-            for each in tensors:
-                increment(each)
+        count_changes([each._tensor for each in targets])
 
 
 class _OfNumpy(Target):
