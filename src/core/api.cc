@@ -13,6 +13,7 @@
 #include "core/engine_core.hpp"
 #include "core/explain.hpp"
 #include "core/kept_entry.hpp"
+#include "core/preparation.hpp"
 #include "core/stream_queue.hpp"
 #include "path/cufile_library.hpp"
 #include "penstock/engine.hpp"
@@ -201,6 +202,11 @@ result<kept_range> file::keep(std::uint64_t offset, std::uint64_t length) const 
     if (!kept) return kept.error();
     return kept_range(*std::move(kept));
   });
+}
+
+status file::prepare(std::string_view device) const {
+  if (core_ == nullptr) return closed_file();
+  return or_no_memory([&] { return core::prepare(*core_, device); });
 }
 
 const std::string& file::path() const noexcept {

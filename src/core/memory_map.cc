@@ -179,6 +179,12 @@ result<std::pair<device::driver*, int>> memory_map::device_named(std::string_vie
                 fmt::format("no device is called \"{}\"; there is: {}", device, names_of_devices()));
 }
 
+result<staging::link*> memory_map::link_named(std::string_view device) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  const auto named = device_named(device);
+  return named ? link_to(*named->first, named->second, nullptr) : named.error();
+}
+
 result<device::session*> memory_map::session_named(std::string_view device) {
   const auto named = device_named(device);
   return named ? named->first->open(named->second, nullptr) : named.error();

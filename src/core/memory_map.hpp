@@ -57,6 +57,8 @@ class memory_map {
   memory_map(const memory_map&) = delete;
   memory_map& operator=(const memory_map&) = delete;
 
+  // The link into the device of that name, in use from here on. Errors: of session_named(), out_of_memory.
+  result<staging::link*> link_named(std::string_view device);
   // Where a range lies, and that all of it does. seen: of the range before this one, if any. Errors: bad_memory.
   result<staging::place> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
   // Memory of the device of that name (device_info::name), for questions; "" and "host": of the host. Makes no context on a GPU, so there

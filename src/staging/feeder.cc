@@ -121,6 +121,13 @@ status feeder::queue(lane& target, const copy_task& task) {
   return session_.copy(task.target, task.source, task.bytes, on);
 }
 
+void feeder::prepare() noexcept {
+  if (pumping_.test_and_set(std::memory_order_acquire)) return;
+  (void)or_no_memory([this] { return to_device_.ready ? status() : prepare(to_device_); });
+  (void)or_no_memory([this] { return unpacker_.prepare(true); });
+  pumping_.clear(std::memory_order_release);
+}
+
 void feeder::trim() noexcept {
   if (pumping_.test_and_set(std::memory_order_acquire)) return;
   if (!outstanding()) unpacker_.trim();

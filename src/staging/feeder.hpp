@@ -62,6 +62,8 @@ class feeder {
   void submit(copy_task& task);
   // Issues and finishes what it can. True when there was something. False at once when another thread is at it.
   bool pump();
+  // Makes what the first copies to the device would make. What cannot be had, these are told.
+  void prepare() noexcept;
   // Gives memory of the device back that is held for later copies, unless some are under way.
   void trim() noexcept;
   [[nodiscard]] bool outstanding() const noexcept { return outstanding_.load() != 0; }

@@ -39,6 +39,9 @@ class link {
   // Null: it has been dropped.
   [[nodiscard]] link* neighbour(std::size_t index) const noexcept { return neighbours_[index].load(std::memory_order_acquire); }
 
+  // True for the first who asks: what its first transfers need is made ahead once.
+  [[nodiscard]] bool is_first_preparation() noexcept { return !prepared_.exchange(true); }
+
   // The calling thread's stream for copies that it waits for; shared where there are many threads.
   result<device::stream> small_stream();
 
@@ -48,6 +51,7 @@ class link {
   slab_pool& pool_;
   const bool emulated_;
   int numa_node_ = -1;
+  std::atomic<bool> prepared_{false};
   std::array<std::atomic<link*>, most_neighbours> neighbours_{};
   std::atomic<std::size_t> neighbour_count_{0};
   std::array<std::atomic<device::stream>, 16> small_streams_{};  // made when first asked for

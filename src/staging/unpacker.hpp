@@ -30,6 +30,8 @@ class unpacker {
     std::size_t bytes = 0;
     bool elsewhere = false;  // to another device, whose memory kernels of this one may not reach: by a copy for each segment
   };
+  // Makes what issue() needs. Errors: as of that.
+  status prepare(bool needs_kernel);
   // Queues the copy onto copies, and behind it, onto stream(), what brings each segment to its place. When it fails nothing of it is under
   // way. Errors: unsupported (no kernel), out_of_memory (of the device, too).
   status issue(const load& what, device::stream copies);
@@ -45,7 +47,6 @@ class unpacker {
     device::owned_event unpacked;
     bool used = false;
   };
-  status prepare(bool needs_kernel);
   status queue(const load& what, device::stream copies);
   status bring(const load& what, const std::byte* room);
 

@@ -1,0 +1,55 @@
+#include "core/preparation.hpp"
+
+#include <memory>
+
+#include "base/no_memory.hpp"
+#include "core/mount.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+// Belongs to itself once it is queued.
+class warm_up final : public staging::work {
+ public:
+  enum class part : std::uint8_t { slabs, copies };
+  warm_up(staging::link& via, part what) : via_(via), what_(what) {}
+
+  // What cannot be had is told to whoever needs it.
+  bool run() override {
+    const std::unique_ptr<warm_up> self(this);
+    (void)or_no_memory([this]() -> status {
+      if (what_ == part::copies) {
+        via_.feeder().prepare();
+        return {};
+      }
+      const auto taken = via_.pool().try_take(staging::large_slab_bytes, via_.session(), staging::slab_user::cpu);
+      if (taken && *taken) via_.pool().give_back(*taken);
+      return taken.error();
+    });
+    return true;
+  }
+  staging::work_list list;
+
+ private:
+  staging::link& via_;
+  const part what_;
+};
+
+}  // namespace
+
+status prepare(file_core& file, std::string_view device) {
+  const auto use = file.use(false);
+  if (!use) return use.error();
+  auto& with = file.runtime();
+  auto via = with.memory().link_named(device);
+  if (!via) return via.error();
+  if (!(*via)->is_first_preparation()) return {};
+  for (const auto what : {warm_up::part::slabs, warm_up::part::copies}) {
+    auto made = std::make_unique<warm_up>(**via, what);
+    if (file.mount().lanes().push(made->list, *made).ok()) (void)made.release();
+  }
+  return {};
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,77 @@
+// file::prepare: what the first read into a device needs, made before that read comes. Reads are the same with it and without.
+#include <thread>
+
+#include "contract/contract_fixture.hpp"
+#include "support/faulty_device.hpp"
+
+namespace penstock::testing {
+namespace {
+
+class preparation_contract : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    content_ = pattern::make(20 * mib + 5, 3);
+    store_file(directory_.file("data"), content_);
+  }
+
+  void read_prepared(const engine& with, bool soon) {
+    const auto file = with.open(directory_.file("data"));
+    ASSERT_TRUE(file.ok()) << told(file.error());
+    const auto buffer = with.allocate("host:1", content_.size());
+    ASSERT_TRUE(buffer.ok()) << told(buffer.error());
+    EXPECT_TRUE(file->prepare("host:1").ok());
+    EXPECT_TRUE(file->prepare("host:1").ok());
+    while (!soon && driver_->live().pinned_ranges == 0 && driver_->injected() == 0) std::this_thread::yield();
+    const auto read = file->read(buffer->data(), content_.size(), 0);
+    EXPECT_TRUE(read.ok()) << told(read.error);
+    EXPECT_EQ(read.bytes_done, content_.size());
+    const auto* const seen = with.cpu_address(buffer->data(), content_.size()).value_or(nullptr);
+    EXPECT_EQ(std::memcmp(seen, content_.data(), content_.size()), 0);
+  }
+
+  engine make() { return *core::make_engine({}, {sys::make_kernel(), nullptr, driver_}); }
+
+  temp_dir directory_ = temp_dir::on_build_disk();
+  bytes content_;
+  std::shared_ptr<faulty_driver> driver_ = make_faulty_driver(device::make_host_driver(2));
+};
+
+TEST_F(preparation_contract, a_read_finds_what_it_needs_or_makes_it) {
+  for (const bool soon : {false, true}) read_prepared(make(), soon);
+  EXPECT_TRUE(driver_->live().none());
+}
+
+TEST_F(preparation_contract, an_engine_that_ends_at_once_leaves_nothing) {
+  for (int round = 0; round < 20; ++round) {
+    const auto with = make();
+    const auto file = with.open(directory_.file("data"));
+    ASSERT_TRUE(file.ok());
+    EXPECT_TRUE(file->prepare("host:0").ok());
+  }
+  EXPECT_TRUE(driver_->live().none());
+}
+
+TEST_F(preparation_contract, what_could_not_be_made_is_made_by_the_read) {
+  for (const char* call : {"pin", "make_stream", "make_event", "prepare_scatter", "allocate"}) {
+    SCOPED_TRACE(call);
+    const auto with = make();
+    const std::uint64_t nth = std::string_view(call) == "allocate" ? 2 : 1;  // the first is the test's buffer
+    driver_->fail(call, nth, status(errc::device, "broken"));
+    read_prepared(with, false);
+    driver_->clear_faults();
+  }
+}
+
+TEST_F(preparation_contract, a_device_that_is_not_there_is_told) {
+  const auto with = make();
+  auto file = with.open(directory_.file("data"));
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file->prepare("host:2").code(), errc::not_found);
+  EXPECT_EQ(file->prepare("gpu").code(), errc::invalid_argument);
+  EXPECT_EQ(file->prepare("").code(), errc::invalid_argument);
+  EXPECT_TRUE(file->close().ok());
+  EXPECT_EQ(file->prepare("host:0").code(), errc::closed);
+}
+
+}  // namespace
+}  // namespace penstock::testing
