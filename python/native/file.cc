@@ -243,6 +243,25 @@ future start_ranges(const python_file& self, nb::handle buffer, nb::handle offse
   return made;
 }
 
+// The requests for each further buffer are copies of those for the one before.
+future start_copied_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
+                           nb::handle copies, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, timeout);
+  const auto allowed = parse_order(order);
+  future made(new flight(self.target));
+  auto requests = parse_ranges(made->keep(buffer, memory_use::target, allowed), made->target(), offsets, sizes, buffer_offsets, false);
+  const auto count = requests.size();
+  for (const nb::handle each : copies) {
+    auto further = parse_ranges(made->keep(each, memory_use::target, allowed), made->target(), offsets, sizes, buffer_offsets, false);
+    for (auto& request : further) {
+      request.copy_of = static_cast<std::uint32_t>(requests.size() - count);
+      requests.push_back(request);
+    }
+  }
+  made->start_many(std::move(requests), options);
+  return made;
+}
+
 template <bool is_write>
 stream_result queue_bound(const python_file& self, nb::handle buffer, nb::handle stream, std::int64_t offset, optional_size size,
                           std::int64_t buffer_offset, nb::handle order, std::uint64_t result) {
@@ -284,6 +303,16 @@ kept_memory keep(const python_file& self, std::int64_t offset, optional_size siz
   }();
   if (!kept) raise(kept.error(), {target->path(), offset});
   return kept_memory(std::move(*kept));
+}
+
+void prepare(const python_file& self, nb::str device) {
+  const auto target = self.target;
+  const std::string name = device.c_str();
+  const auto made = [&] {
+    const without_gil unlocked;
+    return target->prepare(name);
+  }();
+  if (!made.ok()) raise(made, {target->path()});
 }
 
 // Of the memory that explain() is asked about, as the engine names it. "device" alone is the first one of devices().
@@ -433,9 +462,15 @@ void add_files(nb::module_& module) {
            "way. Returns the total of bytes read.")
       .def("write_ranges", &run_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none, "Writes; otherwise as read_ranges().")
-      .def("pread_ranges", &start_ranges<false>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none,
-           "Begins what read_ranges() does. Returns a Future of the list of counts.")
+      .def(
+          "pread_ranges", &start_copied_ranges, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
+          "copies"_a = nb::make_tuple(), "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none,
+          "Begins what read_ranges() does. Returns a Future of the list of counts.\n"
+          "copies: further buffers, of other devices, that get the same ranges at the same places: the file is read once, and the bytes go "
+          "on\n"
+          "from each buffer to the next, where their devices reach each other. Ranges of 32 MiB and less keep all of them busy. Their "
+          "counts "
+          "follow.")
       .def("pwrite_ranges", &start_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "timeout"_a = none,
            "Begins what write_ranges() does. Returns a Future of the list of counts.")
@@ -452,6 +487,10 @@ void add_files(nb::module_& module) {
            "copied\n"
            "from it by the GPU, however often they come. Blocks. Returns a penstock.KeptRange, which gives it back at the end of a with\n"
            "statement, by release(), or with its last reference.")
+      .def("prepare", &prepare, "device"_a,
+           "Begins to make, on the library's threads, what the first read into that device needs: pinned memory, streams, a kernel. For "
+           "programs\n"
+           "that know where the bytes will go before they ask for them. Raises NotFound where there is no such device.")
       .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = "device", "write"_a = false, "path"_a = none,
            "prefer"_a = none, "cache"_a = none, "device"_a = none,
            "What a read of the range (or a write) would do with memory of a device, or with 'pinned' or 'host' memory, and why: a\n"

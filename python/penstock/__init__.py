@@ -35,7 +35,7 @@ from ._errors import (
     TimedOut,
 )
 from ._futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, DoneAndNotDone, as_completed, wait
-from ._load import load
+from ._load import load, load_sharded
 from ._native import (
     Device,
     DeviceBuffer,
@@ -102,6 +102,7 @@ __all__ = [
     "fromfile",
     "gpu_direct_status",
     "load",
+    "load_sharded",
     "open",
     "pread_many",
     "pwrite_many",

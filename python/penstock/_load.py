@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
@@ -17,7 +17,16 @@ from ._unsized import read_to_the_end
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-__all__ = ["load"]
+__all__ = ["load", "load_sharded"]
+
+
+def load_sharded(
+    filename: Any, devices: Sequence[Any], shard: Any = None, framework: str | None = None, *, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """A model's tensors onto several devices in one call: penstock.safetensors.load_sharded()."""
+    from .safetensors import load_sharded as of_safetensors
+
+    return of_safetensors(filename, devices, shard, framework, names=names)
 
 
 def load(

@@ -287,6 +287,7 @@ class File:
         sizes: Any,
         buffer_offsets: Any = None,
         *,
+        copies: Iterable[_Buffer] = (),
         order: _Order = "C",
         path: _Path | None = None,
         prefer: _Prefer | None = None,
@@ -329,6 +330,7 @@ class File:
         result: int = 0,
     ) -> StreamResult: ...
     def keep(self, offset: int = 0, size: int | None = None) -> KeptRange: ...
+    def prepare(self, device: str) -> None: ...
     def explain(
         self,
         size: int | None = None,

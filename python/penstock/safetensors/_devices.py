@@ -36,6 +36,10 @@ class Places:
                     raise TypeError(f"the keys of device_map are str, not {type(name).__name__}")
                 self._place(where)  # an unknown device is told before anything is read
 
+    def devices(self) -> list[str]:
+        """Those that are known by now, but for the host."""
+        return [each.device for each in self._by_name.values() if ":" in each.device]
+
     def of(self, name: str) -> Framework:
         if self._map is None:
             return self._place(self._device)

@@ -15,7 +15,7 @@ from ._slices import Part, part_of, picks_of, shard_of
 from ._sources import Paths, Source, Sources, check_names
 from ._types import BITS
 
-__all__ = ["Slices", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
+__all__ = ["Layout", "Slices", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
 
 # (dim, rank, world), or an index of slices and ints; None: all of it.
 Slices = Mapping[str, Any] | Callable[[str, tuple[int, ...]], Any]
@@ -48,8 +48,9 @@ def load_file(
     the current stream has, in which the memory may have been used before; the tensors may be used in any stream.
     Raises SafetensorError for a file that is none, and for a type that the library has not; penstock.Error.
     """
-    with Sources(filename) as sources:
-        return read_tensors(sources, Places(framework, device, device_map), slices, check_names(names))
+    places = Places(framework, device, device_map)
+    with Sources(filename, places.devices()) as sources:
+        return read_tensors(sources, places, slices, check_names(names))
 
 
 def read_tensors(sources: Iterable[Source], places: Places, slices: Slices | None, names: set[str] | None) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def read_tensors(sources: Iterable[Source], places: Places, slices: Slices | Non
     return found
 
 
-class _Layout:
+class Layout:
     """What goes to one device, one tensor after the other."""
 
     def __init__(self, place: Framework) -> None:
@@ -91,7 +92,7 @@ class _Layout:
         # Names, types, shapes, starts and bytes, by columns: of rows there may be many thousands, for the garbage collector to go through.
         self._columns: tuple[list[Any], ...] = ([], [], [], [], [])
         self.cuts: dict[str, tuple[Any, ...]] = {}  # of what to copy out of a tensor, once it is read
-        self._ranges: list[tuple[Source, Ranges]] = []
+        self.ranges: list[tuple[Source, Ranges]] = []
 
     def add_whole(self, source: Source, rows: Sequence[int]) -> None:
         """By columns: there may be many thousands."""
@@ -123,30 +124,35 @@ class _Layout:
     def started(self, reads: Reads) -> Arena:
         """The memory, on its way to being filled."""
         arena = self.place.arena(self.nbytes)
-        for source, ranges in self._ranges:
+        for source, ranges in self.ranges:
             reads.start(source, arena.memory, ranges)
         return arena
+
+    def taken_ranges(self) -> list[tuple[Source, Ranges]]:
+        """What was added until now, for the caller to read."""
+        taken, self.ranges = self.ranges, []
+        return taken
 
     def _add(self, *columns: Sequence[Any]) -> None:
         for mine, more in zip(self._columns, columns):
             mine += more
 
     def _ranges_of(self, source: Source) -> Ranges:
-        if not self._ranges or self._ranges[-1][0] is not source:
-            self._ranges.append((source, Ranges()))
-        return self._ranges[-1][1]
+        if not self.ranges or self.ranges[-1][0] is not source:
+            self.ranges.append((source, Ranges()))
+        return self.ranges[-1][1]
 
 
 class _Layouts:
     """One for each device; and one for what is read around parts of tensors, whose memory is let go of."""
 
     def __init__(self) -> None:
-        self.every: dict[tuple[Framework, bool], _Layout] = {}
+        self.every: dict[tuple[Framework, bool], Layout] = {}
 
-    def of(self, place: Framework, passing: bool = False) -> _Layout:
+    def of(self, place: Framework, passing: bool = False) -> Layout:
         found = self.every.get((place, passing))
         if found is None:
-            found = self.every[place, passing] = _Layout(place)
+            found = self.every[place, passing] = Layout(place)
         return found
 
 

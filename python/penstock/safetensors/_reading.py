@@ -40,17 +40,35 @@ class Ranges:
             self.places.extend(range(place, place + part.nbytes, part.run_bytes))
 
 
+    def cut(self, most: int) -> Ranges:
+        """The same, in pieces of so many bytes at most."""
+        found = Ranges()
+        for offset, size, place in zip(self.offsets, self.sizes, self.places):
+            for at in range(0, size, most):
+                found.offsets.append(offset + at)
+                found.sizes.append(min(most, size - at))
+                found.places.append(place + at)
+        return found
+
+
+# What has come goes on to the next device while more comes.
+_handed_on_bytes = 32 << 20
+
+
 class Reads:
     """Batches under way. wait() ends them all, one way or another: after it nothing touches their memory any more."""
 
     def __init__(self) -> None:
         self._batches: list[tuple[_native.Future[list[int]], Source, Sequence[int], Sequence[int]]] = []
 
-    def start(self, source: Source, memory: Any, ranges: Ranges) -> None:
+    def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
+        """copies: of other devices, which get the same from the one before. The file is read once."""
         if not ranges.sizes:
             return
-        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places)
-        self._batches.append((future, source, ranges.offsets, ranges.sizes))
+        if copies:
+            ranges = ranges.cut(_handed_on_bytes)
+        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies)
+        self._batches.append((future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
 
     def wait(self) -> None:
         """Raises as the first that failed, and what a handler of a signal raises; the others are cancelled then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -26,10 +26,12 @@ _single = "model.safetensors"
 class Source:
     """An open tensor file and what is in it. Closed when nobody has it any more: parts of tensors outlive who opened it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, devices: Iterable[str] = ()) -> None:
         self.name = name
         self.file = _native.open(name)
         try:
+            for each in devices:  # while the header is read
+                self.file.prepare(each)
             self.header = read_header(self.file, name)
         except BaseException:
             self.file.close()
@@ -47,9 +49,9 @@ class Source:
 
 
 class Sources:
-    """Several of them, in which no tensor is twice. A context manager."""
+    """Several of them, in which no tensor is twice. A context manager. devices: that they will be read into."""
 
-    def __init__(self, paths: Paths) -> None:
+    def __init__(self, paths: Paths, devices: Iterable[str] = ()) -> None:
         names: list[str] = []
         promised: dict[str, str] = {}  # tensor: the file that an index promises it in
         for path in _listed(paths):
@@ -60,7 +62,7 @@ class Sources:
         self.files: list[Source] = []
         try:
             for name in names:
-                self.files.append(Source(name))
+                self.files.append(Source(name, devices))
                 self._stack.callback(self.files[-1].file.close)
             self._check_doubles()
             self._check_promises(promised)

@@ -1,0 +1,169 @@
+"""penstock.load_sharded: one model for several devices, each of which gets its part. Here all are one host device, or the host."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.safetensors import SafetensorError, load_sharded
+from penstock.safetensors.numpy import save_file
+
+WORLD = 3
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    numbers = np.random.default_rng(3)
+    tensors: dict[str, Any] = {
+        "embed": numbers.standard_normal((6 * 700, 300), "f4"),
+        "norm": numbers.standard_normal(301).astype("f2"),
+        "none": np.empty((0, 6), "f4"),
+        "scalar": np.array(4.5),
+    }
+    for i in range(4):
+        tensors[f"layers.{i}.up.weight"] = numbers.integers(0, 255, (6 * 50, 120), "u1")
+        tensors[f"layers.{i}.down.weight"] = numbers.standard_normal((1200, 24), "f4")  # short rows: read whole, and cut
+        tensors[f"layers.{i}.wide.weight"] = numbers.integers(0, 255, (7, 3 * 9001), "u1")  # long ones: read by the part
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path)
+    return path, tensors
+
+
+SHARD = {"*.up.weight": 0, "*.down.weight": 1, "*.wide.weight": -1, "embed": 0, "layers.*": None}
+
+
+def part_of(name: str, tensor: Any, rank: int) -> Any:
+    dim = next((dim for key, dim in {"up": 0, "down": 1, "wide": 1, "embed": 0}.items() if key in name), None)
+    return tensor if dim is None else np.split(tensor, WORLD, axis=dim)[rank]
+
+
+def test_each_device_gets_its_part(model: tuple[Path, dict[str, Any]]) -> None:
+    path, tensors = model
+    found = penstock.load_sharded(path, ["cpu"] * WORLD, SHARD, "np")
+    assert len(found) == WORLD
+    for rank, mine in enumerate(found):
+        assert sorted(mine) == sorted(tensors)
+        for name, tensor in tensors.items():
+            expected = part_of(name, tensor, rank)
+            assert mine[name].dtype == expected.dtype and mine[name].shape == expected.shape, name
+            assert np.array_equal(mine[name], expected), (rank, name)
+        assert mine["embed"].flags.c_contiguous and mine["layers.0.down.weight"].flags.c_contiguous
+
+
+def test_of_devices_the_file_is_read_once(model: tuple[Path, dict[str, Any]]) -> None:
+    path, tensors = model
+    before = sum(each["bytes"] for each in penstock.stats()["paths"].values())
+    found = load_sharded(path, ["host:0"] * WORLD, {"*.up.weight": 0, "*.wide.weight": 1})
+    read = sum(each["bytes"] for each in penstock.stats()["paths"].values()) - before
+    for rank, mine in enumerate(found):
+        for name, tensor in tensors.items():
+            cut = name.endswith(("up.weight", "wide.weight"))
+            assert bytes_of(mine[name]) == (part_of(name, tensor, rank) if cut else tensor).tobytes(), (rank, name)
+    size = path.stat().st_size
+    assert size - 4096 <= read <= size + 65536  # the beginning, with the header in it, apart
+
+
+def bytes_of(memory: Any) -> bytes:
+    if not memory:
+        return b""
+    content = bytearray(memory.nbytes)
+    penstock.copy(content, memory)
+    return bytes(content)
+
+
+def test_names_callables_and_one_device(model: tuple[Path, dict[str, Any]]) -> None:
+    path, tensors = model
+    asked: list[tuple[str, tuple[int, ...]]] = []
+
+    def rule(name: str, shape: tuple[int, ...]) -> int | None:
+        asked.append((name, shape))
+        return 0 if name == "embed" else None
+
+    found = load_sharded(path, ["cpu", "cpu"], rule, "np", names=["norm", "embed"])
+    assert [sorted(each) for each in found] == [["embed", "norm"]] * 2
+    assert sorted(set(asked)) == [("embed", (4200, 300)), ("norm", (301,))]
+    assert np.array_equal(found[1]["embed"], tensors["embed"][2100:])
+    (alone,) = load_sharded(path, ["cpu"], SHARD, "np")
+    assert all(np.array_equal(alone[name], tensor) for name, tensor in tensors.items())
+    whole = load_sharded(path, ["cpu", "cpu"], framework="np")
+    assert all(np.array_equal(each[name], tensor) for each in whole for name, tensor in tensors.items())
+
+
+def test_what_cannot_be_cut_is_told_before_anything_is_read(model: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = model
+    with pytest.raises(penstock.InvalidArgument, match=r'slices of tensor "norm" of shape \[301\]: 301 rows of dimension 0 do not go to 2 alike'):
+        load_sharded(path, ["cpu", "cpu"], {"norm": 0}, "np")
+    with pytest.raises(penstock.InvalidArgument, match=r"dimension 2 of"):
+        load_sharded(path, ["cpu", "cpu"], {"embed": 2}, "np")
+    with pytest.raises(TypeError, match=r"""shard gives '0' for tensor "embed", which is neither a dimension nor None"""):
+        load_sharded(path, ["cpu", "cpu"], lambda name, shape: "0" if name == "embed" else None, "np")  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="shard is a mapping or a callable, not int"):
+        load_sharded(path, ["cpu"], 0, "np")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="devices is a sequence of devices, not str"):
+        load_sharded(path, "cpu", framework="np")
+    with pytest.raises(penstock.InvalidArgument, match="devices is empty"):
+        load_sharded(path, [], framework="np")
+    with pytest.raises(penstock.NotFound):
+        load_sharded(path, ["host:0", "host:77"])
+    with pytest.raises(SafetensorError, match="missing"):
+        load_sharded(path, ["cpu"], framework="np", names=["missing"])
+
+
+def test_a_file_that_is_cut_meanwhile_is_told_of(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = model
+    from penstock.safetensors import _sharded
+
+    fill = _sharded._filled
+
+    def cut_first(*args: Any) -> Any:
+        with open(path, "r+b") as file:
+            file.truncate(path.stat().st_size - 1000)
+        return fill(*args)
+
+    monkeypatch.setattr(_sharded, "_filled", cut_first)
+    with pytest.raises(penstock.ShortRead, match="it was cut after it was opened"):
+        load_sharded(path, ["host:0"] * 2)
+
+
+def test_random_models_and_worlds(tmp_path: Path) -> None:
+    numbers = random.Random(9)
+    for round_ in range(25):
+        world = numbers.randint(1, 4)
+        tensors = {}
+        dims: dict[str, int | None] = {}
+        for i in range(numbers.randint(0, 12)):
+            shape = [numbers.choice([0, 1, 2, 5, 16, 130]) for _ in range(numbers.randint(0, 3))]
+            dims[f"t{i}"] = numbers.choice([None, *range(len(shape))])
+            if (dim := dims[f"t{i}"]) is not None:
+                shape[dim] *= world
+            tensors[f"t{i}"] = np.frombuffer(numbers.randbytes(int(np.prod(shape)) * 2), "i2").reshape(shape)
+        path = tmp_path / f"{round_}"
+        save_file(tensors, path)
+        for rank, mine in enumerate(load_sharded(path, ["cpu"] * world, dims, "np")):
+            for name, tensor in tensors.items():
+                dim = dims[name]
+                expected = tensor if dim is None else np.split(tensor, world, axis=dim)[rank]
+                assert np.array_equal(mine[name], expected), (round_, rank, name)
+
+
+def test_the_first_read_into_a_device_can_be_prepared(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    content = np.random.default_rng(1).bytes(5 << 20)
+    path.write_bytes(content)
+    with penstock.open(path) as file:
+        file.prepare("host:0")
+        file.prepare("host:0")
+        memory = penstock.device("host:0").empty(len(content))
+        assert file.read_into(memory) == len(content)
+        assert bytes_of(memory) == content
+        with pytest.raises(penstock.NotFound, match='no device is called "host:9"'):
+            file.prepare("host:9")
+        with pytest.raises(penstock.InvalidArgument):
+            file.prepare("gpu")
+    with pytest.raises(penstock.Closed):
+        file.prepare("host:0")
