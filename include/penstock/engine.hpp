@@ -301,9 +301,10 @@ class PENSTOCK_API engine {
   [[nodiscard]] std::string summary() const;
   // advise() of the counters. The first call in a process takes some milliseconds, in which it measures what copying memory costs.
   [[nodiscard]] std::vector<penstock::advice> advice() const;
-  // Gives pinned staging memory that no request is using back to the system: stats().pinned_bytes less by what it returns, in bytes. Later
-  // requests pin it anew (about 7 ms for 32 MiB). Blocks while the driver unpins; requests under way are not disturbed, and keep theirs.
-  // Where less than a sixteenth of all memory is left besides what file::keep() holds, that is given up too, as it is by the next read.
+  // Gives pinned staging memory that no request is using back to the system: stats().pinned_bytes less by what it returns, in bytes; and
+  // the 32 MiB of each device through which pieces pass to many places, where none is under way. Later requests pin it anew (about 7 ms for
+  // 32 MiB). Blocks while the driver unpins; requests under way are not disturbed, and keep theirs. Where less than a sixteenth of all
+  // memory is left besides what file::keep() holds, that is given up too, as it is by the next read.
   std::size_t trim() const;
   // Why no file of this machine can be read or written GPU-direct; ok where some may be.
   [[nodiscard]] status gpu_direct_status() const;

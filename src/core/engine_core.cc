@@ -56,6 +56,7 @@ std::size_t engine_core::trim() {
   memory_left().forget();
   give_up_kept_where_short();
   const std::size_t trimmed = trim_pools();
+  feeders().trim();
   const std::lock_guard guard(lock_);
   for (const auto& each : mounts_) each->disk().release_trimmed();
   return trimmed;

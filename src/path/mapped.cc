@@ -4,6 +4,7 @@
 // gain from doing two at once. A file truncated in the meantime is harmless: registered pages stay pinned.
 // What the user keeps registered (kept_pages) is copied from there at the speed of the link, several ranges at a time.
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -197,11 +198,13 @@ class mapped final : public data_path {
     auto problem = session.record(on.arrived.get(), on.stream.get());
     // Naps: an interrupt would come late (21 GB/s; napping 24, at the same CPU time). What is short is over sooner than a nap.
     int looks = bytes <= watched_bytes ? most_looks : 0;
+    const auto began = std::chrono::steady_clock::now();
     for (bool arrived = false; problem.ok() && !arrived;) {
       const auto reached = session.reached(on.arrived.get());
       problem = reached.error();
       arrived = reached.value_or(false);
-      if (problem.ok() && !arrived) looks-- > 0 ? staging::relax() : staging::nap();
+      // Longer ones the longer it takes: a nap costs about 10 us of CPU time, and may end so much late.
+      if (problem.ok() && !arrived) looks-- > 0 ? staging::relax() : staging::nap((std::chrono::steady_clock::now() - began) / 32);
     }
     // The pages may not go before the copy has ended, however that failed.
     if (!problem.ok()) (void)session.synchronize(on.stream.get());

@@ -200,6 +200,10 @@ bool feeders::pump() {
   return progressed;
 }
 
+void feeders::trim() noexcept {
+  for (std::size_t i = 0, n = count_.load(std::memory_order_acquire); i < n; ++i) list_[i].load(std::memory_order_relaxed)->trim();
+}
+
 bool feeders::outstanding() const noexcept {
   for (std::size_t i = 0, n = count_.load(std::memory_order_acquire); i < n; ++i) {
     if (list_[i].load(std::memory_order_relaxed)->outstanding()) return true;

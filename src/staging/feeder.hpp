@@ -149,6 +149,8 @@ class feeders {
   // The feeder of a session, made on first use. Errors: out_of_memory when there are more than capacity contexts.
   result<feeder*> of(device::session& session);
   bool pump();
+  // Each of them.
+  void trim() noexcept;
   [[nodiscard]] bool outstanding() const noexcept;
   // Empty when somebody else has the watch.
   [[nodiscard]] watch try_watch() noexcept;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -42,6 +43,14 @@ void relax() noexcept {
 #endif
 }
 
-void nap() { std::this_thread::sleep_for(std::chrono::microseconds(40)); }
+namespace {
+
+constexpr std::chrono::nanoseconds shortest_nap = std::chrono::microseconds(40);
+
+}  // namespace
+
+void nap() { std::this_thread::sleep_for(shortest_nap); }
+
+void nap(std::chrono::nanoseconds at_least) { std::this_thread::sleep_for(std::max(at_least, shortest_nap)); }
 
 }  // namespace penstock::staging

@@ -1,6 +1,8 @@
 // What threads of an engine have in common, and how a thread passes short times.
 #pragma once
 
+#include <chrono>
+
 namespace penstock::staging {
 
 // Names the calling thread, blocks all signals in it (they belong to the program's own threads) and makes its naps short.
@@ -26,5 +28,7 @@ void relax() noexcept;
 
 // A pause of about 45 us for workers, 100 us for threads with the default timer slack.
 void nap();
+// The same, or a longer one.
+void nap(std::chrono::nanoseconds at_least);
 
 }  // namespace penstock::staging

@@ -228,6 +228,23 @@ TEST_F(row_fault_contract, the_bytes_arrive_where_there_is_no_kernel) {
   expect_one_by_one();
 }
 
+TEST_F(row_fault_contract, trim_gives_the_memory_back_that_pieces_pass_through) {
+  store_file(directory_.file("data"), bytes(4 * mib));
+  const auto from = house_.engine().open(directory_.file("data"));
+  ASSERT_TRUE(from.ok()) << told(from.error());
+  const guarded_memory memory(house_, memory_place::device, 5 * mib);
+  const auto before = driver_->live().allocations;
+  std::vector<io_request> asked;
+  for (std::uint64_t at = 0; at < 4 * mib; at += 64 * kib)
+    asked.push_back({&*from, memory.data() + at + at / 1024, 64 * kib, static_cast<std::int64_t>(at)});
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& each : house_.engine().submit(asked).wait()) EXPECT_TRUE(each.ok()) << told(each.error);
+    EXPECT_GT(driver_->live().allocations, before);
+    // What has ended may count as under way for a moment yet.
+    while (driver_->live().allocations > before) (void)house_.engine().trim();
+  }
+}
+
 TEST_F(row_fault_contract, the_bytes_arrive_where_the_device_has_no_memory_left) {
   driver_->fail("allocate", 2, status(errc::out_of_memory, "the device is full"), faulty_driver::always);  // the first is the test's
   expect_one_by_one();
