@@ -55,6 +55,14 @@ def test_weights_come_lazily(device: str) -> None:
     assert f"16 weights, 8.4 MB by way of {device}" in told and "at most 2.1 MB in a group" in told
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_compute_together_what_one_does(device: str, ranks: int) -> None:
+    told = run("safetensors_tensor_parallel.py", "--device", device, "--ranks", ranks)
+    assert told.count(f"of {ranks}: ") == ranks and f"on {device} in" in told
+    assert f"{ranks} ranks together compute what one does" in told
+
+
 def test_a_loader_holds_no_more_than_two_groups(tmp_path: pathlib.Path) -> None:
     """As an engine's load_weights() takes it: copies as it goes, and may stop early."""
     spec = importlib.util.spec_from_file_location("safetensors_weights", EXAMPLES / "safetensors_weights.py")

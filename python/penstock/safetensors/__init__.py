@@ -18,7 +18,8 @@ from ._errors import Mismatch, SafetensorError
 from ._into import LoadResult, load_into
 from ._load import load_file
 from ._open import Slice, safe_open
+from ._ranks import load_rank
 from ._save import save_file
 from ._sharded import load_sharded
 
-__all__ = ["LoadResult", "Mismatch", "SafetensorError", "Slice", "load_file", "load_into", "load_sharded", "safe_open", "save_file"]
+__all__ = ["LoadResult", "Mismatch", "SafetensorError", "Slice", "load_file", "load_into", "load_rank", "load_sharded", "safe_open", "save_file"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._errors import InvalidArgument
-from ._frameworks import Framework, framework_on
+from ._frameworks import Arena, Framework, framework_on
 from ._load import Layout, check_type, check_wanted, part_wanted
 from ._reading import Ranges, Reads
 from ._slices import Part
 from ._sources import Paths, Source, Sources, check_names
 
-__all__ = ["Shard", "dims_of", "load_sharded"]
+__all__ = ["Plan", "Rank", "Shard", "dims_of", "load_sharded", "planned"]
 
 # The dimension that a tensor is cut in; None: everyone gets all of it.
 Shard = Mapping[str, int | None] | Callable[[str, tuple[int, ...]], int | None]
@@ -40,7 +40,9 @@ def load_sharded(
     """
     places = [framework_on(framework, each) for each in _checked(devices)]
     with Sources(filename, [each.device for each in places if ":" in each.device]) as sources:
-        return _read(sources, places, dims_of(shard), check_names(names))
+        ranks = [Rank(number, place) for number, place in enumerate(places)]
+        plan = planned(sources, ranks, len(ranks), dims_of(shard), check_names(names))
+        return _filled(ranks, plan)
 
 
 def dims_of(shard: Shard | None) -> Callable[[str, tuple[int, ...]], int | None]:
@@ -68,69 +70,85 @@ def _checked(devices: Any) -> list[Any]:
     return listed
 
 
-class _Rank:
-    """What one device gets: what all get first, at the same places everywhere, and its parts behind it."""
+class Rank:
+    """What one of them gets: what all get first, at the same places everywhere, and its parts behind it."""
 
-    def __init__(self, place: Framework) -> None:
+    def __init__(self, number: int, place: Framework) -> None:
+        self.number = number
         self.place = place
         self.own = Layout(place)
         self.passing = Layout(place)  # tensors that are read as a whole and then cut
 
+    def views(self, own: Arena, passing: Arena, order: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The tensors, and those that are to be cut."""
+        found = dict(order)
+        uncut: dict[str, Any] = {}
+        own.views(self.own.rows(), found)
+        passing.views(self.passing.rows(), uncut)
+        return found, uncut
 
-def _read(
-    sources: Sources, places: list[Framework], dim_of: Callable[[str, tuple[int, ...]], int | None], names: set[str] | None
-) -> list[dict[str, Any]]:
+    def cut(self, found: dict[str, Any], uncut: dict[str, Any]) -> dict[str, Any]:
+        for name, part in self.passing.cuts.items():
+            found[name] = self.place.copied(uncut[name][part])
+        return found
+
+
+class Plan(NamedTuple):
+    """Of some of the ranks."""
+
+    order: dict[str, Any]  # the names, in the order of the files
+    whole: list[tuple[Source, Ranges]]  # what everyone gets, at the same places of its own memory
+    whole_bytes: int  # from the beginning of that memory
+
+
+def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[str, tuple[int, ...]], int | None], names: set[str] | None) -> Plan:
     check_wanted(sources.files, names, None)
-    ranks = [_Rank(each) for each in places]
     cut: list[tuple[Source, int, list[Part]]] = []
     order: dict[str, Any] = {}
     for source in sources:
         header = source.header
         rows = range(len(header.names)) if names is None else [row for row, name in enumerate(header.names) if name in names]
         order.update(dict.fromkeys(header.names[row] for row in rows))
-        parts_of = [_parts_of(source, row, places, dim_of) for row in rows]
-        whole = [row for row, parts in zip(rows, parts_of) if parts is None]
+        parts_of = [_parts_of(source, row, ranks, world, dim_of) for row in rows]
         for rank in ranks:
-            rank.own.add_whole(source, whole)
+            rank.own.add_whole(source, [row for row, parts in zip(rows, parts_of) if parts is None])
         cut += [(source, row, parts) for row, parts in zip(rows, parts_of) if parts is not None]
-    whole_ranges = [rank.own.taken_ranges() for rank in ranks][0]  # which are all the same
+    whole_bytes = ranks[0].own.nbytes
+    whole = [rank.own.taken_ranges() for rank in ranks][0]  # which are all the same
     for source, row, parts in cut:
         for rank, part in zip(ranks, parts):
             layout = rank.own if part.cut is None else rank.passing
-            dtype = rank.place.dtype(source.header.types[row])
-            layout.add_part(source, row, dtype, part)
-    return _filled(ranks, whole_ranges, order)
+            layout.add_part(source, row, rank.place.dtype(source.header.types[row]), part)
+    return Plan(order, whole, whole_bytes)
 
 
 def _parts_of(
-    source: Source, row: int, places: list[Framework], dim_of: Callable[[str, tuple[int, ...]], int | None]
+    source: Source, row: int, ranks: list[Rank], world: int, dim_of: Callable[[str, tuple[int, ...]], int | None]
 ) -> list[Part] | None:
     """For each rank; None: all of it for everyone."""
     header = source.header
     name, word = header.names[row], header.types[row]
-    shapes = [check_type(source.name, name, word, header.shapes[row], each, each.dtype(word)) for each in places]
+    shapes = [check_type(source.name, name, word, header.shapes[row], each.place, each.place.dtype(word)) for each in ranks]
     dim = dim_of(name, shapes[0])
-    if dim is None or len(places) == 1:
+    if dim is None or world == 1:
         return None
     if isinstance(dim, bool) or not isinstance(dim, int):
         raise TypeError(f'shard gives {dim!r} for tensor "{name}", which is neither a dimension nor None')
-    exact = not all(each.indexes for each in places)
+    exact = not all(each.place.indexes for each in ranks)
     found = []
-    for rank, shape in enumerate(shapes):
-        part = part_wanted(source, name, word, shape, {name: (dim, rank, len(places))}, exact)
+    for rank, shape in zip(ranks, shapes):
+        part = part_wanted(source, name, word, shape, {name: (dim, rank.number, world)}, exact)
         assert part is not None
         found.append(part)
     return found
 
 
-def _filled(ranks: list[_Rank], whole: list[tuple[Source, Ranges]], order: dict[str, Any]) -> list[dict[str, Any]]:
+def _filled(ranks: list[Rank], plan: Plan) -> list[dict[str, Any]]:
     reads = Reads()
-    results: list[dict[str, Any]] = []
-    passed: list[dict[str, Any]] = []
     try:
         arenas = [rank.place.arena(rank.own.nbytes) for rank in ranks]
         passing = [rank.place.arena(rank.passing.nbytes) for rank in ranks]
-        for source, ranges in whole:
+        for source, ranges in plan.whole:
             reads.start(source, arenas[0].memory, ranges, [each.memory for each in arenas[1:]])
         for rank, arena in zip(ranks, arenas):
             for source, ranges in rank.own.ranges:
@@ -138,16 +156,9 @@ def _filled(ranks: list[_Rank], whole: list[tuple[Source, Ranges]], order: dict[
         # A tensor that is cut later is the same for everyone.
         for source, ranges in ranks[0].passing.ranges:
             reads.start(source, passing[0].memory, ranges, [each.memory for each in passing[1:]])
-        for rank, arena, room in zip(ranks, arenas, passing):  # while the bytes come
-            results.append(dict(order))
-            arena.views(rank.own.rows(), results[-1])
-            passed.append({})
-            room.views(rank.passing.rows(), passed[-1])
+        found = [rank.views(arena, room, plan.order) for rank, arena, room in zip(ranks, arenas, passing)]  # while the bytes come
     except BaseException:
         reads.stop()
         raise
     reads.wait()
-    for rank, found, room_views in zip(ranks, results, passed):
-        for name, part in rank.passing.cuts.items():
-            found[name] = rank.place.copied(room_views[name][part])
-    return results
+    return [rank.cut(*each) for rank, each in zip(ranks, found)]

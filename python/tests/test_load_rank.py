@@ -1,0 +1,164 @@
+"""load_rank(): the processes of a job, each of which gets its part; what all get comes from rank 0 over pipes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.safetensors import load_rank
+from penstock.safetensors import _ranks
+from penstock.safetensors.numpy import save_file
+
+SHARD = {"*.up": 0, "*.down": 1, "*.wide": 1}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    numbers = np.random.default_rng(3)
+    tensors: dict[str, Any] = {"embed": numbers.standard_normal((3000, 700), "f4"), "norm": numbers.standard_normal(301).astype("f2"), "none": np.empty((0, 4))}
+    for i in range(2):
+        tensors[f"{i}.up"] = numbers.integers(0, 255, (12 * 50, 120), "u1")
+        tensors[f"{i}.down"] = numbers.standard_normal((1200, 24), "f4")  # short rows: it comes whole, and is cut
+        tensors[f"{i}.wide"] = numbers.integers(0, 255, (7, 12 * 3001), "u1")
+    save_file(tensors, tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors", tensors
+
+
+def expected_of(tensors: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
+    dims = {"up": 0, "down": 1, "wide": 1}
+    return {
+        name: np.split(tensor, world, axis=dims[name[2:]])[rank] if name[2:] in dims else tensor for name, tensor in tensors.items()
+    }
+
+
+def meet(name: str) -> str:
+    return f"unix:@penstock-test-{os.getpid()}-{name}"
+
+
+def together(world: int, load: Callable[[int], Any]) -> list[Any]:
+    """Each rank on a thread: what it returned or raised."""
+
+    def attempt(rank: int) -> Any:
+        try:
+            return load(rank)
+        except Exception as problem:
+            return problem
+
+    with ThreadPoolExecutor(world) as threads:
+        return list(threads.map(attempt, range(world)))
+
+
+def in_a_process(path: Path, rank: int, world: int, address: str, told: Any) -> None:
+    import hashlib
+
+    found = load_rank(path, "cpu", rank, world, address, SHARD, "np")
+    told.put((rank, {name: (each.dtype.str, each.shape, hashlib.sha256(np.ascontiguousarray(each)).hexdigest()) for name, each in found.items()}))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_get_their_parts(model: tuple[Path, dict[str, Any]], world: int) -> None:
+    import hashlib
+
+    path, tensors = model
+    spawn = multiprocessing.get_context("spawn")
+    told = spawn.Queue()
+    processes = [spawn.Process(target=in_a_process, args=(path, rank, world, meet(f"processes{world}"), told)) for rank in range(world)]
+    for process in processes:
+        process.start()
+    found = dict(told.get(timeout=100) for _ in processes)
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    for rank in range(world):
+        for name, each in expected_of(tensors, rank, world).items():
+            assert found[rank][name] == (each.dtype.str, each.shape, hashlib.sha256(np.ascontiguousarray(each)).hexdigest()), (rank, name)
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 100_003])
+def test_in_pieces_of_any_size(model: tuple[Path, dict[str, Any]], piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, tensors = model
+    monkeypatch.setattr(_ranks, "_piece_bytes", piece)
+    monkeypatch.setattr(_ranks, "_most_under_way", 3)
+    for rank, found in enumerate(together(3, lambda rank: load_rank(path, "cpu", rank, 3, meet(f"pieces{piece}"), SHARD, "np"))):
+        for name, each in expected_of(tensors, rank, 3).items():
+            assert np.array_equal(found[name], each), (rank, name)
+        assert list(found) == list(penstock.safetensors.load_file(path))
+
+
+def test_memory_of_a_device_and_over_tcp(model: tuple[Path, dict[str, Any]]) -> None:
+    path, tensors = model
+    found = together(2, lambda rank: load_rank(path, "host:0", rank, 2, meet("device")))
+    for mine in found:
+        for name, each in tensors.items():
+            content = bytearray(each.nbytes)
+            if each.nbytes:
+                penstock.copy(content, mine[name])
+            assert content == each.tobytes(), name
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    for rank, mine in enumerate(together(2, lambda rank: load_rank(path, "cpu", rank, 2, [url], SHARD, "np", secret="sixteen bytes or more"))):
+        assert all(np.array_equal(mine[name], each) for name, each in expected_of(tensors, rank, 2).items())
+
+
+def test_one_rank_alone_needs_nobody(model: tuple[Path, dict[str, Any]]) -> None:
+    path, tensors = model
+    found = load_rank(path, "cpu", 0, 1, meet("alone"), SHARD, "np")
+    assert all(np.array_equal(found[name], each) for name, each in tensors.items())
+
+
+def test_ranks_that_load_something_else_are_told(model: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = model
+    shards = [SHARD, {**SHARD, "embed": 0}]
+    first, second = together(2, lambda rank: load_rank(path, "cpu", rank, 2, meet("other"), shards[rank], "np"))
+    assert isinstance(second, penstock.InvalidArgument) and "ranks 0 and 1 do not load the same" in str(second)
+    assert isinstance(first, penstock.Error) and "rank 0: of rank 1:" in str(first)
+
+
+def test_a_rank_that_does_not_come_is_named(model: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = model
+    with pytest.raises(penstock.TimedOut, match=r"rank 0: of rank 1: .*"):
+        load_rank(path, "cpu", 0, 2, meet("nobody"), timeout=0.05)
+    with pytest.raises(penstock.TimedOut, match=r"rank 1: rank 0 has not come to unix:@.*nobody\.0 within 0.05 s"):
+        load_rank(path, "cpu", 1, 2, meet("nobody"), timeout=0.05)
+
+
+def test_a_rank_that_fails_ends_the_others(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = model
+    monkeypatch.setattr(_ranks, "_piece_bytes", 1 << 20)
+    hand_on = _ranks._Chain._hand_on
+    seen = []
+
+    def fails(self: Any, *args: Any) -> None:
+        if self._rank == 1:
+            seen.append(1)
+            if len(seen) == 4:
+                raise RuntimeError("of the test")
+        hand_on(self, *args)
+
+    monkeypatch.setattr(_ranks._Chain, "_hand_on", fails)
+    found = together(3, lambda rank: load_rank(path, "cpu", rank, 3, meet("fails"), None, "np"))
+    assert isinstance(found[1], RuntimeError)
+    assert isinstance(found[0], penstock.Error) and "rank 0: of rank 1:" in str(found[0])
+    assert isinstance(found[2], penstock.Error) and "rank 2: of rank 1:" in str(found[2])
+
+
+def test_what_makes_no_sense_is_refused(model: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = model
+    with pytest.raises(penstock.InvalidArgument, match="rank 2 of 2"):
+        load_rank(path, "cpu", 2, 2, "unix:@x")
+    with pytest.raises(penstock.InvalidArgument, match="each rank has its own"):
+        load_rank(path, "cpu", 0, 2, "tcp://127.0.0.1:9")
+    with pytest.raises(penstock.InvalidArgument, match="address has 1 URLs for 3 ranks"):
+        load_rank(path, "cpu", 0, 3, ["unix:@x"])
+    with pytest.raises(penstock.InvalidArgument, match="301 rows of dimension 0 do not go to 2 alike"):
+        load_rank(path, "cpu", 0, 2, "unix:@x", {"norm": 0}, "np")
