@@ -1,12 +1,13 @@
 // Everything a program needs: #include <penstock/penstock.hpp>
 #pragma once
 
-#include "penstock/engine.hpp"        // IWYU pragma: export
-#include "penstock/facts.hpp"         // IWYU pragma: export
-#include "penstock/machine.hpp"       // IWYU pragma: export
-#include "penstock/options.hpp"       // IWYU pragma: export
-#include "penstock/pending_file.hpp"  // IWYU pragma: export
-#include "penstock/processes.hpp"     // IWYU pragma: export
-#include "penstock/status.hpp"        // IWYU pragma: export
-#include "penstock/tensors.hpp"       // IWYU pragma: export
-#include "penstock/version.hpp"       // IWYU pragma: export
+#include "penstock/engine.hpp"            // IWYU pragma: export
+#include "penstock/facts.hpp"             // IWYU pragma: export
+#include "penstock/machine.hpp"           // IWYU pragma: export
+#include "penstock/options.hpp"           // IWYU pragma: export
+#include "penstock/pending_file.hpp"      // IWYU pragma: export
+#include "penstock/processes.hpp"         // IWYU pragma: export
+#include "penstock/status.hpp"            // IWYU pragma: export
+#include "penstock/tensors.hpp"           // IWYU pragma: export
+#include "penstock/torch_checkpoint.hpp"  // IWYU pragma: export
+#include "penstock/version.hpp"           // IWYU pragma: export

@@ -32,6 +32,7 @@ void add_verify(CLI::App& app, command& chosen);
 void add_cp(CLI::App& app, command& chosen);
 void add_load(CLI::App& app, command& chosen);
 void add_inspect(CLI::App& app, command& chosen);
+void add_convert(CLI::App& app, command& chosen);
 void add_completion(CLI::App& app, command& chosen);
 void add_stats(CLI::App& app, command& chosen);
 void add_top(CLI::App& app, command& chosen);

@@ -19,7 +19,6 @@
 #include "cli/shard_index.hpp"
 #include "cli/sizes.hpp"
 #include "cli/usage.hpp"
-#include "cli/zip_directory.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -45,12 +44,14 @@ struct line {
 
 struct contents {
   std::string path;
-  std::string kind;  // "safetensors" or "zip"
+  std::string kind;  // "safetensors", "checkpoint" (of torch.save), or "zip": of that the members are told
   std::uint64_t file_bytes = 0;
   std::optional<std::uint64_t> cached_bytes;
   std::uint64_t data_offset = 0;            // safetensors only
   std::optional<tensor_metadata> metadata;  // likewise
   std::vector<line> lines;
+  std::vector<checkpoint_entry> others;  // of a checkpoint, what is no tensor
+  std::string unread;                    // of a zip file that holds a pickle, why the tensors are not told
 };
 
 struct type_total {
@@ -88,11 +89,32 @@ status list_tensors(const file& from, contents& to) {
 
 status list_members(const file& from, contents& to) {
   auto members = read_zip_directory(from);
-  if (!members) return members.error().with_context(from.path());
+  if (!members) return members.error();
   to.kind = "zip";
   for (const zip_member& each : *members) {
     to.lines.push_back({each.name, each.stored ? "stored" : "packed", std::nullopt, each.offset, each.packed_bytes});
   }
+  return {};
+}
+
+status list_checkpoint(const file& from, contents& to) {
+  auto found = read_torch_checkpoint(from);
+  if (!found) return found.error();
+  to.kind = "checkpoint";
+  for (const checkpoint_tensor& each : found->tensors) {
+    to.lines.push_back({each.name(), each.problem.ok() ? std::string(to_string(each.type)) : "?", each.shape, each.offset, each.bytes});
+  }
+  to.others = std::move(found->others);
+  if (!found->metadata.empty()) to.metadata = std::move(found->metadata);
+  return {};
+}
+
+// Of a checkpoint the tensors; of other zip files, and of one whose pickle is not read, what is in them.
+status list_zip(const file& from, contents& to) {
+  const status problem = list_checkpoint(from, to);
+  if (problem.ok()) return {};
+  if (status error = list_members(from, to); !error.ok()) return error;
+  if (std::ranges::any_of(to.lines, [](const line& each) { return each.name.ends_with("data.pkl"); })) to.unread = problem.message();
   return {};
 }
 
@@ -104,7 +126,7 @@ result<contents> look_into(const engine& owner, const std::string& path) {
   const auto size = from->size();
   if (!size) return size.error();
   found.file_bytes = *size;
-  if (status error = is_zip(*from) ? list_members(*from, found) : list_tensors(*from, found); !error.ok()) return error;
+  if (status error = is_zip(*from) ? list_zip(*from, found) : list_tensors(*from, found); !error.ok()) return error;
   // Of a file that the kernel tells nothing about it stays unknown.
   if (const auto told = owner.explain(*from, "host", *size, 0); told) found.cached_bytes = told->cached_bytes;
   return found;
@@ -136,6 +158,12 @@ json to_json(const contents& of, bool totals) {
     if (of.metadata) document["metadata"] = json::object();
     for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) document["metadata"][key] = value;
   }
+  if (of.kind == "checkpoint") {
+    document["others"] = json::array();
+    for (const checkpoint_entry& each : of.others)
+      document["others"].push_back({{"name", fmt::format("{}", fmt::join(each.keys, "."))}, {"kind", each.kind}});
+  }
+  if (!of.unread.empty()) document["unread"] = of.unread;
   document["by_type"] = json::object();
   for (const auto& [type, total] : totals_of(of)) document["by_type"][type] = {{"count", total.count}, {"bytes", total.bytes}};
   if (totals) return document;
@@ -162,7 +190,11 @@ void print_contents(const contents& of, bool totals) {
   fmt::print("{}: {}, {} {}, {}{}\n", printable(of.path), of.kind, of.lines.size(), what, format_size(of.file_bytes), cached_words(of));
   for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) fmt::print("  {} = {}\n", printable(key), printable(value));
   for (const auto& [type, total] : totals_of(of)) fmt::print("  {:<12} {:>7} {}, {}\n", type, total.count, what, format_size(total.bytes));
-  if (totals || of.lines.empty()) return;
+  if (!of.unread.empty()) fmt::print("  its tensors are not told: {}\n", of.unread);
+  if (totals) return;
+  for (const checkpoint_entry& each : of.others)
+    fmt::print("  no tensor: {} ({})\n", printable(fmt::format("{}", fmt::join(each.keys, "."))), each.kind);
+  if (of.lines.empty()) return;
   fmt::print("  {:>15} {:>15} {:>7} {:<12} {}\n", "offset", "bytes", "aligned", "type", "name");
   for (const line& each : of.lines) {
     const std::string shape = each.shape ? fmt::format(" [{}]", fmt::join(*each.shape, ", ")) : "";

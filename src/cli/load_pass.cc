@@ -23,7 +23,7 @@ namespace penstock::cli {
 namespace {
 
 // A request is no longer than this, so that the places of a model are spread over what carries them, and progress shows.
-constexpr std::uint64_t most_request_bytes = std::uint64_t{32} << 20;
+constexpr std::uint64_t most_read_bytes = std::uint64_t{32} << 20;
 // Where each tensor begins in memory, as in what load_file gives.
 constexpr std::uint64_t tensor_alignment = 256;
 
@@ -44,8 +44,8 @@ load_layout layout_of(const std::vector<model_file>& files) {
   load_layout made;
   for (const model_file& from : files) {
     for (const model_tensor& tensor : from.tensors) {
-      for (std::uint64_t done = 0; done < tensor.bytes; done += most_request_bytes) {
-        const std::uint64_t length = std::min(most_request_bytes, tensor.bytes - done);
+      for (std::uint64_t done = 0; done < tensor.bytes; done += most_read_bytes) {
+        const std::uint64_t length = std::min(most_read_bytes, tensor.bytes - done);
         made.pieces.push_back({&from, &tensor, tensor.offset + done, length, made.bytes + done});
       }
       made.bytes += (tensor.bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
@@ -164,7 +164,7 @@ class loader {
     }
   }
 
-  // All devices in one batch, device after device.
+  // All devices in one batch, device after device: the file is read for the first, and each other one has its bytes from the one before it.
   [[nodiscard]] std::vector<io_request> requests() const {
     std::vector<io_request> made;
     made.reserve(layout_.pieces.size() * memory_.size());
@@ -175,6 +175,7 @@ class loader {
         request.memory = static_cast<std::byte*>(memory.data()) + piece.place;
         request.length = piece.length;
         request.offset = static_cast<std::int64_t>(piece.offset);
+        if (made.size() >= layout_.pieces.size()) request.copy_of = static_cast<std::uint32_t>(made.size() - layout_.pieces.size());
         made.push_back(request);
       }
     }

@@ -19,8 +19,8 @@ int run(int argc, char** argv) {
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   app.get_formatter()->label("Subcommands", "Commands");
   command chosen;
-  for (const auto add : {add_demo, add_load, add_read, add_write, add_io, add_verify, add_cp, add_inspect, add_check, add_devices,
-                         add_bench, add_pipe_bench, add_stats, add_top, add_completion, add_help})
+  for (const auto add : {add_demo, add_load, add_read, add_write, add_io, add_verify, add_cp, add_convert, add_inspect, add_check,
+                         add_devices, add_bench, add_pipe_bench, add_stats, add_top, add_completion, add_help})
     add(app, chosen);
   add_run(app, chosen, take_program(argc, argv));
   try {

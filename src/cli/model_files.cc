@@ -10,7 +10,6 @@
 
 #include "cli/observed.hpp"
 #include "cli/shard_index.hpp"
-#include "cli/zip_directory.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -30,7 +29,7 @@ status take_tensors(model_file& to) {
 // "archive/data/0" is a storage where the checkpoint's pickle is "archive/data.pkl".
 status take_storages(model_file& to) {
   const auto members = read_zip_directory(to.source);
-  if (!members) return members.error().with_context(to.path);
+  if (!members) return members.error();
   constexpr std::string_view pickle = "data.pkl";
   const auto is_pickle = [&](const zip_member& each) { return each.name == pickle || each.name.ends_with(fmt::format("/{}", pickle)); };
   const auto found = std::ranges::find_if(*members, is_pickle);
@@ -56,6 +55,19 @@ result<model_file> open_one(const engine& owner, const std::string& path) {
   const status error = is_zip(made.source) ? take_storages(made) : take_tensors(made);
   if (!error.ok()) return error;
   return made;
+}
+
+// Of the tensors, which in a checkpoint are not those of its storages.
+result<std::set<std::string>> names_in(const model_file& from) {
+  std::set<std::string> names;
+  if (from.kind != "checkpoint") {
+    for (const model_tensor& each : from.tensors) names.insert(each.name);
+    return names;
+  }
+  const auto checkpoint = read_torch_checkpoint(from.source);
+  if (!checkpoint) return checkpoint.error();
+  for (const checkpoint_tensor& each : checkpoint->tensors) names.insert(each.name());
+  return names;
 }
 
 // What a folder stands for.
@@ -101,9 +113,9 @@ class model_opener {
     for (const std::string& shard : index->shards) {
       const std::string name = (fs::path(path).parent_path() / shard).string();
       if (status error = add_file(name); !error.ok()) return error;
-      std::set<std::string> there;
-      for (const model_tensor& each : files_.back().tensors) there.insert(each.name);
-      if (status error = compare_with_index(name, there, index->tensors.at(shard), path); !error.ok()) return error;
+      const auto there = names_in(files_.back());
+      if (!there) return there.error();
+      if (status error = compare_with_index(name, *there, index->tensors.at(shard), path); !error.ok()) return error;
     }
     return {};
   }

@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "cli/program.hpp"
-#include "cli/zip_files.hpp"
 #include "penstock/tensors.hpp"
+#include "support/pickles.hpp"
+#include "support/zip_files.hpp"
 
 namespace penstock::cli_test {
 namespace {
 
 using nlohmann::json;
+using test_files::zip_of;
 using words = std::vector<std::string>;
 
 ended_program inspect(words arguments) {
@@ -109,6 +111,28 @@ TEST_F(inspect_test, tells_members_of_checkpoints) {
     EXPECT_EQ(content.substr(offset, 3000), std::string(3000, 'x'));
   }
   EXPECT_EQ(json::parse(inspect({store("empty.pt", zip_of({}, false)), "--json"}).out).at(0)["members"].size(), 0U);
+}
+
+TEST_F(inspect_test, tells_tensors_of_checkpoints_or_why_it_does_not) {
+  using test_files::checkpoint_of, test_files::pickle_of, test_files::pickled_dict, test_files::pickled_tensor_of;
+  const std::string content = checkpoint_of(
+      pickle_of(pickled_dict({{"model", pickled_dict({{"w", pickled_tensor_of({"0", 2, {1, 2}, {2, 1}})}})}, {"step", "K\x05"}})),
+      {"12345678"});
+  const std::string path = store("model.pt", content);
+  const auto ended = inspect({path});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, path + ": checkpoint, 1 tensors, ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "  no tensor: step (int)\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "F32          model.w [1, 2]\n")) << ended.out;
+  const json told = json::parse(inspect({path, "--json"}).out).at(0);
+  EXPECT_EQ(told["others"], json::array({{{"name", "step"}, {"kind", "int"}}}));
+  EXPECT_EQ(content.substr(told["tensors"][0]["offset"], 8), "12345678");
+  const std::string other = store("other.pt", checkpoint_of(pickle_of(test_files::pickled_name("os\nsystem") + ")R"), {"12345678"}));
+  const auto members = inspect({other});
+  EXPECT_EQ(members.exit_code, 0) << members.err;
+  EXPECT_TRUE(contains(members.out, other + ": zip, 3 members, ")) << members.out;
+  EXPECT_TRUE(contains(members.out, "its tensors are not told: ") && contains(members.out, "it asks for os.system")) << members.out;
+  EXPECT_TRUE(contains(json::parse(inspect({other, "--json"}).out).at(0)["unread"].get<std::string>(), "os.system"));
 }
 
 TEST_F(inspect_test, refuses_checkpoints_that_are_cut_off_or_damaged) {

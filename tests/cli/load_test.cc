@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "cli/program.hpp"
-#include "cli/zip_files.hpp"
 #include "penstock/tensors.hpp"
+#include "support/zip_files.hpp"
 
 namespace penstock::cli_test {
 namespace {
 
 using nlohmann::json;
+using test_files::zip_of;
 using words = std::vector<std::string>;
 
 ended_program load(words arguments) {

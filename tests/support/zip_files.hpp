@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::cli_test {
+namespace penstock::test_files {
 
 inline std::string little_endian(std::uint64_t value, std::size_t bytes) {
   std::string text;
@@ -43,4 +43,4 @@ inline std::string zip_of(const std::vector<std::pair<std::string, std::string>>
   return file;
 }
 
-}  // namespace penstock::cli_test
+}  // namespace penstock::test_files

@@ -1,12 +1,17 @@
-#include "cli/zip_directory.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
-namespace penstock::cli {
+#include "base/no_memory.hpp"
+#include "base/printable.hpp"
+#include "penstock/engine.hpp"
+#include "penstock/torch_checkpoint.hpp"
+
+namespace penstock {
 namespace {
 
 // The numbers are those of PKWARE's APPNOTE.
@@ -81,12 +86,14 @@ bool take_wide_numbers(std::string_view extra, zip_member& member) {
 
 // The bytes of a member stand behind a header of its own, whose length only it knows.
 status find_bytes(const file& from, std::uint64_t size, zip_member& member) {
-  if (member.offset > size || size - member.offset < local_bytes) return damaged(fmt::format("{} lies outside of it", member.name));
+  if (member.offset > size || size - member.offset < local_bytes)
+    return damaged(fmt::format("{} lies outside of it", printable_text(member.name)));
   const auto header = read_exactly(from, member.offset, local_bytes);
   if (!header) return header.error();
-  if (number(*header, 0, 4) != local_mark) return damaged(fmt::format("{} does not begin where it should", member.name));
+  if (number(*header, 0, 4) != local_mark) return damaged(fmt::format("{} does not begin where it should", printable_text(member.name)));
   member.offset += local_bytes + number(*header, 26, 2) + number(*header, 28, 2);
-  if (member.offset > size || size - member.offset < member.packed_bytes) return damaged(fmt::format("{} is cut off", member.name));
+  if (member.offset > size || size - member.offset < member.packed_bytes)
+    return damaged(fmt::format("{} is cut off", printable_text(member.name)));
   return {};
 }
 
@@ -97,7 +104,8 @@ std::optional<zip_member> take_entry(std::string_view& directory) {
   if (directory.size() - entry_bytes < name + extra + comment) return std::nullopt;
   zip_member member;
   member.name = directory.substr(entry_bytes, name);
-  member.stored = number(directory, 10, 2) == 0;
+  const bool is_encrypted = (number(directory, 8, 2) & 1) != 0;
+  member.stored = number(directory, 10, 2) == 0 && !is_encrypted;
   member.packed_bytes = number(directory, 20, 4);
   member.bytes = number(directory, 24, 4);
   member.offset = number(directory, 42, 4);
@@ -106,15 +114,7 @@ std::optional<zip_member> take_entry(std::string_view& directory) {
   return member;
 }
 
-}  // namespace
-
-bool is_zip(const file& from) {
-  char first[4] = {};
-  const io_result done = from.read(first, sizeof first, 0);
-  return done.ok() && done.bytes_done == 4 && first[0] == 'P' && first[1] == 'K' && (first[2] == 3 || first[2] == 5);
-}
-
-result<std::vector<zip_member>> read_zip_directory(const file& from) {
+result<std::vector<zip_member>> read_directory(const file& from) {
   const auto size = from.size();
   if (!size) return size.error();
   const auto place = find_directory(from, *size);
@@ -135,4 +135,20 @@ result<std::vector<zip_member>> read_zip_directory(const file& from) {
   return members;
 }
 
-}  // namespace penstock::cli
+}  // namespace
+
+bool is_zip(const file& from) {
+  char first[4] = {};
+  const io_result done = from.read(first, sizeof first, 0);
+  return done.ok() && done.bytes_done == 4 && first[0] == 'P' && first[1] == 'K' && (first[2] == 3 || first[2] == 5);
+}
+
+result<std::vector<zip_member>> read_zip_directory(const file& from) {
+  return or_no_memory([&]() -> result<std::vector<zip_member>> {
+    auto members = read_directory(from);
+    if (!members && members.error().code() == errc::invalid_argument) return members.error().with_context(from.path());
+    return members;
+  });
+}
+
+}  // namespace penstock

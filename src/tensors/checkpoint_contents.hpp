@@ -1,0 +1,19 @@
+// What the pickle of a checkpoint means, with the archive that it stands in. Free functions; safe from any thread.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "penstock/status.hpp"
+#include "penstock/torch_checkpoint.hpp"
+
+namespace penstock::tensors {
+
+// pickle: its text; members: of its archive; folder: what their names begin with, "archive/" or nothing. Errors: invalid_argument and
+// unsupported, as of read_torch_checkpoint().
+result<torch_checkpoint> contents_of(std::string_view pickle, std::span<const zip_member> members, std::string_view folder);
+
+// The attribute of the dict that metadata is kept in.
+inline constexpr std::string_view metadata_attribute = "safetensors_metadata";
+
+}  // namespace penstock::tensors

@@ -1,0 +1,411 @@
+#include "tensors/pickle_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "base/printable.hpp"
+#include "tensors/checks.hpp"
+
+namespace penstock::tensors {
+
+namespace {
+
+// 25 or so are made for each tensor.
+constexpr std::size_t most_values = std::size_t{1} << 24;
+constexpr std::size_t most_tensors = std::size_t{1} << 20;
+constexpr std::size_t most_dimensions = 64;  // that PyTorch has
+
+constexpr std::string_view ordered_dict = "collections\nOrderedDict", torch_size = "torch\nSize";
+constexpr std::string_view tensor_v2 = "torch._utils\n_rebuild_tensor_v2", tensor_v3 = "torch._utils\n_rebuild_tensor_v3";
+constexpr std::string_view parameter = "torch._utils\n_rebuild_parameter";
+// Types that torch.save writes and safetensors has not: to be told with the tensor's name.
+constexpr std::array<std::string_view, 8> foreign_types{
+    "torch\nComplexDoubleStorage", "torch\nQUInt8Storage",   "torch\nQInt8Storage",     "torch\nQInt32Storage",
+    "torch\nQUInt4x2Storage",      "torch\nQUInt2x4Storage", "torch\nfloat4_e2m1fn_x2", "torch\ncomplex32",
+};
+
+bool is_type(std::string_view name) {
+  return name == untyped_storage || type_of_name(name) || std::ranges::find(foreign_types, name) != foreign_types.end();
+}
+
+bool is_known(std::string_view name) {
+  return is_type(name) || name == ordered_dict || name == torch_size || name == tensor_v2 || name == tensor_v3 || name == parameter;
+}
+
+// "torch.FloatStorage", as far as it is fit to be printed.
+std::string dotted(std::string_view name) {
+  constexpr std::size_t most = 200;
+  std::string text(name.substr(0, most));
+  std::ranges::replace(text, '\n', '.');
+  return printable_text(std::move(text));
+}
+
+// Every step returns whether it could be taken; why it could not is in problem().
+class pickle_reader {
+ public:
+  explicit pickle_reader(std::string_view pickle) : pickle_(pickle) {
+    constexpr std::array constants{pickle_kind::none, pickle_kind::boolean, pickle_kind::boolean, pickle_kind::tuple};
+    for (const pickle_kind each : constants) made_.nodes.push_back({.kind = each});
+    made_.nodes[true_value].number = 1;
+  }
+
+  bool read_all() {
+    if (pickle_.size() < 2 || pickle_[0] != '\x80') return fail("it does not begin as a pickle of protocol 2");
+    if (pickle_[1] != 2)
+      return fail(fmt::format("a pickle of protocol {}: torch.save writes protocol 2", static_cast<unsigned char>(pickle_[1])));
+    at_ = 2;
+    while (!stopped_) {
+      begin_ = at_;
+      std::string_view opcode;
+      if (!bytes(1, opcode) || !step(opcode[0])) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] const status& problem() const { return problem_; }
+  pickle_content take() { return std::move(made_); }
+
+ private:
+  static constexpr pickle_value none_value = 0, false_value = 1, true_value = 2, empty_tuple = 3;
+
+  bool step(char opcode) {
+    switch (opcode) {
+      case '.':
+        return stop();
+      case '(':
+        return mark();
+      case 'N':
+        return push(none_value);
+      case '\x88':
+        return push(true_value);
+      case '\x89':
+        return push(false_value);
+      case ')':
+        return push(empty_tuple);
+      case '}':
+        return push_new({.kind = pickle_kind::dict});
+      case ']':
+        return push_new({.kind = pickle_kind::list});
+      case 'K':
+        return integer(1);
+      case 'M':
+        return integer(2);
+      case 'J':
+        return signed_integer(4);
+      case '\x8a':
+        return long_integer();
+      case 'G':
+        return real();
+      case 'X':
+        return text(4);
+      case 'T':
+        return text(4);
+      case 'U':
+        return text(1);
+      case 'c':
+        return name();
+      case 't':
+        return tuple_to_mark();
+      case '\x85':
+        return tuple_of(1);
+      case '\x86':
+        return tuple_of(2);
+      case '\x87':
+        return tuple_of(3);
+      case 'a':
+        return append(1);
+      case 'e':
+        return append_to_mark(pickle_kind::list);
+      case 's':
+        return set_item();
+      case 'u':
+        return append_to_mark(pickle_kind::dict);
+      case 'q':
+        return put(1);
+      case 'r':
+        return put(4);
+      case 'h':
+        return get(1);
+      case 'j':
+        return get(4);
+      case 'Q':
+        return persistent();
+      case 'R':
+        return reduce();
+      case 'b':
+        return build();
+      default:
+        return fail(fmt::format("the opcode 0x{:02x} is not one of those that make tensors", static_cast<unsigned char>(opcode)));
+    }
+  }
+
+  // --- what the pickle consists of
+
+  bool bytes(std::uint64_t count, std::string_view& to) {
+    if (pickle_.size() - at_ < count) return fail("it ends early");
+    to = pickle_.substr(at_, count);
+    at_ += count;
+    return true;
+  }
+  bool number(std::size_t count, std::uint64_t& to) {
+    std::string_view digits;
+    if (!bytes(count, digits)) return false;
+    to = 0;
+    for (std::size_t i = count; i-- > 0;) to = to << 8 | static_cast<unsigned char>(digits[i]);
+    return true;
+  }
+  bool line(std::string_view& to) {
+    const auto end = pickle_.find('\n', at_);
+    if (end == std::string_view::npos) return fail("it ends early");
+    to = pickle_.substr(at_, end - at_);
+    at_ = end + 1;
+    return true;
+  }
+
+  // --- the stack
+
+  bool push(pickle_value value) {
+    stack_.push_back(value);
+    return true;
+  }
+  bool push_new(const pickle_node& node) {
+    if (made_.nodes.size() >= most_values) return fail(fmt::format("it makes more than {} values", most_values));
+    made_.nodes.push_back(node);
+    return push(static_cast<pickle_value>(made_.nodes.size() - 1));
+  }
+  // Values above the last mark are all that may be taken.
+  [[nodiscard]] std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
+  bool has(std::size_t count) { return stack_.size() - floor() >= count || fail("it takes more from its stack than is there"); }
+  pickle_value pop() {
+    const pickle_value value = stack_.back();
+    stack_.pop_back();
+    return value;
+  }
+  bool mark() {
+    marks_.push_back(stack_.size());
+    return true;
+  }
+  // What lies above the last mark, which is taken away with it.
+  bool pop_to_mark(std::vector<pickle_value>& to) {
+    if (marks_.empty()) return fail("a mark is missing");
+    to.assign(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
+    stack_.resize(marks_.back());
+    marks_.pop_back();
+    return true;
+  }
+  [[nodiscard]] pickle_node& node(pickle_value value) { return made_.nodes[value]; }
+  [[nodiscard]] bool is(pickle_value value, pickle_kind kind) { return node(value).kind == kind; }
+  std::vector<pickle_value>& items_for(pickle_value value) {
+    if (node(value).extra == 0) {
+      made_.items.emplace_back();
+      node(value).extra = static_cast<std::uint32_t>(made_.items.size());
+    }
+    return made_.items[node(value).extra - 1];
+  }
+
+  // --- opcodes
+
+  bool stop() {
+    if (!marks_.empty() || stack_.size() != 1) return fail("it stops with something left over");
+    if (at_ != pickle_.size()) return fail("there is something behind its end");
+    made_.root = stack_.back();
+    return stopped_ = true;
+  }
+  bool push_integer(std::int64_t value) { return push_new({.kind = pickle_kind::integer, .number = value}); }
+  bool integer(std::size_t count) {
+    std::uint64_t value = 0;
+    return number(count, value) && push_integer(static_cast<std::int64_t>(value));
+  }
+  // With as many bytes as it needs, the last of which has the sign.
+  bool signed_integer(std::size_t count) {
+    std::uint64_t value = 0;
+    if (!number(count, value)) return false;
+    const unsigned unused = 64 - 8 * static_cast<unsigned>(count);
+    return push_integer(count == 0 ? 0 : static_cast<std::int64_t>(value << unused) >> unused);
+  }
+  bool long_integer() {
+    std::uint64_t count = 0;
+    if (!number(1, count)) return false;
+    return count <= 8 ? signed_integer(count) : fail("a whole number has more than 64 bits");
+  }
+  bool real() {
+    std::string_view ignored;
+    return bytes(8, ignored) && push_new({.kind = pickle_kind::real});
+  }
+  bool text(std::size_t length_bytes) {
+    std::uint64_t length = 0;
+    std::string_view found;
+    if (!number(length_bytes, length) || !bytes(length, found)) return false;
+    if (!is_utf8(found)) return fail("a text is not UTF-8");
+    return push_new({.kind = pickle_kind::text, .text = found});
+  }
+  bool name() {
+    const std::size_t begin = at_;
+    std::string_view module, called;
+    if (!line(module) || !line(called)) return false;
+    const auto found = pickle_.substr(begin, at_ - begin - 1);
+    if (!is_known(found))
+      return fail(fmt::format("it asks for {}, which is not one of the names that make tensors; nothing was run", dotted(found)));
+    return push_new({.kind = pickle_kind::name, .text = found});
+  }
+
+  bool tuple_of(std::size_t count) {
+    if (!has(count)) return false;
+    const std::vector<pickle_value> values(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
+    stack_.resize(stack_.size() - count);
+    return push_tuple(values);
+  }
+  bool tuple_to_mark() {
+    std::vector<pickle_value> values;
+    return pop_to_mark(values) && push_tuple(values);
+  }
+  bool push_tuple(const std::vector<pickle_value>& values) {
+    if (values.empty()) return push(empty_tuple);
+    if (!push_new({.kind = pickle_kind::tuple})) return false;
+    items_for(stack_.back()) = values;
+    return true;
+  }
+
+  bool append(std::size_t count) {
+    if (!has(count + 1)) return false;
+    const pickle_value value = pop(), to = stack_.back();
+    if (!is(to, pickle_kind::list)) return fail("it appends to what is no list");
+    items_for(to).push_back(value);
+    return true;
+  }
+  bool set_item() {
+    if (!has(3)) return false;
+    const pickle_value value = pop(), key = pop(), to = stack_.back();
+    if (!is(to, pickle_kind::dict)) return fail("it sets an item of what is no dict");
+    auto& items = items_for(to);
+    items.push_back(key);
+    items.push_back(value);
+    return true;
+  }
+  bool append_to_mark(pickle_kind kind) {
+    std::vector<pickle_value> values;
+    if (!pop_to_mark(values) || !has(1)) return false;
+    if (!is(stack_.back(), kind)) return fail("it adds items to a value of another kind");
+    if (kind == pickle_kind::dict && values.size() % 2 != 0) return fail("a key has no value");
+    if (values.empty()) return true;
+    auto& items = items_for(stack_.back());
+    items.insert(items.end(), values.begin(), values.end());
+    return true;
+  }
+
+  bool put(std::size_t count) {
+    std::uint64_t place = 0;
+    if (!number(count, place) || !has(1)) return false;
+    if (memo_.size() >= most_values) return fail(fmt::format("it remembers more than {} values", most_values));
+    memo_[static_cast<std::uint32_t>(place)] = stack_.back();
+    return true;
+  }
+  bool get(std::size_t count) {
+    std::uint64_t place = 0;
+    if (!number(count, place)) return false;
+    const auto found = memo_.find(static_cast<std::uint32_t>(place));
+    return found == memo_.end() ? fail(fmt::format("it recalls value {}, which it did not remember", place)) : push(found->second);
+  }
+
+  // --- what makes tensors
+
+  [[nodiscard]] bool is_count(pickle_value value) { return is(value, pickle_kind::integer) && node(value).number >= 0; }
+  [[nodiscard]] std::uint64_t count_of(pickle_value value) { return static_cast<std::uint64_t>(node(value).number); }
+
+  // ("storage", class, key, location, number of elements)
+  bool persistent() {
+    if (!has(1)) return false;
+    const pickle_value id = pop();
+    if (!is(id, pickle_kind::tuple)) return fail("what it calls a storage is none");
+    const auto& parts = made_.items_of(id);
+    const bool fits = parts.size() == 5 && is(parts[0], pickle_kind::text) && node(parts[0]).text == "storage" &&
+                      is(parts[1], pickle_kind::name) && is_type(node(parts[1]).text) && is(parts[2], pickle_kind::text) &&
+                      is_count(parts[4]);
+    if (!fits) return fail("what it calls a storage is none");
+    made_.storages.push_back({node(parts[1]).text, node(parts[2]).text, count_of(parts[4])});
+    return push_new({.kind = pickle_kind::storage, .extra = static_cast<std::uint32_t>(made_.storages.size() - 1)});
+  }
+
+  bool reduce() {
+    if (!has(2)) return false;
+    const pickle_value arguments = pop(), callee = pop();
+    if (!is(callee, pickle_kind::name) || !is(arguments, pickle_kind::tuple)) return fail("it calls what cannot be called");
+    const std::string_view name = node(callee).text;
+    const auto& values = made_.items_of(arguments);
+    if (name == ordered_dict && values.empty()) return push_new({.kind = pickle_kind::dict});
+    if (name == torch_size && values.size() == 1 && is(values[0], pickle_kind::tuple)) return push(values[0]);
+    if (name == parameter && values.size() == 3 && is(values[0], pickle_kind::tensor)) return push(values[0]);
+    if (name == tensor_v2 || name == tensor_v3) return tensor(values, name == tensor_v3);
+    return fail(fmt::format("it calls {} in a way that torch.save does not", dotted(name)));
+  }
+
+  // (storage, offset, shape, strides, requires_grad, hooks[, dtype][, metadata])
+  bool tensor(const std::vector<pickle_value>& values, bool has_type) {
+    const std::size_t least = has_type ? 7 : 6;
+    const bool fits = (values.size() == least || values.size() == least + 1) && is(values[0], pickle_kind::storage) &&
+                      is_count(values[1]) && (!has_type || is(values[6], pickle_kind::name));
+    if (!fits) return fail("it makes a tensor in a way that torch.save does not");
+    if (made_.tensors.size() >= most_tensors) return fail(fmt::format("it makes more than {} tensors", most_tensors));
+    pickled_tensor made;
+    made.storage = node(values[0]).extra;
+    made.offset = count_of(values[1]);
+    if (!counts(values[2], made.shape) || !counts(values[3], made.strides)) return false;
+    if (made.shape.size() != made.strides.size()) return fail("a tensor has another number of strides than of dimensions");
+    if (has_type) made.type = node(values[6]).text;
+    // {"conj": True}
+    made.is_deferred = values.size() > least && !is(values[least], pickle_kind::none) &&
+                       !(is(values[least], pickle_kind::dict) && made_.items_of(values[least]).empty());
+    made_.tensors.push_back(std::move(made));
+    return push_new({.kind = pickle_kind::tensor, .extra = static_cast<std::uint32_t>(made_.tensors.size() - 1)});
+  }
+  bool counts(pickle_value of, std::vector<std::uint64_t>& to) {
+    if (!is(of, pickle_kind::tuple)) return fail("the shape of a tensor, or its strides, are no tuple");
+    const auto& values = made_.items_of(of);
+    if (values.size() > most_dimensions) return fail(fmt::format("a tensor has {} dimensions", values.size()));
+    for (const pickle_value each : values) {
+      if (!is_count(each)) return fail("the shape of a tensor, or its strides, are no numbers");
+      to.push_back(count_of(each));
+    }
+    return true;
+  }
+
+  // Attributes of an OrderedDict, as state_dict() has them.
+  bool build() {
+    if (!has(2)) return false;
+    const pickle_value state = pop(), of = stack_.back();
+    if (!is(of, pickle_kind::dict) || !is(state, pickle_kind::dict)) return fail("it sets attributes of what is no dict");
+    made_.states[of] = state;
+    return true;
+  }
+
+  bool fail(std::string_view what) {
+    problem_ = {errc::invalid_argument, fmt::format("at byte {} of the pickle, {}", begin_, what)};
+    return false;
+  }
+
+  std::string_view pickle_;
+  std::size_t at_ = 0, begin_ = 0;  // begin_: of the opcode
+  bool stopped_ = false;
+  pickle_content made_;
+  std::vector<pickle_value> stack_;
+  std::vector<std::size_t> marks_;
+  std::unordered_map<std::uint32_t, pickle_value> memo_;
+  status problem_;
+};
+
+}  // namespace
+
+const std::vector<pickle_value>& pickle_content::items_of(pickle_value value) const {
+  static const std::vector<pickle_value> none;
+  return nodes[value].extra == 0 ? none : items[nodes[value].extra - 1];
+}
+
+result<pickle_content> read_pickle(std::string_view pickle) {
+  pickle_reader reader(pickle);
+  if (!reader.read_all()) return reader.problem();
+  return reader.take();
+}
+
+}  // namespace penstock::tensors

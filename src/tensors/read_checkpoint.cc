@@ -1,0 +1,86 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "base/printable.hpp"
+#include "penstock/engine.hpp"
+#include "penstock/torch_checkpoint.hpp"
+#include "tensors/checkpoint_contents.hpp"
+#include "tensors/checks.hpp"
+
+namespace penstock {
+
+namespace {
+
+constexpr std::string_view pickle_name = "data.pkl";
+
+status no_checkpoint(std::string message) { return {errc::invalid_argument, std::move(message)}; }
+
+// What the names of all members begin with: "archive/", whatever it is called, or nothing.
+result<std::string> folder_of(const std::vector<zip_member>& members) {
+  std::optional<std::string> folder;
+  for (const zip_member& each : members) {
+    if (!each.name.ends_with(pickle_name)) continue;
+    const std::string_view before = std::string_view(each.name).substr(0, each.name.size() - pickle_name.size());
+    // Not "a/b/data.pkl", which somebody has packed into an archive of his own.
+    if (!before.empty() && before.find('/') != before.size() - 1) continue;
+    if (folder) return no_checkpoint("it holds several pickles, and a checkpoint one");
+    folder = before;
+  }
+  if (!folder) return no_checkpoint("a zip file, but no checkpoint of torch.save: it holds no data.pkl");
+  return *std::move(folder);
+}
+
+result<std::string> text_of_member(const file& from, const zip_member& member, std::uint64_t most) {
+  const auto called = tensors::quoted(member.name);
+  if (!member.stored || member.bytes != member.packed_bytes) return status(errc::unsupported, fmt::format("{} is packed", called));
+  if (member.bytes > most) return no_checkpoint(fmt::format("{} has {} bytes, more than the {} that are read", called, member.bytes, most));
+  std::string text(member.bytes, '\0');
+  const io_result done = from.read(text.data(), text.size(), static_cast<std::int64_t>(member.offset));
+  if (!done.ok()) return done.error;
+  if (done.bytes_done < text.size()) return no_checkpoint(fmt::format("{} is cut off: the file became shorter meanwhile", called));
+  return text;
+}
+
+// Files of PyTorch before 2.0 do not say, and are little-endian.
+status check_byte_order(const file& from, const std::vector<zip_member>& members, const std::string& folder) {
+  const auto found = std::ranges::find(members, folder + "byteorder", &zip_member::name);
+  if (found == members.end()) return {};
+  const auto order = text_of_member(from, *found, 16);
+  if (!order) return order.error();
+  if (*order == "little") return {};
+  return {errc::unsupported, fmt::format("its byte order is {}, and only \"little\" is read", tensors::quoted(*order))};
+}
+
+result<torch_checkpoint> read_checkpoint(const file& from) {
+  const auto members = read_zip_directory(from);
+  if (!members) return members.error();
+  const auto named = [&](const status& error) {
+    const bool is_named = error.message().find(from.path()) != std::string_view::npos;
+    return is_named ? error : error.with_context(from.path());
+  };
+  const auto folder = folder_of(*members);
+  if (!folder) return named(folder.error());
+  if (status error = check_byte_order(from, *members, *folder); !error.ok()) return named(error);
+  const auto pickle = text_of_member(from, *std::ranges::find(*members, *folder + std::string(pickle_name), &zip_member::name),
+                                     most_checkpoint_pickle_bytes);
+  if (!pickle) return named(pickle.error());
+  auto made = tensors::contents_of(*pickle, *members, *folder);
+  if (!made) return named(made.error());
+  return made;
+}
+
+}  // namespace
+
+std::string checkpoint_tensor::name() const { return fmt::format("{}", fmt::join(keys, ".")); }
+
+result<torch_checkpoint> read_torch_checkpoint(const file& from) {
+  return or_no_memory([&] { return read_checkpoint(from); });
+}
+
+}  // namespace penstock
