@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -28,7 +29,10 @@ bool pinned_budget::reserve(std::size_t bytes) noexcept {
 }
 
 slab_pool::slab_pool(sys::kernel& kernel, pinned_budget& budget, std::size_t most_for_cpu, std::size_t most_for_disk)
-    : kernel_(kernel), budget_(budget), most_bytes_{most_for_cpu, most_for_disk, budget.limit_bytes / 4}, chunks_(max_chunks) {}
+    : kernel_(kernel),
+      budget_(budget),
+      most_bytes_{most_for_cpu, most_for_disk, budget.limit_bytes / 4, share_ahead(budget.limit_bytes)},
+      chunks_(max_chunks) {}
 
 void slab_pool::widen(std::size_t for_cpu, std::size_t for_disk) noexcept {
   const std::lock_guard guard(lock_);
@@ -55,22 +59,46 @@ std::size_t slab_pool::class_of(std::size_t bytes) noexcept {
 
 result<slab> slab_pool::try_take(std::size_t bytes, device::session& session, slab_user user) {
   assert(bytes <= large_slab_bytes);
-  const std::size_t wanted = class_of(bytes);
+  if (user == slab_user::ahead && is_wanted()) return slab{};
+  bool used_up = false;
+  auto taken = take_or_grow(class_of(bytes), session, user, used_up);
+  if (used_up && user != slab_user::ahead && taken && !*taken) note_wanted();
+  return taken;
+}
+
+bool slab_pool::is_wanted() const noexcept {
+  constexpr std::int64_t of_late_ns = 100'000'000;
+  const auto when = wanted_ns_.load(std::memory_order_relaxed);
+  return when != 0 && clock_ns() - when < of_late_ns;
+}
+
+void slab_pool::note_wanted() noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (slabs_out_[static_cast<std::size_t>(slab_user::ahead)] == 0) return;
+  }
+  wanted_ns_.store(clock_ns(), std::memory_order_relaxed);
+  if (ask_ != nullptr) ask_(ask_context_);
+}
+
+result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& session, slab_user user, bool& used_up) {
   {
     const std::lock_guard guard(lock_);
     if (slab found = take_from(wanted, user)) return found;
     if (growing_ || at_limit(wanted, user)) return slab{};
     if (!may_grow(wanted, user)) return pop(wanted, user);
-    if (free_number() == max_chunks) return pop(wanted, user);
+    used_up = free_number() == max_chunks;
+    if (used_up) return pop(wanted, user);
     growing_ = true;
   }
   const status grown = or_no_memory([&] { return grow(affordable(wanted), session); });
+  used_up = !grown.ok();
   const std::lock_guard guard(lock_);
   growing_ = false;
   returned_.notify_all();
   if (slab found = pop(wanted, user)) return found;
   // Nothing free, and nothing to come back: waiting would be for ever.
-  if (!grown.ok() && trimming_ == 0 && slabs_out_[0] + slabs_out_[1] + slabs_out_[2] == 0) return grown;
+  if (!grown.ok() && trimming_ == 0 && all_out() == 0) return grown;
   return slab{};
 }
 
@@ -247,7 +275,9 @@ void slab_pool::wait_for_return(std::chrono::microseconds timeout) {
 
 std::size_t slab_pool::slabs_out() const {
   const std::lock_guard guard(lock_);
-  return slabs_out_[0] + slabs_out_[1] + slabs_out_[2];
+  return all_out();
 }
+
+std::size_t slab_pool::all_out() const noexcept { return std::accumulate(slabs_out_.begin(), slabs_out_.end(), std::size_t{0}); }
 
 }  // namespace penstock::staging

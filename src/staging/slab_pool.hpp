@@ -34,8 +34,11 @@ inline constexpr std::size_t large_slab_bytes = slab_classes.back().slab_bytes;
 inline constexpr std::size_t least_budget_bytes = slab_classes.front().chunk_bytes + slab_classes.back().chunk_bytes;
 
 // Who asks: disk lanes keep a share of their own, so that a burst of cached reads does not leave the disk idle. keeper: for as long as
-// requests in the order of a stream are under way, which may be long, so their share is a quarter of the budget.
-enum class slab_user : std::uint8_t { cpu, disk, keeper };
+// requests in the order of a stream are under way, which may be long, so their share is a quarter of the budget. ahead: for what may be
+// asked for next; nobody waits for such a slab, and nobody gets one while others want some, who may have it back. Their share is an eighth.
+enum class slab_user : std::uint8_t { cpu, disk, keeper, ahead };
+inline constexpr std::size_t slab_users = 4;
+constexpr std::size_t share_ahead(std::size_t budget_bytes) { return budget_bytes / 8; }
 
 struct slab {
   std::byte* data = nullptr;  // aligned to 256 KiB
@@ -91,6 +94,15 @@ class slab_pool {
     told_ = &to;
     share_is_cut_ = share_is_cut;
   }
+  // ask(context) is called where somebody goes away without a slab, since no more can be pinned, while users ahead hold some: they should
+  // give theirs back. On any
+  // thread that takes slabs, without the lock. Before the first try_take().
+  void ask_back(void (*ask)(void*), void* context) noexcept {
+    ask_ = ask;
+    ask_context_ = context;
+  }
+  // Somebody has gone away so just now.
+  [[nodiscard]] bool is_wanted() const noexcept;
   // A slab was waited for in vain until now: when that began, if it is for want of budget; else 0.
   [[nodiscard]] std::int64_t begin_wait(slab_user user) const noexcept;
   // It has come, or is not waited for any more. began_ns: of begin_wait(); set to 0.
@@ -127,7 +139,11 @@ class slab_pool {
   static constexpr std::size_t class_count = slab_classes.size();
   static std::size_t class_of(std::size_t bytes) noexcept;
 
+  // used_up: whether there is none because no more can be pinned, and not for want of a share.
+  result<slab> take_or_grow(std::size_t wanted_class, device::session& session, slab_user user, bool& used_up);
+  void note_wanted() noexcept;
   // With the lock held.
+  [[nodiscard]] std::size_t all_out() const noexcept;
   slab pop(std::size_t wanted_class, slab_user user);
   slab take_from(std::size_t of_class, slab_user user);
   [[nodiscard]] bool at_limit(std::size_t of_class, slab_user user) const noexcept;
@@ -145,16 +161,19 @@ class slab_pool {
   pinned_budget& budget_;
   slab_waits* told_ = nullptr;
   bool share_is_cut_ = false;
+  void (*ask_)(void*) = nullptr;
+  void* ask_context_ = nullptr;
+  std::atomic<std::int64_t> wanted_ns_{0};  // when somebody went away without one; 0: nobody has
   std::size_t eager_bytes_ = ~std::size_t{0};
   mutable std::mutex lock_;  // guards what follows, but for the chunks that were added
   std::condition_variable returned_;
-  std::array<std::size_t, 3> most_bytes_;            // by slab_user
+  std::array<std::size_t, slab_users> most_bytes_;   // by slab_user
   std::array<std::vector<slab>, class_count> free_;  // with room for all that there are: giving back allocates nothing
   std::array<std::size_t, class_count> slabs_of_class_{};
-  std::array<std::size_t, 3> bytes_out_{};  // by slab_user, without the smallest size
-  std::array<std::size_t, 3> slabs_out_{};  // by slab_user
-  std::size_t returns_ = 0;                 // since the last chunk was added; like the next, of all but the smallest size
-  std::int64_t returned_ns_ = 0;            // when one came back, or a chunk was added
+  std::array<std::size_t, slab_users> bytes_out_{};  // by slab_user, without the smallest size
+  std::array<std::size_t, slab_users> slabs_out_{};  // by slab_user
+  std::size_t returns_ = 0;                          // since the last chunk was added; like the next, of all but the smallest size
+  std::int64_t returned_ns_ = 0;                     // when one came back, or a chunk was added
   std::size_t waiting_ = 0;
   bool growing_ = false;
   unsigned trimming_ = 0;                 // chunks that come back either as slabs or as budget

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/faulty_device.hpp"
@@ -282,6 +283,48 @@ TEST_F(slab_pool_test, keepers_leave_three_quarters_of_the_budget) {
   EXPECT_EQ(others.size(), 3 * large_per_chunk);
   give_back(pool, kept);
   give_back(pool, others);
+}
+
+TEST_F(slab_pool_test, what_is_held_ahead_is_an_eighth_of_the_budget) {
+  pinned_budget budget(8 * large(2));
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  auto ahead = take_all(pool, large_slab_bytes, slab_user::ahead);
+  EXPECT_EQ(ahead.size(), 2U);
+  give_back(pool, ahead);
+}
+
+TEST_F(slab_pool_test, what_is_held_ahead_is_asked_back_when_the_budget_is_used_up) {
+  pinned_budget budget(large_chunk_bytes);
+  slab_pool pool(*kernel_, budget, plenty, large(1));
+  struct holder {
+    slab_pool& from;
+    slab held;
+    int asked = 0;
+  } ahead{pool, {}, 0};
+  pool.ask_back(
+      [](void* context) {
+        auto& of = *static_cast<holder*>(context);
+        ++of.asked;
+        of.from.give_back(std::exchange(of.held, {}));
+      },
+      &ahead);
+  ahead.held = take(pool, large_slab_bytes, slab_user::ahead);
+  const slab of_disk = take(pool, large_slab_bytes, slab_user::disk);
+  EXPECT_FALSE(take(pool, large_slab_bytes, slab_user::disk)) << "it has its share";
+  EXPECT_EQ(ahead.asked, 0);
+  auto others = take_all(pool, large_slab_bytes);
+  EXPECT_EQ(others.size(), large_per_chunk - 2);
+  EXPECT_EQ(ahead.asked, 1) << "who went away without one";
+  others.push_back(take(pool, large_slab_bytes));
+  EXPECT_TRUE(others.back());
+  EXPECT_TRUE(pool.is_wanted());
+  pool.give_back(of_disk);
+  EXPECT_FALSE(take(pool, large_slab_bytes, slab_user::ahead)) << "others want some";
+  give_back(pool, others);
+  while (pool.is_wanted()) std::this_thread::yield();
+  ahead.held = take(pool, large_slab_bytes, slab_user::ahead);
+  EXPECT_TRUE(ahead.held);
+  pool.give_back(ahead.held);
 }
 
 TEST_F(slab_pool_test, another_crew_brings_a_share_of_its_own) {
