@@ -75,6 +75,11 @@ struct open_options {
   // True: large aligned writes bypass the page cache (O_DIRECT) where the file system can; reads decide by residency either way.
   bool direct_writes = false;
   cache_use cache = cache_use::automatic;  // overrides the engine's, for reads of this file
+  // True: nobody changes the bytes of the file while it is open here. Then blocking reads of up to 16 MiB into device memory that each
+  // begin where the last one ended find what is in the page cache in pinned memory already: up to 64 MiB, and up to an eighth of
+  // engine_options::pinned_budget_bytes, are read ahead of them. Not with write. Of a file that is changed all the same such reads may give
+  // old bytes, until that is noticed.
+  bool immutable = false;
 };
 
 using deadline_clock = std::chrono::steady_clock;

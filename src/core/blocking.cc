@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "core/ahead_call.hpp"
 #include "core/mount.hpp"
 #include "core/request.hpp"
 #include "core/usage.hpp"
@@ -117,6 +118,30 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   return outcome;
 }
 
+io_result run_on_caller(runtime& with, admission& admitted, const io_options& options) {
+  admitted.list();
+  return or_without_memory([&] { return run_small(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
+}
+
+// Of a file that was declared immutable.
+io_result run_ahead(runtime& with, admission& admitted, const io_options& options) {
+  admitted.list();
+  ahead_call ahead(with, admitted, options);
+  if (auto served = ahead.serve(admitted)) {
+    admitted.count(*served);
+    return *std::move(served);
+  }
+  io_result outcome;
+  if (caller_carries(with, admitted.what().length, admitted.place(), options)) {
+    outcome = run_on_caller(with, admitted, options);
+    admitted.count(outcome);
+  } else {
+    outcome = run_pieces(with, admitted, options);
+  }
+  if (outcome.ok()) ahead.passed();
+  return outcome;
+}
+
 }  // namespace
 
 io_result run(runtime& with, file_core& file, const transfer& what, const io_options& options) {
@@ -124,9 +149,9 @@ io_result run(runtime& with, file_core& file, const transfer& what, const io_opt
   io_result outcome;
   outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options); });
   if (outcome.ok() && what.length > 0) {
+    if (file.ahead() != nullptr) return run_ahead(with, admitted, options);
     if (!caller_carries(with, what.length, admitted.place(), options)) return run_pieces(with, admitted, options);
-    admitted.list();
-    outcome = or_without_memory([&] { return run_small(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
+    outcome = run_on_caller(with, admitted, options);
   }
   admitted.count(outcome);
   return outcome;

@@ -55,6 +55,7 @@ mount& engine_core::mount_of(std::uint64_t device) {
 std::size_t engine_core::trim() {
   memory_left().forget();
   give_up_kept_where_short();
+  ahead().give_back();
   const std::size_t trimmed = trim_pools();
   feeders().trim();
   const std::lock_guard guard(lock_);

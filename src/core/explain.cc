@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/checked.hpp"
+#include "core/ahead_call.hpp"
 #include "core/mount.hpp"
 
 namespace penstock::core {
@@ -22,9 +23,18 @@ std::string neighbours_in_use(runtime& with, const staging::place& place, const 
   return names;
 }
 
+std::string of_ahead(runtime& with, file_core& file, const staging::place& place, const io_options& options) {
+  if (const auto why = ahead_call::refuses(with, file, place, options)) return fmt::format("immutable, but not read ahead: {}", *why);
+  return fmt::format(
+      "immutable: blocking reads of up to {} MiB that each begin where the last one ended are served from up to {} MiB of it "
+      "that are read ahead, as far as it is in the page cache",
+      source::read_ahead::most_call_bytes >> 20, file.ahead()->room() >> 20);
+}
+
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
+  if (file.ahead() != nullptr && place.on_device() && !what.is_write) told.remarks.push_back(of_ahead(with, file, place, options));
   if (place.on_device()) {
     if (const auto cuda = with.memory().cuda_status(); place.emulated() && !cuda.ok()) {
       told.remarks.push_back(fmt::format("no GPU: {}", cuda.message()));

@@ -16,6 +16,8 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
 
 file_core::~file_core() {
   if ((uses_.load() & closed_bit) == 0) (void)close();
+  // What a forked child has of it cannot be given back: threads of the parent may have been at it.
+  if (runtime_->forked()) (void)ahead_.release();
 }
 
 result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime> with, const std::string& path,
@@ -23,7 +25,7 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime
   if (with->forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
   auto opened = source::local_file::open(with->kernel(), path, options);
   if (!opened) return opened.error();
-  return make(std::move(with), *std::move(opened), options.cache);
+  return make(std::move(with), *std::move(opened), options.cache, options.immutable);
 }
 
 result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, cache_use cache) {
@@ -33,8 +35,20 @@ result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtim
   return make(std::move(with), *std::move(lent), cache);
 }
 
-std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache) {
-  return std::shared_ptr<file_core>(new file_core(std::move(with), std::move(from), cache));
+std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,
+                                           bool immutable) {
+  std::shared_ptr<file_core> made(new file_core(std::move(with), std::move(from), cache));
+  if (immutable) made->read_ahead();
+  return made;
+}
+
+// Of a file whose size is not known nothing is.
+void file_core::read_ahead() {
+  const auto size = source_->size().value_or(0);
+  const auto slabs = staging::share_ahead(runtime_->options().pinned_budget_bytes) / source::read_ahead::slab_bytes;
+  auto made = std::make_unique<source::read_ahead>(*source_, runtime_->lanes_of(source_->facts().device), size, slabs);
+  runtime_->ahead().add(*made);
+  ahead_ = std::move(made);
 }
 
 file_use::file_use(file_core& file) noexcept : file_(&file) { file.uses_.fetch_add(1); }
@@ -130,6 +144,10 @@ status file_core::close() {
   if (!runtime_->forked()) {
     std::unique_lock guard(lock_);
     quiet_.wait(guard, [this] { return uses_.load() == closed_bit; });
+  }
+  if (ahead_ != nullptr && !runtime_->forked()) {
+    runtime_->ahead().remove(*ahead_);
+    ahead_->stop();
   }
   runtime_->forget(*source_);
   return source_->close();

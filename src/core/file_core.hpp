@@ -14,6 +14,7 @@
 #include "core/cold_reads.hpp"
 #include "core/runtime.hpp"
 #include "penstock/facts.hpp"
+#include "source/read_ahead.hpp"
 #include "source/source.hpp"
 
 namespace penstock::core {
@@ -45,7 +46,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, cache_use cache);
   // A file over any source.
   static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from,
-                                         cache_use cache = cache_use::automatic);
+                                         cache_use cache = cache_use::automatic, bool immutable = false);
   file_core(const file_core&) = delete;
   file_core& operator=(const file_core&) = delete;
   ~file_core();
@@ -59,6 +60,9 @@ class file_core : public std::enable_shared_from_this<file_core> {
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
   // What serves this file.
   [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
+
+  // What is read ahead of blocking reads; null where the file was not declared immutable.
+  [[nodiscard]] source::read_ahead* ahead() const noexcept { return ahead_.get(); }
 
   // Of that mount.
   [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
@@ -108,6 +112,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   [[nodiscard]] status usable() const;
   void end() noexcept;
   void forget_cold_reads() noexcept;
+  void read_ahead();
   friend class file_use;
 
   static constexpr std::uint64_t closed_bit = std::uint64_t{1} << 63;
@@ -116,7 +121,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   const std::unique_ptr<source::source> source_;
   core::mount* const mount_;
   core::cold_speeds* const cold_speeds_;
-  const cache_use cache_;  // as it was opened
+  const cache_use cache_;                      // as it was opened
+  std::unique_ptr<source::read_ahead> ahead_;  // set before anybody else has the file
   // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
   // file.
   std::atomic<std::uint64_t> uses_{0};

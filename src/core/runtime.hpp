@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/sharded_list.hpp"
+#include "core/ahead_book.hpp"
 #include "core/cold_reads.hpp"
 #include "core/cold_speeds.hpp"
 #include "core/deadlines.hpp"
@@ -58,6 +59,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   virtual mount& mount_of(std::uint64_t device) = 0;
   // Of that mount.
   virtual core::cold_speeds& cold_speeds_of(std::uint64_t device) = 0;
+  virtual staging::lanes& lanes_of(std::uint64_t device) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
   // What holds for a request: its own options, or else the engine's.
@@ -79,6 +81,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   // Of all pipes' inboxes.
   [[nodiscard]] staging::pinned_budget& inboxes() noexcept { return inboxes_; }
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
+  // What files read ahead.
+  [[nodiscard]] ahead_book& ahead() noexcept { return ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
   // As engine::trim(), of slabs.
@@ -168,6 +172,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   staging::lanes callbacks_;
   staging::lanes pullers_;
   core::deadlines deadlines_;
+  ahead_book& ahead_;  // released at the end
   core::cold_reads cold_reads_;
   memory_watch memory_left_;
   sharded_list<admission> admitted_;

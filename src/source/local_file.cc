@@ -34,6 +34,9 @@ status contradiction(const std::string& path, const open_options& options) {
   if (!options.write && (options.create || options.truncate)) {
     return {errc::invalid_argument, fmt::format("open {}: create and truncate need write", path)};
   }
+  if (options.write && options.immutable) {
+    return {errc::invalid_argument, fmt::format("open {}: what is immutable cannot be open for writing", path)};
+  }
   return {};
 }
 
@@ -84,6 +87,7 @@ status local_file::examine() {
   facts_.device = seen->type == sys::file_type::block_device ? seen->block_device : seen->device;
   facts_.inode = seen->type == sys::file_type::regular ? seen->inode : 0;
   facts_.modified_ns = seen->modified_ns;
+  opened_bytes_ = seen->size_bytes;
   facts_.in_memory = seen->filesystem_magic == tmpfs_magic;
   facts_.readable = access_ != O_WRONLY;
   facts_.writable = access_ != O_RDONLY;
@@ -141,6 +145,11 @@ status local_file::sync() { return kernel_.sync_data(first_descriptor_); }
 result<std::uint64_t> local_file::resident_bytes(std::uint64_t offset, std::uint64_t length) {
   const int cached = descriptors().cached;
   return kernel_.resident_bytes(cached >= 0 ? cached : first_descriptor_, offset, length);
+}
+
+bool local_file::changed() {
+  const auto seen = kernel_.describe(first_descriptor_);
+  return seen && (seen->size_bytes != opened_bytes_ || seen->modified_ns != facts_.modified_ns);
 }
 
 // By the kernel's own count of 0, whatever st_size says.

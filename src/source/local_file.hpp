@@ -25,6 +25,7 @@ class local_file final : public source {
   status truncate(std::uint64_t size) override;
   [[nodiscard]] int descriptor() const noexcept override { return first_descriptor_; }
   result<std::uint64_t> resident_bytes(std::uint64_t offset, std::uint64_t length) override;
+  bool changed() override;
   result<bool> ends_at(std::uint64_t offset) override;
   io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
   io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
@@ -50,6 +51,7 @@ class local_file final : public source {
   int first_descriptor_ = -1;  // the one that the file was opened or lent with
   int access_ = 0;             // O_RDONLY, O_WRONLY or O_RDWR
   int promises_ = 0;           // O_SYNC, O_DSYNC and O_NOATIME, as far as they are set on a lent descriptor: they hold for the second too
+  std::uint64_t opened_bytes_ = 0;             // as it was opened
   std::uint32_t direct_offset_alignment_ = 0;  // that the file system demands; 0: no direct I/O
   std::uint32_t direct_memory_alignment_ = 0;
   descriptor_pair owned_;

@@ -70,6 +70,9 @@ class source {
     return status(errc::unsupported, "the source does not say what is in a cache");
   }
 
+  // Whether its size or the time of its last change are no longer those of its opening; false where that cannot be told.
+  virtual bool changed() { return false; }
+
   // Whether the source ends at offset or before: for those who were given less than they asked for. Errors: of the read.
   virtual result<bool> ends_at(std::uint64_t offset) = 0;
 

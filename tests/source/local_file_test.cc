@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -105,6 +106,23 @@ TEST_F(local_file_source, opens_the_second_descriptor_when_first_asked_and_close
     EXPECT_EQ(faulty_->open_descriptors(), 0);
   }
   EXPECT_EQ(faulty_->stray_closes(), 0) << "lent descriptors stay open";
+}
+
+TEST_F(local_file_source, tells_that_it_was_changed_since_it_was_opened) {
+  const auto opened = local_file::open(*faulty_, name_, {});
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  EXPECT_FALSE((*opened)->changed());
+  faulty_->fail({.call = "describe"});
+  EXPECT_FALSE((*opened)->changed()) << "that cannot be told now";
+  const timespec long_ago[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::futimens(cached_fd_, long_ago), 0);
+  EXPECT_TRUE((*opened)->changed());
+  const auto anew = local_file::open(*faulty_, name_, {});
+  ASSERT_TRUE(anew.ok()) << anew.error().message();
+  EXPECT_FALSE((*anew)->changed());
+  ASSERT_EQ(::ftruncate(cached_fd_, size - 1), 0);
+  ASSERT_EQ(::futimens(cached_fd_, long_ago), 0);
+  EXPECT_TRUE((*anew)->changed());
 }
 
 TEST_F(local_file_source, says_why_it_has_only_one_descriptor) {
