@@ -40,25 +40,28 @@ struct call_pattern {
   std::uint64_t call_bytes = 0;
   std::uint64_t calls = 0;
   unsigned threads = 1;
+  bool immutable = false;  // of a file that is declared so
 };
 
 // One thread's part of a pattern: takes the next call until none are left, and notes how long each took.
-status take_calls(const workbench& bench, const call_pattern& pattern, std::atomic<std::uint64_t>& next, std::vector<double>& call_us) {
+status take_calls(const workbench& bench, const file& from, const call_pattern& pattern, std::atomic<std::uint64_t>& next,
+                  std::vector<double>& call_us) {
   const std::uint64_t places = bench.sample.size() / pattern.call_bytes;
   for (std::uint64_t call = next.fetch_add(1); call < pattern.calls; call = next.fetch_add(1)) {
     if (call % 64 == 0 && stop_asked(bench)) return stopped();
     const file_range range{call % places * pattern.call_bytes, pattern.call_bytes};
     const auto start = std::chrono::steady_clock::now();
-    if (status error = read_range(bench, range, target_bytes(bench) + range.offset); !error.ok()) return error;
+    const auto done = from.read(target_bytes(bench) + range.offset, range.length, static_cast<std::int64_t>(range.offset));
+    if (status error = moved_all(done, range.length); !error.ok()) return error;
     call_us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
   return {};
 }
 
-status run_calls(const workbench& bench, const call_pattern& pattern, sample& run) {
+status run_calls(const workbench& bench, const file& from, const call_pattern& pattern, sample& run) {
   std::atomic<std::uint64_t> next{0};
   run.call_us.reserve(pattern.calls);
-  if (pattern.threads == 1) return take_calls(bench, pattern, next, run.call_us);
+  if (pattern.threads == 1) return take_calls(bench, from, pattern, next, run.call_us);
   std::vector<std::thread> crew;
   std::mutex mutex;  // guards run and error
   status error;
@@ -66,7 +69,7 @@ status run_calls(const workbench& bench, const call_pattern& pattern, sample& ru
     crew.emplace_back([&] {
       std::vector<double> call_us;
       call_us.reserve(pattern.calls);
-      status outcome = take_calls(bench, pattern, next, call_us);
+      status outcome = take_calls(bench, from, pattern, next, call_us);
       const std::lock_guard lock(mutex);
       run.call_us.insert(run.call_us.end(), call_us.begin(), call_us.end());
       if (error.ok()) error = std::move(outcome);
@@ -79,12 +82,17 @@ status run_calls(const workbench& bench, const call_pattern& pattern, sample& ru
 result<row_result> hot_calls(workbench& bench, const call_pattern& pattern) {
   const std::uint64_t places = bench.sample.size() / pattern.call_bytes;
   const file_range touched{0, std::min(places, pattern.calls) * pattern.call_bytes};
+  open_options how;
+  how.immutable = true;
+  auto opened = pattern.immutable ? bench.owner.open(bench.sample.path(), how) : result<file>(file());
+  if (!opened) return opened.error();
+  const file& from = pattern.immutable ? *opened : bench.source;
   measurement plan{hot_repeats(bench), true, {}, {}};
   plan.prepare = [&](bool last) {
     if (status error = make_hot(bench, bench.sample.path(), bench.sample.size()); !error.ok()) return error;
     return wipe_if(last, bench, target_bytes(bench), touched.length);
   };
-  plan.body = [&](sample& run) { return run_calls(bench, pattern, run); };
+  plan.body = [&](sample& run) { return run_calls(bench, from, pattern, run); };
   auto run = measure(bench, plan);
   if (!run) return run.error();
   row_result out = to_result(bench, *run, pattern.calls * pattern.call_bytes, pattern.calls);
@@ -94,8 +102,8 @@ result<row_result> hot_calls(workbench& bench, const call_pattern& pattern) {
   return out;
 }
 
-result<row_result> hot_stream_of_calls(workbench& bench, std::uint64_t call_bytes, unsigned threads) {
-  return hot_calls(bench, {call_bytes, bench.sample.size() / call_bytes, threads});
+result<row_result> hot_stream_of_calls(workbench& bench, std::uint64_t call_bytes, unsigned threads, bool immutable = false) {
+  return hot_calls(bench, {call_bytes, bench.sample.size() / call_bytes, threads, immutable});
 }
 
 result<row_result> small_calls(workbench& bench, std::uint64_t call_bytes) {
@@ -249,6 +257,10 @@ result<row_result> hot_4g_cpu(workbench& bench) {
 result<row_result> hot_16m(workbench& bench) { return hot_stream_of_calls(bench, 16 * mib, 1); }
 
 result<row_result> hot_1m(workbench& bench) { return hot_stream_of_calls(bench, mib, 1); }
+
+result<row_result> hot_16m_ahead(workbench& bench) { return hot_stream_of_calls(bench, 16 * mib, 1, true); }
+
+result<row_result> hot_1m_ahead(workbench& bench) { return hot_stream_of_calls(bench, mib, 1, true); }
 
 result<row_result> hot_1m_t8(workbench& bench) { return hot_stream_of_calls(bench, mib, 8); }
 

@@ -10,6 +10,8 @@ result<row_result> hot_4g(workbench& bench);
 result<row_result> hot_4g_cpu(workbench& bench);
 result<row_result> hot_16m(workbench& bench);
 result<row_result> hot_1m(workbench& bench);
+result<row_result> hot_16m_ahead(workbench& bench);
+result<row_result> hot_1m_ahead(workbench& bench);
 result<row_result> hot_1m_t8(workbench& bench);
 result<row_result> call_4k(workbench& bench);
 result<row_result> call_64k(workbench& bench);

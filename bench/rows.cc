@@ -10,11 +10,13 @@
 namespace penstock::bench {
 namespace {
 
-constexpr std::array<row, 18> registry{{
+constexpr std::array<row, 20> registry{{
     {"hot-4g", "file in the page cache, one call for all of it", row_kind::hot, hot_4g},
     {"hot-4g-cpu", "the same, preferring few CPU seconds", row_kind::hot, hot_4g_cpu},
     {"hot-16m", "file in the page cache, calls of 16 MiB from one thread", row_kind::hot, hot_16m},
     {"hot-1m", "calls of 1 MiB from one thread", row_kind::hot, hot_1m},
+    {"hot-16m-ahead", "calls of 16 MiB from one thread, of a file that is declared immutable", row_kind::hot, hot_16m_ahead},
+    {"hot-1m-ahead", "calls of 1 MiB from one thread, of a file that is declared immutable", row_kind::hot, hot_1m_ahead},
     {"hot-1m-t8", "calls of 1 MiB from 8 threads", row_kind::hot, hot_1m_t8},
     {"call-4k", "blocking reads of 4 KiB in the page cache, one after the other", row_kind::hot, call_4k},
     {"call-64k", "blocking reads of 64 KiB in the page cache", row_kind::hot, call_64k},
@@ -43,10 +45,11 @@ struct target {
 };
 
 // What one H200 on PCIe gen 5 with 16 cores is meant to reach; other machines differ.
-constexpr std::array<target, 20> targets{{
+constexpr std::array<target, 22> targets{{
     {"hot-4g", figure::fraction, bound::at_least, 0.95},       {"hot-4g", figure::cpu_per_gb, bound::at_most, 0.13},
     {"hot-4g-cpu", figure::fraction, bound::at_least, 0.42},   {"hot-4g-cpu", figure::cpu_per_gb, bound::at_most, 0.03},
     {"hot-16m", figure::fraction, bound::at_least, 0.55},      {"hot-1m", figure::gbs, bound::at_least, 14},
+    {"hot-16m-ahead", figure::gbs, bound::at_least, 45},       {"hot-1m-ahead", figure::gbs, bound::at_least, 30},
     {"hot-1m-t8", figure::fraction, bound::at_least, 0.80},    {"cold-4g", figure::fraction, bound::at_least, 0.95},
     {"cold-4g", figure::cpu_per_gb, bound::at_most, 0.02},     {"half-hot", figure::ratio, bound::at_most, 1.05},
     {"batch-4k-hot", figure::us_each, bound::at_most, 0.5},    {"batch-4k-cold", figure::fraction, bound::at_least, 0.95},

@@ -350,6 +350,7 @@ def open(
     *,
     direct: bool = False,
     cache: _Cache | None = None,
+    immutable: bool = False,
 ) -> File: ...
 def pread_many(
     requests: Iterable[_FileRequest],

@@ -109,3 +109,29 @@ def test_a_forked_child_has_nothing_that_is_kept(path: Path) -> None:
             os._exit(0 if right else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert kept.size == NBYTES
+
+
+@pytest.mark.parametrize("step", [4096, 1 << 20])
+def test_an_immutable_file_has_the_same_bytes(device_memory: Any, path: Path, step: int) -> None:
+    stored = path.read_bytes()
+    with penstock.open(path, immutable=True) as file:
+        for _ in range(2):
+            target = device_memory.empty(NBYTES)
+            for offset in range(0, NBYTES, step):
+                size = min(step, NBYTES - offset)
+                assert file.read_into(target, offset, size, buffer_offset=offset) == size
+            assert device_memory.bytes(target) == stored
+        part = device_memory.empty(step)
+        file.seek(0)
+        read = b""
+        while count := file.readinto(part):
+            read += device_memory.bytes(part)[:count]
+        assert read == stored
+        assert any("immutable" in remark for remark in file.explain().remarks)
+
+
+def test_what_is_written_is_not_immutable(path: Path) -> None:
+    with pytest.raises(penstock.InvalidArgument, match="cannot be open for writing"):
+        penstock.open(path, "r+", immutable=True)
+    with path.open("rb") as raw, pytest.raises(penstock.InvalidArgument, match="not by a descriptor"):
+        penstock.open(raw.fileno(), immutable=True)

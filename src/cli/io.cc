@@ -27,7 +27,7 @@ struct io_options {
   int buffered = -1;
   bool seeded = false;
   bool verify = false, no_verify = false, skip_register = false, unaligned = false, fill = false, refill = false, nvlinks = false;
-  bool job_stats = false, cold = false, warm = false, ceiling = false, force = false;
+  bool job_stats = false, cold = false, warm = false, immutable = false, ceiling = false, force = false;
   output_options output;
 };
 
@@ -166,6 +166,7 @@ void apply_flags(const io_options& wanted, io_plan& plan) {
   plan.job_lines = wanted.job_stats;
   plan.cold = wanted.cold;
   plan.warm = wanted.warm;
+  plan.immutable = wanted.immutable;
   plan.ceiling = wanted.ceiling;
   plan.force = wanted.force;
 }
@@ -329,6 +330,7 @@ void add_io(CLI::App& app, command& chosen) {
   add_work_options(sub, *wanted);
   sub.add_flag("--cold", wanted->cold, "Drop the data from the page cache first, and fail where it stays");
   sub.add_flag("--warm", wanted->warm, "Read the data into the page cache first, and fail where it does not stay; writes go through it");
+  sub.add_flag("--immutable", wanted->immutable, "Declare that nobody changes the files: reads in order are read ahead of");
   sub.add_flag("--ceiling", wanted->ceiling, "Measure what the hardware gives, too");
   sub.add_flag("--force", wanted->force, "Write over files that penstock io did not write");
   add_output_options(sub, wanted->output);

@@ -84,6 +84,7 @@ struct io_plan {
   bool verify = true;      // in a pass of its own, behind the clock
   bool job_lines = false;
   bool cold = false, warm = false, ceiling = false, force = false;
+  bool immutable = false;  // files to read are declared so
 };
 
 // Whether writes go past the page cache.

@@ -75,7 +75,7 @@ result<std::uint64_t> length_of(const io_plan& plan, const io_job& job, const io
 }
 
 status open_targets(const engine& owner, const io_plan& plan, prepared_job& job) {
-  const io_target::options how{is_write(plan.io), writes_direct(plan), plan.force};
+  const io_target::options how{is_write(plan.io), writes_direct(plan), plan.force, plan.immutable};
   for (const std::string& path : paths_of(*job.job)) {
     auto target = io_target::open(owner, path, how);
     if (!target) return target.error();
@@ -437,6 +437,7 @@ status check_plan(const io_plan& plan) {
   const auto wrong = [](const std::string& why) { return status(errc::invalid_argument, why); };
   if (plan.jobs.empty()) return wrong("a file (-f), a folder (-D) or a configuration file is required");
   if (plan.cold && plan.warm) return wrong("--cold and --warm exclude each other");
+  if (plan.immutable && is_write(plan.io)) return wrong("--immutable: files that are written are not immutable");
   for (const io_job& job : plan.jobs) {
     if (job.file.empty() == job.directory.empty()) return wrong("a job has either a file or a folder");
     if (job.threads == 0) return wrong("a job has at least one thread");

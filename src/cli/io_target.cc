@@ -141,6 +141,7 @@ status io_target::open_descriptors(const engine& owner, const options& how) {
   open_options options;
   options.write = how.write;
   options.direct_writes = how.direct_writes;
+  options.immutable = how.immutable;
   // What is measured is the disk, or the page cache: nothing goes from the one into the other meanwhile, unless the environment asks for
   // it.
   if (owner.options().cache == cache_use::automatic) options.cache = cache_use::bypass;

@@ -49,6 +49,7 @@ class io_target {
     bool write = false;
     bool direct_writes = true;  // past the page cache
     bool force = false;         // overwrite what was not made here
+    bool immutable = false;     // declared so
   };
   // Opens the file, or makes it. Refuses to write to one that it did not make and that holds something.
   // Errors: os errors; not_a_file; invalid_argument for what is refused.

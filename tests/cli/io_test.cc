@@ -242,6 +242,13 @@ TEST(io, a_run_for_some_time_goes_on_over_the_data) {
     EXPECT_GE(run_of(io(joined(common, {"-T", "0.3", "-x", type}))).at("bytes").get<std::size_t>(), 256U << 10) << type;
 }
 
+TEST(io, files_that_are_declared_immutable_are_read_and_verified) {
+  const scratch_directory directory;
+  const words common{"-f", directory.path() + "/data", "-d", "host:0", "--json", "-i", "1M"};
+  ASSERT_EQ(io(joined(common, {"-I", "1", "-s", "24M"})).exit_code, 0);
+  EXPECT_EQ(run_of(io(joined(common, {"--immutable", "-w", "1"}))).at("bytes"), 24 * mib);
+}
+
 TEST(io, a_range_of_sizes_is_a_run_for_each) {
   const scratch_directory directory;
   const ended_program ended = io({"-f", directory.path() + "/data", "-I", "1", "-s", "256K", "-i", "4K:12K:4K", "-d", "host:0", "--quiet"});
@@ -451,6 +458,7 @@ TEST(io, what_does_not_go_together_is_a_usage_error) {
                                                {"-f", "x", "-m", "5"},
                                                {"-f", "x", "-m", "2", "-x", "2"},
                                                {"-f", "x", "--cold", "--warm"},
+                                               {"-f", "x", "-I", "1", "--immutable"},
                                                {"config", "-f", "x"},
                                                {"-f", "x", "-s", "1Q"},
                                                {"-f", "x", "-o", "-1"},
