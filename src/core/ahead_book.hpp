@@ -23,6 +23,9 @@ class ahead_book final : public timed {
   void give_back() noexcept;
   // The engine ends, and all has been removed.
   void end() noexcept;
+  struct ending {
+    void operator()(ahead_book* book) const noexcept { book->end(); }
+  };
 
   // The timer's.
   void end_queued() override;

@@ -63,19 +63,19 @@ runtime::runtime(const engine_options& options, seams doors)
       kept_(*doors_.kernel, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
       pullers_(std::clamp(cores_ / 2, 1U, 8U), 0us, nullptr, "penstock-pl"),
-      ahead_(*new ahead_book(deadlines_)),
+      ahead_(new ahead_book(deadlines_)),
       memory_left_(*doors_.kernel) {
   stats_.set_lanes(lanes_.usual);
   cuda_pool_.grow_slowly(pinned_at_once_bytes);
   cuda_pool_.tell_of_waits(stats_, share_.is_cut);
   host_pool_.tell_of_waits(stats_, share_.is_cut);
-  for (auto* pool : {&cuda_pool_, &host_pool_}) pool->ask_back([](void* book) { static_cast<ahead_book*>(book)->give_back(); }, &ahead_);
+  for (auto* pool : {&cuda_pool_, &host_pool_})
+    pool->ask_back([](void* book) { static_cast<ahead_book*>(book)->give_back(); }, ahead_.get());
   paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library, &kept_});
 }
 
 runtime::~runtime() {
   while (feeders_.outstanding()) feeders_.pump();
-  ahead_.end();
   paths_.clear();
 }
 

@@ -82,7 +82,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   [[nodiscard]] staging::pinned_budget& inboxes() noexcept { return inboxes_; }
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   // What files read ahead.
-  [[nodiscard]] ahead_book& ahead() noexcept { return ahead_; }
+  [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
   // As engine::trim(), of slabs.
@@ -172,7 +172,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   staging::lanes callbacks_;
   staging::lanes pullers_;
   core::deadlines deadlines_;
-  ahead_book& ahead_;  // released at the end
+  const std::unique_ptr<ahead_book, ahead_book::ending> ahead_;
   core::cold_reads cold_reads_;
   memory_watch memory_left_;
   sharded_list<admission> admitted_;

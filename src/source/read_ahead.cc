@@ -70,6 +70,9 @@ read_ahead::bytes read_ahead::part(std::uint64_t offset, std::uint64_t length, d
   if (in == nullptr) return {};
   bytes found{in->slab.data() + offset % slab_bytes, 0, {}};
   const std::uint64_t end = std::min(offset + length, in->end);
+  // Lanes that the link waits for may become more.
+  const auto& first = in->pieces[offset % slab_bytes / piece_bytes];
+  lanes_.feed(&via_.load()->feeder(), first.now.load(std::memory_order_relaxed) != piece::state::full);
   for (std::uint64_t at = offset; at < end;) {
     auto& item = in->pieces[at % slab_bytes / piece_bytes];
     if (item.now.load(std::memory_order_acquire) != piece::state::full && (at > offset || !await(item, deadline, found.problem))) break;

@@ -34,7 +34,13 @@ class counting_kernel final : public forwarding_kernel {
   result<std::uint64_t> resident_bytes(int, std::uint64_t, std::uint64_t length) override { return length; }
   // Room for lanes, on whatever machine.
   unsigned usable_cores() override { return 8; }
+  // While no call is under way every third read fails.
+  std::atomic<bool> breaks_between_calls{false};
+  std::atomic<bool> in_call{false};
+  std::atomic<unsigned> between_calls{0};
+
   result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override {
+    if (breaks_between_calls && !in_call && ++between_calls % 3 == 0) return status::from_errno(EIO, "pread");
     if (const auto broken = broken_at.load(); broken >= offset && broken < offset + length) return status::from_errno(EIO, "pread");
     auto got = inner().pread(fd, target, length, offset);
     if (got && length > 1) bytes_read += *got;  // one byte asks where the file ends
@@ -68,7 +74,9 @@ class read_ahead_contract : public ::testing::Test {
   // One call, and its bytes compared.
   io_result read(const file& from, std::uint64_t offset, std::uint64_t length, const io_options& how = {}) {
     if (memory_.size() < length) memory_.resize(length);
+    kernel_->in_call = true;
     auto outcome = from.read(target_.data(), length, static_cast<std::int64_t>(offset), how);
+    kernel_->in_call = false;
     EXPECT_TRUE(house_.engine().copy(memory_.data(), target_.data(), outcome.bytes_done).ok());
     const std::uint64_t there = offset < content_.size() ? std::min<std::uint64_t>(length, content_.size() - offset) : 0;
     if (outcome.ok()) {
@@ -180,6 +188,13 @@ TEST_F(read_ahead_contract, an_error_that_passes_is_told_to_nobody) {
   }
   kernel_->broken_at = ~std::uint64_t{0};
   read_in_order(from, mib, at);
+}
+
+TEST_F(read_ahead_contract, errors_of_what_nobody_has_asked_for_are_told_to_nobody) {
+  kernel_->breaks_between_calls = true;
+  const auto from = open();
+  for (const std::uint64_t length : {64 * kib, 1 * mib, 3 * mib}) read_in_order(from, length);
+  EXPECT_GE(kernel_->between_calls.load(), 3U);
 }
 
 TEST_F(read_ahead_contract, threads_that_share_a_file_get_their_bytes) {
