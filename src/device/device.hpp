@@ -93,7 +93,7 @@ class session {
   virtual result<bool> reached(event target) = 0;  // an error of the work before the event shows here
   virtual status wait(event target) = 0;           // blocks, and may spin
   virtual status synchronize(stream target) = 0;   // blocks
-  // Copies between host memory of any kind and device memory, and blocks until the bytes are there; meant for at most 128 KiB.
+  // Copies between host memory of any kind and device memory, and blocks, or spins, until that and all before it on the stream is done.
   virtual status copy_small(void* target, const void* source, std::size_t bytes, stream on) = 0;
 
   // From now on copies between memory of that session's device and this one's that this session makes go straight, where they can;

@@ -17,6 +17,7 @@
 
 #include "contract/contract_fixture.hpp"
 #include "core/file_core.hpp"
+#include "support/faulty_device.hpp"
 #include "support/forwarding_kernel.hpp"
 
 namespace penstock::testing::read_ahead_tests {
@@ -107,7 +108,8 @@ class read_ahead_contract : public ::testing::Test {
   std::string name_ = directory_.file("data");
   bytes content_ = pattern::make(file_bytes, 5);
   std::shared_ptr<counting_kernel> kernel_ = std::make_shared<counting_kernel>();
-  open_house house_{with_budget(512 * mib), {kernel_, nullptr, device::make_host_driver()}};
+  std::shared_ptr<faulty_driver> driver_ = make_faulty_driver(device::make_host_driver());
+  open_house house_{with_budget(512 * mib), {kernel_, nullptr, driver_}};
   device_buffer target_ = *house_.engine().allocate("host:0", longest + 1);
   bytes memory_;
 };
@@ -195,6 +197,38 @@ TEST_F(read_ahead_contract, errors_of_what_nobody_has_asked_for_are_told_to_nobo
   const auto from = open();
   for (const std::uint64_t length : {64 * kib, 1 * mib, 3 * mib}) read_in_order(from, length);
   EXPECT_GE(kernel_->between_calls.load(), 3U);
+}
+
+TEST_F(read_ahead_contract, a_copy_that_fails_goes_the_usual_way) {
+  for (const char* call : {"copy", "copy_small"}) {
+    const auto from = open();
+    const auto at = begin_in_order(from);
+    const auto before = driver_->injected();
+    driver_->fail(call, 1, status(errc::device, "no copy today"));
+    EXPECT_TRUE(read(from, at, 6 * mib).ok()) << call;
+    EXPECT_EQ(driver_->injected(), before + 1) << call;
+    read_in_order(from, mib, at + 6 * mib);
+  }
+}
+
+TEST_F(read_ahead_contract, a_call_without_a_stream_goes_the_usual_way) {
+  const auto from = open();
+  for (std::uint64_t at = 0; at < 3 * mib; at += mib) {
+    EXPECT_TRUE(read(from, at, mib).ok());
+    settle(from);
+  }
+  driver_->fail("make_stream", 1, status(errc::out_of_memory, "no stream"));
+  read_in_order(from, mib, 3 * mib);
+  EXPECT_EQ(driver_->injected(), 1U);
+}
+
+TEST_F(read_ahead_contract, nothing_is_read_ahead_where_nothing_can_be_pinned_for_it) {
+  const auto from = open();
+  EXPECT_TRUE(read(from, 0, mib).ok());
+  settle(from);
+  driver_->fail("pin", 1, status(errc::out_of_memory, "no more pinned memory"), faulty_driver::always);
+  read_in_order(from, mib, mib);
+  driver_->clear_faults();
 }
 
 TEST_F(read_ahead_contract, threads_that_share_a_file_get_their_bytes) {
