@@ -88,19 +88,21 @@ void batch_copies::copy::one_came() noexcept {
 }
 
 void batch_copies::copy::go() noexcept {
+  // Where the file has ended too: to end here would go on with the next of a chain, however long that is, on this stack.
+  const bool nothing_there = !read_.ok() || read_.bytes_done == 0;
   if (refused_) {
     let_source_go();
-  } else if (!read_.ok() || !unreachable_.ok()) {
-    read_alone(read_.ok() ? unreachable_ : status());
-  } else if (read_.bytes_done == 0) {
-    ended({});
+  } else if (nothing_there || !unreachable_.ok()) {
+    read_alone(nothing_there ? status() : unreachable_);
   } else {
     task_.bytes = read_.bytes_done;
     task_.between_devices = true;
     task_.context = this;
     task_.done = [](staging::copy_task& task, status outcome) { static_cast<copy*>(task.context)->ended(std::move(outcome)); };
+    // From here on others may end it, and the batch with it.
+    auto& feeders = all_.with_.feeders();
     from_.via->feeder().submit(task_);
-    all_.with_.feeders().attend();
+    feeders.attend();
   }
 }
 

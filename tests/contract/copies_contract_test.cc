@@ -151,6 +151,35 @@ TEST_F(copies_contract, behind_the_end_of_the_file_all_are_short) {
   for (int device = 0; device < 3; ++device) EXPECT_EQ(std::memcmp(seen(device).data(), &content_[file_bytes - 2 * mib], 2 * mib), 0);
 }
 
+TEST_F(copies_contract, a_chain_may_be_long_where_the_file_has_ended_too) {
+  for (const std::int64_t offset : {std::int64_t{1000}, static_cast<std::int64_t>(file_bytes) + 5}) {
+    std::vector<io_request> asked(60'000, {&*file_, memory(0), 64, offset});
+    for (std::uint32_t i = 1; i < asked.size(); ++i) {
+      asked[i].memory = memory(static_cast<int>(i % 3)) + i * 64;
+      asked[i].copy_of = i - 1;
+    }
+    for (const auto& each : engine_.submit(asked).wait()) {
+      EXPECT_TRUE(each.ok()) << told(each.error);
+      EXPECT_EQ(each.bytes_done, offset == 1000 ? 64U : 0U);
+    }
+  }
+  EXPECT_EQ(fallbacks(), 0U);
+}
+
+// Each handle is dropped at once, so that a batch is gone as soon as its last copy is there.
+TEST_F(copies_contract, batches_that_nobody_waits_for_end_while_their_copies_begin) {
+  std::atomic<int> left{3000};
+  const int all = left;
+  for (int i = 0; i < all; ++i) {
+    const std::vector<io_request> asked = {{&*file_, memory(0), 64, 5}, {&*file_, memory(1), 64, 5, false, 0}};
+    (void)engine_.submit(asked, {}, [&](const io_result& outcome) {
+      EXPECT_EQ(outcome.bytes_done, 128U) << told(outcome.error);
+      if (--left == 0) left.notify_all();
+    });
+  }
+  for (int seen = left; seen > 0; seen = left) left.wait(seen);
+}
+
 TEST_F(copies_contract, what_is_no_earlier_read_of_the_same_range_is_refused) {
   const auto other = engine_.open(directory_.file("data"));
   ASSERT_TRUE(other.ok());
