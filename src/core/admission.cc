@@ -29,7 +29,7 @@ status check(const transfer& what, const io_options& options) {
 }
 
 admission& admission::operator=(admission&& other) noexcept {
-  other.unlist();
+  if (other.listed_ == 1) other.unlist();  // the first of several stays, for the others
   other.shown_.store(shown::nothing, std::memory_order_relaxed);
   std::swap(with_, other.with_);
   std::swap(file_, other.file_);
@@ -112,6 +112,11 @@ void admission::list(runtime& with, std::span<admission> together) noexcept {
 }
 
 void admission::show() noexcept { shown_.store(located_ ? shown::place : shown::request, std::memory_order_release); }
+
+void admission::hide(admission& first) noexcept {
+  const auto now = [this] { shown_.store(shown::nothing, std::memory_order_relaxed); };
+  first.listed_ == 0 ? now() : sharded_list<admission>::change(first, now);
+}
 
 void admission::unlist() noexcept {
   if (listed_ == 0) return;

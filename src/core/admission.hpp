@@ -35,7 +35,7 @@ status check(const transfer& what, const io_options& options);
 class alignas(64) admission {
  public:
   admission() noexcept = default;  // of nothing
-  // The new one is not listed, and the old one is no more.
+  // The new one is not listed, and the old one is no more; where it is the first of several, these are. One that is shown is hidden before.
   admission(admission&& other) noexcept { *this = std::move(other); }
   admission& operator=(admission&& other) noexcept;
   ~admission() { unlist(); }
@@ -80,6 +80,8 @@ class alignas(64) admission {
   // Lists these until unlist() of the first; each of them is told of from its show() until it is let go of.
   static void list(runtime& with, std::span<admission> together) noexcept;
   void show() noexcept;
+  // Nobody looks at this any more, which is listed with that one, so that it can be moved.
+  void hide(admission& first) noexcept;
   void unlist() noexcept;
   // All of an engine. None in a forked child.
   static std::vector<request_info> under_way(runtime& with);

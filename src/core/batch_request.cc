@@ -175,6 +175,7 @@ shipment& batch_request::shipment_by(collector& by) {
 status batch_request::start_single(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) {
   admitted_[index].keep(file);  // it may outlive this
   make_room_for_part();
+  admitted_[index].hide(admitted_.front());
   auto* op = new request(runtime().shared_from_this(), std::move(admitted_[index]), options);
   op->set_on_end([this, index](const io_result& outcome) { item_ended(index, outcome); });
   run_part(*op);

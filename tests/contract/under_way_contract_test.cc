@@ -174,6 +174,40 @@ TEST_F(under_way_contract, each_request_of_a_batch_is_listed_until_all_have_ende
   EXPECT_EQ(engine_of().stats().failed, 2U);
 }
 
+TEST_F(under_way_contract, the_first_of_a_batch_that_travels_alone_leaves_the_others_listed) {
+  guarded_memory memory(house_, memory_place::device, 9 * mib);
+  kernel_->shut();
+  const std::vector<io_request> asked = {{&file_, memory.data(), 2 * mib, 6 * mib},
+                                         {&file_, memory.data() + 2 * mib, 2 * mib, 6 * mib, false, 0},  // waits for it
+                                         {&file_, memory.data() + 4 * mib, 4096, 12345}};
+  auto running = engine_of().submit(asked);
+  const auto seen = listed();
+  EXPECT_EQ(seen.size(), 3U);
+  expect_listed(seen, 6 * mib, 2 * mib, false, "host:0");
+  expect_listed(seen, 12345, 4096, false, "host:0");
+  kernel_->open();
+  for (const auto& each : running.wait()) EXPECT_TRUE(each.ok()) << told(each.error);
+  EXPECT_TRUE(listed().empty());
+}
+
+TEST_F(under_way_contract, a_walk_sees_copies_while_they_become_reads) {
+  guarded_memory memory(house_, memory_place::device, mib);
+  bytes on_host(4096);
+  std::vector<io_request> asked = {{&file_, on_host.data(), on_host.size(), 77}};
+  for (int i = 0; i < 64; ++i) asked.push_back({&file_, memory.data() + i * 4096, 4096, 77, false, 0});  // not from there
+  std::atomic<bool> over{false};
+  std::thread walker([&] {
+    while (!over) {
+      for (const auto& each : listed()) EXPECT_EQ(each.offset, 77);
+    }
+  });
+  for (int round = 0; round < 200; ++round) {
+    for (const auto& each : engine_of().submit(asked).wait()) EXPECT_EQ(each.bytes_done, 4096U) << told(each.error);
+  }
+  over = true;
+  walker.join();
+}
+
 TEST_F(under_way_contract, a_stream_ordered_request_is_listed_before_and_after_its_stream_reaches_it) {
   guarded_memory memory(house_, memory_place::device, 2 * mib);
   auto& session = house_.session();
