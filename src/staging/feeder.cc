@@ -130,8 +130,10 @@ void feeder::prepare() noexcept {
 
 void feeder::trim() noexcept {
   if (pumping_.test_and_set(std::memory_order_acquire)) return;
-  if (!outstanding()) unpacker_.trim();
+  auto* const memory = outstanding() ? nullptr : unpacker_.take_memory();
   pumping_.clear(std::memory_order_release);
+  // Outside: a GPU frees memory when all that runs on it is over, and that may wait for copies which come now.
+  if (memory != nullptr) (void)or_no_memory([&] { return session_.release(memory); });
 }
 
 void feeder::finish(copy_task& task, status outcome) noexcept {

@@ -7,12 +7,8 @@
 
 namespace penstock::staging {
 
-unpacker::~unpacker() { trim(); }
-
-void unpacker::trim() noexcept {
-  if (memory_ == nullptr) return;
-  (void)or_no_memory([this] { return session_.release(memory_); });
-  memory_ = nullptr;
+unpacker::~unpacker() {
+  if (memory_ != nullptr) (void)or_no_memory([this] { return session_.release(memory_); });
 }
 
 status unpacker::prepare(bool needs_kernel) {

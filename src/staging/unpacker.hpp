@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "device/device.hpp"
 #include "device/owned.hpp"
@@ -37,8 +38,8 @@ class unpacker {
   status issue(const load& what, device::stream copies);
   // Where the last issue() ends.
   [[nodiscard]] device::stream stream() const noexcept { return kernels_.get(); }
-  // Gives the memory back, which the next issue() takes again. Nothing may be under way.
-  void trim() noexcept;
+  // The memory, for the caller to give back; null where there is none. The next issue() allocates it again. Nothing may be under way.
+  [[nodiscard]] std::byte* take_memory() noexcept { return std::exchange(memory_, nullptr); }
 
  private:
   // A part of the memory, for one slab.

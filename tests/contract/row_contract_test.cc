@@ -1,6 +1,7 @@
 // Rows: neighbouring reads of a batch that go to many places of a device. They travel together, which nobody sees but by the clock.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <random>
 #include <thread>
@@ -243,6 +244,37 @@ TEST_F(row_fault_contract, trim_gives_the_memory_back_that_pieces_pass_through) 
     // What has ended may count as under way for a moment yet.
     while (driver_->live().allocations > before) (void)house_.engine().trim();
   }
+}
+
+// A GPU frees memory when all that runs on it is over, and that may wait for copies which come only then.
+TEST_F(row_fault_contract, copies_go_on_while_trim_frees_memory) {
+  store_file(directory_.file("data"), bytes(4 * mib));
+  const auto from = house_.engine().open(directory_.file("data"));
+  ASSERT_TRUE(from.ok()) << told(from.error());
+  const guarded_memory memory(house_, memory_place::device, 5 * mib);
+  std::vector<io_request> asked;
+  for (std::uint64_t at = 0; at < 4 * mib; at += 64 * kib)
+    asked.push_back({&*from, memory.data() + at + at / 1024, 64 * kib, static_cast<std::int64_t>(at)});
+  for (const auto& each : house_.engine().submit(asked).wait()) EXPECT_TRUE(each.ok()) << told(each.error);
+  std::atomic<bool> freeing{false};
+  std::atomic<bool> copied{false};
+  driver_->set_hook([&](std::string_view call, std::uint64_t) -> std::optional<status> {
+    if (call != "release" || freeing.exchange(true)) return std::nullopt;
+    freeing.notify_all();
+    copied.wait(false);
+    return std::nullopt;
+  });
+  std::thread trimming([&] {
+    while (!freeing) (void)house_.engine().trim();
+  });
+  freeing.wait(false);
+  auto submitted = house_.engine().submit(asked);
+  EXPECT_TRUE(submitted.wait_for(std::chrono::seconds(20)));
+  copied = true;
+  copied.notify_all();
+  for (const auto& each : submitted.wait()) EXPECT_TRUE(each.ok()) << told(each.error);
+  trimming.join();
+  driver_->clear_faults();
 }
 
 TEST_F(row_fault_contract, the_bytes_arrive_where_the_device_has_no_memory_left) {
