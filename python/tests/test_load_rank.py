@@ -118,9 +118,70 @@ def test_one_rank_alone_needs_nobody(model: tuple[Path, dict[str, Any]]) -> None
 
 def test_ranks_that_load_something_else_are_told(model: tuple[Path, dict[str, Any]]) -> None:
     path, _ = model
-    shards = [SHARD, {**SHARD, "embed": 0}]
-    first, second = together(2, lambda rank: load_rank(path, "cpu", rank, 2, meet("other"), shards[rank], "np"))
-    assert isinstance(second, penstock.InvalidArgument) and "ranks 0 and 1 do not load the same" in str(second)
+    for others in (
+        [SHARD, {**SHARD, "embed": 0}],
+        [{"1.up": None, **SHARD}, {"0.up": None, **SHARD}],  # as many bytes for everyone, of another tensor
+        [{"0.wide": 1}, {"0.up": 0, "0.wide": 1}],
+        [{"0.up": 0}, {"0.up": 1}],  # the same for everyone, and parts that do not belong together
+    ):
+        for each in together(2, lambda rank: load_rank(path, "cpu", rank, 2, meet("other"), others[rank], "np")):
+            assert isinstance(each, penstock.InvalidArgument) and "ranks 0 and 1 do not load the same" in str(each)
+
+
+def test_ranks_of_which_one_cannot_cut_in_memory_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "many.safetensors"
+    rows = np.arange(80_000, dtype="f4").reshape(20_000, 4)  # so many short runs that NumPy's come whole, and are cut
+    save_file({"a": rows}, path)
+    places = [("cpu", "np"), ("host:0", None)]
+    for each in together(2, lambda rank: load_rank(path, places[rank][0], rank, 2, meet("places"), {"*": 1}, places[rank][1])):
+        assert isinstance(each, penstock.InvalidArgument) and "ranks 0 and 1 do not load the same" in str(each)
+    for rank, mine in enumerate(together(2, lambda rank: load_rank(path, "cpu", rank, 2, meet("places"), {"*": 1}, "np"))):
+        assert np.array_equal(mine["a"], np.split(rows, 2, axis=1)[rank])
+
+
+def test_ranks_that_have_only_parts_are_compared_too(tmp_path: Path) -> None:
+    path = tmp_path / "parts.safetensors"
+    save_file({"a": np.arange(12), "b": np.arange(8)}, path)
+    for rank, mine in enumerate(together(2, lambda rank: load_rank(path, "cpu", rank, 2, meet("parts"), {"*": 0}, "np"))):
+        assert np.array_equal(mine["a"], np.split(np.arange(12), 2)[rank]) and np.array_equal(mine["b"], np.split(np.arange(8), 2)[rank])
+    for each in together(2, lambda rank: load_rank(path, "cpu", rank, 2, meet("parts"), {"*": 0}, "np", names=["ab"[rank]])):
+        assert isinstance(each, penstock.InvalidArgument) and "ranks 0 and 1 do not load the same" in str(each)
+
+
+def test_an_interrupted_rank_waits_for_the_end_of_all_that_it_began(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = model
+    monkeypatch.setattr(_ranks, "_piece_bytes", 1 << 20)
+    monkeypatch.setattr(_ranks, "_most_under_way", 3)
+    begin, begun = _ranks._Chain._begin, []
+
+    class Interrupted:
+        """A receive; a signal interrupts who waits for it."""
+
+        def __init__(self, future: Any) -> None:
+            self.future = future
+            self.has_ended = False
+            begun.append(self)
+
+        def result(self) -> Any:
+            raise KeyboardInterrupt
+
+        def cancel(self) -> None:
+            self.future.cancel()
+
+        def exception(self) -> None:
+            self.future.exception()
+            self.has_ended = True
+
+    monkeypatch.setattr(_ranks._Chain, "_begin", lambda self, piece: Interrupted(begin(self, piece)) if self._rank == 1 else begin(self, piece))
+
+    def load(rank: int) -> Any:
+        try:
+            return load_rank(path, "cpu", rank, 2, meet("interrupted"), None, "np")
+        except KeyboardInterrupt:
+            return [each.has_ended for each in begun]
+
+    first, second = together(2, load)
+    assert second == [True] * 3
     assert isinstance(first, penstock.Error) and "rank 0: of rank 1:" in str(first)
 
 
@@ -135,6 +196,7 @@ def test_a_rank_that_does_not_come_is_named(model: tuple[Path, dict[str, Any]]) 
 def test_a_rank_that_fails_ends_the_others(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = model
     monkeypatch.setattr(_ranks, "_piece_bytes", 1 << 20)
+    monkeypatch.setattr(_ranks, "_most_under_way", 3)  # so that rank 0 cannot be done before
     hand_on = _ranks._Chain._hand_on
     seen = []
 

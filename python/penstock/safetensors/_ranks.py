@@ -48,8 +48,8 @@ def load_rank(
     (penstock.pipe.listen()), one for each but the last, such as tcp://host:port, for ranks of several hosts; these need the secret.
     timeout: seconds that a rank waits for the others to come, and for each piece.
 
-    Raises InvalidArgument where the ranks do not load the same, TimedOut, what load_sharded() and penstock.pipe raise; Closed where another rank
-    has failed, which has the reason.
+    Raises InvalidArgument where neighbours do not load the same (files by their headers, not by what is in the tensors; shard, names, world), TimedOut,
+    what load_sharded() and penstock.pipe raise; Closed where another rank has failed, which has the reason.
     """
     urls = _urls(address, rank, world)
     place = framework_on(framework, device)
@@ -63,7 +63,7 @@ def load_rank(
                 reads.start(source, own.memory, ranges)
             found = mine.views(own, passing, plan.order)
             shared = [(own.memory, plan.whole_bytes, plan.whole), (passing.memory, mine.passing.nbytes, mine.passing.ranges)]
-            with _Chain(rank, world, urls, _digest(plan, world, sources), secret, timeout) as chain:
+            with _Chain(rank, world, urls, _digest(plan, mine, world, sources), secret, timeout) as chain:
                 chain.carry([piece for each in shared for piece in _pieces(*each)])
         except BaseException:
             reads.stop()
@@ -85,10 +85,10 @@ def _urls(address: str | Sequence[str], rank: int, world: int) -> list[str]:
     return [f"{address}.{each}" for each in range(world)]
 
 
-def _digest(plan: Plan, world: int, sources: Sources) -> bytes:
+def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> bytes:
     """Of all that has to be the same everywhere."""
     headers = [[each.header.names, each.header.types, each.header.shapes, each.header.offsets] for each in sources]
-    told = json.dumps([world, list(plan.order), plan.whole_bytes, headers])
+    told = json.dumps([world, list(plan.order), plan.whole_bytes, mine.passing.nbytes, list(plan.dims.items()), headers])
     return hashlib.sha256(told.encode()).digest()
 
 
@@ -121,6 +121,10 @@ def _part(memory: Any, at: int, nbytes: int) -> Any:
     return memory[at : at + nbytes]
 
 
+_Coming = collections.deque[tuple[_Piece, "Reads | _native.Future[pipe.Message]"]]
+_Going = collections.deque["_native.Future[int]"]
+
+
 class _Chain:
     """The pipes to the ranks before and behind this one. A context manager."""
 
@@ -140,6 +144,8 @@ class _Chain:
                 with self._told(rank + 1):
                     self._behind = self._stack.enter_context(listener.accept(timeout=timeout).result())
                     self._behind.send(digest, timeout=timeout).result()
+                    theirs = self._behind.receive(timeout=timeout).result().metadata
+                self._compare(rank, digest, theirs)
         except BaseException:
             self._stack.close()
             raise
@@ -152,19 +158,20 @@ class _Chain:
 
     def carry(self, pieces: list[_Piece]) -> None:
         """Until all have come, and been taken."""
-        coming: collections.deque[tuple[_Piece, Reads | _native.Future[pipe.Message]]] = collections.deque()
-        going: collections.deque[_native.Future[int]] = collections.deque()
+        coming: _Coming = collections.deque()
+        going: _Going = collections.deque()
         left = iter(pieces)
         try:
             for piece in left:
                 coming.append((piece, self._begin(piece)))
                 if len(coming) == _most_under_way:
-                    self._hand_on(*coming.popleft(), going)
+                    self._hand_on(coming, going)
             while coming:
-                self._hand_on(*coming.popleft(), going)
+                self._hand_on(coming, going)
             with self._told(self._rank + 1):
                 while going:
-                    going.popleft().result()
+                    going[0].result()
+                    going.popleft()
         except BaseException:
             self._stack.close()  # the others hear of it, and what is under way ends
             raise
@@ -183,16 +190,20 @@ class _Chain:
             reads.start(source, piece.memory, ranges)
         return reads
 
-    def _hand_on(self, piece: _Piece, come: Reads | _native.Future[pipe.Message], going: collections.deque[_native.Future[int]]) -> None:
+    def _hand_on(self, coming: _Coming, going: _Going) -> None:
+        """The first that comes. What this waits for stays in its deque until it has ended, so that nothing is forgotten on an interrupt."""
+        piece, come = coming[0]
         if isinstance(come, Reads):
             come.wait()
         else:
             with self._told(self._rank - 1):
                 come.result()
+        coming.popleft()
         if self._behind is not None:
             with self._told(self._rank + 1):
                 if len(going) == _most_under_way:
-                    going.popleft().result()
+                    going[0].result()
+                    going.popleft()
                 going.append(self._behind.send(tensors=[piece.memory], timeout=self._timeout))
 
     def _meet(self, url: str, secret: str | bytes, digest: bytes) -> pipe.Pipe:
@@ -201,7 +212,8 @@ class _Chain:
         while True:
             try:
                 found = pipe.connect(url, secret=secret)
-                message = found.receive(timeout=max(0.001, deadline - time.monotonic())).result()
+                theirs = found.receive(timeout=max(0.001, deadline - time.monotonic())).result().metadata
+                found.send(digest, timeout=self._timeout).result()
                 break
             except (InvalidArgument, PermissionDenied):
                 raise
@@ -210,10 +222,14 @@ class _Chain:
                     late = f"rank {self._rank}: rank {self._rank - 1} has not come to {url} within {self._timeout:g} s: {problem}"
                     raise TimedOut(late, code="timed_out") from None
             time.sleep(0.01)
-        if message.metadata != digest:
-            found.close()
-            raise InvalidArgument(f"ranks {self._rank - 1} and {self._rank} do not load the same: other files, shard, names or world", code="invalid_argument")
+        self._compare(self._rank - 1, digest, theirs)
         return found
+
+    @staticmethod
+    def _compare(first: int, digest: bytes, theirs: bytes) -> None:
+        """Of two neighbours, the first of which has that number."""
+        if theirs != digest:
+            raise InvalidArgument(f"ranks {first} and {first + 1} do not load the same: other files, shard, names, world or framework", code="invalid_argument")
 
     @contextlib.contextmanager
     def _told(self, other: int) -> Iterator[None]:

@@ -99,17 +99,24 @@ class Plan(NamedTuple):
     order: dict[str, Any]  # the names, in the order of the files
     whole: list[tuple[Source, Ranges]]  # what everyone gets, at the same places of its own memory
     whole_bytes: int  # from the beginning of that memory
+    dims: dict[str, int | None]  # that each tensor is cut in
 
 
 def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[str, tuple[int, ...]], int | None], names: set[str] | None) -> Plan:
     check_wanted(sources.files, names, None)
     cut: list[tuple[Source, int, list[Part]]] = []
     order: dict[str, Any] = {}
+    dims: dict[str, int | None] = {}
+
+    def noted(name: str, shape: tuple[int, ...]) -> int | None:
+        dims[name] = dim_of(name, shape)
+        return dims[name]
+
     for source in sources:
         header = source.header
         rows = range(len(header.names)) if names is None else [row for row, name in enumerate(header.names) if name in names]
         order.update(dict.fromkeys(header.names[row] for row in rows))
-        parts_of = [_parts_of(source, row, ranks, world, dim_of) for row in rows]
+        parts_of = [_parts_of(source, row, ranks, world, noted) for row in rows]
         for rank in ranks:
             rank.own.add_whole(source, [row for row, parts in zip(rows, parts_of) if parts is None])
         cut += [(source, row, parts) for row, parts in zip(rows, parts_of) if parts is not None]
@@ -119,7 +126,7 @@ def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[s
         for rank, part in zip(ranks, parts):
             layout = rank.own if part.cut is None else rank.passing
             layout.add_part(source, row, rank.place.dtype(source.header.types[row]), part)
-    return Plan(order, whole, whole_bytes)
+    return Plan(order, whole, whole_bytes, dims)
 
 
 def _parts_of(
