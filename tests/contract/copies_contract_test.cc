@@ -171,7 +171,8 @@ TEST_F(copies_contract, batches_that_nobody_waits_for_end_while_their_copies_beg
   std::atomic<int> left{3000};
   const int all = left;
   for (int i = 0; i < all; ++i) {
-    const std::vector<io_request> asked = {{&*file_, memory(0), 64, 5}, {&*file_, memory(1), 64, 5, false, 0}};
+    const auto place = i * 64;  // its own, since several are under way
+    const std::vector<io_request> asked = {{&*file_, memory(0) + place, 64, 5}, {&*file_, memory(1) + place, 64, 5, false, 0}};
     (void)engine_.submit(asked, {}, [&](const io_result& outcome) {
       EXPECT_EQ(outcome.bytes_done, 128U) << told(outcome.error);
       if (--left == 0) left.notify_all();
