@@ -99,17 +99,16 @@ class tensor_carrier {
   tensor_carrier(const file& from, const file& to, const std::string& name, std::uint64_t bytes)
       : from_(from), writer_(to), bar_("converting", name, bytes) {}
 
-  // As they lie there. Returns their CRC-32.
-  result<std::uint32_t> copy(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to) {
-    std::uint32_t checksum = 0;
+  // As they lie there. checksum: where their CRC-32 is wanted.
+  status copy(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, std::uint32_t* checksum = nullptr) {
     for (std::uint64_t done = 0; done < bytes;) {
       const std::uint64_t count = std::min(buffer_bytes, bytes - done);
       if (status error = read(writer_.buffer(), count, offset + done); !error.ok()) return error;
-      checksum = zip_crc32({writer_.buffer(), count}, checksum);
+      if (checksum != nullptr) *checksum = zip_crc32({writer_.buffer(), count}, *checksum);
       if (status error = write(count, to + done); !error.ok()) return error;
       done += count;
     }
-    return checksum;
+    return {};
   }
   // In the order of the shape. Holds the part of the storage that the view lies over in memory.
   status gather(const checkpoint_tensor& view, std::uint64_t to) {
@@ -229,8 +228,8 @@ class converter {
     tensor_carrier carrier(from_, to, from_name_, made_.bytes);
     for (const selected_tensor& each : tensors) {
       const std::uint64_t place = places.find(each.name)->offset;
-      const status error = each.tensor->contiguous ? carrier.copy(each.tensor->offset, each.tensor->bytes, place).error()
-                                                   : carrier.gather(*each.tensor, place);
+      const status error =
+          each.tensor->contiguous ? carrier.copy(each.tensor->offset, each.tensor->bytes, place) : carrier.gather(*each.tensor, place);
       if (!error.ok()) return error.with_context(tensor_words(each.name));
     }
     return carrier.finish();
@@ -249,12 +248,11 @@ class converter {
   }
   status write_checkpoint(const file& to, const tensor_header& header, const std::vector<tensor_facts>& places,
                           const torch_checkpoint_image& image) {
-    std::vector<std::uint32_t> checksums;
+    std::vector<std::uint32_t> checksums(places.size());
     tensor_carrier carrier(from_, to, from_name_, made_.bytes);
     for (std::size_t i = 0; i < places.size(); ++i) {
-      const auto checksum = carrier.copy(header.tensors()[i].offset, places[i].bytes, places[i].offset);
-      if (!checksum) return checksum.error().with_context(tensor_words(places[i].name));
-      checksums.push_back(*checksum);
+      const status error = carrier.copy(header.tensors()[i].offset, places[i].bytes, places[i].offset, &checksums[i]);
+      if (!error.ok()) return error.with_context(tensor_words(places[i].name));
     }
     if (status error = carrier.finish(); !error.ok()) return error;
     const auto parts = image.parts(checksums);
