@@ -31,17 +31,6 @@ std::string plain_name(std::string_view name) {
   return printable_text(std::move(text));
 }
 
-// What torch.save would give a tensor of this shape.
-std::vector<std::uint64_t> dense_strides(const std::vector<std::uint64_t>& shape) {
-  std::vector<std::uint64_t> strides(shape.size());
-  std::uint64_t step = 1;
-  for (std::size_t i = shape.size(); i-- > 0;) {
-    strides[i] = step;
-    step *= std::max<std::uint64_t>(shape[i], 1);
-  }
-  return strides;
-}
-
 // Where there is but one element, its stride means nothing.
 bool is_dense(const std::vector<std::uint64_t>& shape, const std::vector<std::uint64_t>& strides) {
   const auto wanted = dense_strides(shape);

@@ -32,4 +32,12 @@ status check_keys(const tensor_metadata& metadata) {
   return {errc::invalid_argument, fmt::format("the key {} comes twice in the metadata", quoted(*twice))};
 }
 
+status check_texts(const tensor_metadata& metadata) {
+  for (const auto& [key, value] : metadata) {
+    if (!is_utf8(key) || !is_utf8(value))
+      return {errc::invalid_argument, fmt::format("{} in the metadata, or its value, is not UTF-8", quoted(key))};
+  }
+  return check_keys(metadata);
+}
+
 }  // namespace penstock::tensors

@@ -23,5 +23,7 @@ std::string quoted(std::string_view text);
 std::optional<std::string_view> repeated(std::vector<std::string_view> names);
 // Ok where no key comes twice.
 status check_keys(const tensor_metadata& metadata);
+// The same, where all of it is UTF-8 too: of what is to be written.
+status check_texts(const tensor_metadata& metadata);
 
 }  // namespace penstock::tensors

@@ -38,19 +38,15 @@ void put_string(std::string_view text, std::string& to) {
   to.push_back('"');
 }
 
-status put_metadata(const tensor_metadata& metadata, std::string& to) {
+void put_metadata(const tensor_metadata& metadata, std::string& to) {
   to += "\"__metadata__\":{";
   for (const auto& [key, value] : metadata) {
-    if (!is_utf8(key) || !is_utf8(value)) {
-      return unfit(fmt::format("{} in the metadata, or its value, is not UTF-8", tensors::quoted(key)));
-    }
     if (&key != &metadata.front().first) to.push_back(',');
     put_string(key, to);
     to.push_back(':');
     put_string(value, to);
   }
   to.push_back('}');
-  return {};
 }
 
 void put_number(std::uint64_t number, std::string& to) {
@@ -111,8 +107,8 @@ std::string little_endian(std::uint64_t number) {
 result<std::string> header_of(const std::vector<tensor_facts>& all, const std::optional<tensor_metadata>& metadata) {
   std::string text = "{";
   if (metadata) {
-    if (status error = tensors::check_keys(*metadata); !error.ok()) return error;
-    if (status error = put_metadata(*metadata, text); !error.ok()) return error;
+    if (status error = tensors::check_texts(*metadata); !error.ok()) return error;
+    put_metadata(*metadata, text);
   }
   for (const tensor_facts& each : all) {
     if (text.size() > 1) text.push_back(',');

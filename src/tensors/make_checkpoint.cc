@@ -181,18 +181,10 @@ status check_tensors(const std::vector<tensor_facts>& all) {
   return twice ? unfit_checkpoint(fmt::format("{} comes twice", tensor_called(*twice))) : status();
 }
 
-status check_texts(const tensor_metadata& metadata) {
-  for (const auto& [key, value] : metadata) {
-    if (!is_utf8(key) || !is_utf8(value))
-      return unfit_checkpoint(fmt::format("{} in the metadata, or its value, is not UTF-8", tensors::quoted(key)));
-  }
-  return tensors::check_keys(metadata);
-}
-
 result<torch_checkpoint_image> make_image(std::vector<tensor_facts>& tensors, const tensor_metadata& metadata) {
   std::vector<tensor_facts> all = tensors;
   if (status error = check_tensors(all); !error.ok()) return error;
-  if (status error = check_texts(metadata); !error.ok()) return error;
+  if (status error = tensors::check_texts(metadata); !error.ok()) return error;
   for (tensor_facts& each : all) {
     const auto bytes = tensor_bytes(each.type, each.shape);
     if (!bytes) return bytes.error().with_context(tensor_called(each.name));

@@ -63,6 +63,8 @@ struct torch_type_name {
   bool is_dtype = false;
 };
 std::optional<torch_type_name> name_of_type(tensor_type type);
+// In elements: what torch.save gives a contiguous tensor of this shape.
+std::vector<std::uint64_t> dense_strides(const std::vector<std::uint64_t>& shape);
 // What UntypedStorage counts are bytes.
 inline constexpr std::string_view untyped_storage = "torch.storage\nUntypedStorage";
 

@@ -92,7 +92,7 @@ class pickle_writer {
     storage(of, *type, place);
     number(0);
     tuple(of.shape);
-    tuple(strides_of(of.shape));
+    tuple(dense_strides(of.shape));
     out_ += '\x89';
     empty_ordered_dict();
     if (type->is_dtype) name(type->name);
@@ -108,16 +108,6 @@ class pickle_writer {
     number(of.bytes / unit);
     out_ += "tQ";
   }
-  static std::vector<std::uint64_t> strides_of(const std::vector<std::uint64_t>& shape) {
-    std::vector<std::uint64_t> strides(shape.size());
-    std::uint64_t step = 1;
-    for (std::size_t i = shape.size(); i-- > 0;) {
-      strides[i] = step;
-      step *= std::max<std::uint64_t>(shape[i], 1);
-    }
-    return strides;
-  }
-
   void attributes(const tensor_metadata& metadata) {
     out_ += '}';
     text(metadata_attribute);

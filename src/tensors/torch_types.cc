@@ -51,4 +51,14 @@ std::optional<torch_type_name> name_of_type(tensor_type type) {
   return torch_type_name{found->storage, false};
 }
 
+std::vector<std::uint64_t> dense_strides(const std::vector<std::uint64_t>& shape) {
+  std::vector<std::uint64_t> strides(shape.size());
+  std::uint64_t step = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= std::max<std::uint64_t>(shape[i], 1);
+  }
+  return strides;
+}
+
 }  // namespace penstock::tensors

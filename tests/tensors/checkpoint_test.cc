@@ -40,6 +40,20 @@ class checkpoint_test : public ::testing::Test {
     testing::store_file(path_, std::as_bytes(std::span(content)));
     return read_torch_checkpoint(testing::opened_file(engine_, path_, {.read = true}));
   }
+  // Of an image without the tensors' bytes.
+  [[nodiscard]] result<torch_checkpoint> written_and_read(const torch_checkpoint_image& image) const {
+    const auto parts = image.parts({});
+    EXPECT_TRUE(parts);
+    if (!parts) return parts.error();
+    {
+      std::ofstream out(path_, std::ios::binary);
+      for (const placed_bytes& each : *parts) {
+        out.seekp(static_cast<std::streamoff>(each.offset));
+        out << each.bytes;
+      }
+    }
+    return read_torch_checkpoint(testing::opened_file(engine_, path_, {.read = true}));
+  }
   // Of one storage of so many floats.
   [[nodiscard]] result<torch_checkpoint> read_pickle(const std::string& value, std::size_t floats = 6) const {
     return read(checkpoint_of(pickle_of(value), {std::string(floats * 4, 'x')}));
@@ -223,16 +237,7 @@ TEST_F(checkpoint_test, what_is_made_is_read_as_it_was) {
   const tensor_metadata metadata{{"format", "pt"}, {"é", "\n"}};
   const auto image = make_torch_checkpoint(tensors, metadata);
   ASSERT_TRUE(image) << image.error().message();
-  const auto parts = image->parts({});
-  ASSERT_TRUE(parts);
-  {
-    std::ofstream out(path_, std::ios::binary);
-    for (const placed_bytes& each : *parts) {
-      out.seekp(static_cast<std::streamoff>(each.offset));
-      out << each.bytes;
-    }
-  }
-  const auto found = read_torch_checkpoint(testing::opened_file(engine_, path_, {.read = true}));
+  const auto found = written_and_read(*image);
   ASSERT_TRUE(found) << found.error().message();
   ASSERT_EQ(found->tensors.size(), tensors.size());
   EXPECT_EQ(found->metadata, metadata);
@@ -254,16 +259,7 @@ TEST_F(checkpoint_test, files_beyond_32_bits_have_wide_numbers) {
   for (int i = 0; i < 66'000; ++i) tensors.push_back({"t" + std::to_string(i), tensor_type::u8, {1}});
   const auto image = make_torch_checkpoint(tensors);
   ASSERT_TRUE(image) << image.error().message();
-  const auto parts = image->parts({});
-  ASSERT_TRUE(parts);
-  {
-    std::ofstream out(path_, std::ios::binary);
-    for (const placed_bytes& each : *parts) {
-      out.seekp(static_cast<std::streamoff>(each.offset));
-      out << each.bytes;
-    }
-  }
-  const auto found = read_torch_checkpoint(testing::opened_file(engine_, path_, {.read = true}));
+  const auto found = written_and_read(*image);
   ASSERT_TRUE(found) << found.error().message();
   ASSERT_EQ(found->tensors.size(), tensors.size());
   EXPECT_EQ(found->tensors[0].bytes, large);
