@@ -95,8 +95,7 @@ class slab_pool {
     share_is_cut_ = share_is_cut;
   }
   // ask(context) is called where somebody goes away without a slab, since no more can be pinned, while users ahead hold some: they should
-  // give theirs back. On any
-  // thread that takes slabs, without the lock. Before the first try_take().
+  // give theirs back. On any thread that takes slabs, without the lock. Before the first try_take().
   void ask_back(void (*ask)(void*), void* context) noexcept {
     ask_ = ask;
     ask_context_ = context;
