@@ -59,7 +59,7 @@ def read_tensors(sources: Iterable[Source], places: Places, slices: Slices | Non
     layouts = _Layouts()
     for source in files:
         header = source.header
-        rows = range(len(header.names)) if names is None else [row for row, name in enumerate(header.names) if name in names]
+        rows = source.rows_of(names)
         if slices is None:
             for place, mine in places.split(header.names, rows).items():
                 layouts.of(place).add_whole(source, mine)

@@ -61,7 +61,7 @@ def load_rank(
             own, passing = place.arena(mine.own.nbytes), place.arena(mine.passing.nbytes)
             for source, ranges in mine.own.ranges:
                 reads.start(source, own.memory, ranges)
-            found = mine.views(own, passing, plan.order)
+            found = mine.views(own, passing, plan.dims)
             shared = [(own.memory, plan.whole_bytes, plan.whole), (passing.memory, mine.passing.nbytes, mine.passing.ranges)]
             with _Chain(rank, world, urls, _digest(plan, mine, world, sources), secret, timeout) as chain:
                 chain.carry([piece for each in shared for piece in _pieces(*each)])
@@ -88,7 +88,7 @@ def _urls(address: str | Sequence[str], rank: int, world: int) -> list[str]:
 def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> bytes:
     """Of all that has to be the same everywhere."""
     headers = [[each.header.names, each.header.types, each.header.shapes, each.header.offsets] for each in sources]
-    told = json.dumps([world, list(plan.order), plan.whole_bytes, mine.passing.nbytes, list(plan.dims.items()), headers])
+    told = json.dumps([world, plan.whole_bytes, mine.passing.nbytes, list(plan.dims.items()), headers])
     return hashlib.sha256(told.encode()).digest()
 
 
@@ -160,9 +160,8 @@ class _Chain:
         """Until all have come, and been taken."""
         coming: _Coming = collections.deque()
         going: _Going = collections.deque()
-        left = iter(pieces)
         try:
-            for piece in left:
+            for piece in pieces:
                 coming.append((piece, self._begin(piece)))
                 if len(coming) == _most_under_way:
                     self._hand_on(coming, going)

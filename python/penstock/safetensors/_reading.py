@@ -39,7 +39,6 @@ class Ranges:
             self.sizes.extend([part.run_bytes] * len(part.starts))
             self.places.extend(range(place, place + part.nbytes, part.run_bytes))
 
-
     def cut(self, most: int) -> Ranges:
         """The same, in pieces of so many bytes at most."""
         found = Ranges()

@@ -79,9 +79,9 @@ class Rank:
         self.own = Layout(place)
         self.passing = Layout(place)  # tensors that are read as a whole and then cut
 
-    def views(self, own: Arena, passing: Arena, order: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The tensors, and those that are to be cut."""
-        found = dict(order)
+    def views(self, own: Arena, passing: Arena, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The tensors, in the order of these names, and those that are to be cut."""
+        found: dict[str, Any] = dict.fromkeys(names)
         uncut: dict[str, Any] = {}
         own.views(self.own.rows(), found)
         passing.views(self.passing.rows(), uncut)
@@ -96,16 +96,14 @@ class Rank:
 class Plan(NamedTuple):
     """Of some of the ranks."""
 
-    order: dict[str, Any]  # the names, in the order of the files
     whole: list[tuple[Source, Ranges]]  # what everyone gets, at the same places of its own memory
     whole_bytes: int  # from the beginning of that memory
-    dims: dict[str, int | None]  # that each tensor is cut in
+    dims: dict[str, int | None]  # that each tensor is cut in, in the order of the files
 
 
 def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[str, tuple[int, ...]], int | None], names: set[str] | None) -> Plan:
     check_wanted(sources.files, names, None)
     cut: list[tuple[Source, int, list[Part]]] = []
-    order: dict[str, Any] = {}
     dims: dict[str, int | None] = {}
 
     def noted(name: str, shape: tuple[int, ...]) -> int | None:
@@ -113,9 +111,7 @@ def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[s
         return dims[name]
 
     for source in sources:
-        header = source.header
-        rows = range(len(header.names)) if names is None else [row for row, name in enumerate(header.names) if name in names]
-        order.update(dict.fromkeys(header.names[row] for row in rows))
+        rows = source.rows_of(names)
         parts_of = [_parts_of(source, row, ranks, world, noted) for row in rows]
         for rank in ranks:
             rank.own.add_whole(source, [row for row, parts in zip(rows, parts_of) if parts is None])
@@ -126,7 +122,7 @@ def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[s
         for rank, part in zip(ranks, parts):
             layout = rank.own if part.cut is None else rank.passing
             layout.add_part(source, row, rank.place.dtype(source.header.types[row]), part)
-    return Plan(order, whole, whole_bytes, dims)
+    return Plan(whole, whole_bytes, dims)
 
 
 def _parts_of(
@@ -163,7 +159,7 @@ def _filled(ranks: list[Rank], plan: Plan) -> list[dict[str, Any]]:
         # A tensor that is cut later is the same for everyone.
         for source, ranges in ranks[0].passing.ranges:
             reads.start(source, passing[0].memory, ranges, [each.memory for each in passing[1:]])
-        found = [rank.views(arena, room, plan.order) for rank, arena, room in zip(ranks, arenas, passing)]  # while the bytes come
+        found = [rank.views(arena, room, plan.dims) for rank, arena, room in zip(ranks, arenas, passing)]  # while the bytes come
     except BaseException:
         reads.stop()
         raise

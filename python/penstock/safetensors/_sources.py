@@ -38,6 +38,11 @@ class Source:
             raise
         self._rows: dict[str, int] | None = None
 
+    def rows_of(self, names: set[str] | None) -> Sequence[int]:
+        """Of the tensors that are called so; None: all."""
+        every = self.header.names
+        return range(len(every)) if names is None else [row for row, name in enumerate(every) if name in names]
+
     def row(self, tensor: str) -> int:
         """Raises SafetensorError where there is no such tensor."""
         if self._rows is None:
