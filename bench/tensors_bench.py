@@ -87,30 +87,41 @@ def link_ceiling(torch: Any) -> float:
     return best
 
 
+def by_threads(count: int, chunk: int, nbytes: int, mover: Callable[[], Callable[[int], Any]]) -> None:
+    """Each takes the next chunk, until nbytes are taken. mover: called by each thread, gives what it does at an offset."""
+    lock, next_at = threading.Lock(), [0]
+
+    def work() -> None:
+        move = mover()
+        while True:
+            with lock:
+                at, next_at[0] = next_at[0], next_at[0] + chunk
+            if at >= nbytes:
+                return
+            move(at)
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+
 def direct_ceiling(path: Path, nbytes: int, write: bool) -> float:
     """GB/s of four threads with O_DIRECT, 4 MiB each, one behind the other."""
     nbytes = nbytes // (16 * MIB) * 16 * MIB
     flags = os.O_DIRECT | (os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY)
     fd = os.open(path, flags, 0o644)
-    lock, next_at = threading.Lock(), [0]
+    move = os.pwritev if write else os.preadv
 
-    def work() -> None:
+    def mover() -> Callable[[int], Any]:
         buffer = mmap.mmap(-1, 4 * MIB)
         if write:
             buffer[:] = os.urandom(4 * MIB)
-        while True:
-            with lock:
-                at, next_at[0] = next_at[0], next_at[0] + 4 * MIB
-            if at >= nbytes:
-                return
-            os.pwritev(fd, [buffer], at) if write else os.preadv(fd, [buffer], at)
+        return lambda at: move(fd, [buffer], at)
 
     began = time.perf_counter()
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    by_threads(4, 4 * MIB, nbytes, mover)
     if write:
         os.fdatasync(fd)
     seconds = time.perf_counter() - began
@@ -121,23 +132,13 @@ def direct_ceiling(path: Path, nbytes: int, write: bool) -> float:
 def cached_ceiling(path: Path, nbytes: int) -> float:
     """GB/s of two threads through the page cache, 1 MiB each, one behind the other."""
     fd = os.open(path, os.O_RDONLY)
-    lock, next_at = threading.Lock(), [0]
 
-    def work() -> None:
+    def mover() -> Callable[[int], Any]:
         buffer = bytearray(MIB)
-        while True:
-            with lock:
-                at, next_at[0] = next_at[0], next_at[0] + MIB
-            if at >= nbytes:
-                return
-            os.preadv(fd, [buffer], at)
+        return lambda at: os.preadv(fd, [buffer], at)
 
     began = time.perf_counter()
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    by_threads(2, MIB, nbytes, mover)
     seconds = time.perf_counter() - began
     os.close(fd)
     return nbytes / seconds / 1e9
