@@ -18,8 +18,8 @@ class engine_core final : public runtime {
  public:
   static result<std::shared_ptr<engine_core>> make(const engine_options& options, seams doors);
   mount& mount_of(std::uint64_t device) override;
-  core::cold_speeds& cold_speeds_of(std::uint64_t device) override { return mount_of(device).cold_speeds(); }
-  staging::lanes& lanes_of(std::uint64_t device) override { return mount_of(device).lanes(); }
+  core::cold_speeds& cold_speeds_of(mount& of) override { return of.cold_speeds(); }
+  staging::lanes& lanes_of(mount& of) override { return of.lanes(); }
   // See engine::trim().
   std::size_t trim();
   answer tell() override;

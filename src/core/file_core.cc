@@ -11,7 +11,7 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
     : runtime_(std::move(with)),
       source_(std::move(from)),
       mount_(&runtime_->mount_of(source_->facts().device)),
-      cold_speeds_(&runtime_->cold_speeds_of(source_->facts().device)),
+      cold_speeds_(&runtime_->cold_speeds_of(*mount_)),
       cache_(cache) {}
 
 file_core::~file_core() {
@@ -46,7 +46,7 @@ std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, 
 void file_core::read_ahead() {
   const auto size = source_->size().value_or(0);
   const auto slabs = staging::share_ahead(runtime_->options().pinned_budget_bytes) / source::read_ahead::slab_bytes;
-  auto made = std::make_unique<source::read_ahead>(*source_, runtime_->lanes_of(source_->facts().device), size, slabs);
+  auto made = std::make_unique<source::read_ahead>(*source_, runtime_->lanes_of(*mount_), size, slabs);
   runtime_->ahead().add(*made);
   ahead_ = std::move(made);
 }

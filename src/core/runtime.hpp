@@ -57,9 +57,9 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
 
   // What serves the files of a file system (of a block device, itself).
   virtual mount& mount_of(std::uint64_t device) = 0;
-  // Of that mount.
-  virtual core::cold_speeds& cold_speeds_of(std::uint64_t device) = 0;
-  virtual staging::lanes& lanes_of(std::uint64_t device) = 0;
+  // What of it those below it use.
+  virtual core::cold_speeds& cold_speeds_of(mount& of) = 0;
+  virtual staging::lanes& lanes_of(mount& of) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
   // What holds for a request: its own options, or else the engine's.
