@@ -216,33 +216,17 @@ template <class Jobs>
 void request::dispatch(Jobs& jobs) noexcept {
   const auto now = now_ns();
   const bool rings = queues_.disk->available().ok();
-  struct chain {
-    staging::work* first = nullptr;
-    staging::work* last = nullptr;
-    std::size_t count = 0;
-    void add(path::job& item) {
-      (last == nullptr ? first : last->next_work) = &item;
-      last = &item;
-      ++count;
-    }
-  } cpu, disk, keeping;
+  staging::work_chain cpu;
+  staging::work_chain disk;
+  staging::work_chain keeping;
   for (auto& item : jobs) {
     item.started_ns = now;
     item.on_disk_lane = rings && item.bypass_cache && !item.is_write && item.file->descriptors().direct >= 0;
     (item.on_disk_lane ? disk : item.fills_cache ? keeping : cpu).add(item);
   }
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
-  const auto push = [](staging::lanes& to, staging::work_list& list, const chain& works) {
-    if (works.count == 0 || to.push(list, *works.first, *works.last, works.count).ok()) return;
-    // No thread could be started: the caller does the work.
-    for (auto* item = works.first; item != nullptr;) {
-      auto* next = item->next_work;
-      (void)item->run();
-      item = next;
-    }
-  };
-  push(*queues_.keeping, queues_.keeping_works, keeping);
-  push(*queues_.lanes, queues_.cpu_works, cpu);
+  queues_.keeping->push_or_run(queues_.keeping_works, keeping);
+  queues_.lanes->push_or_run(queues_.cpu_works, cpu);
   // Who has stopped it may have come before there was anything to end.
   if (!stop_reason().ok()) path::end_queued(queues_);
 }

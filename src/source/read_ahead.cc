@@ -106,7 +106,7 @@ bool read_ahead::await(piece& item, deadline_clock::time_point deadline, status&
 
 void read_ahead::end(const call& what, bool served) noexcept {
   rack back;
-  chain queued;
+  staging::work_chain queued;
   {
     const std::lock_guard guard(lock_);
     serving_ = false;
@@ -120,12 +120,12 @@ void read_ahead::end(const call& what, bool served) noexcept {
     }
     if (std::exchange(drop_asked_, false) || count_ == 0) drop(back);
   }
-  push(queued);
+  lanes_.push_or_run(list_, queued);
 }
 
 void read_ahead::passed(const call& what) noexcept {
   rack back;
-  chain queued;
+  staging::work_chain queued;
   {
     const std::lock_guard guard(lock_);
     const auto at = what.offset + what.length;
@@ -144,7 +144,7 @@ void read_ahead::passed(const call& what) noexcept {
       take_more(queued);
     }
   }
-  push(queued);
+  lanes_.push_or_run(list_, queued);
 }
 
 bool read_ahead::may_begin(const call& what) noexcept {
@@ -217,7 +217,7 @@ void read_ahead::hold_off() noexcept {
   for (auto& each : cursors_) each.run = 0;
 }
 
-void read_ahead::start(std::uint64_t at, chain& queued) noexcept {
+void read_ahead::start(std::uint64_t at, staging::work_chain& queued) noexcept {
   next_ = armed_end_ = at;
   used_bytes_ = 0;
   strangers_ = 0;
@@ -226,7 +226,7 @@ void read_ahead::start(std::uint64_t at, chain& queued) noexcept {
 }
 
 // Where the window ends, for the next bytes of the source, of which there are some. It has a slab, and is held by the window alone.
-void read_ahead::arm(entry& next, chain& queued) noexcept {
+void read_ahead::arm(entry& next, staging::work_chain& queued) noexcept {
   next.from = armed_end_;
   next.end = armed_end_ = std::min(slab_start(armed_end_) + slab_bytes, size_);
   next.dropped.store(false, std::memory_order_relaxed);
@@ -245,7 +245,7 @@ void read_ahead::arm(entry& next, chain& queued) noexcept {
   order_[(head_ + count_++) % most_slabs] = &next;
 }
 
-void read_ahead::add_spares(chain& queued) noexcept {
+void read_ahead::add_spares(staging::work_chain& queued) noexcept {
   for (auto& each : entries_) {
     if (spares_.count == 0 || armed_end_ >= size_) return;
     if (each.holders > 0) continue;
@@ -256,7 +256,7 @@ void read_ahead::add_spares(chain& queued) noexcept {
 }
 
 // What lies before an offset has been read: its slabs go on to what comes behind the window.
-void read_ahead::move_to(std::uint64_t at, chain& queued, rack& back) noexcept {
+void read_ahead::move_to(std::uint64_t at, staging::work_chain& queued, rack& back) noexcept {
   next_ = at;
   const bool wanted = via_.load()->pool().is_wanted();
   while (count_ > 0 && nth(0).end <= at) {
@@ -276,7 +276,7 @@ void read_ahead::move_to(std::uint64_t at, chain& queued, rack& back) noexcept {
 
 bool read_ahead::wants_slabs() const noexcept { return owned_ < allowed_ && !stopped_ && (count_ == 0 || armed_end_ < size_); }
 
-void read_ahead::take_more(chain& queued) noexcept {
+void read_ahead::take_more(staging::work_chain& queued) noexcept {
   if (taking_ || refused_ || !wants_slabs()) return;
   taking_ = true;
   under_way_.fetch_add(1, std::memory_order_relaxed);
@@ -315,23 +315,6 @@ read_ahead::entry* read_ahead::entry_at(std::uint64_t offset) noexcept {
     if (offset >= nth(i).from && offset < nth(i).end) return &nth(i);
   }
   return nullptr;
-}
-
-void read_ahead::chain::add(staging::work& item) noexcept {
-  item.next_work = nullptr;
-  (last == nullptr ? first : last->next_work) = &item;
-  last = &item;
-  ++count;
-}
-
-void read_ahead::push(const chain& queued) noexcept {
-  if (queued.count == 0 || lanes_.push(list_, *queued.first, *queued.last, queued.count).ok()) return;
-  // No thread could be started: the caller does the work.
-  for (auto* item = queued.first; item != nullptr;) {
-    auto* next = item->next_work;
-    (void)item->run();
-    item = next;
-  }
 }
 
 bool read_ahead::taking_work::run() {

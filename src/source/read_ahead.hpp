@@ -110,13 +110,6 @@ class read_ahead {
     bool run() override;
     read_ahead* owner = nullptr;
   };
-  // Works to be queued once the lock is free.
-  struct chain {
-    staging::work* first = nullptr;
-    staging::work* last = nullptr;
-    std::size_t count = 0;
-    void add(staging::work& item) noexcept;
-  };
   struct rack {
     std::array<staging::lent_slab, most_slabs> slabs;
     std::size_t count = 0;
@@ -127,21 +120,20 @@ class read_ahead {
   [[nodiscard]] static std::size_t needed(std::uint64_t length) noexcept { return length / slab_bytes + 2; }
   [[nodiscard]] std::uint64_t end_of(const call& what) const noexcept;
 
-  // --- with the lock
+  // --- with the lock; queued: works to be pushed once it is free
   cursor& note(const call& what) noexcept;
   [[nodiscard]] bool covers(const call& what) const noexcept;
-  void start(std::uint64_t at, chain& queued) noexcept;
-  void arm(entry& next, chain& queued) noexcept;
-  void add_spares(chain& queued) noexcept;
+  void start(std::uint64_t at, staging::work_chain& queued) noexcept;
+  void arm(entry& next, staging::work_chain& queued) noexcept;
+  void add_spares(staging::work_chain& queued) noexcept;
   [[nodiscard]] bool wants_slabs() const noexcept;
-  void take_more(chain& queued) noexcept;
-  void move_to(std::uint64_t at, chain& queued, rack& back) noexcept;
+  void take_more(staging::work_chain& queued) noexcept;
+  void move_to(std::uint64_t at, staging::work_chain& queued, rack& back) noexcept;
   void drop(rack& back) noexcept;
   void release(entry& gone, rack& back) noexcept;
   void hold_off() noexcept;
 
   // --- without it
-  void push(const chain& queued) noexcept;
   void take_slabs() noexcept;
   void fill(piece& item) noexcept;
   [[nodiscard]] bool fetch(const piece& item) noexcept;

@@ -77,6 +77,15 @@ status lanes::push(work_list& list, work& first, work& last, std::size_t count) 
   return {};
 }
 
+void lanes::push_or_run(work_list& list, const work_chain& works) {
+  if (works.count == 0 || push(list, *works.first, *works.last, works.count).ok()) return;
+  for (auto* item = works.first; item != nullptr;) {
+    auto* next = item->next_work;
+    (void)item->run();
+    item = next;
+  }
+}
+
 void lanes::offer(work_list& list, work& item, bool wakes) {
   queue_.push(list, item, item, 1);
   if (wakes) wake(1, spinning_.load());

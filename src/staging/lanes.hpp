@@ -44,6 +44,8 @@ class lanes {
   // Queues the chain first..last. An error (no thread could be started) means that nothing was queued.
   status push(work_list& list, work& first, work& last, std::size_t count);
   status push(work_list& list, work& item) { return push(list, item, item, 1); }
+  // Queues them, if there are any; where no thread could be started the caller runs them.
+  void push_or_run(work_list& list, const work_chain& works);
   // Queues a work that need not be run: lanes that are awake may, and one that sleeps where wakes says so. To be withdrawn.
   void offer(work_list& list, work& item, bool wakes);
   // Queues a work that never waits for a slab and gives one back: it goes first, and help_urgent() may run it on any thread.

@@ -32,6 +32,19 @@ struct work_list {
   bool linked = false;
 };
 
+// Works of one list that are queued together.
+struct work_chain {
+  work* first = nullptr;
+  work* last = nullptr;
+  std::size_t count = 0;
+  void add(work& item) noexcept {
+    item.next_work = nullptr;
+    (last == nullptr ? first : last->next_work) = &item;
+    last = &item;
+    ++count;
+  }
+};
+
 class work_queue {
  public:
   // Appends the chain first..last (linked by next_work) of count items to the list.
