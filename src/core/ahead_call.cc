@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "core/decide.hpp"
 #include "core/usage.hpp"
 
 namespace penstock::core {
@@ -32,14 +33,9 @@ std::optional<std::string> ahead_call::refuses(runtime& with, file_core& file, c
   if (!suits(with, place, options)) return with.few_cores() ? "cores are few" : "another path was asked for";
   if (with.kept().keeps(file.source())) return "it is kept registered";
   if (with.forced_path(options, true) != path_kind::automatic || place.via == nullptr) return std::nullopt;
-  for (const auto kind : with.paths().by_rank()) {
-    const auto& declared = with.paths().of(kind);
-    if (!declared.of_device || declared.carries != path::portion::whole_requests) continue;
-    if (kind == path_kind::direct && !options.gpu_direct) continue;
-    if (!with.path(kind).refuses({&file.source(), &place, false, 0, source::read_ahead::piece_bytes}))
-      return fmt::format("{} carries it", declared.name);
-  }
-  return std::nullopt;
+  const auto* const better = carrier_of_whole(with, file, place, 0, source::read_ahead::piece_bytes, options);
+  if (better == nullptr) return std::nullopt;
+  return fmt::format("{} carries it", better->name);
 }
 
 ahead_call::ahead_call(runtime& with, const admission& admitted, const io_options& options) : with_(with), options_(options) {

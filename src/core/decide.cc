@@ -66,6 +66,17 @@ status writable(file_core& file, const transfer& whole, const staging::place& pl
   return file.source().can_drain(memory, whole.length, whole.offset);
 }
 
+const path::declaration* carrier_of_whole(runtime& with, file_core& file, const staging::place& place, std::uint64_t offset,
+                                          std::uint64_t length, const io_options& options) {
+  for (const auto kind : with.paths().by_rank()) {
+    const auto& declared = with.paths().of(kind);
+    if (declared.carries != path::portion::whole_requests || !declared.of_device) continue;
+    if (kind == path_kind::direct && !options.gpu_direct) continue;
+    if (!with.path(kind).refuses({&file.source(), &place, false, offset, length})) return &declared;
+  }
+  return nullptr;
+}
+
 std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::place& place, const io_options& options) {
   constexpr std::uint64_t least_bytes = std::uint64_t{64} << 20;
   const auto links = with.links_of(options);

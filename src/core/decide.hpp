@@ -42,6 +42,10 @@ result<reach> readable(source::source& from, const transfer& what);
 // Whether a write can be carried to its end; asked of the whole before anything moves. Ok for reads. Errors: of path::writable().
 status writable(file_core& file, const transfer& whole, const staging::place& place);
 
+// The path that carries a read of the range into a device better than in pieces: GPU-direct, mostly. Null: none. Asks the paths.
+const path::declaration* carrier_of_whole(runtime& with, file_core& file, const staging::place& place, std::uint64_t offset,
+                                          std::uint64_t length, const io_options& options);
+
 // Over the links of so many neighbours of its device such a request may go too.
 std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::place& place, const io_options& options);
 

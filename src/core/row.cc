@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "core/decide.hpp"
 #include "core/mount.hpp"
 #include "core/planner.hpp"
 #include "core/request.hpp"
@@ -51,17 +52,9 @@ void row_finder::add(const admission& item, std::uint32_t index) noexcept {
   ends_ = item.what().offset + item.what().length;
 }
 
-// Not where something carries each of them better: GPU-direct, mostly.
 bool row_finder::worth_it() {
   if (count_ < 2 || ends_ - begins_ < least_bytes) return false;
-  auto& from = file_->source();
-  for (const auto kind : with_.paths().by_rank()) {
-    const auto& declared = with_.paths().of(kind);
-    if (declared.carries != path::portion::whole_requests || !declared.of_device) continue;
-    if (kind == path_kind::direct && !options_.gpu_direct) continue;
-    if (!with_.path(kind).refuses({&from, &place_, false, begins_, ends_ - begins_})) return false;
-  }
-  return true;
+  return carrier_of_whole(with_, *file_, place_, begins_, ends_ - begins_, options_) == nullptr;
 }
 
 // --- one of them
