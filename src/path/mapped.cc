@@ -5,6 +5,7 @@
 // What the user keeps registered (kept_pages) is copied from there at the speed of the link, several ranges at a time.
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "device/owned.hpp"
 #include "path/data_path.hpp"
 #include "path/kept_pages.hpp"
+#include "path/link_pace.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::path {
@@ -29,6 +31,8 @@ constexpr std::uint64_t mapped_piece_bytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t watched_bytes = std::uint64_t{4} << 20;
 constexpr int most_looks = 100;
+// A wait that is expected to be shorter is not slept through at once.
+constexpr std::chrono::nanoseconds least_slept = std::chrono::microseconds(160);
 
 class mapped final : public data_path {
  public:
@@ -80,11 +84,12 @@ class mapped final : public data_path {
   }
 
  private:
-  // A stream of a device context, and an event, for one copy at a time.
+  // A stream of a device context, and an event, for one copy at a time; and the pace of all such copies of kept pages there.
   struct line {
     device::session* session = nullptr;
     device::owned_stream stream;
     device::owned_event arrived;
+    link_pace* pace = nullptr;
   };
 
   // What lies beyond the size that the kernel states need not be the end; if not, the next path reads on.
@@ -131,7 +136,7 @@ class mapped final : public data_path {
   }
 
   status copy_registered(const job& item, const std::byte* source) {
-    return with_line(item.place.via->session(), [&](const line& on) { return copy(on, item.memory, source, item.length); });
+    return with_line(item.place.via->session(), [&](const line& on) { return copy(on, item.memory, source, item.length, on.pace); });
   }
 
   // Bytes of the job that the file has, by its stated size: pages past that cannot be registered.
@@ -141,12 +146,13 @@ class mapped final : public data_path {
     return *size > item.offset ? std::min(item.length, *size - item.offset) : 0;
   }
 
-  static result<line> make_line(device::session& session) {
+  // Under spare_lock_.
+  result<line> make_line(device::session& session) {
     auto stream = device::owned_stream::make(session);
     if (!stream) return stream.error();
     auto arrived = device::owned_event::make(session);
     if (!arrived) return arrived.error();
-    return line{&session, *std::move(stream), *std::move(arrived)};
+    return line{&session, *std::move(stream), *std::move(arrived), &paces_[&session]};
   }
 
   // For one copy; then it goes to the spare ones.
@@ -184,7 +190,7 @@ class mapped final : public data_path {
       if (!pages) return pages.error();
       auto outcome = session.pin(*pages, length, true);
       if (outcome.ok()) {
-        outcome = copy(on, target, static_cast<const std::byte*>(*pages) + skip, bytes);
+        outcome = copy(on, target, static_cast<const std::byte*>(*pages) + skip, bytes, nullptr);
         if (auto unpinned = session.unpin(*pages); outcome.ok()) outcome = std::move(unpinned);
       }
       if (auto unmapped = kernel_->unmap(*pages, length); outcome.ok()) outcome = std::move(unmapped);
@@ -192,22 +198,28 @@ class mapped final : public data_path {
     });
   }
 
-  static status copy(const line& on, std::byte* target, const std::byte* source, std::uint64_t bytes) {
+  // pace: of the copies that it is one of, several at a time; may be null.
+  static status copy(const line& on, std::byte* target, const std::byte* source, std::uint64_t bytes, link_pace* pace) {
     auto& session = *on.session;
     if (auto problem = session.copy(target, source, bytes, on.stream.get()); !problem.ok()) return problem;
+    const auto began = link_pace::clock::now();
+    const auto under_way = pace != nullptr ? pace->begin(bytes, began) : link_pace::copy{};
     auto problem = session.record(on.arrived.get(), on.stream.get());
+    if (problem.ok() && pace != nullptr) {
+      if (const auto most = pace->most_of_wait(under_way, began); most >= least_slept) staging::nap(most);
+    }
     // Naps: an interrupt would come late (21 GB/s; napping 24, at the same CPU time). What is short is over sooner than a nap.
     int looks = bytes <= watched_bytes ? most_looks : 0;
-    const auto began = std::chrono::steady_clock::now();
     for (bool arrived = false; problem.ok() && !arrived;) {
       const auto reached = session.reached(on.arrived.get());
       problem = reached.error();
       arrived = reached.value_or(false);
       // Longer ones the longer it takes: a nap costs about 10 us of CPU time, and may end so much late.
-      if (problem.ok() && !arrived) looks-- > 0 ? staging::relax() : staging::nap((std::chrono::steady_clock::now() - began) / 32);
+      if (problem.ok() && !arrived) looks-- > 0 ? staging::relax() : staging::nap((link_pace::clock::now() - began) / 32);
     }
     // The pages may not go before the copy has ended, however that failed.
     if (!problem.ok()) (void)session.synchronize(on.stream.get());
+    if (pace != nullptr) pace->end(under_way, problem.ok(), link_pace::clock::now());
     return problem;
   }
 
@@ -217,6 +229,7 @@ class mapped final : public data_path {
   std::mutex spare_lock_;  // guards what follows
   std::vector<line> spare_lines_;
   std::size_t lines_made_ = 0;
+  std::map<device::session*, link_pace> paces_;  // of the sessions that lines were made for
 };
 
 }  // namespace
