@@ -20,6 +20,7 @@ void cold_speeds::meter::add(std::uint64_t added, std::int64_t began_ns, std::in
   last_end_ns = std::max(last_end_ns, ended_ns);
   if (bytes <= most_remembered_bytes) return;
   bytes /= 2;
+  bytes_beside /= 2;
   active_ns /= 2;
 }
 
@@ -30,9 +31,24 @@ cold_speeds::verdict cold_speeds::advise() const noexcept {
   return direct_.speed() > least_advantage * kept_.speed() ? verdict::bypass : verdict::keep;
 }
 
+void cold_speeds::begins(bool direct) noexcept {
+  const std::lock_guard guard(lock_);
+  if (direct) ++direct_under_way_;
+}
+
+// What is tried shares the disk with what its request goes on to keep. So both count for it: the two together are what the disk gives where
+// not all comes through the page cache. Where direct reads alone give less, the next of them tell.
 void cold_speeds::note(bool direct, std::uint64_t bytes, std::int64_t began_ns, std::int64_t ended_ns) noexcept {
   const std::lock_guard guard(lock_);
+  const bool beside = !direct && direct_under_way_ > 0 && trying_bytes_ > 0;
+  if (direct && direct_under_way_ > 0) --direct_under_way_;
+  if (bytes == 0) return;
+  if (beside) {
+    direct_.bytes_beside += bytes;
+    return;
+  }
   (direct ? direct_ : kept_).add(bytes, began_ns, ended_ns);
+  if (direct) trying_bytes_ -= std::min(trying_bytes_, bytes);
   direct_since_kept_ = direct ? direct_since_kept_ + bytes : 0;
   if (direct_since_kept_ <= direct_bytes_between) return;
   kept_ = {};
@@ -42,6 +58,7 @@ void cold_speeds::note(bool direct, std::uint64_t bytes, std::int64_t began_ns, 
 void cold_speeds::tries() noexcept {
   const std::lock_guard guard(lock_);
   tried_ = true;
+  trying_bytes_ = tried_bytes;
 }
 
 }  // namespace penstock::core

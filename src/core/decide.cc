@@ -26,10 +26,9 @@ std::uint64_t section_length(const transfer& rest) {
 }
 
 // In the file as it is: what a file will be when it is wholly in the page cache.
-cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const transfer& whole, cache_use asked) {
-  // One section of a long request, which is neither the first nor far behind it.
+cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const transfer& whole, cache_use asked, bool has_tried) {
+  // A section that is not at the beginning of its request, where what is under way has just been begun.
   constexpr std::uint64_t tried_from = std::uint64_t{64} << 20;
-  const std::uint64_t before = rest.offset - whole.offset;
   cache_question question{.asked = asked, .lent_past_cache = file.source().facts().lent_past_cache};
   if (asked == cache_use::automatic) {
     question.file_bytes = file.source().size().value_or(rest.offset + rest.length);
@@ -37,7 +36,7 @@ cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const
     question.in_order = file.in_order(whole.offset);
     question.memory = with.memory_left().at(about_now_ns());
     question.speeds = file.cold_speeds().advise();
-    const bool tries = before >= tried_from && before < section_bytes;
+    const bool tries = !has_tried && rest.offset - whole.offset >= tried_from;
     if (question.speeds == cold_speeds::verdict::try_direct && !tries) question.speeds = cold_speeds::verdict::keep;
   }
   return choose_cold_way(question);
@@ -136,7 +135,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   }
   const auto asked = file.asked_cache(options);
   input.spares_cache = asked == cache_use::bypass;
-  input.cold = [&] { return cold_way_of(with, file, rest, whole, asked); };
+  input.cold = [&] { return cold_way_of(with, file, rest, whole, asked, how.has_tried); };
   return make_plan(input);
 }
 

@@ -89,10 +89,14 @@ status add_pieces(plan& told, runtime& with, file_core& file, const transfer& wh
     return writable(file, what, place);
   }
   auto rest = what;
+  cutting how{with.lane_count(), false};
   do {
-    const auto pieces = decide(with, file, rest, what, place, options, {with.lane_count(), false});
+    const auto pieces = decide(with, file, rest, what, place, options, how);
     if (!pieces) return pieces.error();
-    for (const auto& piece : *pieces) add(told, with, piece);
+    for (const auto& piece : *pieces) {
+      add(told, with, piece);
+      how.has_tried = how.has_tried || piece.reason == plan_reason::bypass_tried;
+    }
     rest.offset += length_of(*pieces);
     rest.length -= length_of(*pieces);
   } while (rest.length > 0);

@@ -258,15 +258,22 @@ void request::note_error(std::uint64_t offset, status error) noexcept {
   first_error_ = std::move(error);
 }
 
+void request::begins(path::job& item) noexcept {
+  item.node = runtime().kernel().current_node();
+  const bool cold = !admitted_.what().is_write && (item.fills_cache || item.bypass_cache);
+  if (!cold || admitted_.what().length < cold_speeds::least_request_bytes) return;
+  // A disk lane that found no slab for it takes it up again.
+  if (item.begun_ns == 0) admitted_.file().cold_speeds().begins(item.bypass_cache);
+  item.begun_ns = now_ns();
+}
+
 void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept {
   // Stopped when there was nothing left to do.
   if (bytes == ended.length && (error.code() == errc::cancelled || error.code() == errc::timed_out)) error = {};
   const auto now = now_ns();
   runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
   note_use(runtime(), admitted_.file(), ended, bytes, now);
-  if ((ended.fills_cache || ended.bypass_cache) && !ended.is_write && admitted_.what().length >= cold_speeds::least_request_bytes) {
-    admitted_.file().cold_speeds().note(ended.bypass_cache, bytes, ended.started_ns, now);
-  }
+  if (ended.begun_ns != 0) admitted_.file().cold_speeds().note(ended.bypass_cache, bytes, ended.begun_ns, now);
   ended.done = bytes;
   if (error.ok()) return;
   const std::lock_guard guard(lock_);

@@ -50,7 +50,7 @@ class request final : public operation, public path::job_owner {
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override;
   void did_without(const path::job& carried, const status& why) override;
-  void begins(path::job& item) noexcept override { item.node = runtime().kernel().current_node(); }
+  void begins(path::job& item) noexcept override;
   [[nodiscard]] status stopped() const override { return stop_reason(); }
 
  private:

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
+#include "core/decide.hpp"
 #include "support/forwarding_kernel.hpp"
 
 namespace penstock::testing::cache_use_tests {
@@ -339,6 +340,125 @@ TEST_F(cache_use_contract, a_read_that_fails_says_what_and_where) {
   EXPECT_EQ(outcome.bytes_done, 5 * mib);
   EXPECT_NE(outcome.error.message().find(name_), std::string_view::npos) << told(outcome.error);
   memory.expect_old_or_new(content_, outcome.bytes_done);
+}
+
+// --- what a first long read finds out, by a file of 4 GiB that nobody reads: each section is planned as requests do it, and the disk is
+// one that gives so many MiB a second either way
+
+struct long_read {
+  std::uint64_t tried = 0;     // bytes
+  std::uint64_t tried_at = 0;  // in the file
+  std::uint64_t bypassed = 0;
+  std::uint64_t kept = 0;
+};
+
+class a_first_long_read : public cache_use_contract {
+ protected:
+  static constexpr std::uint64_t length = 4096 * mib;
+
+  long_read run(std::uint64_t kept_mib_a_second, std::uint64_t direct_mib_a_second, std::uint64_t bytes = length) {
+    const auto long_name = directory_.file("long");
+    const int fd = ::open(long_name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    EXPECT_EQ(::ftruncate(fd, static_cast<off_t>(length)), 0);
+    ::close(fd);
+    open_house fresh(options(), doors_of(kernel_));
+    auto from = fresh.engine().open(long_name);
+    EXPECT_TRUE(from.ok()) << told(from.error());
+    if (!from.ok()) return {};
+    auto& file = *from->core();
+    auto& speeds = file.cold_speeds();
+    const auto place = file.runtime().memory().place_on("host:0");
+    EXPECT_TRUE(place.ok()) << told(place.error());
+    const core::transfer whole{nullptr, bytes, 0, false};
+    long_read told_of;
+    std::int64_t now = 1;
+    for (auto rest = whole; rest.length > 0;) {
+      const auto pieces = core::decide(file.runtime(), file, rest, whole, *place, {}, {8, false});
+      EXPECT_TRUE(pieces.ok()) << told(pieces.error());
+      if (!pieces.ok()) return told_of;
+      for (const auto& piece : *pieces) {
+        if (piece.reason == core::plan_reason::bypass_tried) {
+          if (told_of.tried == 0) told_of.tried_at = piece.offset;
+          told_of.tried += piece.length;
+          speeds.tries();
+        }
+        if (piece.reason == core::plan_reason::bypass_faster) told_of.bypassed += piece.length;
+        if (piece.reason == core::plan_reason::kept) told_of.kept += piece.length;
+        const auto mib_a_second = piece.bypass_cache ? direct_mib_a_second : kept_mib_a_second;
+        const auto ends = now + static_cast<std::int64_t>(piece.length * 1000 / mib_a_second * 1000 / mib * 1000);
+        speeds.begins(piece.bypass_cache);
+        speeds.note(piece.bypass_cache, piece.length, now, ends);
+        now = ends;
+      }
+      rest.offset += core::length_of(*pieces);
+      rest.length -= core::length_of(*pieces);
+    }
+    return told_of;
+  }
+};
+
+TEST_F(a_first_long_read, tries_the_other_way_and_takes_it_for_its_rest_where_it_is_faster) {
+  const auto seen = run(1000, 2400);
+  EXPECT_EQ(seen.tried, core::cold_speeds::tried_bytes);
+  EXPECT_GE(seen.tried_at, core::cold_speeds::least_kept_bytes);
+  EXPECT_LE(seen.tried_at, core::cold_speeds::least_kept_bytes + 256 * mib);
+  EXPECT_GE(seen.bypassed, length / 2);
+  EXPECT_EQ(seen.kept + seen.tried + seen.bypassed, length);
+}
+
+TEST_F(a_first_long_read, stays_where_the_other_way_is_hardly_faster) {
+  for (const std::uint64_t direct : {1000, 1200}) {
+    const auto seen = run(1000, direct);
+    EXPECT_EQ(seen.tried, core::cold_speeds::tried_bytes);
+    EXPECT_EQ(seen.bypassed, 0U);
+    EXPECT_EQ(seen.kept + seen.tried, length);
+  }
+}
+
+TEST_F(a_first_long_read, tries_nothing_where_it_ends_before_enough_is_known) {
+  const auto seen = run(1000, 2400, core::cold_speeds::least_kept_bytes);
+  EXPECT_EQ(seen.tried, 0U);
+  EXPECT_EQ(seen.kept, core::cold_speeds::least_kept_bytes);
+}
+
+// What is read through the page cache costs its reader work: so many passes over it. What is read past it, one.
+class slow_cache_kernel final : public forwarding_kernel {
+ public:
+  explicit slow_cache_kernel(int times) : times_(times) {}
+  result<std::uint64_t> resident_bytes(int /*fd*/, std::uint64_t /*offset*/, std::uint64_t /*length*/) override { return std::uint64_t{0}; }
+  result<sys::memory_state> memory_now() override { return sys::memory_state{64ULL << 30, 48ULL << 30}; }
+  result<std::unique_ptr<sys::ring>> make_ring(unsigned /*entries*/) override { return status(errc::unsupported, "no ring: pretended"); }
+  unsigned usable_cores() override { return 16; }
+  result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override {
+    if (length < mib) return inner().pread(fd, target, length, offset);
+    const bool direct = (inner().descriptor_flags(fd).value_or(0) & O_DIRECT) != 0;
+    for (int i = 0; i < (direct ? 1 : times_); ++i) std::memset(target, i, length);
+    (direct ? direct_bytes : cached_bytes) += length;
+    return length;
+  }
+  std::atomic<std::uint64_t> direct_bytes{0};
+  std::atomic<std::uint64_t> cached_bytes{0};
+
+ private:
+  const int times_;
+};
+
+TEST_F(a_first_long_read, long_of_a_slow_page_cache_ends_past_it) {
+  constexpr std::uint64_t bytes = 2048 * mib;
+  const auto long_name = directory_.file("long");
+  const int fd = ::open(long_name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  ASSERT_EQ(::ftruncate(fd, static_cast<off_t>(length)), 0);
+  ::close(fd);
+  const auto slow = std::make_shared<slow_cache_kernel>(40);
+  open_house fresh(options(), doors_of(slow));
+  auto from = fresh.engine().open(long_name);
+  ASSERT_TRUE(from.ok()) << told(from.error());
+  auto memory = fresh.engine().allocate("host:0", bytes);
+  ASSERT_TRUE(memory.ok()) << told(memory.error());
+  const auto outcome = from->read(memory->data(), bytes, 0);
+  EXPECT_TRUE(outcome.ok()) << told(outcome.error);
+  EXPECT_EQ(slow->direct_bytes + slow->cached_bytes, bytes);
+  EXPECT_GT(slow->direct_bytes, core::cold_speeds::tried_bytes) << "more than was tried";
 }
 
 }  // namespace

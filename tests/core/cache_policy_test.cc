@@ -128,6 +128,60 @@ TEST(cold_speeds, pieces_beside_each_other_take_the_time_of_one) {
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
 }
 
+// Pieces of both ways are under way at once, at so many MiB a second each, until all that is tried has been read.
+void read_beside(cold_speeds& speeds, std::uint64_t kept, std::uint64_t direct, std::int64_t began_ns) {
+  constexpr std::uint64_t pieces = 16;
+  constexpr auto piece_bytes = cold_speeds::tried_bytes / pieces;
+  for (std::uint64_t i = 0; i < pieces; ++i) speeds.begins(true);
+  for (std::uint64_t i = 0; i < pieces; ++i) {
+    const auto ended = began_ns + static_cast<std::int64_t>((i + 1) * piece_bytes * 1000 / mib * 1'000'000 / direct);
+    speeds.begins(false);
+    speeds.note(false, piece_bytes * kept / direct, began_ns, ended);
+    EXPECT_NE(speeds.advise(), i < pieces / 4 ? cold_speeds::verdict::bypass : cold_speeds::verdict::try_direct)
+        << "too little is known of it";
+    speeds.note(true, piece_bytes, began_ns, ended);
+  }
+}
+
+TEST(cold_speeds, what_is_tried_beside_kept_reads_counts_with_these) {
+  struct disk {
+    std::uint64_t kept_alone, kept, direct;  // MiB a second
+    cold_speeds::verdict verdict;
+  };
+  for (const auto& each : {disk{1500, 1500, 64, cold_speeds::verdict::keep},     // the disk has no more
+                           disk{1500, 800, 700, cold_speeds::verdict::keep},     // likewise
+                           disk{1500, 1500, 900, cold_speeds::verdict::bypass},  // the page cache is what is slow
+                           disk{700, 600, 1800, cold_speeds::verdict::bypass}}) {
+    cold_speeds speeds;
+    const auto now = read(speeds, false, gib, each.kept_alone * mib, second);
+    speeds.tries();
+    read_beside(speeds, each.kept, each.direct, now);
+    EXPECT_EQ(speeds.advise(), each.verdict) << each.kept << " and " << each.direct << " of " << each.kept_alone;
+  }
+}
+
+TEST(cold_speeds, beside_what_has_been_tried_long_ago_kept_reads_count_for_themselves) {
+  cold_speeds speeds;
+  auto now = read(speeds, false, gib, gib, second);
+  speeds.tries();
+  now = read(speeds, true, cold_speeds::tried_bytes, gib, now);
+  read_beside(speeds, 1024, 1024, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "the 2 GiB/s of both are no merit of one";
+}
+
+TEST(cold_speeds, what_was_not_read_counts_for_nothing) {
+  cold_speeds speeds;
+  (void)read(speeds, false, gib, gib, second);
+  speeds.tries();
+  speeds.begins(true);
+  speeds.note(true, 0, 0, 10 * second);
+  // Nothing is under way past the page cache any more.
+  speeds.note(false, gib, 10 * second, 11 * second);
+  speeds.begins(true);
+  speeds.note(true, cold_speeds::least_direct_bytes, 11 * second, 11 * second + second / 32);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "1 GiB/s both";
+}
+
 TEST(cold_speeds, after_much_past_the_cache_keeping_has_another_chance) {
   cold_speeds speeds;
   auto now = read(speeds, false, gib, gib, second);
