@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <penstock/penstock.hpp>
@@ -17,6 +18,7 @@
 #include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
+#include "packed.hpp"
 
 namespace penstock::python {
 
@@ -67,9 +69,18 @@ nb::object type_names(const tensor_header& header) {
   });
 }
 
-nb::tuple columns_of(const tensor_header& header) {
-  return nb::make_tuple(names_of(header), type_names(header), list_of(header.tensors(), shape_of), list_of(header.tensors(), offset_of),
-                        list_of(header.tensors(), bytes_of));
+nb::object shapes_of(const tensor_header& header) { return list_of(header.tensors(), shape_of); }
+nb::object offsets_of(const tensor_header& header) { return list_of(header.tensors(), offset_of); }
+nb::object sizes_of(const tensor_header& header) { return list_of(header.tensors(), bytes_of); }
+
+nb::object kinds_of(const tensor_header& header) {
+  std::array<bool, tensor_type_count> seen{};
+  for (const auto& each : header.tensors()) seen[static_cast<std::size_t>(each.type)] = true;
+  nb::object kinds = made(PySet_New(nullptr));
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (seen[i] && PySet_Add(kinds.ptr(), words(to_string(static_cast<tensor_type>(i))).ptr()) != 0) throw nb::python_error();
+  }
+  return kinds;
 }
 
 nb::tuple row(const tensor_facts& tensor) {
@@ -166,6 +177,23 @@ tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> f
   return *std::move(header);
 }
 
+// --- laying out
+
+// One tensor after the other in memory, from start on.
+nb::tuple place_all(const tensor_header& header, std::uint64_t alignment, std::uint64_t start) {
+  if (!std::has_single_bit(alignment)) raise_invalid("the alignment is no power of two");
+  std::vector<std::int64_t> starts;
+  packed_ranges ranges;
+  starts.reserve(header.tensors().size());
+  ranges.reserve(header.tensors().size());
+  for (const auto& each : header.tensors()) {
+    starts.push_back(static_cast<std::int64_t>(start));
+    ranges.add(each.offset, each.bytes, start);
+    start += (each.bytes + alignment - 1) & ~(alignment - 1);
+  }
+  return nb::make_tuple(start, packed(starts), packed(ranges));
+}
+
 // --- writing
 
 std::vector<std::uint64_t> shape_from(nb::handle given) {
@@ -220,7 +248,14 @@ void add_tensors(nb::module_& module) {
       .def(
           "__contains__", [](const tensor_header& self, nb::handle name) { return found(self, name) != nullptr; }, "name"_a.none())
       .def("names", &names_of, "All names.")
-      .def("columns", &columns_of, "All tensors at once: lists of names, dtypes, shapes, offsets and nbytes.")
+      .def("dtypes", &type_names, "All dtypes.")
+      .def("kinds", &kinds_of, "The dtypes that there are, each once: a set.")
+      .def("shapes", &shapes_of, "All shapes.")
+      .def("offsets", &offsets_of, "All offsets.")
+      .def("sizes", &sizes_of, "Bytes of each.")
+      .def("place", &place_all, "alignment"_a, "start"_a = 0,
+           "All tensors one after the other in memory, from start on, each at a multiple of alignment behind it: (end, starts, (offsets,\n"
+           "nbytes, places)), 64-bit integers as bytes; the last three of those tensors that have bytes.")
       .def("find", &find_tensor, "name"_a, "The tensor of that name; None where there is none.")
       .def_prop_ro("metadata", &metadata_of, "The text that the file carries, a new dict at each call; None where it does not mention any.")
       .def_prop_ro("data_offset", &tensor_header::data_offset, "Where the header ends and the bytes of the tensors begin.");

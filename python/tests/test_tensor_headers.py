@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import threading
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def file_of(header: str | bytes, data: bytes = b"") -> bytes:
 
 
 def rows(header: Any) -> list[tuple[Any, ...]]:
-    return list(zip(*header.columns()))
+    return list(zip(header.names(), header.dtypes(), header.shapes(), header.offsets(), header.sizes()))
 
 
 def told_by_safetensors(content: bytes) -> dict[str, tuple[Any, ...]]:
@@ -213,13 +214,33 @@ def test_ten_thousand_tensors_are_told_whoever_else_runs(tmp_path: Path) -> None
     path = tmp_path / "many"
     path.write_bytes(beginning + bytes(42 * len(names)))
     seen: list[Any] = []
-    threads = [threading.Thread(target=lambda: seen.append(_native.read_safetensors(path).columns())) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: seen.append(list(zip(*rows(_native.read_safetensors(path)))))) for _ in range(4)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
     assert len(seen) == 4
     for told in seen:
-        assert told[0] == [names[i] for i in order]
-        assert told[3] == offsets
+        assert told[0] == tuple(names[i] for i in order)
+        assert told[3] == tuple(offsets)
         assert set(told[1]) == {"BF16"} and set(told[2]) == {(3, 7)} and set(told[4]) == {42}
+
+
+def test_tensors_are_placed_one_after_the_other() -> None:
+    beginning, _, offsets, sizes = _native.make_safetensors(["a", "b", "c", "d"], ["U8", "F32", "U8", "BF16"], [[5], [70], [0], [2]])
+    header = _native.parse_safetensors(beginning, len(beginning) + sum(sizes))
+    by_name = dict(zip(header.names(), zip(header.offsets(), header.sizes())))
+    for alignment, start in ((1, 0), (64, 0), (256, 512), (64, 3)):
+        end, starts, (offsets_there, sizes_there, places) = header.place(alignment, start)
+        at, expected = start, []
+        for name in header.names():
+            expected.append(at)
+            at += -(-by_name[name][1] // alignment) * alignment
+        integers = [array("q", each).tolist() for each in (starts, offsets_there, sizes_there, places)]
+        there = [i for i, name in enumerate(header.names()) if by_name[name][1]]
+        assert end == at and integers[0] == expected and len(there) == 3
+        assert integers[1:] == [[column[i] for i in there] for column in (header.offsets(), header.sizes(), expected)]
+    assert header.kinds() == {"U8", "F32", "BF16"} and _native.parse_safetensors(_native.make_safetensors([], [], [])[0]).kinds() == set()
+    for alignment in (0, 3, 96):
+        with pytest.raises(penstock.InvalidArgument, match="power of two"):
+            header.place(alignment)

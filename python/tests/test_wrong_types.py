@@ -93,6 +93,7 @@ class Given:
                 _native.make_safetensors,
                 {"names": ["a"], "dtypes": ["F32"], "shapes": [[2]], "metadata": {"k": "v"}},
             ),
+            "place": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).place, {"alignment": 64, "start": 0}),
             "PendingFile": (_native.PendingFile, {"path": self.path, "mode": 0o600}),
             "publish": (_native.PendingFile(self.path).publish, {"replace": True, "durable": False}),
             "PendingFile.__exit__": (_native.PendingFile(self.path).__exit__, {"type": None, "value": None, "traceback": None}),
@@ -163,7 +164,7 @@ def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "advice", "cuda_status"}
-    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "columns", "drop"}
+    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "drop"}
     owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader, _native.PendingFile)
     for owner in owners:
         for name, member in vars(owner).items():

@@ -7,6 +7,7 @@ from typing import Any
 
 from .._errors import InvalidArgument
 from ._frameworks import Framework, framework_on
+from ._header import Header
 
 __all__ = ["DeviceMap", "Places"]
 
@@ -45,13 +46,13 @@ class Places:
             return self._place(self._device)
         return self._place(self._longest(self._map, name) if isinstance(self._map, dict) else self._map(name))
 
-    def split(self, names: Sequence[str], rows: Sequence[int]) -> dict[Framework, Sequence[int]]:
-        """The rows of these names that go to each."""
+    def split(self, header: Header, rows: Sequence[int]) -> dict[Framework, Sequence[int]]:
+        """Those of the rows that go to each."""
         if self._map is None:
             return {self._place(self._device): rows}
         found: dict[Framework, Sequence[int]] = {}
         for row in rows:
-            mine = found.setdefault(self.of(names[row]), [])
+            mine = found.setdefault(self.of(header.names[row]), [])
             assert isinstance(mine, list)
             mine.append(row)
         return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 from .. import _native
 from .._errors import InvalidArgument
@@ -11,29 +12,56 @@ from ._errors import SafetensorError
 __all__ = ["Header", "header_of_bytes", "read_header"]
 
 
-class Header(NamedTuple):
-    """The tensors in the order of their bytes, each a row of the columns."""
+class Header:
+    """The tensors in the order of their bytes, each a row of the columns.
 
-    names: list[str]
-    types: list[str]  # as the file has them, such as "BF16"
-    shapes: list[tuple[int, ...]]
-    offsets: list[int]  # bytes, from the beginning of the file
-    sizes: list[int]  # bytes
-    metadata: dict[str, str] | None
+    A column is made when it is first asked for: of thousands of tensors that takes about as long as their bytes.
+    """
+
+    def __init__(self, told: _native.TensorHeader) -> None:
+        self.told = told
+
+    def __len__(self) -> int:
+        return len(self.told)
+
+    @cached_property
+    def names(self) -> list[str]:
+        return self.told.names()
+
+    @cached_property
+    def types(self) -> list[str]:
+        """As the file has them, such as "BF16"."""
+        return self.told.dtypes()
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return self.told.shapes()
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """In bytes, from the beginning of the file."""
+        return self.told.offsets()
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """In bytes."""
+        return self.told.sizes()
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        return self.told.metadata
 
 
 def read_header(file: _native.File, name: str) -> Header:
     """Raises SafetensorError for what is no such file, and what reading raises."""
     try:
-        told = _native.read_safetensors(file)
+        return Header(_native.read_safetensors(file))
     except InvalidArgument as problem:
         raise SafetensorError(str(problem), code=problem.code, filename=name) from None
-    return Header(*told.columns(), told.metadata)
 
 
 def header_of_bytes(data: Any) -> Header:
     try:
-        told = _native.parse_safetensors(data)
+        return Header(_native.parse_safetensors(data))
     except InvalidArgument as problem:
         raise SafetensorError(f"the data: {problem}", code=problem.code) from None
-    return Header(*told.columns(), told.metadata)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from .._errors import InvalidArgument
 from ._devices import DeviceMap, Places
 from ._errors import SafetensorError, listed
 from ._frameworks import Arena, Framework, View
+from ._header import Header
 from ._reading import Ranges, Reads
 from ._slices import Part, part_of, picks_of, shard_of
 from ._sources import Paths, Source, Sources, check_names
@@ -61,7 +63,7 @@ def read_tensors(sources: Iterable[Source], places: Places, slices: Slices | Non
         header = source.header
         rows = source.rows_of(names)
         if slices is None:
-            for place, mine in places.split(header.names, rows).items():
+            for place, mine in places.split(header, rows).items():
                 layouts.of(place).add_whole(source, mine)
         else:
             _lay_out_parts(source, rows, places, slices, layouts)
@@ -83,43 +85,80 @@ def read_tensors(sources: Iterable[Source], places: Places, slices: Slices | Non
     return found
 
 
+class _Whole:
+    """All tensors of a file. What is told of each is made when the bytes are on their way."""
+
+    def __init__(self, header: Header, types: dict[str, Any], starts: bytes) -> None:
+        self._header, self._types, self._starts = header, types, starts
+
+    def rows(self) -> Iterable[View]:
+        header = self._header
+        starts = array("q", self._starts)
+        return zip(header.names, [self._types[word] for word in header.types], header.shapes, starts, header.sizes)
+
+
+class _Columns:
+    """Names, types, shapes, starts and bytes, by columns: of rows there may be many thousands, for the garbage collector to go through."""
+
+    def __init__(self) -> None:
+        self._all: tuple[list[Any], ...] = ([], [], [], [], [])
+
+    def add(self, *columns: Sequence[Any]) -> None:
+        for mine, more in zip(self._all, columns):
+            mine += more
+
+    def rows(self) -> Iterable[View]:
+        return zip(*self._all)
+
+
 class Layout:
     """What goes to one device, one tensor after the other."""
 
     def __init__(self, place: Framework) -> None:
         self.place = place
         self.nbytes = 0
-        # Names, types, shapes, starts and bytes, by columns: of rows there may be many thousands, for the garbage collector to go through.
-        self._columns: tuple[list[Any], ...] = ([], [], [], [], [])
+        self._blocks: list[_Whole | _Columns] = []
         self.cuts: dict[str, tuple[Any, ...]] = {}  # of what to copy out of a tensor, once it is read
         self.ranges: list[tuple[Source, Ranges]] = []
 
     def add_whole(self, source: Source, rows: Sequence[int]) -> None:
-        """By columns: there may be many thousands."""
+        if len(rows) < len(source.header) or not self._add_file(source):
+            self._add_rows(source, rows)
+
+    def _add_file(self, source: Source) -> bool:
+        """All of it. False: something of each tensor has to be looked at."""
         header = source.header
-        columns: Any = header[:5]
-        if len(rows) < len(header.names):
-            columns = [[column[row] for row in rows] for column in columns]
-        names, words, shapes, offsets, sizes = columns
+        types = {word: self.place.dtype(word) for word in header.told.kinds()}
+        if "F4" in types or None in types.values():
+            return False
+        self.nbytes, starts, ranges = header.told.place(ALIGNMENT, self.nbytes)
+        self._blocks.append(_Whole(header, types, starts))
+        self._ranges_of(source).add_packed(ranges)
+        return True
+
+    def _add_rows(self, source: Source, rows: Sequence[int]) -> None:
+        header = source.header
+        every: Any = (header.names, header.types, header.shapes, header.offsets, header.sizes)
+        names, words, shapes, offsets, sizes = ([column[row] for row in rows] for column in every)
         types = {word: self.place.dtype(word) for word in set(words)}
         if "F4" in types or None in types.values():
             shapes = [check_type(source.name, *row, self.place, types[row[1]]) for row in zip(names, words, shapes)]
         starts = list(itertools.accumulate((_aligned(size) for size in sizes), initial=self.nbytes))
         self.nbytes = starts.pop()
-        self._add(names, [types[word] for word in words], shapes, starts, sizes)
+        self._columns().add(names, [types[word] for word in words], shapes, starts, sizes)
         self._ranges_of(source).add_all(offsets, sizes, starts)
 
     def add_part(self, source: Source, row: int, dtype: Any, part: Part) -> None:
         header = source.header
         name, start = header.names[row], self.nbytes
         self.nbytes = start + _aligned(part.nbytes)
-        self._add([name], [dtype], [part.shape], [start], [part.nbytes])
+        self._columns().add([name], [dtype], [part.shape], [start], [part.nbytes])
         self._ranges_of(source).add_part(header.offsets[row], part, start)
         if part.cut is not None:
             self.cuts[name] = part.cut
 
     def rows(self) -> Iterable[View]:
-        return zip(*self._columns)
+        return itertools.chain.from_iterable(each.rows() for each in self._blocks)
 
     def started(self, reads: Reads) -> Arena:
         """The memory, on its way to being filled."""
@@ -133,9 +172,12 @@ class Layout:
         taken, self.ranges = self.ranges, []
         return taken
 
-    def _add(self, *columns: Sequence[Any]) -> None:
-        for mine, more in zip(self._columns, columns):
-            mine += more
+    def _columns(self) -> _Columns:
+        if not self._blocks or not isinstance(self._blocks[-1], _Columns):
+            self._blocks.append(_Columns())
+        found = self._blocks[-1]
+        assert isinstance(found, _Columns)
+        return found
 
     def _ranges_of(self, source: Source) -> Ranges:
         if not self.ranges or self.ranges[-1][0] is not source:

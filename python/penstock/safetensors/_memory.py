@@ -17,7 +17,7 @@ def loaded(data: Any, place: Framework) -> dict[str, Any]:
     header = header_of_bytes(data)
     rows = []
     total = 0
-    for name, word, shape, _, nbytes in zip(*header[:5]):
+    for name, word, shape, nbytes in zip(header.names, header.types, header.shapes, header.sizes):
         dtype = place.dtype(word)
         rows.append((name, dtype, check_type("the data", name, word, shape, place, dtype), total, nbytes))
         total = (total + nbytes + ALIGNMENT - 1) & -ALIGNMENT

@@ -32,6 +32,11 @@ class Ranges:
         for column, values in ((self.offsets, offsets), (self.places, places), (self.sizes, sizes)):
             column.extend(values if all(sizes) else itertools.compress(values, sizes))
 
+    def add_packed(self, packed: tuple[bytes, bytes, bytes]) -> None:
+        """Offsets, sizes and places of ranges that have bytes, as 64-bit integers."""
+        for column, values in zip((self.offsets, self.sizes, self.places), packed):
+            column.frombytes(values)
+
     def add_part(self, offset: int, part: Part, place: int) -> None:
         """Its runs, one after the other. offset: of the tensor in the file."""
         if part.run_bytes:

@@ -40,8 +40,9 @@ class Source:
 
     def rows_of(self, names: set[str] | None) -> Sequence[int]:
         """Of the tensors that are called so; None: all."""
-        every = self.header.names
-        return range(len(every)) if names is None else [row for row, name in enumerate(every) if name in names]
+        if names is None:
+            return range(len(self.header))
+        return [row for row, name in enumerate(self.header.names) if name in names]
 
     def row(self, tensor: str) -> int:
         """Raises SafetensorError where there is no such tensor."""
