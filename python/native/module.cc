@@ -11,6 +11,7 @@
 #include "info.hpp"
 #include "pending.hpp"
 #include "pipes.hpp"
+#include "plain_tensors.hpp"
 #include "streams.hpp"
 #include "tensors.hpp"
 
@@ -27,6 +28,7 @@ NB_MODULE(_native_of_main, module) {
   add_cufile_settings(module);
   add_pipes(module);
   add_tensors(module);
+  add_plain_tensors(module);
   add_pending_files(module);
   check_arguments(module);
 }

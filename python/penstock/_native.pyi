@@ -472,6 +472,11 @@ class TensorHeader:
 def read_safetensors(file: File | str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> TensorHeader: ...
 def parse_safetensors(beginning: Buffer, file_bytes: int | None = None) -> TensorHeader: ...
 
+# Where their memory begins and ends; and of each header its tensors, and their ranges.
+def find_plain_tensors(
+    headers: list[TensorHeader], targets: dict[str, Any], classes: tuple[type, ...]
+) -> tuple[int, int, list[tuple[list[Any], _Packed]]] | None: ...
+
 # The beginning; then, in the order of the file: places in names, offsets, nbytes.
 def make_safetensors(
     names: Iterable[str], dtypes: Iterable[str], shapes: Iterable[Iterable[int]], metadata: dict[str, str] | None = None

@@ -415,3 +415,84 @@ def test_the_usual_case_goes_by_columns_and_any_other_tensor_by_tensor(tmp_path:
         assert not finds(usual | change), change
     assert not finds({name: each for name, each in usual.items() if name != "m.1"})
     assert not finds({"M" + name: each for name, each in usual.items()})
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="a PyTorch without DLPack's C functions")
+def test_what_the_c_functions_find_is_what_the_columns_find(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.safetensors._plain import PlainTargets
+    from penstock.safetensors._sources import Sources
+
+    numbers = random.Random(6)
+    kinds = [each for each in TYPES.values() if not each.is_complex and each.itemsize and "float4" not in str(each)]
+    for _ in range(ROUNDS):
+        saved = {f"{i}": tensor_of(numbers, numbers.choice(kinds)) for i in range(numbers.randrange(9))}
+        files = [tmp_path / "one", tmp_path / "two"]
+        for path, part in zip(files, (0, 1)):
+            ours.save_file({name: each for name, each in saved.items() if int(name) % 2 == part}, path)
+        target = {name: torch.empty_like(each, device=device) for name, each in saved.items()}
+        with Sources([str(each) for each in files]) as sources:
+            found = PlainTargets.find(sources, target)
+            with monkeypatch.context() as patched:
+                patched.setattr(penstock._native, "find_plain_tensors", lambda *_: None)
+                expected = PlainTargets.find(sources, target)
+            assert found is not None and expected is not None
+            assert found._devices == expected._devices and (found._begin, found._end) == (expected._begin, expected._end)
+            of_found, of_expected = ([each for each in every._reads if each[1]] for every in (found, expected))
+            assert len(of_found) == len(of_expected)
+            for one, other in zip(of_found, of_expected):
+                assert one[0] is other[0] and all(map(lambda a, b: a is b, one[1], other[1]))
+                assert (one[2].offsets, one[2].sizes, one[2].places) == (other[2].offsets, other[2].sizes, other[2].places)
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="a PyTorch without DLPack's C functions")
+def test_the_c_functions_find_nothing_that_is_otherwise_than_usual(tmp_path: Path) -> None:
+    from penstock._native import find_plain_tensors, read_safetensors
+
+    weight = torch.arange(6.0).reshape(2, 3)
+    ours.save_file({"x": weight, "y": weight + 1}, tmp_path / "file")
+    ours.save_file({"x": weight.to(torch.complex64)}, tmp_path / "complex")
+    header, complex_header = read_safetensors(tmp_path / "file"), read_safetensors(tmp_path / "complex")
+    classes = (torch.Tensor, torch.nn.Parameter)
+    y = torch.zeros(2, 3)
+
+    def finds(x: Any) -> bool:
+        return find_plain_tensors([header], {"x": x, "y": y}, classes) is not None
+
+    for good in (torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(2, 3)), torch.zeros(2, 3, requires_grad=True), torch.zeros(4, 3)[1:3]):
+        assert finds(good)
+    both = torch.zeros(3, 3)
+    others = {
+        "a view of it": y,
+        "turned": torch.zeros(3, 2).t(),
+        "steps": torch.zeros(2, 6)[:, ::2],
+        "one for all": torch.zeros(1, 3).expand(2, 3),
+        "shorter": torch.zeros(2, 2),
+        "flat": torch.zeros(6),
+        "another type": torch.zeros(2, 3, dtype=torch.int32),
+        "no memory": torch.zeros(2, 3, device="meta"),
+        "sparse": torch.zeros(2, 3).to_sparse(),
+        "a class of its own": torch.zeros(2, 3).as_subclass(Spread),
+        "an array": torch.zeros(2, 3).numpy(),
+        "nothing": None,
+    }
+    for what, other in others.items():
+        assert not finds(other), what
+    assert find_plain_tensors([header], {"x": both[:2], "y": both[1:]}, classes) is None
+    assert find_plain_tensors([header], {"x": y}, classes) is None
+    assert find_plain_tensors([header, header], {"x": weight, "y": y}, classes) is None
+    assert find_plain_tensors([complex_header], {"x": torch.zeros(2, 3, dtype=torch.complex64)}, classes) is None
+    assert find_plain_tensors([header], {"x": weight, "y": y}, (int, torch.Tensor)) is None
+    assert find_plain_tensors([], {}, classes) == (0, 0, [])
+    with pytest.raises(penstock.InvalidArgument, match="no classes"):
+        find_plain_tensors([header], {"x": weight, "y": y}, ())
+    for wrong in (([1], {}, classes), ([header], [], classes), (header, {}, classes), ([header], {}, list(classes))):
+        with pytest.raises(TypeError):
+            find_plain_tensors(*wrong)  # type: ignore[arg-type]
+
+
+def test_a_view_of_the_other_sign_gets_its_values_and_not_its_bytes(tmp_path: Path) -> None:
+    ours.save_file({"x": torch.tensor([1.0, 2.0])}, tmp_path / "file")
+    turned = torch._neg_view(torch.zeros(2))
+    assert turned.is_neg()
+    load_into(tmp_path / "file", {"x": turned})
+    assert turned.tolist() == [1, 2]

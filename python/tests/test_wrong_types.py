@@ -94,6 +94,10 @@ class Given:
                 {"names": ["a"], "dtypes": ["F32"], "shapes": [[2]], "metadata": {"k": "v"}},
             ),
             "place": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).place, {"alignment": 64, "start": 0}),
+            "find_plain_tensors": (
+                _native.find_plain_tensors,
+                {"headers": [_native.parse_safetensors(self.beginning, len(self.beginning) + 8)], "targets": {"a": 1}, "classes": (int,)},
+            ),
             "PendingFile": (_native.PendingFile, {"path": self.path, "mode": 0o600}),
             "publish": (_native.PendingFile(self.path).publish, {"replace": True, "durable": False}),
             "PendingFile.__exit__": (_native.PendingFile(self.path).__exit__, {"type": None, "value": None, "traceback": None}),
