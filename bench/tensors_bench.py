@@ -7,9 +7,15 @@
 Two files: "big", 90 tensors of 48 MiB, and "moe", 4,096 tensors, three of four of 768 KiB and the fourth of 514 bytes, so that hardly any lies
 aligned in the file. Every row runs in processes of its own; what came is compared with the file. GB/s are 10^9 bytes per second, all included
 but `import torch` and CUDA's context. "first" is a process's first call, "then" the best of its later ones. The ceiling is that of a copy of
-64 MiB from pinned memory, measured in the same process; for cold rows and saves, what a plain program gets out of the disk or into it with
-O_DIRECT. Cold rows also tell what it gets through the page cache, which on virtual machines may be far less: memory that was given back to the host
-comes back a page at a time. Libraries that cannot be imported are left out, with the reason. Without a GPU: load_file into memory of the host, with no ceiling.
+64 MiB from pinned memory, measured in the same process.
+
+For cold rows and saves the ceiling is what a plain program gets out of the disk with O_DIRECT, or into it with O_DIRECT and fdatasync. Disks of
+virtual machines change their speed within seconds. So these rows are three rounds in one process, each of the ceiling and, right after it, the
+call; the fraction is that of the best call of the best ceiling. Each round of a cold row drops the file from the page cache before the call, and also
+tells what a plain program gets through the page cache, which may be far less: memory that was given back to the host comes back a page at a time.
+"after cold" is the first call of a new process right after that row, whose last call may have left the file in the page cache, or not.
+
+Libraries that cannot be imported are left out, with the reason. Without a GPU: load_file into memory of the host; a ceiling for cold rows and saves only.
 """
 
 from __future__ import annotations
@@ -144,8 +150,8 @@ def cached_ceiling(path: Path, nbytes: int) -> float:
     return nbytes / seconds / 1e9
 
 
-# Of a virtual machine, until it has given memory back to its host that was let go of.
-GIVEN_BACK_SECONDS = 5
+# Of cold rows and saves: a ceiling and a call each.
+ROUNDS = 3
 
 
 def compare(torch: Any, path: Path, loaded: dict[str, Any]) -> None:
@@ -203,17 +209,26 @@ def child(row: str, peer: str, path: Path, repeat: int) -> dict[str, Any]:
         cpus.append(time.process_time() - cpu)
         return result
 
-    if row in ("load", "cold", "after cold"):
+    if row == "cold":
         load = loader(peer, path, device)
-        if row == "cold":  # reading past the cache leaves nothing in it
-            told["ceiling"] = direct_ceiling(path, nbytes, False)
-            time.sleep(GIVEN_BACK_SECONDS)
-            told["cached_ceiling"] = cached_ceiling(path, nbytes)
+        ceilings: list[float] = []
+        cached_ceilings: list[float] = []
+        for number in range(ROUNDS):
+            loaded = None
             drop_from_cache(path)
-            time.sleep(GIVEN_BACK_SECONDS)
+            cached_ceilings.append(cached_ceiling(path, nbytes))
+            drop_from_cache(path)
+            ceilings.append(direct_ceiling(path, nbytes, False))
+            drop_from_cache(path)
+            loaded = timed(load)
+            if number == 0:  # not in the last: comparing brings the file into the page cache
+                compare(torch, path, loaded)
+        told.update(ceiling=max(ceilings), cached_ceiling=max(cached_ceilings))
+    elif row in ("load", "after cold"):
+        load = loader(peer, path, device)
         loaded = timed(load)
+        compare(torch, path, loaded)
         if row == "load":
-            compare(torch, path, loaded)
             for _ in range(repeat):
                 loaded = None
                 loaded = timed(load)
@@ -249,23 +264,28 @@ def child(row: str, peer: str, path: Path, repeat: int) -> dict[str, Any]:
                 os.fsync(fd)
                 os.close(fd)
 
-        for _ in range(2):
+        raw = path.with_suffix(".raw")
+        ceilings = []
+        for _ in range(ROUNDS):
+            raw.unlink(missing_ok=True)
+            ceilings.append(direct_ceiling(raw, nbytes, True))
+            raw.unlink()
             target.unlink(missing_ok=True)
             timed(save)
+        told["ceiling"] = max(ceilings)
         if "torch" in peer:
             found = torch.load(str(target), weights_only=True)
             assert all(torch.equal(found[name].cpu().view(torch.uint8), each.cpu().view(torch.uint8)) for name, each in loaded.items())
         else:
             compare(torch, target, loaded)
         target.unlink()
-        raw = path.with_suffix(".raw")
-        told["ceiling"] = max(direct_ceiling(raw, nbytes, True) for _ in range(2))
-        raw.unlink()
     if "ceiling" not in told:
         told["ceiling"] = link_ceiling(torch)
     told["first"] = nbytes / times[0] / 1e9
     if len(times) > 1:
         told["then"] = nbytes / min(times[1:]) / 1e9
+    if told["ceiling"]:
+        told["fraction"] = nbytes / min(times) / 1e9 / told["ceiling"]
     told["cpu_s_per_gb"] = min(cpus) / nbytes * 1e9
     if peer.startswith("penstock"):
         import penstock
