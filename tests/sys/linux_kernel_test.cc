@@ -417,6 +417,33 @@ TEST_F(linux_kernel_test, memory_is_touched_by_hand_where_the_kernel_cannot_popu
   EXPECT_EQ(outcome, 0);
 }
 
+TEST_F(linux_kernel_test, memory_is_populated_in_steps_so_that_others_get_the_lock_of_the_address_space_in_between) {
+  constexpr std::size_t length = std::size_t{32} << 20;
+  const int outcome = run_in_child([&] {
+    // Huge pages of the whole are asked for too, and can be done without.
+    if (!deny_system_call(SYS_madvise, 1, length, ENOMEM)) return 2;
+    const auto base = kernel_->map_memory(length, -1);
+    return base.ok() && all_zero_and_resident(*base, length) ? 0 : 1;
+  });
+  if (outcome == 2) GTEST_SKIP() << "seccomp filters cannot be set here";
+  EXPECT_EQ(outcome, 0);
+}
+
+TEST_F(linux_kernel_test, a_later_step_of_populating_may_fail_or_be_done_by_hand) {
+  constexpr std::size_t last_step = 4096;
+  constexpr std::size_t length = (std::size_t{4} << 20) + last_step;
+  for (const int refusal : {ENOMEM, EINVAL}) {
+    const int outcome = run_in_child([&] {
+      if (!deny_system_call(SYS_madvise, 1, last_step, refusal)) return 2;
+      const auto base = kernel_->map_memory(length, -1);
+      if (refusal == ENOMEM) return base.error().code() == errc::out_of_memory ? 0 : 1;
+      return base.ok() && all_zero_and_resident(*base, length) ? 0 : 1;
+    });
+    if (outcome == 2) GTEST_SKIP() << "seccomp filters cannot be set here";
+    EXPECT_EQ(outcome, 0) << refusal;
+  }
+}
+
 TEST_F(linux_kernel_test, memory_that_cannot_be_had_is_out_of_memory_and_leaves_nothing_mapped) {
   EXPECT_EQ(kernel_->map_memory(0, -1).error().code(), errc::invalid_argument);
   EXPECT_EQ(kernel_->map_memory(~std::size_t{0}, -1).error().code(), errc::out_of_memory);
