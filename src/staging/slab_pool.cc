@@ -85,6 +85,7 @@ result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& sessio
   {
     const std::lock_guard guard(lock_);
     if (slab found = take_from(wanted, user)) return found;
+    if (slab found = take_instead(wanted, user)) return found;
     if (growing_ || at_limit(wanted, user)) return slab{};
     if (!may_grow(wanted, user)) return pop(wanted, user);
     used_up = free_number() == max_chunks;
@@ -105,6 +106,22 @@ result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& sessio
 // Of the wanted size or, where that has run out, of a larger one.
 slab slab_pool::pop(std::size_t wanted_class, slab_user user) {
   for (std::size_t of_class = wanted_class; of_class < class_count; ++of_class) {
+    if (slab found = take_from(of_class, user)) return found;
+  }
+  return {};
+}
+
+// A larger one, rather than wait for milliseconds until the first chunk of the wanted size is pinned, or one that somebody pins already.
+// Not of the smallest size unless somebody pins: its first chunk is there in less than one, and those who ask for it come in hundreds, who
+// would otherwise go on to hold large slabs for small needs. Nor for those who hold slabs for long. Only half of a share: what is left is
+// for many slabs of the wanted size once there are some.
+slab slab_pool::take_instead(std::size_t wanted_class, slab_user user) {
+  const bool is_first = wanted_class != 0 && slabs_of_class_[wanted_class] == 0;
+  const bool returns_soon = user == slab_user::cpu || user == slab_user::disk;
+  if (!returns_soon || !(growing_ || is_first)) return {};
+  const auto index = static_cast<std::size_t>(user);
+  for (std::size_t of_class = wanted_class + 1; of_class < class_count; ++of_class) {
+    if (bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index] / 2) return {};
     if (slab found = take_from(of_class, user)) return found;
   }
   return {};

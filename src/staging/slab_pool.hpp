@@ -81,7 +81,8 @@ class slab_pool {
   ~slab_pool();  // every slab has been given back
 
   // A slab of at least bytes (at most large_slab_bytes); an empty one when none is free now. An error when there is none
-  // and never will be: the first chunk cannot be had. session pins a new chunk, for all contexts of its driver.
+  // and never will be: the first chunk cannot be had. session pins a new chunk, for all contexts of its driver. A CPU or disk user who
+  // would be the first of a size, or comes while a chunk is pinned, gets a larger slab that is free, for up to half of its share.
   result<slab> try_take(std::size_t bytes, device::session& session, slab_user user);
   // Lets so many bytes more be out with cpu and with disk users: for another crew of lanes, which must not wait for what others hold.
   void widen(std::size_t for_cpu, std::size_t for_disk) noexcept;
@@ -144,6 +145,7 @@ class slab_pool {
   // With the lock held.
   [[nodiscard]] std::size_t all_out() const noexcept;
   slab pop(std::size_t wanted_class, slab_user user);
+  slab take_instead(std::size_t wanted_class, slab_user user);
   slab take_from(std::size_t of_class, slab_user user);
   [[nodiscard]] bool at_limit(std::size_t of_class, slab_user user) const noexcept;
   [[nodiscard]] bool may_grow(std::size_t of_class, slab_user user) const noexcept;

@@ -349,6 +349,98 @@ TEST_F(slab_pool_test, small_requests_take_free_large_slabs_rather_than_fail) {
   pool.give_back(small);
 }
 
+constexpr std::size_t second_slab_bytes = slab_classes[1].slab_bytes;
+constexpr std::size_t second_per_chunk = slab_classes[1].chunk_bytes / second_slab_bytes;
+constexpr std::size_t third_slab_bytes = slab_classes[2].slab_bytes;
+
+TEST_F(slab_pool_test, the_first_of_a_size_is_a_larger_slab_that_is_free) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  pool.give_back(take(pool, third_slab_bytes));
+  pool.give_back(take(pool, large_slab_bytes));
+  const auto pinned = budget.used_bytes.load();
+  for (const auto user : {slab_user::cpu, slab_user::disk}) {
+    const slab next_larger = take(pool, second_slab_bytes, user);
+    EXPECT_EQ(next_larger.size, third_slab_bytes);
+    pool.give_back(next_larger);
+  }
+  auto third = take_all_of(pool, third_slab_bytes, slab_classes[2].chunk_bytes / third_slab_bytes);
+  auto largest = take_all_of(pool, second_slab_bytes, large_per_chunk);
+  for (const auto& each : largest) EXPECT_EQ(each.size, large_slab_bytes);
+  EXPECT_EQ(budget.used_bytes.load(), pinned);
+  // All larger ones are out: there are some of the size from now on, and they are what it is served from.
+  auto second = take_all_of(pool, second_slab_bytes, second_per_chunk);
+  EXPECT_EQ(budget.used_bytes.load(), pinned + slab_classes[1].chunk_bytes);
+  give_back(pool, third);
+  give_back(pool, largest);
+  second.push_back(take(pool, second_slab_bytes));
+  for (const auto& each : second) EXPECT_EQ(each.size, second_slab_bytes);
+  give_back(pool, second);
+}
+
+TEST_F(slab_pool_test, a_trimmed_size_is_served_from_larger_slabs_again) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  pool.give_back(take(pool, second_slab_bytes));
+  const slab largest = take(pool, large_slab_bytes);
+  EXPECT_EQ(pool.trim(), slab_classes[1].chunk_bytes);
+  const slab instead = take(pool, second_slab_bytes);
+  EXPECT_EQ(instead.size, large_slab_bytes);
+  pool.give_back(instead);
+  pool.give_back(largest);
+}
+
+TEST_F(slab_pool_test, small_requests_and_who_holds_slabs_for_long_leave_larger_ones_alone) {
+  for (const auto user : {slab_user::cpu, slab_user::disk, slab_user::keeper, slab_user::ahead}) {
+    pinned_budget budget(plenty);
+    slab_pool pool(*kernel_, budget, plenty, plenty);
+    pool.give_back(take(pool, large_slab_bytes));
+    const bool returns_soon = user == slab_user::cpu || user == slab_user::disk;
+    const std::size_t bytes = returns_soon ? 1 : second_slab_bytes;
+    const slab taken = take(pool, bytes, user);
+    EXPECT_EQ(taken.size, returns_soon ? small_slab_bytes : second_slab_bytes);
+    pool.give_back(taken);
+  }
+}
+
+TEST_F(slab_pool_test, larger_slabs_serve_for_half_a_share_only) {
+  for (const auto user : {slab_user::cpu, slab_user::disk}) {
+    pinned_budget budget(plenty);
+    slab_pool pool(*kernel_, budget, large(4), large(4));
+    pool.give_back(take(pool, large_slab_bytes));
+    std::vector<slab> taken;
+    for (const std::size_t expected : {large_slab_bytes, large_slab_bytes, second_slab_bytes}) {
+      taken.push_back(take(pool, second_slab_bytes, user));
+      EXPECT_EQ(taken.back().size, expected);
+    }
+    give_back(pool, taken);
+  }
+}
+
+TEST_F(slab_pool_test, while_one_thread_adds_memory_others_take_larger_slabs_that_are_free) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  auto second = take_all_of(pool, second_slab_bytes, second_per_chunk);
+  pool.give_back(take(pool, large_slab_bytes));
+  int asked = 0;
+  kernel_->set_hook([&](std::string_view call, std::uint64_t) -> std::optional<int> {
+    if (call != "map_memory") return std::nullopt;
+    ++asked;
+    for (const std::size_t bytes : {std::size_t{1}, second_slab_bytes}) {
+      EXPECT_FALSE(take(pool, bytes, slab_user::keeper));
+      const slab instead = take(pool, bytes);
+      EXPECT_EQ(instead.size, large_slab_bytes);
+      pool.give_back(instead);
+    }
+    return std::nullopt;
+  });
+  second.push_back(take(pool, second_slab_bytes));
+  EXPECT_EQ(second.back().size, second_slab_bytes) << "who adds memory gets some of it";
+  EXPECT_EQ(asked, 1);
+  kernel_->disarm();
+  give_back(pool, second);
+}
+
 TEST_F(slab_pool_test, while_one_thread_adds_memory_others_wait_instead_of_adding_too) {
   pinned_budget budget(plenty);
   slab_pool pool(*kernel_, budget, plenty, plenty);
