@@ -224,9 +224,9 @@ class PENSTOCK_API file {
   // file lies in the range), unsupported (it has no pages in the page cache), out_of_memory (beyond engine_options::kept_budget_bytes, or
   // memory is short), would_block (somebody keeps changing it), io, closed, forked, device.
   [[nodiscard]] result<kept_range> keep(std::uint64_t offset = 0, std::uint64_t length = ~std::uint64_t{0}) const;
-  // What the first read into that device needs (32 MiB of pinned memory, which take about 7 ms, streams, a kernel) is made by the engine's
-  // threads from here on: for programs that know early where their bytes will go. Does not wait for it; makes the device's context where
-  // there is none. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
+  // What the first read into that device needs (48 MiB of pinned memory, the first 16 of which take about 2.5 ms and the rest 7, streams, a
+  // kernel) is made by the engine's threads from here on: for programs that know early where their bytes will go. Does not wait for it;
+  // makes the device's context where there is none. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
   status prepare(std::string_view device) const;
   // The descriptor that it was opened or adopted with, which close() ends. Past the page cache (O_DIRECT) only where it was adopted so.
   // Errors: closed, forked, unsupported (the file is none of the kernel's).

@@ -41,6 +41,34 @@ TEST_F(preparation_contract, a_read_finds_what_it_needs_or_makes_it) {
   EXPECT_TRUE(driver_->live().none());
 }
 
+// Of the slabs that a first read takes and of the large ones.
+constexpr std::uint64_t prepared_bytes = (16 + 32) * mib;
+constexpr std::int64_t prepared_ranges = 2;
+
+TEST_F(preparation_contract, a_first_read_waits_for_no_more_to_be_pinned) {
+  const auto with = make();
+  const auto file = with.open(directory_.file("data"));
+  ASSERT_TRUE(file.ok()) << told(file.error());
+  const auto buffer = with.allocate("host:1", content_.size());
+  ASSERT_TRUE(buffer.ok()) << told(buffer.error());
+  ASSERT_TRUE(file->prepare("host:1").ok());
+  while (driver_->live().pinned_ranges < prepared_ranges) std::this_thread::yield();
+  EXPECT_EQ(file->read(buffer->data(), 3 * mib / 2, 0).bytes_done, 3 * mib / 2);
+  EXPECT_EQ(with.stats().pinned_bytes, prepared_bytes);
+  EXPECT_EQ(driver_->calls("pin"), static_cast<std::uint64_t>(prepared_ranges));
+}
+
+TEST_F(preparation_contract, what_is_pinned_first_does_not_stand_in_the_way_of_the_rest) {
+  const auto with = make();
+  const auto file = with.open(directory_.file("data"));
+  ASSERT_TRUE(file.ok()) << told(file.error());
+  driver_->fail("pin", 2, status(errc::out_of_memory, "no more pinned memory"));
+  ASSERT_TRUE(file->prepare("host:0").ok());
+  while (driver_->calls("pin") < 3) std::this_thread::yield();
+  EXPECT_EQ(with.stats().pinned_bytes, 32 * mib);
+  EXPECT_EQ(driver_->injected(), 1U);
+}
+
 TEST_F(preparation_contract, an_engine_that_ends_at_once_leaves_nothing) {
   for (int round = 0; round < 20; ++round) {
     const auto with = make();
