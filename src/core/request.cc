@@ -215,13 +215,13 @@ void request::launch(section& next, bool alone) noexcept {
 template <class Jobs>
 void request::dispatch(Jobs& jobs) noexcept {
   const auto now = now_ns();
-  const bool rings = queues_.disk->available().ok();
   staging::work_chain cpu;
   staging::work_chain disk;
   staging::work_chain keeping;
   for (auto& item : jobs) {
     item.started_ns = now;
-    item.on_disk_lane = rings && item.bypass_cache && !item.is_write && item.file->descriptors().direct >= 0;
+    const bool for_ring = item.bypass_cache && !item.is_write && item.file->descriptors().direct >= 0;
+    item.on_disk_lane = for_ring && queues_.disk->available().ok();  // which makes the rings: not for what has no use for them
     (item.on_disk_lane ? disk : item.fills_cache ? keeping : cpu).add(item);
   }
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);

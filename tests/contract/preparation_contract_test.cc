@@ -3,6 +3,7 @@
 
 #include "contract/contract_fixture.hpp"
 #include "support/faulty_device.hpp"
+#include "support/faulty_kernel.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -67,6 +68,17 @@ TEST_F(preparation_contract, what_is_pinned_first_does_not_stand_in_the_way_of_t
   while (driver_->calls("pin") < 3) std::this_thread::yield();
   EXPECT_EQ(with.stats().pinned_bytes, 32 * mib);
   EXPECT_EQ(driver_->injected(), 1U);
+}
+
+TEST_F(preparation_contract, a_first_read_from_the_page_cache_makes_no_ring) {
+  const auto kernel = std::make_shared<faulty_kernel>();
+  const auto with = *core::make_engine({}, {kernel, nullptr, driver_});
+  const auto file = with.open(directory_.file("data"));
+  ASSERT_TRUE(file.ok()) << told(file.error());
+  const auto buffer = with.allocate("host:0", content_.size());
+  ASSERT_TRUE(buffer.ok()) << told(buffer.error());
+  EXPECT_EQ(file->read(buffer->data(), content_.size(), 0).bytes_done, content_.size());
+  EXPECT_EQ(kernel->count("make_ring"), 0U);
 }
 
 TEST_F(preparation_contract, an_engine_that_ends_at_once_leaves_nothing) {
