@@ -262,8 +262,8 @@ void request::begins(path::job& item) noexcept {
   item.node = runtime().kernel().current_node();
   const bool cold = !admitted_.what().is_write && (item.fills_cache || item.bypass_cache);
   if (!cold || admitted_.what().length < cold_speeds::least_request_bytes) return;
-  // A disk lane that found no slab for it takes it up again.
-  if (item.begun_ns == 0) admitted_.file().cold_speeds().begins(item.bypass_cache);
+  if (item.begun_ns != 0) return;  // a disk lane that found no slab for it takes it up again
+  admitted_.file().cold_speeds().begins(item.bypass_cache);
   item.begun_ns = now_ns();
 }
 

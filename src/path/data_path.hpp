@@ -145,7 +145,7 @@ class job final : public staging::work {
   path_state* kept = nullptr;         // the path's own
   std::unique_ptr<path_state> keeps;  // and what holds it, for this job or several
   std::int64_t started_ns = 0;        // the owner's: when it was queued
-  std::int64_t begun_ns = 0;          // likewise: when a thread took it up; 0: not known
+  std::int64_t begun_ns = 0;          // likewise: when a thread first took it up; 0: not known
 };
 
 // What of a request a path is for.

@@ -421,45 +421,5 @@ TEST_F(a_first_long_read, tries_nothing_where_it_ends_before_enough_is_known) {
   EXPECT_EQ(seen.kept, core::cold_speeds::least_kept_bytes);
 }
 
-// What is read through the page cache costs its reader work: so many passes over it. What is read past it, one.
-class slow_cache_kernel final : public forwarding_kernel {
- public:
-  explicit slow_cache_kernel(int times) : times_(times) {}
-  result<std::uint64_t> resident_bytes(int /*fd*/, std::uint64_t /*offset*/, std::uint64_t /*length*/) override { return std::uint64_t{0}; }
-  result<sys::memory_state> memory_now() override { return sys::memory_state{64ULL << 30, 48ULL << 30}; }
-  result<std::unique_ptr<sys::ring>> make_ring(unsigned /*entries*/) override { return status(errc::unsupported, "no ring: pretended"); }
-  unsigned usable_cores() override { return 16; }
-  result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override {
-    if (length < mib) return inner().pread(fd, target, length, offset);
-    const bool direct = (inner().descriptor_flags(fd).value_or(0) & O_DIRECT) != 0;
-    for (int i = 0; i < (direct ? 1 : times_); ++i) std::memset(target, i, length);
-    (direct ? direct_bytes : cached_bytes) += length;
-    return length;
-  }
-  std::atomic<std::uint64_t> direct_bytes{0};
-  std::atomic<std::uint64_t> cached_bytes{0};
-
- private:
-  const int times_;
-};
-
-TEST_F(a_first_long_read, long_of_a_slow_page_cache_ends_past_it) {
-  constexpr std::uint64_t bytes = 2048 * mib;
-  const auto long_name = directory_.file("long");
-  const int fd = ::open(long_name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  ASSERT_EQ(::ftruncate(fd, static_cast<off_t>(length)), 0);
-  ::close(fd);
-  const auto slow = std::make_shared<slow_cache_kernel>(40);
-  open_house fresh(options(), doors_of(slow));
-  auto from = fresh.engine().open(long_name);
-  ASSERT_TRUE(from.ok()) << told(from.error());
-  auto memory = fresh.engine().allocate("host:0", bytes);
-  ASSERT_TRUE(memory.ok()) << told(memory.error());
-  const auto outcome = from->read(memory->data(), bytes, 0);
-  EXPECT_TRUE(outcome.ok()) << told(outcome.error);
-  EXPECT_EQ(slow->direct_bytes + slow->cached_bytes, bytes);
-  EXPECT_GT(slow->direct_bytes, core::cold_speeds::tried_bytes) << "more than was tried";
-}
-
 }  // namespace
 }  // namespace penstock::testing::cache_use_tests
