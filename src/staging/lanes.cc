@@ -20,6 +20,9 @@ namespace {
 // Of these, with a caller that helps, a call of 1 MiB is done as soon as it can be (H200: 70 us, with two fewer 78); more would only burn
 // time between two calls.
 constexpr unsigned most_spinning = 9;
+// After a work that took so long the 20 us in which a thread wakes do not matter, and spinning for the next one may cost more CPU time than
+// the works do (copies of kept pages: 0.0073 s/GB with it, 0.0029 without).
+constexpr std::chrono::milliseconds long_work{4};
 constexpr unsigned least_at_work = 4;
 constexpr unsigned feeds_between = 32;  // two adjustments
 
@@ -244,6 +247,7 @@ void lanes::loop(unsigned index) {
       (void)item->run();
       busy = clock::now();
       note(busy - began);
+      if (busy - began >= long_work) busy -= spin_;
       if (copies_ != nullptr) copies_->pump();
       continue;
     }
