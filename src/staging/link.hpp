@@ -15,7 +15,9 @@ namespace penstock::staging {
 class link {
  public:
   link(device::session& session, feeder& feeder, slab_pool& pool, bool emulated)
-      : session_(session), feeder_(feeder), pool_(pool), emulated_(emulated) {}
+      : session_(session), feeder_(feeder), pool_(pool), emulated_(emulated) {
+    pool_.add_link();
+  }
   link(const link&) = delete;
   link& operator=(const link&) = delete;
   ~link();

@@ -40,6 +40,11 @@ void slab_pool::widen(std::size_t for_cpu, std::size_t for_disk) noexcept {
   most_bytes_[static_cast<std::size_t>(slab_user::disk)] += for_disk;
 }
 
+void slab_pool::add_link() noexcept {
+  const std::lock_guard guard(lock_);
+  if (links_++ > 0) eager_bytes_ += eager_bytes_of_link_;
+}
+
 slab_pool::~slab_pool() {
   assert(slabs_out() == 0);
   for (std::size_t i = 0; i < chunk_count_; ++i) {

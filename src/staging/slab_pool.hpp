@@ -86,9 +86,11 @@ class slab_pool {
   result<slab> try_take(std::size_t bytes, device::session& session, slab_user user);
   // Lets so many bytes more be out with cpu and with disk users: for another crew of lanes, which must not wait for what others hold.
   void widen(std::size_t for_cpu, std::size_t for_disk) noexcept;
-  // With so many bytes out with CPU users, more is pinned only now and then while their slabs come back quickly. Before the first
-  // try_take().
-  void grow_slowly(std::size_t from_bytes) noexcept { eager_bytes_ = from_bytes; }
+  // With so many bytes out with CPU users for each link that there is, more is pinned only now and then while their slabs come back
+  // quickly. Before the first link is added.
+  void grow_slowly(std::size_t bytes_of_link) noexcept { eager_bytes_ = eager_bytes_of_link_ = bytes_of_link; }
+  // A link that is fed from here; each calls it once.
+  void add_link() noexcept;
   // Where to tell of waits. share_is_cut: what CPU users may have is less than they could use, for want of budget. Before the first
   // try_take(); it outlives the pool.
   void tell_of_waits(slab_waits& to, bool share_is_cut) noexcept {
@@ -165,8 +167,10 @@ class slab_pool {
   void (*ask_)(void*) = nullptr;
   void* ask_context_ = nullptr;
   std::atomic<std::int64_t> wanted_ns_{0};  // when somebody went away without one; 0: nobody has
-  std::size_t eager_bytes_ = ~std::size_t{0};
+  std::size_t eager_bytes_of_link_ = 0;
   mutable std::mutex lock_;  // guards what follows, but for the chunks that were added
+  std::size_t eager_bytes_ = ~std::size_t{0};
+  std::size_t links_ = 0;
   std::condition_variable returned_;
   std::array<std::size_t, slab_users> most_bytes_;   // by slab_user
   std::array<std::vector<slab>, class_count> free_;  // with room for all that there are: giving back allocates nothing

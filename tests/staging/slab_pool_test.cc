@@ -94,6 +94,20 @@ TEST_F(slab_pool_test, waits_are_told_of_where_the_budget_is_used_up) {
   give_back(pool, others);
 }
 
+TEST_F(slab_pool_test, each_link_has_so_much_before_it_grows_slowly) {
+  constexpr std::size_t slab_bytes = 4 * mib;
+  constexpr std::size_t of_chunk = slab_classes[2].chunk_bytes / slab_bytes;
+  for (const std::size_t links : {1, 2, 3}) {
+    pinned_budget budget(plenty);
+    slab_pool pool(*kernel_, budget, plenty, plenty);
+    pool.grow_slowly(slab_classes[2].chunk_bytes);
+    for (std::size_t i = 0; i < links; ++i) pool.add_link();
+    auto taken = take_all_of(pool, slab_bytes, links * of_chunk);  // each at once
+    EXPECT_EQ(budget.used_bytes.load(), links * slab_classes[2].chunk_bytes);
+    give_back(pool, taken);
+  }
+}
+
 TEST_F(slab_pool_test, it_may_grow_slowly_while_slabs_come_back) {
   constexpr std::size_t slab_bytes = 4 * mib;
   constexpr std::size_t of_chunk = slab_classes[2].chunk_bytes / slab_bytes;
