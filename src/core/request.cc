@@ -218,10 +218,12 @@ void request::dispatch(Jobs& jobs) noexcept {
   staging::work_chain cpu;
   staging::work_chain disk;
   staging::work_chain keeping;
+  std::optional<bool> rings;  // asked for by what can use them, since the first question makes them, and not when a copy has ended
   for (auto& item : jobs) {
     item.started_ns = now;
-    const bool for_ring = item.bypass_cache && !item.is_write && item.file->descriptors().direct >= 0;
-    item.on_disk_lane = for_ring && queues_.disk->available().ok();  // which makes the rings: not for what has no use for them
+    const bool past_cache = item.bypass_cache && item.file->descriptors().direct >= 0;
+    if (past_cache && !rings) rings = queues_.disk->available().ok();
+    item.on_disk_lane = past_cache && *rings && !item.is_write;
     (item.on_disk_lane ? disk : item.fills_cache ? keeping : cpu).add(item);
   }
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
