@@ -27,7 +27,7 @@ void cold_speeds::meter::add(std::uint64_t added, std::int64_t began_ns, std::in
 cold_speeds::verdict cold_speeds::advise() const noexcept {
   const std::lock_guard guard(lock_);
   if (kept_.bytes < least_kept_bytes) return verdict::keep;
-  if (direct_.bytes < least_direct_bytes) return tried_ ? verdict::keep : verdict::try_direct;
+  if (direct_.bytes < least_direct_bytes) return asked_bytes_ >= least_direct_bytes ? verdict::keep : verdict::try_direct;
   return direct_.speed() > least_advantage * kept_.speed() ? verdict::bypass : verdict::keep;
 }
 
@@ -55,10 +55,10 @@ void cold_speeds::note(bool direct, std::uint64_t bytes, std::int64_t began_ns, 
   direct_since_kept_ = 0;
 }
 
-void cold_speeds::tries() noexcept {
+void cold_speeds::tries(std::uint64_t bytes) noexcept {
   const std::lock_guard guard(lock_);
-  tried_ = true;
-  trying_bytes_ = tried_bytes;
+  asked_bytes_ += bytes;
+  trying_bytes_ += bytes;
 }
 
 }  // namespace penstock::core

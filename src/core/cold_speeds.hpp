@@ -29,7 +29,7 @@ class cold_speeds {
   // It has been read, from that time of the engine's clock to another; bytes: 0 where it was not.
   void note(bool direct, std::uint64_t bytes, std::int64_t began_ns, std::int64_t ended_ns) noexcept;
   // What advise() wanted to be tried is tried.
-  void tries() noexcept;
+  void tries(std::uint64_t bytes) noexcept;
 
  private:
   // The time with at least one piece under way, of pieces that end in about the order of their ends.
@@ -50,7 +50,7 @@ class cold_speeds {
   std::uint64_t direct_since_kept_ = 0;  // bytes
   std::uint64_t trying_bytes_ = 0;       // of what is tried, those that have not been read
   unsigned direct_under_way_ = 0;        // pieces
-  bool tried_ = false;
+  std::uint64_t asked_bytes_ = 0;        // that were to be tried, ever
 };
 
 }  // namespace penstock::core

@@ -27,7 +27,7 @@ struct cutting {
   unsigned lanes = 1;        // over so many
   bool shared_link = false;  // with other requests
   bool row = false;          // its bytes go to several places
-  bool has_tried = false;    // a section of it has been planned to try the other way: of plans that are not carried out, and told to nobody
+  bool has_tried = false;    // a section of it tries the other way: set by explain(), whose plans do not call cold_speeds::tries()
 };
 
 // How far a read may go.

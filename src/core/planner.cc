@@ -195,7 +195,8 @@ class planner {
       cut_direct(offset, length, cold_->why == plan_reason::not_resident ? found : cold_->why);
       return;
     }
-    const std::uint64_t tried = std::min(std::exchange(cold_->tried_bytes, 0), length);
+    const std::uint64_t tried = std::min(cold_->tried_bytes, length);
+    cold_->tried_bytes -= tried;  // the next of these parts goes on with it
     cut_direct(offset, tried, plan_reason::bypass_tried);
     for (auto& each : cut(offset + tried, length - tried, base(), false, cold_->why, kept_piece)) each.fills_cache = true;
   }

@@ -125,7 +125,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.bypass_cache = piece.bypass_cache;
   added.fills_cache = piece.fills_cache;
   added.registered = piece.registered;
-  if (piece.reason == plan_reason::bypass_tried) admitted_.file().cold_speeds().tries();
+  if (piece.reason == plan_reason::bypass_tried) admitted_.file().cold_speeds().tries(piece.length);
   added.unaligned = piece.reason == plan_reason::unaligned_edge || piece.reason == plan_reason::unaligned_read_edge ||
                     piece.reason == plan_reason::too_little_aligned;
   added.wave = piece.wave;

@@ -380,7 +380,7 @@ class a_first_long_read : public cache_use_contract {
         if (piece.reason == core::plan_reason::bypass_tried) {
           if (told_of.tried == 0) told_of.tried_at = piece.offset;
           told_of.tried += piece.length;
-          speeds.tries();
+          speeds.tries(piece.length);
         }
         if (piece.reason == core::plan_reason::bypass_faster) told_of.bypassed += piece.length;
         if (piece.reason == core::plan_reason::kept) told_of.kept += piece.length;

@@ -106,7 +106,7 @@ TEST(cold_speeds, keeps_until_both_ways_are_known_and_tries_the_other_once) {
   cold_speeds other;
   now = read(other, false, cold_speeds::least_kept_bytes, gib, now);
   EXPECT_EQ(other.advise(), cold_speeds::verdict::try_direct);
-  other.tries();
+  other.tries(cold_speeds::tried_bytes);
   EXPECT_EQ(other.advise(), cold_speeds::verdict::keep) << "until it is known";
 }
 
@@ -137,8 +137,9 @@ void read_beside(cold_speeds& speeds, std::uint64_t kept, std::uint64_t direct, 
     const auto ended = began_ns + static_cast<std::int64_t>((i + 1) * piece_bytes * 1000 / mib * 1'000'000 / direct);
     speeds.begins(false);
     speeds.note(false, piece_bytes * kept / direct, began_ns, ended);
-    EXPECT_NE(speeds.advise(), i < pieces / 4 ? cold_speeds::verdict::bypass : cold_speeds::verdict::try_direct)
-        << "too little is known of it";
+    if (i * piece_bytes < cold_speeds::least_direct_bytes) {
+      EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "too little is known of it";
+    }
     speeds.note(true, piece_bytes, began_ns, ended);
   }
 }
@@ -154,7 +155,7 @@ TEST(cold_speeds, what_is_tried_beside_kept_reads_counts_with_these) {
                            disk{700, 600, 1800, cold_speeds::verdict::bypass}}) {
     cold_speeds speeds;
     const auto now = read(speeds, false, gib, each.kept_alone * mib, second);
-    speeds.tries();
+    speeds.tries(cold_speeds::tried_bytes);
     read_beside(speeds, each.kept, each.direct, now);
     EXPECT_EQ(speeds.advise(), each.verdict) << each.kept << " and " << each.direct << " of " << each.kept_alone;
   }
@@ -163,16 +164,27 @@ TEST(cold_speeds, what_is_tried_beside_kept_reads_counts_with_these) {
 TEST(cold_speeds, beside_what_has_been_tried_long_ago_kept_reads_count_for_themselves) {
   cold_speeds speeds;
   auto now = read(speeds, false, gib, gib, second);
-  speeds.tries();
+  speeds.tries(cold_speeds::tried_bytes);
   now = read(speeds, true, cold_speeds::tried_bytes, gib, now);
   read_beside(speeds, 1024, 1024, now);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "the 2 GiB/s of both are no merit of one";
 }
 
+TEST(cold_speeds, a_short_try_goes_on) {
+  cold_speeds speeds;
+  const auto now = read(speeds, false, gib, gib, second);
+  speeds.tries(cold_speeds::least_direct_bytes - 1);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::try_direct);
+  speeds.tries(1);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "until it is known";
+  (void)read(speeds, true, cold_speeds::least_direct_bytes, 2 * gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
+}
+
 TEST(cold_speeds, what_was_not_read_counts_for_nothing) {
   cold_speeds speeds;
   (void)read(speeds, false, gib, gib, second);
-  speeds.tries();
+  speeds.tries(cold_speeds::tried_bytes);
   speeds.begins(true);
   speeds.note(true, 0, 0, 10 * second);
   // Nothing is under way past the page cache any more.

@@ -455,6 +455,23 @@ TEST(planner, a_part_of_what_is_kept_may_be_tried_past_the_cache) {
   }
 }
 
+TEST(planner, what_is_tried_goes_on_behind_what_is_in_the_cache) {
+  auto input = device_read(0, 64 * mib);
+  input.cold = [] { return cold_way{.keeps = true, .why = plan_reason::kept, .tried_bytes = 24 * mib}; };
+  const auto is_resident = [](std::uint64_t offset) { return offset >= 16 * mib && offset < 32 * mib; };
+  input.resident = [](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
+    const auto begins = std::max(offset, 16 * mib);
+    const auto ends = std::min(offset + length, 32 * mib);
+    return ends > begins ? ends - begins : 0;
+  };
+  const auto pieces = plan_of(input);
+  expect_covered_once_in_order(input, pieces);
+  for (const auto& piece : pieces) {
+    EXPECT_EQ(piece.bypass_cache, piece.offset < 40 * mib && !is_resident(piece.offset)) << piece.offset;
+    EXPECT_EQ(piece.fills_cache, piece.offset >= 40 * mib) << piece.offset;
+  }
+}
+
 TEST(planner, what_goes_past_the_cache_says_why) {
   for (const auto why : {plan_reason::bypass_as_asked, plan_reason::bypass_as_lent, plan_reason::bypass_at_random,
                          plan_reason::bypass_memory_unknown, plan_reason::bypass_no_room, plan_reason::bypass_faster}) {
