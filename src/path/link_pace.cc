@@ -44,7 +44,8 @@ void link_pace::end(const copy& over, bool arrived, clock::time_point now) noexc
 std::chrono::nanoseconds link_pace::most_of_wait(const copy& of, clock::time_point now) const noexcept {
   const std::lock_guard guard(lock_);
   const double left = ns_per_byte_ * static_cast<double>(of.bytes) - nanoseconds_between(of.from, now);
-  return std::chrono::nanoseconds(std::llround(std::max(0.0, left) * slept_share));
+  return std::chrono::nanoseconds(
+      std::llround(std::clamp(left * slept_share, 0.0, std::chrono::duration<double, std::nano>(most_slept).count())));
 }
 
 }  // namespace penstock::path

@@ -16,6 +16,9 @@ class link_pace {
   // Of shorter waits (in bytes) nothing is learnt: how late their ends were seen is too much of them.
   static constexpr std::uint64_t least_learnt_bytes = std::uint64_t{16} << 20;
 
+  // Whoever has slept so long looks again: the pace may be that of a moment in which the link stood still.
+  static constexpr std::chrono::milliseconds most_slept{60};
+
   // One that is under way. The link moves `bytes` from `from` until its end: its own, and those of the copies ahead of it.
   struct copy {
     clock::time_point from;

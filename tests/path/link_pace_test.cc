@@ -67,6 +67,14 @@ TEST(link_pace, a_first_copy_that_stood_still_is_taken_for_one_of_the_slowest_li
   EXPECT_EQ(copy_alone(pace, 64 * mib, 8ms), nanoseconds(64 * mib) * 7 / 8);
 }
 
+TEST(link_pace, nobody_sleeps_for_long_however_slow_the_link_was) {
+  link_pace pace;
+  (void)copy_alone(pace, 64 << 20, 10s);
+  link_pace::copy last;
+  for (int i = 0; i < 10; ++i) last = pace.begin(64 << 20, start);
+  EXPECT_EQ(pace.most_of_wait(last, start), link_pace::most_slept);
+}
+
 TEST(link_pace, nothing_is_learnt_of_what_is_short_or_failed) {
   link_pace pace;
   (void)copy_alone(pace, link_pace::least_learnt_bytes - 1, 8ms);
