@@ -126,7 +126,7 @@ constexpr std::uint64_t least_samples = 4;
 constexpr std::uint64_t most_samples = 64;
 // One sample in so many, and one at least, may be found by mistake: the I/O that it started had ended before the kernel looked. Virtual
 // machines lose the CPU just there, to whoever serves their disk: a busy one found one sample in 130 so.
-constexpr std::uint64_t samples_per_mistake = 8;
+constexpr std::uint64_t samples_per_mistake = 16;
 
 // Gives a descriptor POSIX_FADV_RANDOM for as long as it lives.
 class random_access {
