@@ -113,7 +113,7 @@ bool fits(const tensor_facts& wanted, const dl_tensor& seen) {
   return type && seen.type.code == type->code && seen.type.bits == type->bits && seen.type.lanes == 1 &&
          std::equal(wanted.shape.begin(), wanted.shape.end(), seen.shape, seen.shape + seen.dimensions,
                     std::cmp_equal<std::uint64_t, std::int64_t>) &&
-         (wanted.bytes == 0 || is_contiguous(seen));
+         (wanted.bytes == 0 || (seen.data != nullptr && is_contiguous(seen)));
 }
 
 // --- all of them

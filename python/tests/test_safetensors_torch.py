@@ -490,6 +490,15 @@ def test_the_c_functions_find_nothing_that_is_otherwise_than_usual(tmp_path: Pat
             find_plain_tensors(*wrong)  # type: ignore[arg-type]
 
 
+def test_a_tensor_whose_memory_was_let_go_of_is_refused_in_words(tmp_path: Path) -> None:
+    ours.save_file({"x": torch.ones(3), "y": torch.ones(2)}, tmp_path / "file")
+    freed = torch.zeros(3)
+    freed.untyped_storage().resize_(0)
+    for target in ({"x": freed, "y": torch.zeros(2)}, {"x": freed}):
+        with pytest.raises(Mismatch, match='"x" has no memory'):
+            load_into(tmp_path / "file", target, strict=False)
+
+
 def test_a_view_of_the_other_sign_gets_its_values_and_not_its_bytes(tmp_path: Path) -> None:
     ours.save_file({"x": torch.tensor([1.0, 2.0])}, tmp_path / "file")
     turned = torch._neg_view(torch.zeros(2))

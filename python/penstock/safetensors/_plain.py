@@ -86,6 +86,8 @@ class PlainTargets:
                 return False
             found.append((source, tensors, list(map(torch.Tensor.data_ptr, tensors))))
         spans = sorted(span for source, _, addresses in found for span in zip(addresses, source.header.sizes) if span[1])
+        if spans and not spans[0][0]:
+            return False
         if any(following[0] < address + nbytes for (address, nbytes), following in zip(spans, spans[1:])):
             return False
         if spans:

@@ -95,6 +95,9 @@ class _OfTorch(Target):
         self.is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and not dispatched
         if not dispatched and self.nbytes:
             self.address = tensor.data_ptr()
+            if not self.address:
+                self.problem = "has no memory: its storage has been let go of"
+                return
             self.same_as = (self.device, self.address, self.shape, tuple(tensor.stride()), self.dtype, tensor.is_conj(), tensor.is_neg())
 
     def place(self) -> Framework:
