@@ -130,8 +130,48 @@ def test_a_file_that_is_cut_meanwhile_is_told_of(model: tuple[Path, dict[str, An
         load_sharded(path, ["host:0"] * 2)
 
 
-def test_random_models_and_worlds(tmp_path: Path) -> None:
+def test_devices_are_filled_in_turns(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, tensors = model
+    from penstock.safetensors import _sharded
+
+    asked: list[tuple[int, int]] = []  # the memory, and how many bytes
+    start = _sharded.Reads.start
+
+    def noted(self: Any, source: Any, memory: Any, ranges: Any, copies: Any = ()) -> None:
+        if not copies:
+            asked.append((penstock._native.resolve(memory)[0], sum(ranges.sizes)))
+        start(self, source, memory, ranges, copies)
+
+    monkeypatch.setattr(_sharded.Reads, "start", noted)
+    monkeypatch.setattr(_sharded, "_TURN_BYTES", 1 << 20)
+    found = load_sharded(path, ["cpu"] * 2, {"embed": 0, "*.up.weight": 0}, "np")
+    assert all(np.array_equal(mine["embed"], part) for mine, part in zip(found, np.split(tensors["embed"], 2)))
+    first, second = (memory for memory, _ in asked[:2])
+    assert first != second and [memory for memory, _ in asked] == [first, second] * (len(asked) // 2) and len(asked) >= 4
+    assert sum(nbytes for _, nbytes in asked) == tensors["embed"].nbytes + 4 * 6 * 50 * 120
+
+
+def test_ranges_in_turns_are_the_same_ranges() -> None:
+    from penstock.safetensors._reading import Ranges
+
+    numbers = random.Random(8)
+    for _ in range(200):
+        ranges = Ranges()
+        for i in range(numbers.randrange(20)):
+            ranges.add_all([1000 * i], [numbers.randrange(1, 500)], [i])
+        most = numbers.randrange(1, 2000)
+        turns = list(ranges.in_turns(most))
+        for name in ("offsets", "sizes", "places"):
+            assert [each for turn in turns for each in getattr(turn, name)] == getattr(ranges, name).tolist()
+        assert all(sum(turn.sizes) >= most > sum(turn.sizes[:-1]) for turn in turns[:-1])
+        assert all(turn.sizes and sum(turn.sizes[:-1]) < most for turn in turns)
+
+
+def test_random_models_and_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = random.Random(9)
+    from penstock.safetensors import _sharded
+
+    monkeypatch.setattr(_sharded, "_TURN_BYTES", 100)
     for round_ in range(25):
         world = numbers.randint(1, 4)
         tensors = {}

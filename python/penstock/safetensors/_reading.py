@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import _native
@@ -43,6 +43,17 @@ class Ranges:
             self.offsets.extend([offset + each for each in part.starts])
             self.sizes.extend([part.run_bytes] * len(part.starts))
             self.places.extend(range(place, place + part.nbytes, part.run_bytes))
+
+    def in_turns(self, nbytes: int) -> Iterator[Ranges]:
+        """The same, one after the other, each of so many bytes or the last range more."""
+        ends = list(itertools.accumulate(self.sizes))
+        first = before = 0
+        while first < len(ends):
+            past = min(bisect.bisect_left(ends, before + nbytes, first) + 1, len(ends))
+            turn = Ranges()
+            turn.offsets, turn.sizes, turn.places = self.offsets[first:past], self.sizes[first:past], self.places[first:past]
+            yield turn
+            first, before = past, ends[past - 1]
 
     def cut(self, most: int) -> Ranges:
         """The same, in pieces of so many bytes at most."""

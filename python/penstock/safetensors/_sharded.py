@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,6 +69,10 @@ def _checked(devices: Any) -> list[Any]:
     if not listed:
         raise InvalidArgument("devices is empty", code="invalid_argument")
     return listed
+
+
+# What is asked for first is read first: devices whose parts are asked for in turns are filled at the same time, each over its own link.
+_TURN_BYTES = 64 << 20
 
 
 class Rank:
@@ -153,9 +158,13 @@ def _filled(ranks: list[Rank], plan: Plan) -> list[dict[str, Any]]:
         passing = [rank.place.arena(rank.passing.nbytes) for rank in ranks]
         for source, ranges in plan.whole:
             reads.start(source, arenas[0].memory, ranges, [each.memory for each in arenas[1:]])
-        for rank, arena in zip(ranks, arenas):
-            for source, ranges in rank.own.ranges:
-                reads.start(source, arena.memory, ranges)
+        turns = [
+            [(source, arena.memory, turn) for source, ranges in rank.own.ranges for turn in ranges.in_turns(_TURN_BYTES)]
+            for rank, arena in zip(ranks, arenas)
+        ]
+        for each in itertools.chain.from_iterable(itertools.zip_longest(*turns)):
+            if each is not None:
+                reads.start(*each)
         # A tensor that is cut later is the same for everyone.
         for source, ranges in ranks[0].passing.ranges:
             reads.start(source, passing[0].memory, ranges, [each.memory for each in passing[1:]])
