@@ -25,7 +25,7 @@ class warm_up final : public staging::work {
       }
       (void)pin(early_slab_bytes);
       const auto pinned = pin(staging::large_slab_bytes);
-      // Every size can be served from large slabs, not the other way round: nothing may stand in their way.
+      // Every size can be served from large slabs, not the other way round: what nobody has makes room for them.
       if (!pinned.ok() && via_.pool().trim() > 0) return pin(staging::large_slab_bytes);
       return pinned;
     });

@@ -33,7 +33,7 @@ runtime::pinned_share runtime::share_of_each_mount(const engine_options& options
 }
 
 // With so much of the lanes' slabs pinned for each link, cached reads reach 0.95 of its speed, and the first of them does not wait for the
-// rest (H200: a first read of 4.4 GB at 46 GB/s; with 180 MiB pinned meanwhile, 39. Over two links, with as much as for one, 64).
+// rest (H200: a first read of 4.4 GB at 46 GB/s; with 180 MiB pinned meanwhile, 39. Two links that share what one needs reach 64 of 104).
 constexpr std::size_t pinned_at_once_bytes = std::size_t{32} << 20;
 
 std::int64_t now_ns() noexcept {
