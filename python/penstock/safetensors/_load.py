@@ -173,11 +173,11 @@ class Layout:
         return taken
 
     def _columns(self) -> _Columns:
-        if not self._blocks or not isinstance(self._blocks[-1], _Columns):
-            self._blocks.append(_Columns())
-        found = self._blocks[-1]
-        assert isinstance(found, _Columns)
-        return found
+        last = self._blocks[-1] if self._blocks else None
+        if not isinstance(last, _Columns):
+            last = _Columns()
+            self._blocks.append(last)
+        return last
 
     def _ranges_of(self, source: Source) -> Ranges:
         if not self.ranges or self.ranges[-1][0] is not source:
