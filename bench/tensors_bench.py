@@ -284,8 +284,6 @@ def child(row: str, peer: str, path: Path, repeat: int) -> dict[str, Any]:
     told["first"] = nbytes / times[0] / 1e9
     if len(times) > 1:
         told["then"] = nbytes / min(times[1:]) / 1e9
-    if told["ceiling"]:
-        told["fraction"] = nbytes / min(times) / 1e9 / told["ceiling"]
     told["cpu_s_per_gb"] = min(cpus) / nbytes * 1e9
     if peer.startswith("penstock"):
         import penstock
