@@ -385,9 +385,9 @@ bool read_ahead::fetch(const piece& item) noexcept {
         }
         const auto resident = from_.resident_bytes(item.offset, item.length);
         if (!resident || *resident < item.length) return false;
-        auto* const target = item.of->slab.data() + item.offset % slab_bytes;
-        const auto got =
-            via_.load()->emulated() ? from_.fill(target, item.length, item.offset) : from_.fill_streaming(target, item.length, item.offset);
+        // Through the caches, unlike bytes that a device reads at once: these have left the caches of the lane's core when they are asked
+        // for (calls of 16 MiB: 49 GB/s at 0.21 CPU s/GB; past the caches 36 at 0.29. H200, 16 cores).
+        const auto got = from_.fill(item.of->slab.data() + item.offset % slab_bytes, item.length, item.offset);
         filled_bytes_.fetch_add(got.bytes_done, std::memory_order_relaxed);
         return got.ok() && got.bytes_done == item.length;
       },
