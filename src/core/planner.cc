@@ -22,8 +22,8 @@ constexpr std::uint64_t granule = 4 * mib;
 constexpr std::uint64_t least_wave = 512 * kib;
 constexpr std::uint64_t least_wave_piece = 32 * kib;
 constexpr std::uint64_t host_piece = 4 * mib;
-// The kernel's read-ahead does the work; smaller pieces would only cost hand-overs.
-constexpr std::uint64_t kept_piece = mib;
+// Of whole blocks that are brought into the page cache at once (sys/cache_fill.hpp).
+constexpr std::uint64_t kept_piece = 4 * mib;
 // The copy of less is over sooner than a thread that waits for it is awake.
 constexpr std::uint64_t least_registered = mib;
 constexpr std::uint64_t registered_piece = 64 * mib;

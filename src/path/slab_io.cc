@@ -18,6 +18,7 @@ io_result fill_slab(source::source& file, std::byte* target, std::uint64_t lengt
                     const told_of_fallback& told) {
   return by_route(file, how.past_cache, told, [&](bool past_cache) {
     if (past_cache) return file.fill_direct(target - offset % source::direct_alignment, length, offset);
+    if (how.fills_cache) return file.fill_cold(target, length, offset);
     return how.sent_at_once ? file.fill_streaming(target, length, offset) : file.fill(target, length, offset);
   });
 }

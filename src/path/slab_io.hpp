@@ -12,7 +12,8 @@ namespace penstock::path {
 
 struct slab_route {
   bool past_cache = false;    // for which the source's direct_problem() is ok
-  bool sent_at_once = false;  // of a fill: the device reads the slab while its lines would still be in this CPU's caches
+  bool fills_cache = false;   // of a fill: not all of it is in the page cache yet
+  bool sent_at_once = false;  // likewise: the device reads the slab while its lines would still be in this CPU's caches
 };
 
 // Told why what was to go past the page cache went through it.

@@ -87,7 +87,7 @@ bool staged::run(job& item) {
 // With so much asked for, enough slabs wait for the link that their lines have left the cores' caches when their turn comes.
 slab_route staged::route_of(const job& item) {
   constexpr std::uint64_t aging_bytes = std::uint64_t{256} << 20;
-  return {item.bypass_cache, !item.fills_cache && !item.place.emulated() && item.asked_bytes < aging_bytes};
+  return {item.bypass_cache, item.fills_cache, !item.place.emulated() && item.asked_bytes < aging_bytes};
 }
 
 // --- slabs

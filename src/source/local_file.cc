@@ -221,6 +221,12 @@ io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, st
   return total;
 }
 
+io_result local_file::fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  if (const int cached = descriptors().cached; cached >= 0)
+    (void)or_no_memory([&] { return kernel_.read_into_cache(cached, offset, length); });
+  return fill(target, length, offset);
+}
+
 io_result local_file::fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) {
   const std::uint64_t skip = offset % direct_alignment;
   auto got = read_blocks(block, blocks_around(offset, length), offset - skip);

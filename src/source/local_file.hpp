@@ -29,6 +29,7 @@ class local_file final : public source {
   result<bool> ends_at(std::uint64_t offset) override;
   io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
   io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
+  io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
   io_result fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) override;
   io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;

@@ -82,6 +82,8 @@ class source {
   // The same, where target is a slab that a device reads at once, and had better not be left dirty in this CPU's caches (see
   // staging/stream_copy.hpp).
   virtual io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
+  // The same, where not all of the range is in the cache, in which it is to be.
+  virtual io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
   // Reads the whole blocks around any range past the cache, for which direct_problem() is ok; block is aligned and has room for them. The
   // range then lies offset % direct_alignment behind it, and its bytes alone are counted.
   virtual io_result fill_direct(std::byte* /*block*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) { return {0, direct_problem()}; }

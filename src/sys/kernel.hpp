@@ -79,6 +79,8 @@ class kernel {
   // the file; to others a range of at least 1 MiB is estimated from samples: 0 and length say that all of them agree (sys/residency.hpp).
   // errc::unsupported where nothing is known.
   virtual result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) = 0;
+  // A hint (sys/cache_fill.hpp): what it does not bring, a read does.
+  virtual status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) = 0;
   virtual status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) = 0;  // POSIX_FADV_DONTNEED
   virtual status sync_data(int fd) = 0;
   virtual status truncate(int fd, std::uint64_t size_bytes) = 0;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/checked.hpp"
+#include "sys/cache_fill.hpp"
 #include "sys/cpu_quota.hpp"
 #include "sys/kept_descriptors.hpp"
 #include "sys/kernel.hpp"
@@ -271,6 +272,8 @@ class linux_kernel final : public kernel {
     (void)close(*own);
     return estimated ? estimated : known;
   }
+
+  status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) override { return sys::read_into_cache(fd, offset, length); }
 
   status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) override {
     const int error = posix_fadvise(fd, static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_DONTNEED);

@@ -439,10 +439,10 @@ TEST(planner, what_shall_be_kept_is_read_through_the_cache_in_pieces_for_few_thr
     EXPECT_FALSE(piece.bypass_cache);
     EXPECT_TRUE(piece.fills_cache);
     EXPECT_EQ(piece.wave, 1U);
-    EXPECT_LE(piece.length, mib);
+    EXPECT_LE(piece.length, 4 * mib);
     EXPECT_EQ(piece.path, path_kind::staged);
   }
-  EXPECT_EQ(pieces.size(), 65U);
+  EXPECT_EQ(pieces.size(), 17U);
 }
 
 TEST(planner, a_part_of_what_is_kept_may_be_tried_past_the_cache) {

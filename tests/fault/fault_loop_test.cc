@@ -72,6 +72,8 @@ const std::vector<way>& ways() {
       comes_short("pwrite", 5000, repeat::always),
       does_without("resident_bytes", ENOSYS),
       does_without("resident_bytes", EIO),
+      does_without("read_into_cache", EINVAL),
+      does_without("read_into_cache", ENOMEM),
       does_without("memory_now", EIO),
       does_without("memory_now", ENOMEM),
       fails("map_file", ENOMEM, errc::out_of_memory),

@@ -376,6 +376,12 @@ result<std::uint64_t> faulty_kernel::resident_bytes(int fd, std::uint64_t offset
   return inner_->resident_bytes(fd, offset, length);
 }
 
+status faulty_kernel::read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) {
+  if (const verdict decided = ledger_->before("read_into_cache"); decided.error != 0)
+    return injected_error("read_into_cache", decided.error);
+  return inner_->read_into_cache(fd, offset, length);
+}
+
 status faulty_kernel::drop_cache(int fd, std::uint64_t offset, std::uint64_t length) {
   if (const verdict decided = ledger_->before("drop_cache"); decided.error != 0) return injected_error("drop_cache", decided.error);
   return inner_->drop_cache(fd, offset, length);

@@ -26,6 +26,9 @@ class forwarding_kernel : public sys::kernel {
   result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override {
     return inner_->resident_bytes(fd, offset, length);
   }
+  status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) override {
+    return inner_->read_into_cache(fd, offset, length);
+  }
   status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) override { return inner_->drop_cache(fd, offset, length); }
   status sync_data(int fd) override { return inner_->sync_data(fd); }
   status truncate(int fd, std::uint64_t size_bytes) override { return inner_->truncate(fd, size_bytes); }

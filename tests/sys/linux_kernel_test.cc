@@ -21,6 +21,7 @@
 #include "support/child.hpp"
 #include "support/pattern.hpp"
 #include "support/temp_dir.hpp"
+#include "sys/cache_fill.hpp"
 #include "sys/cpu_quota.hpp"
 #include "sys/kernel.hpp"
 #include "sys/memory_state.hpp"
@@ -273,6 +274,29 @@ TEST_F(linux_kernel_test, residency_follows_reads_and_dropped_pages) {
   EXPECT_EQ(kernel_->pread(fd, page.data(), page.size(), 0).value_or(0), page.size());
   EXPECT_GE(kernel_->resident_bytes(fd, 0, size).value_or(0), page.size());
   EXPECT_EQ(pattern::first_difference(page, seed, 0), std::nullopt);
+}
+
+TEST_F(linux_kernel_test, whole_blocks_are_read_into_the_page_cache) {
+  constexpr std::uint64_t block = cache_block_bytes;
+  constexpr std::uint64_t size = 4 * block - 100;
+  const int fd = make_file(dir_.file("x"), size);
+  if (magic_of(fd) == TMPFS_MAGIC) GTEST_SKIP() << "tmpfs drops no pages";
+  EXPECT_TRUE(kernel_->read_into_cache(fd, 1, block).ok()) << "which holds no block, so there is nothing to read";
+  ASSERT_TRUE(kernel_->drop_cache(fd, 0, size).ok());
+  const auto brought = kernel_->read_into_cache(fd, 17, 3 * block);
+  if (brought.code() == errc::unsupported) GTEST_SKIP() << brought.message();
+  ASSERT_TRUE(brought.ok()) << brought.message();
+  EXPECT_EQ(kernel_->resident_bytes(fd, block, 2 * block).value_or(0), 2 * block);
+  std::vector<std::byte> bytes(size);
+  EXPECT_EQ(kernel_->pread(fd, bytes.data(), size, 0).value_or(0), size);
+  EXPECT_EQ(pattern::first_difference(bytes, seed, 0), std::nullopt);
+  ASSERT_TRUE(kernel_->read_into_cache(fd, 0, 3 * block).ok()) << "it is there";
+
+  const auto beyond = kernel_->read_into_cache(fd, 4 * block, block);
+  EXPECT_FALSE(beyond.ok());
+  EXPECT_NE(beyond.message().find("into the page cache"), std::string::npos) << beyond.message();
+  EXPECT_EQ(kernel_->read_into_cache(1 << 20, 0, block).native(), EBADF);
+  EXPECT_EQ(kernel_->read_into_cache(open(dir_.file("x"), O_WRONLY), 0, block).native(), EACCES);
 }
 
 TEST_F(linux_kernel_test, residency_is_never_more_than_the_range) {

@@ -1,0 +1,55 @@
+#include "sys/cache_fill.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+
+namespace penstock::sys {
+namespace {
+
+// Of linux/mman.h of 5.14; repeated here because older libc headers lack it.
+constexpr int populate_read = 22;
+
+// A fault in a mapping that is advised huge reads a page of 2 MiB, where advice of random order keeps the kernel from reading the next one
+// too, for which another thread may be about to ask. Older kernels take that advice for a wish to read single pages of 4 KiB.
+bool reads_huge_pages() noexcept {
+  static const bool known = [] {
+    utsname self{};
+    unsigned major = 0;
+    unsigned minor = 0;
+    if (::uname(&self) != 0 || std::sscanf(self.release, "%u.%u", &major, &minor) != 2) return false;
+    return major > 6 || (major == 6 && minor >= 16);
+  }();
+  return known;
+}
+
+int populate(std::byte* block) noexcept {
+  int outcome = 0;
+  do outcome = ::madvise(block, cache_block_bytes, populate_read);
+  while (outcome != 0 && errno == EINTR);
+  return outcome;
+}
+
+}  // namespace
+
+status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) {
+  const std::uint64_t end = (offset + length) / cache_block_bytes * cache_block_bytes;
+  const std::uint64_t start = (offset + cache_block_bytes - 1) / cache_block_bytes * cache_block_bytes;
+  if (start >= end) return {};
+  if (!reads_huge_pages()) return {errc::unsupported, "the kernel does not read a file in huge pages"};
+  void* const mapped = ::mmap(nullptr, end - start, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(start));
+  if (mapped == MAP_FAILED) return status::from_errno(errno, fmt::format("mapping {} at {} of fd {} to read it", end - start, start, fd));
+  int error = ::madvise(mapped, end - start, MADV_HUGEPAGE) == 0 && ::madvise(mapped, end - start, MADV_RANDOM) == 0 ? 0 : errno;
+  for (std::uint64_t at = 0; at < end - start && error == 0; at += cache_block_bytes) {
+    if (populate(static_cast<std::byte*>(mapped) + at) != 0) error = errno;
+  }
+  ::munmap(mapped, end - start);
+  if (error == 0) return {};
+  return status::from_errno(error, fmt::format("reading {} at {} of fd {} into the page cache", end - start, start, fd));
+}
+
+}  // namespace penstock::sys
