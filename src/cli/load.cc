@@ -27,6 +27,7 @@ struct load_options {
   std::vector<std::string> files;
   std::vector<std::string> devices;
   std::string cache = "auto";
+  unsigned links = 0;  // as the engine's
   unsigned repeat = 1;
   bool time = false;
   bool verify = false;
@@ -227,6 +228,7 @@ result<load_request> request_of(const engine& owner, const load_options& wanted)
   auto cache = parse_cache_use(wanted.cache);
   if (!cache) return cache.error();
   made.io.cache = *cache;
+  made.io.links = wanted.links;
   std::vector<std::string> names = wanted.devices;
   if (names.empty()) names.emplace_back();  // the first that there is
   for (const std::string& name : names) {
@@ -284,6 +286,9 @@ void add_load(CLI::App& app, command& chosen) {
       ->excludes(devices);
   sub.add_option("--cache", wanted->cache, "What is not in the page cache: read through it, or past it")
       ->check(one_of({"auto", "keep", "bypass"}));
+  sub.add_option("--links", wanted->links,
+                 "Fill each GPU over so many PCIe links, 1 to 8, by way of GPUs beside it (default: PENSTOCK_LINKS)")
+      ->check(CLI::Range(1, 8));
   sub.add_flag("--time", wanted->time,
                "Tell what the time went to, and measure the ceilings: of the link, and of the disk where it is read");
   sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the files read plainly");

@@ -77,7 +77,7 @@ TEST_F(load_test, every_device_gets_every_byte_of_every_file) {
 
 TEST_F(load_test, tells_what_the_time_went_to_and_the_ceiling_of_the_link) {
   const std::string path = store_tensors("m.safetensors", {{"a", tensor_type::u8, {2 * mib}}});
-  const auto ended = load({path, "--device", "host:0", "--time", "--repeat", "2"});
+  const auto ended = load({path, "--device", "host:0", "--links", "2", "--time", "--repeat", "2"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(contains(ended.out, "to host:0 (")) << ended.out;
   EXPECT_TRUE(contains(ended.out, path + ": safetensors, 1 tensors, 2 MiB, ")) << ended.out;
@@ -133,6 +133,7 @@ TEST_F(load_test, names_what_it_cannot_load) {
   std::filesystem::create_directory(directory_.path() + "/empty");
   refused({directory_.path() + "/empty"}, "holds no safetensors files");
   EXPECT_EQ(load({good, "--gpus", "0,x"}).exit_code, 2);
+  EXPECT_EQ(load({good, "--links", "9"}).exit_code, 2);
   EXPECT_EQ(load({}).exit_code, 2);
 }
 
