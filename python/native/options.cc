@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <string_view>
 
 #include "arguments.hpp"
@@ -17,6 +18,14 @@ std::string_view word(nb::handle text, const char* name) {
   const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
   if (bytes == nullptr) throw nb::python_error();
   return {bytes, static_cast<std::size_t>(length)};
+}
+
+unsigned parse_links(nb::handle links) {
+  constexpr std::int64_t most = 8;
+  if (links.is_none() || (PyUnicode_Check(links.ptr()) && word(links, "links") == "auto")) return 0;
+  const auto number = PyUnicode_Check(links.ptr()) ? 0 : signed_integer(links, "links");
+  if (number < 1 || number > most) raise_invalid("links is 1 to 8, or 'auto'");
+  return static_cast<unsigned>(number);
 }
 
 }  // namespace
@@ -37,9 +46,10 @@ cache_use parse_cache(nb::handle cache) {
   return *parsed;
 }
 
-io_options request_options(nb::handle path, nb::handle prefer, nb::handle cache, nb::handle timeout) {
+io_options request_options(nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle timeout) {
   io_options options;
   options.cache = parse_cache(cache);
+  options.links = parse_links(links);
   if (!path.is_none()) {
     const auto parsed = parse_path_kind(word(path, "path"));
     if (!parsed) raise(parsed.error());

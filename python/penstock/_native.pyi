@@ -18,6 +18,7 @@ _Order = Literal["C", "A"]
 _Path = Literal["posix", "staged", "mapped", "direct"]
 _Prefer = Literal["speed", "cpu"]
 _Cache = Literal["auto", "keep", "bypass"]
+_Links = int | Literal["auto"]
 _Mode = Literal[
     "r", "rb", "br", "r+", "rb+", "r+b", "w", "wb", "bw", "w+", "wb+", "w+b", "x", "xb", "bx", "x+", "xb+", "x+b"
 ]
@@ -171,6 +172,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int: ...
@@ -185,6 +187,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int: ...
@@ -199,6 +202,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> Future[int]: ...
     def pwrite(
@@ -212,6 +216,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> Future[int]: ...
     def read_many(
@@ -222,6 +227,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> list[int]: ...
     def write_many(
@@ -232,6 +238,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> list[int]: ...
     def pread_many(
@@ -242,6 +249,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def pwrite_many(
@@ -252,6 +260,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def read_ranges(
@@ -265,6 +274,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> int: ...
     def write_ranges(
@@ -278,6 +288,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> int: ...
     def pread_ranges(
@@ -292,6 +303,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def pwrite_ranges(
@@ -305,6 +317,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def read_on_stream(
@@ -341,6 +354,7 @@ class File:
         path: _Path | None = None,
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
+        links: _Links | None = None,
         device: str | None = None,
     ) -> Plan: ...
 
@@ -359,6 +373,7 @@ def pread_many(
     path: _Path | None = None,
     prefer: _Prefer | None = None,
     cache: _Cache | None = None,
+    links: _Links | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def pwrite_many(
@@ -368,6 +383,7 @@ def pwrite_many(
     path: _Path | None = None,
     prefer: _Prefer | None = None,
     cache: _Cache | None = None,
+    links: _Links | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def devices() -> list[Device]: ...

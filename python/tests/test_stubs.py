@@ -89,7 +89,7 @@ import penstock
 
 async def right(path: Path, file: penstock.File, memory: penstock.DeviceBuffer, anything: Any) -> None:
     for buffer in (bytearray(3), memoryview(bytearray(3)), np.zeros(3), np.zeros((3, 3), order="F"), memory, memory[1:], anything):
-        file.read_into(buffer, path="staged", prefer="cpu", cache="keep", order="A")
+        file.read_into(buffer, path="staged", prefer="cpu", cache="keep", links=2, order="A")
     file.write_from(b"bytes", path=None)
     file.read_into(array("d"), 0, 3)
     file.read_into(penstock.Pointer(1, 2))
@@ -110,6 +110,7 @@ WRONG = {
     'file.read_into(buffer, path="bogus")': '"path"',
     'file.pread(buffer, prefer="sped")': '"prefer"',
     'file.pread(buffer, cache="kept")': '"cache"',
+    'file.pread(buffer, links="all")': '"links"',
     'file.keep("all")': '"str"',
     'file.write_from(buffer, order="F")': '"order"',
     'file.read_into(buffer, ofset=3)': '"ofset"',

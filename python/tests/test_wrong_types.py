@@ -37,13 +37,14 @@ class Given:
         self.result.wait()
 
     def functions(self) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-        options = {"order": "C", "path": None, "prefer": None, "cache": None, "timeout": None}
+        options = {"order": "C", "path": None, "prefer": None, "cache": None, "links": None, "timeout": None}
         one = {"buffer": self.buffer, "offset": 0, "size": 10, "buffer_offset": 0, **options}
         many = {"requests": [(self.buffer, 0, 10, 0)], **options}
         files = {"requests": [(self.file, self.buffer, 0, 10, 0)], **options}
         ranges = {"buffer": self.buffer, "offsets": [0], "sizes": [10], "buffer_offsets": [0], **options}
         queued = {"buffer": self.memory, "stream": None, "offset": 0, "size": 10, "buffer_offset": 0, "order": "C"}
-        explained = {"size": 10, "offset": 0, "memory": "host", "write": False, "path": None, "prefer": None, "cache": None, "device": None}
+        explained = {"size": 10, "offset": 0, "memory": "host", "write": False, "path": None, "prefer": None, "cache": None, "links": None}
+        explained["device"] = None
         file, future = self.file, self.future
         return {
             "open": (penstock.open, {"path": self.path, "mode": "r", "direct": False, "cache": None}),

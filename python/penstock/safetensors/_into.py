@@ -11,7 +11,7 @@ from ._errors import Mismatch, listed
 from ._frameworks import Framework
 from ._load import ALIGNMENT, Slices, check_wanted, part_wanted
 from ._plain import PlainTargets
-from ._reading import Ranges, Reads
+from ._reading import Links, Ranges, Reads
 from ._slices import Part
 from ._sources import Paths, Source, Sources
 from ._targets import Target, target_of
@@ -27,11 +27,17 @@ class LoadResult(NamedTuple):
 
 
 def load_into(
-    filename: Paths, target: Any, *, strict: bool = True, convert: bool = False, slices: Slices | None = None
+    filename: Paths,
+    target: Any,
+    *,
+    strict: bool = True,
+    convert: bool = False,
+    slices: Slices | None = None,
+    links: Links | None = None,
 ) -> LoadResult:
     """Fills the tensors of a torch.nn.Module (parameters and buffers), or of a mapping of names, with those of the files. Blocks.
 
-    filename, slices: as for load_file(). A mapping has tensors of PyTorch, arrays of NumPy or CuPy, and DeviceBuffers.
+    filename, slices, links: as for load_file(). A mapping has tensors of PyTorch, arrays of NumPy or CuPy, and DeviceBuffers.
     strict: names that only one side has are an error; else they are in the result. Of tensors that are one and the same memory one name will do.
     convert: tensors of another type are converted, on their device; else they are an error.
 
@@ -44,10 +50,10 @@ def load_into(
         targets, others = _state_of(target)
         plain = PlainTargets.find(sources, targets) if slices is None and not others else None
         if plain is not None:
-            plain.fill()
+            plain.fill(links)
             return LoadResult([], [])
         plan = _planned(sources, type(target).__name__, targets, others, strict, convert, slices)
-        _fill(plan.steps)
+        _fill(plan.steps, links)
         return plan.result
 
 
@@ -162,10 +168,10 @@ def _apart(steps: list[_Step]) -> list[_Step]:
     return [each._replace(direct=False) if i in crossing else each for i, each in enumerate(steps)]
 
 
-def _fill(steps: list[_Step]) -> None:
+def _fill(steps: list[_Step], links: Links | None) -> None:
     for settle in {each.target.device: each.target.settle for each in steps if each.direct}.values():
         settle()
-    reads = Reads()
+    reads = Reads(links)
     try:
         _start_direct(steps, reads)
         indirect = _start_others([each for each in steps if not each.direct], reads)

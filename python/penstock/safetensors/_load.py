@@ -12,7 +12,7 @@ from ._devices import DeviceMap, Places
 from ._errors import SafetensorError, listed
 from ._frameworks import Arena, Framework, View
 from ._header import Header
-from ._reading import Ranges, Reads
+from ._reading import Links, Ranges, Reads
 from ._slices import Part, part_of, picks_of, shard_of
 from ._sources import Paths, Source, Sources, check_names
 from ._types import BITS
@@ -33,6 +33,7 @@ def load_file(
     device_map: DeviceMap | None = None,
     slices: Slices | None = None,
     names: Iterable[str] | None = None,
+    links: Links | None = None,
 ) -> dict[str, Any]:
     """The tensors of a safetensors file, by their names, in the order of the file. Blocks; KeyboardInterrupt stops it.
 
@@ -45,6 +46,8 @@ def load_file(
     slices: for names of tensors (dim, rank, world), the part of one of so many ranks, or a tuple of slices; or a callable of name and shape that
     gives one, or None for all of it. Only their bytes are read, and what lies between short pieces.
     names: of the tensors wanted; None is all.
+    links: PCIe links that one GPU may be filled over, 1 to 8: its own, and those of GPUs that copy to it straight. 32 MiB of the memory of each
+    are in use meanwhile, and a context is made there. None and "auto": those of GPUs that the program uses through the library anyway.
 
     The tensors of one device are views of one allocation of the library's own, which lives as long as any of them. On a GPU this waits for what
     the current stream has, in which the memory may have been used before; the tensors may be used in any stream.
@@ -52,10 +55,12 @@ def load_file(
     """
     places = Places(framework, device, device_map)
     with Sources(filename, places.devices()) as sources:
-        return read_tensors(sources, places, slices, check_names(names))
+        return read_tensors(sources, places, slices, check_names(names), links)
 
 
-def read_tensors(sources: Iterable[Source], places: Places, slices: Slices | None, names: set[str] | None) -> dict[str, Any]:
+def read_tensors(
+    sources: Iterable[Source], places: Places, slices: Slices | None, names: set[str] | None, links: Links | None = None
+) -> dict[str, Any]:
     files = list(sources)
     check_wanted(files, names, slices)
     layouts = _Layouts()
@@ -70,7 +75,7 @@ def read_tensors(sources: Iterable[Source], places: Places, slices: Slices | Non
     found: dict[str, Any] = {}
     if len(layouts.every) > 1:  # in the order of the files, not of the devices
         found = dict.fromkeys(name for each in files for name in each.header.names if names is None or name in names)
-    reads = Reads()
+    reads = Reads(links)
     try:
         arenas = [(each, each.started(reads)) for each in layouts.every.values()]
         for layout, arena in arenas:  # while the bytes come

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import _native
 from ._frameworks import framework_on
-from ._reading import Ranges, Reads
+from ._reading import Links, Ranges, Reads
 from ._sources import Source, Sources
 from ._targets import count_changes, settle_torch
 
@@ -38,10 +38,10 @@ class PlainTargets:
         found = PlainTargets()
         return found if found._find_by_dlpack(torch, sources, targets) or found._find_by_columns(torch, sources, targets) else None
 
-    def fill(self) -> None:
+    def fill(self, links: Links | None) -> None:
         """Blocks. When it fails, what is in the tensors is not known."""
         settle_torch(self._devices)
-        reads = Reads()
+        reads = Reads(links)
         try:
             for source, tensors, ranges in self._reads:
                 reads.start(source, _native.Pointer(self._begin, self._end - self._begin, tensors), ranges)

@@ -6,7 +6,7 @@ import bisect
 import itertools
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from .. import _native
 from .._errors import Error, ShortRead
@@ -16,7 +16,9 @@ from ._errors import listed
 from ._slices import Part
 from ._sources import Source
 
-__all__ = ["Ranges", "Reads", "read_now"]
+__all__ = ["Links", "Ranges", "Reads", "read_now"]
+
+Links = int | Literal["auto"]
 
 
 class Ranges:
@@ -71,9 +73,13 @@ _handed_on_bytes = 32 << 20
 
 
 class Reads:
-    """Batches under way. wait() ends them all, one way or another: after it nothing touches their memory any more."""
+    """Batches under way. wait() ends them all, one way or another: after it nothing touches their memory any more.
 
-    def __init__(self) -> None:
+    links: as for File.pread_ranges().
+    """
+
+    def __init__(self, links: Links | None = None) -> None:
+        self._links = links
         self._batches: list[tuple[_native.Future[list[int]], Source, Sequence[int], Sequence[int]]] = []
 
     def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
@@ -82,7 +88,7 @@ class Reads:
             return
         if copies:
             ranges = ranges.cut(_handed_on_bytes)
-        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies)
+        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies, links=self._links)
         self._batches.append((future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
 
     def wait(self) -> None:

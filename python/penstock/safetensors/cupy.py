@@ -12,6 +12,7 @@ from ._frameworks import framework_on
 from ._load import Slices
 from ._load import load_file as _load_file
 from ._memory import loaded
+from ._reading import Links
 from ._save import save_file as _save_file
 from ._save import saved, tensor_of
 from ._sources import Path, Paths
@@ -26,9 +27,10 @@ def load_file(
     device_map: DeviceMap | None = None,
     slices: Slices | None = None,
     names: Iterable[str] | None = None,
+    links: Links | None = None,
 ) -> dict[str, Any]:
     """The tensors of a file as CuPy's arrays. device: "cuda:1" or a number; None is CuPy's current one. See penstock.safetensors.load_file()."""
-    return _load_file(filename, device, "cupy", device_map=device_map, slices=slices, names=names)
+    return _load_file(filename, device, "cupy", device_map=device_map, slices=slices, names=names, links=links)
 
 
 def load(data: bytes, device: Any = None) -> dict[str, Any]:

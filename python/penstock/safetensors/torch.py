@@ -18,6 +18,7 @@ from ._load import Slices
 from ._load import load_file as _load_file
 from ._memory import loaded
 from ._open import check_backend
+from ._reading import Links
 from ._save import Tensor, saved, tensor_of, write_file
 from ._sources import Path, Paths
 
@@ -32,10 +33,11 @@ def load_file(
     device_map: DeviceMap | None = None,
     slices: Slices | None = None,
     names: Iterable[str] | None = None,
+    links: Links | None = None,
 ) -> dict[str, torch.Tensor]:
     """The tensors of a file. See penstock.safetensors.load_file(). backend changes nothing."""
     check_backend(backend)
-    return _load_file(filename, device, "pt", device_map=device_map, slices=slices, names=names)
+    return _load_file(filename, device, "pt", device_map=device_map, slices=slices, names=names, links=links)
 
 
 def load(data: bytes) -> dict[str, torch.Tensor]:
