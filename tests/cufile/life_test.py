@@ -58,8 +58,11 @@ class Life(unittest.TestCase):
         self.assertEqual(self.run_mode("reopen", 0), "")
 
     def test_forking_under_load(self) -> None:
-        if "libasan" in subprocess.run(["ldd", LIBRARY], capture_output=True, text=True).stdout:
+        needed = subprocess.run(["ldd", LIBRARY], capture_output=True, text=True).stdout
+        if "libasan" in needed:
             self.skipTest("the allocator of AddressSanitizer (g++ 12) does not survive a fork of several threads")
+        if "libtsan" in needed:
+            self.skipTest("ThreadSanitizer does not support new threads in a forked child")
         self.assertEqual(self.run_mode("fork", 0), "")
 
     def test_summary_is_told_when_asked_for(self) -> None:
