@@ -11,10 +11,10 @@ namespace penstock::sys {
 inline constexpr std::uint64_t cache_block_bytes = std::uint64_t{2} << 20;
 
 // Reads the whole blocks of cache_block_bytes that lie in [offset, offset+length) of a file into the page cache, each into one page of its
-// size where the file system has such (ext4 since Linux 6.16, XFS). Reads bring smaller pages, at twice the CPU time, and a virtual disk
-// then gives 5 to 30 % less; copies out of them are slower too. Blocks. fd is open for reading. A hint, on which nothing depends: what this
-// has not brought, a read brings. Errors: unsupported where the kernel would read page by page (before 6.16, or without huge pages); else
-// of the call that failed, also where a block lies behind the end of the file.
+// size where the file system has such (ext4 since Linux 6.16, XFS). Reads bring smaller pages: a virtual disk gives less to them, and
+// copies out of them are slower. Blocks. fd is open for reading. A hint, on which nothing depends: what this has not brought, a read
+// brings. Errors: unsupported where the kernel would read page by page (before 6.16, or without huge pages); else of the call that failed,
+// also where a block lies behind the end of the file.
 status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length);
 
 }  // namespace penstock::sys
