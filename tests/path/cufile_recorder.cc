@@ -62,8 +62,8 @@ struct recorder {
 };
 
 recorder& the() {
-  static recorder only;
-  return only;
+  static auto* const only = new recorder;  // never destroyed: an engine whose last request ends with the program may close it still
+  return *only;
 }
 
 bool known(recorder& my, void* handle) { return my.handles.count(static_cast<int*>(handle)) != 0; }
