@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdio>
 
+#include "sys/uninterrupted.hpp"
+
 namespace penstock::sys {
 namespace {
 
@@ -27,11 +29,12 @@ bool reads_huge_pages() noexcept {
   return known;
 }
 
-int populate(std::byte* block) noexcept {
-  int outcome = 0;
-  do outcome = ::madvise(block, cache_block_bytes, populate_read);
-  while (outcome != 0 && errno == EINTR);
-  return outcome;
+bool populate_huge(std::byte* mapped, std::uint64_t length) noexcept {
+  if (::madvise(mapped, length, MADV_HUGEPAGE) != 0 || ::madvise(mapped, length, MADV_RANDOM) != 0) return false;
+  for (std::uint64_t at = 0; at < length; at += cache_block_bytes) {
+    if (uninterrupted([&] { return ::madvise(mapped + at, cache_block_bytes, populate_read); }) != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -43,10 +46,7 @@ status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) {
   if (!reads_huge_pages()) return {errc::unsupported, "the kernel does not read a file in huge pages"};
   void* const mapped = ::mmap(nullptr, end - start, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(start));
   if (mapped == MAP_FAILED) return status::from_errno(errno, fmt::format("mapping {} at {} of fd {} to read it", end - start, start, fd));
-  int error = ::madvise(mapped, end - start, MADV_HUGEPAGE) == 0 && ::madvise(mapped, end - start, MADV_RANDOM) == 0 ? 0 : errno;
-  for (std::uint64_t at = 0; at < end - start && error == 0; at += cache_block_bytes) {
-    if (populate(static_cast<std::byte*>(mapped) + at) != 0) error = errno;
-  }
+  const int error = populate_huge(static_cast<std::byte*>(mapped), end - start) ? 0 : errno;
   ::munmap(mapped, end - start);
   if (error == 0) return {};
   return status::from_errno(error, fmt::format("reading {} at {} of fd {} into the page cache", end - start, start, fd));

@@ -28,6 +28,7 @@
 #include "sys/kernel.hpp"
 #include "sys/pci.hpp"
 #include "sys/residency.hpp"
+#include "sys/uninterrupted.hpp"
 #include "sys/uring.hpp"
 
 namespace penstock::sys {
@@ -47,14 +48,6 @@ static_assert(sizeof(struct statx) == 256);
 std::size_t page_size() noexcept {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
-}
-
-// Repeats a system call while a signal interrupts it.
-template <class Call>
-auto uninterrupted(Call call) {
-  auto outcome = call();
-  while (outcome < 0 && errno == EINTR) outcome = call();
-  return outcome;
 }
 
 // What a file was opened for, for an error message; most files are opened for reading, which goes without saying.

@@ -1,0 +1,16 @@
+// For whoever makes system calls.
+#pragma once
+
+#include <cerrno>
+
+namespace penstock::sys {
+
+// Repeats a system call while a signal interrupts it.
+template <class Call>
+auto uninterrupted(Call call) {
+  auto outcome = call();
+  while (outcome < 0 && errno == EINTR) outcome = call();
+  return outcome;
+}
+
+}  // namespace penstock::sys
