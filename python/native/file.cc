@@ -436,13 +436,12 @@ void add_files(nb::module_& module) {
       .def(
           "__exit__", [](python_file& self, nb::handle, nb::handle, nb::handle) { close(self); }, "type"_a.none(), "value"_a.none(),
           "traceback"_a.none())
-      .def("read_into", &run_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none, "progress"_a = none,
-           "Reads into buffer; blocks. Returns the bytes read. links: PCIe links that one GPU may be filled over from the page cache, 1 to "
-           "8 or\n"
-           "'auto': its own, and those of GPUs that copy to it straight, through 32 MiB of the memory of each. progress is told the bytes "
-           "of each piece: a callable, or an object with\n"
-           "update(), such as tqdm's.")
+      .def(
+          "read_into", &run_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
+          "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none, "progress"_a = none,
+          "Reads into buffer; blocks. Returns the bytes read. links: PCIe links that one GPU may be filled over from the page cache, 1 to\n"
+          "8 or 'auto': its own, and those of GPUs that copy to it straight, through 32 MiB of the memory of each. progress is told the\n"
+          "bytes of each piece: a callable, or an object with update(), such as tqdm's.")
       .def("write_from", &run_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none, "progress"_a = none,
            "Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into().")

@@ -43,8 +43,8 @@ class Given:
         files = {"requests": [(self.file, self.buffer, 0, 10, 0)], **options}
         ranges = {"buffer": self.buffer, "offsets": [0], "sizes": [10], "buffer_offsets": [0], **options}
         queued = {"buffer": self.memory, "stream": None, "offset": 0, "size": 10, "buffer_offset": 0, "order": "C"}
-        explained = {"size": 10, "offset": 0, "memory": "host", "write": False, "path": None, "prefer": None, "cache": None, "links": None}
-        explained["device"] = None
+        explained = {"size": 10, "offset": 0, "memory": "host", "write": False}
+        explained |= {"path": None, "prefer": None, "cache": None, "links": None, "device": None}
         file, future = self.file, self.future
         return {
             "open": (penstock.open, {"path": self.path, "mode": "r", "direct": False, "cache": None}),
