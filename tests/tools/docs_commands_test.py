@@ -1,4 +1,6 @@
-"""Every shell command in README.md and docs runs as it stands there, in a folder that holds what it names, on an installed Penstock.
+"""Every shell command in README.md and docs runs as it stands there, on an installed Penstock.
+
+Each page has a folder of its own. The first block of the page finds it empty; the files that later commands name (FILES) come after it.
 
 Usage: docs_commands_test.py short|long CMAKE BUILD_DIRECTORY
 
@@ -42,6 +44,8 @@ int main(void) {
 }
 """
 
+FILES = {"train.py": TRAIN, "cufile.json": CUFILE_JSON, "app.c": APP_C}
+
 failures: list[str] = []
 
 
@@ -51,10 +55,13 @@ def check(good: bool, what: str) -> None:
         failures.append(what)
 
 
-def commands(page: Path) -> list[str]:
-    blocks = [text for language, text in FENCE.findall(page.read_text()) if language == "sh"]
-    lines = [line.split("  #")[0].split(" # ")[0].strip() for text in blocks for line in text.splitlines()]
+def commands_in(block: str) -> list[str]:
+    lines = [line.split("  #")[0].split(" # ")[0].strip() for line in block.splitlines()]
     return [line for line in lines if line]
+
+
+def commands(page: Path) -> list[str]:
+    return [command for language, text in FENCE.findall(page.read_text()) if language == "sh" for command in commands_in(text)]
 
 
 def shell_stands_in_sh_blocks_only() -> None:
@@ -106,8 +113,6 @@ def the_program_of_the_readme(folder: Path, environment: dict[str, str]) -> None
 
 def programs_of_the_pages(folder: Path, environment: dict[str, str]) -> None:
     """The whole programs in C and C++ of the pages, compiled as the pages say."""
-    (folder / "data.bin").write_bytes(bytes(5_000_000))
-    (folder / "model.safetensors").write_bytes(bytes(5_000_000))
     compilers = {"c": "cc {} $(pkg-config --cflags --libs penstock-cufile)", "cpp": "c++ -std=c++20 {} $(pkg-config --cflags --libs penstock)"}
     seen = 0
     for page in sorted((ROOT / "docs").glob("*.md")):
@@ -115,11 +120,13 @@ def programs_of_the_pages(folder: Path, environment: dict[str, str]) -> None:
             if language not in compilers or "int main" not in text:
                 continue
             seen += 1
-            source = folder / f"program{seen}.{'c' if language == 'c' else 'cc'}"
+            place = folder / f"program{seen}"
+            place.mkdir()
+            source = place / f"app.{'c' if language == 'c' else 'cc'}"
             source.write_text(text)
-            must_run(f"{compilers[language].format(source)} -o program{seen}", folder, environment)
-            check("1048576 bytes" in must_run(f"./program{seen}", folder, environment), f"the program of {page.name} reads its file")
-            ended = run(f"cd / && {folder}/program{seen}", folder, environment)
+            must_run(f"{compilers[language].format(source)} -o app", place, environment)
+            check("1048576 bytes" in must_run("./app", place, environment), f"the program of {page.name} makes its file and reads it")
+            ended = run(f"cd /proc && {place}/app", place, environment)  # where nobody can make a file
             check(ended.returncode == 1 and len(ended.stdout) > 10, f"the program of {page.name} says what is wrong: {ended.stdout}")
     check(seen >= 2, f"there are {seen} programs in the pages")
 
@@ -128,14 +135,8 @@ def short(cmake: str, build: str, folder: Path) -> None:
     shell_stands_in_sh_blocks_only()
     prefix = folder / "usr/local"
     subprocess.run([cmake, "--install", build, "--prefix", str(prefix)], check=True, stdout=subprocess.DEVNULL)
-    work = folder / "work"
-    work.mkdir()
-    (work / "train.py").write_text(TRAIN)
-    (work / "cufile.json").write_text(CUFILE_JSON)
-    (work / "app.c").write_text(APP_C)
     snippets = [text for language, text in FENCE.findall((ROOT / "README.md").read_text()) if language == "cpp"]
     check(len(snippets) == 1, "README.md has one program in C++")
-    (work / "app.cc").write_text(snippets[0])
     environment = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "CMAKE_PREFIX_PATH")}
     environment["TMPDIR"] = str(folder)
     environment["PATH"] = f"{prefix}/bin:{environment['PATH']}"
@@ -144,15 +145,20 @@ def short(cmake: str, build: str, folder: Path) -> None:
     options_in_the_text_exist(environment)
     seen = 0
     for page in PAGES:
-        for command in commands(page):
-            seen += 1
-            if command in LONG or command in ELSEWHERE:
-                continue
-            must_run(command, work, environment)
-            if command.startswith("c++ "):
-                the_program_of_the_readme(work, environment)
-                (work / "app").unlink(missing_ok=True)
-    programs_of_the_pages(work, environment)
+        work = folder / page.stem
+        work.mkdir()
+        for block, (language, text) in enumerate(FENCE.findall(page.read_text())):
+            if block == 1:
+                for name, content in {**FILES, "app.cc": snippets[0]}.items():
+                    (work / name).write_text(content)
+            for command in commands_in(text) if language == "sh" else ():
+                seen += 1
+                if command in LONG or command in ELSEWHERE:
+                    continue
+                must_run(command, work, environment)
+                if command.startswith("c++ "):
+                    the_program_of_the_readme(work, environment)
+    programs_of_the_pages(folder, environment)
     check(seen >= 15, f"there are {seen} commands in the pages")
 
 
