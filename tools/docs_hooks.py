@@ -15,6 +15,8 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+# In pages opened from a folder the search needs a stand-in for workers, which the theme would load from elsewhere.
+SHIM, WORKER = "https://unpkg.com/iframe-worker/shim", "assets/javascripts/docs_worker.js"
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 # Python-Markdown wants a blank line before a list and a table, which GitHub does not.
@@ -32,6 +34,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     for name, page in OF_ROOT.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text()))
+    files.append(File.generated(config, WORKER, content=(ROOT / "tools/docs_worker.js").read_text()))
     texts = [(name, ROOT / name) for name in OF_ROOT] + [(f"docs/{each.name}", each) for each in sorted((ROOT / "docs").glob("*.md"))]
     seen: set[str] = set()
     for name, path in texts:
@@ -89,3 +92,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             in_fence = not in_fence
         lines.append(line)
     return "\n".join(lines) + "\n"
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    return output.replace(SHIM, posixpath.relpath(WORKER, posixpath.dirname(page.file.dest_uri) or "."))
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Of 404.html, whose links are from the root of a server."""
+    return output_content.replace(SHIM, f"/{WORKER}")

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").glob("*.md"))]
 SKIPPED, NO_MKDOCS = 77, 69
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OUTSIDE = ("http:", "https:", "mailto:")
 
@@ -130,6 +131,19 @@ class Site(unittest.TestCase):
     def test_nothing_is_loaded_from_elsewhere(self) -> None:
         for path, page in self.pages.items():
             self.assertEqual([load for load in page.loads if load.startswith(("http", "//"))], [], path.name)
+
+    def test_the_search_has_its_index_and_its_worker_in_the_folder(self) -> None:
+        self.assertIn("slab", (self.folder / "search/search_index.js").read_text())
+        for path, page in self.pages.items():
+            self.assertTrue([load for load in page.loads if load.endswith("docs_worker.js")], path.name)
+
+    @unittest.skipIf(CHROMIUM is None, "there is no Chromium to open the page in (apt-get install chromium)")
+    def test_the_search_finds_pages_opened_from_the_folder(self) -> None:
+        with tempfile.TemporaryDirectory() as profile:
+            words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--virtual-time-budget=15000", "--dump-dom"]
+            address = (self.folder / "PIPES.html").as_uri() + "?q=tensor"
+            shown = subprocess.run([str(CHROMIUM), *words, address], text=True, capture_output=True, check=True, timeout=120).stdout
+        self.assertRegex(shown, r"[1-9]\d* matching documents")
 
     def test_lists_and_tables_of_the_pages_are_lists_and_tables(self) -> None:
         for page in PAGES:
