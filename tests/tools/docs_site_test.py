@@ -2,7 +2,7 @@
 
 Usage: docs_site_test.py links|site
 
-links looks at the files alone; site builds the site, and is skipped (77) where mkdocs cannot be had.
+links looks at the files alone, and at how they speak; site builds the site, and is skipped (77) where mkdocs cannot be had.
 """
 
 from __future__ import annotations
@@ -38,6 +38,35 @@ def anchors_on_github(page: Path) -> set[str]:
         if seen[name]:
             seen[f"{name}-{seen[name]}"] = 0
     return set(seen)
+
+
+def prose(page: Path) -> list[str]:
+    """Its sentences, and the cells of its tables; without code and headings. Names in backticks come as `x`."""
+    text = re.sub(r"`[^`\n]*`", "`x`", without_code(page.read_text()))
+    blocks = re.split(r"\n{2,}|\n(?=[-|#])|(?<=\|)[ \n]", re.sub(r"^#.*$", "", text, flags=re.MULTILINE))
+    return [sentence for block in blocks for sentence in re.split(r"(?<=[.:;!?])\s+", block.strip(" |-\n")) if sentence]
+
+
+class Prose(unittest.TestCase):
+    """Of the pages for users; figures and changes are told in a shorter way."""
+
+    PAGES = [page for page in PAGES if page.name not in ("BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    # A clause as subject, which has to be read twice; and words that say less than plain ones.
+    HARD = (
+        (re.compile(r"^(?:What|Who|Whoever|Whatever|Of what|Of those)\b(?!.*\?$)"), "say who does what"),
+        (re.compile(r"\b(?:mends|asks nothing|looked? after)\b"), "fixes, makes no call, runs"),
+    )
+
+    def test_sentences_say_who_does_what(self) -> None:
+        found = [f"{page.name}: {sentence}: {instead}" for page in self.PAGES for sentence in prose(page) for hard, instead in self.HARD if hard.search(sentence)]
+        self.assertEqual(found, [])
+
+    def test_first_programs_are_not_cut_in_the_site(self) -> None:
+        """In a window of 1366 pixels it shows 80 columns of code."""
+        for page in self.PAGES:
+            block = re.search(r"^```(?!text)\w+\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+            for line in block.group(1).splitlines() if block else ():
+                self.assertLessEqual(len(line), 80, f"{page.name}: {line}")
 
 
 class Links(unittest.TestCase):
@@ -178,4 +207,4 @@ if __name__ == "__main__":
             sys.exit(SKIPPED)
         if built.returncode:
             sys.exit(1)
-    unittest.main(argv=[sys.argv[0], {"links": "Links", "site": "Site"}[sys.argv[1]]])
+    unittest.main(argv=[sys.argv[0], *{"links": ("Links", "Prose"), "site": ("Site",)}[sys.argv[1]]])
