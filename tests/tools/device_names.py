@@ -2,8 +2,8 @@
 
 Usage: device_names.py
 
-Works in the current folder, with whatever Penstock this Python has; PyTorch, CuPy, NumPy, safetensors and zarr are used where they are installed. Prints a line for each
-function, and exits with 1 where a name was not taken.
+Works in the current folder, with the Penstock of this Python; PyTorch, CuPy, NumPy and zarr are used where they are installed. Prints a line for each
+function and name, and exits with 1 where a name was not taken.
 """
 
 from __future__ import annotations
