@@ -236,6 +236,15 @@ if(PENSTOCK_SANITIZE STREQUAL "none")
   add_test(NAME abi.exported_symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/abi/exported_symbols.py --nm ${CMAKE_NM}
                                              $<TARGET_FILE:penstock>)
   set_tests_properties(abi.exported_symbols PROPERTIES LABELS abi TIMEOUT 60)
+  if(TARGET penstock_cli)
+    # What tools/wheels would not link for the older glibc; the Python package's own half is asked by test_glibc.py.
+    add_test(
+      NAME abi.what_goes_into_a_wheel_links_with_glibc_2_28
+      COMMAND
+        ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/packaging/manylinux/glibc_stubs.py $<TARGET_FILE:penstock> $<TARGET_FILE:penstock_cli>
+        $<TARGET_FILE:penstock_cufile> $<TARGET_FILE:penstock_audit> $<TARGET_FILE:penstock_device_node>)
+    set_tests_properties(abi.what_goes_into_a_wheel_links_with_glibc_2_28 PROPERTIES LABELS abi TIMEOUT 60 SKIP_RETURN_CODE 77)
+  endif()
   if(PENSTOCK_INSTALL AND PENSTOCK_PKG_CONFIG AND TARGET penstock_cli)
     add_test(NAME install.a_program_finds_the_installed_library
              COMMAND ${PROJECT_SOURCE_DIR}/tests/install/install_test --cmake ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --generator

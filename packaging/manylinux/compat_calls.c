@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -28,6 +29,9 @@ int stat64(const char* restrict path, struct stat64* restrict told) __attribute_
 int lstat64(const char* restrict path, struct stat64* restrict told) __attribute__((alias("lstat")));
 int fstat64(int fd, struct stat64* told) __attribute__((alias("fstat")));
 int fstatat64(int fd, const char* restrict path, struct stat64* restrict told, int flags) __attribute__((alias("fstatat")));
+
+// 2.29
+int getcpu(unsigned* cpu, unsigned* node) { return (int)syscall(SYS_getcpu, cpu, node, NULL); }
 
 // 2.30
 pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }

@@ -5,18 +5,26 @@ were there in the older one, and no others: the stand-ins have the same names an
 glibc's libraries since (threads and dlopen, into libc.so.6 with 2.34) stands in the library that it was in. Calls that came later and
 that our code or libstdc++ makes are in compat.a, which is built from compat_*.c beside this file.
 
+As a program it says whether what was linked without the stand-ins could be linked with them: whether each function that it asks
+this machine's glibc for was in the older one, or has one of ours in its place. Usage: glibc_stubs.py FILE...
+Exit status: 0 it could; 1 it could not, and each function that stands in the way is named; 77 not with glibc on x86-64, so not asked.
+
 libstdc++ is to be linked in (-static-libstdc++): the system's may be older. libgcc_s.so.1 is not: its interface has long not changed, and
 exceptions need one copy per process.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
+LIMIT = (2, 28)  # the glibc that the wheels are for
 LOADER = "ld-linux-x86-64.so.2"
 LIBRARIES = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", LOADER)
 
@@ -31,6 +39,7 @@ MOVED = (
 # Ours stands in front of it (compat_start.c), and calls it by its version.
 WRAPPED = {"__libc_start_main"}
 
+ASKED_FOR = re.compile(r"^\s*\d+: .* UND (\w+)@GLIBC_([\d.]+)")
 SYMBOL = re.compile(r"^\s*\d+: ([0-9a-f]+)\s+(\d+) (\w+)\s+(\w+)\s+\w+\s+(\w+) (\w+)@@?GLIBC_([\d.]+)$")
 
 
@@ -125,7 +134,7 @@ def make_library(folder: Path, library: str, offered: list[Offer], compiler: str
     subprocess.run([compiler, *options, str(source), "-o", str(folder / library)], check=True)
 
 
-def make_compat(folder: Path, compiler: str) -> None:
+def make_compat(folder: Path, compiler: str) -> Path:
     objects = []
     for source in sorted(HERE.glob("compat_*.c")):
         made = folder / f"{source.stem}.o"
@@ -135,6 +144,34 @@ def make_compat(folder: Path, compiler: str) -> None:
     archive = folder / "libpenstock_compat.a"
     archive.unlink(missing_ok=True)
     subprocess.run(["ar", "rcs", str(archive), *objects], check=True)
+    return archive
+
+
+def calls_of_ours(compiler: str) -> set[str]:
+    """What the archive beside the stand-ins gives."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = make_compat(Path(folder), compiler)
+        told = subprocess.run(["nm", "--defined-only", "--extern-only", str(archive)], check=True, capture_output=True, text=True).stdout
+    return {line.split()[-1] for line in told.splitlines() if len(line.split()) == 3}
+
+
+def newer(binary: Path, limit: tuple[int, ...]) -> dict[str, str]:
+    """The functions that a program or library binds at a version above the limit, each with that version."""
+    told = subprocess.run(["readelf", "--dyn-syms", "--wide", str(binary)], check=True, capture_output=True, text=True).stdout
+    found = [match.groups() for match in map(ASKED_FOR.match, told.splitlines()) if match]
+    return {name: version for name, version in found if tuple(map(int, version.split("."))) > limit}
+
+
+def complaints(binaries: list[Path], limit: tuple[int, ...] = LIMIT, compiler: str = "gcc") -> list[str]:
+    """For each function that keeps a binary from being linked with the stand-ins, who asks for it."""
+    given = {each.symbol.name for offered in offers(limit, compiler).values() for each in offered} | calls_of_ours(compiler)
+    oldest = ".".join(map(str, limit))
+    return [
+        f"{binary.name}: {name} is in glibc {version} and newer; wheels are for {oldest}: packaging/manylinux/compat_calls.c needs one of its own"
+        for binary in binaries
+        for name, version in sorted(newer(binary, limit).items())
+        if name not in given
+    ]
 
 
 def make(folder: Path, limit: tuple[int, ...], compiler: str = "gcc") -> list[str]:
@@ -152,3 +189,17 @@ def make(folder: Path, limit: tuple[int, ...], compiler: str = "gcc") -> list[st
         (folder / f"lib{name}.so").write_text(f"INPUT ( AS_NEEDED ( {folder}/{library} ) )\n")
     # libgcc_s.so.1 asks for names of this machine's glibc, which the stand-ins lack.
     return [f"-L{folder}", "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-Wl,--allow-shlib-undefined"]
+
+
+def main(binaries: list[str]) -> int:
+    if platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
+        print("glibc_stubs: skipped: wheels are made with glibc on x86-64 only")
+        return 77
+    found = complaints([Path(each) for each in binaries])
+    for each in found:
+        print(each)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

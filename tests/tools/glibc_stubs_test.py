@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "packaging" / "manylinux"))
 import glibc_stubs  # noqa: E402
 
 COMPILER = sys.argv.pop(1) if len(sys.argv) > 1 else "c++"
-LIMIT = (2, 28)
+LIMIT = glibc_stubs.LIMIT
 
 # Constructors, threads, exceptions, a wait by steady_clock, and calls that are newer than the limit or have newer versions.
 PROGRAM = r"""
@@ -30,6 +30,7 @@ PROGRAM = r"""
 #include <filesystem>
 #include <iostream>
 #include <random>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <thread>
 #include <unistd.h>
@@ -46,7 +47,9 @@ int main(int count, char**) {
   epoll_event event;
   timespec limit{0, 1};
   int waited = epoll_pwait2(epoll_create1(0), &event, 1, &limit, nullptr);
-  std::cout << late << caught << drawn << (waited == 0 || errno == ENOSYS) << (gettid() == getpid()) << (std::pow(2.0, count) == 2.0)
+  unsigned cpu = 0, node = -1;
+  bool placed = getcpu(&cpu, &node) == 0 && node != -1U;
+  std::cout << late << caught << drawn << (waited == 0 || errno == ENOSYS) << (gettid() == getpid()) << placed << (std::pow(2.0, count) == 2.0)
             << (dlopen("no_such_library", RTLD_NOW) == nullptr) << std::filesystem::is_directory("/") << !std::filesystem::exists("/no/such")
             << (environ[0] != nullptr) << std::endl;
 }
@@ -94,6 +97,8 @@ int main(void) {
 }
 """
 
+LATER = "int pidfd_open(int, unsigned);\nint main(void) { return pidfd_open(1, 0); }"  # glibc 2.36
+
 SHARED = r"""
 #include <string>
 #include <vector>
@@ -106,6 +111,11 @@ class Stubs(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.folder = Path(tempfile.mkdtemp(prefix="penstock-stubs-"))
         cls.flags = glibc_stubs.make(cls.folder / "glibc", LIMIT)
+        source, compiled, cls.program, cls.plain = (cls.folder / each for each in ("program.cc", "program.o", "program", "plain"))
+        source.write_text(PROGRAM)
+        subprocess.run([COMPILER, "-std=c++20", "-O1", "-fPIC", "-c", str(source), "-o", str(compiled)], check=True)
+        subprocess.run([COMPILER, str(compiled), *cls.flags, "-o", str(cls.program)], check=True)
+        subprocess.run([COMPILER, str(compiled), "-o", str(cls.plain)], check=True)
 
     @classmethod
     def tearDownClass(cls) -> None:
@@ -131,22 +141,17 @@ class Stubs(unittest.TestCase):
         self.assertLessEqual(needed, {*glibc_stubs.LIBRARIES, "libgcc_s.so.1"})
 
     def test_a_program_asks_for_old_versions_only_and_runs_its_constructors_once(self) -> None:
-        made = self.build("program", PROGRAM)
-        self.assert_is_old(made)
-        self.assertEqual(self.output(made), "constructed\n1111111111\ndestroyed\n")
+        self.assert_is_old(self.program)
+        self.assertEqual(self.output(self.program), "constructed\n11111111111\ndestroyed\n")
 
     def test_without_the_stand_ins_the_same_program_asks_for_newer_versions(self) -> None:
         if tuple(map(int, platform.libc_ver()[1].split("."))) < (2, 34):
             self.skipTest("this machine's glibc is older than 2.34")
-        made = self.folder / "plain"
-        (self.folder / "plain.cc").write_text(PROGRAM)
-        subprocess.run([COMPILER, "-std=c++20", str(self.folder / "plain.cc"), "-o", str(made)], check=True)
         with self.assertRaises(AssertionError):
-            self.assert_is_old(made)
+            self.assert_is_old(self.plain)
 
     def test_threads_and_dlopen_are_looked_for_where_they_were(self) -> None:
-        made = self.build("homes", PROGRAM)
-        told = subprocess.run(["readelf", "--dynamic", str(made)], check=True, capture_output=True, text=True).stdout
+        told = subprocess.run(["readelf", "--dynamic", str(self.program)], check=True, capture_output=True, text=True).stdout
         self.assertIn("[libpthread.so.0]", told)
         self.assertIn("[libdl.so.2]", told)
 
@@ -160,7 +165,15 @@ class Stubs(unittest.TestCase):
 
     def test_a_call_that_came_later_and_that_nothing_stands_for_does_not_link(self) -> None:
         with self.assertRaises(subprocess.CalledProcessError):
-            self.build("later", '#include <sys/pidfd.h>\nint main() { return pidfd_open(1, 0); }')
+            self.build("later", LATER, suffix="c")
+
+    def test_what_would_not_link_is_named_by_looking_at_a_program_that_was_linked_without_the_stand_ins(self) -> None:
+        source, later = self.folder / "linked_later.c", self.folder / "linked_later"
+        source.write_text(LATER)
+        subprocess.run(["gcc", str(source), "-o", str(later)], check=True)
+        self.assertEqual(glibc_stubs.complaints([self.plain]), [])
+        (told,) = glibc_stubs.complaints([self.plain, later])
+        self.assertRegex(told, r"^linked_later: pidfd_open is in glibc 2\.36 and newer; wheels are for 2\.28")
 
     def test_waits_by_the_clock_of_the_wall_end_when_the_steady_clock_says_so(self) -> None:
         made = self.build("waits", WAITS, suffix="c")
