@@ -201,6 +201,9 @@ set_tests_properties(tools.check_includes tools.check_includes_test tools.test_s
 add_test(NAME tools.glibc_stubs_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/glibc_stubs_test.py ${CMAKE_CXX_COMPILER})
 set_tests_properties(tools.glibc_stubs_test PROPERTIES LABELS tools TIMEOUT 120 SKIP_RETURN_CODE 77)
 
+add_test(NAME tools.long_wheels_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/wheels_test.py)
+set_tests_properties(tools.long_wheels_test PROPERTIES LABELS long TIMEOUT 4500 SKIP_RETURN_CODE 77)
+
 add_test(NAME tools.release_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/release_test.py)
 set_tests_properties(tools.release_test PROPERTIES LABELS tools TIMEOUT 60)
 

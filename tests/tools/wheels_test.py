@@ -1,0 +1,44 @@
+"""tools/wheels makes, from this tree, a wheel for each interpreter at hand, and tries each in an empty venv. Needs PyPI, and minutes.
+
+Usage: wheels_test.py
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL_MADE, SOME_INTERPRETERS_MISSING, SKIPPED = 0, 3, 77
+
+
+def complaints(output: Path) -> list[str]:
+    ended = subprocess.run([sys.executable, str(ROOT / "tools" / "wheels"), "--output", str(output)], text=True, stderr=subprocess.PIPE, check=False)
+    print(ended.stderr)
+    if ended.returncode not in (ALL_MADE, SOME_INTERPRETERS_MISSING):
+        return [f"tools/wheels: exit status {ended.returncode}"]
+    made = sorted(each.name for each in output.glob("*.whl"))
+    if not made:
+        return ["no wheel was made: there is no interpreter with its headers"]
+    found = [f"{name} is not named for glibc 2.28" for name in made if not name.endswith("-manylinux_2_28_x86_64.whl")]
+    if ended.stderr.count(" works on Python ") < len(made):
+        found.append("not every wheel was tried")
+    return found
+
+
+def main() -> int:
+    if platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
+        print("wheels_test: skipped: wheels are made with glibc on x86-64 only")
+        return SKIPPED
+    with tempfile.TemporaryDirectory(prefix="penstock-wheels-") as folder:
+        found = complaints(Path(folder))
+    for each in found:
+        print(each)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
