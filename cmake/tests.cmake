@@ -143,20 +143,26 @@ if(TARGET penstock_machine_tests)
   target_compile_definitions(penstock_machine_tests PRIVATE CUDA_STAND_IN_PATH="$<TARGET_FILE:cuda_stand_in>")
 endif()
 
-# Every header compiles alone: one generated source per header, built with the tests and linked into nothing.
-file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} include/*.hpp src/*.hpp bench/*.hpp tests/*.hpp)
-set(header_sources)
-foreach(header IN LISTS headers)
-  string(REGEX REPLACE "^(include|src)/" "" include_name ${header})
-  string(MAKE_C_IDENTIFIER ${header} identifier)
-  set(header_source ${PROJECT_BINARY_DIR}/header_checks/${identifier}.cc)
-  file(CONFIGURE OUTPUT ${header_source} CONTENT "#include \"@include_name@\"\n" @ONLY)
-  list(APPEND header_sources ${header_source})
-endforeach()
-add_library(penstock_header_checks OBJECT ${header_sources})
-set_target_properties(penstock_header_checks PROPERTIES UNITY_BUILD OFF)
-target_compile_options(penstock_header_checks PRIVATE -O0 -g0)  # nobody runs them
-target_link_libraries(penstock_header_checks PRIVATE penstock_test_support)
+# Every header compiles alone: one generated source per header, linked into nothing. The public ones, which users include in any order, with the
+# tests; the others, which are many, with tools.long_every_file_compiles_alone.
+function(penstock_add_header_checks target)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${ARGN})
+  set(header_sources)
+  foreach(header IN LISTS headers)
+    string(REGEX REPLACE "^(include|src)/" "" include_name ${header})
+    string(MAKE_C_IDENTIFIER ${header} identifier)
+    set(header_source ${PROJECT_BINARY_DIR}/header_checks/${identifier}.cc)
+    file(CONFIGURE OUTPUT ${header_source} CONTENT "#include \"@include_name@\"\n" @ONLY)
+    list(APPEND header_sources ${header_source})
+  endforeach()
+  add_library(${target} OBJECT ${header_sources})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  target_compile_options(${target} PRIVATE -O0 -g0)  # nobody runs them
+  target_link_libraries(${target} PRIVATE penstock_test_support)
+endfunction()
+penstock_add_header_checks(penstock_public_header_checks include/*.hpp)
+penstock_add_header_checks(penstock_header_checks src/*.hpp bench/*.hpp tests/*.hpp)
+set_target_properties(penstock_header_checks PROPERTIES EXCLUDE_FROM_ALL ON)
 
 # The examples are built as a user builds them, against the shared library, and run: what the README shows works.
 file(GLOB examples CONFIGURE_DEPENDS examples/*.cc)
@@ -207,6 +213,18 @@ set_tests_properties(tools.long_wheels_test PROPERTIES LABELS long TIMEOUT 4500 
 # Only where there is clang-format, which a machine that builds need not have.
 add_test(NAME tools.long_every_file_is_formatted COMMAND ${PROJECT_SOURCE_DIR}/tools/check_format)
 set_tests_properties(tools.long_every_file_is_formatted PROPERTIES LABELS long TIMEOUT 300 SKIP_REGULAR_EXPRESSION "check_format: skipped")
+
+# What the release build leaves out to be quick: each source and each header compiled alone, which shows whether it includes what it uses.
+if(PROJECT_IS_TOP_LEVEL AND PENSTOCK_SANITIZE STREQUAL "none")
+  cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+  add_test(NAME tools.long_debug_is_configured COMMAND ${CMAKE_COMMAND} --preset debug WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  add_test(
+    NAME tools.long_every_file_compiles_alone
+    COMMAND ${CMAKE_COMMAND} --build --preset debug --parallel ${cores} --target all penstock_header_checks
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(tools.long_debug_is_configured PROPERTIES FIXTURES_SETUP debug_build LABELS long TIMEOUT 300)
+  set_tests_properties(tools.long_every_file_compiles_alone PROPERTIES FIXTURES_REQUIRED debug_build LABELS long TIMEOUT 4500)
+endif()
 
 add_test(NAME tools.release_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/release_test.py)
 set_tests_properties(tools.release_test PROPERTIES LABELS tools TIMEOUT 60)
