@@ -121,7 +121,7 @@ bool batch::wait_for(std::chrono::nanoseconds timeout) {
 }
 bool batch::done() const noexcept { return state_ == nullptr || state_->done(); }
 void batch::cancel() noexcept {
-  if (state_ != nullptr && state_->runtime_if_any() != nullptr) static_cast<core::batch_request*>(state_)->cancel_all();
+  if (state_ != nullptr) state_->cancel();
 }
 
 // --- what is kept

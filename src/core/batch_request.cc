@@ -29,8 +29,8 @@ batch_request::~batch_request() {
   for (auto* part : parts_) part->release();
 }
 
-void batch_request::cancel_all() {
-  cancel();
+void batch_request::end_cancelled() {
+  end_queued();
   for (std::size_t i = 0;; ++i) {
     request* part = nullptr;
     {

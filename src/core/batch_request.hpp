@@ -31,7 +31,6 @@ class batch_request final : public sender, public part_owner {
   void help();
 
   void end_queued() override;
-  void cancel_all();
 
   [[nodiscard]] admission& admission_of(std::uint32_t index) noexcept override { return admitted_[index]; }
   void carried(std::span<path::gather_range> items) noexcept override;
@@ -39,6 +38,7 @@ class batch_request final : public sender, public part_owner {
  private:
   batch_request(std::shared_ptr<core::runtime> with, std::span<const io_request> requests);
   ~batch_request() override;
+  void end_cancelled() override;
   void start(std::span<const io_request> requests, const io_options& options) noexcept;
   status add(const io_request& asked, const io_options& options, std::uint32_t index, row_finder& found);
   status enter(const io_request& asked, const io_options& options, std::uint32_t index);

@@ -16,8 +16,15 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
 
 file_core::~file_core() {
   if ((uses_.load() & closed_bit) == 0) (void)close();
-  // What a forked child has of it cannot be given back: threads of the parent may have been at it.
-  if (runtime_->forked()) (void)ahead_.release();
+}
+
+// A forked child gives back the descriptors and nothing else: threads of the parent may have been at the rest, or have waited for its lock.
+void file_core::destroy(file_core* file) noexcept {
+  if (file->runtime_->forked()) {
+    (void)file->source_->close();
+  } else {
+    delete file;
+  }
 }
 
 result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime> with, const std::string& path,
@@ -37,7 +44,7 @@ result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtim
 
 std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,
                                            bool immutable) {
-  std::shared_ptr<file_core> made(new file_core(std::move(with), std::move(from), cache));
+  std::shared_ptr<file_core> made(new file_core(std::move(with), std::move(from), cache), &file_core::destroy);
   if (immutable) made->read_ahead();
   return made;
 }

@@ -108,6 +108,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   status close();
 
  private:
+  static void destroy(file_core* file) noexcept;
   file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache);
   [[nodiscard]] status usable() const;
   void end() noexcept;

@@ -31,7 +31,7 @@ bool operation::done() const noexcept {
 // Who queues work of a request looks afterwards whether it was stopped meanwhile: so either that thread ends it, or this one finds it.
 void operation::cancel() {
   cancelled_.store(true);
-  end_queued();
+  if (runtime_ != nullptr && !runtime_->forked()) end_cancelled();
 }
 
 status operation::stop_reason() const noexcept {

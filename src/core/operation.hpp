@@ -26,7 +26,7 @@ class operation : public timed {
 
   // Its outcome is known, and its callback has run; on the thread of the callback, true already while it runs.
   [[nodiscard]] bool done() const noexcept;
-  // Does not block: what is queued ends on this thread.
+  // Does not block: what is queued ends on this thread. In a forked child nothing ends.
   void cancel();
   // Blocks until done. spin: how long to do so without sleeping. In a forked child nothing ends that had not before, and both return at
   // once. The second carries out nothing that could block, so that it takes no longer than asked.
@@ -66,6 +66,9 @@ class operation : public timed {
 
  protected:
   ~operation() override;
+  // What cancel() does once the request counts as cancelled. Never in a forked child, where a lock may have been taken when the process
+  // forked.
+  virtual void end_cancelled() { end_queued(); }
   // Ends it, exactly once. The running request's reference is released: the object may be gone on return.
   void complete(io_result outcome) noexcept;
   // The parts of complete(), for requests that end together: the outcome, and who waits may go on where there is no callback; and the

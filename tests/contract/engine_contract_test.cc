@@ -300,6 +300,8 @@ TEST_F(engine_contract, a_forked_child_gets_clear_errors_and_an_engine_of_its_ow
     const std::size_t length = 10;
     const std::int64_t offset = 0;
     if (!is_forked(both.read_on_stream({.memory = memory.data(), .length = &length, .offset = &offset}))) return step;
+    under_way.cancel();
+    batch_under_way.cancel();
     if (const auto outcome = under_way.wait(); !outcome.ok() && outcome.error.code() != errc::forked) return 60;
     if (!batch_under_way.wait().empty()) return 61;
 
