@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
 #include "staging/stream_copy.hpp"
+#include "sys/checked_copy.hpp"
 
 namespace penstock::source {
 
@@ -262,6 +262,17 @@ io_result local_file::read_blocks(std::byte* target, std::uint64_t length, std::
   return total;
 }
 
+// Into memory of the caller's, which a pread() of its own would be refused.
+io_result local_file::copy_out(std::byte* target, const std::byte* source, std::uint64_t length) noexcept {
+  io_result total;
+  while (total.bytes_done < length && total.ok()) {
+    const auto copied =
+        or_no_memory([&] { return sys::copy_checked(target + total.bytes_done, source + total.bytes_done, length - total.bytes_done); });
+    copied ? void(total.bytes_done += *copied) : void(total.error = copied.error());
+  }
+  return total;
+}
+
 // Past the cache, where target, length or offset is not aligned.
 io_result local_file::fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset) {
   const auto bounce = allocate_blocks(bounce_bytes + direct_alignment);
@@ -272,10 +283,10 @@ io_result local_file::fill_bounced(std::byte* target, std::uint64_t length, std:
     const std::uint64_t want = std::min(length - total.bytes_done, bounce_bytes);
     auto* block = static_cast<std::byte*>(bounce.get());
     const auto got = fill_direct(block, want, from);
-    std::memcpy(target + total.bytes_done, block + from % direct_alignment, got.bytes_done);
-    total.bytes_done += got.bytes_done;
-    total.error = got.error;
-    if (!got.ok() || got.bytes_done < want) break;
+    const auto copied = copy_out(target + total.bytes_done, block + from % direct_alignment, got.bytes_done);
+    total.bytes_done += copied.bytes_done;
+    total.error = copied.ok() ? got.error : at(copied.error, "read", length, offset);
+    if (!total.ok() || copied.bytes_done < want) break;
   }
   return total;
 }

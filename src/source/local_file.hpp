@@ -45,6 +45,7 @@ class local_file final : public source {
   result<std::size_t> pread(int fd, void* target, std::uint64_t length, std::uint64_t offset) noexcept;
   result<bool> ends_at_by_blocks(std::uint64_t offset);
   io_result read_blocks(std::byte* target, std::uint64_t length, std::uint64_t offset);
+  static io_result copy_out(std::byte* target, const std::byte* source, std::uint64_t length) noexcept;
   io_result fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset);
   io_result write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset);
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -207,6 +208,34 @@ TEST_F(local_file_source, streaming_reads_the_same_bytes) {
     EXPECT_EQ(file->fill_streaming(odd.data(), odd.size(), 7).bytes_done, odd.size());
     EXPECT_EQ(pattern::first_difference(odd, seed, 7), std::nullopt);
     EXPECT_EQ(file->fill_streaming(odd.data(), odd.size(), size - 10).bytes_done, 10U);
+  }
+}
+
+// Two pages, of which the second cannot be written.
+struct half_writable {
+  static constexpr std::size_t page = 4096;
+  half_writable() : data(static_cast<std::byte*>(::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    EXPECT_EQ(::mprotect(data + page, page, PROT_READ), 0);
+  }
+  half_writable(const half_writable&) = delete;
+  half_writable& operator=(const half_writable&) = delete;
+  ~half_writable() { ::munmap(data, 2 * page); }
+  std::byte* const data;
+};
+
+TEST_F(local_file_source, memory_that_cannot_be_written_is_an_error_by_every_descriptor) {
+  const half_writable memory;
+  for (const auto which : all_kinds) {
+    const auto file = lend(which);
+    const auto refused = file->fill(memory.data + memory.page, 100, 7);
+    EXPECT_EQ(refused.error.code(), errc::bad_memory);
+    EXPECT_EQ(refused.error.native(), EFAULT);
+    EXPECT_EQ(refused.bytes_done, 0U);
+    EXPECT_NE(refused.error.message().find("read 100 at 7 of " + file->name()), std::string_view::npos) << refused.error.message();
+    const auto begun = file->fill(memory.data + 1000, memory.page, 7);
+    EXPECT_EQ(begun.error.code(), errc::bad_memory) << begun.error.message();
+    EXPECT_LE(begun.bytes_done, memory.page - 1000);
+    EXPECT_EQ(pattern::first_difference(std::span(memory.data + 1000, begun.bytes_done), seed, 7), std::nullopt);
   }
 }
 
