@@ -260,7 +260,8 @@ endif()
 if(PENSTOCK_SANITIZE STREQUAL "none")
   add_test(NAME abi.exported_symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/abi/exported_symbols.py --nm ${CMAKE_NM}
                                              $<TARGET_FILE:penstock>)
-  set_tests_properties(abi.exported_symbols PROPERTIES LABELS abi TIMEOUT 60)
+  add_test(NAME abi.threads_have_room COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/abi/thread_room_test.py $<TARGET_FILE:penstock>)
+  set_tests_properties(abi.exported_symbols abi.threads_have_room PROPERTIES LABELS abi TIMEOUT 60)
   if(TARGET penstock_cli)
     # What tools/wheels would not link for the older glibc; the Python package's own half is asked by test_glibc.py.
     add_test(

@@ -12,7 +12,8 @@ namespace penstock::core {
 namespace {
 
 // Whose callback runs on this thread, if one does.
-thread_local const operation* calling_back = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+[[gnu::tls_model("initial-exec")]] thread_local const operation* calling_back =
+    nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 // Made when the library is loaded: asked for before every step, where nothing may fail.
 const status cancelled_before(errc::cancelled, "cancelled");

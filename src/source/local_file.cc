@@ -207,7 +207,7 @@ io_result local_file::fill(std::byte* target, std::uint64_t length, std::uint64_
 io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) {
   // Fits the second-level cache and stays there.
   constexpr std::uint64_t block_bytes = std::uint64_t{64} << 10;
-  thread_local const aligned_memory block = allocate_blocks(block_bytes);
+  const auto block = allocate_blocks(std::min(round_up(length), block_bytes));
   if (block == nullptr) return fill(target, length, offset);
   io_result total;
   while (total.bytes_done < length) {

@@ -13,7 +13,7 @@ namespace penstock::staging {
 namespace {
 
 // Which lane the current thread is; works call begin() without carrying a lane around.
-thread_local void* current_lane = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+[[gnu::tls_model("initial-exec")]] thread_local void* current_lane = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 constexpr unsigned max_ring_buffers = 16;
 // With slabs whose copies came first: they hold slabs already, so starting them late gains nothing.

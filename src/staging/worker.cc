@@ -17,7 +17,7 @@ namespace penstock::staging {
 
 namespace {
 
-thread_local bool is_worker = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+[[gnu::tls_model("initial-exec")]] thread_local bool is_worker = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 }  // namespace
 

@@ -274,7 +274,7 @@ class served_fabrics {
     const auto limit = steady::now() + most_at_exit;
     while (has_others() && steady::now() < limit) std::this_thread::sleep_for(1ms);
   }
-  inline static thread_local bool is_on_thread_of_one = false;
+  [[gnu::tls_model("initial-exec")]] inline static thread_local bool is_on_thread_of_one = false;
 
  private:
   [[nodiscard]] bool has_others() const noexcept {
