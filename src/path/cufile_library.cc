@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -310,6 +312,20 @@ result<found_library> find_library(sys::kernel& kernel, const std::string& confi
   return last;
 }
 
+// --- the end of the process
+
+// Set when exit() has begun. From then on libcufile is not called, not even to close it: an engine may end later than libcufile's own
+// objects, and libcufile closes itself when it ends.
+constinit std::atomic<bool> process_ends{false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
+
+status ended() { return {errc::closed, "the process ends"}; }
+
+// Called once libcufile is open, so that its own handlers have been registered before and run later.
+void watch_exit(cufile_outcome (*of)()) noexcept {
+  static std::atomic<cufile_outcome (*)()> watched{nullptr};
+  if (watched.exchange(of) != of) (void)std::atexit([] { process_ends.store(true); });
+}
+
 }  // namespace
 
 // --- the library
@@ -317,7 +333,7 @@ result<found_library> find_library(sys::kernel& kernel, const std::string& confi
 cufile_library::cufile_library(std::unique_ptr<cufile_functions> functions) : functions_(std::move(functions)) {}
 
 cufile_library::~cufile_library() {
-  if (opened_) functions_->close();
+  if (opened_ && !process_ends) functions_->close();
 }
 
 status cufile_library::possible(sys::kernel& kernel) {
@@ -328,6 +344,7 @@ status cufile_library::possible(sys::kernel& kernel) {
 }
 
 result<std::unique_ptr<cufile_library>> cufile_library::load(sys::kernel& kernel, const std::string& file_name) {
+  if (process_ends) return ended();
   if (auto why = possible(kernel); !why.ok()) return why;
   const bool p2pdma = driver_offers_p2pdma(kernel);
   auto found = find_library(kernel, file_name);
@@ -354,6 +371,7 @@ status cufile_library::start(bool p2pdma, const std::string& file_name) {
   const auto outcome = call.open();
   if (outcome.code != 0 && outcome.code != driver_already_open)
     return answer(fmt::format("libcufile ({}) did not start", file_name), outcome);
+  watch_exit(call.open);
   opened_ = outcome.code == 0;
   if (auto allowed = forbid_compatibility_mode(file_name); !allowed.ok()) return allowed;
 
@@ -393,6 +411,7 @@ status cufile_library::forbid_compatibility_mode(const std::string& file_name) {
 }
 
 result<cufile_handle> cufile_library::register_file(int fd) {
+  if (process_ends) return ended();
   cufile_description description{};
   description.type = description_is_fd;
   description.fd = fd;
@@ -402,18 +421,24 @@ result<cufile_handle> cufile_library::register_file(int fd) {
   return handle;
 }
 
-void cufile_library::deregister_file(cufile_handle handle) { functions_->deregister_handle(handle); }
+void cufile_library::deregister_file(cufile_handle handle) {
+  if (!process_ends) functions_->deregister_handle(handle);
+}
 
 status cufile_library::register_buffer(std::byte* base, std::uint64_t bytes) {
   constexpr int no_flags = 0;
+  if (process_ends) return ended();
   const auto outcome = functions_->register_buffer(base, bytes, no_flags);
   if (outcome.code == 0) return {};
   return answer(fmt::format("libcufile did not register {} bytes of memory", bytes), outcome);
 }
 
-void cufile_library::deregister_buffer(std::byte* base) { functions_->deregister_buffer(base); }
+void cufile_library::deregister_buffer(std::byte* base) {
+  if (!process_ends) functions_->deregister_buffer(base);
+}
 
 result<std::size_t> cufile_library::read(cufile_handle handle, const cufile_memory& target, std::size_t bytes, std::uint64_t file_offset) {
+  if (process_ends) return ended();
   errno = 0;
   const auto returned = functions_->read(handle, target.base, bytes, static_cast<off_t>(file_offset), static_cast<off_t>(target.offset));
   if (returned < 0) return failure("cuFileRead", returned, errno);
@@ -421,6 +446,7 @@ result<std::size_t> cufile_library::read(cufile_handle handle, const cufile_memo
 }
 
 result<std::size_t> cufile_library::write(cufile_handle handle, const cufile_memory& source, std::size_t bytes, std::uint64_t file_offset) {
+  if (process_ends) return ended();
   errno = 0;
   const auto returned = functions_->write(handle, source.base, bytes, static_cast<off_t>(file_offset), static_cast<off_t>(source.offset));
   if (returned < 0) return failure("cuFileWrite", returned, errno);

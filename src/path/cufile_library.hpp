@@ -39,7 +39,9 @@ class cufile_library {
   static result<std::unique_ptr<cufile_library>> load(sys::kernel& kernel, const std::string& file_name);
   cufile_library(const cufile_library&) = delete;
   cufile_library& operator=(const cufile_library&) = delete;
-  ~cufile_library();  // closes the driver if load() opened it; every handle is deregistered by now
+  // Closes the driver if load() opened it; every handle is deregistered by now. Once exit() has begun nothing of libcufile is called any
+  // more, here and below (closed): its own objects may be gone.
+  ~cufile_library();
 
   // Registers an open file; fd stays open until deregister_file. An error says that libcufile cannot serve this file GPU-direct.
   result<cufile_handle> register_file(int fd);

@@ -49,6 +49,9 @@ struct recorder_state {
   char log_file[64] = "";
 };
 
+// What the program exits with when it calls the library after the library's destructors.
+inline constexpr int called_too_late = 97;
+
 extern "C" {
 void recorder_reset();  // settings, state and calls
 recorder_settings* recorder_change();

@@ -1,6 +1,7 @@
 // Requests of an engine on a machine that seems to have GPUDirect: what goes direct, what is staged beside it, and what is said of it.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <span>
@@ -294,6 +295,26 @@ TEST_F(gpu_direct, memory_that_libcufile_does_not_register_is_counted) {
   EXPECT_EQ(stats.fallbacks, 1U);
   EXPECT_NE(stats.last_fallback.find("GPU_MEMORY_PINNING_FAILED"), std::string::npos) << stats.last_fallback;
   EXPECT_NE(engine_.summary().find("GPU_MEMORY_PINNING_FAILED"), std::string::npos) << engine_.summary();
+}
+
+// Made before libcufile is loaded, and so destroyed after libcufile's own objects.
+std::optional<engine> last_engine;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
+std::optional<file> last_file;      // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): likewise
+
+TEST_F(gpu_direct, libcufile_is_not_called_once_the_program_exits) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fresh process
+  const auto use_and_exit = [&] {
+    last_engine.emplace(machine_.make_engine());
+    auto opened = last_engine->open(name_, {.read = true});
+    if (!opened.ok()) std::exit(1);
+    last_file.emplace(*std::move(opened));
+    const auto buffer = allocate(mib);
+    io_options only;
+    only.only_gpu_direct = true;
+    if (!last_file->read(buffer.data(), mib, 0, only).ok()) std::exit(2);
+    std::exit(0);
+  };
+  EXPECT_EXIT(use_and_exit(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
