@@ -136,18 +136,19 @@ status board::open() {
   }
   auto made = folder_->make(sizeof(board_layout::page));
   if (!made) return made.error();
-  memory_ = std::move(*made);
-  page_ = new (memory_.data()) board_layout::page;
-  page_->program.set(sys::program_name(self->pid));
-  auto& head = page_->head;
+  auto* const page = new (made->data()) board_layout::page;
+  page->program.set(sys::program_name(self->pid));
+  auto& head = page->head;
+  head.magic = board_layout::magic;
   head.version = board_layout::layout_version;
   head.pid = self->pid;
   head.size_bytes = sizeof(board_layout::page);
   head.start_ticks = self->start_ticks;
   head.namespace_inode = self->namespace_inode;
   (void)version().copy(head.penstock_version.data(), head.penstock_version.size() - 1);
-  std::atomic_thread_fence(std::memory_order_release);
-  head.magic = board_layout::magic;  // last: until now it is nobody's
+  if (auto problem = folder_->publish(std::as_bytes(std::span(&head, 1))); !problem.ok()) return problem;
+  memory_ = std::move(*made);
+  page_ = page;
   return {};
 }
 

@@ -3,7 +3,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,11 +13,17 @@
 #include <cerrno>
 #include <charconv>
 #include <climits>
+#include <cstring>
 #include <ctime>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+
+#include "sys/uninterrupted.hpp"
 
 namespace penstock::sys {
 
@@ -37,6 +44,54 @@ std::string maps_of(int pid) {
   return maps;
 }
 
+// Whether one of the lines is that of an attached segment with this number, which the kernel shows as that of an inode.
+bool has_attached(std::string_view maps, int segment) {
+  const auto number = fmt::format(" {} ", segment);
+  while (!maps.empty()) {
+    const auto line = maps.substr(0, maps.find('\n'));
+    if (line.find("/SYSV") != std::string_view::npos && line.find(number) != std::string_view::npos) return true;
+    maps.remove_prefix(std::min(maps.size(), line.size() + 1));
+  }
+  return false;
+}
+
+void remove_segment(int segment) noexcept { (void)shmctl(segment, IPC_RMID, nullptr); }
+
+// A segment that is attached stays whole until it is let go of, whatever its owner or others do.
+result<shared_region> attach(int segment, int flags, const std::string& name) {
+  void* const data = shmat(segment, nullptr, flags);
+  if (data == reinterpret_cast<void*>(-1)) {
+    const int problem = errno;
+    if (problem == EINVAL || problem == EIDRM)
+      return status(errc::invalid_argument, fmt::format("the memory that {} tells of is gone", name));
+    return status::from_errno(problem, fmt::format("attach the memory that {} tells of", name));
+  }
+  shmid_ds facts{};
+  if (shmctl(segment, IPC_STAT, &facts) != 0) {
+    const int problem = errno;
+    (void)shmdt(data);
+    return status::from_errno(problem, fmt::format("ask about the memory that {} tells of", name));
+  }
+  shared_region memory(static_cast<std::byte*>(data), facts.shm_segsz);
+  if (facts.shm_perm.uid != geteuid())
+    return status(errc::permission_denied, fmt::format("the memory that {} tells of is another user's", name));
+  return memory;
+}
+
+// Of the memory of boards in a folder of this name: FNV-1a, begun so that no other program's memory has it by chance.
+std::uint64_t mark_for(std::string_view folder) noexcept {
+  std::uint64_t mark = 0x70656e73746f636b;  // "penstock"
+  for (const char each : folder) mark = (mark ^ static_cast<unsigned char>(each)) * 0x100000001b3;
+  return mark;
+}
+
+// 0: it has none.
+std::uint64_t mark_of(const shared_region& memory) noexcept {
+  std::uint64_t mark = 0;
+  if (memory.size() > sizeof mark) std::memcpy(&mark, memory.data() + memory.size() - sizeof mark, sizeof mark);
+  return mark;
+}
+
 struct closing_folder {
   void operator()(DIR* folder) const noexcept { closedir(folder); }
 };
@@ -46,6 +101,7 @@ class linux_board_folder final : public board_folder {
   explicit linux_board_folder(const std::string& parent) : name_(fmt::format("{}/penstock-{}", parent, geteuid())) {}
 
   result<shared_region> make(std::size_t bytes) override;
+  status publish(std::span<const std::byte> start) override;
   void remove() noexcept override;
   result<std::vector<int>> list() override;
   status read(int pid, std::span<std::byte> into) override;
@@ -60,15 +116,27 @@ class linux_board_folder final : public board_folder {
   [[nodiscard]] std::string name_of(int pid) const { return fmt::format("{}/{}", name_, pid); }
   [[nodiscard]] result<owned_descriptor> open_folder() const;
   result<owned_descriptor> open_board(int pid, int flags) const;
+  [[nodiscard]] result<owned_descriptor> make_folder() const;
   result<owned_descriptor> make_file(int folder) const;
+  status write_file(std::span<const std::byte> content);
   [[nodiscard]] bool made_by_a_copy() const;
-  static status read_whole(int fd, std::span<std::byte> into, const std::string& name);
+  // What the file of a board holds.
+  struct entry {
+    std::vector<std::byte> start;
+    int segment = -1;
+  };
+  [[nodiscard]] result<entry> entry_of(int pid) const;
+  result<shared_region> attach_board(int pid, int flags) const;
+  void discard(int folder, int pid) const noexcept;
+  void remove_orphans();
 
   const std::string name_;
+  const std::uint64_t mark_ = mark_for(name_);
   std::mutex lock_;  // guards made_
   struct {
     int pid = 0;
-    std::uint64_t device = 0, inode = 0;
+    int segment = -1;
+    std::uint64_t device = 0, inode = 0;  // 0: not published
   } made_;
 };
 
@@ -102,7 +170,10 @@ result<owned_descriptor> linux_board_folder::open_board(int pid, int flags) cons
 }
 
 // Where a second copy of this library is in the process (a wheel's beside a system's), only one can have the board.
-bool linux_board_folder::made_by_a_copy() const { return maps_of(getpid()).find(name_of(getpid()) + "\n") != std::string::npos; }
+bool linux_board_folder::made_by_a_copy() const {
+  const auto found = entry_of(getpid());
+  return found && has_attached(maps_of(getpid()), found->segment);
+}
 
 result<owned_descriptor> linux_board_folder::make_file(int folder) const {
   const auto pid = std::to_string(getpid());
@@ -113,39 +184,89 @@ result<owned_descriptor> linux_board_folder::make_file(int folder) const {
     if (problem != EEXIST || tries == 3) return status::from_errno(problem, fmt::format("make {}", name_of(getpid())));
     if (made_by_a_copy())
       return status(errc::unsupported, fmt::format("another copy of Penstock in this process has {}", name_of(getpid())));
-    if (unlinkat(folder, pid.c_str(), 0) != 0 && errno != ENOENT)
-      return status::from_errno(errno, fmt::format("remove {}", name_of(getpid())));
+    discard(folder, getpid());
   }
 }
 
+result<owned_descriptor> linux_board_folder::make_folder() const {
+  if (mkdir(name_.c_str(), 0700) != 0 && errno != EEXIST) return status::from_errno(errno, fmt::format("make the folder {}", name_));
+  return open_folder();
+}
+
 result<shared_region> linux_board_folder::make(std::size_t bytes) {
+  if (const auto folder = make_folder(); !folder && folder.error().code() != errc::not_found) return folder.error();
+  const std::lock_guard guard(lock_);
+  const int segment = shmget(IPC_PRIVATE, bytes + mark_bytes, IPC_CREAT | 0600);
+  if (segment < 0) return status::from_errno(errno, fmt::format("make {} bytes of shared memory", bytes));
+  auto memory = attach(segment, 0, name_of(getpid()));
+  if (!memory) {
+    remove_segment(segment);
+    return memory.error();
+  }
+  std::memcpy(memory->data() + bytes, &mark_, sizeof mark_);
+  made_ = {getpid(), segment};
+  return memory;
+}
+
+status linux_board_folder::publish(std::span<const std::byte> start) {
+  std::vector<std::byte> content(start.size() + sizeof(segment_number));
+  const std::lock_guard guard(lock_);
+  const segment_number segment = made_.segment;
+  std::memcpy(content.data(), start.data(), start.size());
+  std::memcpy(content.data() + start.size(), &segment, sizeof segment);
+  auto written = write_file(content);
+  if (!written.ok()) remove_segment(std::exchange(made_, {}).segment);
+  if (written.ok()) remove_orphans();
+  return written;
+}
+
+// Boards of this folder that nobody counts in any more and that no file tells of: somebody has removed the files of processes that were
+// killed.
+void linux_board_folder::remove_orphans() {
+  constexpr int most_looked_at = 4096;
+  const auto pids = list();
+  if (!pids) return;
+  std::vector<int> told_of;
+  for (const int pid : *pids) {
+    if (const auto named = entry_of(pid)) told_of.push_back(named->segment);
+  }
+  shm_info all{};
+  const int last = shmctl(0, SHM_INFO, reinterpret_cast<shmid_ds*>(&all));
+  for (int i = 0; i <= std::min(last, most_looked_at); ++i) {
+    shmid_ds facts{};
+    const int segment = shmctl(i, SHM_STAT, &facts);
+    if (segment < 0 || facts.shm_perm.uid != geteuid() || facts.shm_nattch > 0) continue;
+    if (std::ranges::find(told_of, segment) != told_of.end()) continue;
+    if (const auto memory = attach(segment, SHM_RDONLY, name_); memory && mark_of(*memory) == mark_) remove_segment(segment);
+  }
+}
+
+// With the lock.
+status linux_board_folder::write_file(std::span<const std::byte> content) {
   result<owned_descriptor> folder = status(errc::not_found, name_);
   result<owned_descriptor> board = status(errc::not_found, name_);
   // Another process may be the last and remove the folder meanwhile.
   for (int tries = 0; tries < 5 && board.error().code() == errc::not_found; ++tries) {
-    if (mkdir(name_.c_str(), 0700) != 0 && errno != EEXIST) return status::from_errno(errno, fmt::format("make the folder {}", name_));
-    folder = open_folder();
+    folder = make_folder();
     board = folder.ok() ? make_file(folder->get()) : folder.error();
   }
   if (!board) return board.error();
-  const auto given_up = [&](const char* call, int problem) {
-    (void)unlinkat(folder->get(), std::to_string(getpid()).c_str(), 0);
-    return status::from_errno(problem, fmt::format("{} {} of {}", call, bytes, name_of(getpid())));
-  };
-  // Room is taken now: a page that finds none later would end the process (SIGBUS).
-  if (const int problem = posix_fallocate(board->get(), 0, static_cast<off_t>(bytes)); problem != 0) return given_up("reserve", problem);
+  const auto put = uninterrupted([&] { return pwrite(board->get(), content.data(), content.size(), 0); });
   struct stat facts {};
-  if (fstat(board->get(), &facts) != 0) return given_up("fstat", errno);
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, board->get(), 0);
-  if (data == MAP_FAILED) return given_up("map", errno);
-  const std::lock_guard guard(lock_);
-  made_ = {getpid(), facts.st_dev, facts.st_ino};
-  return shared_region(static_cast<std::byte*>(data), bytes);
+  if (put != static_cast<ssize_t>(content.size()) || fstat(board->get(), &facts) != 0) {
+    const int problem = put >= 0 && put != static_cast<ssize_t>(content.size()) ? ENOSPC : errno;
+    (void)unlinkat(folder->get(), std::to_string(getpid()).c_str(), 0);
+    return status::from_errno(problem, fmt::format("write {}", name_of(getpid())));
+  }
+  made_.device = facts.st_dev;
+  made_.inode = facts.st_ino;
+  return {};
 }
 
 void linux_board_folder::remove() noexcept {
   const std::lock_guard guard(lock_);
   if (made_.pid != getpid()) return;  // a child's parent's
+  remove_segment(made_.segment);
   try {
     const auto folder = open_folder();
     if (!folder) return;
@@ -157,6 +278,15 @@ void linux_board_folder::remove() noexcept {
   } catch (const std::bad_alloc&) {                                                       // it is removed as one of a process that is gone
   }
   made_ = {};
+}
+
+// The file of a board, and its memory, where that is a board's: somebody may have written any number into the file.
+void linux_board_folder::discard(int folder, int pid) const noexcept {
+  try {
+    if (const auto named = entry_of(pid); named && attach_board(pid, SHM_RDONLY).ok()) remove_segment(named->segment);
+  } catch (const std::bad_alloc&) {  // the memory stays
+  }
+  (void)unlinkat(folder, std::to_string(pid).c_str(), 0);
 }
 
 result<std::vector<int>> linux_board_folder::list() {
@@ -176,73 +306,78 @@ result<std::vector<int>> linux_board_folder::list() {
   return found;
 }
 
-status linux_board_folder::read_whole(int fd, std::span<std::byte> into, const std::string& name) {
-  for (std::size_t done = 0; done < into.size();) {
-    const auto count = pread(fd, into.data() + done, into.size() - done, static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return status::from_errno(errno, fmt::format("read {}", name));
-    if (count == 0) return {errc::invalid_argument, fmt::format("{} is cut off after {} bytes of {}", name, done, into.size())};
-    done += static_cast<std::size_t>(count);
+result<linux_board_folder::entry> linux_board_folder::entry_of(int pid) const {
+  const auto board = open_board(pid, O_RDONLY);
+  if (!board) return board.error();
+  entry found;
+  found.start.resize(most_start_bytes + sizeof(segment_number) + 1);
+  const auto count = uninterrupted([&] { return pread(board->get(), found.start.data(), found.start.size(), 0); });
+  if (count < 0) return status::from_errno(errno, fmt::format("read {}", name_of(pid)));
+  const auto bytes = static_cast<std::size_t>(count);
+  segment_number segment = 0;
+  if (bytes <= sizeof segment || bytes == found.start.size())
+    return status(errc::invalid_argument, fmt::format("{} has {} bytes, and is no board", name_of(pid), bytes));
+  found.start.resize(bytes - sizeof segment);
+  std::memcpy(&segment, found.start.data() + found.start.size(), sizeof segment);
+  if (segment < 0 || segment > INT_MAX) return status(errc::invalid_argument, fmt::format("{} tells of no memory", name_of(pid)));
+  found.segment = static_cast<int>(segment);
+  return found;
+}
+
+// One that begins as its file says.
+result<shared_region> linux_board_folder::attach_board(int pid, int flags) const {
+  const auto named = entry_of(pid);
+  if (!named) return named.error();
+  auto memory = attach(named->segment, flags, name_of(pid));
+  if (!memory) return memory;
+  const auto& start = named->start;
+  if (memory->size() < start.size() + mark_bytes || mark_of(*memory) != mark_ ||
+      std::memcmp(memory->data(), start.data(), start.size()) != 0)
+    return status(errc::invalid_argument, fmt::format("the memory that {} tells of is no board", name_of(pid)));
+  return memory;
+}
+
+status linux_board_folder::read(int pid, std::span<std::byte> into) {
+  const auto board = attach_board(pid, SHM_RDONLY);
+  if (!board) return board.error();
+  if (const auto bytes = board->size() - mark_bytes; bytes != into.size())
+    return {errc::invalid_argument, fmt::format("the memory of {} has {} bytes, not {}", name_of(pid), bytes, into.size())};
+  std::memcpy(into.data(), board->data(), into.size());
+  return {};
+}
+
+result<std::size_t> linux_board_folder::read_start(int pid, std::span<std::byte> into) {
+  const auto named = entry_of(pid);
+  if (!named) return named.error();
+  const auto count = std::min(into.size(), named->start.size());
+  std::memcpy(into.data(), named->start.data(), count);
+  return count;
+}
+
+status linux_board_folder::ask(int pid, std::size_t asked, std::size_t answered, std::chrono::milliseconds most) {
+  const auto board = attach_board(pid, 0);
+  if (!board) return board.error();
+  using word = std::atomic<std::uint32_t>;
+  if (std::max(asked, answered) + sizeof(word) > board->size())
+    return {errc::invalid_argument, fmt::format("the memory of {} is too small", name_of(pid))};
+  auto& question = *reinterpret_cast<word*>(board->data() + asked);
+  const auto& answer = *reinterpret_cast<const word*>(board->data() + answered);
+  const auto wanted = question.fetch_add(1) + 1;
+  wake_shared(question);
+  const auto until = std::chrono::steady_clock::now() + most;
+  while (static_cast<std::int32_t>(answer.load(std::memory_order_acquire) - wanted) < 0) {
+    if (std::chrono::steady_clock::now() >= until) return {errc::timed_out, fmt::format("process {} does not answer", pid)};
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
   return {};
 }
 
-status linux_board_folder::read(int pid, std::span<std::byte> into) {
-  const auto board = open_board(pid, O_RDONLY);
-  if (!board) return board.error();
-  struct stat facts {};
-  if (fstat(board->get(), &facts) != 0) return status::from_errno(errno, fmt::format("fstat {}", name_of(pid)));
-  if (static_cast<std::uint64_t>(facts.st_size) != into.size())
-    return {errc::invalid_argument, fmt::format("{} has {} bytes, not {}", name_of(pid), facts.st_size, into.size())};
-  return read_whole(board->get(), into, name_of(pid));
-}
-
-result<std::size_t> linux_board_folder::read_start(int pid, std::span<std::byte> into) {
-  const auto board = open_board(pid, O_RDONLY);
-  if (!board) return board.error();
-  const auto count = pread(board->get(), into.data(), into.size(), 0);
-  if (count < 0) return status::from_errno(errno, fmt::format("read {}", name_of(pid)));
-  return static_cast<std::size_t>(count);
-}
-
-// The words are read and written as a file's, and only their address is given to the kernel: who cuts the file off meanwhile gets an error
-// to this process, not a signal.
-status linux_board_folder::ask(int pid, std::size_t asked, std::size_t answered, std::chrono::milliseconds most) {
-  const auto board = open_board(pid, O_RDWR);
-  if (!board) return board.error();
-  const auto word_at = [&](std::size_t offset, std::uint32_t& value) {
-    return pread(board->get(), &value, sizeof value, static_cast<off_t>(offset)) == sizeof value;
-  };
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  std::uint32_t wanted = 0;
-  if (asked >= page || !word_at(asked, wanted)) return {errc::invalid_argument, fmt::format("{} is cut off", name_of(pid))};
-  void* mapped = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED, board->get(), 0);
-  if (mapped == MAP_FAILED) return status::from_errno(errno, fmt::format("map {}", name_of(pid)));
-  const shared_region words(static_cast<std::byte*>(mapped), page);
-  // Added by the kernel, in one step: a sum that was written might take back what others have added meanwhile, and then whoever sleeps on
-  // the word misses that it was told to end.
-  constexpr std::uint32_t add_one = std::uint32_t{FUTEX_OP_ADD} << 28 | 1U << 12;
-  const auto* word = words.data() + asked;
-  if (syscall(SYS_futex, word, FUTEX_WAKE_OP, INT_MAX, 0L, word, add_one) < 0)
-    return status::from_errno(errno, fmt::format("ask through {}", name_of(pid)));
-  if (!word_at(asked, wanted)) return {errc::invalid_argument, fmt::format("{} is cut off", name_of(pid))};
-  const auto until = std::chrono::steady_clock::now() + most;
-  for (std::uint32_t seen = 0; word_at(answered, seen);) {
-    if (static_cast<std::int32_t>(seen - wanted) >= 0) return {};
-    if (std::chrono::steady_clock::now() >= until) break;
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-  }
-  return {errc::timed_out, fmt::format("process {} does not answer", pid)};
-}
-
-// By the number of the file, and not by its name, which depends on who looks from where.
 bool linux_board_folder::is_mapped_by(int pid) noexcept {
   try {
-    const auto board = open_board(pid, O_RDONLY);
-    struct stat facts {};
-    if (!board || fstat(board->get(), &facts) != 0) return true;
+    const auto named = entry_of(pid);
+    if (!named) return true;
     const auto maps = maps_of(pid);
-    return maps.empty() || maps.find(fmt::format(" {} ", facts.st_ino)) != std::string::npos;
+    return maps.empty() || has_attached(maps, named->segment);
   } catch (const std::bad_alloc&) {
     return true;
   }
@@ -262,7 +397,7 @@ void linux_board_folder::note_gone(int pid) noexcept {
         (void)fchmod(board->get(), gone_mode);
       }
     } else if (!S_ISREG(facts.st_mode) || std::time(nullptr) - facts.st_mtim.tv_sec > kept_for.count()) {
-      (void)unlinkat(folder->get(), name.c_str(), 0);
+      discard(folder->get(), pid);
     }
   } catch (const std::bad_alloc&) {  // another time
   }
@@ -280,7 +415,7 @@ void linux_board_folder::tidy(std::span<const int> gone) noexcept {
       by_age.emplace_back(std::int64_t{facts.st_mtim.tv_sec} * 1'000'000'000 + facts.st_mtim.tv_nsec, pid);
     }
     std::sort(by_age.begin(), by_age.end());
-    for (std::size_t i = 0; i + most_kept < by_age.size(); ++i) (void)unlinkat(folder->get(), std::to_string(by_age[i].second).c_str(), 0);
+    for (std::size_t i = 0; i + most_kept < by_age.size(); ++i) discard(folder->get(), by_age[i].second);
   } catch (const std::bad_alloc&) {  // another time
   }
 }

@@ -1,6 +1,9 @@
-// The door to boards: files of shared memory, one for each process, through which others see what it does. They lie in a folder that only
-// their user may enter, /dev/shm/penstock-UID, each under the number of its process. Everything above asks this interface, so tests can
-// have a folder elsewhere, or none. Every call is thread-safe. A failed call returns the errno of that very call as a status that names it.
+// The door to boards: shared memory, one board for each process, through which others see what it does. The memory is a segment of System
+// V: nobody can make one shorter, where whoever counts in a file that is cut off is ended by SIGBUS, and like a file it stays when its
+// process is killed. Its last word (mark_bytes) tells which folder it belongs to. A file tells where it is: /dev/shm/penstock-UID/PID, in a
+// folder that only its user may enter. It holds the start of the board, and behind that the number of the segment (segment_number).
+// Everything above asks this interface, so tests can have a folder elsewhere, or none. Every call is thread-safe. A failed call returns the
+// errno of that very call as a status that names it.
 #pragma once
 
 #include <atomic>
@@ -23,17 +26,26 @@ class board_folder {
   static constexpr std::chrono::seconds kept_for{600};
   static constexpr std::size_t most_kept = 16;
 
+  // Of what a file holds behind the start of its board.
+  using segment_number = std::int64_t;
+  static constexpr std::size_t most_start_bytes = 4096;
+  static constexpr std::size_t mark_bytes = 8;
+
   virtual ~board_folder() = default;
-  // Makes the board of this process, of zeros that have room, in place of one that an earlier process of its number has left. Makes the
-  // folder first, where it is missing. Errors: permission_denied (the folder is another user's, is open to others, or is no folder),
-  // no_space, unsupported (a second copy of this library in the process has made it), io.
+  // Makes the memory of this process's board, of zeros, and mark_bytes more. Nobody finds it yet. Makes the folder first, where it is
+  // missing. Errors: permission_denied (the folder is another user's, is open to others, or is no folder; a seccomp profile), no_space (the
+  // limit of segments), io.
   virtual result<shared_region> make(std::size_t bytes) = 0;
+  // From now on others find it, in place of one that an earlier process of its number has left. start: its first bytes, at most
+  // most_start_bytes, which stay as they are. An error takes it back: of make(), and unsupported (a second copy of this library in the
+  // process has one).
+  virtual status publish(std::span<const std::byte> start) = 0;
   // The board of this process, if it is still the one that was made.
   virtual void remove() noexcept = 0;
   // The numbers of processes with boards. Where there is no folder, there are none. Errors: as of make().
   virtual result<std::vector<int>> list() = 0;
-  // Fills all of `into` from a board, as it is now; whoever writes it goes on. Errors: not_found, invalid_argument (it has another size),
-  // permission_denied (it is another user's, or no file).
+  // Fills all of `into` from a board, as it is now; whoever writes it goes on. Errors: not_found, invalid_argument (it has another size,
+  // its file is cut off, or its memory is gone), permission_denied (it is another user's, or no file).
   virtual status read(int pid, std::span<std::byte> into) = 0;
   // As much of its beginning as there is.
   virtual result<std::size_t> read_start(int pid, std::span<std::byte> into) = 0;

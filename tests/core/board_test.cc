@@ -1,6 +1,8 @@
 // Boards: what other processes see of this one, whatever becomes of the one that writes or the one that reads.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,10 +35,62 @@ constexpr std::size_t file_bytes = std::size_t{1} << 20;
 class boards : public ::testing::Test {
  protected:
   void SetUp() override { store_pattern(name_, file_bytes, 1); }
+  // What killed processes have left goes with the test.
+  void TearDown() override {
+    std::error_code missing;
+    for (const auto& each : std::filesystem::directory_iterator(folder_name(), missing)) {
+      if (const int segment = segment_in(each.path().string()); segment >= 0 && nobody_has(segment)) shmctl(segment, IPC_RMID, nullptr);
+    }
+  }
 
   [[nodiscard]] std::shared_ptr<sys::board_folder> folder() const { return sys::make_board_folder(directory_.path().string()); }
   [[nodiscard]] std::string folder_name() const { return folder()->name(); }
   [[nodiscard]] std::string board_name(int pid = getpid()) const { return folder_name() + "/" + std::to_string(pid); }
+  // Of the memory that the file of a board tells of; -1: of none.
+  static int segment_in(const std::string& name) {
+    sys::board_folder::segment_number segment = -1;
+    std::ifstream board(name, std::ios::binary | std::ios::ate);
+    if (board.tellg() != sizeof(core::board_layout::head) + sizeof segment) return -1;
+    board.seekg(sizeof(core::board_layout::head));
+    board.read(reinterpret_cast<char*>(&segment), sizeof segment);
+    return static_cast<int>(segment);
+  }
+  [[nodiscard]] int segment_of(int pid = getpid()) const { return segment_in(board_name(pid)); }
+  static bool exists(int segment) {
+    shmid_ds facts{};
+    return shmctl(segment, IPC_STAT, &facts) == 0;
+  }
+  static bool nobody_has(int segment) {
+    shmid_ds facts{};
+    return shmctl(segment, IPC_STAT, &facts) == 0 && facts.shm_nattch == 0;
+  }
+  // The memory of a board for as long as this is there, as one who wants to do harm has it.
+  class memory_of {
+   public:
+    explicit memory_of(int segment) : data(static_cast<char*>(shmat(segment, nullptr, 0))) {}
+    memory_of(const memory_of&) = delete;
+    memory_of& operator=(const memory_of&) = delete;
+    ~memory_of() { shmdt(data); }
+    char* const data;
+  };
+  // Writes the file of a board.
+  void tell_of(int pid, const core::board_layout::head& head, sys::board_folder::segment_number segment) const {
+    std::ofstream board(board_name(pid), std::ios::binary | std::ios::trunc);
+    board.write(reinterpret_cast<const char*>(&head), sizeof head);
+    board.write(reinterpret_cast<const char*>(&segment), sizeof segment);
+  }
+  // Makes a board with these bytes behind its head. The number of its memory.
+  int put_board(const core::board_layout::head& head, std::size_t bytes) const {
+    const int segment = shmget(IPC_PRIVATE, bytes + sys::board_folder::mark_bytes, IPC_CREAT | 0600);
+    const memory_of board(segment);
+    const auto maker = folder();
+    const auto made = maker->make(1);  // for its mark
+    maker->remove();
+    std::memcpy(board.data, &head, std::min(bytes, sizeof head));
+    std::memcpy(board.data + bytes, made->data() + 1, sys::board_folder::mark_bytes);
+    tell_of(head.pid, head, segment);
+    return segment;
+  }
   engine engine_with(std::shared_ptr<core::board> on, std::shared_ptr<sys::kernel> kernel = sys::make_kernel()) const {
     core::seams doors{std::move(kernel), nullptr, device::make_host_driver()};
     doors.board = std::move(on);
@@ -128,6 +182,7 @@ TEST_F(boards, the_first_request_makes_one_with_what_the_engine_counts) {
 }
 
 TEST_F(boards, only_their_user_may_look_and_they_go_with_their_process) {
+  int segment = -1;
   {
     const auto with = engine_with_board();
     read(with, 1);
@@ -136,10 +191,65 @@ TEST_F(boards, only_their_user_may_look_and_they_go_with_their_process) {
     EXPECT_EQ(facts.st_mode & 0777, 0700U);
     ASSERT_EQ(stat(board_name().c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 0777, 0600U);
-    EXPECT_EQ(static_cast<std::size_t>(facts.st_size), sizeof(page));
+    segment = segment_of();
+    shmid_ds memory{};
+    ASSERT_EQ(shmctl(segment, IPC_STAT, &memory), 0);
+    EXPECT_EQ(memory.shm_perm.mode & 0777U, 0600U);
+    EXPECT_EQ(memory.shm_segsz, sizeof(page) + sys::board_folder::mark_bytes);
   }
   EXPECT_FALSE(std::filesystem::exists(folder_name()));
+  EXPECT_FALSE(exists(segment));
   EXPECT_EQ(why_not().code(), errc::not_found);
+}
+
+// In a process of its own, which a signal may end.
+TEST_F(boards, whose_files_others_cut_off_or_remove_harm_nobody) {
+  const auto cut_off = [&] {
+    const auto with = engine_with_board();
+    read(with, 2);
+    if (truncate(board_name().c_str(), 0) != 0) return 1;
+    read(with, 2);
+    if (with.stats().reads != 4 || why_not().code() != errc::invalid_argument) return 2;
+    if (unlink(board_name().c_str()) != 0) return 3;
+    read(with, 2);
+    return with.stats().reads == 6 && why_not().code() == errc::not_found ? 0 : 4;
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(cut_off());
+  }
+  int outcome = 0;
+  ASSERT_EQ(waitpid(child, &outcome, 0), child);
+  EXPECT_FALSE(WIFSIGNALED(outcome)) << "signal " << WTERMSIG(outcome);
+  EXPECT_EQ(WEXITSTATUS(outcome), 0);
+}
+
+TEST_F(boards, memory_that_others_remove_is_told_of_as_gone_and_counted_in) {
+  const auto with = engine_with_board();
+  read(with, 1);
+  ASSERT_EQ(shmctl(segment_of(), IPC_RMID, nullptr), 0);
+  read(with, 1);
+  EXPECT_EQ(with.stats().reads, 2U);
+}
+
+TEST_F(boards, of_the_gone_that_name_memory_which_is_no_board_only_the_file_goes) {
+  ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
+  const int foreign = shmget(IPC_PRIVATE, sizeof(page), IPC_CREAT | 0600);
+  core::board_layout::head head;
+  head.magic = core::board_layout::magic;
+  head.version = core::board_layout::layout_version;
+  head.size_bytes = sizeof(page);
+  head.namespace_inode = sys::identify_own_process()->namespace_inode;
+  head.pid = 5'000'000;
+  tell_of(head.pid, head, foreign);
+  EXPECT_NE(why_not(head.pid).message().find("is no board"), std::string_view::npos) << why_not(head.pid).message();
+  const timespec long_ago[] = {{0, UTIME_OMIT}, {std::time(nullptr) - 601, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, board_name(head.pid).c_str(), long_ago, 0), 0);
+  (void)core::observe_processes(*folder(), false);
+  EXPECT_FALSE(std::filesystem::exists(board_name(head.pid)));
+  EXPECT_TRUE(exists(foreign));
+  shmctl(foreign, IPC_RMID, nullptr);
 }
 
 TEST_F(boards, engines_that_have_ended_stay_in_the_sum) {
@@ -252,6 +362,18 @@ TEST_F(boards, whoever_makes_one_removes_those_that_nobody_needs) {
   EXPECT_FALSE(std::filesystem::exists(board_name(pid)));
 }
 
+TEST_F(boards, whose_files_were_removed_go_with_the_next_that_is_made) {
+  auto other = reader_of(1);
+  const int segment = segment_of(other.pid());
+  ASSERT_EQ(unlink(board_name(other.pid()).c_str()), 0);
+  read(engine_with_board(), 1);
+  EXPECT_TRUE(exists(segment)) << "somebody counts in it";
+  other.end();
+  const auto kept = reader_of(1);  // makes one
+  EXPECT_FALSE(exists(segment));
+  EXPECT_EQ(observe(kept.pid()).stats.reads, 1U);
+}
+
 TEST_F(boards, of_killed_processes_a_few_stay) {
   ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
   core::board_layout::head head;
@@ -259,14 +381,14 @@ TEST_F(boards, of_killed_processes_a_few_stay) {
   head.version = core::board_layout::layout_version;
   head.size_bytes = sizeof(page);
   head.namespace_inode = sys::identify_own_process()->namespace_inode;
+  std::vector<int> segments;
   for (int pid = 5'000'000; pid < 5'000'020; ++pid) {  // beyond what the kernel gives
     head.pid = pid;
-    std::vector<char> bytes(sizeof(page));
-    std::memcpy(bytes.data(), &head, sizeof head);
-    std::ofstream(board_name(pid), std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    segments.push_back(put_board(head, sizeof(page)));
   }
   EXPECT_EQ(core::observe_processes(*folder(), false).processes.size(), 20U);
   EXPECT_EQ(core::observe_processes(*folder(), false).processes.size(), sys::board_folder::most_kept);
+  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count_if(segments, &exists)), sys::board_folder::most_kept);
 }
 
 TEST_F(boards, a_stopped_process_is_shown_without_its_requests) {
@@ -309,13 +431,8 @@ TEST_F(boards, no_question_of_many_readers_is_lost) {
   ASSERT_EQ(waitpid(other.pid(), nullptr, WUNTRACED), other.pid());
   constexpr std::size_t readers = 4;
   constexpr std::uint32_t questions = 1000;
-  const auto asked = [&] {
-    std::uint32_t value = 0;
-    std::ifstream board(board_name(other.pid()), std::ios::binary);
-    board.seekg(offsetof(page, asked));
-    board.read(reinterpret_cast<char*>(&value), sizeof value);
-    return value;
-  };
+  const memory_of board(segment_of(other.pid()));
+  const auto asked = [&] { return reinterpret_cast<page*>(board.data)->asked.load(); };
   const auto before = asked();
   std::vector<std::thread> all;
   for (std::size_t i = 0; i < readers; ++i) {
@@ -337,6 +454,7 @@ class patient_folder final : public sys::board_folder {
   std::chrono::milliseconds waited{0};
 
   result<sys::shared_region> make(std::size_t bytes) override { return inner_->make(bytes); }
+  status publish(std::span<const std::byte> start) override { return inner_->publish(start); }
   void remove() noexcept override { inner_->remove(); }
   result<std::vector<int>> list() override { return inner_->list(); }
   status read(int pid, std::span<std::byte> into) override { return inner_->read(pid, into); }
@@ -518,24 +636,30 @@ TEST_F(boards, that_nobody_can_read_are_not_told_of_where_their_process_is_gone)
 TEST_F(boards, of_whatever_bytes_and_length_are_refused_or_read_without_harm) {
   auto other = reader_of(1);
   const auto pid = other.pid();
-  std::vector<char> good(sizeof(page));
-  std::ifstream(board_name(pid), std::ios::binary).read(good.data(), static_cast<std::streamsize>(good.size()));
-  const auto put = [&](std::span<const char> content) {
-    std::ofstream to(board_name(pid), std::ios::binary | std::ios::trunc);
-    to.write(content.data(), static_cast<std::streamsize>(content.size()));
-  };
-  other.end();  // nobody has the file mapped any more
+  const int segment = segment_of(pid);
+  const memory_of board(segment);
+  const std::vector<char> good(board.data, board.data + sizeof(page));
+  other.end();
   const auto seed = std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
-  for (const std::size_t length : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{4096}, sizeof(page) - 1}) {
-    put(std::span(good).first(length));
+  core::board_layout::head head;
+  std::memcpy(static_cast<void*>(&head), good.data(), sizeof head);
+  for (const std::size_t length : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{64}, std::size_t{71}, sizeof(page)}) {
+    std::ofstream(board_name(pid), std::ios::binary | std::ios::trunc).write(good.data(), static_cast<std::streamsize>(length));
     EXPECT_FALSE(core::observe_process(*folder(), pid, true).ok()) << length;
   }
-  auto longer = good;
-  longer.push_back(0);
-  put(longer);
-  EXPECT_EQ(why_not(pid).code(), errc::invalid_argument);
+  for (const auto number : {std::int64_t{-1}, std::int64_t{INT_MAX}, std::int64_t{1} << 40}) {
+    tell_of(pid, head, number);
+    EXPECT_EQ(why_not(pid).code(), errc::invalid_argument) << number;
+  }
+  for (const std::size_t length : {sizeof head, sizeof(page) - 1, sizeof(page) + 1}) {
+    const int other_size = put_board(head, length);
+    EXPECT_EQ(why_not(pid).code(), errc::invalid_argument) << length;
+    shmctl(other_size, IPC_RMID, nullptr);
+  }
+  tell_of(pid, head, segment);
+  EXPECT_TRUE(core::observe_process(*folder(), pid, true).ok());
   for (int round = 0; round < 200; ++round) {
     auto bytes = good;
     const std::size_t kept = round % 2 == 0 ? sizeof(core::board_layout::head) : 0;
@@ -544,7 +668,10 @@ TEST_F(boards, of_whatever_bytes_and_length_are_refused_or_read_without_harm) {
     } else {
       for (int i = 0; i < 64; ++i) bytes[kept + random() % (bytes.size() - kept)] = static_cast<char>(random());
     }
-    put(bytes);
+    std::memcpy(board.data, bytes.data(), bytes.size());
+    std::memcpy(static_cast<void*>(&head), bytes.data(), sizeof head);
+    head.pid = pid;
+    tell_of(pid, head, segment);
     const auto seen = core::observe_process(*folder(), pid, true);
     if (!seen) continue;
     EXPECT_EQ(seen->pid, pid);
