@@ -310,6 +310,7 @@ bool held_memory::take_native(const demand& wanted) {
     if (held.process != this_process()) raise({errc::forked, "this memory of " + held.device + " is the parent process's"});
     data_ = held.data;
     size_ = held.size;
+    device_ = held.device;
   } else {
     return false;
   }

@@ -34,6 +34,12 @@ struct argument_name {
   [[nodiscard]] std::string text() const;
 };
 
+// Where memory lies, also once it is gone.
+struct memory_place {
+  std::string device;             // of a DeviceBuffer; of other memory empty: the engine tells by the address
+  const void* address = nullptr;  // null: none
+};
+
 // The memory of one object, kept alive and in its place. Made, and destroyed, with the GIL; data() and size() need none.
 class held_memory {
  public:
@@ -45,6 +51,7 @@ class held_memory {
   ~held_memory();
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  [[nodiscard]] memory_place place() const { return {device_, data_}; }
   // The part of it that a request names. size: nothing for the rest. Raises penstock.InvalidArgument where it reaches outside.
   struct part {
     std::byte* data;
@@ -84,6 +91,7 @@ class held_memory {
   nb::object owner_;
   std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
+  std::string device_;
 };
 
 // penstock.Pointer, and the function resolve().

@@ -33,6 +33,17 @@ device_memory::~device_memory() {
 
 namespace {
 
+std::string ask_resolver(const char* function, nb::handle device, const char* argument) {
+  return nb::cast<std::string>(nb::module_::import_("penstock._devices").attr(function)(device, argument));
+}
+
+}  // namespace
+
+std::string device_name(nb::handle device, const char* argument) { return ask_resolver("device_name", device, argument); }
+std::string known_device(nb::handle device, const char* argument) { return ask_resolver("known_device", device, argument); }
+
+namespace {
+
 bool is_cuda(const std::string& device) { return device.starts_with("cuda:"); }
 
 std::vector<device_info> all_devices() {
@@ -41,8 +52,23 @@ std::vector<device_info> all_devices() {
   return engine.devices();
 }
 
-device_info device_named(const std::string& name) {
-  for (auto& each : all_devices()) {
+// "host (also cpu), host:0, cuda:0 (also cuda, 0)"
+std::string listed(const std::vector<device_info>& devices) {
+  std::string text = "host (also cpu), host:0";
+  for (const auto& each : devices) {
+    if (!is_cuda(each.name)) continue;
+    const auto number = each.name.substr(each.name.find(':') + 1);
+    text += ", " + each.name + " (also " + (number == "0" ? "cuda, " : "") + number + ")";
+  }
+  return text;
+}
+
+// Memory of the host is allocated on the host device.
+device_info device_named(nb::handle spelled) {
+  auto name = device_name(spelled, "name");
+  if (name == "host") name = "host:0";
+  const auto devices = all_devices();
+  for (const auto& each : devices) {
     if (each.name == name) return each;
   }
   const auto engine = shared_engine();
@@ -52,9 +78,8 @@ device_info device_named(const std::string& name) {
     return engine.allocate(name, 1).error();
   }();
   if (!tried.ok() && tried.code() != errc::not_found && tried.code() != errc::invalid_argument) raise(tried);
-  const auto why = is_cuda(name) && !engine.cuda_status().ok() ? std::string(engine.cuda_status().message())
-                                                               : std::string("penstock.devices() lists what there is");
-  raise({errc::not_found, "no device is called \"" + name + "\": " + why});
+  const auto why = is_cuda(name) && !engine.cuda_status().ok() ? std::string(engine.cuda_status().message()) + "; " : std::string();
+  raise({errc::not_found, "no device is called \"" + name + "\": " + why + "there are " + listed(devices)});
 }
 
 device_memory allocate(const device_info& self, std::int64_t nbytes) {
@@ -267,7 +292,9 @@ void add_devices(nb::module_& module) {
       });
 
   module.def("devices", &all_devices, "All devices, without making a context on any: the GPUs, then the host device.");
-  module.def("device", &device_named, "name"_a, "The device of that name. Raises FileNotFoundError, saying why, where there is none.");
+  module.def("device", &device_named, "name"_a.none(),
+             "The device of that name: \"host:0\" (also \"host\" and \"cpu\"), \"cuda:1\" (also 1), \"cuda\" for CUDA's current one; or a\n"
+             "torch.device or CuPy's Device. Raises FileNotFoundError, saying why and what there is, where there is none.");
   module.def(
       "copy", [](nb::handle target, nb::handle source, nb::handle order) { copy_objects(target, source, parse_order(order)); }, "target"_a,
       "source"_a, nb::kw_only(), "order"_a = "C",

@@ -39,6 +39,12 @@ struct device_memory {
 // The engine that the process shares. Raises penstock.Error.
 engine shared_engine();
 
+// What penstock._devices makes of any spelling of a device: "host", "host:0" or "cuda:1". argument: its name, for errors. Raises TypeError
+// and penstock.InvalidArgument.
+std::string device_name(nb::handle device, const char* argument = "device");
+// The same. Raises NotFound where there is no such device.
+std::string known_device(nb::handle device, const char* argument = "device");
+
 void add_devices(nb::module_& module);
 
 }  // namespace penstock::python

@@ -109,6 +109,7 @@ std::uint64_t run(const python_file& self, nb::handle buffer, std::int64_t offse
   check_offset(offset);
   const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target, order);
   const auto part = memory.slice(buffer_offset, size);
+  self.remember(memory);
   const auto target = self.target;
   const auto done = run_blocking({*target, part.data, part.size, offset, is_write}, options, progress);
   if (!done.ok()) raise(done.error, {target->path(), offset, done.bytes_done});
@@ -130,7 +131,9 @@ future start_bound(const python_file& self, nb::handle buffer, std::int64_t offs
   const auto options = request_options(path, prefer, cache, links, timeout);
   const auto allowed = parse_order(order);
   future made(new flight(self.target));
-  const auto part = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed).slice(buffer_offset, size);
+  const auto& memory = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed);
+  const auto part = memory.slice(buffer_offset, size);
+  self.remember(memory);
   made->start_one(part.data, part.size, offset, is_write, options);
   return made;
 }
@@ -186,6 +189,7 @@ nb::list run_many(const python_file& self, nb::handle requests, nb::handle order
   const auto target = self.target;
   std::list<held_memory> held;
   const auto parsed = parse_requests(requests, *target, held, parse_order(order), is_write);
+  if (!held.empty()) self.remember(held.back());
   nb::list counts;
   for (const auto& each : run_batch(parsed, options, *target)) counts.append(each.bytes_done);
   return counts;
@@ -197,6 +201,7 @@ future start_many(const python_file& self, nb::handle requests, nb::handle order
   const auto options = request_options(path, prefer, cache, links, timeout);
   future made(new flight(self.target));
   auto parsed = parse_requests(requests, made->target(), made->held(), parse_order(order), is_write);
+  if (!made->held().empty()) self.remember(made->held().back());
   made->start_many(std::move(parsed), options);
   return made;
 }
@@ -216,8 +221,10 @@ future start_over_files(nb::handle requests, nb::handle order, nb::handle path, 
     if (count < 3 || count > 5 || !nb::isinstance<python_file>(items[0])) {
       raise_invalid("a request over many files is (file, buffer, offset[, size[, buffer_offset]])");
     }
-    const auto& target = made->keep_file(nb::cast<const python_file&>(items[0]).target);
+    const auto& named = nb::cast<const python_file&>(items[0]);
+    const auto& target = made->keep_file(named.target);
     parsed.push_back(parse_request(items, {1, parsed.size()}, target, made->held(), allowed, is_write));
+    named.remember(made->held().back());
   }
   made->start_many(std::move(parsed), options);
   return made;
@@ -229,6 +236,7 @@ std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle 
   const auto options = request_options(path, prefer, cache, links, timeout);
   const auto target = self.target;
   const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target, parse_order(order));
+  self.remember(memory);
   std::uint64_t total = 0;
   for (const auto& each : run_batch(parse_ranges(memory, *target, offsets, sizes, buffer_offsets, is_write), options, *target)) {
     total += each.bytes_done;
@@ -243,6 +251,7 @@ future start_ranges(const python_file& self, nb::handle buffer, nb::handle offse
   const auto allowed = parse_order(order);
   future made(new flight(self.target));
   const auto& memory = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed);
+  self.remember(memory);
   made->start_many(parse_ranges(memory, made->target(), offsets, sizes, buffer_offsets, is_write), options);
   return made;
 }
@@ -254,7 +263,9 @@ future start_copied_ranges(const python_file& self, nb::handle buffer, nb::handl
   const auto options = request_options(path, prefer, cache, links, timeout);
   const auto allowed = parse_order(order);
   future made(new flight(self.target));
-  auto requests = parse_ranges(made->keep(buffer, memory_use::target, allowed), made->target(), offsets, sizes, buffer_offsets, false);
+  const auto& memory = made->keep(buffer, memory_use::target, allowed);
+  self.remember(memory);
+  auto requests = parse_ranges(memory, made->target(), offsets, sizes, buffer_offsets, false);
   const auto count = requests.size();
   for (const nb::handle each : copies) {
     auto further = parse_ranges(made->keep(each, memory_use::target, allowed), made->target(), offsets, sizes, buffer_offsets, false);
@@ -273,7 +284,7 @@ stream_result queue_bound(const python_file& self, nb::handle buffer, nb::handle
   check_offset(offset);
   const auto allowed = parse_order(order);
   stream_result made(new stream_flight(self.target));
-  made->queue(buffer, stream, offset, size, buffer_offset, allowed, result, is_write);
+  self.last_memory = made->queue(buffer, stream, offset, size, buffer_offset, allowed, result, is_write);
   return made;
 }
 
@@ -310,9 +321,11 @@ kept_memory keep(const python_file& self, std::int64_t offset, optional_size siz
   return kept_memory(std::move(*kept));
 }
 
-void prepare(const python_file& self, nb::str device) {
+// Of memory of the host there is nothing to prepare.
+void prepare(const python_file& self, nb::handle device) {
   const auto target = self.target;
-  const std::string name = device.c_str();
+  const auto name = known_device(device);
+  if (name == "host") return;
   const auto made = [&] {
     const without_gil unlocked;
     return target->prepare(name);
@@ -320,36 +333,69 @@ void prepare(const python_file& self, nb::str device) {
   if (!made.ok()) raise(made, {target->path()});
 }
 
-// Of the memory that explain() is asked about, as the engine names it. "device" alone is the first one of devices().
-std::string device_of(const engine& engine, const std::string& memory, const std::optional<std::string>& device) {
-  if (memory != "host" && memory != "pinned" && memory != "device") {
-    raise_invalid("memory is one of host, pinned, device; not '" + memory + "'");
+// The device of memory, as the engine names it.
+std::string device_of(const engine& engine, const memory_place& memory) {
+  if (!memory.device.empty()) return memory.device;
+  const auto facts = engine.describe(memory.address);
+  if (!facts) raise(facts.error());
+  return facts->kind == memory_kind::device ? facts->device : "host";
+}
+
+std::string default_device(const engine& engine) { return engine.cuda_status().ok() ? "cuda:0" : "host:0"; }
+
+// Of the memory that explain() is asked about: what is told of it, else that of the last request, else of the first one of devices().
+std::string device_of(const engine& engine, const python_file& self, const std::optional<std::string>& memory, nb::handle device) {
+  if (memory && *memory != "host" && *memory != "pinned" && *memory != "device") {
+    raise_invalid("memory is one of host, pinned, device; not '" + *memory + "'");
   }
-  if (memory != "device") {
-    if (device) raise_invalid("memory is '" + memory + "', which is on no device; device is '" + *device + "'");
-    return "host";
+  if (!device.is_none()) {
+    const auto name = device_name(device);
+    if (memory && *memory != "device" && name != "host") {
+      raise_invalid("memory is '" + *memory + "', which is on no device; device is '" + name + "'");
+    }
+    return known_device(device);
   }
-  return device ? *device : engine.cuda_status().ok() ? "cuda:0" : "host:0";
+  if (memory) return *memory == "device" ? default_device(engine) : "host";
+  return self.last_memory.address != nullptr ? device_of(engine, self.last_memory) : default_device(engine);
+}
+
+// What explain() is asked about: so many bytes, or those of a buffer, and where it lies.
+struct explained_range {
+  std::string device;
+  std::uint64_t length = 0;
+};
+
+bool is_number(nb::handle object) { return PyIndex_Check(object.ptr()) != 0 && PySequence_Check(object.ptr()) == 0; }
+
+explained_range range_of(const engine& engine, const python_file& self, nb::handle size, std::int64_t offset,
+                         const std::optional<std::string>& memory, nb::handle device) {
+  const auto rest = [&] {
+    const auto whole = size_of(self);
+    const auto start = static_cast<std::uint64_t>(offset);
+    return whole > start ? whole - start : 0;
+  };
+  if (size.is_none()) return {device_of(engine, self, memory, device), rest()};
+  if (is_number(size)) {
+    const auto number = signed_integer(size, "size");
+    if (number < 0) raise_invalid("size is " + std::to_string(number));
+    return {device_of(engine, self, memory, device), static_cast<std::uint64_t>(number)};
+  }
+  const held_memory buffer(size, memory_use::source, memory_order::any, {"size"});
+  if (memory || !device.is_none()) raise_invalid("the buffer lies where it lies: memory and device are for a number of bytes");
+  return {device_of(engine, buffer.place()), buffer.size()};
 }
 
 // penstock.Plan is Python's.
-nb::object explain(const python_file& self, optional_size size, std::int64_t offset, const std::string& memory, bool write, nb::handle path,
-                   nb::handle prefer, nb::handle cache, nb::handle links, const std::optional<std::string>& device) {
+nb::object explain(const python_file& self, nb::handle size, std::int64_t offset, const std::optional<std::string>& memory, bool write,
+                   nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle device) {
   const auto options = request_options(path, prefer, cache, links, nb::none());
   const auto engine = shared_engine();
-  const auto on = device_of(engine, memory, device);
   const auto target = self.target;
   check_offset(offset);
-  if (size && *size < 0) raise_invalid("size is " + std::to_string(*size));
-  auto length = static_cast<std::uint64_t>(size.value_or(0));
-  if (!size) {
-    const auto whole = size_of(self);
-    const auto start = static_cast<std::uint64_t>(offset);
-    length = whole > start ? whole - start : 0;
-  }
+  const auto asked = range_of(engine, self, size, offset, memory, device);
   const auto told = [&] {
     const without_gil unlocked;
-    return engine.explain(*target, on, length, offset, write, options);
+    return engine.explain(*target, asked.device, asked.length, offset, write, options);
   }();
   if (!told) raise(told.error(), {target->path(), offset});
   nb::list parts;
@@ -496,14 +542,17 @@ void add_files(nb::module_& module) {
            "copied\n"
            "from it by the GPU, however often they come. Blocks. Returns a penstock.KeptRange, which gives it back at the end of a with\n"
            "statement, by release(), or with its last reference.")
-      .def("prepare", &prepare, "device"_a,
+      .def("prepare", &prepare, "device"_a.none(),
            "Begins to make, on the library's threads, what the first read into that device needs: pinned memory, streams, a kernel. For "
            "programs\n"
            "that know where the bytes will go before they ask for them. Raises NotFound where there is no such device.")
-      .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = "device", "write"_a = false, "path"_a = none,
+      .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = none, "write"_a = false, "path"_a = none,
            "prefer"_a = none, "cache"_a = none, "links"_a = none, "device"_a = none,
-           "What a read of the range (or a write) would do with memory of a device, or with 'pinned' or 'host' memory, and why: a\n"
-           "penstock.Plan. device: a name, as in devices(); None: the first of them. Makes no context on a GPU.")
+           "What a read of the range (or a write) would do, and why: a penstock.Plan. size: a number of bytes, None for the rest of the\n"
+           "file, or a buffer: that many bytes with memory like it. device: a device, as for penstock.device(); memory: 'host', 'pinned' "
+           "or\n"
+           "'device'. Without either it is memory like that of the last request on this file, and before the first one that of the first\n"
+           "of devices(). Makes no context on a GPU.")
       .def("__repr__", [](const python_file& self) {
         return nb::str("<penstock.File name={!r} mode={!r}{}>").format(self.name, self.mode, self.closed ? " closed" : "");
       });

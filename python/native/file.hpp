@@ -21,7 +21,9 @@ struct python_file {
   nb::object name;
   std::string mode;
   bool closed = false;
-  std::uint64_t position = 0;  // of what goes on from where the last one ended: read(), readinto(), write()
+  std::uint64_t position = 0;        // of what goes on from where the last one ended: read(), readinto(), write()
+  mutable memory_place last_memory;  // of the last request, for explain(). With the GIL
+  void remember(const held_memory& memory) const { last_memory = memory.place(); }
 
   python_file(file opened, nb::object named, std::string how)
       : target(std::make_shared<file>(std::move(opened))), name(std::move(named)), mode(std::move(how)) {}

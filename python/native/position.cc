@@ -33,6 +33,7 @@ std::uint64_t run_on(python_file& self, std::byte* memory, std::uint64_t size, b
 template <bool is_write>
 std::uint64_t run_buffer(python_file& self, nb::handle buffer) {
   const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target);
+  self.remember(memory);
   return run_on(self, memory.data(), memory.size(), is_write);
 }
 
@@ -51,6 +52,7 @@ nb::object read(nb::object self, optional_size size) {
   auto content = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(wanted)));
   if (!content.is_valid()) throw nb::python_error();
   auto* const memory = PyBytes_AsString(content.ptr());
+  file.last_memory = {"", memory};
   const auto done = run_on(file, reinterpret_cast<std::byte*>(memory), wanted, false);
   if (done != wanted) content = nb::steal(PyBytes_FromStringAndSize(memory, static_cast<Py_ssize_t>(done)));  // it was cut meanwhile
   if (!content.is_valid()) throw nb::python_error();

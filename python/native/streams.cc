@@ -34,12 +34,13 @@ void* stream_handle(nb::handle stream) {
 
 }  // namespace
 
-void stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size,
-                          std::int64_t buffer_offset, memory_order order, std::uint64_t result, bool is_write) {
+memory_place stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size,
+                                  std::int64_t buffer_offset, memory_order order, std::uint64_t result, bool is_write) {
   auto held = kept_.target;
   file_name_ = held->path();
   const auto& memory = kept_.memories.emplace_back(buffer, is_write ? memory_use::source : memory_use::target, order);
   const auto part = memory.slice(buffer_offset, size);
+  const auto place = memory.place();
   length_ = part.size;
   offset_ = offset;
   auto* const count = result != 0 ? reinterpret_cast<std::int64_t*>(result) : nullptr;
@@ -69,6 +70,7 @@ void stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t off
   if (!queued.ok()) never_began();
   release_file(held);
   raise_unless_ok(queued, {file_name_, offset, 0});
+  return place;
 }
 
 bool stream_flight::wait(std::optional<double> timeout_s) {

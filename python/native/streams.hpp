@@ -23,8 +23,9 @@ class stream_flight final : public under_way {
   explicit stream_flight(std::shared_ptr<file> target) : under_way(false) { kept_.target = std::move(target); }
   // Queues it. Raises penstock.Error where nothing was queued. result: an address of the host or of a device, or 0; 8 bytes there are set
   // before later work of the stream starts, to the bytes moved or to -1.
-  void queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size, std::int64_t buffer_offset,
-             memory_order order, std::uint64_t result, bool is_write);
+  // Gives the place of the memory.
+  memory_place queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size,
+                     std::int64_t buffer_offset, memory_order order, std::uint64_t result, bool is_write);
   // In a forked child what the parent left on its streams counts as ended: with forked.
   [[nodiscard]] bool done() const noexcept { return ended_.load(std::memory_order_acquire) || left_behind(); }
   // Blocks, without the GIL, until it has ended. False: not within the time. Raises what a signal handler raises.

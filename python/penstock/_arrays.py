@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from ._devices import Place, is_gpu, known_device, number_of
 from ._errors import InvalidArgument, ShortRead
 from ._unsized import read_to_the_end
 
@@ -26,13 +27,13 @@ def fromfile(
     offset: int = 0,
     *,
     like: Any = None,
-    device: str | None = None,
+    device: Place = None,
     exact: bool = True,
 ) -> Any:
     """An array of the file's items from offset (bytes) on: count of them, or all for -1.
 
-    Without more a NumPy array; with device="cuda:N", or like= a CuPy array, a CuPy array on that device; with device="host:0" a
-    penstock.DeviceBuffer of the bytes, which must be some. On a GPU this waits for what CuPy's current stream has, in which the memory may
+    Without more, and with device="host" or "cpu", a NumPy array; with device="cuda:N" (or N, "cuda", a torch.device), or like= a CuPy array, a CuPy
+    array on that device; with device="host:0" a penstock.DeviceBuffer of the bytes, which must be some. On a GPU this waits for what CuPy's current stream has, in which the memory may
     have been used before.
     exact: a file that ends before count items, or within one, raises ShortRead; else there are fewer items, and the part of one is left out,
     as with numpy.fromfile(). Raises penstock.Error; ImportError where NumPy or CuPy is needed and missing.
@@ -98,10 +99,11 @@ def _settle(array: Any) -> None:
         sys.modules["torch"].cuda.current_stream(array.device).synchronize()
 
 
-def _target(like: Any, device: str | None) -> str:
+def _target(like: Any, device: Place) -> str:
     """ "numpy" or the name of a device."""
     if device is not None:
-        return "numpy" if device == "host" else device
+        name = known_device(device)
+        return "numpy" if name == "host" else name
     if isinstance(like, _native.DeviceBuffer):
         return like.device
     if like is None or not hasattr(like, "__cuda_array_interface__"):
@@ -135,10 +137,10 @@ def _empty(items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
         import numpy
 
         return numpy.empty(items, dtype)
-    if where.startswith("cuda:"):
+    if is_gpu(where):
         import cupy
 
-        with cupy.cuda.Device(int(where.partition(":")[2])):
+        with cupy.cuda.Device(number_of(where)):
             array = cupy.empty(items, dtype)
             cupy.cuda.get_current_stream().synchronize()
             return array

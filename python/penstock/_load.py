@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
 from ._arrays import Path, item_type_of, short_read
+from ._devices import Place, name_for_torch, number_of
 from ._errors import InvalidArgument
 from ._tensors import Room, torch_dtype
 from ._unsized import read_to_the_end
@@ -21,7 +22,7 @@ __all__ = ["load", "load_sharded"]
 
 
 def load_sharded(
-    filename: Any, devices: Sequence[Any], shard: Any = None, framework: str | None = None, *, names: Iterable[str] | None = None
+    filename: Any, devices: Sequence[Place], shard: Any = None, framework: str | None = None, *, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
     """A model's tensors onto several devices in one call: penstock.safetensors.load_sharded()."""
     from .safetensors import load_sharded as of_safetensors
@@ -34,17 +35,17 @@ def load(
     dtype: DTypeLike | Any = "u1",
     shape: int | Sequence[int] | None = None,
     *,
-    device: Any = "host",
+    device: Place = "host",
     offset: int = 0,
     exact: bool = True,
 ) -> Any:
     """The file's content from offset (bytes) on, as a new array of dtype and shape. Blocks.
 
     dtype: NumPy's or PyTorch's, or the name of one. shape: an int or several, of which one may be -1, for as many as there are; None is -1.
-    device: "host" gives a NumPy array; "cuda:N" or N a CuPy array (where CuPy is not installed, a PyTorch tensor if the program has imported
-    torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a DeviceBuffer of the bytes, which must be
-    some. On a GPU this waits for what the library's current stream has, in which the memory may have been used before; the array may be used
-    in any stream.
+    device: "host" or "cpu" gives a NumPy array; "cuda:N", N, or "cuda" for the current device, a CuPy array (where CuPy is not installed, a
+    PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
+    DeviceBuffer of the bytes, which must be some. On a GPU this waits for what the library's current stream has, in which the memory may have
+    been used before; the array may be used in any stream.
     exact: a file that ends before the array does, or within an item, raises ShortRead; else the array has fewer rows (along its first axis).
     Raises penstock.Error, InvalidArgument for a dtype that the library has not, TypeError.
     """
@@ -88,8 +89,6 @@ def _maker_of(dtype: Any, device: Any) -> _Maker:
     name = room.device
     torch = sys.modules.get("torch")
     if torch is not None and (room.library is torch or isinstance(dtype, torch.dtype)):
-        if name.startswith("host:"):
-            raise InvalidArgument(f"device: PyTorch has no tensors on {name}", code="invalid_argument")
         return _maker_of_torch(torch, name, dtype)
     item_type = item_type_of(dtype)
     if room.library is not None:
@@ -113,7 +112,7 @@ def _maker_of_torch(torch: Any, name: str, dtype: Any) -> _Maker:
         raise InvalidArgument(f"dtype {dtype} is none of PyTorch's", code="invalid_argument")
 
     def make(shape: tuple[int, ...]) -> tuple[Any, Any]:
-        tensor = torch.empty(shape, dtype=found, device="cpu" if name == "host" else name)
+        tensor = torch.empty(shape, dtype=found, device=name_for_torch(name))
         if tensor.is_cuda:
             torch.cuda.current_stream(tensor.device).synchronize()
         return tensor, _native.Pointer(tensor.data_ptr(), tensor.numel() * found.itemsize, tensor)
@@ -126,7 +125,7 @@ def _maker_of_cupy(cupy: Any, name: str, item_type: Any) -> _Maker:
         raise InvalidArgument(f"dtype {item_type} is none of CuPy's", code="invalid_argument")
 
     def make(shape: tuple[int, ...]) -> tuple[Any, Any]:
-        with cupy.cuda.Device(int(name.partition(":")[2])):
+        with cupy.cuda.Device(number_of(name)):
             array = cupy.empty(shape, item_type)
             cupy.cuda.get_current_stream().synchronize()
         return _twice(array)

@@ -33,7 +33,7 @@ class Plan:
         total = sum(part.length for part in self.parts)
         cached = "an unknown part" if self.cached_bytes is None else _size(self.cached_bytes)
         lines = [f"{_size(total)}, {cached} of it in the page cache"]
-        lines += [f"  {_size(part.length):>10} at {part.offset}: {part.path}, {part.reason}" for part in self.parts]
+        lines += [_line(group) for group in _alike(self.parts)]
         lines += [f"  remark: {remark}" for remark in self.remarks]
         return "\n".join(lines)
 
@@ -41,6 +41,20 @@ class Plan:
 def make_plan(parts: Iterable[tuple[int, int, str, str]], remarks: list[str], cached_bytes: int | None) -> Plan:
     """Called by penstock._native."""
     return Plan([PlanPart(*part) for part in parts], remarks, cached_bytes)
+
+
+def _alike(parts: list[PlanPart]) -> list[list[PlanPart]]:
+    """Those that go one way for one reason, in the order of the first of each: of a file that is cached in spots there are hundreds."""
+    groups: dict[tuple[str, str], list[PlanPart]] = {}
+    for part in parts:
+        groups.setdefault((part.path, part.reason), []).append(part)
+    return list(groups.values())
+
+
+def _line(group: list[PlanPart]) -> str:
+    first, total = group[0], sum(part.length for part in group)
+    where = f"at {first.offset}" if len(group) == 1 else f"in {len(group)} parts from {first.offset} on"
+    return f"  {_size(total):>10} {where}: {first.path}, {first.reason}"
 
 
 def _size(count: int) -> str:

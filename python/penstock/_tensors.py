@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import operator
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
+from ._devices import device_name, is_gpu, is_torch_device, known_device, number_of
 from ._errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -111,29 +111,6 @@ def bytes_of(value: Any, argument: str) -> bytes:
     raise TypeError(f"{argument} is bytes, not {type(value).__name__}")
 
 
-def _torch_device(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.device)
-
-
-def device_name(device: Any, argument: str) -> str:
-    """ "cuda:1", "host:0" or "host", of a name, the number of a GPU or a torch.device. Whether there is such a device is not looked at."""
-    if isinstance(device, str):
-        return device
-    if _torch_device(device):
-        if device.type == "cpu":
-            return "host"
-        if device.type != "cuda" or device.index is None:
-            raise InvalidArgument(f"{argument}: torch.device({str(device)!r}) is neither cpu nor cuda with a number", code="invalid_argument")
-        return str(device)
-    if isinstance(device, bool) or not hasattr(device, "__index__"):
-        raise TypeError(f"{argument} is a str, an int or a torch.device, not {type(device).__name__}")
-    number = operator.index(device)
-    if number < 0:
-        raise InvalidArgument(f"{argument} is {number}: GPUs are numbered from 0", code="invalid_argument")
-    return f"cuda:{number}"
-
-
 def _name_of_device_of(tensor: Any) -> str:
     """That it lies on; "host" also for what is no memory, which sending it will tell."""
     torch = sys.modules.get("torch")
@@ -157,15 +134,18 @@ def targets_of(devices: Any, tensors: list[Any]) -> list[str]:
     if devices is None:
         return []
     if isinstance(devices, Mapping):
-        names = {device_name(here, "a key of devices"): device_name(there, f"devices[{here!r}]") for here, there in devices.items()}
+        names = {device_name(here, "a key of devices"): _name_there(there, f"devices[{here!r}]") for here, there in devices.items()}
         return [names.get(_name_of_device_of(each), "") for each in tensors]
     if isinstance(devices, Sequence) and not isinstance(devices, (str, bytes, bytearray, memoryview)):
         if len(devices) != len(tensors):
             raise InvalidArgument(f"devices names {len(devices)} for {len(tensors)} tensors", code="invalid_argument")
-        return ["" if each is None else device_name(each, f"devices[{i}]") for i, each in enumerate(devices)]
-    if isinstance(devices, (str, int)) or _torch_device(devices) or hasattr(devices, "__index__"):
-        return [device_name(devices, "devices")] * len(tensors)
-    raise TypeError(f"devices is the name of a device, a sequence or a mapping of names, or None, not {type(devices).__name__}")
+        return ["" if each is None else _name_there(each, f"devices[{i}]") for i, each in enumerate(devices)]
+    return [_name_there(devices, "devices")] * len(tensors)
+
+
+def _name_there(device: Any, argument: str) -> str:
+    """Of a device of the receiver's, who alone knows which GPU "cuda" is there."""
+    return device if isinstance(device, str) and device == "cuda" else device_name(device, argument)
 
 
 # --- streams
@@ -186,15 +166,6 @@ def streams_of(tensors: Iterable[Any]) -> list[int]:
 
 
 # --- room for what comes
-
-_known_devices = {"host"}
-
-
-def _check_known(name: str) -> None:
-    if name not in _known_devices:
-        _native.device(name)
-        _known_devices.add(name)
-
 
 def _library_of_gpus() -> Any:
     """CuPy; without it PyTorch, where the program has imported that; else None."""
@@ -230,13 +201,10 @@ class Room:
         self._made: list[tuple[Any, int]] = []
         if device is None:
             return
-        if _torch_device(device):
+        if is_torch_device(device):
             self._library = sys.modules["torch"]
-            if device.type == "cuda" and device.index is None:
-                device = self._library.cuda.current_device()
-        self._device = device_name(device, "device")
-        _check_known(self._device)
-        if self._device.startswith("cuda:"):
+        self._device = known_device(device)
+        if is_gpu(self._device):
             self._library = self._library or _library_of_gpus()
             self._stream = self._current_stream(self._library, self._device)
 
@@ -263,9 +231,7 @@ class Room:
     def __call__(self, native: _native._PipeMessage) -> tuple[list[Any], list[int]]:
         """Buffers for the tensors, and their streams. Raises NotFound where the sender names a device that there is none of."""
         told = native.tensors
-        names = [self._device if self._device is not None else each[3] or "host" for each in told]
-        for name in names:
-            _check_known(name)
+        names = [self._device if self._device is not None else known_device(each[3] or "host") for each in told]
         self._made = [self._make(name, each) for name, each in zip(names, told)]
         return [array for array, _ in self._made], [stream for _, stream in self._made]
 
@@ -285,12 +251,11 @@ class Room:
             return None
         if library.__name__ == "torch":
             return library.cuda.current_stream(name)
-        return library.cuda.get_current_stream(int(name.partition(":")[2]))
+        return library.cuda.get_current_stream(number_of(name))
 
     def _make(self, name: str, told: _Told) -> tuple[Any, int]:
-        is_gpu = name.startswith("cuda:")
         library = self._library
-        if library is None and is_gpu:
+        if library is None and is_gpu(name):
             library = _library_of_gpus()
         if library is not None and library.__name__ == "torch":
             return self._made_by_torch(library, name, told)
@@ -323,6 +288,6 @@ class Room:
             dtype, shape = np.dtype("u1"), (facts.nbytes,)
         stream = self._stream if self._stream is not None else self._current_stream(cupy, name)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(cupy.cuda.Device(int(name.partition(":")[2])))
+            stack.enter_context(cupy.cuda.Device(number_of(name)))
             stack.enter_context(stream)
             return cupy.empty(shape, dtype), int(stream.ptr)

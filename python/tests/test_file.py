@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,67 @@ def test_explain_covers_the_range_once(file_of: Any) -> None:
         assert isinstance(plan.remarks, list)
     with penstock.open(path, "r+") as file:
         assert sum(part.length for part in file.explain(5_000_000, write=True).parts) == 5_000_000
+
+
+def test_explain_tells_of_memory_like_that_of_the_last_request(file_of: Any) -> None:
+    path, content = file_of(2_000_003)
+
+    def paths(plan: penstock.Plan) -> set[str]:
+        return {part.path for part in plan.parts}
+
+    array, buffer = np.empty(1000, np.uint8), penstock.device("host:0").empty(1000)
+    with penstock.open(path, "r+") as file:
+        first = file.explain()
+        assert first == file.explain(device=penstock.devices()[0].name) == file.explain(memory="device")
+        requests: list[Callable[[Any], object]] = [
+            file.read_into,
+            lambda memory: file.pread(memory).result(),
+            lambda memory: file.read_many([(memory, 0)]),
+            lambda memory: file.pread_many([(memory, 0)]).result(),
+            lambda memory: penstock.pread_many([(file, memory, 0)]).result(),
+            lambda memory: file.read_ranges(memory, [0], [1000]),
+            lambda memory: file.pread_ranges(memory, [0], [1000]).result(),
+            lambda memory: file.write_from(memory, 1000),
+            file.readinto,
+        ]
+        for request in requests:
+            request(array)
+            assert paths(file.explain()) == {"posix"}
+            assert file.explain(memory="device") == first
+            request(buffer)
+            assert paths(file.explain()) == {"staged"} and file.explain() == file.explain(device="host:0")
+        file.read(100)
+        assert paths(file.explain()) == {"posix"}
+        file.read_on_stream(buffer, None).wait()
+        assert paths(file.explain()) == {"staged"}
+        file.read_into(penstock.device("host:0").empty(10))  # which is gone now
+        assert paths(file.explain()) == {"staged"}
+
+
+def test_a_plan_of_many_parts_is_few_lines() -> None:
+    parts = [penstock.PlanPart(i << 20, 1 << 20, "staged", "in the page cache" if i % 2 else "not there") for i in range(41)]
+    lines = str(penstock.Plan(parts, ["no GPU"], 20 << 20)).splitlines()
+    assert lines == [
+        "41 MiB, 20 MiB of it in the page cache",
+        "      21 MiB in 21 parts from 0 on: staged, not there",
+        "      20 MiB in 20 parts from 1048576 on: staged, in the page cache",
+        "  remark: no GPU",
+    ]
+    assert "1 MiB at 1048576: staged" in str(penstock.Plan(parts[1:2], [], None))
+
+
+def test_explain_takes_memory(file_of: Any) -> None:
+    path, _ = file_of(2_000_003)
+    with penstock.open(path) as file:
+        array, buffer = np.empty((10, 100), np.uint8), penstock.device("host:0").empty(2000)
+        assert file.explain(array).parts[0][:3] == (0, 1000, "posix")
+        assert file.explain(array.T, 50).parts[0][:3] == (50, 1000, "posix")
+        assert file.explain(buffer[:300], 5).parts[0][:3] == (5, 300, "staged")
+        assert file.explain(np.int64(100)) == file.explain(100)
+        with pytest.raises(ValueError, match="the buffer lies where it lies"):
+            file.explain(array, device="host:0")
+        with pytest.raises(TypeError, match="size"):
+            file.explain("all")  # type: ignore[arg-type]
 
 
 def test_requests_under_way_are_listed(file_of: Any) -> None:

@@ -203,7 +203,8 @@ def test_the_first_read_into_a_device_can_be_prepared(tmp_path: Path) -> None:
         assert bytes_of(memory) == content
         with pytest.raises(penstock.NotFound, match='no device is called "host:9"'):
             file.prepare("host:9")
-        with pytest.raises(penstock.InvalidArgument):
+        with pytest.raises(penstock.NotFound, match='no device is called "gpu": there are host'):
             file.prepare("gpu")
+        file.prepare("cpu")  # which needs nothing
     with pytest.raises(penstock.Closed):
         file.prepare("host:0")

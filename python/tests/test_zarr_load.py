@@ -342,7 +342,7 @@ class TestOut:
             load(array, out=np.frombuffer(bytes(120000), "f4").reshape(100, 300))
 
     def test_has_to_fit_device(self, array: Any) -> None:
-        with pytest.raises(ValueError, match='out lies on cpu, and device is "host:0"'):
+        with pytest.raises(ValueError, match='out lies on host, and device is "host:0"'):
             load(array, device="host:0", out=np.empty((100, 300), "f4"))
         out = penstock.device("host:0").empty(120000)
         assert load(array, device="host:0", out=out) is out

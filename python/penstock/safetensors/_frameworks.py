@@ -6,12 +6,11 @@ Each makes one allocation for many tensors (an Arena), which become views of it.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 from .. import _native
-from .._errors import InvalidArgument
+from .._devices import device_name, is_gpu, known_device, name_for_torch, number_of
 from .._tensors import Room
 from ._errors import SafetensorError
 from ._types import NAMES
@@ -168,7 +167,7 @@ class _Torch:
         import torch
 
         self._torch = torch
-        self.device = _device_of_torch(torch, device)
+        self.device = "cpu" if device is None else name_for_torch(known_device(device))
 
     def dtype(self, word: str) -> Any:
         found = getattr(self._torch, NAMES.get(word, ""), None)
@@ -188,25 +187,13 @@ class _Torch:
         return array.clone(memory_format=self._torch.contiguous_format)
 
 
-def _device_of_torch(torch: Any, device: Any) -> str:
-    try:
-        found = torch.device("cpu" if device is None or device == "host" else device)
-    except (RuntimeError, TypeError):
-        raise _invalid(device) from None
-    if found.type == "cpu":
-        return "cpu"
-    if found.type != "cuda":
-        raise _invalid(device)
-    return str(found) if found.index is not None else f"cuda:{torch.cuda.current_device()}"
-
-
 # --- CuPy
 
 
 class _CupyArena:
     def __init__(self, cupy: Any, device: str, nbytes: int) -> None:
         self._cupy = cupy
-        self._device = int(device.partition(":")[2])
+        self._device = number_of(device)
         with cupy.cuda.Device(self._device):
             self.memory = cupy.empty(nbytes, "u1")
             cupy.cuda.get_current_stream().synchronize()
@@ -226,14 +213,10 @@ class _Cupy:
         import cupy
 
         self._cupy = cupy
-        if device is None or device == "cuda":
-            device = int(cupy.cuda.runtime.getDevice())
-        if hasattr(device, "__index__"):
-            device = f"cuda:{operator.index(device)}"
-        if not isinstance(device, str) or not device.startswith("cuda:") or not device[5:].isdecimal():
-            raise SafetensorError(f"Device {device} is not supported for framework cupy", code="invalid_argument")
-        _native.device(device)
-        self.device = device
+        name = device_name("cuda" if device is None else device)
+        if not is_gpu(name):
+            raise _unsupported(device, "cupy")
+        self.device = known_device(name)
 
     def dtype(self, word: str) -> Any:
         found = _numpy_dtype(word)
@@ -276,7 +259,6 @@ class _Buffers:
     indexes = False
 
     def __init__(self, device: str) -> None:
-        _native.device(device)
         self.device = device
 
     def dtype(self, word: str) -> Any:
@@ -306,33 +288,35 @@ def framework_on(framework: str | None, device: Any) -> Framework:
     if framework in ("pt", "torch", "pytorch"):
         return _Torch(device)
     if framework in ("np", "numpy"):
-        if not _is_host(device):
-            raise SafetensorError(f"Device {device} is not supported for framework numpy", code="invalid_argument")
+        if device is not None and is_gpu(device_name(device)):
+            raise _unsupported(device, "numpy")
+        if device is not None:
+            known_device(device)
         return _Numpy()
     if framework == "cupy":
         return _Cupy(device)
     if framework == "bytes":
-        return _Buffers(str(device))
+        return _Buffers(_with_memory(device))
     raise SafetensorError(f"framework {framework} is invalid: it is one of pt, np, cupy, bytes and None", code="invalid_argument")
 
 
-def _is_host(device: Any) -> bool:
-    return device is None or device in ("cpu", "host") or getattr(device, "type", None) == "cpu"
+def _unsupported(device: Any, framework: str) -> SafetensorError:
+    return SafetensorError(f"Device {device} is not supported for framework {framework}", code="invalid_argument")
+
+
+def _with_memory(device: Any) -> str:
+    """That DeviceBuffers are made on: of the host, the host device."""
+    name = "host" if device is None else known_device(device)
+    return "host:0" if name == "host" else name
 
 
 def _by_device(device: Any) -> Framework:
-    if device is None or (isinstance(device, str) and device in ("cpu", "host")):
+    if device is None:
         return _Numpy()
-    room = Room("cuda:0" if device == "cuda" else device)
+    room = Room(device)
     library = None if room.library is None else room.library.__name__
     if library == "torch":
-        if room.device.startswith("host:"):
-            raise InvalidArgument(f"device: PyTorch has no tensors on {room.device}", code="invalid_argument")
-        return _Torch("cuda" if device == "cuda" else room.device)
+        return _Torch(room.device)
     if library == "cupy":
-        return _Cupy(device)
-    return _Buffers(room.device)
-
-
-def _invalid(device: Any) -> SafetensorError:
-    return SafetensorError(f"device {device} is invalid", code="invalid_argument")
+        return _Cupy(room.device)
+    return _Numpy() if room.device == "host" else _Buffers(room.device)

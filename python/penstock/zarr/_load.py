@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import penstock
+from penstock._devices import Place
 from penstock.zarr._files import MISSING, files_at_once
 from penstock.zarr._layouts import layout_of
 from penstock.zarr._plan import ArrayLayout, ChunkPart, Region, Unsupported, chunk_parts, region_of
@@ -62,7 +63,7 @@ def explain(array: Any, selection: Any = ...) -> Explanation:
     return Explanation(True, "its chunks are plain bytes in local files", nbytes, chunks, ranges, staged)
 
 
-def load(array: Any, selection: Any = ..., *, device: str | None = None, out: Any = None) -> Any:
+def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = None) -> Any:
     """Reads a zarr array, or a selection of it, into memory. Blocks.
 
     Uncompressed chunks in local files (zarr 3: codecs exactly [bytes], in this machine's byte order; zarr 2: no compressor,
@@ -71,7 +72,7 @@ def load(array: Any, selection: Any = ..., *, device: str | None = None, out: An
 
     array: a zarr.Array (zarr 2 or 3).
     selection: what array[...] takes; numbers, slices with step 1 and an ellipsis go the fast way.
-    device: where the result goes: None or "cpu" for a NumPy array, "cuda:N" for a cupy array, "host:0" for a
+    device: where the result goes: None, "cpu" or "host" for a NumPy array, "cuda:N", N or "cuda" for a cupy array, "host:0" for a
         penstock.DeviceBuffer of the embedded host device, which holds the elements in C order.
     out: memory to fill and return instead: a NumPy or cupy array of the result's shape and dtype, or any buffer that
         penstock takes, of exactly the result's bytes. C-contiguous.
@@ -95,7 +96,7 @@ def load(array: Any, selection: Any = ..., *, device: str | None = None, out: An
     return target.result
 
 
-def _load_by_zarr(array: Any, selection: Any, device: str | None, out: Any) -> Any:
+def _load_by_zarr(array: Any, selection: Any, device: Place, out: Any) -> Any:
     values = np.asanyarray(_on_host(array[selection]))
     target = target_for(values.shape, values.dtype, device, out)
     if target.nbytes:

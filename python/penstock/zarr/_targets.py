@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import penstock
+from penstock._devices import Place, is_gpu, known_device, number_of
 from penstock.zarr._plan import ChunkPart
 
 __all__ = ["Target", "target_for"]
@@ -15,16 +16,17 @@ __all__ = ["Target", "target_for"]
 _FILL_BLOCK_BYTES = 1 << 20
 
 
-def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: str | None, out: Any) -> Target:
-    """New memory on a device ("cpu" when None), or a checked out. Errors as for load()."""
+def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
+    """New memory on a device (the host when None), or a checked out. Errors as for load()."""
     if out is not None:
         return _target_of(out, shape, dtype, device)
-    if device is None or device == "cpu":
+    name = "host" if device is None else known_device(device)
+    if name == "host":
         return _ArrayTarget(np.empty(shape, dtype=dtype), np)
-    if device.startswith("cuda:"):
-        return _new_cupy_target(shape, dtype, device)
+    if is_gpu(name):
+        return _new_cupy_target(shape, dtype, name)
     nbytes = math.prod(shape) * dtype.itemsize
-    return _BufferTarget(penstock.device(device).empty(nbytes), dtype, nbytes)
+    return _BufferTarget(penstock.device(name).empty(nbytes), dtype, nbytes)
 
 
 def _new_cupy_target(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Target:
@@ -34,14 +36,11 @@ def _new_cupy_target(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) 
         raise ImportError(
             f'device="{device}" gives a cupy array, and cupy is not installed: pip install "penstock[cupy]", or pass out='
         ) from error
-    number = device.removeprefix("cuda:")
-    if not number.isdigit():
-        raise ValueError(f'device is "{device}"; it must be "cpu", "cuda:N" or "host:0"')
-    with cupy.cuda.Device(int(number)):
+    with cupy.cuda.Device(number_of(device)):
         return _CupyTarget(cupy.empty(shape, dtype=dtype), cupy)
 
 
-def _target_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str | None) -> Target:
+def _target_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: Place) -> Target:
     _check_device(out, device)
     on_gpu = hasattr(out, "__cuda_array_interface__")
     if isinstance(out, np.ndarray) or (on_gpu and _is_cupy(out)):
@@ -69,12 +68,12 @@ def _is_cupy(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "cupy"
 
 
-def _check_device(out: Any, device: str | None) -> None:
+def _check_device(out: Any, device: Place) -> None:
     if device is None:
         return
-    found = penstock.describe(out)["device"] or "cpu"
-    if found != device:
-        raise ValueError(f'out lies on {found}, and device is "{device}"')
+    found, name = penstock.describe(out)["device"] or "host", known_device(device)
+    if found != name:
+        raise ValueError(f'out lies on {found}, and device is "{name}"')
 
 
 class Target:

@@ -1,0 +1,103 @@
+"""What devices are called: the one resolver for every function that takes a device.
+
+    host, cpu                   memory of the host
+    host:0                      the host device: memory that stands in for a GPU's
+    cuda:1, 1                   a GPU by its number
+    cuda                        the current device of CUDA, as PyTorch or CuPy have it where they are loaded
+
+A torch.device, a Device of CuPy and a penstock.Device are names, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import os
+import re
+import sys
+from typing import Any
+
+from . import _native
+from ._errors import InvalidArgument
+
+__all__ = ["Place", "device_name", "is_gpu", "is_torch_device", "known_device", "name_for_torch", "number_of"]
+
+# What a function takes: a name, a number, or another library's device.
+Place = Any
+
+_words_of_host = {"cpu": "host", "cpu:0": "host", "host": "host"}
+_numbered = re.compile(r"cuda:\d{1,9}", re.ASCII)
+
+
+def device_name(device: Place, argument: str = "device") -> str:
+    """ "host", "host:0" or "cuda:1", of any of its spellings. Whether there is such a device is not looked at: other text is given as it is.
+
+    TypeError: it is nothing that names a device. InvalidArgument: its number is below zero.
+    """
+    if is_torch_device(device):
+        device = str(device)
+    elif isinstance(device, _native.Device):
+        device = device.name
+    if isinstance(device, str):
+        if device == "cuda":
+            return f"cuda:{_current_gpu()}"
+        return f"cuda:{int(device[5:])}" if _numbered.fullmatch(device) else _words_of_host.get(device, device)
+    number = device.id if _is_of_cupy(device) else device
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise TypeError(f"{argument} is a str, an int, a torch.device or a Device of CuPy's, not {type(device).__name__}")
+    found = operator.index(number)
+    if found < 0:
+        raise InvalidArgument(f"{argument} is {found}: GPUs are numbered from 0", code="invalid_argument")
+    return f"cuda:{found}"
+
+
+_known = {"host"}
+
+
+def known_device(device: Place, argument: str = "device") -> str:
+    """As device_name(), of a device that there is. NotFound: there is none; it lists those that there are."""
+    name = device_name(device, argument)
+    if name not in _known:
+        _native.device(name)
+        _known.add(name)
+    return name
+
+
+def is_gpu(name: str) -> bool:
+    return name.startswith("cuda:")
+
+
+def number_of(name: str) -> int:
+    """Of the GPU of that name."""
+    return int(name.partition(":")[2])
+
+
+def name_for_torch(name: str) -> str:
+    """What PyTorch calls it: to it, memory of the host device is the CPU's."""
+    return name if is_gpu(name) else "cpu"
+
+
+def is_torch_device(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.device)
+
+
+def _is_of_cupy(value: Any) -> bool:
+    kind = type(value)
+    return kind.__name__ == "Device" and kind.__module__.partition(".")[0] == "cupy"
+
+
+def _current_gpu() -> int:
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_available():
+        return int(torch.cuda.current_device())
+    if _native.cuda_status() is not None:
+        return 0  # which known_device() says the reason of
+    return int(cupy.cuda.runtime.getDevice()) if cupy is not None else _current_of_driver()
+
+
+def _current_of_driver() -> int:
+    """That of the calling thread's context, which CUDA's runtime sets too; 0 where there is none."""
+    number = ctypes.c_int(0)
+    driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
+    return number.value if driver.cuCtxGetDevice(ctypes.byref(number)) == 0 else 0
