@@ -22,6 +22,7 @@ from penstock import _native, cufile
 from penstock._cufile_settings import Settings
 from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
+from penstock._small_files import open_file
 
 __all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer", "gds_register_buffer", "is_available"]
 
@@ -160,17 +161,23 @@ class GdsFile:
 
     def _open(self) -> int:
         try:
-            return os.open(self.filename, self.flags | os.O_DIRECT)
+            return self._open_file(self.flags | os.O_DIRECT)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
         # The refusal comes after the file was made: asked to make a new one, it would find its own.
-        descriptor = os.open(self.filename, self.flags & ~os.O_EXCL)
+        descriptor = self._open_file(self.flags & ~os.O_EXCL)
         self.fallback_reason = f"the file system of {os.fspath(self.filename)} has no direct I/O"
         global _fallbacks
         with _lock:
             _fallbacks = Fallbacks(_fallbacks.files + 1, self.fallback_reason)
         return descriptor
+
+    def _open_file(self, flags: int) -> int:
+        try:
+            return open_file(self.filename, flags, 0o777)
+        except penstock.NotAFile as error:
+            raise RuntimeError(f"cuFileHandleRegister failed: {error}") from error
 
     def _complete(self, what: str, word: str, call: Callable[..., int], storage: Any, offset: int) -> None:
         """word: what PyTorch names in its messages."""

@@ -143,6 +143,8 @@ def test_what_cannot_be_registered_is_a_runtime_error_and_leaks_no_descriptor(pa
     with pytest.raises(RuntimeError, match="cuFileHandleRegister failed: .*O_APPEND"):
         gds.GdsFile(path, CREATE | os.O_APPEND)
     os.mkfifo(path + "pipe")
+    with pytest.raises(RuntimeError, match="cuFileHandleRegister failed: .*pipe is a FIFO, not a file"):
+        gds.GdsFile(path + "pipe", os.O_RDONLY)  # which nobody writes to
     with pytest.raises(RuntimeError, match="cuFileHandleRegister failed: .*pipe"):
         gds.GdsFile(path + "pipe", os.O_RDWR)
     gc.collect()

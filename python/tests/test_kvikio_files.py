@@ -505,6 +505,14 @@ def test_freeing_bounce_buffers_tells_what_is_pinned_no_longer(file: pathlib.Pat
     assert device_memory.bytes(buffer) == file.read_bytes()[: 64 * 1024]
 
 
+def test_a_fifo_that_nobody_writes_to_is_refused(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(RuntimeError, match="Unable to open file.*fifo is a FIFO"):
+        kvikio.CuFile(tmp_path / "fifo")
+    with pytest.raises(RuntimeError, match="Unable to open file.*fifo"):
+        kvikio.get_page_cache_info(tmp_path / "fifo")
+
+
 # The page cache
 
 

@@ -37,6 +37,25 @@ def row(**facts: Any) -> dict[str, Any]:
     return {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]} | facts
 
 
+# --- what is no file at all
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "model.safetensors"])
+def test_a_fifo_that_nobody_writes_to_is_refused(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    for filename in (tmp_path / name, tmp_path):
+        with pytest.raises(penstock.NotAFile, match=name):
+            load_file(filename)
+
+
+def test_an_index_has_a_bound(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors.index.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # a hole
+    with pytest.raises(penstock.InvalidArgument, match="model.safetensors.index.json has more than 100000000 bytes"):
+        load_file(path)
+
+
 # --- files that are none
 
 HOSTILE: dict[str, tuple[Any, bytes]] = {

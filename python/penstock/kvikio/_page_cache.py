@@ -10,6 +10,7 @@ import os
 import subprocess
 from typing import Iterator
 
+from penstock._small_files import open_file
 from penstock.kvikio.utils import kvikio_deprecation_notice
 
 __all__ = ["clear_page_cache", "drop_file_page_cache", "drop_system_page_cache", "get_page_cache_info"]
@@ -83,7 +84,7 @@ def _descriptor_of(file: File) -> Iterator[int]:
         yield file
     elif isinstance(file, (str, os.PathLike)):
         try:
-            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_file(file)
         except OSError as error:
             raise RuntimeError(f"Unable to open file {os.fspath(file)}: {error.strerror}") from error
         try:

@@ -18,6 +18,7 @@ from typing import Any, Callable, Literal, TypeVar
 import penstock
 from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
+from penstock._small_files import open_file
 from penstock.kvikio import defaults, statistics
 from penstock.kvikio._memory import is_device_memory, require_device_memory, settle
 from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
@@ -115,7 +116,7 @@ class CuFile:
         wants_direct_writes = defaults.get("auto_direct_io_write")
         self._tries_direct = wants_direct_writes or defaults.get("auto_direct_io_read")
         try:
-            self._descriptor = os.open(file, access, 0o644)
+            self._descriptor = open_file(file, access, 0o644)
             if wants_direct_writes and access & os.O_ACCMODE != os.O_RDONLY:
                 self._direct_descriptor = _reopen_direct(self._descriptor)
             adopted = self._descriptor if self._direct_descriptor < 0 else self._direct_descriptor

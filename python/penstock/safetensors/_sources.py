@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from .. import _native
-from .._errors import Error, InvalidArgument, NotFound
+from .._errors import InvalidArgument, NotFound
+from .._small_files import read_small_file
 from ._errors import SafetensorError, listed, of_file
 from ._header import read_header
 
@@ -21,6 +22,7 @@ Paths = Path | Sequence[Path]
 
 INDEX = "model.safetensors.index.json"
 _single = "model.safetensors"
+_INDEX_BYTES = 100_000_000  # at most: as much as a header of safetensors may have
 
 
 class Source:
@@ -152,12 +154,9 @@ def _files_of(path: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _weights_of(name: str) -> dict[str, str]:
+    content = read_small_file(name, _INDEX_BYTES)
     try:
-        with open(name, "rb") as file:
-            told = json.load(file)
-    except OSError as problem:
-        kind, code = (NotFound, "not_found") if isinstance(problem, FileNotFoundError) else (Error, "io")
-        raise kind(f"{name}: {problem.strerror}", code=code, domain="os", native=problem.errno or 0, filename=name) from None
+        told = json.loads(content)
     except (ValueError, RecursionError) as problem:
         raise of_file(name, f"the index is no JSON: {problem}") from None
     weights = told.get("weight_map") if isinstance(told, dict) else None

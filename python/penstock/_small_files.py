@@ -1,0 +1,49 @@
+"""Small files that users name, such as an index of a model: read whole, if they are files and small."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ._errors import make_error
+
+__all__ = ["open_file", "read_small_file"]
+
+
+def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """As os.open(), of a regular file or a block device; nobody is waited for, as with a FIFO that nobody writes to.
+
+    OSError: as os.open() raises; NotAFile, IsADirectory: it is something else.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISBLK(kind):
+            name = os.fsdecode(path)
+            raise make_error("not_a_file", f"{name} is {_kind_of(kind)}, not a file", "penstock", 0, name, None, 0)
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_small_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """Its bytes. InvalidArgument: there are more of them. penstock.Error for what the system, or open_file(), refuses."""
+    name = os.fsdecode(path)
+    try:
+        with os.fdopen(open_file(path), "rb") as file:
+            content = file.read(most + 1)
+    except OSError as problem:
+        if hasattr(problem, "code"):
+            raise
+        code = {FileNotFoundError: "not_found", PermissionError: "permission_denied"}.get(type(problem), "io")
+        raise make_error(code, f"{name}: {problem.strerror}", "os", problem.errno or 0, name, None, 0) from None
+    if len(content) > most:
+        raise make_error("invalid_argument", f"{name} has more than {most} bytes", "penstock", 0, name, None, 0)
+    return content
+
+
+def _kind_of(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a terminal or another device"}
+    return kinds.get(stat.S_IFMT(mode), "something else")
