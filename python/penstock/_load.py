@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +33,7 @@ def load_sharded(
 
 def load(
     path: Path,
-    dtype: DTypeLike | Any = "u1",
+    dtype: DTypeLike | Any = None,
     shape: int | Sequence[int] | None = None,
     *,
     device: Place = "host",
@@ -41,7 +42,8 @@ def load(
 ) -> Any:
     """The file's content from offset (bytes) on, as a new array of dtype and shape. Blocks.
 
-    dtype: NumPy's or PyTorch's, or the name of one. shape: an int or several, of which one may be -1, for as many as there are; None is -1.
+    dtype: NumPy's or PyTorch's, or the name of one; None is bytes ("u1"), except that a safetensors file is refused then, unless shape or offset
+    is given: penstock.safetensors loads its tensors, and dtype="u1" the bytes of the file with its header. shape: an int or several, of which one may be -1, for as many as there are; None is -1.
     device: "host" or "cpu" gives a NumPy array; "cuda:N", N, or "cuda" for the current device, a CuPy array (where CuPy is not installed, a
     PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
     DeviceBuffer of the bytes, which must be some. On a GPU this waits for what the library's current stream has, in which the memory may have
@@ -51,10 +53,12 @@ def load(
     """
     if offset < 0:
         raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
-    maker = _maker_of(dtype, device)
+    maker = _maker_of("u1" if dtype is None else dtype, device)
     wanted = _shape_of(shape)
     with _native.open(path) as file:
         size = file.size()
+        if dtype is None and shape is None and offset == 0:
+            _refuse_tensors(file, size, path)
         if size == 0:
             content: bytes | None = read_to_the_end(file.read_into, offset, _bytes_wanted(wanted, maker.item_bytes))
             there = len(content or b"")
@@ -75,6 +79,23 @@ def load(
             if done == nbytes:
                 return array
             there = done  # the file has been cut since
+
+
+def _refuse_tensors(file: _native.File, size: int, path: Path) -> None:
+    """Raises InvalidArgument for a safetensors file: the length of its header, and the header, which is JSON, and spaces."""
+    start = bytearray(10)
+    if size < len(start) or file.read_into(start) < len(start):
+        return
+    past = 8 + int.from_bytes(start[:8], "little")
+    if bytes(start[8:]) not in (b'{"', b"{}") or past > size:
+        return
+    end = bytearray(1)
+    file.read_into(end, past - 1)
+    if bytes(end) in (b"}", b" "):
+        name = path if isinstance(path, int) else os.fsdecode(path)
+        ways = "penstock.safetensors.load_file(), or penstock.safetensors.torch.load_file(), loads its tensors"
+        problem = f'{name} is a safetensors file: {ways}; dtype="u1" (numpy.uint8) loads its bytes, with the header'
+        raise InvalidArgument(problem, code="invalid_argument", filename=str(name))
 
 
 class _Maker(NamedTuple):

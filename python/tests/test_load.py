@@ -222,3 +222,34 @@ def test_what_a_stream_is_to_write_is_waited_for_before_it_is_written_to_a_file(
             spin((1,), (1,), (array, np.int64(array.size)))
             penstock.tofile(each, tmp_path / "file")
             assert (tmp_path / "file").read_bytes() == b"\7" * 6_000
+
+
+def test_a_safetensors_file_is_not_taken_for_bytes(tmp_path: Path) -> None:
+    from penstock.safetensors.numpy import save_file
+
+    for tensors in ({"weight": np.ones(3, "f4")}, {}):
+        save_file(tensors, tmp_path / "model")
+        content = (tmp_path / "model").read_bytes()
+        for device in ("host", "host:0"):
+            with pytest.raises(ValueError, match=r'model is a safetensors file: .*safetensors.torch.load_file.*dtype="u1"'):
+                penstock.load(tmp_path / "model", device=device)
+        for array in (penstock.load(tmp_path / "model", np.uint8), penstock.load(tmp_path / "model", shape=-1)):
+            assert array.tobytes() == content
+        assert penstock.load(tmp_path / "model", offset=1).tobytes() == content[1:]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        (2).to_bytes(8, "little") + b"{",
+        (3).to_bytes(8, "little") + b"{}",  # the header is longer than the file
+        (8).to_bytes(8, "little") + b"[1, 2]  ",
+        (8).to_bytes(8, "little") + b'{"a": 1]',
+        (1 << 62).to_bytes(8, "little") + b'{"a": 1}',
+    ],
+)
+def test_what_only_resembles_one_is_bytes(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert penstock.load(tmp_path / "file").tobytes() == content
