@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import math
 import os
@@ -563,3 +565,44 @@ def write(path: Path, rows: dict[str, tuple[str, list[int], int]], content: byte
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + (bytes(place) if content is None else content))
     return path
+
+
+# --- names
+
+
+@pytest.mark.parametrize("module", ["", ".numpy", ".torch"])
+def test_every_public_name_of_the_safetensors_library_is_there(module: str) -> None:
+    if module == ".torch":
+        pytest.importorskip("torch")
+    theirs, ours = (importlib.import_module(f"{library}safetensors{module}") for library in ("", "penstock."))
+    names = {name for name, value in vars(theirs).items() if callable(value) and not name.startswith("_")}
+    names -= {name for name in names if getattr(vars(theirs)[name], "__module__", "") in ("typing", "collections")}
+    assert names <= set(vars(ours)), names - set(vars(ours))
+    for name in names:
+        if inspect.isfunction(vars(theirs)[name]):
+            wanted = list(inspect.signature(vars(theirs)[name]).parameters)
+            assert list(inspect.signature(vars(ours)[name]).parameters)[: len(wanted)] == wanted, name
+
+
+def test_raw_tensors_are_as_the_library_has_them(tmp_path: Path) -> None:
+    array = np.arange(6, dtype="f4").reshape(2, 3)
+
+    def made(library: Any) -> dict[str, Any]:
+        spec = {"dtype": "float32", "shape": [2, 3], "data_ptr": array.ctypes.data, "data_len": 24}
+        half = spec | {"dtype": "float4_e2m1fn_x2", "data_len": 6}
+        return {"b": library.TensorSpec(**spec), "a": library.TensorSpec(**half), "c": library.TensorSpec(**spec | {"shape": [0], "data_len": 0})}
+
+    expected = reference.serialize(made(reference), {"x": "y"})
+    assert safetensors.serialize(made(safetensors), {"x": "y"}) == expected
+    safetensors.serialize_file(made(safetensors), tmp_path / "file", {"x": "y"})
+    assert (tmp_path / "file").read_bytes() == expected
+    assert dict(safetensors.deserialize(expected)) == dict(reference.deserialize(expected))
+    assert repr(made(safetensors)["a"]) == repr(made(reference)["a"])
+    with pytest.raises(SafetensorError, match='Unknown dtype "F32"'):
+        safetensors.TensorSpec(dtype="F32", shape=[1], data_ptr=0, data_len=4)
+    with pytest.raises(SafetensorError):
+        safetensors.serialize({"x": safetensors.TensorSpec(dtype="float32", shape=[7], data_ptr=array.ctypes.data, data_len=24)})
+    with pytest.raises(SafetensorError):
+        safetensors.deserialize(expected[:-1])
+    with pytest.raises(TypeError, match="no TensorSpec"):
+        safetensors.serialize({"x": array})  # type: ignore[dict-item]

@@ -505,3 +505,10 @@ def test_a_view_of_the_other_sign_gets_its_values_and_not_its_bytes(tmp_path: Pa
     assert turned.is_neg()
     load_into(tmp_path / "file", {"x": turned})
     assert turned.tolist() == [1, 2]
+
+
+def test_storages_are_told_as_the_library_tells_them() -> None:
+    tensor = torch.arange(100)
+    for each in (tensor, tensor[3:5], tensor.to(torch.bfloat16), torch.empty(0), torch.empty(3, device="meta")):
+        assert ours.storage_ptr(each) == theirs.storage_ptr(each)
+        assert ours.storage_size(each) == theirs.storage_size(each)

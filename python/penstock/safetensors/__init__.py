@@ -19,7 +19,23 @@ from ._into import LoadResult, load_into
 from ._load import load_file
 from ._open import Slice, safe_open
 from ._ranks import load_rank
+from ._raw import TensorSpec, deserialize, serialize, serialize_file
 from ._save import save_file
 from ._sharded import load_sharded
 
-__all__ = ["LoadResult", "Mismatch", "SafetensorError", "Slice", "load_file", "load_into", "load_rank", "load_sharded", "safe_open", "save_file"]
+__all__ = [
+    "LoadResult",
+    "Mismatch",
+    "SafetensorError",
+    "Slice",
+    "TensorSpec",
+    "deserialize",
+    "load_file",
+    "load_into",
+    "load_rank",
+    "load_sharded",
+    "safe_open",
+    "save_file",
+    "serialize",
+    "serialize_file",
+]

@@ -14,7 +14,7 @@ from ._errors import SafetensorError
 from ._sources import Path
 from ._types import NAMES, WORDS
 
-__all__ = ["Tensor", "beginning_of", "saved", "save_file", "tensor_of", "write_file"]
+__all__ = ["Tensor", "beginning_of", "saved", "save_file", "tensor_of", "word_of", "write_file"]
 
 class Tensor(NamedTuple):
     """One to be saved."""
@@ -84,15 +84,17 @@ def _checked(tensors: Any) -> Mapping[str, Any]:
     return tensors
 
 
-def _word_of(name: Any, dtype: str) -> str:
+def word_of(name: Any, dtype: str) -> str:
+    """Of NumPy's or PyTorch's name for a type, safetensors'. name: the tensor's, for the error; None: not known."""
     word = WORDS.get(dtype)
     if word is None:
-        raise SafetensorError(f'tensor "{name}": Unknown dtype "{dtype}". Supported dtypes: {", ".join(NAMES.values())}', code="invalid_argument")
+        who = "" if name is None else f'tensor "{name}": '
+        raise SafetensorError(f'{who}Unknown dtype "{dtype}". Supported dtypes: {", ".join(NAMES.values())}', code="invalid_argument")
     return word
 
 
 def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
-    word = _word_of(name, str(tensor.dtype).removeprefix("torch."))
+    word = word_of(name, str(tensor.dtype).removeprefix("torch."))
     if tensor.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(f'tensor "{name}" is on the device {tensor.device.type}, which has no bytes to save')
     shape = tuple(tensor.shape)
@@ -105,7 +107,7 @@ def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
 
 
 def _of_numpy(name: Any, array: Any) -> Tensor:
-    word = _word_of(name, array.dtype.name)
+    word = word_of(name, array.dtype.name)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.c_contiguous:
@@ -115,7 +117,7 @@ def _of_numpy(name: Any, array: Any) -> Tensor:
 
 
 def _of_cupy(cupy: Any, name: Any, array: Any) -> Tensor:
-    word = _word_of(name, array.dtype.name)
+    word = word_of(name, array.dtype.name)
     with array.device:
         plain = cupy.ascontiguousarray(array)
     return Tensor(word, array.shape, plain.nbytes, plain, ("cupy", array.device.id))

@@ -11,12 +11,23 @@ from ._frameworks import framework_on
 from ._load import Slices
 from ._load import load_file as _load_file
 from ._memory import loaded
-from ._open import check_backend
+from ._open import check_backend, safe_open
+from ._raw import TensorSpec, deserialize, serialize, serialize_file
 from ._save import save_file as _save_file
 from ._save import saved, tensor_of
 from ._sources import Path, Paths
 
-__all__ = ["load", "load_file", "save", "save_file"]
+__all__ = [
+    "TensorSpec",
+    "deserialize",
+    "load",
+    "load_file",
+    "safe_open",
+    "save",
+    "save_file",
+    "serialize",
+    "serialize_file",
+]
 
 
 def load_file(

@@ -17,12 +17,28 @@ from ._image import TensorsImage
 from ._load import Slices
 from ._load import load_file as _load_file
 from ._memory import loaded
-from ._open import check_backend
+from ._open import check_backend, safe_open
+from ._raw import TensorSpec, deserialize, serialize, serialize_file
 from ._reading import Links
 from ._save import Tensor, saved, tensor_of, write_file
 from ._sources import Path, Paths
 
-__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_file_async", "save_model"]
+__all__ = [
+    "TensorSpec",
+    "deserialize",
+    "load",
+    "load_file",
+    "load_model",
+    "safe_open",
+    "save",
+    "save_file",
+    "save_file_async",
+    "save_model",
+    "serialize",
+    "serialize_file",
+    "storage_ptr",
+    "storage_size",
+]
 
 
 def load_file(
@@ -109,6 +125,16 @@ def load_model(
         problems += [f"Unexpected key(s) in state_dict: {listed(sorted(unexpected))}"] if unexpected else []
         raise RuntimeError("\n    ".join([f"Error(s) in loading state_dict for {type(model).__name__}:", *problems]))
     return missing, unexpected
+
+
+def storage_ptr(tensor: torch.Tensor) -> int:
+    """The address of the storage that a tensor lies in; 0: it has none."""
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def storage_size(tensor: torch.Tensor) -> int:
+    """The bytes of the storage that a tensor lies in."""
+    return int(tensor.untyped_storage().nbytes())
 
 
 def _checked(tensors: Any) -> dict[str, Tensor]:

@@ -1,0 +1,68 @@
+"""serialize(), serialize_file() and deserialize(): tensors as memory at addresses, and as bytes, without a library of arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import _native
+from ._errors import SafetensorError
+from ._header import header_of_bytes
+from ._save import Tensor, saved, word_of, write_file
+from ._sources import Path
+from ._types import BITS
+
+__all__ = ["TensorSpec", "deserialize", "serialize", "serialize_file"]
+
+
+class TensorSpec:
+    """A tensor that is to be saved: data_len bytes at an address, which stay there until it is."""
+
+    def __init__(self, *, dtype: str, shape: Sequence[int], data_ptr: int, data_len: int) -> None:
+        """dtype: as NumPy, ml_dtypes and PyTorch call it. Raises SafetensorError for one that tensor files have not."""
+        self.dtype = word_of(None, dtype)
+        self.shape = list(shape)
+        if self.dtype == "F4":  # of which PyTorch counts two as one
+            self.shape[-1:] = [self.shape[-1] * 2] if self.shape else [2]
+        self.data_ptr = data_ptr
+        self.data_len = data_len
+
+    def __repr__(self) -> str:
+        return f"TensorSpec(dtype={self.dtype!r}, shape={self.shape}, data_ptr={self.data_ptr}, data_len={self.data_len})"
+
+
+def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The content of a file of these tensors. Raises SafetensorError where bytes and shape do not go together."""
+    return saved(_tensors_of(tensor_dict), metadata)
+
+
+def serialize_file(tensor_dict: Mapping[str, TensorSpec], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes them to a file. See penstock.safetensors.save_file()."""
+    write_file(_tensors_of(tensor_dict), filename, metadata)
+
+
+def deserialize(data: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """Of a file's content, each tensor's name and its "dtype", as the file has it, "shape" and "data". Raises SafetensorError."""
+    header = header_of_bytes(data)
+    content = memoryview(data)
+    rows = zip(header.names, header.types, header.shapes, header.offsets, header.sizes)
+    return [
+        (name, {"shape": list(shape), "dtype": word, "data": bytearray(content[offset : offset + nbytes])})
+        for name, word, shape, offset, nbytes in rows
+    ]
+
+
+def _tensors_of(tensor_dict: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+    return {name: _tensor_of(name, each) for name, each in tensor_dict.items()}
+
+
+def _tensor_of(name: str, spec: TensorSpec) -> Tensor:
+    if not isinstance(spec, TensorSpec):
+        raise TypeError(f'tensor "{name}" is no TensorSpec, but {type(spec).__name__}')
+    wanted = math.prod(spec.shape) * BITS[spec.dtype]
+    if wanted != spec.data_len * 8:
+        problem = f'tensor "{name}" of type {spec.dtype} and shape {spec.shape} has {wanted / 8:g} bytes, and data_len is {spec.data_len}'
+        raise SafetensorError(problem, code="invalid_argument")
+    memory = _native.Pointer(spec.data_ptr, spec.data_len, spec, True) if spec.data_len else b""
+    return Tensor(spec.dtype, tuple(spec.shape), spec.data_len, memory)
