@@ -505,6 +505,35 @@ def test_freeing_bounce_buffers_tells_what_is_pinned_no_longer(file: pathlib.Pat
     assert device_memory.bytes(buffer) == file.read_bytes()[: 64 * 1024]
 
 
+def test_bounce_buffers_are_counted_in_the_size_that_the_program_set(tmp_path: pathlib.Path, device_memory: Any) -> None:
+    buffer = device_memory.of(b"x" * 80)
+    kvikio.bounce_buffer_free()
+    with kvikio.defaults.set({"compat_mode": kvikio.CompatMode.ON, "num_threads": 1}), kvikio.CuFile(tmp_path / "file", "w") as target:
+        with kvikio.defaults.set({"bounce_buffer_size": 1024}):
+            target.write(buffer)
+            assert (kvikio.bounce_buffer_free(), kvikio.bounce_buffer_free()) == (1024, 0)
+            assert penstock.stats()["pinned_bytes"] == 0
+            target.write(buffer)
+        with kvikio.defaults.set({"bounce_buffer_size": 2048}):
+            target.write(buffer)
+            assert (kvikio.bounce_buffer_free(), kvikio.bounce_buffer_free()) == (2048, 0)
+        with kvikio.defaults.set({"bounce_buffer_size": 4096, "num_threads": 3, "task_size": 32}):
+            target.pwrite(buffer).get()
+            target.write(bytes(80))  # which needs none
+            assert (kvikio.bounce_buffer_free(), kvikio.bounce_buffer_free()) == (3 * 4096, 0)
+            target.write(bytes(80))
+            assert kvikio.bounce_buffer_free() == 0
+
+
+def test_direct_reads_are_a_setting(file: pathlib.Path) -> None:
+    with kvikio.defaults.set("auto_direct_io_read", True), kvikio.CuFile(file) as direct, kvikio.CuFile(file) as other:
+        os.posix_fadvise(direct.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        told = {part.reason for part in direct._file.explain(device="host:0").parts}
+        assert told == {part.reason for part in penstock.open(file, cache="bypass").explain(device="host:0").parts}
+        buffer = penstock.device("host:0").empty(64 * 1024)
+        assert other.read(buffer) == 64 * 1024 and buffer.to_host() == file.read_bytes()[: 64 * 1024]
+
+
 def test_a_fifo_that_nobody_writes_to_is_refused(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(RuntimeError, match="Unable to open file.*fifo is a FIFO"):

@@ -315,6 +315,14 @@ def test_importing_reads_no_variable_and_the_first_use_does(tmp_path: pathlib.Pa
     assert opened.returncode == 1 and "ValueError: KVIKIO_AUTO_DIRECT_IO_WRITE=perhaps" in opened.stderr
 
 
+@pytest.mark.parametrize("variable", ["KVIKIO_NTHREADS", "KVIKIO_TASK_SIZE", "KVIKIO_HTTP_TIMEOUT"])
+def test_a_malformed_variable_keeps_files_closed(tmp_path: pathlib.Path, variable: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    opened = told({variable: "abc"}, f"CuFile({str(path)!r})")
+    assert opened.returncode == 1 and f"ValueError: {variable}=abc" in opened.stderr
+
+
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has asked for no setting yet."""
     monkeypatch.setattr(defaults, "_values", {})

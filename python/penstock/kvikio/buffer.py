@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import penstock
+from penstock.kvikio._bounce_buffers import free
 from penstock.kvikio._memory import require_device_memory
 
 __all__ = ["bounce_buffer_free", "memory_deregister", "memory_register"]
@@ -21,8 +21,9 @@ def memory_deregister(buf: Any) -> None:
 
 
 def bounce_buffer_free() -> int:
-    """Gives pinned staging memory that no request is using back to the system, and returns its bytes, as penstock.trim().
+    """Gives pinned staging memory that no request is using back to the system, as penstock.trim(), and returns its bytes.
 
-    Penstock's staging memory is shared by all files and threads; its size follows the requests and not bounce_buffer_size.
+    Where the program has set bounce_buffer_size, it returns what KvikIO would: the bytes of as many buffers of that size as its threads
+    would have used since. How much memory Penstock holds is told by penstock.stats()["pinned_bytes"].
     """
-    return penstock.trim()
+    return free()

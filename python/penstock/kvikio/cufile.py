@@ -20,6 +20,7 @@ from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
 from penstock._small_files import open_file
 from penstock.kvikio import defaults, statistics
+from penstock.kvikio._bounce_buffers import note_transfer
 from penstock.kvikio._memory import is_device_memory, require_device_memory, settle
 from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
 
@@ -120,7 +121,7 @@ class CuFile:
             if wants_direct_writes and access & os.O_ACCMODE != os.O_RDONLY:
                 self._direct_descriptor = _reopen_direct(self._descriptor)
             adopted = self._descriptor if self._direct_descriptor < 0 else self._direct_descriptor
-            self._file = penstock.open(adopted, mode_of(access))
+            self._file = penstock.open(adopted, mode_of(access), cache="bypass" if defaults.get("auto_direct_io_read") else None)
         except OSError as error:
             self._close_descriptors()
             message = f"Unable to open file {self._name}: {error.strerror or error}"
@@ -249,6 +250,7 @@ class CuFile:
     def _run(self, call: Callable[..., int], buf: Any, size: int | None, file_offset: int, dev_offset: int) -> int:
         _check_offsets(size, file_offset, dev_offset)
         settle(buf)
+        note_transfer(buf, size)
         counted = self._begin(call, buf, size, dev_offset) if statistics._monitors else None
         run = functools.partial(call, buf, file_offset, size, dev_offset, order="A")
         return _attempt(self._name, lambda: _count(counted, lambda: run(path=_forced_path(buf)), True))
@@ -264,6 +266,7 @@ class CuFile:
         _check_task_size(task_size)
         _check_offsets(size, file_offset, 0)
         settle(buf)
+        note_transfer(buf, size)
         counted = self._begin(call, buf, size, 0) if statistics._monitors else None
         start = functools.partial(call, buf, file_offset, size, order="A")
         future = _attempt(self._name, lambda: _count(counted, lambda: start(path=_forced_path(buf))))

@@ -1,7 +1,7 @@
 """KvikIO's settings, both generations: get() and set(), and a function for each.
 
-Values come from KvikIO's environment variables, read and checked when a setting is first needed: a malformed one is a ValueError that
-names it. They belong to the process; every function is thread-safe. What each does here:
+Values come from KvikIO's environment variables, read and checked when a setting is first needed, all of them when a file is opened: a
+malformed one is a ValueError that names it. They belong to the process; every function is thread-safe. What each does here:
 
 ================================ ========================================= =======================================================
 name                             environment (default)                     effect
@@ -12,11 +12,14 @@ compat_mode                      KVIKIO_COMPAT_MODE (AUTO)                 ON: d
                                                                            AUTO: ON where no file can be GPU-direct
 auto_direct_io_write             KVIKIO_AUTO_DIRECT_IO_WRITE (on)          files opened from then on: large aligned writes bypass
                                                                            the page cache where the file system can
+auto_direct_io_read              KVIKIO_AUTO_DIRECT_IO_READ (off)          files opened from then on: what is not in the page cache
+                                                                           is read into device memory past it, where the file
+                                                                           system can (cache="bypass" of penstock.open())
 num_threads                      KVIKIO_NTHREADS, KVIKIO_NUM_THREADS (1)   kept and checked only: Penstock shares out the work over
 task_size                        KVIKIO_TASK_SIZE (4 MiB)                  its own threads, in sizes that follow the request, and
 gds_threshold                    KVIKIO_GDS_THRESHOLD (16 KiB)             finds out for each request whether the page cache, direct
-bounce_buffer_size               KVIKIO_BOUNCE_BUFFER_SIZE (16 MiB)        I/O or GPU-direct is best
-auto_direct_io_read              KVIKIO_AUTO_DIRECT_IO_READ (off)
+bounce_buffer_size               KVIKIO_BOUNCE_BUFFER_SIZE (16 MiB)        I/O or GPU-direct is best. bounce_buffer_free() counts in
+                                                                           buffers of bounce_buffer_size once that is set
 http_max_attempts                KVIKIO_HTTP_MAX_ATTEMPTS (3)              kept and checked only: there are no remote files
 http_status_codes                KVIKIO_HTTP_STATUS_CODES (429,500,...)
 http_timeout                     KVIKIO_HTTP_TIMEOUT (60 s)
@@ -121,6 +124,11 @@ def get(config_name: str) -> Any:
     with _lock:
         value = _value(config_name)
     return list(value) if isinstance(value, list) else value
+
+
+def default_of(config_name: str) -> Any:
+    """What the setting is where nobody has set it. Not a name of KvikIO's."""
+    return _SETTINGS[config_name].initial
 
 
 def is_compat_mode_preferred() -> bool:
@@ -391,7 +399,10 @@ def tell_of_unused(name: str, value: Any) -> None:
 
 
 def tell_of_unused_variables() -> None:
-    """Warns once of each variable of the environment that changes nothing."""
+    """Warns once of each variable of the environment that changes nothing. ValueError: one is malformed."""
+    for name in _SETTINGS:
+        if name not in _values:
+            get(name)
     unused = dict(_UNUSED_VARIABLES)
     for name, why in _UNUSED.items():
         unused |= {variable: why for variable in _SETTINGS[name].variables}
