@@ -606,3 +606,19 @@ def test_raw_tensors_are_as_the_library_has_them(tmp_path: Path) -> None:
         safetensors.deserialize(expected[:-1])
     with pytest.raises(TypeError, match="no TensorSpec"):
         safetensors.serialize({"x": array})  # type: ignore[dict-item]
+
+
+def test_a_name_that_is_nearly_right_is_told(tmp_path: Path) -> None:
+    ours.save_file({"embed.weight": np.ones(3), "norm.weight": np.ones(3)}, tmp_path / "file")
+    with safe_open(tmp_path / "file", "np") as file:
+        for call in (
+            lambda: file.get_tensor("embed.wieght"),
+            lambda: file.get_slice("embed.wieght"),
+            lambda: file.get_tensors(["embed.wieght"]),
+            lambda: load_file(tmp_path / "file", names=["embed.wieght"]),
+            lambda: load_file(tmp_path / "file", slices={"embed.wieght": (0, 0, 1)}),
+        ):
+            with pytest.raises(SafetensorError, match=r'does not contain tensor "?embed.wieght"?: did you mean embed.weight\?'):
+                call()
+        with pytest.raises(SafetensorError, match="does not contain tensor lm_head$"):
+            file.get_tensor("lm_head")

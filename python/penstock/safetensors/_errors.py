@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 from .._errors import Error
 
-__all__ = ["Mismatch", "SafetensorError", "listed", "of_file"]
+__all__ = ["Mismatch", "SafetensorError", "listed", "meant", "of_file"]
 
 
 class SafetensorError(Error):
@@ -24,6 +26,20 @@ for _kind in (SafetensorError, Mismatch):
 
 def of_file(filename: str, problem: str, kind: type[SafetensorError] = SafetensorError, **fields: Any) -> SafetensorError:
     return kind(f"{filename}: {problem}", code=fields.pop("code", "invalid_argument"), filename=filename, **fields)
+
+
+def meant(missing: Iterable[str], there: Iterable[str]) -> str:
+    """ ": did you mean ...?", of names like those that are missing; empty where none is like them."""
+    names = list(there)
+    close = [found for each in itertools.islice(missing, 3) for found in difflib.get_close_matches(each, _alike(each, names), 1, 0.8)]
+    return f": did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""
+
+
+def _alike(wrong: str, names: Iterable[str]) -> list[str]:
+    """Few of the names, which begin or end as this one does: comparing each of many thousands would take seconds."""
+    half = max(1, len(wrong) // 2 - 1)
+    found = (each for each in names if abs(len(each) - len(wrong)) <= 3 and (each.startswith(wrong[:half]) or each.endswith(wrong[-half:])))
+    return list(itertools.islice(found, 500))
 
 
 def listed(names: Iterable[str], most: int = 20) -> str:

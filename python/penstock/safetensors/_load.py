@@ -9,7 +9,7 @@ from typing import Any
 
 from .._errors import InvalidArgument
 from ._devices import DeviceMap, Places
-from ._errors import SafetensorError, listed
+from ._errors import SafetensorError, listed, meant
 from ._frameworks import Arena, Framework, View
 from ._header import Header
 from ._reading import Links, Ranges, Reads
@@ -246,7 +246,8 @@ def check_wanted(files: list[Source], names: set[str] | None, slices: Slices | N
         missing = [name for name in asked if name not in there]
         if missing:
             where = files[0].name if len(files) == 1 else f"{len(files)} files"
-            raise SafetensorError(f"{where}: File does not contain tensor {listed(map(str, missing))}", code="not_found")
+            told = f"{listed(map(str, missing))}{meant(map(str, missing), there)}"
+            raise SafetensorError(f"{where}: File does not contain tensor {told}", code="not_found")
 
 
 def part_wanted(

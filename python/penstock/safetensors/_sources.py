@@ -12,7 +12,7 @@ from typing import Any
 from .. import _native
 from .._errors import InvalidArgument, NotFound
 from .._small_files import read_small_file
-from ._errors import SafetensorError, listed, of_file
+from ._errors import SafetensorError, listed, meant, of_file
 from ._header import read_header
 
 __all__ = ["INDEX", "Path", "Paths", "Source", "Sources", "check_names"]
@@ -52,7 +52,7 @@ class Source:
             self._rows = {name: row for row, name in enumerate(self.header.names)}
         found = self._rows.get(tensor)
         if found is None:
-            raise of_file(self.name, f"File does not contain tensor {tensor}", code="not_found")
+            raise of_file(self.name, f"File does not contain tensor {tensor}{meant([tensor], self.header.names)}", code="not_found")
         return found
 
 
