@@ -322,6 +322,21 @@ def test_parts_are_planned_in_as_few_runs_as_there_are() -> None:
     assert plan((10_000, 64), 4, np.s_[5:5, 3]) == ((0,), [], 0, None)
 
 
+def test_for_memory_of_the_host_rows_are_read_where_that_is_little_more() -> None:
+    def plan(shape: tuple[int, ...], index: Any, **options: bool) -> Any:
+        picks = picks_of(index, shape)
+        assert picks is not None
+        return part_of(shape, 4, picks, on_host=True, **options)
+
+    row = 4 * 2048
+    assert plan((2048, 2048), np.s_[:, :1024]) == ((2048, 2048), [0], 2048 * row, (slice(None), slice(0, 1024, 1)))
+    assert plan((2048, 2048), np.s_[10:26, 10:26]) == ((16, 2048), [10 * row], 16 * row, (slice(None), slice(10, 26, 1)))
+    for index in (np.s_[:, :8], np.s_[3, :8], np.s_[3:5]):  # far more than is wanted, or one run
+        assert plan((2048, 2048), index).cut is None
+    assert plan((2048, 2048), np.s_[:, :1024], exact=True).cut is None
+    assert plan((8, 1 << 20), np.s_[:, :4096]).cut is None
+
+
 def test_runs_make_the_part_wherever_it_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
     """With bounds so small that every kind of widening comes about."""
     from penstock.safetensors import _slices
@@ -336,7 +351,7 @@ def test_runs_make_the_part_wherever_it_is_widened(monkeypatch: pytest.MonkeyPat
         index = random_index(numbers, shape)
         picks = picks_of(index, shape)
         assert picks is not None
-        part = part_of(shape, array.itemsize, picks, exact := numbers.random() < 0.3)
+        part = part_of(shape, array.itemsize, picks, exact := numbers.random() < 0.3, numbers.random() < 0.5)
         content = array.tobytes()
         runs = b"".join(content[start : start + part.run_bytes] for start in part.starts)
         found = np.frombuffer(runs, array.dtype).reshape(part.shape)

@@ -5,7 +5,9 @@ Each makes one allocation for many tensors (an Arena), which become views of it.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -141,6 +143,18 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def _ask_for_huge_pages(address: int, nbytes: int) -> None:
+    """As NumPy does for its arrays: of a large allocation each first touch of a small page would cost as much as its bytes do."""
+    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (address + nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
+    if length >= _huge_from:
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)  # a wish: it may be refused
+
+
+_huge_from = 4 << 20
+_libc = ctypes.CDLL(None)
+
+
 class _TorchArena:
     def __init__(self, torch: Any, device: str, nbytes: int) -> None:
         self._as_strided = torch.as_strided
@@ -148,6 +162,8 @@ class _TorchArena:
         self._bases: dict[Any, tuple[Any, int]] = {}
         if self._bytes.is_cuda:
             torch.cuda.current_stream(self._bytes.device).synchronize()
+        else:
+            _ask_for_huge_pages(self._bytes.data_ptr(), nbytes)
         self.memory = _native.Pointer(self._bytes.data_ptr(), nbytes, self._bytes) if nbytes else b""
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:

@@ -108,7 +108,8 @@ class Slice:
             raise SafetensorError(f'tensor "{name}": {index!r} of type {word} is nothing that can be read without a library', code="invalid_argument")
         if picks is None:
             return _read(self._source, self._row, place, None)[index]
-        return _read(self._source, self._row, place, part_of(shape, max(1, BITS[word] // 8), picks, not place.indexes))
+        part = part_of(shape, max(1, BITS[word] // 8), picks, not place.indexes, place.device in ("host", "cpu"))
+        return _read(self._source, self._row, place, part)
 
 
 def _read(source: Source, row: int, place: Framework, part: Part | None) -> Any:
@@ -122,10 +123,13 @@ def _read(source: Source, row: int, place: Framework, part: Part | None) -> Any:
         read_now(source, arena.memory, header.offsets[row], nbytes)
         return only_view(arena, dtype, shape, nbytes)
     arena = place.arena(part.nbytes)
-    ranges, reads = Ranges(), Reads()
-    ranges.add_part(header.offsets[row], part, 0)
-    reads.start(source, arena.memory, ranges)
-    reads.wait()
+    if len(part.starts) == 1:
+        read_now(source, arena.memory, header.offsets[row] + part.starts[0], part.run_bytes)
+    else:
+        ranges, reads = Ranges(), Reads()
+        ranges.add_part(header.offsets[row], part, 0)
+        reads.start(source, arena.memory, ranges)
+        reads.wait()
     array = only_view(arena, dtype, part.shape, part.nbytes)
     return array if part.cut is None else place.copied(array[part.cut])
 

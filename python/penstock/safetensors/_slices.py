@@ -36,6 +36,10 @@ class Part(NamedTuple):
 _page_bytes = 4096
 _short_bytes = 512
 _many_runs = 4096
+# Of memory of the host a run costs as much as a copy of some KiB: whole rows are read where they are few, or not much more than is wanted.
+_near_run_bytes = 16 << 10
+_few_bytes = 256 << 10
+_times_wanted = 4
 
 
 def picks_of(index: Any, shape: Sequence[int]) -> list[Pick] | None:
@@ -87,8 +91,9 @@ def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[sli
     return (*[slice(None)] * (dim % len(shape)), slice(rank * each, (rank + 1) * each))
 
 
-def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact: bool = False) -> Part:
-    """exact: nothing else is read, however short the runs are; else what lies between short ones is read with them."""
+def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact: bool = False, on_host: bool = False) -> Part:
+    """exact: nothing else is read, however short the runs are; else what lies between short ones is read with them.
+    on_host: it goes to memory of the host, where cutting it out of more is cheap."""
     if any(each.length == 0 for each in picks):
         return Part(_kept(picks), [], 0, None)
     taken = list(picks)
@@ -108,7 +113,8 @@ def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact:
         in_a_row = pick.step == 1 or pick.length == 1
         outer = taken[: axis if in_a_row else axis + 1]
         run_bytes = inner * (pick.length if in_a_row else 1)
-        if in_a_row and not exact and run_bytes < _short_bytes and math.prod(each.length for each in outer) > _many_runs:
+        runs = math.prod(each.length for each in outer)
+        if in_a_row and not exact and _reads_rows(run_bytes, inner * shape[axis], runs, on_host):
             taken[axis] = Pick(0, shape[axis], 1)
             index[axis] = asked.start if asked.drops else slice(asked.start, last + 1, asked.step)
             continue
@@ -118,6 +124,13 @@ def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact:
     if taken == list(picks):
         return Part(_kept(picks), starts, run_bytes, None)
     return Part(tuple(each.length for each in taken), starts, run_bytes, tuple(index))
+
+
+def _reads_rows(run_bytes: int, row_bytes: int, runs: int, on_host: bool) -> bool:
+    """Whether rows are read rather than the run in each."""
+    if run_bytes < _short_bytes and runs > _many_runs:
+        return True
+    return on_host and runs > 1 and run_bytes < _near_run_bytes and (row_bytes * runs <= _few_bytes or row_bytes <= _times_wanted * run_bytes)
 
 
 def _last_cut(shape: Sequence[int], picks: Sequence[Pick]) -> int:
