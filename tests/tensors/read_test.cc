@@ -41,6 +41,21 @@ TEST_F(read_safetensors_test, tells_what_is_in_a_file) {
   EXPECT_EQ(bytes, "bytes");
 }
 
+TEST_F(read_safetensors_test, names_what_a_download_left_in_place_of_a_model) {
+  const auto refusal = [&](const std::string& content) {
+    const auto header = read_safetensors(opened(content));
+    EXPECT_EQ(header.error().code(), errc::invalid_argument);
+    return std::string(header.error().message());
+  };
+  EXPECT_EQ(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
+            path_ + " is a git-lfs pointer, not the file itself: run `git lfs pull`");
+  const std::string page = path_ + " is an HTML page, not a safetensors file: was the download refused?";
+  for (const char* content : {"<!DOCTYPE html><html lang=en>", "<!doctype HTML>", "\n  <html><body>404", "<HTML>1234"})
+    EXPECT_EQ(refusal(content), page);
+  EXPECT_NE(refusal("<htm"), page);
+  EXPECT_NE(refusal("version https://example.org/spec"), page);
+}
+
 TEST_F(read_safetensors_test, reads_headers_longer_than_its_first_read) {
   std::mt19937_64 random(1);
   for (const std::size_t count : {1'000U, 10'000U}) {
