@@ -1,12 +1,16 @@
 #include "core/explain.hpp"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/checked.hpp"
 #include "core/ahead_call.hpp"
 #include "core/mount.hpp"
+#include "path/refusals.hpp"
 
 namespace penstock::core {
 
@@ -36,14 +40,15 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
   if (file.ahead() != nullptr && place.on_device() && !what.is_write) told.remarks.push_back(of_ahead(with, file, place, options));
   if (place.on_device()) {
-    if (const auto cuda = with.memory().cuda_status(); place.emulated() && !cuda.ok()) {
-      told.remarks.push_back(fmt::format("no GPU: {}", cuda.message()));
-    }
+    const auto cuda = with.memory().cuda_status();
+    const bool has_no_gpu = place.emulated() && !cuda.ok();
+    if (has_no_gpu) told.remarks.push_back(fmt::format("no GPU: {}", cuda.message()));
     for (const auto kind : with.paths().by_rank()) {
       const auto& declared = with.paths().of(kind);
       if (!declared.of_device || declared.carries == path::portion::everything) continue;
       if (std::any_of(told.parts.begin(), told.parts.end(), [&](const plan_part& part) { return part.path == kind; })) continue;
-      if (auto why = with.path(kind).refuses({&from, &place, what.is_write, what.offset, what.length})) {
+      auto why = with.path(kind).refuses({&from, &place, what.is_write, what.offset, what.length});
+      if (why && !(has_no_gpu && *why == path::no_gpu_memory)) {
         told.remarks.push_back(fmt::format("{} is not used: {}", declared.name, *why));
       }
     }
@@ -70,22 +75,88 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
     told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
 }
 
-// Neighbours of one path and for one reason are one part.
-void add(plan& told, runtime& with, const planned_piece& piece) {
-  const auto& path = with.paths().of(piece.path);
-  auto reason = core::describe(piece.reason, path);
-  if (!told.parts.empty() && told.parts.back().path == piece.path && told.parts.back().reason == reason) {
-    told.parts.back().length += piece.length;
+// Neighbours of one path and for one reason, in file order.
+struct planned_run {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  path_kind path = path_kind::automatic;
+  plan_reason reason = plan_reason::resident;
+};
+
+void add(std::vector<planned_run>& runs, const planned_piece& piece) {
+  if (!runs.empty() && runs.back().path == piece.path && runs.back().reason == piece.reason) {
+    runs.back().length += piece.length;
   } else {
-    told.parts.push_back({piece.offset, piece.length, piece.path, std::string(path.name), std::move(reason)});
+    runs.push_back({piece.offset, piece.length, piece.path, piece.reason});
+  }
+}
+
+// Whether a piece goes as it does because of what of it is in the page cache.
+bool is_of_cache(plan_reason reason) {
+  switch (reason) {
+    case plan_reason::resident:
+    case plan_reason::partly_resident:
+    case plan_reason::not_resident:
+    case plan_reason::kept:
+    case plan_reason::kept_as_asked:
+    case plan_reason::bypass_as_asked:
+    case plan_reason::bypass_as_lent:
+    case plan_reason::bypass_at_random:
+    case plan_reason::bypass_memory_unknown:
+    case plan_reason::bypass_no_room:
+    case plan_reason::bypass_faster:
+    case plan_reason::bypass_tried:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_in_cache(plan_reason reason) { return reason == plan_reason::resident || reason == plan_reason::partly_resident; }
+
+// "104 of 256 MiB in the page cache, in 21 runs; the rest: direct I/O".
+std::string describe(std::span<const planned_run> runs, std::uint64_t cached, std::uint64_t length, const path::declaration& path) {
+  constexpr auto in_mib = [](std::uint64_t bytes) { return (bytes + (std::uint64_t{1} << 19)) >> 20; };
+  const auto in_cache = std::ranges::count_if(runs, is_in_cache, &planned_run::reason);
+  auto text =
+      fmt::format("{} of {} MiB in the page cache, in {} {}", in_mib(cached), in_mib(length), in_cache, in_cache == 1 ? "run" : "runs");
+  std::vector<std::string> ways;
+  for (const auto& each : runs) {
+    if (is_in_cache(each.reason)) continue;
+    const auto whole = core::describe(each.reason, path);
+    auto way = whole.substr(whole.find(": ") + 2);
+    if (std::ranges::count(ways, way) == 0) ways.push_back(std::move(way));
+  }
+  return ways.empty() ? text : fmt::format("{}; the rest: {}", text, fmt::join(ways, "; "));
+}
+
+// Many runs that differ in nothing but what is in the page cache are one part: a list of them says less than how much it is.
+void tell(plan& told, runtime& with, source::source& from, std::span<const planned_run> runs) {
+  constexpr std::size_t most_listed = 4;
+  while (!runs.empty()) {
+    const auto& first = runs.front();
+    const auto& path = with.paths().of(first.path);
+    const auto ends =
+        std::ranges::find_if(runs, [&](const planned_run& each) { return each.path != first.path || !is_of_cache(each.reason); });
+    auto group = runs.first(static_cast<std::size_t>(ends - runs.begin()));
+    const auto length = group.empty() ? 0 : group.back().offset + group.back().length - first.offset;
+    const auto cached = group.size() > most_listed ? from.resident_bytes(first.offset, length) : result<std::uint64_t>(0);
+    if (group.size() > most_listed && cached) {
+      told.parts.push_back({first.offset, length, first.path, std::string(path.name), describe(group, *cached, length, path)});
+    } else {
+      group = group.empty() ? runs.first(1) : group;
+      for (const auto& each : group)
+        told.parts.push_back({each.offset, each.length, each.path, std::string(path.name), core::describe(each.reason, path)});
+    }
+    runs = runs.subspan(group.size());
   }
 }
 
 // Section by section, as a request is carried.
-status add_pieces(plan& told, runtime& with, file_core& file, const transfer& what, const staging::place& place,
-                  const io_options& options) {
+status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file, const transfer& what, const staging::place& place,
+                 const io_options& options) {
   if (what.length > 0 && place.on_device() && caller_carries(with, what.length, place, options)) {
-    add(told, with, {what.offset, what.length, with.paths().base(true), false, plan_reason::small_request});
+    add(runs, {what.offset, what.length, with.paths().base(true), false, plan_reason::small_request});
     return writable(file, what, place);
   }
   auto rest = what;
@@ -94,7 +165,7 @@ status add_pieces(plan& told, runtime& with, file_core& file, const transfer& wh
     const auto pieces = decide(with, file, rest, what, place, options, how);
     if (!pieces) return pieces.error();
     for (const auto& piece : *pieces) {
-      add(told, with, piece);
+      add(runs, piece);
       how.has_tried = how.has_tried || piece.reason == plan_reason::bypass_tried;
     }
     rest.offset += length_of(*pieces);
@@ -119,7 +190,9 @@ result<plan> explain(runtime& with, file_core& file, std::string_view device, co
     part.length = *size > what.offset ? std::min(what.length, *size - what.offset) : 0;
   }
   plan told;
-  if (auto problem = add_pieces(told, with, file, part, place, options); !problem.ok()) return in_context(problem, what, file);
+  std::vector<planned_run> runs;
+  if (auto problem = find_runs(runs, with, file, part, place, options); !problem.ok()) return in_context(problem, what, file);
+  tell(told, with, file.source(), runs);
   remark(told, with, file, place, what, options);
   return told;
 }

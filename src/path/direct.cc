@@ -19,6 +19,7 @@
 #include "base/no_memory.hpp"
 #include "path/cufile_library.hpp"
 #include "path/data_path.hpp"
+#include "path/refusals.hpp"
 
 namespace penstock::path {
 
@@ -75,7 +76,7 @@ class direct final : public data_path {
 
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (!asked.memory->on_device()) return "the memory is not on a device";
-    if (asked.memory->emulated()) return "the memory is that of the host device, which is no GPU";
+    if (asked.memory->emulated()) return std::string(no_gpu_memory);
     if (asked.file->descriptors().direct < 0) return "the file could not be opened with O_DIRECT";
     // libcufile can only be asked with a context, and a question makes none; that of another GPU does.
     auto* const known = asked.memory->via != nullptr ? &asked.memory->via->session() : loaded_with_.load(std::memory_order_acquire);

@@ -1,7 +1,9 @@
 // Engines: options, environment, being moved, shared and forked.
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 
@@ -236,6 +238,34 @@ TEST_F(engine_contract, explain_says_why_in_words) {
   const auto behind = engine_of().explain(from, house_.device(), 100, static_cast<std::int64_t>(16 * mib));
   ASSERT_TRUE(behind.ok());
   EXPECT_TRUE(behind->parts.empty());
+}
+
+TEST_F(engine_contract, explain_says_of_many_runs_in_the_page_cache_how_much_they_are) {
+  make_file("data", 64 * mib);
+  const auto from = open("data");
+  drop_cache(name());
+  const auto cold = engine_of().explain(from, house_.device(), 64 * mib, 0);
+  ASSERT_TRUE(cold.ok()) << told(cold.error());
+  if (cold->cached_bytes != 0U) GTEST_SKIP() << "this file system keeps its pages";
+  const int fd = ::open(name().c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM), 0);
+  bytes target(4 * mib);
+  for (std::size_t at = 0; at < 64 * mib; at += 8 * mib) ASSERT_EQ(::pread(fd, target.data(), 4 * mib, static_cast<off_t>(at)), 4 * mib);
+  ::close(fd);
+  const auto half = engine_of().explain(from, house_.device(), 64 * mib, 0);
+  ASSERT_TRUE(half.ok()) << told(half.error());
+  EXPECT_LE(half->parts.size(), 2U);
+  EXPECT_EQ(half->parts.front().offset, 0U);
+  EXPECT_EQ(half->parts.back().offset + half->parts.back().length, 64 * mib);
+  EXPECT_NE(half->parts.front().reason.find(" MiB in the page cache, in "), std::string::npos) << half->parts.front().reason;
+  EXPECT_NE(half->parts.front().reason.find(" runs; the rest: "), std::string::npos) << half->parts.front().reason;
+}
+
+TEST_F(engine_contract, explain_says_once_that_there_is_no_gpu) {
+  make_file("data", mib);
+  const auto plan = engine_of().explain(open("data"), "host:0", mib, 0);
+  ASSERT_TRUE(plan.ok()) << told(plan.error());
+  EXPECT_LE(std::ranges::count_if(plan->remarks, [](const std::string& each) { return each.find("no GPU") != std::string::npos; }), 1);
 }
 
 TEST_F(engine_contract, a_device_that_cannot_be_described_is_listed_with_the_reason) {
