@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.hpp"
 #include "bench/machine.hpp"
 #include "bench/over_sizes.hpp"
 #include "bench/report.hpp"
@@ -22,7 +23,7 @@ constexpr int exit_failed = 1;
 constexpr int exit_usage = 2;
 
 int complain(const status& error, int exit_code) {
-  fmt::print(stderr, "penstock: {}\n", error.message());
+  fmt::print(stderr, "penstock: {}\n", printable_text(std::string(error.message())));
   return exit_code;
 }
 

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.hpp"
+
 namespace penstock::bench {
 namespace {
 
@@ -93,7 +95,7 @@ void print_header(const report_header& h) {
   fmt::print("  machine   Linux {}, {}, {} cores, GPU driver {}\n", h.kernel, h.cpu, h.cores, h.driver);
   fmt::print("  device    {} ({})\n", h.device, h.device_description);
   if (!h.device_remark.empty()) fmt::print("            no GPU: {}\n", h.device_remark);
-  fmt::print("  file      {} MiB on {}\n", h.file_bytes >> 20, h.file_system);
+  fmt::print("  file      {} MiB on {}\n", h.file_bytes >> 20, printable_text(h.file_system));
   fmt::print(
       "  ceilings  link to device {:.2f} GB/s, back {:.2f} GB/s, 4 KiB copy and wait {:.1f} us; page cache to memory {:.2f} GB/s ({})\n\n",
       h.link.to_device_gbs, h.link.from_device_gbs, h.link.copy_4k_us, h.cached_read.value, h.cached_read.how);
@@ -106,7 +108,7 @@ void print_column_names() {
 
 void print_row(const row_result& row, bool show_targets) {
   if (row.outcome != row_outcome::measured) {
-    fmt::print("{:<18} {}: {}\n", row.name, to_string(row.outcome), row.reason);
+    fmt::print("{:<18} {}: {}\n", row.name, to_string(row.outcome), printable_text(row.reason));
     return;
   }
   const std::string of = row.fraction ? fmt::format("{:.3f}", *row.fraction) : row.ratio ? fmt::format("x{:.3f}", *row.ratio) : "-";
@@ -118,7 +120,7 @@ void print_row(const row_result& row, bool show_targets) {
              optional_text(row.p50_us, 2), optional_text(row.p99_us, 2), fmt::format("{} MiB", row.pinned_bytes >> 20), row.path,
              row.bytes > 0 ? "verified" : "-");
   if (!row.ceiling.detail.empty()) fmt::print("{:18} ceiling: {}, {}\n", "", row.ceiling.name, row.ceiling.detail);
-  for (const std::string& note : row.notes) fmt::print("{:18} {}\n", "", note);
+  for (const std::string& note : row.notes) fmt::print("{:18} {}\n", "", printable_text(note));
   if (!show_targets) return;
   for (const target_verdict& verdict : row.targets) fmt::print("{:18} {} {}\n", "", verdict.met ? "PASS " : "below", verdict.text);
 }

@@ -23,8 +23,8 @@ ROOMS = {
     # What `penstock check` finds out about a machine; no part of the library.
     "machine": {"base", "sys"},
     # The faces see the public API and nothing else; the command also runs the benchmarks, looks at the machine, and explains cuFile's
-    # settings; Python's obeys them too.
-    "cli": {"bench", "cufile", "machine"},
+    # settings, and makes text printable; Python's obeys them too.
+    "cli": {"base", "bench", "cufile", "machine"},
     "cufile": set(),
     "python": {"cufile"},
     "examples": set(),

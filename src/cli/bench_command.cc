@@ -17,6 +17,7 @@
 #include "cli/peers.hpp"
 #include "cli/progress.hpp"
 #include "cli/report_page.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 
 namespace penstock::cli {
@@ -35,7 +36,7 @@ struct bench_options {
 };
 
 int list_rows() {
-  for (const bench::row_summary& row : bench::rows()) fmt::print("{:<15} {}\n", row.name, row.summary);
+  for (const bench::row_summary& row : bench::rows()) say("{:<15} {}\n", row.name, row.summary);
   return exit_success;
 }
 
@@ -46,7 +47,7 @@ void show_progress(std::string_view doing, unsigned done, unsigned rows, bool lo
   const std::string bar = std::string(filled, '#') + std::string(width - filled, '.');
   const std::string left = done > 0 ? fmt::format(", about {:.0f} s left", since_start.seconds() / done * (rows - done)) : std::string();
   show_status_line(doing.empty() ? std::string() : fmt::format("{} [{}] {} of {} rows{}", doing, bar, done, rows, left));
-  if (log && !doing.empty()) fmt::print(stderr, "penstock: {} of {} rows done, {}\n", done, rows, doing);
+  if (log && !doing.empty()) complain("penstock: {} of {} rows done, {}\n", done, rows, doing);
 }
 
 status take_sizes(const bench_options& wanted, bench::options& run) {
@@ -106,7 +107,7 @@ status complete(const bench_options& wanted, nlohmann::json& report, const std::
       if (std::ranges::find(others.sizes, bytes) == others.sizes.end()) others.sizes.push_back(bytes);
     }
     show_status_line("measuring other libraries");
-    if (wanted.log) fmt::print(stderr, "penstock: measuring other libraries\n");
+    if (wanted.log) complain("penstock: measuring other libraries\n");
     report["peers"] = measure_peers(others);
   }
   return write_page(wanted.report_file, report);

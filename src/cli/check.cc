@@ -14,6 +14,7 @@
 #include "cli/inputs.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
 #include "cli/transfer_memory.hpp"
@@ -90,27 +91,27 @@ check_report look_at(const engine& owner, const input& named, const std::string&
 
 void print_plan(std::string_view title, const check_plan& found) {
   constexpr std::size_t most_lines = 16;
-  fmt::print("{}\n", title);
+  say("{}\n", title);
   if (!found.error.ok()) {
-    fmt::print("  not possible: {}\n", found.error.message());
+    say("  not possible: {}\n", found.error.message());
     return;
   }
   std::size_t line = 0;
   for (const plan_part& part : found.what.parts) {
     if (line++ == most_lines) {
-      fmt::print("  ... and {} more parts (--json lists all)\n", found.what.parts.size() - most_lines);
+      say("  ... and {} more parts (--json lists all)\n", found.what.parts.size() - most_lines);
       break;
     }
-    fmt::print("  {:<9} {:>12} at {:<12} {}\n", part.path_name, format_size(part.length), part.offset, part.reason);
+    say_hanging(37, "  {:<9} {:>12} at {:<12} {}\n", part.path_name, format_size(part.length), part.offset, part.reason);
   }
-  for (const std::string& remark : found.what.remarks) fmt::print("  note: {}\n", remark);
+  for (const std::string& remark : found.what.remarks) say("  note: {}\n", remark);
 }
 
 void print_report(const check_report& report) {
-  fmt::print("{}\n", report.file);
-  fmt::print("  size         {} ({} bytes)\n", format_size(report.size), report.size);
-  fmt::print("  file system  {}\n", report.file_system);
-  fmt::print("  page cache   {}\n", describe_cached(report));
+  say("{}\n", report.file);
+  say("  size         {} ({} bytes)\n", format_size(report.size), report.size);
+  say("  file system  {}\n", report.file_system);
+  say("  page cache   {}\n", describe_cached(report));
   print_plan(fmt::format("reads to {} would take", report.device), report.read);
   print_plan(fmt::format("writes from {} would take", report.device), report.write);
   print_findings(report.findings, false);
@@ -118,9 +119,9 @@ void print_report(const check_report& report) {
 
 // The same for all files.
 void print_devices(const engine& owner) {
-  fmt::print("devices\n");
-  for (const device_info& device : owner.devices()) fmt::print("  {}, {}\n", describe_device(device), format_size(device.memory_bytes));
-  if (const std::string reason = why_no_gpu(owner); !reason.empty()) fmt::print("  {}\n", reason);
+  say("devices\n");
+  for (const device_info& device : owner.devices()) say("  {}, {}\n", describe_device(device), format_size(device.memory_bytes));
+  if (const std::string reason = why_no_gpu(owner); !reason.empty()) say("  {}\n", reason);
 }
 
 // One document for one file that was named, a list of them for several, or for a folder.

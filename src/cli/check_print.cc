@@ -1,11 +1,10 @@
 // How the findings of penstock check are printed for people.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <string_view>
 
 #include "cli/check_machine.hpp"
+#include "cli/say.hpp"
 #include "machine/topology.hpp"
 
 namespace penstock::cli {
@@ -14,14 +13,6 @@ namespace {
 using machine::finding;
 using machine::verdict;
 
-// https://no-color.org
-bool has_colour() {
-  const char* refused = std::getenv("NO_COLOR");
-  const char* kind = std::getenv("TERM");
-  const bool can = kind != nullptr && *kind != '\0' && std::string_view(kind) != "dumb";
-  return can && ::isatty(STDOUT_FILENO) == 1 && (refused == nullptr || *refused == '\0');
-}
-
 std::string_view colour_of(verdict of) {
   constexpr std::string_view colours[] = {"\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[36m"};
   return colours[static_cast<std::size_t>(of)];
@@ -29,9 +20,9 @@ std::string_view colour_of(verdict of) {
 
 void print_finding(const finding& each, bool coloured) {
   const auto word = fmt::format("{:<8}", to_string(each.verdict));
-  fmt::print("  {} {}{}\n", coloured ? fmt::format("{}{}\x1b[0m", colour_of(each.verdict), word) : word,
-             each.subject.empty() ? "" : each.subject + ": ", each.reason);
-  if (!each.remedy.empty()) fmt::print("           -> {}\n", each.remedy);
+  const auto shown_word = coloured ? fmt::format("{}{}\x1b[0m", colour_of(each.verdict), word) : word;
+  say_hanging(9, "  {} {}{}\n", as_is{shown_word}, each.subject.empty() ? "" : each.subject + ": ", each.reason);
+  if (!each.remedy.empty()) say_hanging(3, "           -> {}\n", each.remedy);
 }
 
 std::string_view title_of(machine::group of) {
@@ -40,17 +31,17 @@ std::string_view title_of(machine::group of) {
 }
 
 void print_versions(const machine_report& report) {
-  fmt::print("versions\n");
-  for (const auto& [name, found] : versions(report)) fmt::print("  {:<17}{}\n", name, found.empty() ? "none" : found);
+  say("versions\n");
+  for (const auto& [name, found] : versions(report)) say("  {:<17}{}\n", name, found.empty() ? "none" : found);
 }
 
 void print_topology(const machine_report& report) {
-  fmt::print("topology\n");
+  say("topology\n");
   const auto all = machine::neighbours(report.platform);
   for (const auto& each : all) {
-    fmt::print("  GPU {}  {:<8} {}: {}{}\n", each.gpu, each.what, each.peer, each.relation, each.shared.empty() ? "" : ", " + each.shared);
+    say("  GPU {}  {:<8} {}: {}{}\n", each.gpu, each.what, each.peer, each.relation, each.shared.empty() ? "" : ", " + each.shared);
   }
-  if (all.empty()) fmt::print("  no GPU of NVIDIA beside a network card or an NVMe drive\n");
+  if (all.empty()) say("  no GPU of NVIDIA beside a network card or an NVMe drive\n");
 }
 
 // For a cell of a table in Markdown.
@@ -68,7 +59,7 @@ void print_findings(const std::vector<finding>& all, bool quiet) {
     bool titled = false;
     for (const auto& each : all) {
       if (each.where != of || (quiet && (each.verdict == verdict::ok || each.verdict == verdict::unknown))) continue;
-      if (!titled) fmt::print("{}\n", title_of(of));
+      if (!titled) say("{}\n", title_of(of));
       titled = true;
       print_finding(each, coloured);
     }
@@ -82,15 +73,15 @@ void print_report(const machine_report& report, const machine_view& view) {
   print_findings(report.findings.all(), view.quiet);
   const auto& found = report.findings;
   if (!view.quiet) {
-    fmt::print("{} ok, {} slow, {} broken, {} unknown\n", found.count(verdict::ok), found.count(verdict::slow),
-               found.count(verdict::broken), found.count(verdict::unknown));
+    say("{} ok, {} slow, {} broken, {} unknown\n", found.count(verdict::ok), found.count(verdict::slow), found.count(verdict::broken),
+        found.count(verdict::unknown));
   }
 }
 
 void print_catalogue() {
-  fmt::print("| finding | verdict | what is said | what to do |\n|---|---|---|---|\n");
+  put_exactly("| finding | verdict | what is said | what to do |\n|---|---|---|---|\n");
   for (const auto& each : machine::all_findings()) {
-    fmt::print("| `{}` | {} | {} | {} |\n", each.id, to_string(each.verdict), cell(each.reason), cell(each.remedy));
+    put_exactly(fmt::format("| `{}` | {} | {} | {} |\n", each.id, to_string(each.verdict), cell(each.reason), cell(each.remedy)));
   }
 }
 

@@ -4,6 +4,7 @@
 #include "cli/check.hpp"
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 #include "cufile/settings.hpp"
 
 namespace penstock::cli {
@@ -32,9 +33,9 @@ void print_as_json(const std::string& file, const std::vector<cufile::setting_re
 }
 
 void print_lines(const std::string& file, const std::vector<cufile::setting_report>& keys) {
-  fmt::print("{}\n", file);
-  for (const auto& each : keys) fmt::print("  {} = {}: {}\n", each.key, each.value, each.remark);
-  if (keys.empty()) fmt::print("  no keys\n");
+  say("{}\n", file);
+  for (const auto& each : keys) say("  {} = {}: {}\n", each.key, each.value, each.remark);
+  if (keys.empty()) say("  no keys\n");
 }
 
 }  // namespace

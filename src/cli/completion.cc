@@ -6,6 +6,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/grammar.hpp"
+#include "cli/say.hpp"
 #include "cli/usage.hpp"
 
 namespace penstock::cli {
@@ -184,7 +185,7 @@ void add_completion(CLI::App& app, command& chosen) {
   sub.add_option("SHELL", *shell, "Which shell")->required()->check(one_of({std::begin(shells), std::end(shells)}));
   sub.callback([&app, &chosen, shell] {
     chosen = [&app, shell] {
-      fmt::print("{}", completion(grammar_of(app), *shell));
+      put_exactly(completion(grammar_of(app), *shell));
       return exit_success;
     };
   });

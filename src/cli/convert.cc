@@ -10,7 +10,7 @@
 #include "cli/convert_file.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
-#include "cli/observed.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 
 namespace penstock::cli {
@@ -22,21 +22,22 @@ struct convert_options {
   output_options output;
 };
 
-void remark_on(std::string_view what, const std::vector<std::string>& names) {
+void remark_on(std::string_view one, std::string_view several, const std::vector<std::string>& names) {
   constexpr std::size_t most = 5;
   if (names.empty()) return;
   std::string list;
-  for (const std::string& each : std::span(names).first(std::min(names.size(), most))) list += (list.empty() ? "" : ", ") + printable(each);
-  fmt::print("  {} {}: {}{}\n", names.size(), what, list, names.size() > most ? ", ..." : "");
+  for (const std::string& each : std::span(names).first(std::min(names.size(), most))) list += (list.empty() ? "" : ", ") + each;
+  say("  {} {}: {}{}\n", names.size(), names.size() == 1 ? one : several, list, names.size() > most ? ", ..." : "");
 }
 
 void print_converted(const convert_options& wanted, const converted_file& done) {
-  fmt::print("{}: {}, {} tensors, {} in {:.3f} s, {:.2f} GB/s\n", wanted.to, done.kind, done.tensors, format_size(done.bytes), done.seconds,
-             bench::gigabytes_per_second(done.bytes, done.seconds));
+  say("{}: {}, {}, {} in {:.3f} s, {:.2f} GB/s\n", wanted.to, done.kind, counted(done.tensors, "tensor"), format_size(done.bytes),
+      done.seconds, bench::gigabytes_per_second(done.bytes, done.seconds));
   if (wanted.output.quiet) return;
-  remark_on("tensors were views with strides, and are contiguous now", done.strided);
-  remark_on("tensors shared storages, and are written each by itself", done.shared);
-  remark_on("entries are no tensors, and were left out", done.left_out);
+  remark_on("tensor was a view with strides, and is contiguous now", "tensors were views with strides, and are contiguous now",
+            done.strided);
+  remark_on("tensor shared a storage, and is written by itself", "tensors shared storages, and are written each by itself", done.shared);
+  remark_on("entry is no tensor, and was left out", "entries are no tensors, and were left out", done.left_out);
 }
 
 void print_converted_as_json(const convert_options& wanted, const converted_file& done) {
@@ -56,7 +57,7 @@ int convert(const convert_options& wanted) {
   if (!owner) return fail(owner.error());
   const auto done = convert_file(*owner, wanted.from, wanted.to, wanted.selection);
   if (!done && interrupted()) {
-    fmt::print(stderr, "penstock: interrupted; {} is as it was\n", wanted.to);
+    complain("penstock: interrupted; {} is as it was\n", wanted.to);
     return interrupted_exit_code();
   }
   if (!done) return fail(done.error());

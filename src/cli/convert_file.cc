@@ -15,7 +15,6 @@
 
 #include "bench/meter.hpp"
 #include "cli/interrupt.hpp"
-#include "cli/observed.hpp"
 #include "cli/progress.hpp"
 
 namespace penstock::cli {
@@ -23,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t buffer_bytes = std::uint64_t{16} << 20;
 
-std::string tensor_words(std::string_view name) { return fmt::format("tensor \"{}\"", printable(name)); }
+std::string tensor_words(std::string_view name) { return fmt::format("tensor \"{}\"", name); }
 
 // Writes what comes piece by piece, while the next piece is made in another buffer.
 class piece_writer {

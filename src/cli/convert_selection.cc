@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 
-#include "cli/observed.hpp"
 #include "cli/sizes.hpp"
 
 namespace penstock::cli {
@@ -25,7 +24,7 @@ std::string list_of(const std::vector<std::string>& names) {
   return fmt::format("{}{}", fmt::join(shown, ", "), rest);
 }
 
-std::string called(std::string_view name) { return fmt::format("\"{}\"", printable(name)); }
+std::string called(std::string_view name) { return fmt::format("\"{}\"", name); }
 
 // What of the keys is left inside of the dict; nothing of those that are not in it.
 std::optional<key_span> inside(key_span keys, const std::string& dict) {
@@ -41,7 +40,7 @@ std::optional<key_span> inside(key_span keys, const std::string& dict) {
 // The dicts of some level, each with how many tensors are in it.
 std::string dicts_of(const std::map<std::string, std::size_t>& dicts) {
   std::vector<std::string> words;
-  for (const auto& [name, count] : dicts) words.push_back(fmt::format("{} ({} tensors)", called(name), count));
+  for (const auto& [name, count] : dicts) words.push_back(fmt::format("{} ({})", called(name), counted(count, "tensor")));
   return list_of(words);
 }
 

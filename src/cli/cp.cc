@@ -17,6 +17,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/io_target.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 
 namespace penstock::cli {
@@ -77,7 +78,7 @@ class copier {
   }
 
   void told(const std::string& from, const std::string& to) const {
-    if (wanted_.verbose && !wanted_.output.json) fmt::print("{} -> {}\n", from, to);
+    if (wanted_.verbose && !wanted_.output.json) say("{} -> {}\n", from, to);
   }
 
   // Whether this very command has made what is there, or what a link there leads to.
@@ -252,7 +253,7 @@ void print_totals(const cp_options& wanted, const cp_totals& totals, double seco
                                  format_size(totals.bytes), seconds, speed);
   if (totals.cloned > 0) text += fmt::format(", {} by sharing blocks", totals.cloned);
   if (totals.kept > 0) text += fmt::format(", {} kept", totals.kept);
-  fmt::print("{}{}\n", text, wanted.how.verify ? ", verified" : "");
+  say("{}{}\n", text, wanted.how.verify ? ", verified" : "");
 }
 
 int copy_all(cp_options wanted) {

@@ -6,6 +6,7 @@
 #include "cli/check.hpp"
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
 
@@ -15,10 +16,10 @@ namespace {
 void print_lines(const engine& owner, bool quiet) {
   for (const device_info& device : owner.devices()) {
     const std::string node = device.numa_node >= 0 ? fmt::format(", NUMA node {}", device.numa_node) : "";
-    fmt::print("{}  {}, {}{}{}\n", device.name, device.description, format_size(device.memory_bytes),
-               device.pci_bus_id.empty() ? "" : ", PCI " + device.pci_bus_id, node);
+    say("{}  {}, {}{}{}\n", device.name, device.description, format_size(device.memory_bytes),
+        device.pci_bus_id.empty() ? "" : ", PCI " + device.pci_bus_id, node);
   }
-  if (const std::string reason = why_no_gpu(owner); !reason.empty() && !quiet) fmt::print("{}\n", reason);
+  if (const std::string reason = why_no_gpu(owner); !reason.empty() && !quiet) say("{}\n", reason);
 }
 
 int list_devices(const output_options& output) {

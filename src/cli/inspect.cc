@@ -15,7 +15,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
-#include "cli/observed.hpp"
+#include "cli/say.hpp"
 #include "cli/shard_index.hpp"
 #include "cli/sizes.hpp"
 #include "cli/usage.hpp"
@@ -186,20 +186,19 @@ std::string cached_words(const contents& of) {
 }
 
 void print_contents(const contents& of, bool totals) {
-  const char* what = of.kind == "zip" ? "members" : "tensors";
-  fmt::print("{}: {}, {} {}, {}{}\n", printable(of.path), of.kind, of.lines.size(), what, format_size(of.file_bytes), cached_words(of));
-  for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) fmt::print("  {} = {}\n", printable(key), printable(value));
-  for (const auto& [type, total] : totals_of(of)) fmt::print("  {:<12} {:>7} {}, {}\n", type, total.count, what, format_size(total.bytes));
-  if (!of.unread.empty()) fmt::print("  its tensors are not told: {}\n", of.unread);
+  const char* what = of.kind == "zip" ? "member" : "tensor";
+  say("{}: {}, {}, {}{}\n", of.path, of.kind, counted(of.lines.size(), what), format_size(of.file_bytes), cached_words(of));
+  for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) say("  {} = {}\n", key, value);
+  for (const auto& [type, total] : totals_of(of))
+    say("  {:<12} {:>7} {}{}, {}\n", type, total.count, what, total.count == 1 ? "" : "s", format_size(total.bytes));
+  if (!of.unread.empty()) say("  its tensors are not told: {}\n", of.unread);
   if (totals) return;
-  for (const checkpoint_entry& each : of.others)
-    fmt::print("  no tensor: {} ({})\n", printable(fmt::format("{}", fmt::join(each.keys, "."))), each.kind);
+  for (const checkpoint_entry& each : of.others) say("  no tensor: {} ({})\n", fmt::format("{}", fmt::join(each.keys, ".")), each.kind);
   if (of.lines.empty()) return;
-  fmt::print("  {:>15} {:>15} {:>7} {:<12} {}\n", "offset", "bytes", "aligned", "type", "name");
+  say("  {:>15} {:>15} {:>7} {:<12} {}\n", "offset", "bytes", "aligned", "type", "name");
   for (const line& each : of.lines) {
     const std::string shape = each.shape ? fmt::format(" [{}]", fmt::join(*each.shape, ", ")) : "";
-    fmt::print("  {:>15} {:>15} {:>7} {:<12} {}{}\n", each.offset, each.bytes, alignment_of(each.offset), each.type, printable(each.name),
-               shape);
+    say("  {:>15} {:>15} {:>7} {:<12} {}{}\n", each.offset, each.bytes, alignment_of(each.offset), each.type, each.name, shape);
   }
 }
 
@@ -215,7 +214,7 @@ class inspection {
     }
     const auto index = read_index(owner_, path);
     if (!index) return failed(index.error());
-    if (!wanted_.output.json) fmt::print("{}: index of {} files\n", printable(path), index->shards.size());
+    if (!wanted_.output.json) say("{}: index of {}\n", path, counted(index->shards.size(), "file"));
     for (const std::string& shard : index->shards) {
       const auto found = tell((fs::path(path).parent_path() / shard).string());
       if (!found) continue;

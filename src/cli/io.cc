@@ -11,6 +11,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/io_report.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -210,12 +211,12 @@ class io_output {
     }
     for (const std::string& line : describe(run)) figure(line);
     for (const io_job_figures& job : run.jobs) {
-      if (job_lines) fmt::print("{}\n", gdsio_line(run, job));
+      if (job_lines) put_exactly(gdsio_line(run, job) + "\n");
     }
-    fmt::print("{}\n", gdsio_line(run, run.all));
+    put_exactly(gdsio_line(run, run.all) + "\n");
   }
   void say_verifying() const {
-    if (!wanted_.json) fmt::print("Verifying data \n");
+    if (!wanted_.json) say("Verifying data \n");
   }
   void end(const status& error) const {
     if (wanted_.json) print_json({{"runs", runs_}, {"error", error_json(error)}});
@@ -223,7 +224,7 @@ class io_output {
 
  private:
   void figure(const std::string& text) const {
-    if (!wanted_.quiet) fmt::print(stderr, "penstock: {}\n", text);
+    if (!wanted_.quiet) complain("penstock: {}\n", text);
   }
   output_options wanted_;
   std::set<std::string> said_;

@@ -13,7 +13,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
 #include "cli/load_pass.hpp"
-#include "cli/observed.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
 #include "cli/usage.hpp"
@@ -92,11 +92,11 @@ std::string cached_words_of(const loaded_file& file) {
 
 void print_sources(const load_pass& pass) {
   for (const loaded_file& each : pass.files) {
-    fmt::print("{}: {}, {} {}, {}{}\n", printable(each.path), each.kind, each.tensors, each.kind == "checkpoint" ? "storages" : "tensors",
-               format_size(each.tensor_bytes), cached_words_of(each));
+    say("{}: {}, {}, {}{}\n", each.path, each.kind, counted(each.tensors, each.kind == "checkpoint" ? "storage" : "tensor"),
+        format_size(each.tensor_bytes), cached_words_of(each));
   }
-  for (const load_way& each : pass.ways) fmt::print("  {:<9} {:>12}  {}\n", each.path, format_size(each.bytes), each.reason);
-  for (const std::string& each : pass.remarks) fmt::print("  note: {}\n", each);
+  for (const load_way& each : pass.ways) say("  {:<9} {:>12}  {}\n", each.path, format_size(each.bytes), each.reason);
+  for (const std::string& each : pass.remarks) say("  note: {}\n", each);
 }
 
 figures figures_of(const load_pass& pass) {
@@ -111,15 +111,15 @@ figures figures_of(const load_pass& pass) {
 void print_devices(const load_pass& pass) {
   for (const loaded_device& each : pass.devices) {
     const std::string verdict = !each.equal ? "" : *each.equal ? ", verified" : ", WRONG BYTES";
-    fmt::print("{}: {} in {:.3f} s, {:.2f} GB/s{}\n", each.name, format_size(each.bytes), each.seconds, speed_of(each), verdict);
+    say("{}: {} in {:.3f} s, {:.2f} GB/s{}\n", each.name, format_size(each.bytes), each.seconds, speed_of(each), verdict);
   }
-  fmt::print("{} files, {} tensors: {}\n", pass.files.size(), pass.tensors, describe(figures_of(pass)));
+  say("{}, {}: {}\n", counted(pass.files.size(), "file"), counted(pass.tensors, "tensor"), describe(figures_of(pass)));
 }
 
 void print_times(const load_pass& pass) {
-  fmt::print("  opening      {:.3f} s, files and their headers\n", pass.open_seconds);
-  fmt::print("  allocating   {:.3f} s\n", pass.allocate_seconds);
-  fmt::print("  reading      {:.3f} s\n", pass.read_seconds);
+  say("  opening      {:.3f} s, files and their headers\n", pass.open_seconds);
+  say("  allocating   {:.3f} s\n", pass.allocate_seconds);
+  say("  reading      {:.3f} s\n", pass.read_seconds);
 }
 
 void print_pass(const load_pass& pass, const load_options& wanted) {
@@ -133,7 +133,7 @@ void print_ceilings(const std::vector<load_ceiling>& ceilings, const std::vector
   for (const load_ceiling& each : ceilings) {
     const std::string of = each.device.empty() ? "" : each.device + ", ";
     if (!each.error.ok()) {
-      fmt::print("ceiling: none of {}: {}\n", each.device.empty() ? "the disk" : each.device, each.error.message());
+      say("ceiling: none of {}: {}\n", each.device.empty() ? "the disk" : each.device, each.error.message());
       continue;
     }
     std::string reached;
@@ -143,7 +143,7 @@ void print_ceilings(const std::vector<load_ceiling>& ceilings, const std::vector
           reached += fmt::format("{}{:.0f}%", reached.empty() ? ": reached " : ", ", 100 * speed_of(device) / each.gbs);
       }
     }
-    fmt::print("ceiling: {}{}, {:.2f} GB/s{}\n", of, each.name, each.gbs, reached);
+    say("ceiling: {}{}, {:.2f} GB/s{}\n", of, each.name, each.gbs, reached);
   }
 }
 
@@ -243,8 +243,8 @@ void print_beginning(const engine& owner, const load_options& wanted, const load
   if (wanted.output.json || wanted.output.quiet) return;
   std::string names;
   for (const device_info& each : request.devices) names += (names.empty() ? "" : ", ") + describe_device(each);
-  fmt::print("to {}\n", names);
-  if (const std::string reason = why_no_gpu(owner); wanted.devices.empty() && !reason.empty()) fmt::print("{}\n", reason);
+  say("to {}\n", names);
+  if (const std::string reason = why_no_gpu(owner); wanted.devices.empty() && !reason.empty()) say("{}\n", reason);
 }
 
 int load(const load_options& wanted) {
@@ -263,7 +263,7 @@ int load(const load_options& wanted) {
   if (wanted.time && error.ok()) ceilings = ceilings_of(*request, passes);
   wanted.output.json ? print_as_json(passes, ceilings) : print_ceilings(ceilings, passes);
   if (interrupted()) {
-    fmt::print(stderr, "penstock: interrupted\n");
+    complain("penstock: interrupted\n");
     return interrupted_exit_code();
   }
   return error.ok() ? exit_success : fail(error);

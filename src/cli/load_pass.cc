@@ -14,7 +14,6 @@
 #include "bench/sample_data.hpp"
 #include "bench/verify.hpp"
 #include "cli/interrupt.hpp"
-#include "cli/observed.hpp"
 #include "cli/progress.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
@@ -215,7 +214,7 @@ class loader {
       const load_piece& piece = layout_.pieces[i % layout_.pieces.size()];
       const auto named = [&](const status& error) {
         const auto& device = wanted_.devices[i / layout_.pieces.size()].name;
-        return error.with_context(fmt::format("{}: \"{}\" to {}", piece.from->path, printable(piece.tensor->name), device));
+        return error.with_context(fmt::format("{}: \"{}\" to {}", piece.from->path, piece.tensor->name, device));
       };
       if (!results[i].ok()) return named(results[i].error);
       if (results[i].bytes_done < piece.length) return named({errc::io, "the file became shorter"});

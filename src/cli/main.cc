@@ -6,6 +6,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/say.hpp"
 #include "cli/usage.hpp"
 
 namespace {
@@ -40,7 +41,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "penstock: {}\n", error.what());
+    complain("penstock: {}\n", error.what());
     return exit_failure;
   }
 }

@@ -8,7 +8,6 @@
 #include <set>
 #include <utility>
 
-#include "cli/observed.hpp"
 #include "cli/shard_index.hpp"
 
 namespace penstock::cli {
@@ -38,7 +37,7 @@ status take_storages(model_file& to) {
   to.kind = "checkpoint";
   for (const zip_member& each : *members) {
     if (!each.name.starts_with(beginning)) continue;
-    if (!each.stored) return wrong_model(to.path, fmt::format("{} is packed, so its bytes are not in the file", printable(each.name)));
+    if (!each.stored) return wrong_model(to.path, fmt::format("{} is packed, so its bytes are not in the file", each.name));
     to.tensors.push_back({each.name, each.offset, each.packed_bytes});
   }
   std::ranges::sort(to.tensors, {}, &model_tensor::offset);

@@ -1,14 +1,15 @@
 #include "cli/progress.hpp"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "cli/interrupt.hpp"
 #include "cli/progress_line.hpp"
+#include "cli/say.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -24,13 +25,8 @@ bool terminal_can_show_it() {
   return answer && !hidden;
 }
 
-// Asked each time: the user may resize the window. The last column stays free, since some terminals begin a new line after it.
-std::size_t columns() {
-  constexpr std::size_t usual = 80;
-  winsize size{};
-  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  return (known ? size.ws_col : usual) - 1;
-}
+// The last column stays free, since some terminals begin a new line after it.
+std::size_t columns() { return std::max<std::size_t>(columns_of(stderr), 2) - 1; }
 
 }  // namespace
 
@@ -39,7 +35,8 @@ void hide_progress() { hidden = true; }
 void show_status_line(std::string_view text) {
   if (!terminal_can_show_it()) return;
   // \033[K clears what a longer line left behind.
-  fmt::print(stderr, "\r{}\033[K", text.substr(0, columns()));
+  const std::string shown = printable_text(std::string(text.substr(0, columns())));
+  fmt::print(stderr, "\r{}\033[K", shown);
   std::fflush(stderr);
 }
 

@@ -12,7 +12,7 @@ namespace penstock::cli {
 // From now on nothing is shown: --quiet.
 void hide_progress();
 
-// Replaces the line that was shown before by as much of this one as the terminal has columns for; an empty one removes it.
+// Replaces the line that was shown before by as much of this one as the terminal has columns for, made printable; an empty one removes it.
 void show_status_line(std::string_view text);
 
 // One phase of the work on something: "reading" of "model.bin", with how fast it goes and how long it will take.

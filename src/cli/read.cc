@@ -15,6 +15,7 @@
 #include "cli/inputs.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
 #include "cli/transfer_memory.hpp"
@@ -140,9 +141,9 @@ void add(read_report& report, const std::string& name, const figures& told, cons
   report.all_good = report.all_good && told.error.ok();
   ++report.count;
   if (output.json) report.reads.emplace_back(name, told);
-  if (!output.json && (told.error.ok() || told.bytes > 0)) fmt::print("{}: {}\n", name, describe(told));
+  if (!output.json && (told.error.ok() || told.bytes > 0)) say("{}: {}\n", name, describe(told));
   if (interrupted()) {
-    fmt::print(stderr, "penstock: interrupted: {} of {} were read\n", format_size(told.bytes), name);
+    complain("penstock: interrupted: {} of {} were read\n", format_size(told.bytes), name);
   } else if (!told.error.ok()) {
     fail(told.error);
   }
@@ -156,8 +157,8 @@ void print_as_json(const read_report& report, const device_info& where) {
 
 void print_remarks(const read_options& wanted, const engine& owner, const device_info& where) {
   if (wanted.output.json || wanted.output.quiet) return;
-  fmt::print("to {}\n", describe_device(where));
-  if (const std::string reason = why_no_gpu(owner); wanted.device.empty() && !reason.empty()) fmt::print("{}\n", reason);
+  say("to {}\n", describe_device(where));
+  if (const std::string reason = why_no_gpu(owner); wanted.device.empty() && !reason.empty()) say("{}\n", reason);
 }
 
 void read_each(read_setup& setup, const std::vector<input>& inputs, read_report& report) {
@@ -184,7 +185,7 @@ int read_all(const read_options& wanted) {
   if (wanted.output.json) {
     print_as_json(report, *where);
   } else if (report.count > 1 && !wanted.output.quiet) {
-    fmt::print("{} reads: {}\n", report.count, describe(report.sum));
+    say("{} reads: {}\n", report.count, describe(report.sum));
   }
   if (interrupted()) return interrupted_exit_code();
   return report.all_good ? exit_success : exit_failure;

@@ -14,6 +14,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/own_libraries.hpp"
+#include "cli/say.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -34,7 +35,7 @@ struct run_options {
 
 template <class... Arguments>
 int refuse(int exit_code, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
-  fmt::print(stderr, "penstock run: {}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
+  complain("penstock run: {}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
   return exit_code;
 }
 

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/printable.hpp"
+
 namespace penstock::cli {
 namespace {
 
@@ -64,7 +66,7 @@ std::size_t screen::rows() const { return size().ws_row; }
 
 void screen::show(const std::vector<std::string>& lines) const {
   std::string text = "\x1b[H";
-  for (std::size_t i = 0; i < lines.size(); ++i) text += lines[i] + (i + 1 < lines.size() ? "\x1b[K\r\n" : "\x1b[K");
+  for (std::size_t i = 0; i < lines.size(); ++i) text += printable_text(lines[i]) + (i + 1 < lines.size() ? "\x1b[K\r\n" : "\x1b[K");
   put(text + "\x1b[J");
 }
 

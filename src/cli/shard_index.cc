@@ -4,8 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/observed.hpp"
-
 namespace penstock::cli {
 namespace {
 
@@ -37,10 +35,10 @@ result<shard_index> read_index(const engine& owner, const std::string& path) {
     return wrong("no index of tensors: it has no weight_map");
   shard_index index;
   for (const auto& [tensor, shard] : document["weight_map"].items()) {
-    if (!shard.is_string()) return wrong(fmt::format("the file of {} is no name", printable(tensor)));
+    if (!shard.is_string()) return wrong(fmt::format("the file of {} is no name", tensor));
     const auto name = shard.get<std::string>();
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
-      return wrong(fmt::format("the file of {} is {}, which is no name of a file beside it", printable(tensor), printable(name)));
+      return wrong(fmt::format("the file of {} is {}, which is no name of a file beside it", tensor, name));
     index.tensors[name].insert(tensor);
   }
   for (const auto& [name, tensors] : index.tensors) index.shards.push_back(name);
@@ -50,7 +48,7 @@ result<shard_index> read_index(const engine& owner, const std::string& path) {
 status compare_with_index(const std::string& path, const std::set<std::string>& there, const std::set<std::string>& expected,
                           const std::string& index) {
   const auto differ = [&](const std::string& name, const char* how) {
-    return status(errc::invalid_argument, fmt::format("{}: tensor \"{}\" {} {}", path, printable(name), how, index));
+    return status(errc::invalid_argument, fmt::format("{}: tensor \"{}\" {} {}", path, name, how, index));
   };
   for (const std::string& name : expected) {
     if (!there.contains(name)) return differ(name, "is missing, which it holds by");

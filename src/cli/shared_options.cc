@@ -4,6 +4,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/progress.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
 
@@ -40,7 +41,7 @@ void add_output_options(CLI::App& app, output_options& output) {
 }
 
 int fail(const status& error) {
-  fmt::print(stderr, "penstock: {}\n", error.message());
+  complain("penstock: {}\n", error.message());
   return exit_failure;
 }
 

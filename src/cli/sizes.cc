@@ -85,4 +85,9 @@ std::string format_size(std::uint64_t bytes) {
   return fmt::format("{} {}", digits, names[index]);
 }
 
+std::string counted(std::uint64_t count, std::string_view one, std::string_view several) {
+  if (count == 1) return fmt::format("1 {}", one);
+  return several.empty() ? fmt::format("{} {}s", count, one) : fmt::format("{} {}", count, several);
+}
+
 }  // namespace penstock::cli

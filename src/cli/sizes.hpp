@@ -17,4 +17,7 @@ result<std::uint64_t> parse_size(std::string_view text);
 // "512 B", "4 KiB", "1.5 GiB": the largest unit that leaves 1 or more, at most two decimals.
 std::string format_size(std::uint64_t bytes);
 
+// "1 file", "2 files"; "1 process", "2 processes" with the word for several.
+std::string counted(std::uint64_t count, std::string_view one, std::string_view several = {});
+
 }  // namespace penstock::cli

@@ -9,6 +9,7 @@
 #include "cli/json.hpp"
 #include "cli/observed.hpp"
 #include "cli/prometheus.hpp"
+#include "cli/say.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -27,9 +28,9 @@ int show_one(const stats_options& wanted) {
   if (wanted.as_json) {
     print_json(to_json(*seen));
   } else if (wanted.prometheus) {
-    fmt::print("{}", exposition({{*seen}, {}}));
+    put_exactly(exposition({{*seen}, {}}));
   } else {
-    fmt::print("{}", describe(*seen, wanted.level));
+    say("{}", as_is{describe(*seen, wanted.level)});
   }
   return exit_success;
 }
@@ -41,7 +42,7 @@ int show_all(const stats_options& wanted) {
     for (const auto& each : seen.processes) documents.push_back(to_json(each));
     print_json(documents);
   } else if (wanted.prometheus) {
-    fmt::print("{}", exposition(seen));
+    put_exactly(exposition(seen));
   } else {
     for (const auto& each : seen.processes) fmt::print("{}\n", one_line(each));
     if (seen.processes.empty() && seen.problems.empty()) fmt::print("{}\n", no_processes());
@@ -58,10 +59,10 @@ int serve(const std::string& where) {
   std::uint16_t port = 0;
   const auto [end, problem] = std::from_chars(number.data(), number.data() + number.size(), port);
   if (problem != std::errc() || end != number.data() + number.size()) {
-    fmt::print(stderr, "penstock: stats: --serve {}: expected PORT or 127.0.0.1:PORT\n", where);
+    complain("penstock: stats: --serve {}: expected PORT or 127.0.0.1:PORT\n", where);
     return exit_usage;
   }
-  const auto started = [&](std::uint16_t bound) { fmt::print("http://{}:{}/metrics\n", address, bound); };
+  const auto started = [&](std::uint16_t bound) { say("http://{}:{}/metrics\n", address, bound); };
   const auto ended = serve_metrics(
       address, port, [] { return exposition(observe_processes(true)); }, started, interrupted);
   if (!ended.ok()) return fail(ended);

@@ -11,6 +11,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/grammar.hpp"
+#include "cli/say.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -122,9 +123,9 @@ int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
     return exit_usage;
   }
   if (const std::string wrong = describe_before(app, sub); !wrong.empty()) {
-    fmt::print(stderr, "penstock: {}\nRun `penstock help` for the commands and options there are.\n", wrong);
+    complain("penstock: {}\nRun `penstock help` for the commands and options there are.\n", wrong);
   } else {
-    fmt::print(stderr, "penstock: {0}: {1}\nRun `penstock help {0}` for its options.\n", sub->get_name(), describe_after(*sub, error));
+    complain("penstock: {0}: {1}\nRun `penstock help {0}` for its options.\n", sub->get_name(), describe_after(*sub, error));
   }
   return exit_usage;
 }
@@ -147,13 +148,13 @@ void add_help(CLI::App& app, command& chosen) {
       }
       const auto page = std::find_if(grammar.begin(), grammar.end(), [&wanted](const auto& each) { return each.name == *wanted; });
       if (*manual && page != grammar.end()) {
-        fmt::print("{}", manual_page(grammar, *page));
+        put_exactly(manual_page(grammar, *page));
       } else if (wanted->empty()) {
         fmt::print("{}", app.get_formatter()->make_help(&app, "penstock", CLI::AppFormatMode::Normal));
       } else if (std::find(names.begin(), names.end(), *wanted) != names.end()) {
         fmt::print("{}", app.get_subcommand(*wanted)->help("penstock"));
       } else {
-        fmt::print(stderr, "penstock: {}\n", unknown_command(app, *wanted));
+        complain("penstock: {}\n", unknown_command(app, *wanted));
         return exit_usage;
       }
       return exit_success;

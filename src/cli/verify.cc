@@ -8,6 +8,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/printable.hpp"
 #include "cli/checksum_list.hpp"
 #include "cli/commands.hpp"
 #include "cli/file_reading.hpp"
@@ -15,6 +16,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
 #include "cli/progress.hpp"
+#include "cli/say.hpp"
 #include "cli/usage.hpp"
 #include "cli/verify_device.hpp"
 
@@ -128,6 +130,12 @@ nlohmann::json document_of(const digest_job& job, const digest_outcome& outcome)
           {"error", error_json(outcome.error)}};
 }
 
+// A list is for sha256sum -c, which takes names as they are; a terminal is not given what it would obey.
+void print_checksum(const listed_checksum& one) {
+  const std::string line = checksum_line(one);
+  put_exactly((columns_of(stdout) > 0 ? printable_text(line) : line) + "\n");
+}
+
 int print_checksums(const verify_options& wanted, const engine& owner) {
   std::vector<digest_job> jobs;
   const digest_kind kind = digest_named(wanted.algorithm).value_or(digest_kind::sha256);
@@ -139,7 +147,7 @@ int print_checksums(const verify_options& wanted, const engine& owner) {
     if (wanted.output.json) {
       documents.push_back(document_of(job, outcome));
     } else if (outcome.error.ok()) {
-      fmt::print("{}\n", checksum_line({kind, outcome.value, job.file}));
+      print_checksum({kind, outcome.value, job.file});
     } else if (!interrupted()) {
       (void)fail(outcome.error);
     }
@@ -156,7 +164,7 @@ struct check_counts {
 // As sha256sum -c says it.
 void warn(const check_counts& counts) {
   const auto line = [](unsigned count, const char* one, const char* many) {
-    if (count > 0) fmt::print(stderr, "penstock: WARNING: {} {}\n", count, count == 1 ? one : many);
+    if (count > 0) complain("penstock: WARNING: {} {}\n", count, count == 1 ? one : many);
   };
   line(counts.improper, "line is improperly formatted", "lines are improperly formatted");
   line(counts.unread, "listed file could not be read", "listed files could not be read");
@@ -186,7 +194,7 @@ int check_checksums(const verify_options& wanted, const engine& owner) {
     }
     if (!outcome.error.ok()) (void)fail(outcome.error);
     if (!right || !wanted.output.quiet)
-      fmt::print("{}: {}\n", name_in_one_line(job.file), right ? "OK" : outcome.error.ok() ? "FAILED" : "FAILED open or read");
+      say("{}: {}\n", name_in_one_line(job.file), right ? "OK" : outcome.error.ok() ? "FAILED" : "FAILED open or read");
   });
   if (wanted.output.json) {
     print_json({{"files", std::move(documents)}, {"improper_lines", counts.improper}});
@@ -221,15 +229,15 @@ int compare_files(const verify_options& wanted, const engine& owner) {
     if (*found) document["offset"] = (*found)->offset;
     print_json(document);
   } else if (*found) {
-    fmt::print("{}\n", describe_difference(one, other, **found));
+    say("{}\n", describe_difference(one, other, **found));
   } else if (!wanted.output.quiet) {
-    fmt::print("{} and {} are equal: {} bytes\n", one, other, *size);
+    say("{} and {} are equal: {} bytes\n", one, other, *size);
   }
   return *found ? exit_failure : exit_success;
 }
 
 int usage_error(const char* why) {
-  fmt::print(stderr, "penstock: verify: {}\nRun `penstock help verify` for its options.\n", why);
+  complain("penstock: verify: {}\nRun `penstock help verify` for its options.\n", why);
   return exit_usage;
 }
 

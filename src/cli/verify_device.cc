@@ -11,6 +11,7 @@
 #include "cli/io_plan.hpp"
 #include "cli/io_target.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
 
@@ -119,8 +120,7 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
 
 int check_by_device(const engine& owner, const std::string& path, const device_check& wanted, const output_options& output) {
   const std::string reason = why_no_gpu(owner);
-  if (wanted.device.empty() && !reason.empty() && !output.quiet)
-    fmt::print(stderr, "penstock: {}: the device is the embedded one\n", reason);
+  if (wanted.device.empty() && !reason.empty() && !output.quiet) complain("penstock: {}: the device is the embedded one\n", reason);
   const auto told = check_all(owner, path, wanted);
   if (output.json) {
     print_json(
@@ -128,11 +128,11 @@ int check_by_device(const engine& owner, const std::string& path, const device_c
     return told ? exit_success : exit_failure;
   }
   if (!told) return interrupted() ? exit_failure : fail(told.error());
-  fmt::print("gpu index :{},file :{}, gpu buffer alignment :0, gpu buffer offset :{}, gpu devptr offset :0, file offset :{}, ",
-             told->device.substr(told->device.find(':') + 1), path, wanted.memory_offset, wanted.offset);
-  fmt::print("io_requested :{}, io_chunk_size :{}, bufregister :{}, sync :1, nr ios :{}, \nfsync :0, \nBatch mode: 0\n", told->bytes,
-             told->at_once, wanted.register_memory, wanted.requests);
-  fmt::print("Data Verification Success\n");
+  say("gpu index :{},file :{}, gpu buffer alignment :0, gpu buffer offset :{}, gpu devptr offset :0, file offset :{}, ",
+      told->device.substr(told->device.find(':') + 1), path, wanted.memory_offset, wanted.offset);
+  say("io_requested :{}, io_chunk_size :{}, bufregister :{}, sync :1, nr ios :{}, \nfsync :0, \nBatch mode: 0\n", told->bytes,
+      told->at_once, wanted.register_memory, wanted.requests);
+  say("Data Verification Success\n");
   return exit_success;
 }
 

@@ -12,6 +12,7 @@
 #include "cli/figures.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
 #include "cli/transfer_memory.hpp"
@@ -85,11 +86,11 @@ int report(const write_options& wanted, const device_info& where, const figures&
     document["device"] = where.name;
     print_json(document);
   } else if (out.error.ok()) {
-    fmt::print("{}: {}, from {}\n", wanted.file, describe(out), where.name);
+    say("{}: {}, from {}\n", wanted.file, describe(out), where.name);
   }
   if (out.error.ok()) return exit_success;
   if (out.bytes < wanted.size)
-    fmt::print(stderr, "penstock: {} holds the first {} of {}\n", wanted.file, format_size(out.bytes), format_size(wanted.size));
+    complain("penstock: {} holds the first {} of {}\n", wanted.file, format_size(out.bytes), format_size(wanted.size));
   return interrupted() ? interrupted_exit_code() : fail(out.error);
 }
 

@@ -91,7 +91,7 @@ TEST_F(convert_test, takes_one_dict_of_a_checkpoint_and_brings_views_into_order)
   const auto ended = convert({from, to, "--key", "model"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(contains(ended.out, to + ": safetensors, 2 tensors, 48 B in ")) << ended.out;
-  EXPECT_TRUE(contains(ended.out, "1 tensors were views with strides, and are contiguous now: t")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "1 tensor was a view with strides, and is contiguous now: t")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "2 tensors shared storages, and are written each by itself: ")) << ended.out;
   EXPECT_EQ(tensor_of(to, "w"), counting(6));
   std::string turned;
@@ -115,7 +115,7 @@ TEST_F(convert_test, joins_the_names_of_dicts_in_dicts) {
 TEST_F(convert_test, names_what_has_to_be_chosen_and_leaves_what_is_there) {
   const std::string from = checkpoint(), to = store("model.safetensors", "as it was");
   expect_refused({from, to},
-                 from + ": these are dicts of tensors: \"model\" (2 tensors), \"state\" (1 tensors); --key NAME takes one of them");
+                 from + ": these are dicts of tensors: \"model\" (2 tensors), \"state\" (1 tensor); --key NAME takes one of them");
   expect_refused({from, to}, "these are no tensors: \"step\" (int); --tensors-only leaves them out");
   expect_refused({from, to, "--tensors-only"}, "these are dicts of tensors");
   expect_refused({from, to, "--flatten"}, "these are no tensors: \"step\" (int)");

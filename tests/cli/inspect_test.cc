@@ -121,7 +121,7 @@ TEST_F(inspect_test, tells_tensors_of_checkpoints_or_why_it_does_not) {
   const std::string path = store("model.pt", content);
   const auto ended = inspect({path});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_TRUE(contains(ended.out, path + ": checkpoint, 1 tensors, ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, path + ": checkpoint, 1 tensor, ")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "  no tensor: step (int)\n")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "F32          model.w [1, 2]\n")) << ended.out;
   const json told = json::parse(inspect({path, "--json"}).out).at(0);
@@ -181,7 +181,7 @@ TEST_F(inspect_test, goes_on_behind_a_file_that_fails) {
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_TRUE(contains(ended.err, bad + ": 7 bytes are no safetensors file")) << ended.err;
   EXPECT_TRUE(contains(ended.err, "missing: No such file")) << ended.err;
-  EXPECT_TRUE(contains(ended.out, "good.safetensors: safetensors, 1 tensors")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "good.safetensors: safetensors, 1 tensor,")) << ended.out;
 }
 
 }  // namespace
