@@ -19,6 +19,7 @@
 #include "cli/report_page.hpp"
 #include "cli/say.hpp"
 #include "cli/sizes.hpp"
+#include "cli/text_file.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -114,10 +115,10 @@ status complete(const bench_options& wanted, nlohmann::json& report, const std::
 }
 
 int report_saved(const bench_options& wanted) {
-  errno = 0;
-  std::ifstream file(wanted.from_file, std::ios::binary);
-  if (!file) return fail(status::from_errno(errno != 0 ? errno : EIO, fmt::format("open {}", wanted.from_file)));
-  const auto report = nlohmann::json::parse(file, nullptr, false);
+  constexpr std::uint64_t most_bytes = std::uint64_t{256} << 20;
+  const auto text = read_text(wanted.from_file, most_bytes);
+  if (!text) return interrupted() ? interrupted_exit_code() : fail(text.error());
+  const auto report = nlohmann::json::parse(*text, nullptr, false);
   status error = report.is_object() ? write_page(wanted.report_file, report) : status(errc::invalid_argument, "this is no JSON document");
   if (error.code() == errc::invalid_argument) error = {errc::invalid_argument, fmt::format("{}: {}", wanted.from_file, error.message())};
   return error.ok() ? exit_success : fail(error);

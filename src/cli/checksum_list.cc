@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
-#include <fstream>
-#include <iostream>
+#include <sstream>
 
 namespace penstock::cli {
 namespace {
@@ -94,14 +92,8 @@ std::optional<listed_checksum> parse_checksum_line(std::string_view line, std::o
   return found;
 }
 
-result<checksum_list> read_checksum_list(const std::string& path, std::optional<digest_kind> kind) {
-  std::ifstream file;
-  if (path != "-") {
-    errno = 0;
-    file.open(path);
-    if (!file) return status::from_errno(errno != 0 ? errno : EIO, fmt::format("open {}", path));
-  }
-  std::istream& lines = path == "-" ? std::cin : file;
+checksum_list parse_checksum_list(std::string text, std::optional<digest_kind> kind) {
+  std::istringstream lines(std::move(text));
   checksum_list list;
   for (std::string line; std::getline(lines, line);) {
     if (line.empty() || line == "\r" || line.front() == '#') continue;
@@ -111,8 +103,6 @@ result<checksum_list> read_checksum_list(const std::string& path, std::optional<
       ++list.improper_lines;
     }
   }
-  if (lines.bad()) return status::from_errno(EIO, fmt::format("read {}", path));
-  if (list.entries.empty()) return status(errc::invalid_argument, fmt::format("{} holds no checksums", path));
   return list;
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cli/digest.hpp"
-#include "penstock/status.hpp"
 
 namespace penstock::cli {
 
@@ -29,8 +28,7 @@ struct checksum_list {
   std::vector<listed_checksum> entries;
   unsigned improper_lines = 0;
 };
-// "-" is standard input. Blank lines and those that begin with # are left out. Errors: os errors; invalid_argument where there is no
-// checksum in it.
-result<checksum_list> read_checksum_list(const std::string& path, std::optional<digest_kind> kind);
+// Blank lines and those that begin with # are left out.
+checksum_list parse_checksum_list(std::string text, std::optional<digest_kind> kind);
 
 }  // namespace penstock::cli

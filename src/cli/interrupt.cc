@@ -1,8 +1,12 @@
 #include "cli/interrupt.hpp"
 
-#include <csignal>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
 
 namespace penstock::cli {
 namespace {
@@ -10,11 +14,20 @@ namespace {
 std::atomic<int> caught_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only touch lock-free atomics");
 
-extern "C" void remember(int signal_number) { caught_signal.store(signal_number, std::memory_order_relaxed); }
+int wake_descriptor = -1;  // an eventfd, set before there are signals or threads
+
+extern "C" void remember(int signal_number) {
+  caught_signal.store(signal_number, std::memory_order_relaxed);
+  const int before = errno;
+  const std::uint64_t one = 1;
+  static_cast<void>(::write(wake_descriptor, &one, sizeof one) == sizeof one);
+  errno = before;
+}
 
 }  // namespace
 
 void catch_interrupts() {
+  wake_descriptor = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action {};
   action.sa_handler = remember;
   // SA_RESETHAND: the second signal finds the default action, and ends the process.
@@ -29,6 +42,8 @@ void catch_interrupts() {
 }
 
 bool interrupted() noexcept { return caught_signal.load(std::memory_order_relaxed) != 0; }
+
+int interrupt_descriptor() noexcept { return wake_descriptor; }
 
 int interrupted_exit_code() noexcept { return 128 + caught_signal.load(std::memory_order_relaxed); }
 

@@ -8,6 +8,8 @@ namespace penstock::cli {
 void catch_interrupts();
 // True once a signal has asked the program to stop. Any thread.
 bool interrupted() noexcept;
+// Can be polled for POLLIN, which it has once a signal has asked the program to stop; -1 where there is none. Nobody reads from it.
+int interrupt_descriptor() noexcept;
 // What main returns after an interrupt: 128 + the number of the signal (130 for Ctrl-C).
 int interrupted_exit_code() noexcept;
 

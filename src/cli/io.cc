@@ -252,6 +252,7 @@ int run_all(const io_options& wanted, const CLI::App& sub) {
   std::vector<std::string> remarks;
   const auto plan = plan_of(wanted, sub, remarks);
   if (!plan) {
+    if (interrupted()) return interrupted_exit_code();
     (void)fail(plan.error());
     return plan.error().code() == errc::invalid_argument ? exit_usage : exit_failure;
   }

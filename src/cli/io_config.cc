@@ -2,14 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <fstream>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <type_traits>
 
 #include "cli/io_plan.hpp"
+#include "cli/text_file.hpp"
 #include "cli/usage.hpp"
 
 namespace penstock::cli {
@@ -181,14 +181,14 @@ class reader {
 }  // namespace
 
 result<io_plan> read_io_config(const std::string& path, std::vector<std::string>& remarks) {
-  errno = 0;
-  std::ifstream file(path);
-  if (!file) return status::from_errno(errno != 0 ? errno : EIO, fmt::format("open {}", path));
+  constexpr std::uint64_t most_bytes = std::uint64_t{16} << 20;
+  auto whole = read_text(path, most_bytes);
+  if (!whole) return whole.error();
+  std::istringstream file(*std::move(whole));
   reader lines(path, remarks);
   for (std::string text; std::getline(file, text);) {
     if (status error = lines.line(text); !error.ok()) return error;
   }
-  if (file.bad()) return status::from_errno(EIO, fmt::format("read {}", path));
   if (lines.plan.jobs.empty()) return status(errc::invalid_argument, fmt::format("{} has no section of a job, like [job1]", path));
   return std::move(lines.plan);
 }

@@ -17,11 +17,14 @@
 #include "cli/json.hpp"
 #include "cli/progress.hpp"
 #include "cli/say.hpp"
+#include "cli/text_file.hpp"
 #include "cli/usage.hpp"
 #include "cli/verify_device.hpp"
 
 namespace penstock::cli {
 namespace {
+
+constexpr std::uint64_t most_list_bytes = std::uint64_t{256} << 20;
 
 struct verify_options {
   std::vector<std::string> files;
@@ -173,16 +176,18 @@ void warn(const check_counts& counts) {
 
 int check_checksums(const verify_options& wanted, const engine& owner) {
   const auto kind = wanted.algorithm.empty() ? std::nullopt : digest_named(wanted.algorithm);
-  const auto list = read_checksum_list(wanted.check, kind);
-  if (!list) return fail(list.error());
+  auto text = read_text(wanted.check, most_list_bytes);
+  if (!text) return interrupted() ? exit_failure : fail(text.error());
+  const checksum_list list = parse_checksum_list(*std::move(text), kind);
+  if (list.entries.empty()) return fail({errc::invalid_argument, fmt::format("{} holds no checksums", wanted.check)});
   std::vector<digest_job> jobs;
-  for (const listed_checksum& each : list->entries) jobs.push_back({each.file, each.kind, {}});
+  for (const listed_checksum& each : list.entries) jobs.push_back({each.file, each.kind, {}});
   check_counts counts;
-  counts.improper = list->improper_lines;
+  counts.improper = list.improper_lines;
   auto documents = nlohmann::json::array();
   std::size_t next = 0;
   digest_pool(owner, jobs).run([&](const digest_job& job, const digest_outcome& outcome) {
-    const std::string& expected = list->entries[next++].value;
+    const std::string& expected = list.entries[next++].value;
     if (interrupted()) return;
     const bool right = outcome.error.ok() && outcome.value == expected;
     if (!outcome.error.ok()) ++counts.unread;

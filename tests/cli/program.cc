@@ -1,11 +1,13 @@
 #include "cli/program.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -81,6 +83,17 @@ bool program::wait_for_output(const std::string& text) {
 }
 
 void program::send(int signal_number) const { ::kill(child_, signal_number); }
+
+void program::wait_until_it_catches(int signal_number) const {
+  for (std::uint64_t caught = 0; (caught >> (signal_number - 1) & 1U) == 0;) {
+    std::ifstream status("/proc/" + std::to_string(child_) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("SigCgt:")) caught = std::stoull(line.substr(7), nullptr, 16);
+      if (line.starts_with("State:\tZ")) return;
+    }
+    ::sched_yield();
+  }
+}
 
 ended_program program::finish() {
   while (read_more()) {
