@@ -173,7 +173,7 @@ status copy_to_end(int from_fd, int to_fd, const std::string& from, const std::s
 // What was cut off while it was copied looks like a hole at the end.
 status has_size(int fd, const std::string& path, off_t size) {
   struct stat info {};
-  if (::fstat(fd, &info) != 0) return status::from_errno(errno, fmt::format("look at {}", path));
+  if (::fstat(fd, &info) != 0) return status::from_errno(errno, path);
   return info.st_size < size ? status(errc::io, fmt::format("{} became shorter", path)) : status();
 }
 
@@ -204,17 +204,17 @@ struct target_place {
   struct stat info {};
 };
 
-result<target_place> place_of(const std::string& to, const struct stat& source) {
+result<target_place> place_of(const std::string& from, const std::string& to, const struct stat& source) {
   target_place place{to, false, {}};
   place.exists = ::stat(to.c_str(), &place.info) == 0;
-  if (!place.exists && errno != ENOENT) return status::from_errno(errno, fmt::format("look at {}", to));
+  if (!place.exists && errno != ENOENT) return status::from_errno(errno, to);
   struct stat link {};
   const bool is_link = ::lstat(to.c_str(), &link) == 0 && S_ISLNK(link.st_mode);
   if (is_link && !place.exists) return status(errc::not_a_file, fmt::format("{} is a link to nothing", to));
   if (!place.exists) return place;
   if (!S_ISREG(place.info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", to));
   if (place.info.st_dev == source.st_dev && place.info.st_ino == source.st_ino)
-    return status(errc::invalid_argument, fmt::format("{} is what is to be copied", to));
+    return status(errc::invalid_argument, fmt::format("{} and {} are the same file", from, to));
   // As cp does, which opens it for writing: to replace it, the right to write to its folder would do.
   if (::faccessat(AT_FDCWD, to.c_str(), W_OK, AT_EACCESS) != 0) return status::from_errno(errno, fmt::format("write to {}", to));
   if (is_link) {
@@ -273,9 +273,9 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   const owned_fd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (source.get() < 0) return status::from_errno(errno, fmt::format("open {}", from));
   struct stat info {};
-  if (::fstat(source.get(), &info) != 0) return status::from_errno(errno, fmt::format("look at {}", from));
+  if (::fstat(source.get(), &info) != 0) return status::from_errno(errno, from);
   if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", from));
-  auto place = place_of(to, info);
+  auto place = place_of(from, to, info);
   if (!place) return place.error();
   auto pending = pending_file::create(place->path, {.mode = 0600});
   if (!pending) return pending.error();

@@ -52,7 +52,7 @@ class copier {
   // Named on the command line: links are followed.
   void copy_named(const std::string& from, const std::string& to) {
     struct stat info {};
-    if (::stat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, fmt::format("look at {}", from)));
+    if (::stat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
     if (!S_ISDIR(info.st_mode)) {
       copy_one_file(from, to);
       return sync_folder_of(to);
@@ -203,7 +203,7 @@ class copier {
 
   void copy_entry(const std::string& from, const std::string& to) {
     struct stat info {};
-    if (::lstat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, fmt::format("look at {}", from)));
+    if (::lstat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
     if (S_ISDIR(info.st_mode)) return copy_folder(from, to, info);
     if (S_ISLNK(info.st_mode)) return copy_link(from, to);
     if (S_ISREG(info.st_mode)) return copy_one_file(from, to);

@@ -113,7 +113,7 @@ result<target_facts> look_at(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
     if (errno == ENOENT) return facts;
-    return status::from_errno(errno, fmt::format("look at {}", path));
+    return status::from_errno(errno, path);
   }
   if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode))
     return status(errc::not_a_file, fmt::format("{} is neither a regular file nor a block device", path));
