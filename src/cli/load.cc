@@ -129,7 +129,7 @@ void print_pass(const load_pass& pass, const load_options& wanted) {
   if (wanted.time) print_times(pass);
 }
 
-void print_ceilings(const std::vector<load_ceiling>& ceilings, const std::vector<load_pass>& passes) {
+void print_ceilings(const std::vector<load_ceiling>& ceilings, const std::vector<load_pass>& passes, bool quiet) {
   for (const load_ceiling& each : ceilings) {
     const std::string of = each.device.empty() ? "" : each.device + ", ";
     if (!each.error.ok()) {
@@ -145,6 +145,8 @@ void print_ceilings(const std::vector<load_ceiling>& ceilings, const std::vector
     }
     say("ceiling: {}{}, {:.2f} GB/s{}\n", of, each.name, each.gbs, reached);
   }
+  if (!ceilings.empty() && passes.size() == 1 && !quiet)
+    say("  note: the first load of a process also pins memory and starts threads; --repeat 2 shows how fast the next one is\n");
 }
 
 // --- for programs
@@ -261,7 +263,7 @@ int load(const load_options& wanted) {
   const status error = passes.back().error;
   std::vector<load_ceiling> ceilings;
   if (wanted.time && error.ok()) ceilings = ceilings_of(*request, passes);
-  wanted.output.json ? print_as_json(passes, ceilings) : print_ceilings(ceilings, passes);
+  wanted.output.json ? print_as_json(passes, ceilings) : print_ceilings(ceilings, passes, wanted.output.quiet);
   if (interrupted()) {
     complain("penstock: interrupted\n");
     return interrupted_exit_code();
@@ -275,7 +277,8 @@ void add_load(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<load_options>();
   CLI::App& sub = *app.add_subcommand("load", "Load a model into the memory of devices, and tell how fast that went, and why");
   sub.add_option("FILE", wanted->files,
-                 "safetensors files, checkpoints of torch.save, indexes (.json) of files beside them, or folders with such a model")
+                 "safetensors files, checkpoints of torch.save, indexes (.json) of files beside them, or folders with model.safetensors or "
+                 "its index")
       ->required();
   const auto take_names = [wanted](const std::string& list) { wanted->devices = words_of(list); };
   auto* devices = sub.add_option_function<std::string>(

@@ -69,21 +69,15 @@ result<std::set<std::string>> names_in(const model_file& from) {
   return names;
 }
 
-// What a folder stands for.
-result<std::vector<std::string>> files_of_folder(const std::string& folder) {
-  std::vector<std::string> indexes, files;
-  std::error_code error;
-  for (fs::directory_iterator each(folder, error); !error && each != fs::directory_iterator(); each.increment(error)) {
-    const std::string name = each->path().string();
-    if (name.ends_with(".safetensors.index.json")) indexes.push_back(name);
-    if (name.ends_with(".safetensors")) files.push_back(name);
+// What a folder stands for; Python's load_file has the same rule and words.
+result<std::string> model_in_folder(const std::string& folder) {
+  constexpr const char* index = "model.safetensors.index.json";
+  constexpr const char* single = "model.safetensors";
+  for (const char* name : {index, single}) {
+    std::error_code ignored;
+    if (const fs::path path = fs::path(folder) / name; fs::exists(path, ignored)) return path.string();
   }
-  if (error) return status::from_errno(error.value(), fmt::format("list {}", folder));
-  std::ranges::sort(files);
-  if (indexes.size() == 1) return indexes;
-  if (indexes.size() > 1) return wrong_model(folder, "it holds several indexes: name the one that is meant");
-  if (files.empty()) return status(errc::not_found, fmt::format("{} holds no safetensors files", folder));
-  return files;
+  return status(errc::not_found, fmt::format("{}: the folder has neither {} nor {}", folder, index, single));
 }
 
 class model_opener {
@@ -99,12 +93,9 @@ class model_opener {
 
  private:
   status add_folder(const std::string& folder) {
-    const auto names = files_of_folder(folder);
-    if (!names) return names.error();
-    for (const std::string& each : *names) {
-      if (status error = is_index(each) ? add_index(each) : add_file(each); !error.ok()) return error;
-    }
-    return {};
+    const auto name = model_in_folder(folder);
+    if (!name) return name.error();
+    return is_index(*name) ? add_index(*name) : add_file(*name);
   }
   status add_index(const std::string& path) {
     const auto index = read_index(owner_, path);
