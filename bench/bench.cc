@@ -81,7 +81,9 @@ result<device_info> find_device(const engine& owner, const std::string& name) {
   for (const device_info& device : devices) {
     if (name.empty() || device.name == name) return device;
   }
-  return status(errc::not_found, fmt::format("there is no device \"{}\"", name));
+  std::string names;
+  for (const device_info& device : devices) names += (names.empty() ? "" : ", ") + device.name;
+  return status(errc::not_found, fmt::format("there is no device \"{}\"; there is: {}", name, names));
 }
 
 void tell(const options& settings, std::string_view doing, unsigned done, std::size_t rows) {

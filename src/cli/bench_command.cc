@@ -20,6 +20,7 @@
 #include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/text_file.hpp"
+#include "cli/transfer_memory.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -128,6 +129,7 @@ int run_bench(const bench_options& wanted) {
   if (wanted.list) return list_rows();
   if (!wanted.from_file.empty()) return report_saved(wanted);
   bench::options run = wanted.run;
+  run.device = device_called(run.device);
   run.hot = !wanted.only_cold || wanted.only_hot;
   run.cold = !wanted.only_hot || wanted.only_cold;
   run.stop = interrupted;

@@ -12,6 +12,7 @@
 #include "cli/io_report.hpp"
 #include "cli/json.hpp"
 #include "cli/say.hpp"
+#include "cli/transfer_memory.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -54,7 +55,7 @@ set_option number_for(const char* option, unsigned most, Target io_job::*target)
 const std::map<std::string, set_option>& job_options() {
   static const std::map<std::string, set_option> options{{"-d",
                                                           [](io_job& job, const std::string& text) {
-                                                            job.device = device_of(text);
+                                                            job.device = device_called(text);
                                                             return status();
                                                           }},
                                                          {"-n", number_for("-n", 1 << 20, &io_job::numa_node)},
@@ -285,7 +286,7 @@ void add_job_options(CLI::App& sub, io_options& wanted) {
   };
   one_each("-f,--file", wanted.files, "File; its data is shared out among the threads. Begins a job, as -D does", "FILE");
   one_each("-D,--directory", wanted.directories, "Folder, with a file gdsio.N for each thread", "DIR");
-  one_each("-d,--device", wanted.devices, "GPU by number, or device by name: cuda:0, host:0 (default: the first there is)", "GPU");
+  one_each("-d,--device", wanted.devices, "GPU by number, or device by name: 0, cuda:0, host:0 (default: the first there is)", "DEVICE");
   one_each("-n,--numa", wanted.nodes, "NUMA node whose cores the threads run on", "NODE");
   one_each("-w,--threads", wanted.threads, "Threads; of -x 6 and 7 without -B the requests of a batch (default 1)", "NUMBER");
   one_each("-m,--memory", wanted.memories, "Memory: 0 of the device, 1 as 0, and of the host 2 pinned, 3 by malloc, 4 by mmap (default 0)",

@@ -10,6 +10,7 @@
 
 #include "cli/io_plan.hpp"
 #include "cli/text_file.hpp"
+#include "cli/transfer_memory.hpp"
 #include "cli/usage.hpp"
 
 namespace penstock::cli {
@@ -95,7 +96,7 @@ const std::map<std::string, job_taker, std::less<>>& job_keys() {
   static const std::map<std::string, job_taker, std::less<>> keys{
       {"gpu_dev_id",
        [](io_job& job, std::string_view text) {
-         job.device = device_of(text);
+         job.device = device_called(std::string(text));
          return status();
        }},
       {"numa_node", [](io_job& job, std::string_view text) { return take_number(text, 1 << 20, job.numa_node); }},

@@ -78,9 +78,4 @@ result<io_type> parse_io_type(std::string_view text) {
   return status(errc::invalid_argument, fmt::format("\"{}\" is none of 0 (read), 1 (write), 2 (randread), 3 (randwrite)", text));
 }
 
-std::string device_of(std::string_view text) {
-  const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-  return number ? fmt::format("cuda:{}", text) : std::string(text);
-}
-
 }  // namespace penstock::cli

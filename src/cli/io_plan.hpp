@@ -96,8 +96,6 @@ result<std::uint64_t> parse_io_size(std::string_view text);
 result<io_sizes> parse_io_sizes(std::string_view text);
 // "0" to "3", or read, write, randread, randwrite, seqread, seqwrite.
 result<io_type> parse_io_type(std::string_view text);
-// "0" is "cuda:0"; a name of a device is itself.
-std::string device_of(std::string_view text);
 
 // gdsio's configuration file: [global], and a section for each job. remarks: what of it means nothing here, a line each.
 // Errors: os errors; invalid_argument, naming file and line.

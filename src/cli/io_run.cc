@@ -162,7 +162,7 @@ status make_workers(const engine& owner, const io_plan& plan, prepared_job& job)
 }
 
 result<std::string> device_for(const engine& owner, const io_plan& plan, const io_job& job, std::vector<std::string>& remarks) {
-  auto device = choose_device(owner, job.device);
+  auto device = choose_device_of_d(owner, job.device);
   if (!device) return device.error();
   const std::string reason = why_no_gpu(owner);
   if (job.device.empty() && !reason.empty() && plan.transfer != transfer_type::cpu_only)

@@ -5,6 +5,7 @@
 #include "bench/pipes.hpp"
 #include "cli/commands.hpp"
 #include "cli/sizes.hpp"
+#include "cli/transfer_memory.hpp"
 
 namespace penstock::cli {
 
@@ -24,6 +25,8 @@ int run_pipe_bench(pipe_options_given given) {
     if (*bytes == 0) return fail({errc::invalid_argument, "a tensor of no bytes has no speed"}), exit_usage;
     given.run.sizes.push_back(*bytes);
   }
+  // Plain memory of the host is no device, and has a name of its own here.
+  for (std::string* each : {&given.run.from, &given.run.to}) *each = *each == "host" || *each == "cpu" ? "host" : device_called(*each);
   given.run.json = given.output.json;
   given.run.quiet = given.output.quiet;
   if (given.serve.empty()) return bench::run_pipes(given.run, "/proc/self/exe");

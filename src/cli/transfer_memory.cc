@@ -15,31 +15,55 @@ constexpr std::uint64_t large_piece = std::uint64_t{1} << 30;
 constexpr std::uint64_t small_piece = std::uint64_t{64} << 20;
 constexpr std::size_t page_bytes = 4096;
 
-std::string names_of(const std::vector<device_info>& devices) {
-  std::string names;
-  for (const device_info& device : devices) names += (names.empty() ? "" : ", ") + device.name;
+// With the other words for each.
+std::string names_of(const std::vector<device_info>& devices, bool has_plain_memory) {
+  std::string names = has_plain_memory ? "host (also cpu)" : "";
+  for (const device_info& device : devices) {
+    names += (names.empty() ? "" : ", ") + device.name;
+    const std::string number = device.name.substr(device.name.find(':') + 1);
+    if (device.name.starts_with("cuda:")) names += number == "0" ? " (also cuda, 0)" : fmt::format(" (also {})", number);
+    if (device.name == "host:0" && !has_plain_memory) names += " (also host, cpu)";
+  }
   return names;
 }
 
+result<device_info> find_device(const engine& owner, const std::string& word, bool has_plain_memory) {
+  const std::string name = device_called(word);
+  const std::vector<device_info> devices = owner.devices();
+  for (const device_info& device : devices) {
+    if (name.empty() || device.name == name) return device;
+  }
+  const std::string reason = why_no_gpu(owner);
+  return status(errc::not_found, fmt::format("there is no device \"{}\"{}; there is: {}", word, reason.empty() ? "" : " (" + reason + ")",
+                                             names_of(devices, has_plain_memory)));
+}
+
 }  // namespace
+
+std::string device_called(const std::string& word) {
+  const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number) return "cuda:" + word;
+  if (word == "cuda") return "cuda:0";
+  return word == "cpu" || word == host_memory ? "host:0" : word;
+}
 
 std::string why_no_gpu(const engine& owner) {
   const status cuda = owner.cuda_status();
   return cuda.ok() ? std::string() : fmt::format("no GPU: {}", cuda.message());
 }
 
-result<device_info> choose_device(const engine& owner, const std::string& name) {
-  const std::vector<device_info> devices = owner.devices();
-  for (const device_info& device : devices) {
-    if (name.empty() || device.name == name) return device;
-  }
-  const std::string reason = why_no_gpu(owner);
-  return status(errc::not_found, fmt::format("there is no device \"{}\"; there is: {}{}", name, names_of(devices),
-                                             reason.empty() ? "" : " (" + reason + ")"));
+result<device_info> choose_device(const engine& owner, const std::string& name) { return find_device(owner, name, false); }
+
+result<device_info> choose_device_of_d(const engine& owner, const std::string& name) {
+  auto found = choose_device(owner, name);
+  const bool wants_gpu = device_called(name).starts_with("cuda:");
+  if (found || !wants_gpu || why_no_gpu(owner).empty()) return found;
+  return status(errc::not_found,
+                fmt::format("there is no device {} here; leave out -d, or use -d host:0 ({})", device_called(name), why_no_gpu(owner)));
 }
 
 result<device_info> choose_memory(const engine& owner, const std::string& name) {
-  if (name != host_memory) return choose_device(owner, name);
+  if (name != host_memory && name != "cpu") return find_device(owner, name, true);
   device_info plain;
   plain.name = host_memory;
   plain.description = "plain memory of this machine";

@@ -12,9 +12,14 @@ namespace penstock::cli {
 
 inline constexpr std::string_view host_memory = "host";  // besides the names of devices
 
-// The device of that name, or the engine's first for an empty name. Errors: not_found, naming the devices there are.
+// The name of the device that a word of the command line means: "cuda:1" of 1, "cuda:0" of cuda, "host:0" of cpu and host; any other is a
+// name already.
+std::string device_called(const std::string& word);
+// The device that a word means, or the engine's first for none. Errors: not_found, naming the devices there are.
 result<device_info> choose_device(const engine& owner, const std::string& name);
-// The same, or plain memory of the host, which is no device, for "host".
+// The same for -d of gdsio's options, which all of its examples have; the error tells what to do without a GPU.
+result<device_info> choose_device_of_d(const engine& owner, const std::string& name);
+// The same, or plain memory of the host, which is no device, for host and cpu.
 result<device_info> choose_memory(const engine& owner, const std::string& name);
 
 // "cuda:0 (NVIDIA H200)".

@@ -54,7 +54,7 @@ struct device_verdict {
 };
 
 result<device_verdict> check_all(const engine& owner, const std::string& path, const device_check& wanted) {
-  auto where = choose_device(owner, wanted.device);
+  auto where = choose_device_of_d(owner, wanted.device);
   if (!where) return where.error();
   auto source = owner.open(path);
   if (!source) return source.error();
@@ -96,7 +96,7 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
       target = *bytes;
     };
   };
-  const auto take_device = [&wanted](const std::string& text) { wanted.device = device_of(text); };
+  const auto take_device = [&wanted](const std::string& text) { wanted.device = device_called(text); };
   sub.add_option_function<std::string>("-d", take_device, "GPU by number, or device by name (default: the first there is)")
       ->type_name("GPU")
       ->needs(path);

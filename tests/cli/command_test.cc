@@ -63,6 +63,21 @@ TEST(command, a_missing_device_is_named_with_those_there_are) {
   EXPECT_TRUE(contains(ended.err, "host:0")) << ended.err;
 }
 
+TEST(command, devices_have_short_names_everywhere) {
+  const scratch_directory directory;
+  const std::string path = directory.make_file("data", mib);
+  for (const char* name : {"cpu", "host", "host:0"}) {
+    EXPECT_EQ(run({"read", path, "--device", name}).exit_code, 0) << name;
+    EXPECT_EQ(run({"check", path, "--device", name}).exit_code, 0) << name;
+    EXPECT_EQ(run({"io", "-f", path, "-d", name}).exit_code, 0) << name;
+    EXPECT_EQ(run({"verify", "-f", path, "-d", name}).exit_code, 0) << name;
+  }
+  for (const char* name : {"cuda", "77", "cuda:77"}) {
+    const auto ended = run({"check", path, "--device", name});
+    EXPECT_TRUE(ended.exit_code == 0 || contains(ended.err, "there is no device \"" + std::string(name) + "\"")) << ended.err;
+  }
+}
+
 TEST(command, devices_lists_the_host_device) {
   const ended_program ended = run({"devices"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
@@ -86,7 +101,9 @@ TEST(command, a_missing_driver_is_said_once_in_one_short_line) {
     EXPECT_FALSE(contains(ended.out + ended.err, "libcuda")) << ended.out;
   }
   EXPECT_EQ(run({"read", path, "--device", "cuda:0"}).err,
-            "penstock: there is no device \"cuda:0\"; there is: host:0 (no GPU: no NVIDIA driver)\n");
+            "penstock: there is no device \"cuda:0\" (no GPU: no NVIDIA driver); there is: host (also cpu), host:0\n");
+  EXPECT_EQ(run({"io", "-f", path, "-d", "0"}).err,
+            "penstock: there is no device cuda:0 here; leave out -d, or use -d host:0 (no GPU: no NVIDIA driver)\n");
 }
 
 TEST(demo, verifies_its_bytes_and_leaves_no_file_behind) {
