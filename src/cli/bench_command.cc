@@ -21,6 +21,7 @@
 #include "cli/sizes.hpp"
 #include "cli/text_file.hpp"
 #include "cli/transfer_memory.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -150,7 +151,7 @@ void add_bench(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<bench_options>();
   bench::options& run = wanted->run;
   CLI::App& sub = *app.add_subcommand("bench", "Measure this machine: every figure beside the ceiling of the same run");
-  sub.add_option("--rows", run.rows, "Rows to measure: a,b,c (default: all)")->delimiter(',');
+  sub.add_option("--rows", run.rows, "Rows to measure: a,b,c (default: all)")->type_name("ROW,...")->delimiter(',');
   sub.add_flag("--list", wanted->list, "List the rows");
   sub.add_flag("--hot", wanted->only_hot, "Only files in the page cache");
   sub.add_flag("--cold", wanted->only_cold, "Only files not in the page cache");
@@ -160,7 +161,7 @@ void add_bench(CLI::App& app, command& chosen) {
   auto* file = sub.add_option("--file", run.file, "Read this file; it is made, and kept, when it does not exist")->type_name("FILE");
   sub.add_option("--dir", run.directory, "Where temporary files are made (default: here)")->type_name("DIR")->excludes(file);
   add_device_options(sub, run.device);
-  sub.add_option("--repeats", run.repeats, "Runs of each row (default 5, cold 3)")->check(CLI::PositiveNumber);
+  sub.add_option("--repeats", run.repeats, "Runs of each row (default 5, cold 3)")->check(whole_number(1));
   // CLI11 gives one of these to an option that may lack its value and does.
   const auto take_json_file = [&run](const std::string& name) {
     run.json_file = name.empty() || name == "true" || name == "{}" ? "-" : name;
@@ -169,6 +170,7 @@ void add_bench(CLI::App& app, command& chosen) {
       ->type_name("[FILE]")
       ->expected(0, 1);
   sub.add_option("--sizes", wanted->sizes, "Also calls of these sizes, from one thread: 4KiB,1MiB (default with --report: 4KiB to 64MiB)")
+      ->type_name("SIZE,...")
       ->delimiter(',');
   auto* page = sub.add_option("--report", wanted->report_file, "Write a page with plots of all figures, also beside other libraries")
                    ->type_name("FILE");

@@ -193,7 +193,8 @@ void add_check(CLI::App& app, command& chosen) {
   auto* topology = sub.add_flag("-t,--topology", wanted->view.topology, "Tell which network cards and drives are near which GPU");
   auto* versions = sub.add_flag("-v,--versions", wanted->view.versions, "Tell the versions of drivers and libraries");
   auto* root = sub.add_option("--root", wanted->root, "Look at a copy of a machine's /proc, /sys, /etc in this folder")
-                   ->check(CLI::ExistingDirectory);
+                   ->check(CLI::ExistingDirectory)
+                   ->type_name("DIR");
   sub.add_flag("--findings", wanted->catalogue, "List every finding there is, with what to do, as a table in Markdown");
   for (auto* of_files : {file, named}) {
     settings->excludes(of_files);

@@ -1,10 +1,13 @@
 #include "cli/grammar.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 namespace penstock::cli {
@@ -26,7 +29,24 @@ std::string value_of(const CLI::Option& option, const std::string& type) {
   if (option.get_items_expected_max() == 0) return {};
   const std::string name = type.substr(0, type.find(':'));
   if (name == "TEXT") return "NAME";
-  return name == "UINT" || name == "INT" || name == "FLOAT" ? "NUMBER" : name;
+  return name == "UINT" || name == "INT" || name == "FLOAT" ? "N" : name;
+}
+
+std::string names_of(const std::set<CLI::Option*>& options) {
+  std::vector<std::string> names;
+  for (const CLI::Option* each : options) names.push_back(each->get_name(each->get_lnames().empty() && each->get_snames().empty()));
+  std::ranges::sort(names);
+  return fmt::format("{}", fmt::join(names, " or "));
+}
+
+// With what it does not go together, where that is short.
+std::string description_of(const CLI::Option& option) {
+  constexpr std::size_t most = 2;
+  const auto needed = option.get_needs(), excluded = option.get_excludes();
+  std::string text = option.get_description();
+  if (!needed.empty()) text += fmt::format(" (only with {})", names_of(needed));
+  if (!excluded.empty() && excluded.size() <= most) text += fmt::format(" (not with {})", names_of(excluded));
+  return text;
 }
 
 option_grammar grammar_of(const CLI::Option& option) {
@@ -36,7 +56,7 @@ option_grammar grammar_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   made.value = value_of(option, type);
   made.choices = choices_of(type);
-  made.description = option.get_description();
+  made.description = description_of(option);
   made.required = option.get_required();
   made.repeats = option.get_items_expected_max() > 1;
   if (made.value.starts_with('[')) {
@@ -48,7 +68,7 @@ option_grammar grammar_of(const CLI::Option& option) {
 }
 
 command_grammar grammar_of_one(const CLI::App& app, const std::string& name) {
-  command_grammar made{name, app.get_description(), app.get_footer(), {}, {}, app.get_prefix_command()};
+  command_grammar made{name, app.get_group(), app.get_description(), app.get_footer(), {}, {}, app.get_prefix_command()};
   for (const CLI::Option* each : app.get_options()) {
     if (each->get_group().empty()) continue;
     option_grammar option = grammar_of(*each);

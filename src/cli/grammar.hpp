@@ -22,7 +22,8 @@ struct option_grammar {
 };
 
 struct command_grammar {
-  std::string name;  // empty for the program itself
+  std::string name;   // empty for the program itself
+  std::string group;  // of commands for one purpose
   std::string description, footer;
   std::vector<option_grammar> options;  // with a name
   std::vector<option_grammar> places;   // FILE
@@ -34,6 +35,9 @@ std::vector<command_grammar> grammar_of(const CLI::App& app);
 
 // The page in roff of one of them: penstock(1), or penstock-read(1).
 std::string manual_page(const std::vector<command_grammar>& grammar, const command_grammar& command);
+
+// What `penstock help` prints of one of them, in lines as wide as the terminal, or of 80 columns.
+std::string help_page(const std::vector<command_grammar>& grammar, const command_grammar& command);
 
 // What the shell is to be told.
 inline constexpr const char* shells[] = {"bash", "zsh", "fish"};

@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,6 +14,7 @@
 #include "cli/json.hpp"
 #include "cli/say.hpp"
 #include "cli/transfer_memory.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -116,14 +118,6 @@ result<job_maker> jobs_in_order(const CLI::App& sub) {
 }
 
 constexpr double most_seconds = 1e9;  // some 30 years, which a clock of nanoseconds can still add
-
-// Also no number at all, which every comparison is false of.
-std::string why_no_seconds(const std::string& text) {
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  const bool good = error == std::errc() && end == text.data() + text.size() && seconds >= 0 && seconds <= most_seconds;
-  return good ? std::string() : fmt::format("\"{}\" is not a number of seconds up to {:.0f}", text, most_seconds);
-}
 
 template <class Value, class Target>
 status assign(result<Value> parsed, Target& target) {
@@ -288,31 +282,34 @@ void add_job_options(CLI::App& sub, io_options& wanted) {
   one_each("-D,--directory", wanted.directories, "Folder, with a file gdsio.N for each thread", "DIR");
   one_each("-d,--device", wanted.devices, "GPU by number, or device by name: 0, cuda:0, host:0 (default: the first there is)", "DEVICE");
   one_each("-n,--numa", wanted.nodes, "NUMA node whose cores the threads run on", "NODE");
-  one_each("-w,--threads", wanted.threads, "Threads; of -x 6 and 7 without -B the requests of a batch (default 1)", "NUMBER");
+  one_each("-w,--threads", wanted.threads, "Threads; of -x 6 and 7 without -B the requests of a batch (default 1)", "N");
   one_each("-m,--memory", wanted.memories, "Memory: 0 of the device, 1 as 0, and of the host 2 pinned, 3 by malloc, 4 by mmap (default 0)",
-           "NUMBER");
+           "N");
 }
 
 void add_work_options(CLI::App& sub, io_options& wanted) {
-  sub.add_option("-x,--transfer", wanted.transfer, "Transfer type, see below (default 0)")->check(CLI::Range(0, 7));
-  sub.add_option("-I,--io", wanted.io, "0 read, 1 write, 2 randread, 3 randwrite (default 0)")->type_name("NUMBER");
+  sub.add_option("-x,--transfer", wanted.transfer, "Transfer type, see below (default 0)")->check(whole_number(0, 7));
+  sub.add_option("-I,--io", wanted.io, "0 read, 1 write, 2 randread, 3 randwrite (default 0)")->type_name("N");
   sub.add_option("-s,--size", wanted.size, "Size of the data in the file, or in each of a folder (default: all there is; to write, 1G)")
       ->type_name("SIZE");
   sub.add_option("-o,--offset", wanted.offset, "Begin here in each file")->type_name("SIZE");
   sub.add_option("-i,--io-size", wanted.sizes, "Size of a request, or LEAST:MOST:STEP for a run with each (default 1M)")->type_name("SIZE");
-  sub.add_option("-T,--seconds", wanted.seconds, "Go on over the data for so long (default: once over it)")->check(why_no_seconds);
+  sub.add_option("-T,--seconds", wanted.seconds, "Go on over the data for so long (default: once over it)")
+      ->check(number_of_seconds(0, most_seconds))
+      ->type_name("SECONDS");
   sub.add_option_function<std::uint64_t>(
-      "-k,--seed",
-      [&wanted](const std::uint64_t& seed) {
-        wanted.seed = seed;
-        wanted.seeded = true;
-      },
-      "Seed of random offsets");
+         "-k,--seed",
+         [&wanted](const std::uint64_t& seed) {
+           wanted.seed = seed;
+           wanted.seeded = true;
+         },
+         "Seed of random offsets")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
   sub.add_option("-B,--batch", wanted.depth, "Requests of a thread at once: of -x 3 (default 2), 5 (1), 6 and 7")
-      ->check(CLI::Range(1, 65536));
+      ->check(whole_number(1, 65536));
   sub.add_option("-a,--alignment", wanted.alignment, "Random offsets are multiples of this (default: the size of a request)")
       ->type_name("SIZE");
-  sub.add_option("-O", wanted.buffered, "Writes: 0 past the page cache, 1 through it (default 0)")->check(CLI::Range(0, 1));
+  sub.add_option("-O", wanted.buffered, "Writes: 0 past the page cache, 1 through it (default 0)")->check(whole_number(0, 1));
   sub.add_flag("-U,--unaligned", wanted.unaligned, "Random offsets at multiples of 4K");
   sub.add_flag("-V,--verify", wanted.verify, "Verify all of it; what was written is read back first, with a line of its own");
   sub.add_flag("--no-verify", wanted.no_verify, "Compare nothing (default: up to 1G of it, after the clock has stopped)");

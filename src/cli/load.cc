@@ -281,21 +281,23 @@ void add_load(CLI::App& app, command& chosen) {
                  "its index")
       ->required();
   const auto take_names = [wanted](const std::string& list) { wanted->devices = words_of(list); };
-  auto* devices = sub.add_option_function<std::string>(
-      "--device", take_names, "Devices by name, each for all of the model: cuda:0,cuda:1 (default: the first of `penstock devices`)");
+  auto* devices =
+      sub.add_option_function<std::string>(
+             "--device", take_names, "Devices by name, each for all of the model: cuda:0,cuda:1 (default: the first of `penstock devices`)")
+          ->type_name("DEVICE,...");
   const auto take_numbers = [wanted](const std::string& list) { wanted->devices = names_of_gpus(list); };
   sub.add_option_function<std::string>("--gpus", take_numbers, "GPUs by number: 0,1 is cuda:0,cuda:1")
-      ->type_name("NUMBERS")
+      ->type_name("N,...")
       ->excludes(devices);
   sub.add_option("--cache", wanted->cache, "What is not in the page cache: read through it, or past it")
       ->check(one_of({"auto", "keep", "bypass"}));
   sub.add_option("--links", wanted->links,
                  "Fill each GPU over so many PCIe links, 1 to 8, by way of GPUs beside it (default: PENSTOCK_LINKS)")
-      ->check(CLI::Range(1, 8));
+      ->check(whole_number(1, 8));
   sub.add_flag("--time", wanted->time,
                "Tell what the time went to, and measure the ceilings: of the link, and of the disk where it is read");
   sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the files read plainly");
-  sub.add_option("--repeat", wanted->repeat, "Load it this many times")->check(CLI::PositiveNumber);
+  sub.add_option("--repeat", wanted->repeat, "Load it this many times (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return load(*wanted); }; });
 }

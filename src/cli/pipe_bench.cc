@@ -6,6 +6,7 @@
 #include "cli/commands.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 
@@ -40,13 +41,15 @@ void add_pipe_bench(CLI::App& app, command& chosen) {
   auto given = std::make_shared<pipe_options_given>();
   auto& run = given->run;
   CLI::App& sub = *app.add_subcommand("pipe-bench", "Measure messages between two processes, beside a bare copy in the same run");
-  sub.add_option("--from", run.from, "Where the sender's tensors lie: host, cuda:0 (default host)");
-  sub.add_option("--to", run.to, "Where the receiver's lie (default host)");
-  sub.add_option("--sizes", given->sizes, "Sizes of a tensor: a,b,c (default 4KiB to 1GiB)")->delimiter(',');
-  sub.add_option("--channel", run.channels, "A channel that may be used; of several, the best first (default: all)");
-  sub.add_option("--connections", run.connections, "Of a tcp pipe, at most (default 4)")->check(CLI::Range(1, 16));
-  sub.add_option("--url", run.url, "Where to listen: unix:, tcp://127.0.0.1:0 (default unix:)");
-  sub.add_option("--seconds", run.seconds, "That each figure is measured for (default 1)")->check(CLI::PositiveNumber);
+  sub.add_option("--from", run.from, "Where the sender's tensors lie: host, cuda:0 (default host)")->type_name("DEVICE");
+  sub.add_option("--to", run.to, "Where the receiver's lie (default host)")->type_name("DEVICE");
+  sub.add_option("--sizes", given->sizes, "Sizes of a tensor: a,b,c (default 4KiB to 1GiB)")->type_name("SIZE,...")->delimiter(',');
+  sub.add_option("--channel", run.channels, "A channel that may be used; of several, the best first (default: all)")->type_name("CHANNEL");
+  sub.add_option("--connections", run.connections, "Of a tcp pipe, at most (default 4)")->check(whole_number(1, 16));
+  sub.add_option("--url", run.url, "Where to listen: unix:, tcp://127.0.0.1:0 (default unix:)")->type_name("URL");
+  sub.add_option("--seconds", run.seconds, "That each figure is measured for (default 1)")
+      ->check(number_of_seconds(0.001, 1e6))
+      ->type_name("SECONDS");
   sub.add_option("--serve", given->serve, "Be the other process")->group("");
   add_output_options(sub, given->output);
   sub.callback([given, &chosen] { chosen = [given] { return run_pipe_bench(*given); }; });

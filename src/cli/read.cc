@@ -206,7 +206,7 @@ void add_read(CLI::App& app, command& chosen) {
   sub.add_option("--prefer", wanted->prefer, "What to spend")->check(one_of({"automatic", "speed", "cpu"}));
   sub.add_option("--cache", wanted->cache, "What is not in the page cache: read through it, or past it")
       ->check(one_of({"auto", "keep", "bypass"}));
-  sub.add_option("--repeat", wanted->repeat, "Read everything this many times")->check(CLI::PositiveNumber);
+  sub.add_option("--repeat", wanted->repeat, "Read everything this many times (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return read_all(*wanted); }; });
 }

@@ -15,6 +15,7 @@
 #include "cli/commands.hpp"
 #include "cli/own_libraries.hpp"
 #include "cli/say.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -124,7 +125,7 @@ void add_run(CLI::App& app, command& chosen, const std::vector<std::string>& pro
                "Preload only: a program that opens libcufile by its full path, or as libcufile.so, then gets the one it asks for");
   sub.add_flag("--nvidia-fs-node", options->nvidia_fs_node,
                "Tell the program that /dev/nvidia-fs0 is there: for programs that look for it before they use cuFile (fastsafetensors)");
-  sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(CLI::IsMember({"summary"}));
+  sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
   sub.footer("penstock run [OPTIONS] -- COMMAND [ARGUMENTS...]\nIts exit code is that of COMMAND; 127 when there is no such command.");
   sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without
   sub.callback([&sub, &chosen, options, program] {

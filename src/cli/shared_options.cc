@@ -7,6 +7,7 @@
 #include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 
@@ -23,7 +24,7 @@ void add_device_options(CLI::App& app, std::string& name) {
   auto* device =
       app.add_option("--device", name, "Device: cuda:0, cuda or 0; host:0 (default: the first of `penstock devices`)")->type_name("DEVICE");
   const auto take_number = [&name](const unsigned& number) { name = fmt::format("cuda:{}", number); };
-  app.add_option_function<unsigned>("--gpu", take_number, "GPU by number: 0 is cuda:0")->excludes(device);
+  app.add_option_function<unsigned>("--gpu", take_number, "GPU by number: 0 is cuda:0")->check(whole_number(0, 65535))->excludes(device);
 }
 
 void add_memory_options(CLI::App& app, std::string& name) {

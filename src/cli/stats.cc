@@ -10,6 +10,7 @@
 #include "cli/observed.hpp"
 #include "cli/prometheus.hpp"
 #include "cli/say.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -75,10 +76,10 @@ void add_stats(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<stats_options>();
   CLI::App& sub = *app.add_subcommand("stats", "Show what running processes do with Penstock: one, or all of this user");
   auto* pid = sub.add_option("-p,--pid", wanted->pid, "Process to show (default: all, in a line each)")
-                  ->check(CLI::Range(1, 1 << 30))
+                  ->check(whole_number(1, 1 << 30))
                   ->type_name("PID");
   sub.add_option("-l,--level", wanted->level, "1: totals and speed; 2: histograms of sizes and times, too; 3: by device, too")
-      ->check(CLI::Range(1, 3))
+      ->check(whole_number(1, 3))
       ->needs(pid);
   auto* as_json = sub.add_flag("--json", wanted->as_json, "Print JSON");
   auto* prometheus = sub.add_flag("--prometheus", wanted->prometheus, "Print the counters in Prometheus' text format");

@@ -15,6 +15,7 @@
 #include "cli/observed.hpp"
 #include "cli/screen.hpp"
 #include "cli/top_view.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -132,15 +133,15 @@ int show_screen(const top_options& wanted) {
 void add_top(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<top_options>();
   CLI::App& sub = *app.add_subcommand("top", "Watch what running processes do; plain lines in a pipe");
-  sub.add_option("--interval", wanted->interval_seconds, "Seconds from look to look")
-      ->check(CLI::Range(0.05, 3600.0))
-      ->capture_default_str();
+  sub.add_option("--interval", wanted->interval_seconds, "Time from look to look (default 1)")
+      ->check(number_of_seconds(0.05, 3600))
+      ->type_name("SECONDS");
   sub.add_option("-p,--pid", wanted->pids, "Processes to show (default: all of this user)")
-      ->check(CLI::Range(1, 1 << 30))
-      ->type_name("PID")
+      ->check(whole_number(1, 1 << 30))
+      ->type_name("PID,...")
       ->delimiter(',');
   auto* once = sub.add_flag("--once", wanted->once, "Print lines, once");
-  sub.add_option("--count", wanted->count, "Print lines, so many times")->check(CLI::Range(1U, 1000000U))->excludes(once);
+  sub.add_option("--count", wanted->count, "Print lines, so many times")->check(whole_number(1, 1000000))->excludes(once);
   sub.add_flag("--json", wanted->as_json, "Print JSON, a document each time");
   sub.callback([wanted, &chosen] {
     chosen = [wanted] {

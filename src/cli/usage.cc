@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <memory>
 #include <numeric>
@@ -75,13 +76,28 @@ std::string describe_before(const CLI::App& app, const CLI::App* sub) {
   return unknown_option(app, word);
 }
 
+std::string help_of(const CLI::App& app, const std::string& command) {
+  const auto grammar = grammar_of(app);
+  const auto page = std::ranges::find(grammar, command, &command_grammar::name);
+  return help_page(grammar, page == grammar.end() ? grammar.front() : *page);
+}
+
+// "--pid: 1 required PID missing", as CLI11 says it of an option without its value.
+std::string in_plain_words(const std::string& error) {
+  constexpr std::string_view before = ": 1 required ", behind = " missing";
+  const auto at = error.find(before);
+  if (at == std::string::npos || !error.ends_with(behind)) return error;
+  const auto type = error.substr(at + before.size(), error.size() - at - before.size() - behind.size());
+  return fmt::format("{}: {} is missing behind it", error.substr(0, at), type == "TEXT" ? "a word" : type.substr(0, type.find(':')));
+}
+
 // An unknown option is named rather than what its absence led to: `read --verfy` lacks a file only because of the slip.
 std::string describe_after(const CLI::App& sub, const CLI::ParseError& error) {
   auto words = sub.remaining();
   if (sub.get_prefix_command() && !words.empty()) words.resize(1);  // the others are another program's
   if (const auto option = std::find_if(words.begin(), words.end(), is_option); option != words.end()) return unknown_option(sub, *option);
   const bool left_over = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !words.empty();
-  return left_over ? fmt::format("unexpected word \"{}\"", words.front()) : std::string(error.what());
+  return left_over ? fmt::format("unexpected word \"{}\"", words.front()) : in_plain_words(error.what());
 }
 
 }  // namespace
@@ -114,12 +130,40 @@ CLI::Validator one_of(std::vector<std::string> names) {
   return {check, "{" + list + "}"};
 }
 
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  return {[least, most](const std::string& word) {
+            std::uint64_t number = 0;
+            const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+            const bool is_number = error != std::errc::invalid_argument && end == word.data() + word.size();
+            if (is_number && error == std::errc() && number >= least && number <= most) return std::string();
+            if (most != no_limit) return fmt::format("\"{}\" is not a whole number from {} to {}", word, least, most);
+            if (is_number && number >= least) return fmt::format("\"{}\" is too large", word);
+            return fmt::format("\"{}\" is not a whole number of {} or more", word, least);
+          },
+          ""};
+}
+
+CLI::Validator number_of_seconds(double least, double most) {
+  return {[least, most](const std::string& word) {
+            double seconds = 0;
+            const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), seconds);
+            // False of no number at all, too.
+            const bool good = error == std::errc() && end == word.data() + word.size() && seconds >= least && seconds <= most;
+            return good ? std::string() : fmt::format("\"{}\" is not a number of seconds from {} to {}", word, least, most);
+          },
+          ""};
+}
+
 int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) return app.exit(error);
   const auto commands = app.get_subcommands();
   const CLI::App* sub = commands.empty() ? nullptr : commands.front();
+  if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr) {
+    put_exactly(help_of(app, sub == nullptr ? "" : sub->get_name()));
+    return exit_success;
+  }
+  if (error.get_exit_code() == 0) return app.exit(error);  // the version
   if (sub == nullptr && app.remaining().empty()) {
-    fmt::print(stderr, "{}\npenstock: a command is required\n", app.help());
+    complain("{}\npenstock: a command is required\n", as_is{help_of(app, "")});
     return exit_usage;
   }
   if (const std::string wrong = describe_before(app, sub); !wrong.empty()) {
@@ -140,7 +184,6 @@ void add_help(CLI::App& app, command& chosen) {
   sub.add_option("--write-pages", *folder, "Write manual pages and completions below this folder, for the build")->group("");
   sub.callback([&app, &chosen, wanted, manual, folder] {
     chosen = [&app, wanted, manual, folder] {
-      const auto names = command_names(app);
       const auto grammar = grammar_of(app);
       if (!folder->empty()) {
         const status error = write_pages(grammar, *folder);
@@ -150,9 +193,9 @@ void add_help(CLI::App& app, command& chosen) {
       if (*manual && page != grammar.end()) {
         put_exactly(manual_page(grammar, *page));
       } else if (wanted->empty()) {
-        fmt::print("{}", app.get_formatter()->make_help(&app, "penstock", CLI::AppFormatMode::Normal));
-      } else if (std::find(names.begin(), names.end(), *wanted) != names.end()) {
-        fmt::print("{}", app.get_subcommand(*wanted)->help("penstock"));
+        put_exactly(help_page(grammar, grammar.front()));
+      } else if (page != grammar.end()) {
+        put_exactly(help_page(grammar, *page));
       } else {
         complain("penstock: {}\n", unknown_command(app, *wanted));
         return exit_usage;

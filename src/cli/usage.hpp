@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,11 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& na
 
 // Checks that an option's word is one of these; its error names the word, these, and the one that was probably meant.
 CLI::Validator one_of(std::vector<std::string> names);
+
+// Checks that an option's word is a whole number in this range, or a number of seconds; its error tells the range.
+inline constexpr std::uint64_t no_limit = 1'000'000'000;  // that anybody meets
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most = no_limit);
+CLI::Validator number_of_seconds(double least, double most);
 
 // Prints help or version to stdout where they were asked for, else what is wrong to stderr. Returns the exit code.
 int explain_usage(const CLI::App& app, const CLI::ParseError& error);

@@ -14,6 +14,7 @@
 #include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -98,13 +99,13 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
   };
   const auto take_device = [&wanted](const std::string& text) { wanted.device = device_called(text); };
   sub.add_option_function<std::string>("-d", take_device, "GPU by number, or device by name (default: the first there is)")
-      ->type_name("GPU")
+      ->type_name("DEVICE")
       ->needs(path);
   sub.add_option_function<std::string>("-o", take_size("-o", wanted.offset), "Begin here")->type_name("SIZE")->needs(path);
   sub.add_option_function<std::string>("-s", take_size("-s", wanted.size), "Verify so much (default: to the end)")
       ->type_name("SIZE")
       ->needs(path);
-  sub.add_option("-n", wanted.requests, "By so many requests (default 1)")->check(CLI::PositiveNumber)->needs(path);
+  sub.add_option("-n", wanted.requests, "By so many requests (default 1)")->check(whole_number(1))->needs(path);
   sub.add_option_function<std::string>("-g", take_size("-g", wanted.memory_offset), "Read to this offset of the memory")
       ->type_name("SIZE")
       ->needs(path);
@@ -114,6 +115,7 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
   for (const char* name : {"-m", "-t", "-S"})
     sub.add_option_function<unsigned>(
            name, [](const unsigned&) {}, "As gdsio_verify takes it: changes nothing")
+        ->check(whole_number(0))
         ->needs(path);
   return path;
 }

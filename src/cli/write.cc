@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "bench/meter.hpp"
@@ -16,6 +17,7 @@
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
 #include "cli/transfer_memory.hpp"
+#include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -126,7 +128,8 @@ void add_write(CLI::App& app, command& chosen) {
   add_memory_options(sub, wanted->device);
   sub.add_flag("--direct", wanted->direct, "Bypass the page cache");
   sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes in memory with one of the file read plainly");
-  sub.add_option("--seed", wanted->seed, "Seed of the bytes");
+  sub.add_option("--seed", wanted->seed, "Seed of the bytes (default 1)")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
   sub.add_flag("--force", wanted->force, "Overwrite a file that exists");
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen = [wanted] { return write_file(*wanted); }; });

@@ -47,6 +47,32 @@ TEST(usage, other_mistakes_are_told_in_a_line_that_names_the_command) {
   EXPECT_TRUE(contains(run({"read"}).err, "Run `penstock help read` for its options.")) << run({"read"}).err;
 }
 
+TEST(usage, numbers_are_told_with_a_range_that_a_person_would_name) {
+  EXPECT_EQ(refusal({"read", "x", "--repeat", "0"}), "penstock: read: --repeat: \"0\" is not a whole number of 1 or more");
+  EXPECT_EQ(refusal({"load", "x", "--repeat", "many"}), "penstock: load: --repeat: \"many\" is not a whole number of 1 or more");
+  EXPECT_EQ(refusal({"bench", "--repeats", "99999999999999999999"}), "penstock: bench: --repeats: \"99999999999999999999\" is too large");
+  EXPECT_EQ(refusal({"load", "x", "--links", "9"}), "penstock: load: --links: \"9\" is not a whole number from 1 to 8");
+  EXPECT_EQ(refusal({"top", "--interval", "0"}), "penstock: top: --interval: \"0\" is not a number of seconds from 0.05 to 3600");
+  EXPECT_EQ(refusal({"read", "x", "--gpu", "x"}), "penstock: read: --gpu: \"x\" is not a whole number from 0 to 65535");
+  EXPECT_EQ(refusal({"stats", "-p"}), "penstock: stats: --pid: PID is missing behind it");
+}
+
+TEST(usage, help_is_free_of_what_only_the_parser_means) {
+  const std::string names = run({"help"}).out;
+  for (const char* group : {"Begin:", "Read and write files:", "Models:", "Measure:", "Watch running processes:", "Shell:"})
+    EXPECT_TRUE(contains(names, std::string("\n") + group + "\n")) << names;
+  for (const char* name : {"read", "load", "io", "verify", "top", "stats", "bench", "pipe-bench", "check", "run"}) {
+    const std::string page = run({"help", name}).out;
+    for (const char* part : {"TEXT", "UINT", "INT:", "FLOAT", "POSITIVE", "Excludes", "Needs", "REQUIRED", " in ["})
+      EXPECT_FALSE(contains(page, part)) << name << ": " << part << "\n" << page;
+    for (std::size_t at = 0; at < page.size(); at = page.find('\n', at) + 1)
+      EXPECT_LE(page.find('\n', at) - at, 80U) << page.substr(at, 90);
+  }
+  EXPECT_TRUE(contains(run({"help", "read"}).out, "--gpu N")) << run({"help", "read"}).out;
+  EXPECT_TRUE(contains(run({"help", "read"}).out, "--prefer automatic|speed|cpu")) << run({"help", "read"}).out;
+  EXPECT_TRUE(contains(run({"help", "verify"}).out, "(only with -f)"));
+}
+
 TEST(usage, nothing_at_all_gets_the_list_of_commands) {
   const ended_program ended = run({});
   EXPECT_EQ(ended.exit_code, 2);

@@ -22,15 +22,14 @@ def penstock(*arguments: str) -> str:
 
 
 def commands() -> list[str]:
-    listed = re.split(r"(?m)^(?:Subc|C)ommands:\n", penstock("help"))[1]
-    return re.findall(r"^  ([a-z-]+)", listed, re.MULTILINE)
+    return re.findall(r"^  ([a-z][a-z-]*)  ", penstock("help"), re.MULTILINE)
 
 
 def options(command: str) -> list[str]:
     """As `penstock help COMMAND` lists them."""
     helped = penstock("help", *([command] if command else [])).split("Options:\n", 1)[1].split("\n\n")[0]
-    heads = re.findall(r"^  (-\S+)", helped, re.MULTILINE)
-    return [each for head in heads for each in head.split(",")]
+    heads = re.findall(r"^  (-\S+(?:, -\S+)*)", helped, re.MULTILINE)
+    return [each for head in heads for each in head.split(", ")]
 
 
 def plain(roff: str) -> str:
