@@ -1,12 +1,14 @@
 #include "cli/observed.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
 
+#include "base/printable.hpp"
 #include "cli/sizes.hpp"
 
 namespace penstock::cli {
@@ -39,7 +41,7 @@ std::string describe_path(const path_stats& path, int level) {
   std::string text = fmt::format("  {:<8} {} in {} pieces at {:.2f} GB/s", path.name, format_size(path.bytes), path.operations,
                                  gigabytes_per_second(path));
   if (path.errors > 0) text += fmt::format(", {} failed", path.errors);
-  if (path.fallbacks > 0) text += fmt::format("; {} fallbacks, the latest: {}", path.fallbacks, printable(path.last_fallback));
+  if (path.fallbacks > 0) text += fmt::format("; {} fallbacks, the latest: {}", path.fallbacks, printable_text(path.last_fallback));
   text += '\n';
   if (level >= 2) {
     text += fmt::format("    sizes of pieces\n{}", histogram_lines(path.size_histogram, true));
@@ -51,13 +53,10 @@ std::string describe_path(const path_stats& path, int level) {
 
 }  // namespace
 
-std::string printable(std::string_view text) {
-  std::string told(text);
-  for (char& each : told) {
-    const auto byte = static_cast<unsigned char>(each);
-    if (byte < 0x20 || byte == 0x7f) each = '?';
-  }
-  return told;
+std::string joined(std::initializer_list<std::string> parts) {
+  std::string text;
+  for (const auto& each : parts) text += (text.empty() || each.empty() ? "" : ", ") + each;
+  return text;
 }
 
 double percentile_us(const std::array<std::uint64_t, 24>& histogram, double part) {
@@ -80,19 +79,31 @@ double age_seconds(const request_info& request) {
 std::string describe(const request_info& request) {
   const std::string where = request.offset < 0 ? "" : fmt::format(" at {}", request.offset);
   const std::string memory =
-      request.device.empty() ? "" : fmt::format(" {} {}", request.is_write ? "from" : "to", printable(request.device));
-  return fmt::format("{} {} {}{}{}, for {:.1f} s", printable(request.file), request.is_write ? "write" : "read",
+      request.device.empty() ? "" : fmt::format(" {} {}", request.is_write ? "from" : "to", printable_text(request.device));
+  return fmt::format("{} {} {}{}{}, for {:.1f} s", printable_text(request.file), request.is_write ? "write" : "read",
                      format_size(request.length), where, memory, age_seconds(request));
 }
 
-std::string one_line(const process_stats& seen) {
-  std::string text =
-      fmt::format("{:>8}  {:<20} {} read, {} written in {} requests", seen.pid, printable(seen.program), format_size(seen.stats.read_bytes),
-                  format_size(seen.stats.written_bytes), seen.stats.reads + seen.stats.writes);
-  if (seen.stats.failed > 0) text += fmt::format(", {} failed", seen.stats.failed);
-  if (seen.requests) text += fmt::format(", {} under way", seen.requests->size() + seen.requests_not_shown);
-  if (seen.ended) text += ", ended without closing";
-  return text + advice_codes(seen.stats);
+std::string stats_title() {
+  return fmt::format("{:>8}  {:<18} {:>10} {:>10} {:>9} {:>9}  {}", "PID", "PROGRAM", "READ", "WRITTEN", "REQUESTS", "UNDER WAY", "NOTES");
+}
+
+std::string stats_line(const process_stats& seen) {
+  const auto under_way =
+      seen.requests ? std::to_string(seen.requests->size() + seen.requests_not_shown) : std::string(seen.ended ? "-" : "?");
+  auto line =
+      fmt::format("{:>8}  {:<18.18} {:>10} {:>10} {:>9} {:>9}", seen.pid, printable_text(seen.program), format_size(seen.stats.read_bytes),
+                  format_size(seen.stats.written_bytes), seen.stats.reads + seen.stats.writes, under_way);
+  const auto notes = joined({seen.stats.failed > 0 ? fmt::format("{} failed", seen.stats.failed) : "",
+                             seen.ended ? "ended without closing" : "", advice_codes(seen.stats)});
+  return notes.empty() ? line : line + "  " + notes;
+}
+
+std::string ended_line(std::span<const int> pids, std::string_view how_to_see_them) {
+  constexpr std::size_t most = 8;
+  const auto named = pids.first(std::min(most, pids.size()));
+  return fmt::format("{} ended without closing ({}{}); {}", counted(pids.size(), "process", "processes"), fmt::join(named, ", "),
+                     pids.size() > most ? ", ..." : "", how_to_see_them);
 }
 
 std::string_view no_processes(bool of_those_named) {
@@ -101,7 +112,7 @@ std::string_view no_processes(bool of_those_named) {
 
 std::string advice_codes(const engine_stats& stats) {
   std::string text;
-  for (const auto& each : advise(stats)) text += fmt::format("{}{}", text.empty() ? ", advice: " : " ", each.code);
+  for (const auto& each : advise(stats)) text += fmt::format("{}{}", text.empty() ? "advice: " : " ", each.code);
   return text;
 }
 
@@ -155,8 +166,9 @@ nlohmann::json to_json(const usage_stats& usage) {
 
 std::string describe(const process_stats& seen, int level) {
   const auto& stats = seen.stats;
-  std::string text = fmt::format("process {} ({}), Penstock {}{}\n", seen.pid, printable(seen.program), printable(seen.penstock_version),
-                                 seen.ended ? ": ended without closing; these are its last figures" : "");
+  std::string text =
+      fmt::format("process {} ({}), Penstock {}{}\n", seen.pid, printable_text(seen.program), printable_text(seen.penstock_version),
+                  seen.ended ? ": ended without closing; these are its last figures" : "");
   text += fmt::format("  read     {} in {} requests\n  written  {} in {} requests\n", format_size(stats.read_bytes), stats.reads,
                       format_size(stats.written_bytes), stats.writes);
   text += fmt::format("  failed   {}, cancelled {}, timed out {}\n", stats.failed, stats.cancelled, stats.timed_out);

@@ -1,7 +1,9 @@
 // What other processes do, in words and in JSON: what `penstock stats` and `penstock top` share. Free functions; safe from any thread.
 #pragma once
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -9,16 +11,19 @@
 
 namespace penstock::cli {
 
-// Names of files and programs are whatever somebody chose: what would move a terminal's cursor is replaced.
-std::string printable(std::string_view text);
-// "1234  train.py  4.29 GB read, 0 B written in 512 requests, 3 under way".
-std::string one_line(const process_stats& seen);
+// A table of processes: its titles, and a line for each: "1234  train.py  4 GiB  0 B  512  3  2 failed, advice: tiny-sequential-calls".
+std::string stats_title();
+std::string stats_line(const process_stats& seen);
+// "16 processes ended without closing (1, 2, ...); d lists them".
+std::string ended_line(std::span<const int> pids, std::string_view how_to_see_them);
+// With commas; what is empty is left out.
+std::string joined(std::initializer_list<std::string> parts);
 // level 1: totals and throughput; 2: with histograms by path; 3: also by device. Lines, each with its line feed.
 std::string describe(const process_stats& seen, int level);
 // What is said where there are none. of_those_named: of the processes whose numbers were given.
 std::string_view no_processes(bool of_those_named = false);
 nlohmann::json to_json(const process_stats& seen);
-// ", advice: unaligned register-in-a-loop"; empty where there is none.
+// "advice: unaligned register-in-a-loop"; empty where there is none.
 std::string advice_codes(const engine_stats& stats);
 // Text, remedy and code, on one line.
 std::string describe(const advice& given);

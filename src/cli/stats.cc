@@ -36,6 +36,23 @@ int show_one(const stats_options& wanted) {
   return exit_success;
 }
 
+// Those that run, and in one line those that do not.
+void print_table(const process_list& seen) {
+  std::vector<int> ended;
+  bool is_titled = false;
+  for (const auto& each : seen.processes) {
+    if (each.ended) {
+      ended.push_back(each.pid);
+      continue;
+    }
+    if (!is_titled) say("{}\n", stats_title());
+    is_titled = true;
+    say_hanging(2 + std::to_string(each.pid).size(), "{}\n", stats_line(each));
+  }
+  if (!is_titled && (seen.problems.empty() || !ended.empty())) say("{}\n", no_processes());
+  if (!ended.empty()) say("{}\n", ended_line(ended, "`penstock stats -p PID` shows the last figures of one"));
+}
+
 int show_all(const stats_options& wanted) {
   const auto seen = observe_processes(true);
   if (wanted.as_json) {
@@ -45,8 +62,7 @@ int show_all(const stats_options& wanted) {
   } else if (wanted.prometheus) {
     put_exactly(exposition(seen));
   } else {
-    for (const auto& each : seen.processes) fmt::print("{}\n", one_line(each));
-    if (seen.processes.empty() && seen.problems.empty()) fmt::print("{}\n", no_processes());
+    print_table(seen);
   }
   for (const auto& each : seen.problems) (void)fail(each);
   return seen.processes.empty() && !seen.problems.empty() ? exit_failure : exit_success;

@@ -13,6 +13,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
 #include "cli/observed.hpp"
+#include "cli/say.hpp"
 #include "cli/screen.hpp"
 #include "cli/top_view.hpp"
 #include "cli/usage.hpp"
@@ -76,19 +77,20 @@ int print_looks(const top_options& wanted) {
       print_json(documents);
       continue;
     }
-    for (const auto& each : over.seen()) fmt::print("{}\n", top_line(each));
-    if (over.seen().empty()) fmt::print("{}\n", no_processes(!wanted.pids.empty()));
+    for (const auto& line : top_table(over.seen(), !wanted.pids.empty())) say_hanging(4, "{}\n", line);
     for (const auto& each : over.problems()) (void)fail(each);
   }
   return exit_success;
 }
 
 void select(top_screen& view, const std::vector<process_speed>& seen, int step) {
-  if (seen.empty()) return;
-  const auto at = std::find_if(seen.begin(), seen.end(), [&](const process_speed& each) { return each.now.pid == view.selected_pid; });
-  const auto last = static_cast<std::ptrdiff_t>(seen.size()) - 1;
-  const auto index = at == seen.end() ? 0 : std::clamp<std::ptrdiff_t>(at - seen.begin() + step, 0, last);
-  view.selected_pid = seen[static_cast<std::size_t>(index)].now.pid;
+  const auto shown = shown_of(seen, view);
+  if (shown.empty()) return;
+  const auto at = std::ranges::find_if(shown, [&](const process_speed* each) { return each->now.pid == view.selected_pid; });
+  const auto last = static_cast<std::ptrdiff_t>(shown.size()) - 1;
+  const auto index = at == shown.end() ? 0 : std::clamp<std::ptrdiff_t>(at - shown.begin() + step, 0, last);
+  view.selected_pid = shown[static_cast<std::size_t>(index)]->now.pid;
+  view.is_chosen = true;
 }
 
 // False: the end.
@@ -99,6 +101,7 @@ bool obey(screen::pressed key, top_screen& view, std::vector<process_speed>& see
   if (key.what == what::down || key.letter == 'j') select(view, seen, 1);
   if (key.what == what::up || key.letter == 'k') select(view, seen, -1);
   if (key.letter == 'p') view.paused = !view.paused;
+  if (key.letter == 'd') view.shows_ended = !view.shows_ended;
   if (key.letter == 's') {
     view.order = view.order == top_order::oldest ? top_order::speed : static_cast<top_order>(static_cast<int>(view.order) + 1);
     sort_by(seen, view.order);
@@ -116,9 +119,9 @@ int show_screen(const top_options& wanted) {
     if (const auto now = steady::now(); now >= next) {
       if (!view.paused) over.look();
       sort_by(over.seen(), view.order);
-      if (view.selected_pid == 0) select(view, over.seen(), 0);
       next = now + interval;
     }
+    view.selected_pid = selected_of(over.seen(), view);
     view.columns = on.columns();
     view.rows = on.rows();
     on.show(top_lines(over.seen(), over.problems(), view));

@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <tuple>
 #include <utility>
 
+#include "base/printable.hpp"
 #include "cli/observed.hpp"
+#include "cli/say.hpp"
+#include "cli/sizes.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -78,7 +83,7 @@ std::string why_of(const process_stats& seen) {
   std::string text;
   for (const auto& path : seen.stats.by_path) {
     if (path.fallbacks > 0)
-      text += fmt::format("  {} fallbacks of {}, the latest: {}\n", path.fallbacks, path.name, printable(path.last_fallback));
+      text += fmt::format("  {} fallbacks of {}, the latest: {}\n", path.fallbacks, path.name, printable_text(path.last_fallback));
   }
   return text;
 }
@@ -91,9 +96,8 @@ void add_lines(std::vector<std::string>& to, std::string_view text) {
   }
 }
 
-std::string last_column(const process_speed& seen) {
-  const auto text = (seen.now.ended ? "ended without closing" : list_of(seen.by_path)) + advice_codes(seen.now.stats);
-  return text.starts_with(", ") ? text.substr(2) : text;
+std::string notes_of(const process_speed& seen) {
+  return joined({seen.now.ended ? "ended without closing" : list_of(seen.by_path), advice_codes(seen.now.stats)});
 }
 
 // Processes of other versions are counted, since there may be one for each core.
@@ -104,7 +108,7 @@ void add_problems(std::vector<std::string>& to, const std::vector<status>& probl
     to.push_back(fmt::format("{} processes run other versions of Penstock: `penstock stats` names them", others));
   }
   for (const auto& each : problems) {
-    if (others <= 1 || !is_other(each)) to.push_back(printable(each.message()));
+    if (others <= 1 || !is_other(each)) to.push_back(printable_text(std::string(each.message())));
   }
 }
 
@@ -120,21 +124,93 @@ void add_wrapped(std::vector<std::string>& to, std::string_view text, std::size_
   }
 }
 
-std::string list_line(const process_speed& of, bool selected) {
-  const std::string requests = of.now.requests ? std::to_string(under_way(of)) : "?";
-  return fmt::format("{} {:>8} {:<18.18} {:>7.2f} {:>7.2f} {:>5} {:>6.1f}s {:>8.0f} {:>8.0f} {:>6}  {}", selected ? '>' : ' ', of.now.pid,
-                     printable(of.now.program), of.read_gigabytes_per_second, of.written_gigabytes_per_second, requests, oldest_seconds(of),
-                     of.half_below_us, of.most_below_us, of.fallbacks, last_column(of));
+struct top_column {
+  std::string_view title;
+  std::size_t width;
+  bool is_left;   // aligned
+  unsigned keep;  // the higher, the longer it stays where the screen is narrow
+  std::string (*text)(const process_speed& of);
+};
+
+std::string number_of(double value, int decimals) { return fmt::format("{:.{}f}", value, decimals); }
+
+// The last one takes what room is left.
+constexpr std::array<top_column, 10> top_columns{{
+    {"PID", 8, false, 9, [](const process_speed& of) { return std::to_string(of.now.pid); }},
+    {"PROGRAM", 18, true, 8, [](const process_speed& of) { return printable_text(of.now.program); }},
+    {"RD GB/s", 7, false, 7, [](const process_speed& of) { return number_of(of.read_gigabytes_per_second, 2); }},
+    {"WR GB/s", 7, false, 6, [](const process_speed& of) { return number_of(of.written_gigabytes_per_second, 2); }},
+    {"REQS", 5, false, 5,
+     [](const process_speed& of) { return of.now.ended      ? "-"
+                                          : of.now.requests ? std::to_string(under_way(of))
+                                                            : "?"; }},
+    {"OLDEST", 7, false, 3, [](const process_speed& of) { return of.now.ended ? "-" : number_of(oldest_seconds(of), 1) + "s"; }},
+    {"P50 us", 7, false, 2, [](const process_speed& of) { return number_of(of.half_below_us, 0); }},
+    {"P99 us", 7, false, 1, [](const process_speed& of) { return number_of(of.most_below_us, 0); }},
+    {"FALLB", 6, false, 0, [](const process_speed& of) { return std::to_string(of.fallbacks); }},
+    {"PATHS", 18, true, 4, [](const process_speed& of) { return notes_of(of); }},
+}};
+
+// Which columns there is room for, behind the mark of the selected line.
+std::vector<const top_column*> columns_for(std::size_t room) {
+  std::vector<const top_column*> all;
+  for (const auto& each : top_columns) all.push_back(&each);
+  const auto width = [&] {
+    std::size_t sum = 1;
+    for (const auto* each : all) sum += each->width + 1;
+    return sum;
+  };
+  while (all.size() > 1 && width() > room) all.erase(std::ranges::min_element(all, {}, [](const auto* each) { return each->keep; }));
+  return all;
+}
+
+// The last column is as long as it is.
+std::string table_line(const std::vector<const top_column*>& columns, std::string_view mark,
+                       const std::function<std::string(const top_column&)>& text_in) {
+  std::string line(mark);
+  for (const auto* each : columns) {
+    const auto text = text_in(*each);
+    const bool is_last = each == columns.back() && each->is_left;
+    const auto shown = is_last ? text : cut(text, std::max(each->width, each->is_left ? each->width : text.size()));
+    const auto blanks = std::string(each->width - std::min(each->width, width_of(shown)), ' ');
+    line += " " + (each->is_left ? is_last ? shown : shown + blanks : blanks + shown);
+  }
+  return line;
+}
+
+std::string list_line(const std::vector<const top_column*>& columns, const process_speed& of, bool selected) {
+  return table_line(columns, selected ? ">" : " ", [&](const top_column& each) { return each.text(of); });
+}
+
+// Columns that have no room are told by a sign.
+std::string title_line(const std::vector<const top_column*>& columns, std::size_t room) {
+  auto line = table_line(columns, " ", [](const top_column& each) { return std::string(each.title); });
+  const auto dropped = top_columns.size() - columns.size();
+  if (dropped == 0) return line;
+  const auto sign = fmt::format(" +{}", dropped);
+  if (line.size() + sign.size() <= room) line += std::string(room - sign.size() - line.size(), ' ') + sign;
+  return line;
 }
 
 // As many lines as leave room for what stands below, but at least half of the screen; the selected one is among them.
-void add_list(std::vector<std::string>& to, const std::vector<process_speed>& seen, const top_screen& screen, std::size_t below) {
+void add_list(std::vector<std::string>& to, const std::vector<const process_speed*>& shown, const top_screen& screen, std::size_t below) {
+  const auto columns = columns_for(screen.columns);
   const auto rows = screen.rows - std::min(screen.rows, to.size());
-  const auto shown = std::min(seen.size(), std::max<std::size_t>({rows - std::min(rows, below), rows / 2, 1}));
-  const auto is_selected = [&](const process_speed& each) { return each.now.pid == screen.selected_pid; };
-  const auto selected = static_cast<std::size_t>(std::find_if(seen.begin(), seen.end(), is_selected) - seen.begin());
-  const auto first = selected < seen.size() && selected >= shown ? selected + 1 - shown : 0;
-  for (std::size_t i = first; i < first + shown; ++i) to.push_back(list_line(seen[i], i == selected));
+  const auto lines = std::min(shown.size(), std::max<std::size_t>({rows - std::min(rows, below), rows / 2, 1}));
+  const auto is_selected = [&](const process_speed* each) { return each->now.pid == screen.selected_pid; };
+  const auto selected = static_cast<std::size_t>(std::ranges::find_if(shown, is_selected) - shown.begin());
+  const auto first = selected < shown.size() && selected >= lines ? selected + 1 - lines : 0;
+  for (std::size_t i = first; i < first + lines; ++i) to.push_back(list_line(columns, *shown[i], i == selected));
+}
+
+// What was asked for, and as many of the keys as there is room for.
+std::string head_line(std::size_t processes, bool any_ended, const top_screen& screen) {
+  auto line = fmt::format("penstock top: {}, by {}{} ", counted(processes, "process", "processes"), to_string(screen.order),
+                          screen.paused ? ", PAUSED" : "");
+  for (const std::string_view key : {"q quit", "Enter requests", any_ended ? "d ended" : "", "s sort", "p pause", "j/k select"}) {
+    if (!key.empty() && line.size() + 2 + key.size() <= screen.columns) line += fmt::format("  {}", key);
+  }
+  return line;
 }
 
 // Of the process that is selected.
@@ -174,41 +250,61 @@ void sort_by(std::vector<process_speed>& seen, top_order order) {
     return order == top_order::pid ? 0.0 : -(each.read_gigabytes_per_second + each.written_gigabytes_per_second);
   };
   std::stable_sort(seen.begin(), seen.end(), [&](const auto& one, const auto& other) {
-    return std::pair(weight(one), one.now.pid) < std::pair(weight(other), other.now.pid);
+    return std::tuple(one.now.ended, weight(one), one.now.pid) < std::tuple(other.now.ended, weight(other), other.now.pid);
   });
 }
 
-std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const std::vector<status>& problems, const top_screen& screen) {
-  std::vector<std::string> lines;
-  lines.push_back(fmt::format("penstock top: {} processes, by {}{}   q quit  s sort  p pause  j/k select  Enter requests", seen.size(),
-                              to_string(screen.order), screen.paused ? ", PAUSED" : ""));
-  lines.push_back(fmt::format("  {:>8} {:<18} {:>7} {:>7} {:>5} {:>7} {:>8} {:>8} {:>6}  {}", "PID", "PROGRAM", "RD GB/s", "WR GB/s",
-                              "REQS", "OLDEST", "P50 us", "P99 us", "FALLB", "PATHS"));
-  std::vector<std::string> below;
+std::vector<const process_speed*> shown_of(const std::vector<process_speed>& seen, const top_screen& screen) {
+  std::vector<const process_speed*> shown;
   for (const auto& each : seen) {
-    if (each.now.pid == screen.selected_pid) add_details(below, each, screen);
+    if (!each.now.ended || screen.shows_ended || screen.of_those_named) shown.push_back(&each);
+  }
+  return shown;
+}
+
+std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const std::vector<status>& problems, const top_screen& screen) {
+  const auto shown = shown_of(seen, screen);
+  std::vector<int> hidden;
+  for (const auto& each : seen) {
+    if (each.now.ended && !screen.shows_ended && !screen.of_those_named) hidden.push_back(each.now.pid);
+  }
+  const bool any_ended = std::ranges::any_of(seen, [](const process_speed& each) { return each.now.ended; });
+  std::vector<std::string> lines{head_line(shown.size(), any_ended, screen), title_line(columns_for(screen.columns), screen.columns)};
+  std::vector<std::string> below;
+  if (!hidden.empty()) below.push_back(fmt::format("  {} ended without closing; d shows them", hidden.size()));
+  for (const auto* each : shown) {
+    if (each->now.pid == screen.selected_pid) add_details(below, *each, screen);
   }
   add_problems(below, problems);
-  if (seen.empty() && problems.empty()) below.push_back(fmt::format("  {}", no_processes(screen.of_those_named)));
-  add_list(lines, seen, screen, below.size());
+  if (shown.empty() && problems.empty()) below.insert(below.begin(), fmt::format("  {}", no_processes(screen.of_those_named)));
+  add_list(lines, shown, screen, below.size());
   lines.insert(lines.end(), below.begin(), below.end());
   if (lines.size() > screen.rows) lines.resize(screen.rows);
   for (auto& line : lines) line = cut(std::move(line), screen.columns);
   return lines;
 }
 
-std::string top_line(const process_speed& seen) {
-  std::string text = fmt::format("{:>8}  {:<18} {:.2f} GB/s read, {:.2f} GB/s written", seen.now.pid, printable(seen.now.program),
-                                 seen.read_gigabytes_per_second, seen.written_gigabytes_per_second);
-  // Bytes of a request that has not ended are counted by its path, and not by its device.
-  if (!seen.by_path.empty())
-    text += fmt::format(" ({}{}{})", list_of(seen.by_path), seen.by_device.empty() ? "" : "; ", list_of(seen.by_device));
-  if (seen.half_below_us > 0)
-    text += fmt::format(", half of the pieces below {:.0f} us, 99% below {:.0f} us", seen.half_below_us, seen.most_below_us);
-  if (under_way(seen) > 0) text += fmt::format(", {} under way, the oldest for {:.1f} s", under_way(seen), oldest_seconds(seen));
-  if (seen.fallbacks > 0) text += fmt::format(", {} fallbacks", seen.fallbacks);
-  if (seen.now.ended) text += ", ended without closing";
-  return text + advice_codes(seen.now.stats);
+int selected_of(const std::vector<process_speed>& seen, const top_screen& screen) {
+  const auto shown = shown_of(seen, screen);
+  const auto is_selected = [&](const process_speed* each) { return each->now.pid == screen.selected_pid; };
+  const bool stays = screen.is_chosen && std::ranges::any_of(shown, is_selected);
+  return stays ? screen.selected_pid : shown.empty() ? 0 : shown.front()->now.pid;
+}
+
+std::vector<std::string> top_table(const std::vector<process_speed>& seen, bool of_those_named) {
+  const auto shown = shown_of(seen, {.of_those_named = of_those_named});
+  std::vector<const top_column*> columns;
+  for (const auto& each : top_columns) columns.push_back(&each);
+  std::vector<std::string> lines;
+  if (!shown.empty()) lines.push_back(title_line(columns, 0));
+  for (const auto* each : shown) lines.push_back(list_line(columns, *each, false));
+  if (shown.empty()) lines.emplace_back(no_processes(of_those_named));
+  std::vector<int> hidden;
+  for (const auto& each : seen) {
+    if (each.now.ended && !of_those_named) hidden.push_back(each.now.pid);
+  }
+  if (!hidden.empty()) lines.push_back(ended_line(hidden, "`penstock stats -p PID` shows the last figures of one"));
+  return lines;
 }
 
 nlohmann::json to_json(const process_speed& seen) {

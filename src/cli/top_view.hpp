@@ -30,6 +30,7 @@ std::vector<process_speed> speeds_between(const process_list& before, const proc
 
 enum class top_order : std::uint8_t { speed, pid, oldest };
 [[nodiscard]] std::string_view to_string(top_order order);
+// Those that have ended come last.
 void sort_by(std::vector<process_speed>& seen, top_order order);
 
 struct top_screen {
@@ -39,11 +40,17 @@ struct top_screen {
   bool shows_requests = false;  // of the selected process
   bool paused = false;
   bool of_those_named = false;  // the list is of processes whose numbers were given
+  bool shows_ended = false;     // each in a line of its own; those that were named always are
+  bool is_chosen = false;       // selected_pid: by the user
 };
 // The lines of a screen, none longer than it is wide, and no more than it has.
 std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const std::vector<status>& problems, const top_screen& screen);
-// In a pipe: "1234  train.py  3.21 GB/s read, 0.00 GB/s written, staged 3.21, 2 under way, the oldest for 0.1 s, ...".
-std::string top_line(const process_speed& seen);
+// Those of which there are lines, in the order of the list.
+std::vector<const process_speed*> shown_of(const std::vector<process_speed>& seen, const top_screen& screen);
+// The one that the user has chosen, as long as there is a line of it; else the first.
+int selected_of(const std::vector<process_speed>& seen, const top_screen& screen);
+// In a pipe: titles, a line for each process with all columns, and one for all that have ended.
+std::vector<std::string> top_table(const std::vector<process_speed>& seen, bool of_those_named);
 nlohmann::json to_json(const process_speed& seen);
 
 }  // namespace penstock::cli

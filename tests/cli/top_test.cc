@@ -101,7 +101,7 @@ class top_command : public ::testing::Test {
 TEST_F(top_command, prints_lines_in_a_pipe) {
   const auto once = run({"top", "--once", "--interval", "0.05"});
   EXPECT_EQ(once.exit_code, 0) << once.err;
-  EXPECT_TRUE(contains(once.out, own_ + "  penstock_cli_tests")) << once.out;
+  EXPECT_TRUE(contains(once.out, own_ + " penstock_cli_tests ")) << once.out;
   EXPECT_FALSE(contains(once.out, "\x1b"));
   const auto twice = run({"top", "--count", "2", "--interval", "0.05"});
   EXPECT_NE(twice.out.find(own_), twice.out.rfind(own_)) << twice.out;
@@ -114,8 +114,8 @@ TEST_F(top_command, prints_lines_in_a_pipe) {
 TEST_F(top_command, shows_only_the_processes_that_are_asked_for) {
   const auto other = std::to_string(getppid());
   const auto seen = run({"top", "--once", "-p", other + "," + own_, "--interval", "0.05"});
-  EXPECT_EQ(std::count(seen.out.begin(), seen.out.end(), '\n'), 1) << seen.out;
-  EXPECT_TRUE(contains(seen.out, own_ + "  penstock_cli_tests")) << seen.out;
+  EXPECT_EQ(std::count(seen.out.begin(), seen.out.end(), '\n'), 2) << seen.out;
+  EXPECT_TRUE(contains(seen.out, own_ + " penstock_cli_tests ")) << seen.out;
   EXPECT_EQ(run({"top", "--once", "-p", other, "--interval", "0.05"}).out, "no process of this user with these numbers uses Penstock\n");
   EXPECT_EQ(run({"top", "--once", "-p", "0"}).exit_code, 2);
 }
@@ -137,7 +137,7 @@ TEST_F(top_command, obeys_keys_and_gives_the_terminal_back) {
   shown.press("j");
   shown.press("\x1b[A");
   shown.resize(30);
-  EXPECT_TRUE(shown.wait_for("PROGRAM           \x1b[K")) << shown.text();
+  EXPECT_TRUE(shown.wait_for("PROGRAM         +8\x1b[K")) << shown.text();
   shown.press("q");
   EXPECT_EQ(shown.finish(), 0);
   EXPECT_TRUE(shown.text().ends_with(restored_)) << shown.text();

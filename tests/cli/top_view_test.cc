@@ -53,6 +53,48 @@ TEST(top_view, of_hundreds_the_selected_one_is_on_the_screen_with_what_is_said_o
   }
 }
 
+TEST(top_view, those_that_have_ended_come_last_in_one_line_until_they_are_asked_for) {
+  auto all = many(5);
+  for (auto& each : all) each.now.ended = each.now.pid < 1003;
+  all[4].read_gigabytes_per_second = 2;
+  sort_by(all, top_order::pid);
+  EXPECT_EQ(all.front().now.pid, 1003);
+  EXPECT_EQ(all.back().now.pid, 1002);
+  sort_by(all, top_order::speed);
+  EXPECT_EQ(all.front().now.pid, 1004) << "the busiest";
+  EXPECT_EQ(selected_of(all, {}), 1004);
+  const auto few = top_lines(all, {}, {.columns = 119});
+  EXPECT_TRUE(any_has(few, "  3 ended without closing; d shows them"));
+  EXPECT_TRUE(any_has(few, "penstock top: 2 processes, by speed"));
+  EXPECT_FALSE(any_has(few, " 1000 "));
+  const auto listed = top_lines(all, {}, {.columns = 119, .shows_ended = true});
+  EXPECT_TRUE(any_has(listed, "1000 program               0.00    0.00     -       -"));
+  EXPECT_TRUE(any_has(listed, "ended without closing"));
+  const auto table = top_table(all, false);
+  EXPECT_EQ(table.size(), 4U);
+  EXPECT_EQ(table.back(), "3 processes ended without closing (1000, 1001, 1002); `penstock stats -p PID` shows the last figures of one");
+}
+
+TEST(top_view, the_selection_leaves_a_process_that_has_ended) {
+  auto all = many(3);
+  const top_screen chosen{.selected_pid = 1002, .is_chosen = true};
+  EXPECT_EQ(selected_of(all, chosen), 1002);
+  EXPECT_EQ(selected_of(all, {.selected_pid = 1002}), 1000) << "nobody has chosen it: the first is the busiest";
+  all[2].now.ended = true;
+  EXPECT_EQ(selected_of(all, chosen), 1000);
+  EXPECT_EQ(selected_of({}, chosen), 0);
+}
+
+TEST(top_view, columns_without_room_are_dropped_with_a_sign) {
+  auto all = many(1);
+  all[0].by_path = {{"staged", 1.5}};
+  const auto lines = top_lines(all, {}, {.columns = 79});
+  EXPECT_EQ(lines[1], "       PID PROGRAM            RD GB/s WR GB/s  REQS  OLDEST PATHS             +3");
+  EXPECT_TRUE(any_has(lines, "staged 1.50")) << lines[2];
+  EXPECT_TRUE(lines[0].ends_with("j/k select") || lines[0].ends_with("p pause") || lines[0].ends_with("s sort")) << lines[0];
+  EXPECT_FALSE(any_has(top_lines(all, {}, {.columns = 119}), " +"));
+}
+
 TEST(top_view, says_of_whom_there_are_none) {
   EXPECT_TRUE(any_has(top_lines({}, {}, {}), "  no process of this user uses Penstock"));
   EXPECT_TRUE(any_has(top_lines({}, {}, {.of_those_named = true}), "  no process of this user with these numbers uses Penstock"));
