@@ -145,7 +145,7 @@ def targets_of(devices: Any, tensors: list[Any]) -> list[str]:
 
 def _name_there(device: Any, argument: str) -> str:
     """Of a device of the receiver's, who alone knows which GPU "cuda" is there."""
-    return device if isinstance(device, str) and device == "cuda" else device_name(device, argument)
+    return "cuda" if (isinstance(device, str) or is_torch_device(device)) and str(device) == "cuda" else device_name(device, argument)
 
 
 # --- streams

@@ -241,10 +241,14 @@ def test_a_device_of_pytorchs_makes_its_tensors(ends):
     assert other.dtype == torch.uint8 and other.numpy().view(">f4")[7] == 7  # of another byte order, which PyTorch has not
     assert bytes(raw.numpy()) == b"raw"
     sent.result(timeout=20)
-    with pytest.raises(penstock.InvalidArgument, match="meta"):
+    with pytest.raises(penstock.NotFound, match="meta"):
         there.receive(device=torch.device("meta"))
-    with pytest.raises(penstock.InvalidArgument, match="number"):
-        here.send(tensors=[little], devices=torch.device("cuda"))
+    told = [here.send(tensors=[little], devices=each) for each in (torch.device("cuda"), "cuda")]
+    for each in told:  # which GPU that is the receiver knows
+        coming = there.next().result()
+        assert coming.tensors[0].target_device == "cuda"
+        coming.receive(device="cpu").result()
+        each.result(timeout=20)
 
 
 def test_pytorch_is_not_imported_by_who_does_not():
