@@ -6,13 +6,9 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 SCRIPT = pathlib.Path(__file__).parents[2] / "tests/tools/device_names.py"
 
 
-# Until one function finds out for all of them what a name means.
-@pytest.mark.xfail(reason="functions differ in the names of devices that they take", strict=False)
 def test_every_function_takes_every_name_of_a_device(tmp_path: pathlib.Path) -> None:
     done = subprocess.run([sys.executable, str(SCRIPT)], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
