@@ -23,6 +23,12 @@ cold_way choose_cold_way(const cache_question& asked) noexcept {
   if (!asked.memory) return {.why = plan_reason::bypass_memory_unknown};
   if (!has_room(*asked.memory, asked.file_bytes)) return {.why = plan_reason::bypass_no_room};
   if (asked.speeds == cold_speeds::verdict::bypass) return {.why = plan_reason::bypass_faster};
+  if (asked.speeds == cold_speeds::verdict::try_direct_now) {
+    return {.why = plan_reason::bypass_tried, .most_bytes = cold_speeds::planned_unknown_bytes};
+  }
+  if (asked.speeds == cold_speeds::verdict::unknown) {
+    return {.keeps = true, .why = plan_reason::kept, .most_bytes = cold_speeds::planned_unknown_bytes};
+  }
   const bool tries = asked.speeds == cold_speeds::verdict::try_direct && asked.request_bytes >= cold_speeds::least_trying_request_bytes;
   return {.keeps = true, .why = plan_reason::kept, .tried_bytes = tries ? cold_speeds::tried_bytes : 0};
 }

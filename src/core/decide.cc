@@ -29,15 +29,19 @@ std::uint64_t section_length(const transfer& rest) {
 cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const transfer& whole, cache_use asked, bool has_tried) {
   // A section that is not at the beginning of its request, where what is under way has just been begun.
   constexpr std::uint64_t tried_from = std::uint64_t{64} << 20;
+  using verdict = cold_speeds::verdict;
   cache_question question{.asked = asked, .lent_past_cache = file.source().facts().lent_past_cache};
   if (asked == cache_use::automatic) {
     question.file_bytes = file.source().size().value_or(rest.offset + rest.length);
     question.request_bytes = whole.length;
     question.in_order = file.in_order(whole.offset);
     question.memory = with.memory_left().at(about_now_ns());
-    question.speeds = file.cold_speeds().advise();
+    auto& speeds = question.speeds = file.cold_speeds().advise();
+    const bool measured = whole.length >= cold_speeds::least_request_bytes;
     const bool tries = !has_tried && rest.offset - whole.offset >= tried_from;
-    if (question.speeds == cold_speeds::verdict::try_direct && !tries) question.speeds = cold_speeds::verdict::keep;
+    if (speeds == verdict::unknown && !measured) speeds = verdict::keep;
+    if (speeds == verdict::try_direct_now && (has_tried || !measured)) speeds = verdict::keep;
+    if (speeds == verdict::try_direct && !tries) speeds = verdict::keep;
   }
   return choose_cold_way(question);
 }

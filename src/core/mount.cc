@@ -31,7 +31,8 @@ mount::mount(runtime& with, std::uint64_t device)
       disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options())),
       lanes_(with.lanes(), spin(with, 500us), &with.feeders()),
       stream_lanes_(stream_lane_count(with.cores()), spin(with, 50us), nullptr),
-      keeping_lanes_(keeping_lane_count(with.cores()), 0us, &with.feeders(), "penstock-k") {}
+      keeping_lanes_(keeping_lane_count(with.cores()), 0us, &with.feeders(), "penstock-k"),
+      cold_speeds_(keeping_lane_count(with.cores())) {}
 
 mount::~mount() {
   disk_.stop();  // its last completions may need lanes; and the last that a lane does may be to wake it

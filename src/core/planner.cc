@@ -54,6 +54,7 @@ class planner {
       write();
     } else {
       read();
+      if (cold_ && cold_->most_bytes < ~std::uint64_t{0}) end_after_cold(cold_->most_bytes);
     }
     return std::move(pieces_);
   }
@@ -199,6 +200,14 @@ class planner {
     cold_->tried_bytes -= tried;  // the next of these parts goes on with it
     cut_direct(offset, tried, plan_reason::bypass_tried);
     for (auto& each : cut(offset + tried, length - tried, base(), false, cold_->why, kept_piece)) each.fills_cache = true;
+  }
+
+  void end_after_cold(std::uint64_t bytes) {
+    const auto last = std::find_if(pieces_.begin(), pieces_.end(), [&](const planned_piece& each) {
+      if (each.fills_cache || each.bypass_cache) bytes -= std::min(bytes, each.length);
+      return bytes == 0;
+    });
+    if (last != pieces_.end()) pieces_.erase(last + 1, pieces_.end());
   }
 
   void resident_run(std::uint64_t offset, std::uint64_t length, plan_reason reason) {

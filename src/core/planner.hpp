@@ -45,7 +45,8 @@ std::string describe(plan_reason reason, const path::declaration& path);
 struct cold_way {
   bool keeps = false;  // through the page cache, in file order
   plan_reason why = plan_reason::not_resident;
-  std::uint64_t tried_bytes = 0;  // of what is kept, so much goes past the page cache, to see how fast that is
+  std::uint64_t tried_bytes = 0;                 // of what is kept, so much goes past the page cache, to see how fast that is
+  std::uint64_t most_bytes = ~std::uint64_t{0};  // the plan ends behind so many, since more will be known by then
 };
 
 // Where CPU time is spared, so much of the page cache or more goes by the path for that.

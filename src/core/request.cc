@@ -275,7 +275,7 @@ void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept
   const auto now = now_ns();
   runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
   note_use(runtime(), admitted_.file(), ended, bytes, now);
-  if (ended.begun_ns != 0) admitted_.file().cold_speeds().note(ended.bypass_cache, bytes, ended.begun_ns, now);
+  if (ended.begun_ns != 0) admitted_.file().cold_speeds().note({ended.bypass_cache, bytes, ended.begun_ns, now, ended.filling_cpu_ns});
   ended.done = bytes;
   if (error.ok()) return;
   const std::lock_guard guard(lock_);

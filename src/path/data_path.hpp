@@ -142,6 +142,7 @@ class job final : public staging::work {
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused
 
   std::uint64_t moved = 0;            // the path's result
+  std::int64_t filling_cpu_ns = 0;    // likewise: CPU time that it took to bring it into the page cache and out of there; 0: not known
   path_state* kept = nullptr;         // the path's own
   std::unique_ptr<path_state> keeps;  // and what holds it, for this job or several
   std::int64_t started_ns = 0;        // the owner's: when it was queued

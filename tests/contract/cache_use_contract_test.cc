@@ -336,8 +336,8 @@ TEST_F(cache_use_contract, small_ranges_of_a_batch_go_past_the_cache_unless_thei
 TEST_F(cache_use_contract, what_turned_out_to_be_faster_past_the_cache_goes_there) {
   const auto from = open();
   auto& speeds = from.core()->cold_speeds();
-  speeds.note(false, core::cold_speeds::least_kept_bytes, 1, 1'000'000'000);
-  speeds.note(true, core::cold_speeds::least_direct_bytes, 1'000'000'000, 1'000'000'001);
+  speeds.note({false, core::cold_speeds::least_kept_bytes, 1, 1'000'000'000});
+  speeds.note({true, core::cold_speeds::least_direct_bytes, 1'000'000'000, 1'000'000'001});
   expect_reason(from, "which has been faster here");
   read_all(from);
   EXPECT_EQ(resident(), 0U);
@@ -375,6 +375,8 @@ class a_first_long_read : public cache_use_contract {
  protected:
   static constexpr std::uint64_t length = 4096 * mib;
 
+  bool keeping_costs_cpu = false;
+
   long_read run(std::uint64_t kept_mib_a_second, std::uint64_t direct_mib_a_second, std::uint64_t bytes = length) {
     const auto long_name = directory_.file("long");
     const int fd = ::open(long_name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -406,7 +408,8 @@ class a_first_long_read : public cache_use_contract {
         const auto mib_a_second = piece.bypass_cache ? direct_mib_a_second : kept_mib_a_second;
         const auto ends = now + static_cast<std::int64_t>(piece.length * 1000 / mib_a_second * 1000 / mib * 1000);
         speeds.begins(piece.bypass_cache);
-        speeds.note(piece.bypass_cache, piece.length, now, ends);
+        constexpr int most_threads = 4;  // that keep at once; none of them waits where that is bound by the CPU
+        speeds.note({piece.bypass_cache, piece.length, now, ends, keeping_costs_cpu ? most_threads * (ends - now) : 0});
         now = ends;
       }
       rest.offset += core::length_of(*pieces);
@@ -423,6 +426,15 @@ TEST_F(a_first_long_read, tries_the_other_way_and_takes_it_for_its_rest_where_it
   EXPECT_LE(seen.tried_at, core::cold_speeds::least_kept_bytes + 256 * mib);
   EXPECT_GE(seen.bypassed, length / 2);
   EXPECT_EQ(seen.kept + seen.tried + seen.bypassed, length);
+}
+
+TEST_F(a_first_long_read, takes_the_faster_way_within_64_mib_where_keeping_is_bound_by_the_cpu) {
+  keeping_costs_cpu = true;
+  const auto seen = run(1000, 3000, 1024 * mib);
+  EXPECT_LE(seen.kept, 32 * mib);
+  EXPECT_EQ(seen.tried, core::cold_speeds::least_direct_bytes);
+  EXPECT_EQ(seen.kept + seen.tried + seen.bypassed, 1024 * mib);
+  EXPECT_EQ(run(1000, 900, 1024 * mib).bypassed, 0U) << "the other way is slower";
 }
 
 TEST_F(a_first_long_read, stays_where_the_other_way_is_hardly_faster) {

@@ -91,19 +91,41 @@ TEST(cache_policy, speed_decides_and_long_requests_find_it_out) {
   EXPECT_EQ(choose_cold_way(asked).tried_bytes, 0U);
 }
 
+TEST(cache_policy, little_is_planned_while_little_is_known) {
+  auto asked = usual();
+  expect_way(asked, true, plan_reason::kept);
+  EXPECT_EQ(choose_cold_way(asked).most_bytes, ~std::uint64_t{0});
+  asked.speeds = cold_speeds::verdict::unknown;
+  expect_way(asked, true, plan_reason::kept);
+  EXPECT_EQ(choose_cold_way(asked).most_bytes, cold_speeds::planned_unknown_bytes);
+  asked.speeds = cold_speeds::verdict::try_direct_now;
+  expect_way(asked, false, plan_reason::bypass_tried);
+  EXPECT_EQ(choose_cold_way(asked).most_bytes, cold_speeds::planned_unknown_bytes);
+}
+
 // Reads bytes at so many a second, from a time on; returns when that ended.
 std::int64_t read(cold_speeds& speeds, bool direct, std::uint64_t bytes, std::uint64_t bytes_a_second, std::int64_t began_ns) {
   const auto ended = began_ns + static_cast<std::int64_t>(static_cast<double>(bytes) / static_cast<double>(bytes_a_second) * 1e9);
-  speeds.note(direct, bytes, began_ns, ended);
+  speeds.note({direct, bytes, began_ns, ended});
+  return ended;
+}
+
+// Kept, by the one thread that keeps, with so much CPU time for each GiB.
+std::int64_t keep(cold_speeds& speeds, std::uint64_t bytes, std::uint64_t bytes_a_second, std::int64_t cpu_ns_a_gib,
+                  std::int64_t began_ns) {
+  const auto ended = began_ns + static_cast<std::int64_t>(static_cast<double>(bytes) / static_cast<double>(bytes_a_second) * 1e9);
+  speeds.note({false, bytes, began_ns, ended, static_cast<std::int64_t>(bytes >> 20) * cpu_ns_a_gib / 1024});
   return ended;
 }
 
 TEST(cold_speeds, keeps_until_both_ways_are_known_and_tries_the_other_once) {
-  cold_speeds speeds;
-  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);
+  cold_speeds speeds(1);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::unknown);
   auto now = read(speeds, true, gib, 100 * gib, second);
-  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "nothing is known of keeping";
-  cold_speeds other;
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::unknown) << "nothing is known of keeping";
+  now = read(speeds, false, cold_speeds::least_costed_bytes, gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "it is not the CPU that bounds it, and little is known";
+  cold_speeds other(1);
   now = read(other, false, cold_speeds::least_kept_bytes, gib, now);
   EXPECT_EQ(other.advise(), cold_speeds::verdict::try_direct);
   other.tries(cold_speeds::tried_bytes);
@@ -112,7 +134,7 @@ TEST(cold_speeds, keeps_until_both_ways_are_known_and_tries_the_other_once) {
 
 TEST(cold_speeds, what_is_much_faster_wins) {
   for (const bool much : {false, true}) {
-    cold_speeds speeds;
+    cold_speeds speeds(1);
     auto now = read(speeds, false, gib, 2 * gib, second);
     now = read(speeds, true, gib, much ? 3 * gib : 2 * gib + 200 * mib, now);
     EXPECT_EQ(speeds.advise(), much ? cold_speeds::verdict::bypass : cold_speeds::verdict::keep);
@@ -120,8 +142,8 @@ TEST(cold_speeds, what_is_much_faster_wins) {
 }
 
 TEST(cold_speeds, pieces_beside_each_other_take_the_time_of_one) {
-  cold_speeds speeds;
-  for (int i = 0; i < 4; ++i) speeds.note(false, gib, second, 2 * second);  // 4 GiB/s
+  cold_speeds speeds(1);
+  for (int i = 0; i < 4; ++i) speeds.note({false, gib, second, 2 * second});  // 4 GiB/s
   const auto now = read(speeds, true, gib, 3 * gib, 2 * second);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);
   (void)read(speeds, true, gib, 100 * gib, now);
@@ -136,11 +158,11 @@ void read_beside(cold_speeds& speeds, std::uint64_t kept, std::uint64_t direct, 
   for (std::uint64_t i = 0; i < pieces; ++i) {
     const auto ended = began_ns + static_cast<std::int64_t>((i + 1) * piece_bytes * 1000 / mib * 1'000'000 / direct);
     speeds.begins(false);
-    speeds.note(false, piece_bytes * kept / direct, began_ns, ended);
+    speeds.note({false, piece_bytes * kept / direct, began_ns, ended});
     if (i * piece_bytes < cold_speeds::least_direct_bytes) {
       EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "too little is known of it";
     }
-    speeds.note(true, piece_bytes, began_ns, ended);
+    speeds.note({true, piece_bytes, began_ns, ended});
   }
 }
 
@@ -153,7 +175,7 @@ TEST(cold_speeds, what_is_tried_beside_kept_reads_counts_with_these) {
                            disk{1500, 800, 700, cold_speeds::verdict::keep},     // likewise
                            disk{1500, 1500, 900, cold_speeds::verdict::bypass},  // the page cache is what is slow
                            disk{700, 600, 1800, cold_speeds::verdict::bypass}}) {
-    cold_speeds speeds;
+    cold_speeds speeds(1);
     const auto now = read(speeds, false, gib, each.kept_alone * mib, second);
     speeds.tries(cold_speeds::tried_bytes);
     read_beside(speeds, each.kept, each.direct, now);
@@ -162,7 +184,7 @@ TEST(cold_speeds, what_is_tried_beside_kept_reads_counts_with_these) {
 }
 
 TEST(cold_speeds, beside_what_has_been_tried_long_ago_kept_reads_count_for_themselves) {
-  cold_speeds speeds;
+  cold_speeds speeds(1);
   auto now = read(speeds, false, gib, gib, second);
   speeds.tries(cold_speeds::tried_bytes);
   now = read(speeds, true, cold_speeds::tried_bytes, gib, now);
@@ -171,7 +193,7 @@ TEST(cold_speeds, beside_what_has_been_tried_long_ago_kept_reads_count_for_thems
 }
 
 TEST(cold_speeds, a_short_try_goes_on) {
-  cold_speeds speeds;
+  cold_speeds speeds(1);
   const auto now = read(speeds, false, gib, gib, second);
   speeds.tries(cold_speeds::least_direct_bytes - 1);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::try_direct);
@@ -182,27 +204,70 @@ TEST(cold_speeds, a_short_try_goes_on) {
 }
 
 TEST(cold_speeds, what_was_not_read_counts_for_nothing) {
-  cold_speeds speeds;
+  cold_speeds speeds(1);
   (void)read(speeds, false, gib, gib, second);
   speeds.tries(cold_speeds::tried_bytes);
   speeds.begins(true);
-  speeds.note(true, 0, 0, 10 * second);
+  speeds.note({true, 0, 0, 10 * second});
   // Nothing is under way past the page cache any more.
-  speeds.note(false, gib, 10 * second, 11 * second);
+  speeds.note({false, gib, 10 * second, 11 * second});
   speeds.begins(true);
-  speeds.note(true, cold_speeds::least_direct_bytes, 11 * second, 11 * second + second / 32);
+  speeds.note({true, cold_speeds::least_direct_bytes, 11 * second, 11 * second + second / 32});
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "1 GiB/s both";
 }
 
 TEST(cold_speeds, after_much_past_the_cache_keeping_has_another_chance) {
-  cold_speeds speeds;
+  cold_speeds speeds(1);
   auto now = read(speeds, false, gib, gib, second);
   now = read(speeds, true, gib, 10 * gib, now);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
   for (std::uint64_t at = 0; at < cold_speeds::direct_bytes_between; at += gib) now = read(speeds, true, gib, 10 * gib, now);
-  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::unknown);
   (void)read(speeds, false, gib, 20 * gib, now);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "it is faster now";
+}
+
+// --- where CPU time bounds what is kept
+
+constexpr std::int64_t slow_memory = second;  // of CPU time a GiB, as where the host hands out memory page by page
+constexpr std::int64_t usual_memory = second / 5;
+
+TEST(cold_speeds, the_other_way_is_tried_at_once_where_the_cpu_bounds_keeping) {
+  cold_speeds speeds(1);
+  auto now = keep(speeds, cold_speeds::least_costed_bytes, 3 * gib / 4, slow_memory, second);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::try_direct_now);
+  speeds.tries(cold_speeds::least_direct_bytes);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::try_direct_now) << "until it is known";
+  now = read(speeds, true, cold_speeds::least_direct_bytes, gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
+}
+
+TEST(cold_speeds, several_threads_are_bound_once_all_of_them_are_busy) {
+  for (const unsigned threads : {1U, 4U}) {
+    cold_speeds speeds(threads);
+    (void)keep(speeds, cold_speeds::least_costed_bytes, 3 * gib / 4, slow_memory, second);
+    EXPECT_EQ(speeds.advise(), threads == 1 ? cold_speeds::verdict::try_direct_now : cold_speeds::verdict::keep);
+  }
+}
+
+TEST(cold_speeds, keeping_goes_on_where_the_other_way_is_no_faster_or_never_comes) {
+  cold_speeds slow(1);
+  auto now = keep(slow, cold_speeds::least_costed_bytes, 3 * gib / 4, slow_memory, second);
+  (void)read(slow, true, cold_speeds::least_direct_bytes, 3 * gib / 4, now);
+  EXPECT_EQ(slow.advise(), cold_speeds::verdict::keep);
+  cold_speeds refused(1);
+  (void)keep(refused, cold_speeds::least_costed_bytes, 3 * gib / 4, slow_memory, second);
+  refused.tries(2 * cold_speeds::least_direct_bytes);
+  EXPECT_EQ(refused.advise(), cold_speeds::verdict::keep);
+}
+
+TEST(cold_speeds, memory_that_becomes_slow_is_found_out_after_any_number_of_bytes) {
+  cold_speeds speeds(1);
+  auto now = keep(speeds, 4 * gib, 3 * gib, usual_memory / 4, second);
+  now = read(speeds, true, gib, 3 * gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);
+  for (int i = 0; i < 16; ++i) now = keep(speeds, 16 * mib, 3 * gib / 4, slow_memory, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
 }
 
 class counting_kernel final : public testing::forwarding_kernel {
