@@ -113,6 +113,8 @@ TEST(demo, verifies_its_bytes_and_leaves_no_file_behind) {
   EXPECT_TRUE(contains(ended.out, "from the page cache to the device")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "ceiling")) << ended.out;
   EXPECT_TRUE(contains(ended.out, ": equal")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "; all runs: ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "What next:")) << ended.out;
   EXPECT_FALSE(contains(ended.out, "DIFFERENT")) << ended.out;
   EXPECT_EQ(ended.err, "");
   EXPECT_EQ(directory.entries(), 0U);
@@ -226,6 +228,10 @@ TEST(demo, its_json_tells_of_the_reads_it_made) {
   EXPECT_EQ(hot.at("verified"), true);
   EXPECT_GT(hot.at("gb_per_s"), 0.0);
   EXPECT_GT(hot.at("ceiling").at("gb_per_s"), 0.0);
+  EXPECT_EQ(hot.at("runs_gb_per_s").size(), 3U);
+  EXPECT_EQ(hot.at("kept_bytes"), 0U) << "all was in the page cache";
+  EXPECT_EQ(hot.at("direct_bytes"), 0U);
+  EXPECT_TRUE(told.at("notes").is_array());
 }
 
 TEST(pipe_bench, what_cannot_be_is_named) {
