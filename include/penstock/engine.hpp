@@ -243,6 +243,12 @@ class PENSTOCK_API file {
   std::shared_ptr<core::file_core> core_;
 };
 
+struct adopt_options {
+  cache_use cache = cache_use::automatic;  // as open_options::cache
+  bool direct_writes = false;              // as open_options::direct_writes; those of an O_DIRECT descriptor always are
+  std::string name{};                      // what messages and file::path() call it; empty: "descriptor N"
+};
+
 class PENSTOCK_API engine {
  public:
   // Reads no file and touches no GPU; threads, contexts and pinned memory are made when first needed.
@@ -261,6 +267,7 @@ class PENSTOCK_API engine {
   // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close().
   // cache: as open_options::cache.
   [[nodiscard]] result<file> adopt(int descriptor, cache_use cache = cache_use::automatic) const;
+  [[nodiscard]] result<file> adopt(int descriptor, const adopt_options& options) const;
 
   // All devices, without creating a context on any: "cuda:N", then the host device "host:0".
   [[nodiscard]] std::vector<device_info> devices() const;

@@ -255,10 +255,12 @@ result<file> engine::open(const std::string& path, const open_options& options) 
   });
 }
 
-result<file> engine::adopt(int descriptor, cache_use cache) const {
+result<file> engine::adopt(int descriptor, cache_use cache) const { return adopt(descriptor, adopt_options{.cache = cache}); }
+
+result<file> engine::adopt(int descriptor, const adopt_options& options) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
-    auto adopted = core::file_core::adopt(core_, descriptor, cache);
+    auto adopted = core::file_core::adopt(core_, descriptor, options);
     if (!adopted) return adopted.error();
     return file(std::move(*adopted));
   });

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "penstock/engine.hpp"
 #include "source/local_file.hpp"
 
 namespace penstock::core {
@@ -35,11 +36,11 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime
   return make(std::move(with), *std::move(opened), options.cache, options.immutable);
 }
 
-result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, cache_use cache) {
+result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options) {
   if (with->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
-  auto lent = source::local_file::adopt(with->kernel(), descriptor);
+  auto lent = source::local_file::adopt(with->kernel(), descriptor, {options.name, options.direct_writes});
   if (!lent) return lent.error();
-  return make(std::move(with), *std::move(lent), cache);
+  return make(std::move(with), *std::move(lent), options.cache);
 }
 
 std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,

@@ -17,6 +17,10 @@
 #include "source/read_ahead.hpp"
 #include "source/source.hpp"
 
+namespace penstock {
+struct adopt_options;
+}
+
 namespace penstock::core {
 
 class file_core;
@@ -43,7 +47,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
  public:
   // Local files.
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
-  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, cache_use cache);
+  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options);
   // A file over any source.
   static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from,
                                          cache_use cache = cache_use::automatic, bool immutable = false);

@@ -61,19 +61,20 @@ result<std::unique_ptr<local_file>> local_file::open(sys::kernel& kernel, const 
   return made;
 }
 
-result<std::unique_ptr<local_file>> local_file::adopt(sys::kernel& kernel, int descriptor) {
+result<std::unique_ptr<local_file>> local_file::adopt(sys::kernel& kernel, int descriptor, const lent_as& how) {
   const auto flags = kernel.descriptor_flags(descriptor);
   if (!flags) return flags.error().with_context(fmt::format("adopt: descriptor {}", descriptor));
   if ((*flags & O_PATH) != 0) return status(errc::invalid_argument, fmt::format("adopt: descriptor {} was opened with O_PATH", descriptor));
   if ((*flags & O_APPEND) != 0 && (*flags & O_ACCMODE) != O_RDONLY) {
     return status(errc::invalid_argument, fmt::format("adopt: descriptor {} is O_APPEND, which ignores the offset of a write", descriptor));
   }
-  std::unique_ptr<local_file> made(new local_file(kernel, fmt::format("descriptor {}", descriptor)));
+  std::unique_ptr<local_file> made(new local_file(kernel, how.name.empty() ? fmt::format("descriptor {}", descriptor) : how.name));
   const bool direct = (*flags & O_DIRECT) != 0;
   (direct ? made->descriptors_.direct : made->descriptors_.cached) = made->first_descriptor_ = descriptor;
   made->access_ = *flags & O_ACCMODE;
   made->promises_ = *flags & (O_SYNC | O_DSYNC | O_NOATIME);
-  made->facts_.direct_writes = made->facts_.lent_past_cache = direct;
+  made->facts_.lent_past_cache = direct;
+  made->facts_.direct_writes = direct || how.direct_writes;
   if (auto problem = made->examine(); !problem.ok()) return problem;
   return made;
 }

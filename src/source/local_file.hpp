@@ -11,13 +11,18 @@
 
 namespace penstock::source {
 
+struct lent_as {
+  std::string name{};          // empty: "descriptor N"
+  bool direct_writes = false;  // also where the descriptor is not O_DIRECT
+};
+
 class local_file final : public source {
  public:
   // The kernel outlives the file. Errors name the file: invalid_argument (options that contradict each other), not_a_file, those of
   // open(2).
   static result<std::unique_ptr<local_file>> open(sys::kernel& kernel, const std::string& path, const open_options& options);
   // The descriptor stays the caller's. Errors name it: invalid_argument (O_PATH, or O_APPEND for writing), not_a_file, those of fcntl(2).
-  static result<std::unique_ptr<local_file>> adopt(sys::kernel& kernel, int descriptor);
+  static result<std::unique_ptr<local_file>> adopt(sys::kernel& kernel, int descriptor, const lent_as& how = {});
   ~local_file() override;
 
   result<std::uint64_t> size() override;

@@ -109,6 +109,14 @@ TEST_F(local_file_source, opens_the_second_descriptor_when_first_asked_and_close
   EXPECT_EQ(faulty_->stray_closes(), 0) << "lent descriptors stay open";
 }
 
+TEST_F(local_file_source, a_lent_descriptor_goes_by_the_name_and_writes_past_the_cache_as_asked) {
+  auto lent = local_file::adopt(*faulty_, cached_fd_, {.name = "model", .direct_writes = true});
+  ASSERT_TRUE(lent.ok()) << lent.error().message();
+  EXPECT_EQ((*lent)->name(), "model");
+  EXPECT_TRUE((*lent)->facts().direct_writes);
+  EXPECT_FALSE((*lent)->facts().lent_past_cache) << "reads decide by residency";
+}
+
 TEST_F(local_file_source, tells_that_it_was_changed_since_it_was_opened) {
   const auto opened = local_file::open(*faulty_, name_, {});
   ASSERT_TRUE(opened.ok()) << opened.error().message();
