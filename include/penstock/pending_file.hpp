@@ -9,11 +9,17 @@
 //   pending->publish();
 //
 // A process that is killed while it gives a whole file its name, in place of another one, may leave that file under a hidden name beside
-// it,
-// ".NAME.penstock-PID-N"; without O_TMPFILE also one that is not whole. Nobody else uses such names, so they can be removed.
-// One thread at a time. Blocks where the file system does.
+// it, ".NAME.penstock-PID-N", where a long NAME is cut; without O_TMPFILE also one that is not whole. Nobody else uses such names, so they
+// can be removed.
+//
+// From a file that it replaces it takes owner and group, as far as this process may set them, permissions with the access control list, the
+// attributes user.* and the label of SELinux, all before its first byte. Where the group cannot be set, the group's permissions become
+// those that everybody has; where the list cannot be, only the owner keeps any. Set-user-ID and set-group-ID bits need both owner and
+// group. Capabilities stay behind, and so do other hard links: they lead to the old file. One thread at a time. Blocks where the file
+// system does.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -22,8 +28,9 @@
 namespace penstock {
 
 struct pending_file_options {
-  // Permissions; none: those of the file that it replaces or, where there is none, 0666 less the umask.
+  // Permissions, whatever is there; none: those of the file that it replaces or, where there is none, new_mode less the umask.
   std::optional<unsigned> mode{};
+  unsigned new_mode = 0666;
   bool unnamed = true;  // false: with a hidden name from the beginning
 };
 
@@ -36,18 +43,19 @@ struct publish_options {
 
 class PENSTOCK_API pending_file {
  public:
-  // path: of the file that will be; its folder must exist. Of a link, where it leads. What is there is not touched.
-  // Errors: not_a_file (there is something else than a regular file, or a link to nothing), permission_denied (a file that one may not
-  // write, or its folder), and those of open(2), which name the folder.
+  // path: of the file that will be; its folder must exist. Of a link, where it leads, also where nothing is yet. What is there is not
+  // touched. Errors name the path: not_a_file (there is something else than a regular file: FIFOs, devices and folders are neither replaced
+  // nor written to), permission_denied (a file that one may not write, or its folder), and those of open(2), which name the folder too.
   static result<pending_file> create(const std::string& path, const pending_file_options& options = {});
   pending_file(pending_file&& other) noexcept;
   pending_file& operator=(pending_file&& other) noexcept;  // discards what it was
   ~pending_file();                                         // discards
 
-  // For reading and writing; open until this is destroyed or discarded. Files that have adopted it are to be closed before publish().
-  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+  // For reading and writing; open until this is destroyed or discarded, -1 then. Files that have adopted it are to be closed before
+  // publish().
+  [[nodiscard]] int descriptor() const noexcept;
   // Where it will be: what create() was given, or where that link leads.
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] const std::string& path() const noexcept;
   // Gives it its name, once. On failure the file that was there is as it was, and the caller may try again, unless it was the last step
   // that failed: the message says then that the file has its name, but may lose it. Errors: those that the kernel had kept to itself until
   // now (no_space, io), of the name, and closed (it was published or discarded).
@@ -62,14 +70,9 @@ class PENSTOCK_API pending_file {
   static constexpr int most_hidden_names = 100;
 
  private:
-  pending_file(std::string path, int descriptor, std::string hidden) noexcept;
-  status take_hidden_name();
-  status give_name(bool replace);
-  std::string path_;
-  std::string hidden_;  // its name now, where it has one
-  int descriptor_ = -1;
-  int process_ = -1;  // that made it
-  bool published_ = false;
+  struct state;
+  explicit pending_file(std::unique_ptr<state> made) noexcept;
+  std::unique_ptr<state> state_;
 };
 
 }  // namespace penstock

@@ -5,16 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "tensors/take_over.hpp"
 
 namespace penstock {
 
@@ -31,43 +33,95 @@ bool has_proc() { return ::access("/proc/self/fd", X_OK) == 0; }
 // Of a file system, a kernel or a seccomp profile without O_TMPFILE.
 bool cannot_be_unnamed(int error) { return error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == EINVAL || error == EPERM; }
 
-// What has the name now.
-struct present {
-  std::string path;  // without a link
-  std::optional<unsigned> mode;
+// --- what has the name now
+
+// Where links lead, the last of them perhaps to nothing.
+result<std::string> follow_links(std::string path) {
+  constexpr int most_links = 40;  // as the kernel follows
+  for (int i = 0; i < most_links; ++i) {
+    std::array<char, PATH_MAX> target{};
+    const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+    if (length < 0 && (errno == EINVAL || errno == ENOENT)) return path;  // no link
+    if (length < 0) return status::from_errno(errno, fmt::format("follow the link {}", path));
+    const std::string_view leads(target.data(), static_cast<std::size_t>(length));
+    path = (std::filesystem::path(path).parent_path() / leads).string();
+  }
+  return status::from_errno(ELOOP, fmt::format("follow the link {}", path));
+}
+
+bool same_file(const struct stat& one, const struct stat& other) { return one.st_dev == other.st_dev && one.st_ino == other.st_ino; }
+
+bool same_permissions(const struct stat& one, const struct stat& other) {
+  return one.st_mode == other.st_mode && one.st_uid == other.st_uid && one.st_gid == other.st_gid;
+}
+
+// Where the file will be, and what is there.
+struct target_place {
+  std::string path;
+  std::optional<replaced_file> old{};
 };
 
-result<present> look_at_target(const std::string& path) {
+result<target_place> look_at_target(const std::string& path) {
   struct stat info {};
-  present found{path, {}};
-  if (::lstat(path.c_str(), &info) != 0) {
-    if (errno == ENOENT) return found;
-    return status::from_errno(errno, fmt::format("look at {}", path));
-  }
-  if (S_ISLNK(info.st_mode)) {
-    std::array<char, PATH_MAX> resolved{};
-    if (::realpath(path.c_str(), resolved.data()) == nullptr) {
-      if (errno == ENOENT) return status(errc::not_a_file, fmt::format("{} is a link to nothing", path));
-      return status::from_errno(errno, fmt::format("follow the link {}", path));
-    }
-    found.path = resolved.data();
-    if (::stat(found.path.c_str(), &info) != 0) return status::from_errno(errno, fmt::format("look at {}", found.path));
-  }
-  if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", path));
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (!exists && errno != ENOENT) return status::from_errno(errno, fmt::format("look at {}", path));
+  const std::string no_file = fmt::format("{} is no regular file", path);
+  if (exists && S_ISDIR(info.st_mode)) return status::from_errno(EISDIR, no_file);
+  if (exists && !S_ISREG(info.st_mode)) return status(errc::not_a_file, no_file);
+  auto leads = follow_links(path);
+  if (!leads) return leads.error();
+  target_place place{*std::move(leads)};
+  if (std::filesystem::path(place.path).filename().empty()) return status::from_errno(ENOENT, fmt::format("create {}", path));
+  if (!exists) return place;
+  // Links of /proc lead to files that may have no name any more, or never had one.
+  struct stat named {};
+  if (::stat(place.path.c_str(), &named) != 0 || !same_file(named, info))
+    return status(errc::not_a_file, fmt::format("{} leads to a file without a name", path));
   // As for who opens it for writing: to replace it, the right to write to its folder would do.
-  if (::faccessat(AT_FDCWD, found.path.c_str(), W_OK, AT_EACCESS) != 0) return status::from_errno(errno, fmt::format("write to {}", path));
-  found.mode = info.st_mode & 0777;
-  return found;
+  if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return status::from_errno(errno, fmt::format("write to {}", path));
+  place.old = replaced_file{place.path, info};
+  return place;
 }
 
-// As rename(2), and it fails where something has the name (EEXIST). NFS cannot rename so (EINVAL), but can link.
-int rename_to_free_name(const std::string& from, const std::string& to) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+// What it is opened with: nobody else opens it before it has its permissions.
+unsigned first_mode(const pending_file_options& options, const std::optional<replaced_file>& old) {
+  if (options.mode) return 0600 & *options.mode;
+  return old ? 0600 & old->facts.st_mode : options.new_mode;
+}
+
+// --- names
+
+constexpr std::size_t most_name_bytes = 255;
+
+// At most so many bytes; where names must be UTF-8, no letter is cut through.
+void shorten(std::string& name, std::size_t most) {
+  if (name.size() <= most) return;
+  std::size_t end = most;
+  while (end > 0 && end + 4 > most && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
+  name.resize(end);
+}
+
+// longest: what the folder takes, in bytes; -1: not known.
+std::string hidden_name_of(std::string name, long longest) {
+  static std::atomic<unsigned> count{0};
+  const std::string ending = fmt::format(".penstock-{}-{}", ::getpid(), count++);
+  const std::size_t most = longest < 0 ? most_name_bytes : std::min(static_cast<std::size_t>(longest), most_name_bytes);
+  shorten(name, most - std::min(most, ending.size() + 1));
+  return "." + name + ending;
+}
+
+std::string unnamed_path(int descriptor) { return fmt::format("/proc/self/fd/{}", descriptor); }
+
+// As rename(2) in a folder, and it fails where something has the name (EEXIST). NFS cannot rename so (EINVAL), but can link.
+int rename_to_free_name(int folder, const std::string& from, const std::string& to) {
+  if (::renameat2(folder, from.c_str(), folder, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL) return -1;
-  if (::link(from.c_str(), to.c_str()) != 0) return -1;
-  ::unlink(from.c_str());
+  if (::linkat(folder, from.c_str(), folder, to.c_str(), 0) != 0) return -1;
+  ::unlinkat(folder, from.c_str(), 0);
   return 0;
 }
+
+// --- to the disk
 
 // Closing any descriptor has network file systems send what they hold, and say what went wrong.
 status close_a_twin(int descriptor, const std::string& path) {
@@ -85,154 +139,194 @@ status sync_bytes(int descriptor, const std::string& path) {
 }
 
 // Some file systems cannot sync a folder (EINVAL): they have no other way to be told.
-status sync_names(const std::string& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return status::from_errno(errno, fmt::format("open {}", folder));
+status sync_names(int folder, const std::string& path) {
+  const int descriptor = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return status::from_errno(errno, fmt::format("open the folder of {}", path));
   int error = 0;
   do {
     error = ::fsync(descriptor) == 0 ? 0 : errno;
   } while (error == EINTR);
   ::close(descriptor);
-  return error == 0 || error == EINVAL ? status() : status::from_errno(error, fmt::format("fsync {}", folder));
+  return error == 0 || error == EINVAL ? status() : status::from_errno(error, fmt::format("fsync the folder of {}", path));
 }
 
 }  // namespace
 
-pending_file::pending_file(std::string path, int descriptor, std::string hidden) noexcept
-    : path_(std::move(path)), hidden_(std::move(hidden)), descriptor_(descriptor), process_(::getpid()) {}
+// --- the file
 
-pending_file::pending_file(pending_file&& other) noexcept
-    : path_(std::move(other.path_)),
-      hidden_(std::exchange(other.hidden_, {})),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      process_(other.process_),
-      published_(other.published_) {}
+struct pending_file::state {
+  state(std::string given_path, std::string real_path)
+      : given(std::move(given_path)), path(std::move(real_path)), name(std::filesystem::path(path).filename().string()) {}
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+  ~state() { discard(); }
 
-pending_file& pending_file::operator=(pending_file&& other) noexcept {
-  if (this == &other) return *this;
-  discard();
-  path_ = std::move(other.path_);
-  hidden_ = std::exchange(other.hidden_, {});
-  descriptor_ = std::exchange(other.descriptor_, -1);
-  process_ = other.process_;
-  published_ = other.published_;
-  return *this;
+  void discard() noexcept {
+    if (!hidden.empty() && process == ::getpid()) ::unlinkat(folder, hidden.c_str(), 0);
+    hidden.clear();
+    for (int* each : {&descriptor, &folder}) {
+      if (*each >= 0) ::close(std::exchange(*each, -1));
+    }
+  }
+
+  status open(const pending_file_options& options, unsigned first_mode);
+  status open_hidden(unsigned mode);
+  status take_permissions(const std::optional<replaced_file>& old, const std::optional<unsigned>& mode);
+  status look_again();
+  status set_late_mode();
+  status take_hidden_name();
+  status give_name(bool replace);
+  template <class Take>
+  int try_hidden_names(const Take& take);
+
+  std::string given;  // what messages call it
+  std::string path;   // where it will be
+  std::string name;   // there, in its folder
+  int folder = -1;    // that stays this one wherever the process goes
+  int descriptor = -1;
+  std::string hidden;  // its name in the folder now, where it has one
+  int process = ::getpid();
+  std::optional<replaced_file> old{};   // that its permissions are of
+  bool has_own_mode = false;            // whatever it replaces
+  std::optional<unsigned> late_mode{};  // that it gets once it is written
+  bool published = false;
+};
+
+// Calls take with one hidden name after the other, until one is free. Returns errno.
+template <class Take>
+int pending_file::state::try_hidden_names(const Take& take) {
+  int error = EEXIST;
+  for (int i = 0; i < most_hidden_names && error == EEXIST; ++i) {
+    std::string next = hidden_name_of(name, ::fpathconf(folder, _PC_NAME_MAX));
+    error = take(next) ? 0 : errno;
+    if (error == 0) hidden = std::move(next);
+  }
+  return error;
 }
 
-pending_file::~pending_file() { discard(); }
+status pending_file::state::open_hidden(unsigned mode) {
+  const int error = try_hidden_names([&](const std::string& next) {
+    descriptor = ::openat(folder, next.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, mode);
+    return descriptor >= 0;
+  });
+  return error == 0 ? status() : status::from_errno(error, fmt::format("create {} in {}", given, folder_of(path)));
+}
+
+status pending_file::state::open(const pending_file_options& options, unsigned first_mode) {
+  folder = ::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return status::from_errno(errno, fmt::format("create {} in {}", given, folder_of(path)));
+  if (options.unnamed && has_proc()) {
+    descriptor = ::openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, first_mode);
+    if (descriptor >= 0) return {};
+    if (!cannot_be_unnamed(errno)) return status::from_errno(errno, fmt::format("create {} in {}", given, folder_of(path)));
+  }
+  return open_hidden(first_mode);
+}
+
+status pending_file::state::take_permissions(const std::optional<replaced_file>& from, const std::optional<unsigned>& mode) {
+  std::optional<unsigned> made = mode;
+  if (from) {
+    auto taken = take_over(descriptor, *from, mode, given);
+    if (!taken) return taken.error();
+    made = *taken;
+  } else if (mode && ::fchmod(descriptor, *mode & 0777) != 0) {
+    return status::from_errno(errno, fmt::format("set the mode of {}", given));
+  }
+  late_mode = made && (*made & 07000) != 0 ? made : std::nullopt;
+  old = from;
+  return {};
+}
+
+// The file that is replaced may have got other permissions meanwhile.
+status pending_file::state::look_again() {
+  if (has_own_mode || !old) return {};
+  replaced_file now{old->path};
+  if (::fstatat(folder, name.c_str(), &now.facts, AT_SYMLINK_NOFOLLOW) != 0 || !same_file(now.facts, old->facts)) return {};
+  return same_permissions(now.facts, old->facts) ? status() : take_permissions(now, {});
+}
+
+// Not before: writing takes bits away.
+status pending_file::state::set_late_mode() {
+  if (!late_mode || ::fchmod(descriptor, *late_mode) == 0) return {};
+  return status::from_errno(errno, fmt::format("set the mode of {}", given));
+}
+
+// Of one that has none.
+status pending_file::state::take_hidden_name() {
+  const std::string unnamed = unnamed_path(descriptor);
+  const int error = try_hidden_names(
+      [&](const std::string& next) { return ::linkat(AT_FDCWD, unnamed.c_str(), folder, next.c_str(), AT_SYMLINK_FOLLOW) == 0; });
+  return error == 0 ? status() : status::from_errno(error, fmt::format("give a copy beside {} its name", given));
+}
+
+status pending_file::state::give_name(bool replace) {
+  if (hidden.empty()) {
+    if (::linkat(AT_FDCWD, unnamed_path(descriptor).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
+    if (errno != EEXIST || !replace) return status::from_errno(errno, fmt::format("give {} its name", given));
+    if (status error = take_hidden_name(); !error.ok()) return error;
+  }
+  if (!replace) {
+    if (rename_to_free_name(folder, hidden, name) != 0) return status::from_errno(errno, fmt::format("give {} its name", given));
+  } else if (::renameat(folder, hidden.c_str(), folder, name.c_str()) != 0) {
+    return status::from_errno(errno, fmt::format("rename to {}", given));
+  }
+  return {};
+}
+
+pending_file::pending_file(std::unique_ptr<state> made) noexcept : state_(std::move(made)) {}
+pending_file::pending_file(pending_file&& other) noexcept = default;
+pending_file& pending_file::operator=(pending_file&& other) noexcept = default;
+pending_file::~pending_file() = default;
+
+int pending_file::descriptor() const noexcept { return state_ == nullptr ? -1 : state_->descriptor; }
+
+const std::string& pending_file::path() const noexcept {
+  static const std::string none;
+  return state_ == nullptr ? none : state_->path;
+}
 
 void pending_file::discard() noexcept {
-  if (!hidden_.empty() && process_ == ::getpid()) ::unlink(hidden_.c_str());
-  hidden_.clear();
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  if (state_ != nullptr) state_->discard();
 }
 
 std::string pending_file::hidden_name(const std::string& path) {
-  static std::atomic<unsigned> count{0};
   const std::filesystem::path whole(path);
-  std::string name = whole.filename().string();
-  // Names have at most 255 bytes; where they must be UTF-8, no letter is cut through.
-  if (constexpr std::size_t most = 200; name.size() > most) {
-    std::size_t end = most;
-    while (end > most - 4 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
-    name.resize(end);
-  }
-  return (whole.parent_path() / fmt::format(".{}.penstock-{}-{}", name, ::getpid(), count++)).string();
+  return (whole.parent_path() / hidden_name_of(whole.filename().string(), ::pathconf(folder_of(path).c_str(), _PC_NAME_MAX))).string();
 }
-
-namespace {
-
-// Its permissions as open(2) gives them, or exactly those.
-status set_mode(int descriptor, const std::optional<unsigned>& mode, const std::string& path) {
-  if (!mode || ::fchmod(descriptor, *mode) == 0) return {};
-  return status::from_errno(errno, fmt::format("set the mode of {}", path));
-}
-
-constexpr unsigned usual_mode = 0666;
-
-struct opened_file {
-  int descriptor;
-  std::string hidden;
-};
-
-result<opened_file> open_pending(const std::string& path, const std::optional<unsigned>& mode, bool unnamed) {
-  // Nobody else opens it before it has its mode.
-  const unsigned first = mode ? 0600 : usual_mode;
-  const std::string folder = folder_of(path);
-  if (unnamed && has_proc()) {
-    const int descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, first);
-    if (descriptor >= 0) return opened_file{descriptor, {}};
-    if (!cannot_be_unnamed(errno)) return status::from_errno(errno, fmt::format("make a file in {}", folder));
-  }
-  for (int i = 0; i < pending_file::most_hidden_names; ++i) {
-    std::string name = pending_file::hidden_name(path);
-    const int descriptor = ::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, first);
-    if (descriptor >= 0) return opened_file{descriptor, std::move(name)};
-    if (errno != EEXIST) return status::from_errno(errno, fmt::format("make a file in {}", folder));
-  }
-  return status::from_errno(EEXIST, fmt::format("make a hidden file beside {}", path));
-}
-
-}  // namespace
 
 result<pending_file> pending_file::create(const std::string& path, const pending_file_options& options) {
   return or_no_memory([&]() -> result<pending_file> {
     if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a path has no zeros in it");
     auto target = look_at_target(path);
     if (!target) return target.error();
-    const auto mode = options.mode ? options.mode : target->mode;
-    auto opened = open_pending(target->path, mode, options.unnamed);
-    if (!opened) return opened.error();
-    pending_file made(std::move(target->path), opened->descriptor, std::move(opened->hidden));
-    if (status error = set_mode(made.descriptor_, mode, path); !error.ok()) return error;
-    return made;
+    auto made = std::make_unique<state>(path, std::move(target->path));
+    if (status error = made->open(options, first_mode(options, target->old)); !error.ok()) return error;
+    if (status error = made->take_permissions(target->old, options.mode); !error.ok()) return error;
+    made->has_own_mode = options.mode.has_value();
+    return pending_file(std::move(made));
   });
 }
 
 status pending_file::publish(const publish_options& options) {
   return or_no_memory([&]() -> status {
-    if (published_) return {errc::closed, fmt::format("{} was published already", path_)};
-    if (descriptor_ < 0) return {errc::closed, "the pending file was discarded"};
-    if (status error = close_a_twin(descriptor_, path_); !error.ok()) return error;
-    if (options.durable) {
-      if (status error = sync_bytes(descriptor_, path_); !error.ok()) return error;
+    if (state_ != nullptr && state_->published) return {errc::closed, fmt::format("{} was published already", state_->given)};
+    if (descriptor() < 0) return {errc::closed, "the pending file was discarded"};
+    state& it = *state_;
+    if (options.replace) {
+      if (status error = it.look_again(); !error.ok()) return error;
     }
-    if (status error = give_name(options.replace); !error.ok()) return error;
-    published_ = true;
-    hidden_.clear();
+    if (status error = it.set_late_mode(); !error.ok()) return error;
+    if (status error = close_a_twin(it.descriptor, it.given); !error.ok()) return error;
+    if (options.durable) {
+      if (status error = sync_bytes(it.descriptor, it.given); !error.ok()) return error;
+    }
+    if (status error = it.give_name(options.replace); !error.ok()) return error;
+    it.published = true;
+    it.hidden.clear();
     if (!options.durable) return {};
-    const status error = sync_names(folder_of(path_));
-    return error.ok() ? error : error.with_context(fmt::format("{} is whole and has its name, but a power cut may undo that", path_));
+    const status error = sync_names(it.folder, it.given);
+    return error.ok() ? error : error.with_context(fmt::format("{} is whole and has its name, but a power cut may undo that", it.given));
   });
-}
-
-// Of one that has none.
-status pending_file::take_hidden_name() {
-  const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor_);
-  std::string name;
-  int number = EEXIST;
-  for (int i = 0; i < most_hidden_names && number == EEXIST; ++i) {
-    name = hidden_name(path_);
-    number = ::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
-  }
-  if (number != 0) return status::from_errno(number, fmt::format("give a copy beside {} its name", path_));
-  hidden_ = std::move(name);
-  return {};
-}
-
-status pending_file::give_name(bool replace) {
-  if (hidden_.empty()) {
-    const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor_);
-    if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
-    if (errno != EEXIST || !replace) return status::from_errno(errno, fmt::format("give {} its name", path_));
-    if (status error = take_hidden_name(); !error.ok()) return error;
-  }
-  if (!replace) {
-    if (rename_to_free_name(hidden_, path_) != 0) return status::from_errno(errno, fmt::format("give {} its name", path_));
-  } else if (::rename(hidden_.c_str(), path_.c_str()) != 0) {
-    return status::from_errno(errno, fmt::format("rename to {}", path_));
-  }
-  return {};
 }
 
 }  // namespace penstock

@@ -1,17 +1,22 @@
 #include "penstock/pending_file.hpp"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -44,6 +49,16 @@ std::string text_of(const std::string& path) {
 
 bool write_all(const pending_file& to, std::string_view text) {
   return ::write(to.descriptor(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+// Saves all of text. Whatever fails is a number that is not 0.
+int save(const std::string& path, std::string_view text, bool unnamed) {
+  auto made = pending_file::create(path, {.unnamed = unnamed});
+  if (!made) return 2;
+  for (std::size_t at = 0; at < text.size(); at += 5) {
+    if (!write_all(*made, text.substr(at, 5))) return 3;
+  }
+  return made->publish().ok() ? 0 : 4;
 }
 
 class pending_file_test : public ::testing::TestWithParam<bool> {
@@ -157,19 +172,21 @@ TEST_P(pending_file_test, an_error_of_giving_it_its_name_leaves_nothing) {
 
 TEST_P(pending_file_test, a_folder_that_is_not_there_is_named) {
   const auto made = pending_file::create("/nowhere/file", {.unnamed = GetParam()});
-  EXPECT_EQ(made.error().message(), "make a file in /nowhere: No such file or directory (os 2)");
+  EXPECT_EQ(made.error().message(), "create /nowhere/file in /nowhere: No such file or directory (os 2)");
+  EXPECT_EQ(pending_file::create("", {.unnamed = GetParam()}).error().code(), errc::not_found);
   EXPECT_EQ(pending_file::create(std::string("a\0b", 3)).error().code(), errc::invalid_argument);
 }
 
 TEST_P(pending_file_test, takes_the_place_of_regular_files_only) {
   fs::create_directory(path_);
   EXPECT_EQ(make().error().code(), errc::not_a_file);
+  EXPECT_EQ(make().error().message(), path_ + " is no regular file: Is a directory (os 21)");
   fs::remove(path_);
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   EXPECT_EQ(make().error().message(), path_ + " is no regular file");
-  fs::remove(path_);
-  fs::create_symlink("nothing", path_);
-  EXPECT_EQ(make().error().message(), path_ + " is a link to nothing");
+  EXPECT_TRUE(fs::is_fifo(path_));
+  EXPECT_EQ(pending_file::create("/dev/null", {.unnamed = GetParam()}).error().message(), "/dev/null is no regular file");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
 TEST_P(pending_file_test, follows_a_link) {
@@ -183,6 +200,44 @@ TEST_P(pending_file_test, follows_a_link) {
   EXPECT_TRUE(fs::is_symlink(path_));
   EXPECT_EQ(text_of(target), "new");
   EXPECT_EQ(count(), 2U);
+}
+
+TEST_P(pending_file_test, makes_what_a_link_leads_to) {
+  fs::create_symlink("nothing", path_);
+  fs::create_symlink("file", directory_.file("other"));
+  auto made = pending_file::create(directory_.file("other"), {.unnamed = GetParam()});
+  ASSERT_TRUE(made) << made.error().message();
+  EXPECT_EQ(made->path(), directory_.file("nothing"));
+  fill(*made, "new");
+  EXPECT_TRUE(made->publish().ok());
+  EXPECT_TRUE(fs::is_symlink(path_));
+  EXPECT_EQ(text_of(directory_.file("nothing")), "new");
+  EXPECT_EQ(count(), 3U);
+  fs::create_symlink("round", directory_.file("round"));
+  EXPECT_FALSE(pending_file::create(directory_.file("round"), {.unnamed = GetParam()}));
+}
+
+TEST_P(pending_file_test, a_file_without_a_name_is_not_replaced) {
+  std::ofstream(path_) << "old";
+  const int fd = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  fs::remove(path_);
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  EXPECT_EQ(pending_file::create(link, {.unnamed = GetParam()}).error().message(), link + " leads to a file without a name");
+  EXPECT_EQ(count(), 0U);
+  ::close(fd);
+}
+
+TEST_P(pending_file_test, goes_to_its_folder_wherever_the_process_goes) {
+  const int outcome = testing::run_in_child([&] {
+    if (::chdir(directory_.path().c_str()) != 0) return 77;
+    auto made = pending_file::create("file", {.unnamed = GetParam()});
+    if (!made || !write_all(*made, "whole") || ::chdir("/") != 0) return 1;
+    return made->publish().ok() ? 0 : 2;
+  });
+  EXPECT_EQ(outcome, 0);
+  EXPECT_EQ(text(), "whole");
+  EXPECT_EQ(count(), 1U);
 }
 
 TEST_P(pending_file_test, has_the_mode_of_what_it_replaces_or_that_of_a_new_file) {
@@ -201,6 +256,106 @@ TEST_P(pending_file_test, has_the_mode_of_what_it_replaces_or_that_of_a_new_file
   publish({.mode = 0622, .unnamed = GetParam()});
   EXPECT_EQ(mode_of(), 0622U);
   ::umask(before);
+}
+
+struct stat facts_of(int descriptor) {
+  struct stat info {};
+  EXPECT_EQ(::fstat(descriptor, &info), 0);
+  return info;
+}
+struct stat facts_of(const std::string& path) {
+  struct stat info {};
+  EXPECT_EQ(::stat(path.c_str(), &info), 0);
+  return info;
+}
+
+TEST_P(pending_file_test, is_as_closed_as_the_file_that_it_replaces_from_its_first_byte_on) {
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(::chmod(path_.c_str(), 0600), 0);
+  auto made = make();
+  ASSERT_TRUE(made);
+  EXPECT_EQ(facts_of(made->descriptor()).st_mode & 07777, 0600U);
+  auto own = pending_file::create(path_, {.mode = 0400, .unnamed = GetParam()});
+  ASSERT_TRUE(own);
+  EXPECT_EQ(facts_of(own->descriptor()).st_mode & 07777, 0400U);
+  // And what is changed while it is written holds.
+  ASSERT_EQ(::chmod(path_.c_str(), 0640), 0);
+  EXPECT_TRUE(made->publish().ok());
+  EXPECT_EQ(facts_of(path_).st_mode & 07777, 0640U);
+}
+
+TEST_P(pending_file_test, a_new_file_has_the_mode_asked_for_less_the_umask) {
+  const mode_t before = ::umask(022);
+  auto made = pending_file::create(path_, {.new_mode = 0662, .unnamed = GetParam()});
+  ::umask(before);
+  ASSERT_TRUE(made);
+  EXPECT_TRUE(made->publish().ok());
+  EXPECT_EQ(facts_of(path_).st_mode & 07777, 0640U);
+}
+
+TEST_P(pending_file_test, has_the_owner_and_the_attributes_of_what_it_replaces) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives files to others";
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(::chown(path_.c_str(), 65534, 1234), 0);
+  ASSERT_EQ(::chmod(path_.c_str(), 06750), 0);
+  // user 1: read and write; the group: nothing; mask: read and write.
+  const std::array<std::uint32_t, 11> list{2,          0x00070001, 0xFFFFFFFF, 0x00060002, 1,         0x00000004,
+                                           0xFFFFFFFF, 0x00060010, 0xFFFFFFFF, 0x00000020, 0xFFFFFFFF};
+  const bool lists = ::setxattr(path_.c_str(), "system.posix_acl_access", list.data(), sizeof list, 0) == 0;
+  const bool attributes = ::setxattr(path_.c_str(), "user.origin", "here", 4, 0) == 0;
+  // version 2, cap_net_raw: of the old bytes.
+  const std::array<std::uint32_t, 5> capability{0x02000001, 1U << 13, 0, 0, 0};
+  (void)::setxattr(path_.c_str(), "security.capability", capability.data(), sizeof capability, 0);
+  const unsigned mode = facts_of(path_).st_mode & 07777;
+  auto made = make();
+  ASSERT_TRUE(made) << made.error().message();
+  EXPECT_EQ(facts_of(made->descriptor()).st_uid, 65534U);
+  EXPECT_EQ(facts_of(made->descriptor()).st_mode & 07777, mode & 0777);
+  fill(*made, "new");
+  EXPECT_TRUE(made->publish().ok());
+  const struct stat found = facts_of(path_);
+  EXPECT_EQ(found.st_uid, 65534U);
+  EXPECT_EQ(found.st_gid, 1234U);
+  EXPECT_EQ(found.st_mode & 07777, mode);
+  std::array<char, 64> value{};
+  EXPECT_LT(::getxattr(path_.c_str(), "security.capability", value.data(), value.size()), 0);
+  if (attributes) {
+    EXPECT_EQ(::getxattr(path_.c_str(), "user.origin", value.data(), value.size()), 4);
+  }
+  if (lists) {
+    EXPECT_EQ(::getxattr(path_.c_str(), "system.posix_acl_access", value.data(), value.size()), static_cast<ssize_t>(sizeof list));
+    EXPECT_EQ(std::memcmp(value.data(), list.data(), sizeof list), 0);
+  }
+  if (!lists || !attributes) GTEST_SKIP() << "the build's file system has no attributes";
+}
+
+TEST_P(pending_file_test, an_access_list_that_the_folder_gives_to_new_files_opens_no_old_one) {
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(::chmod(path_.c_str(), 0660), 0);
+  const std::array<std::uint32_t, 11> list{2,          0x00070001, 0xFFFFFFFF, 0x00060002, 1,         0x00000004,
+                                           0xFFFFFFFF, 0x00060010, 0xFFFFFFFF, 0x00000020, 0xFFFFFFFF};
+  if (::setxattr(directory_.path().c_str(), "system.posix_acl_default", list.data(), sizeof list, 0) != 0)
+    GTEST_SKIP() << "the build's file system has no access lists";
+  auto made = make();
+  ASSERT_TRUE(made);
+  EXPECT_TRUE(made->publish().ok());
+  EXPECT_EQ(facts_of(path_).st_mode & 07777, 0660U);
+  EXPECT_LT(::getxattr(path_.c_str(), "system.posix_acl_access", nullptr, 0), 0);
+}
+
+TEST_P(pending_file_test, without_the_group_of_the_old_file_its_group_has_what_everybody_has) {
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(::chmod(path_.c_str(), 06664), 0);
+  const int outcome = testing::run_in_child([&] {
+    if (::geteuid() != 0 || ::chmod(directory_.path().c_str(), 0777) != 0 || ::chown(path_.c_str(), 65534, 0) != 0) return 77;
+    if (::chmod(path_.c_str(), 06664) != 0 || ::setgid(65534) != 0 || ::setgroups(0, nullptr) != 0 || ::setuid(65534) != 0) return 77;
+    if (::access(path_.c_str(), W_OK) != 0) return 77;
+    return save(path_, "new", GetParam());
+  });
+  if (outcome == 77) GTEST_SKIP() << "another user cannot get to this folder";
+  EXPECT_EQ(outcome, 0);
+  EXPECT_EQ(text(), "new");
+  EXPECT_EQ(facts_of(path_).st_mode & 07777, 0644U);
 }
 
 TEST_P(pending_file_test, a_file_that_one_may_not_write_is_not_replaced) {
@@ -272,16 +427,6 @@ TEST_P(pending_file_test, is_written_through_an_engine) {
 }
 
 // --- what a kill leaves
-
-// Saves all of text. Whatever fails is a number that is not 0.
-int save(const std::string& path, std::string_view text, bool unnamed) {
-  auto made = pending_file::create(path, {.unnamed = unnamed});
-  if (!made) return 2;
-  for (std::size_t at = 0; at < text.size(); at += 5) {
-    if (!write_all(*made, text.substr(at, 5))) return 3;
-  }
-  return made->publish().ok() ? 0 : 4;
-}
 
 // Runs the child up to its nth system call, before it or behind it, and kills it there. True when it ended by itself before.
 bool ended_before_its_kill(const std::function<int()>& body, int stops) {
