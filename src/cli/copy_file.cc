@@ -198,31 +198,15 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
 
 // --- what is around it
 
-struct target_place {
-  std::string path;  // behind links
-  bool exists = false;
+// What cp refuses besides what pending_file does.
+status may_replace(const std::string& from, const std::string& to, const struct stat& source) {
   struct stat info {};
-};
-
-result<target_place> place_of(const std::string& from, const std::string& to, const struct stat& source) {
-  target_place place{to, false, {}};
-  place.exists = ::stat(to.c_str(), &place.info) == 0;
-  if (!place.exists && errno != ENOENT) return status::from_errno(errno, to);
-  struct stat link {};
-  const bool is_link = ::lstat(to.c_str(), &link) == 0 && S_ISLNK(link.st_mode);
-  if (is_link && !place.exists) return status(errc::not_a_file, fmt::format("{} is a link to nothing", to));
-  if (!place.exists) return place;
-  if (!S_ISREG(place.info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", to));
-  if (place.info.st_dev == source.st_dev && place.info.st_ino == source.st_ino)
-    return status(errc::invalid_argument, fmt::format("{} and {} are the same file", from, to));
-  // As cp does, which opens it for writing: to replace it, the right to write to its folder would do.
-  if (::faccessat(AT_FDCWD, to.c_str(), W_OK, AT_EACCESS) != 0) return status::from_errno(errno, fmt::format("write to {}", to));
-  if (is_link) {
-    const std::unique_ptr<char, decltype(&std::free)> real(::realpath(to.c_str(), nullptr), &std::free);
-    if (real == nullptr) return status::from_errno(errno, fmt::format("follow {}", to));
-    place.path = real.get();
+  if (::stat(to.c_str(), &info) == 0) {
+    const bool same = info.st_dev == source.st_dev && info.st_ino == source.st_ino;
+    return same ? status(errc::invalid_argument, fmt::format("{} and {} are the same file", from, to)) : status();
   }
-  return place;
+  const bool is_link = errno == ENOENT && ::lstat(to.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+  return is_link ? status(errc::not_a_file, fmt::format("{} is a link to nothing", to)) : status();
 }
 
 // The mode, without the bits to run as the owner or the group where these are not the ones that the mode was of.
@@ -230,16 +214,6 @@ mode_t mode_for(int fd, const struct stat& like) {
   struct stat now {};
   const bool same = ::fstat(fd, &now) == 0 && now.st_uid == like.st_uid && now.st_gid == like.st_gid;
   return like.st_mode & (same ? 07777 : 01777);
-}
-
-// As cp does: a file that is there keeps its mode, a new one has that of the source less the umask.
-status set_facts(int fd, const struct stat& source, const target_place& place, const copy_options& how, mode_t umask) {
-  if (how.preserve) return preserve_facts(fd, source, place.path);
-  const uid_t user = ::geteuid() == 0 ? place.info.st_uid : static_cast<uid_t>(-1);
-  if (place.exists) static_cast<void>(::fchown(fd, user, place.info.st_gid) == 0);
-  const mode_t mode = place.exists ? mode_for(fd, place.info) : source.st_mode & 0777 & ~umask;
-  if (::fchmod(fd, mode) != 0) return status::from_errno(errno, fmt::format("set the mode of {}", place.path));
-  return {};
 }
 
 // What the disk has, as far as the file system lets go of its pages.
@@ -268,16 +242,18 @@ status preserve_facts(int fd, const struct stat& like, const std::string& path) 
   return {};
 }
 
-result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how, mode_t umask) {
+result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
   // O_NONBLOCK: a FIFO is refused, not waited for.
   const owned_fd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (source.get() < 0) return status::from_errno(errno, fmt::format("open {}", from));
   struct stat info {};
   if (::fstat(source.get(), &info) != 0) return status::from_errno(errno, from);
   if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", from));
-  auto place = place_of(from, to, info);
-  if (!place) return place.error();
-  auto pending = pending_file::create(place->path, {.mode = 0600});
+  if (status error = may_replace(from, to, info); !error.ok()) return error;
+  // As cp does: a file that is there keeps its mode, a new one has that of the source less the umask.
+  pending_file_options facts{.new_mode = info.st_mode & 0777};
+  if (how.preserve) facts.mode = 0600;  // until it has those of the source
+  auto pending = pending_file::create(to, facts);
   if (!pending) return pending.error();
 
   copied_file out;
@@ -286,7 +262,7 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   status error;
   if (!out.cloned) error = copy_bytes(owner, source.get(), pending->descriptor(), from, to, out);
   if (error.ok() && how.verify) error = read_back(owner, from, to, pending->descriptor(), out.bytes);
-  if (error.ok()) error = set_facts(pending->descriptor(), info, *place, how, umask);
+  if (error.ok() && how.preserve) error = preserve_facts(pending->descriptor(), info, to);
   // With its mode and its times.
   if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
   if (error.ok() && interrupted()) error = copy_stopped();

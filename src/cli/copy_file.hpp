@@ -26,8 +26,8 @@ struct copied_file {
 };
 
 // Errors: os errors; not_a_file for what is no regular file on either side; invalid_argument for one file on both sides; internal where
-// what is read back differs; cancelled. What was at `to` is as it was then. umask: the process's.
-result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how, mode_t umask);
+// what is read back differs; cancelled. What was at `to` is as it was then.
+result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
 // Gives a descriptor the mode, owner and times of `like`. Errors: os errors, but for the owner where that is not this
 // process's to set.

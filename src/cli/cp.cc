@@ -104,7 +104,7 @@ class copier {
 
   void copy_one_file(const std::string& from, const std::string& to) {
     if (!may_make(from, to)) return;
-    const auto copied = copy_file(owner_, from, to, how_, umask_);
+    const auto copied = copy_file(owner_, from, to, how_);
     if (!copied) return failed(copied.error());
     ++totals_.files;
     if (struct stat info{}; ::stat(to.c_str(), &info) == 0) note_made(info);
