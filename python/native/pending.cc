@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "device.hpp"
 #include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
@@ -22,7 +23,7 @@ using namespace nb::literals;
 // Threads take turns: a call lets go of the GIL while it blocks.
 class python_pending {
  public:
-  explicit python_pending(pending_file made) : file_(std::move(made)), path_(file_.path()) {}
+  python_pending(pending_file made, std::string given) : file_(std::move(made)), given_(std::move(given)), path_(file_.path()) {}
   python_pending(const python_pending&) = delete;
   python_pending& operator=(const python_pending&) = delete;
   ~python_pending() = default;
@@ -32,6 +33,7 @@ class python_pending {
     return file_.descriptor();
   }
   [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& given() const { return given_; }  // what errors call it
   status publish(const publish_options& options) {
     const std::scoped_lock mine(lock_);
     return file_.publish(options);
@@ -44,7 +46,7 @@ class python_pending {
  private:
   mutable std::mutex lock_;
   pending_file file_;
-  std::string path_;
+  std::string given_, path_;
 };
 
 void make_pending(python_pending* self, nb::handle path, std::optional<unsigned> mode) {
@@ -54,7 +56,7 @@ void make_pending(python_pending* self, nb::handle path, std::optional<unsigned>
     return pending_file::create(text, {.mode = mode});
   }();
   if (!made) raise(made.error(), {text});
-  new (self) python_pending(*std::move(made));
+  new (self) python_pending(*std::move(made), text);
 }
 
 void publish_pending(python_pending& self, bool replace, bool durable) {
@@ -62,7 +64,7 @@ void publish_pending(python_pending& self, bool replace, bool durable) {
     const without_gil unlocked;
     return self.publish({replace, durable});
   }();
-  raise_unless_ok(done, {self.path()});
+  raise_unless_ok(done, {self.given()});
 }
 
 void drop_pending(python_pending& self) {
@@ -70,10 +72,10 @@ void drop_pending(python_pending& self) {
   self.drop();
 }
 
-nb::object pending_path(const python_pending& self) {
-  nb::object path = nb::steal(PyUnicode_DecodeFSDefaultAndSize(self.path().data(), static_cast<Py_ssize_t>(self.path().size())));
-  if (!path.is_valid()) throw nb::python_error();
-  return path;
+nb::object decoded(const std::string& path) {
+  nb::object text = nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+  if (!text.is_valid()) throw nb::python_error();
+  return text;
 }
 
 int descriptor_of(const python_pending& self) {
@@ -81,8 +83,14 @@ int descriptor_of(const python_pending& self) {
     const without_gil unlocked;
     return self.descriptor();
   }();
-  if (descriptor < 0) raise({errc::closed, "the pending file was dropped"}, {self.path()});
+  if (descriptor < 0) raise({errc::closed, "the pending file was dropped"}, {self.given()});
   return descriptor;
+}
+
+python_file open_pending(const python_pending& self, bool direct) {
+  auto adopted = shared_engine().adopt(descriptor_of(self), {.direct_writes = direct, .name = self.given()});
+  if (!adopted) raise(adopted.error(), {self.given()});
+  return {std::move(*adopted), decoded(self.given()), "r+"};
 }
 
 }  // namespace
@@ -92,11 +100,17 @@ void add_pending_files(nb::module_& module) {
       module, "PendingFile", nb::is_weak_referenceable(),
       "A file that has its name only once publish() gives it one. Until then whoever looks at the path sees what was there before; so it "
       "is\n"
-      "also after a kill at any moment. Its permissions are mode, or those of the file that it replaces, or 0666 less the umask.\n"
+      "also after a kill at any moment. Owner, group, permissions, access control list and user.* attributes are those of the file that "
+      "it\n"
+      "replaces, as far as this process may set them; without one, permissions are 0666 less the umask. mode: these permissions instead.\n"
+      "Only regular files are replaced.\n"
       "What was not published when this is dropped, or garbage, is gone.")
       .def("__init__", &make_pending, "path"_a, "mode"_a = nb::none())
       .def("fileno", &descriptor_of, "Its descriptor, for reading and writing: penstock.open() takes it. Open until drop().")
-      .def_prop_ro("path", &pending_path, "Where it will be: links are followed.")
+      .def("open", &open_pending, nb::kw_only(), "direct"_a = false,
+           "A penstock.File over it, to be closed before publish(). direct: large aligned writes bypass the page cache.")
+      .def_prop_ro(
+          "path", [](const python_pending& self) { return decoded(self.path()); }, "Where it will be: links are followed.")
       .def("publish", &publish_pending, nb::kw_only(), "replace"_a = true, "durable"_a = true,
            "Gives it its name, once. Close penstock.File objects over its descriptor before. replace=False: what has come meanwhile is "
            "kept,\n"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
-from ._durable import PendingFile
+from . import _native
 from ._errors import Cancelled, Error
 from ._forks import forkable_lock
 from ._pieces import Control, Piece, Progress, move_pieces, remade
@@ -40,21 +40,22 @@ def save_image(path: str, image: Image, *, progress: Progress | None = None, con
     """
     control = control or Control()
     try:
-        with PendingFile(path) as pending:
+        with _native.PendingFile(path) as pending:
             rest: list[Piece] = []
             pieces = image.pieces()
-            move_pieces(
-                pending.file,
-                pieces,
-                label=path,
-                write=True,
-                progress=progress,
-                control=control,
-                meanwhile=lambda: rest.extend(image.rest()),
-            )
-            move_pieces(pending.file, rest, label=path, write=True, control=control)
+            with pending.open(direct=True) as file:  # past the page cache, where that goes: it is on its way to the disk
+                move_pieces(
+                    file,
+                    pieces,
+                    label=path,
+                    write=True,
+                    progress=progress,
+                    control=control,
+                    meanwhile=lambda: rest.extend(image.rest()),
+                )
+                move_pieces(file, rest, label=path, write=True, control=control)
             control.commit()
-            pending.commit()
+            pending.publish()
     except Error as error:
         if str(error).startswith(path):
             raise

@@ -77,8 +77,41 @@ def test_the_permissions_are_those_of_the_old_file_or_as_asked_for(tmp_path: Pat
 def test_places_where_no_file_can_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         _native.PendingFile(tmp_path / "missing" / "model")
-    with pytest.raises(penstock.Error, match="is no regular file"):
+    with pytest.raises(IsADirectoryError, match="is no regular file"):
         _native.PendingFile(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(penstock.NotAFile, match="is no regular file"):
+        _native.PendingFile(tmp_path / "fifo")
+
+
+def test_a_file_over_it_goes_by_the_path_that_it_was_given(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("model")
+    with _native.PendingFile(tmp_path / "link") as pending:
+        with pending.open(direct=True) as file:
+            assert file.name == str(tmp_path / "link")
+            assert file.write_from(bytearray(b"x" * 3_000_001)) == 3_000_001
+            with pytest.raises(penstock.Error, match=f"{tmp_path}/link") as caught:
+                file.write_from(bytearray(1), offset=2**63 - 1)
+            assert caught.value.filename == str(tmp_path / "link")
+        assert not (tmp_path / "model").exists()
+        pending.publish()
+    assert (tmp_path / "model").read_bytes() == b"x" * 3_000_001
+    pending.drop()
+    with pytest.raises(penstock.Closed):
+        pending.open()
+
+
+def test_a_forked_child_leaves_it_to_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    pending = _native.PendingFile(path)
+    os.write(pending.fileno(), b"whole")
+    child = os.fork()
+    if child == 0:
+        pending.drop()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    pending.publish()
+    assert path.read_bytes() == b"whole"
 
 
 def test_threads_take_turns(tmp_path: Path) -> None:

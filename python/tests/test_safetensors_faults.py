@@ -6,11 +6,12 @@ import json
 import os
 import random
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import pytest
 
 import penstock
 from penstock import _native, safetensors
+from penstock._pieces import Piece
+from penstock._saving import save_image
 from penstock.safetensors import SafetensorError, load_file, load_into, safe_open, save_file
 from penstock.safetensors import numpy as of_numpy
 
@@ -285,6 +288,107 @@ def test_where_nothing_can_be_saved_is_told(old: Path) -> None:
     assert is_old(old)
 
 
+def test_an_error_names_the_path_that_it_was_given_and_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "none" / "file"
+    for call in (lambda: save_file({"new": np.zeros(3)}, path), lambda: save_image(str(path), Zeros(3))):
+        with pytest.raises(FileNotFoundError) as caught:
+            call()
+        assert str(caught.value).endswith(f"create {path} in {path.parent}: No such file or directory (os 2)")
+        assert caught.value.filename == str(path)
+
+
+class Zeros:
+    """A file of zeros, for save_image()."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = np.zeros(nbytes, "u1")
+
+    def pieces(self) -> list[Piece]:
+        return [Piece("zeros", 0, self.memory.nbytes, self.memory.ctypes.data, self.memory)]
+
+    def rest(self) -> list[Piece]:
+        return []
+
+
+SAVES: list[Callable[[Path], None]] = [lambda path: save_file({"new": np.zeros(3)}, path), lambda path: save_image(str(path), Zeros(3))]
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_only_regular_files_are_replaced(tmp_path: Path, save: Callable[[Path], None]) -> None:
+    fifo, device, socket_path = tmp_path / "fifo", tmp_path / "device", tmp_path / "socket"
+    os.mkfifo(fifo)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.fspath(socket_path))
+    places = [fifo, socket_path]
+    if os.geteuid() == 0:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        places.append(device)
+    for each in places:
+        before = os.stat(each)
+        with pytest.raises(penstock.Error, match=f"{each} is no regular file") as caught:
+            save(each)
+        assert caught.value.code == "not_a_file"
+        after = os.stat(each)
+        assert (after.st_ino, after.st_mode, after.st_rdev) == (before.st_ino, before.st_mode, before.st_rdev)
+    assert sorted(os.listdir(tmp_path)) == sorted(each.name for each in places)
+
+
+@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize("name", ["n" * 240, "n" * 255, "\u4e2d" * 85])
+def test_a_name_may_have_255_bytes(tmp_path: Path, save: Callable[[Path], None], name: str) -> None:
+    for _ in range(2):
+        save(tmp_path / name)
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_nobody_else_can_read_what_will_be_closed_to_them(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old.chmod(0o600)
+    modes: list[int] = []
+
+    class Pending(_native.PendingFile):
+        def open(self, *, direct: bool = False) -> penstock.File:
+            modes.append(os.fstat(self.fileno()).st_mode)
+            return super().open(direct=direct)
+
+        def publish(self, *, replace: bool = True, durable: bool = True) -> None:
+            modes.append(os.fstat(self.fileno()).st_mode)
+            modes.extend(each.stat().st_mode for each in old.parent.iterdir())
+            super().publish(replace=replace, durable=durable)
+
+    monkeypatch.setattr(_native, "PendingFile", Pending)
+    for save in SAVES:
+        save(old)
+    assert {stat.S_IMODE(each) for each in modes} == {0o600} and len(modes) >= 6
+    assert stat.S_IMODE(old.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_a_file_keeps_its_owner_and_attributes(old: Path) -> None:
+    os.chown(old, 65534, 1234)
+    old.chmod(0o660)
+    try:
+        os.setxattr(old, "user.origin", b"here")
+    except OSError as problem:
+        pytest.skip(f"no attributes here: {problem}")
+    for save in SAVES:
+        save(old)
+        assert (old.stat().st_uid, old.stat().st_gid, stat.S_IMODE(old.stat().st_mode)) == (65534, 1234, 0o660)
+        assert os.getxattr(old, "user.origin") == b"here"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_who_may_write_another_users_file_may_save_it(old: Path) -> None:
+    command = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", sys.executable, "-c"]
+    if subprocess.run([*command, "import numpy, penstock, os, sys; os.stat(sys.argv[1])", str(old)], capture_output=True).returncode:
+        pytest.skip("another user cannot run Python here, or get to this folder")
+    os.chown(old, 65534, 65534)
+    old.chmod(0o666)
+    old.parent.chmod(0o777)
+    code = "import numpy, sys; from penstock.safetensors import save_file; save_file({'new': numpy.zeros(3)}, sys.argv[1])"
+    subprocess.run([*command, code, str(old)], check=True)
+    assert list(load_file(old)) == ["new"] and stat.S_IMODE(old.stat().st_mode) == 0o666
+
+
 def test_a_file_keeps_its_permissions_and_a_link_stays_one(old: Path) -> None:
     old.chmod(0o640)
     save_file({"new": np.zeros(3)}, old)
@@ -331,7 +435,7 @@ def test_a_saver_that_is_killed_leaves_one_file_or_the_other(tmp_path: Path, see
     saver.stdout.close()
     assert check_whole(tmp_path / "file") >= last
     others = [each.name for each in tmp_path.iterdir() if each.name != "file"]
-    assert len(others) <= 1 and all(each.startswith(".file.") and each.endswith(".partial") for each in others)
+    assert len(others) <= 1 and all(each.startswith(".file.penstock-") for each in others)
 
 
 def test_two_savers_of_one_path_leave_one_whole_file(tmp_path: Path) -> None:
@@ -431,10 +535,13 @@ def test_ctrl_c_ends_a_process_that_loads(large: Path) -> None:
 
 
 def test_an_interruption_ends_a_save_and_leaves_the_old_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock import _durable
+    class Pending(_native.PendingFile):
+        def publish(self, *, replace: bool = True, durable: bool = True) -> None:
+            signal.raise_signal(signal.SIGINT)
+            super().publish(replace=replace, durable=durable)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_durable.PendingFile, "commit", Interrupted(_durable.PendingFile.commit))
+        patch.setattr(_native, "PendingFile", Pending)
         with pytest.raises(KeyboardInterrupt):
             save_file({"new": np.zeros(MIB)}, old)
     assert penstock.requests() == [] and is_old(old)

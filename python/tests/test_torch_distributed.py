@@ -82,7 +82,7 @@ def test_what_one_writes_the_other_reads(tmp_path: Path, writer: Any, reader: An
     found = zeros_of(wanted)
     dcp.load(found, storage_reader=reader(tmp_path / "saved"))
     assert_equal(found, wanted)
-    assert not [each for each in os.listdir(tmp_path / "saved") if each.endswith(".partial")]
+    assert not [each for each in os.listdir(tmp_path / "saved") if ".penstock-" in each]
 
 
 def test_the_tensors_that_are_loaded_into_stay_the_same_and_views_of_others_too(tmp_path: Path) -> None:

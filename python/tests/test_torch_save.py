@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -297,10 +298,12 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_file(tmp_path: Path, how:
     for i in range(6):
         child = subprocess.Popen([sys.executable, "-c", _saves_forever, str(path), how], stdout=subprocess.PIPE)
         assert child.stdout is not None and child.stdout.readline()
-        # Moments are told apart by what the folder has: a new file under way, so and so often.
-        names: set[str] = set()
-        while len(names) < 2 * i + 1:
-            names.update(each for each in os.listdir(tmp_path) if each.endswith(".partial"))
+        # Moments are told apart by the files that had the name: one that is new, so and so often.
+        files: set[tuple[int, int]] = set()
+        while len(files) < 2 * i:
+            with contextlib.suppress(FileNotFoundError):
+                found_now = path.stat()
+                files.add((found_now.st_ino, found_now.st_mtime_ns))
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
@@ -309,7 +312,7 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_file(tmp_path: Path, how:
             number = found["number"]
             assert bool((found["first"] == number).all()) and bool((found["second"] == -number).all())
             seen.append(number)
-        for each in tmp_path.glob(".*.partial"):
+        for each in tmp_path.glob(".*.penstock-*"):
             each.unlink()
     assert seen
 

@@ -100,6 +100,7 @@ class Given:
                 {"headers": [_native.parse_safetensors(self.beginning, len(self.beginning) + 8)], "targets": {"a": 1}, "classes": (int,)},
             ),
             "PendingFile": (_native.PendingFile, {"path": self.path, "mode": 0o600}),
+            "PendingFile.open": (_native.PendingFile(self.path).open, {"direct": True}),
             "publish": (_native.PendingFile(self.path).publish, {"replace": True, "durable": False}),
             "PendingFile.__exit__": (_native.PendingFile(self.path).__exit__, {"type": None, "value": None, "traceback": None}),
             "find": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).find, {"name": "a"}),

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
-from .._durable import PendingFile
 from .._errors import InvalidArgument
 from ._errors import SafetensorError
 from ._sources import Path
@@ -31,7 +30,8 @@ def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str,
 
     tensors: of PyTorch, arrays of NumPy and CuPy, DeviceBuffers (as bytes); of a GPU's this waits for what the current stream has. Their bytes go from
     where they are; of those that are not contiguous, in C's order, a copy is made.
-    A file that was there is replaced at once when all is written, and stays what it was when anything goes wrong.
+    A file that was there is replaced at once when all is written, and stays what it was when anything goes wrong. The new one has its owner, group,
+    permissions and attributes, as far as this process may set them. What is no regular file (a FIFO, a device, a folder) is an error.
     Raises SafetensorError for tensors that no such file can have, TypeError for names and metadata that are no str, penstock.Error.
     """
     write_file({name: tensor_of(name, value) for name, value in _checked(tensors).items()}, filename, metadata)
@@ -47,15 +47,16 @@ def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[
         if each.nbytes:
             requests.append((each.memory, place, each.nbytes))
             place += each.nbytes
-    with PendingFile(filename) as pending:
-        writing = pending.file.pwrite_many(requests)
-        try:
-            writing.result()
-        except BaseException:  # KeyboardInterrupt too: nobody writes when this has returned
-            writing.cancel()
-            writing.exception()
-            raise
-        pending.commit()
+    with _native.PendingFile(filename) as pending:
+        with pending.open(direct=True) as file:  # past the page cache, where that goes: it is on its way to the disk
+            writing = file.pwrite_many(requests)
+            try:
+                writing.result()
+            except BaseException:  # KeyboardInterrupt too: nobody writes when this has returned
+                writing.cancel()
+                writing.exception()
+                raise
+        pending.publish()
 
 
 def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:

@@ -34,7 +34,8 @@ def save(
 
     Storages on GPUs are written straight from there, after what PyTorch's current streams have. The file is written beside the one that it
     replaces, forced to the disk and then given its name: whatever happens, there is the old file or the new one, whole. A process that is killed
-    may leave a file called .NAME.XXXXXXXX.partial.
+    may leave a file called .NAME.penstock-PID-N. The new file has owner, group, permissions and attributes of the one that it replaces, as far as this
+    process may set them.
     crc32: whether the zip archive has its members' checksums, which torch.load does not look at, and zip tools do; None: as
     torch.serialization.set_crc32_options() has it, else yes. Of GPUs' memory the GPU computes them.
     progress(bytes_done, bytes_total) is called on this thread. What is no path of a regular file goes to torch.save.
