@@ -84,11 +84,10 @@ bool has_colour() {
   return can && ::isatty(STDOUT_FILENO) == 1 && (refused == nullptr || *refused == '\0');
 }
 
-void put_exactly(std::string_view text) { static_cast<void>(std::fwrite(text.data(), 1, text.size(), stdout)); }
+void put_exactly(std::string_view text) { fmt::print(stdout, "{}", text); }
 
 void put_lines(std::FILE* stream, std::string_view text, std::size_t hang) {
-  const std::string lines = wrapped(text, columns_of(stream), hang);
-  static_cast<void>(std::fwrite(lines.data(), 1, lines.size(), stream));
+  fmt::print(stream, "{}", wrapped(text, columns_of(stream), hang));
 }
 
 }  // namespace penstock::cli

@@ -137,7 +137,7 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
             const bool is_number = error != std::errc::invalid_argument && end == word.data() + word.size();
             if (is_number && error == std::errc() && number >= least && number <= most) return std::string();
             if (most != no_limit) return fmt::format("\"{}\" is not a whole number from {} to {}", word, least, most);
-            if (is_number && number >= least) return fmt::format("\"{}\" is too large", word);
+            if (is_number && (error != std::errc() || number >= least)) return fmt::format("\"{}\" is too large", word);
             return fmt::format("\"{}\" is not a whole number of {} or more", word, least);
           },
           ""};

@@ -105,7 +105,7 @@ TEST(cp, a_missing_source_does_not_stop_the_others) {
   const std::string one = directory.make_file("one", 10);
   const ended_program ended = cp({directory.path() + "/none", one, directory.path() + "/to"});
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_EQ(ended.err, "penstock: look at " + directory.path() + "/none: No such file or directory (os 2)\n");
+  EXPECT_EQ(ended.err, "penstock: " + directory.path() + "/none: No such file or directory (os 2)\n");
   EXPECT_TRUE(fs::exists(directory.path() + "/to/one"));
 }
 
@@ -214,8 +214,8 @@ TEST(cp, what_would_destroy_something_is_refused) {
   const scratch_directory directory;
   const std::string one = text_to(directory.path() + "/one", "1");
   fs::create_hard_link(one, directory.path() + "/same");
-  EXPECT_TRUE(contains(cp({one, one}).err, "is what is to be copied"));
-  EXPECT_TRUE(contains(cp({one, directory.path() + "/same"}).err, "is what is to be copied"));
+  EXPECT_TRUE(contains(cp({one, one}).err, "are the same file"));
+  EXPECT_TRUE(contains(cp({one, directory.path() + "/same"}).err, "are the same file"));
   EXPECT_EQ(text_in(one), "1");
   EXPECT_TRUE(contains(cp({one, "/dev/null"}).err, "/dev/null is no regular file"));
   fs::create_directories(directory.path() + "/a");

@@ -89,7 +89,7 @@ TEST(top_view, columns_without_room_are_dropped_with_a_sign) {
   auto all = many(1);
   all[0].by_path = {{"staged", 1.5}};
   const auto lines = top_lines(all, {}, {.columns = 79});
-  EXPECT_EQ(lines[1], "       PID PROGRAM            RD GB/s WR GB/s  REQS  OLDEST PATHS             +3");
+  EXPECT_EQ(lines[1], "       PID PROGRAM            RD GB/s WR GB/s  REQS  OLDEST PATHS            +3");
   EXPECT_TRUE(any_has(lines, "staged 1.50")) << lines[2];
   EXPECT_TRUE(lines[0].ends_with("j/k select") || lines[0].ends_with("p pause") || lines[0].ends_with("s sort")) << lines[0];
   EXPECT_FALSE(any_has(top_lines(all, {}, {.columns = 119}), " +"));
