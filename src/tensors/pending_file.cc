@@ -73,9 +73,9 @@ result<target_place> look_at_target(const std::string& path) {
   target_place place{*std::move(leads)};
   if (std::filesystem::path(place.path).filename().empty()) return status::from_errno(ENOENT, fmt::format("create {}", path));
   if (!exists) return place;
-  // Links of /proc lead to files that may have no name any more, or never had one.
-  struct stat named {};
-  if (::stat(place.path.c_str(), &named) != 0 || !same_file(named, info))
+  // Links of /proc lead to files that may have no name any more, or never had one. Not compared with what was there a moment ago: others
+  // may replace it meanwhile.
+  if (place.path != path && (::stat(place.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)))
     return status(errc::not_a_file, fmt::format("{} leads to a file without a name", path));
   // As for who opens it for writing: to replace it, the right to write to its folder would do.
   if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return status::from_errno(errno, fmt::format("write to {}", path));
