@@ -1,12 +1,19 @@
 // Pipes: messages with tensors between processes, in both directions, in order.
 //
-//   auto here  = penstock::pipe_context::create(engine);
-//   auto door  = here->listen("unix:@trainer");                // in one process
-//   auto there = context->connect("unix:@trainer");            // in another
-//   auto sent  = there->send({.metadata = "step 3", .tensors = {{data, bytes}}});
+//   // one process
+//   auto context = penstock::pipe_context::create(engine);
+//   auto door = context->listen("unix:@trainer");
+//   penstock::pipe pipe;
+//   door->accept(pipe).wait();                                 // somebody has connected
 //   penstock::incoming_message message;
 //   pipe.next(message).wait();                                 // lengths and metadata: now make room
 //   message.receive({{target, bytes}}).wait();                 // the bytes are there
+//
+//   // another
+//   auto pipe = context->connect("unix:@trainer");
+//   pipe->send({.metadata = "step 3", .tensors = {{data, bytes}}}).wait();
+//
+// A whole program: examples/pipe.cc.
 //
 // A message has metadata, payloads (small host data, there as soon as the message is) and tensors (memory of any size, of the host or of a
 // device, which goes from the sender's memory into the receiver's once the receiver has said where). How a tensor travels is chosen for the
@@ -17,6 +24,7 @@
 // thread, except that destroying or moving an object needs it to be otherwise unused.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -157,10 +165,12 @@ class PENSTOCK_API pipe {
   // invalid_argument (the message has other tensors; it can still be received from message).
   [[nodiscard]] operation receive(incoming_message& message, std::vector<incoming_target> targets,
                                   const pipe_operation_options& options = {}, io_callback callback = {}) const;
-  // Blocks until the ends know each other.
+  // Blocks until the ends know each other, for 10 s at most, or until then. Errors: timed_out, and those that ended the pipe.
   [[nodiscard]] result<pipe_plan> explain() const;
+  [[nodiscard]] result<pipe_plan> explain(deadline_clock::time_point until) const;
   [[nodiscard]] std::vector<channel_stats> stats() const;
-  // What is under way ends with closed. The other end still gets what had left.
+  // What is under way ends with closed. The other end still gets what had been queued to leave, if it takes it within
+  // pipe_options::close_within; then, or sooner where it closes too, the connection is gone.
   void close() noexcept;
   [[nodiscard]] const std::shared_ptr<core::pipe_core>& core() const noexcept { return core_; }
 
@@ -177,6 +187,8 @@ class PENSTOCK_API pipe_listener {
   ~pipe_listener();  // nobody can connect any more; pipes go on
   // For connect(): with the port or name that was chosen.
   [[nodiscard]] std::string url() const;
+  // How many have begun to prove that they know the secret, and did not know it.
+  [[nodiscard]] std::uint64_t refused() const noexcept;
   // Ends when somebody has connected, whose pipe is in accepted then; accepted must stay where it is until that. Does not block.
   [[nodiscard]] operation accept(pipe& accepted, const pipe_operation_options& options = {}, io_callback callback = {}) const;
 
@@ -196,6 +208,12 @@ struct pipe_options {
   // Of a tcp pipe, 1 to 16, with its own: the others are made when its first large tensor is on its way, to a port that the end which has
   // accepted opens at that time for this pipe alone (channel "mpt"). As many as the end that wants fewer says.
   unsigned connections = 4;
+  // How long a pipe that is closed goes on sending what had been queued, and waits for the other end to close too. Then it lets go of the
+  // connection, whatever the other end does.
+  std::chrono::milliseconds close_within{10'000};
+  // Of a tcp listener with a secret: how long whoever connects has to prove that it knows it. Those who say nothing, or are slow, may be
+  // turned away sooner where many come.
+  std::chrono::milliseconds prove_within{5'000};
 };
 
 // Threads and settings that pipes share. Pipes and listeners keep what they need of it.
@@ -213,7 +231,9 @@ class PENSTOCK_API pipe_context {
   // this user are let in. Over tcp who knows the secret is let in; without one it binds to loopback addresses only, where anybody of this
   // machine may connect. Nothing is encrypted. Errors: invalid_argument, not_found, permission_denied, io (in use).
   [[nodiscard]] result<pipe_listener> listen(const std::string& url) const;
-  // Does not wait for the other end, except for the name service. What fails later, the first operation tells.
+  // Waits for the name service, and over tcp for 100 ms at most until the connection is there. What fails later, as with a host that does
+  // not answer, the first operation tells, with the URL. Errors: invalid_argument, not_found (no such host or path; nobody listens there),
+  // io.
   [[nodiscard]] result<pipe> connect(const std::string& url) const;
 
  private:

@@ -29,6 +29,8 @@ std::size_t parts_of(const outgoing_frame& frame, std::uint64_t skip, std::array
 }
 
 status gone() { return {errc::closed, "the other end has gone"}; }
+status flooded() { return {errc::io, "the other end passed more descriptors than it has told of"}; }
+status given_up() { return {errc::closed, "the connection was given up"}; }
 
 }  // namespace
 
@@ -46,7 +48,8 @@ status connection::start(std::weak_ptr<frame_user> user) {
   user_ = std::move(user);
   const std::lock_guard guard(out_lock_);
   watched_ = connecting_;
-  auto token = reactor_->add(socket_.get(), shared_from_this(), connecting_);
+  const used_socket::use here(socket_);
+  auto token = reactor_->add(here.fd(), shared_from_this(), connecting_);
   if (!token) return token.error();
   token_ = *token;
   return {};
@@ -58,7 +61,8 @@ socket_handler::next connection::ready(bool readable, bool writable) noexcept {
     const std::lock_guard guard(out_lock_);  // start() has ended
     if (connecting_ && writable) {
       connecting_ = false;
-      ended_ = door_->connected(socket_.get());
+      const used_socket::use here(socket_);
+      ended_ = door_->connected(here.fd());
     }
   }
   if (has_ring_.load()) {
@@ -85,6 +89,7 @@ void connection::hear_calls() noexcept {
   std::array<std::byte, 256> calls;
   const iovec part{calls.data(), calls.size()};
   for (;;) {
+    if (!takes_more_passed()) return;
     const auto heard = or_no_memory([&] { return receive(part); });
     if (heard && *heard > 0) continue;
     if (heard || heard.error().code() != errc::would_block) gone_.store(true);
@@ -92,13 +97,29 @@ void connection::hear_calls() noexcept {
   }
 }
 
+// With as many as there may be, the frames that have come are read first, which take them. Where there is none, nobody has told of them.
+bool connection::takes_more_passed() noexcept {
+  const std::lock_guard guard(passed_lock_);
+  if (passed_.size() < most_passed) return true;
+  if (!ring_->in.something()) flooded_.store(true);
+  return false;
+}
+
 // From the socket.
 result<std::size_t> connection::receive(const iovec& part) {
   std::vector<sys::owned_descriptor> come;
-  auto got = door_->receive(socket_.get(), {&part, 1}, &come);
+  const used_socket::use here(socket_);
+  auto got = door_->receive(here.fd(), {&part, 1}, &come);
   if (come.empty()) return got;
   const std::lock_guard guard(passed_lock_);
-  for (auto& each : come) passed_.push_back(std::move(each));
+  for (auto& each : come) {
+    if (!keeps_passed_) break;
+    if (passed_.size() == (has_ring_.load() ? most_passed : most_passed_first)) {
+      flooded_.store(true);
+      break;
+    }
+    passed_.push_back(std::move(each));
+  }
   return got;
 }
 
@@ -123,7 +144,8 @@ sys::owned_descriptor connection::next_passed() noexcept {
 bool connection::call(std::span<const int> passed) noexcept {
   std::byte one{};
   const iovec part{&one, 1};
-  return door_->send(socket_.get(), {&part, 1}, passed).ok();
+  const used_socket::use here(socket_);
+  return door_->send(here.fd(), {&part, 1}, passed).ok();
 }
 
 void connection::begin_polling() noexcept {
@@ -175,16 +197,17 @@ result<std::size_t> connection::get(const iovec& part) {
 
 // What has come, unless another thread is at it, which then looks again before it leaves. True: there was something.
 bool connection::read_in_turn() noexcept {
-  if (reading_.test_and_set(std::memory_order_acquire)) return false;
+  if (reading_.test_and_set()) return false;
   const bool something = read();
-  reading_.clear(std::memory_order_release);
+  reading_.clear();
+  if (abandoned_.load()) end_abandoned();  // by who found this reading
   return something;
 }
 
 bool connection::read() noexcept {
   std::uint64_t left = most_in_turn;
-  while (left > 0 && !over_.load()) {
-    auto problem = or_no_memory([&] { return read_some(left); });
+  while (left > 0 && !over_.load() && !abandoned_.load()) {
+    auto problem = flooded_.load() ? flooded() : or_no_memory([&] { return read_some(left); });
     if (problem.code() == errc::would_block) break;
     if (problem.ok()) continue;
     end(problem);
@@ -290,7 +313,8 @@ void connection::withdraw(std::uint64_t message) {
       ++each;
       if (kept) continue;
       ended_ = no_memory();  // a frame cannot stay half sent
-      door_->finish(socket_.get(), true);
+      const used_socket::use here(socket_);
+      door_->finish(here.fd(), true);
       return;
     } else {
       each = queue_.erase(each);
@@ -302,7 +326,8 @@ void connection::withdraw(std::uint64_t message) {
 void connection::watch_writing(bool on) noexcept {
   if (on == watched_ || token_ == 0) return;
   watched_ = on;
-  (void)reactor_->change(socket_.get(), token_, on);
+  const used_socket::use here(socket_);
+  (void)reactor_->change(here.fd(), token_, on);
 }
 
 result<std::size_t> connection::put(std::span<const iovec> parts) {
@@ -313,6 +338,7 @@ result<std::size_t> connection::put(std::span<const iovec> parts) {
 
 // One thread at a time sends, without the lock; the first frame stays where it is meanwhile.
 void connection::flush_up_to(std::uint64_t most) noexcept {
+  const used_socket::use here(socket_);
   for (std::uint64_t sent_now = 0;;) {
     std::array<iovec, 3> parts;
     std::size_t count = 0;
@@ -323,7 +349,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
       if (flushing_ || connecting_ || !ended_.ok()) return;
       if (queue_.empty()) {
         watch_writing(false);
-        if (closing_) door_->finish(socket_.get(), false);
+        if (closing_) door_->finish(here.fd(), false);
         return;
       }
       if (sent_now >= most) {
@@ -336,7 +362,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
       flushing_ = true;
     }
     const auto to_send = std::span(parts).first(count);
-    const auto sent = by_ring ? put(to_send) : door_->send(socket_.get(), to_send, std::span(&with, with < 0 ? 0 : 1));
+    const auto sent = by_ring ? put(to_send) : door_->send(here.fd(), to_send, std::span(&with, with < 0 ? 0 : 1));
     std::function<void(const status&)> written;
     bool stop = false;
     {
@@ -360,7 +386,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
         stop = true;
       } else {
         // Reading tells of it, behind what has arrived before.
-        door_->finish(socket_.get(), true);
+        door_->finish(here.fd(), true);
         stop = true;
       }
     }
@@ -379,13 +405,56 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
 
 // --- the end
 
-void connection::close() {
+void connection::close(std::chrono::milliseconds within) noexcept {
   {
     const std::lock_guard guard(in_lock_);
     diverted_ = true;
     wanted_ = false;
   }
+  let_go_of_passed();
+  std::uint64_t token = 0;
+  {
+    const std::lock_guard guard(out_lock_);
+    if (!std::exchange(closes_, true)) token = token_;
+  }
+  const bool waits = token == 0 || reactor_->call_at(token, reactor::clock::now() + within);
   end_sending();
+  if (!waits) abandon();  // nobody would end it later
+}
+
+// Those that come later, too.
+void connection::let_go_of_passed() noexcept {
+  std::deque<sys::owned_descriptor> gone;  // closed when the lock is open
+  const std::lock_guard guard(passed_lock_);
+  keeps_passed_ = false;
+  gone.swap(passed_);
+}
+
+void connection::abandon() noexcept {
+  const auto self = weak_from_this().lock();  // what it tells of may let go of this
+  abandoned_.store(true);
+  end_abandoned();
+}
+
+void connection::end_abandoned() noexcept {
+  if (reading_.test_and_set()) return;  // who reads looks for it when he has
+  if (!over_.load()) end(given_up());
+  reading_.clear();
+}
+
+bool connection::has_something() noexcept {
+  const used_socket::use here(socket_);
+  return door_->has_something(here.fd());
+}
+
+result<sys::credentials> connection::credentials_of_other() {
+  const used_socket::use here(socket_);
+  return door_->credentials_of(here.fd());
+}
+
+result<sys::socket_address> connection::address_of(bool of_other) {
+  const used_socket::use here(socket_);
+  return door_->address_of(here.fd(), of_other);
 }
 
 void connection::end_sending() {
@@ -398,11 +467,14 @@ void connection::end_sending() {
 
 void connection::end(const status& why) noexcept {
   over_.store(true);
+  let_go_of_passed();
   {
     const std::lock_guard guard(out_lock_);
-    if (token_ != 0) reactor_->remove(socket_.get(), std::exchange(token_, 0));
+    const used_socket::use here(socket_);
+    if (token_ != 0) reactor_->remove(here.fd(), std::exchange(token_, 0));
     if (ended_.ok()) ended_ = why;
-    door_->finish(socket_.get(), true);  // the other end hears of it, whoever keeps this
+    door_->finish(here.fd(), true);  // whoever is in a call with it
+    socket_.close();
   }
   finish_end();
 }

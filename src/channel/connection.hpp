@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -18,6 +19,7 @@
 
 #include "channel/reactor.hpp"
 #include "channel/ring.hpp"
+#include "channel/used_socket.hpp"
 #include "penstock/status.hpp"
 #include "sys/peer.hpp"
 
@@ -68,6 +70,10 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   // From arrived(): what comes behind that frame comes by this ring. leaves: so does what is queued from now on leave by it; otherwise what
   // is queued behind a frame that is the last of the socket.
   void use_ring(std::unique_ptr<ring_pair> ring, bool leaves);
+  // Descriptors that the other end may have passed ahead of the frames that tell of them; what is more ends the connection. It passes half
+  // as many of which it has not told yet, so that with as many here there is a frame to be read.
+  static constexpr std::size_t most_passed = 256;
+  static constexpr std::size_t most_passed_first = 2;  // where there is no ring: that of the ring's memory, if it is alone
   // The next descriptor that has come, of none where there is none.
   [[nodiscard]] sys::owned_descriptor take_passed() noexcept;
   // The other end has the descriptor when a frame comes that is queued after this. False: it cannot be passed. Where there is a ring.
@@ -98,11 +104,19 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   void divert(std::uint64_t message);
   // Sends what is queued and then nothing more; what comes is told on.
   void end_sending();
-  // Sends what is queued and then ends, or ends at once where that cannot be. Frames that never left are told so. Nothing is written to
-  // memory that begins() named after this.
-  void close();
+  // Sends what is queued and then ends when the other end does too, or at once where that cannot be; and after this time in any case.
+  // Frames that never left are told so. Nothing is written to memory that begins() named after this.
+  void close(std::chrono::milliseconds within) noexcept;
+  // Ends now, whatever is queued; where another thread is telling of what has come, as soon as it has. Not under a lock that lost() takes.
+  void abandon() noexcept;
+  // Something has come that was not read yet.
+  [[nodiscard]] bool has_something() noexcept;
+  // As sys::peer has them.
+  result<sys::credentials> credentials_of_other();
+  result<sys::socket_address> address_of(bool of_other);
 
   next ready(bool readable, bool writable) noexcept override;
+  void due() noexcept override { abandon(); }
 
  private:
   bool read_in_turn() noexcept;
@@ -110,6 +124,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   next rest() noexcept;
   next look_later() noexcept;
   void hear_calls() noexcept;
+  [[nodiscard]] bool takes_more_passed() noexcept;
   bool call(std::span<const int> passed = {}) noexcept;
   sys::owned_descriptor next_passed() noexcept;
   result<std::size_t> receive(const iovec& part);
@@ -120,12 +135,14 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   status take(std::size_t bytes);
   void flush_up_to(std::uint64_t most) noexcept;
   void end(const status& why) noexcept;
+  void end_abandoned() noexcept;
+  void let_go_of_passed() noexcept;
   void finish_end() noexcept;
   void watch_writing(bool on) noexcept;
 
   const std::shared_ptr<sys::peer> door_;
   const std::shared_ptr<reactor> reactor_;
-  const sys::owned_descriptor socket_;
+  used_socket socket_;  // closed with the end of this
   std::uint64_t token_ = 0;
   std::weak_ptr<frame_user> user_;
 
@@ -137,8 +154,11 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::atomic<bool> looks_later_{false};  // the reactor will, since somebody has polled just now
   std::mutex passed_lock_;                // guards passed_
   std::deque<sys::owned_descriptor> passed_;
-  std::atomic<bool> gone_{false};  // the other end; what is left in the ring still counts
-  std::atomic<bool> over_{false};  // nothing is read any more
+  bool keeps_passed_ = true;          // likewise guarded: somebody will take them
+  std::atomic<bool> flooded_{false};  // with descriptors
+  std::atomic<bool> gone_{false};     // the other end; what is left in the ring still counts
+  std::atomic<bool> over_{false};     // nothing is read any more
+  std::atomic<bool> abandoned_{false};
 
   // --- what comes in: of whoever has this, with the lock where another may divert it
   std::atomic_flag reading_ = ATOMIC_FLAG_INIT;
@@ -161,7 +181,8 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   bool by_ring_ = false;  // what leaves
   bool watched_ = false;  // the reactor tells when there is room
   bool closing_ = false;
-  bool told_ = false;  // everybody of the end
+  bool closes_ = false;  // and will end in a while in any case
+  bool told_ = false;    // everybody of the end
   status ended_;
 };
 

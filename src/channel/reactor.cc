@@ -1,5 +1,6 @@
 #include "channel/reactor.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <new>
@@ -17,6 +18,10 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto moment = 100us;
+
+std::chrono::microseconds until(reactor::clock::time_point when) {
+  return std::max(std::chrono::ceil<std::chrono::microseconds>(when - reactor::clock::now()), 0us);
+}
 
 }  // namespace
 
@@ -56,7 +61,7 @@ result<std::uint64_t> reactor::add(int fd, std::shared_ptr<socket_handler> handl
   {
     const std::lock_guard guard(shared_->lock);
     token = shared_->next_token++;
-    shared_->handlers.emplace(token, std::move(handler));
+    shared_->handlers.emplace(token, shared::entry{std::move(handler)});
   }
   auto problem = shared_->poller->add(fd, token, writable);
   if (problem.ok()) return token;
@@ -71,8 +76,50 @@ void reactor::remove(int fd, std::uint64_t token) noexcept {
   std::shared_ptr<socket_handler> gone;  // let go of without the lock
   const std::lock_guard guard(shared_->lock);
   if (const auto found = shared_->handlers.find(token); found != shared_->handlers.end()) {
-    gone = std::move(found->second);
+    shared_->call_off(token, found->second);
+    gone = std::move(found->second.handler);
     shared_->handlers.erase(found);
+  }
+}
+
+// With the lock.
+void reactor::shared::call_off(std::uint64_t token, entry& of) noexcept {
+  if (of.due != never) times.erase({std::exchange(of.due, never), token});
+}
+
+bool reactor::call_at(std::uint64_t token, clock::time_point when) noexcept {
+  bool first = false;
+  {
+    const std::lock_guard guard(shared_->lock);
+    const auto found = shared_->handlers.find(token);
+    if (found == shared_->handlers.end()) return true;
+    shared_->call_off(token, found->second);
+    const bool noted = or_without_memory([&] { return shared_->times.emplace(when, token).second; }, [] { return false; });
+    if (!noted) return false;
+    found->second.due = when;
+    first = shared_->times.begin()->second == token;
+  }
+  if (first) shared_->poller->interrupt();
+  return true;
+}
+
+void reactor::call_off(std::uint64_t token) noexcept {
+  const std::lock_guard guard(shared_->lock);
+  if (const auto found = shared_->handlers.find(token); found != shared_->handlers.end()) shared_->call_off(token, found->second);
+}
+
+void reactor::call_those_due(shared& with) noexcept {
+  for (const auto now = clock::now();;) {
+    std::shared_ptr<socket_handler> handler;
+    {
+      const std::lock_guard guard(with.lock);
+      if (with.times.empty() || with.times.begin()->first > now) return;
+      const auto token = with.times.begin()->second;
+      auto& entry = with.handlers.at(token);
+      handler = entry.handler;
+      with.call_off(token, entry);
+    }
+    handler->due();
   }
 }
 
@@ -92,7 +139,6 @@ void reactor::later(std::uint64_t token) noexcept {
 }
 
 void reactor::loop(const std::shared_ptr<shared>& with) {
-  using clock = std::chrono::steady_clock;
   staging::become_worker("penstock-pipes");
   std::array<sys::socket_event, 64> events;
   std::vector<std::uint64_t> again;  // whose handlers have more to do
@@ -102,7 +148,7 @@ void reactor::loop(const std::shared_ptr<shared>& with) {
     {
       const std::lock_guard guard(with->lock);
       const auto found = with->handlers.find(event.token);
-      if (found != with->handlers.end()) handler = found->second;
+      if (found != with->handlers.end()) handler = found->second.handler;
     }
     if (handler == nullptr) return;
     const auto then = handler->ready(event.readable, event.writable);
@@ -111,18 +157,21 @@ void reactor::loop(const std::shared_ptr<shared>& with) {
     if (then == socket_handler::next::later) with->later.push_back(event.token);
   };
   while (!with->stopping.load()) {
-    bool limited = false;
+    auto limit = sys::poller::for_ever;
     {
       const std::lock_guard guard(with->lock);
-      limited = with->has_time_limit = !with->later.empty();
+      with->has_time_limit = !with->later.empty();
+      if (!with->times.empty()) limit = until(with->times.begin()->first);
+      if (with->has_time_limit) limit = std::min<std::chrono::microseconds>(limit, moment);
     }
-    const auto count = with->poller->wait(events, !again.empty() ? 0us : limited ? moment : sys::poller::for_ever);
+    const auto count = with->poller->wait(events, again.empty() ? limit : 0us);
     if (!count) {
       staging::nap();  // the kernel is out of memory, for a moment
       continue;
     }
     for (const auto token : std::exchange(again, {})) tell({token, true, false});
     for (std::size_t i = 0; i < *count && !with->stopping.load(); ++i) tell(events[i]);
+    call_those_due(*with);
     if (clock::now() - looked < moment) continue;
     std::vector<std::uint64_t> due;
     {

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "penstock/status.hpp"
@@ -26,10 +29,14 @@ class socket_handler {
   };
   virtual ~socket_handler() = default;
   virtual next ready(bool readable, bool writable) noexcept = 0;
+  // The time has come that it was to be called at.
+  virtual void due() noexcept {}
 };
 
 class reactor {
  public:
+  using clock = std::chrono::steady_clock;
+
   // Starts the thread.
   static result<std::shared_ptr<reactor>> make(std::shared_ptr<sys::peer> door);
   reactor(const reactor&) = delete;
@@ -43,14 +50,27 @@ class reactor {
   void later(std::uint64_t token) noexcept;
   // The handler is let go of; a call of it may be running on the reactor's thread.
   void remove(int fd, std::uint64_t token) noexcept;
+  // Nothing is told of the socket until resume(); the handler stays.
+  void pause(int fd) noexcept { shared_->poller->remove(fd); }
+  status resume(int fd, std::uint64_t token) { return shared_->poller->add(fd, token, false); }
+  // due() is called then, once, unless it is called off or another time is set before. False: there is no memory for it.
+  bool call_at(std::uint64_t token, clock::time_point when) noexcept;
+  void call_off(std::uint64_t token) noexcept;
 
  private:
+  static constexpr auto never = clock::time_point::max();
   // Shared with the thread, which may be what lets go of the reactor.
   struct shared {
     std::shared_ptr<sys::peer> door;
     std::unique_ptr<sys::poller> poller;
     std::mutex lock;  // guards what follows
-    std::unordered_map<std::uint64_t, std::shared_ptr<socket_handler>> handlers;
+    struct entry {
+      std::shared_ptr<socket_handler> handler;
+      clock::time_point due = never;
+    };
+    void call_off(std::uint64_t token, entry& of) noexcept;
+    std::unordered_map<std::uint64_t, entry> handlers;
+    std::set<std::pair<clock::time_point, std::uint64_t>> times;  // of those that are to be called at one
     std::uint64_t next_token = 1;
     std::vector<std::uint64_t> later;
     bool has_time_limit = true;  // the thread looks at what is to be called later
@@ -59,6 +79,7 @@ class reactor {
 
   explicit reactor(std::shared_ptr<shared> with) noexcept : shared_(std::move(with)) {}
   static void loop(const std::shared_ptr<shared>& with);
+  static void call_those_due(shared& with) noexcept;
 
   const sys::fork_guard fork_;
   const std::shared_ptr<shared> shared_;

@@ -87,8 +87,12 @@ status stripe_door::accept_all() {
     }
     made->token = *token;
     if (strangers_.size() <= most_strangers) continue;
-    away = std::move(strangers_.front());
-    strangers_.pop_front();
+    // The oldest, but for those who have said something that is still to be read.
+    const auto is_silent = [&](const auto& each) { return !door_->has_something(each->socket.get()); };
+    auto first = std::find_if(strangers_.begin(), strangers_.end(), is_silent);
+    if (first == strangers_.end()) first = strangers_.begin();
+    away = std::move(*first);
+    strangers_.erase(first);
     reactor_->remove(away->socket.get(), away->token);
   }
 }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.hpp"
+
 namespace penstock::channel {
 
 namespace {
@@ -76,6 +78,12 @@ class reader {
   std::size_t at_ = 0;
   bool failed_ = false;
 };
+
+// What the other end says and users are told: fit to be shown, and not too long.
+std::string words(std::string_view told) {
+  auto shown = printable_text(std::string(told.substr(0, limits::words_bytes)));
+  return told.size() > limits::words_bytes ? shown + "..." : shown;
+}
 
 status malformed(std::string_view what) { return {errc::io, fmt::format("the other end sent a malformed {}", what)}; }
 
@@ -154,8 +162,8 @@ result<std::vector<reached_channel>> decode_reach(std::span<const std::byte> bod
   reader in(body);
   std::vector<reached_channel> out(in.count(256, 8));
   for (auto& each : out) {
-    each.name = in.text(limits::text_bytes);
-    each.refusal = in.text(limits::text_bytes);
+    each.name = words(in.text(limits::text_bytes));
+    each.refusal = words(in.text(limits::text_bytes));
   }
   if (in.failed() || in.left() > 0) return malformed("list of channels");
   return out;
@@ -296,7 +304,7 @@ result<announcement> decode_announcement(std::span<const std::byte> body) {
     if (!may_name_device(each.device) || !may_name_device(each.target_device)) in.fail();
     if (!each.device.empty()) {
       each.parts = shared_parts_of(in, each.length);
-      each.not_shared = in.text(limits::reason_bytes);
+      each.not_shared = words(in.text(limits::reason_bytes));
     }
     each.metadata = in.text(limits::metadata_bytes);
     if (each.length > limits::tensor_bytes) in.fail();
@@ -315,7 +323,7 @@ std::vector<std::byte> encode_text(std::string_view text) {
   return out.take();
 }
 
-std::string decode_text(std::span<const std::byte> body) { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
+std::string decode_text(std::span<const std::byte> body) { return words({reinterpret_cast<const char*>(body.data()), body.size()}); }
 
 status out_of_turn(std::string_view what) { return {errc::io, fmt::format("the other end sent {} out of turn", what)}; }
 

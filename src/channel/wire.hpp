@@ -49,6 +49,8 @@ enum class frame_kind : std::uint32_t {
 };
 
 struct limits {
+  static constexpr std::uint64_t greeting_bytes = 4096;  // from whom nothing is known yet
+  static constexpr std::uint64_t words_bytes = 1024;     // of what the other end says that is told on; the rest is cut off
   static constexpr std::uint64_t text_bytes = 64 * 1024;
   static constexpr std::uint64_t metadata_bytes = std::uint64_t{1} << 20;
   static constexpr std::uint64_t payload_bytes = std::uint64_t{64} << 20;  // of a message, together
@@ -151,6 +153,7 @@ result<std::vector<carried>> decode_carried(std::span<const std::byte> body);
 std::vector<std::byte> encode(const announcement& what);
 result<announcement> decode_announcement(std::span<const std::byte> body);
 std::vector<std::byte> encode_text(std::string_view text);
+// Such as can be shown, whatever has come: no character that a terminal obeys, and no more than limits::words_bytes.
 std::string decode_text(std::span<const std::byte> body);
 // What the other end has said when it must not.
 status out_of_turn(std::string_view what);

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -132,8 +133,14 @@ operation pipe::receive(incoming_message& message, std::vector<incoming_target> 
 }
 
 result<pipe_plan> pipe::explain() const {
+  auto told = explain(deadline_clock::now() + std::chrono::seconds(10));
+  if (told || told.error().code() != errc::timed_out) return told;
+  return status(errc::timed_out, "the other end has not answered for 10 s");
+}
+
+result<pipe_plan> pipe::explain(deadline_clock::time_point until) const {
   if (auto problem = usable(core_, pipe_gone); !problem.ok()) return problem;
-  return or_no_memory([&] { return core_->explain(); });
+  return or_no_memory([&] { return core_->explain(until); });
 }
 
 std::vector<channel_stats> pipe::stats() const { return usable(core_, pipe_gone).ok() ? core_->stats() : std::vector<channel_stats>(); }
@@ -160,6 +167,8 @@ pipe_listener::~pipe_listener() {
 }
 
 std::string pipe_listener::url() const { return core_ == nullptr ? std::string() : core_->url(); }
+
+std::uint64_t pipe_listener::refused() const noexcept { return core_ == nullptr ? 0 : core_->refused(); }
 
 operation pipe_listener::accept(pipe& accepted, const pipe_operation_options& options, io_callback callback) const {
   return begun(usable(core_, "the listener was closed"), callback, [&] { return core_->accept(accepted, options, callback); });

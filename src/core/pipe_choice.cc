@@ -36,16 +36,17 @@ std::string reasons_of(const Channels& refused) {
 
 }  // namespace
 
-// The other end is told too, as far as it listens.
-status pipe_core::refuse(const status& why) {
-  say(frame_kind::refused, 0, channel::encode_text(why.message()));
-  return why;
+// The other end is told why in the first of these words, as far as it listens; and this one in the others.
+status pipe_core::refuse(std::string_view to_other, std::string here) {
+  say(frame_kind::refused, 0, channel::encode_text(to_other));
+  return {errc::permission_denied, std::move(here)};
 }
 
 status pipe_core::challenged(std::span<const std::byte> body) {
-  if (!proof_) return refuse({errc::permission_denied, "one end has a secret, and the other none"});
+  if (!proof_) return refuse("a secret was given, and it asks for none", "it has a secret, and none was given here");
   if (auto wrong = proof_->challenged(body); !wrong.ok()) return wrong;
   if (connects_) return {};
+  begins_to_prove_.store(true);
   auto answer = proof_->answer();
   if (!answer) return answer.error();
   say(frame_kind::challenge, 0, proof_->challenge());
@@ -56,7 +57,10 @@ status pipe_core::challenged(std::span<const std::byte> body) {
 // Who listens proves it first, so that who has connected tells a stranger nothing.
 status pipe_core::proven(std::span<const std::byte> body) {
   if (!proof_ || is_proven_) return channel::out_of_turn("a proof");
-  if (auto wrong = proof_->check(body); !wrong.ok()) return refuse(wrong);
+  if (auto wrong = proof_->check(body); !wrong.ok()) {
+    auto here = connects_ ? fmt::format("{} does not accept the secret that was given here", peer_name_) : std::string(wrong.message());
+    return refuse(wrong.message(), std::move(here));
+  }
   is_proven_ = true;
   if (!connects_) return {};
   auto answer = proof_->answer();
@@ -67,13 +71,13 @@ status pipe_core::proven(std::span<const std::byte> body) {
 }
 
 status pipe_core::greeted(std::span<const std::byte> body) {
-  if (proof_ && !is_proven_) return refuse({errc::permission_denied, "the secret is asked for"});
+  if (proof_ && !is_proven_) return refuse("it asks for a secret, and none was given", "it gives no secret, and is asked for one");
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
   peer_ = told->who;
   peer_name_ = fmt::format("process {}", peer_.pid);
   if (local_) {
-    const auto known = with_.door->credentials_of(socket_);
+    const auto known = connection_->credentials_of_other();
     if (!known) return known.error();
     if (known->uid != geteuid()) return {errc::permission_denied, fmt::format("the other end is a process of user {}", known->uid)};
     peer_.pid = known->pid;
@@ -253,11 +257,10 @@ void pipe_core::note_pushed(const channel::channel& by, const next_operation& op
   }
 }
 
-result<pipe_plan> pipe_core::explain() {
-  using namespace std::chrono_literals;
+result<pipe_plan> pipe_core::explain(deadline_clock::time_point until) {
   std::unique_lock guard(lock_);
-  if (!known_.wait_for(guard, 10s, [this] { return ready_ || !over().ok(); })) {
-    return status(errc::timed_out, "the other end has not answered for 10 s");
+  if (!known_.wait_until(guard, until, [this] { return ready_ || !over().ok(); })) {
+    return status(errc::timed_out, "the other end has not answered yet");
   }
   if (!ready_) return over();
   pipe_plan told;

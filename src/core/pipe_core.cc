@@ -36,9 +36,9 @@ std::span<const std::byte> incoming_core::in_line_bytes() const {
 
 // --- the beginning
 
-result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting,
-                                                   proof_listener when_proven) {
-  auto made = std::make_shared<pipe_core>(with, local);
+result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
+                                                   bool connecting, proof_listener when_proven) {
+  auto made = std::make_shared<pipe_core>(with, url, local);
   if (!local && !with.secret.empty()) {
     auto asked = channel::proof::make(with.secret, connecting);
     if (!asked) return asked.error();
@@ -50,12 +50,11 @@ result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys:
 }
 
 status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_descriptor over, bool connecting) {
-  socket_ = over.get();
   connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting);
   if (!local_ && with_.connections > 1) {
-    stripes_ = std::make_shared<pipe_stripes>(with_.door, with_.reactor, with_.more_reactors, connection_, socket_, connecting,
-                                              with_.connections, self);
+    stripes_ = std::make_shared<pipe_stripes>(with_.door, with_.reactor, with_.more_reactors, connection_, connecting, with_.connections,
+                                              with_.close_within, self);
   }
   if (connecting && proof_) {
     say(frame_kind::challenge, 0, proof_->challenge());
@@ -101,7 +100,8 @@ void pipe_core::agree_on_ring(std::uint64_t bytes) {
   say_hello({}, taken);
 }
 
-pipe_core::pipe_core(const pipe_shared& with, bool local) : with_(with), local_(local) {
+pipe_core::pipe_core(const pipe_shared& with, const std::string& url, bool local)
+    : with_(with), local_(local), peer_name_(url.empty() ? "the other end" : url) {
   const auto maps = [](const channel::channel* each) { return each->how() == channel::carriage::map; };
   shares_.store(local && std::any_of(with.channels.begin(), with.channels.end(), maps));
 }
@@ -110,7 +110,7 @@ pipe_core::~pipe_core() {
   if (push_watch_ != nullptr) push_watch_->release();
   if (with_.runtime->forked()) return;
   unpin_permits();
-  if (connection_ != nullptr) connection_->close();
+  if (connection_ != nullptr) connection_->close(with_.close_within);
   if (stripes_ != nullptr) stripes_->close();
 }
 
@@ -145,6 +145,8 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
       break;
     case frame_kind::hello:
     case frame_kind::refused:
+      most = limits::greeting_bytes;
+      break;
     case frame_kind::reach:
     case frame_kind::taken:
     case frame_kind::withdrawn:
@@ -222,7 +224,7 @@ status pipe_core::arrived(const channel::frame_head& head) {
         wrong = proven(body_);
         break;
       case frame_kind::refused:
-        wrong = {errc::permission_denied, "the other end lets nobody in: " + channel::decode_text(body_)};
+        wrong = {errc::permission_denied, fmt::format("{} lets nobody in: {}", peer_name_, channel::decode_text(body_))};
         break;
       case frame_kind::hello:
         wrong = greeted(body_);
@@ -325,7 +327,8 @@ void pipe_core::lost(const status& why) noexcept {
   if (when_proven_) std::exchange(when_proven_, {})(shared_from_this(), false);
   with_lock([&](endings& ended) {
     const auto first = stripe_lost_.ok() ? std::string() : fmt::format(" ({} was lost first)", stripe_lost_.message());
-    end_all(status(why.code(), fmt::format("{}: {}{}", peer_name_, why.message(), first)), ended);
+    const auto who = why.message().starts_with(peer_name_) ? std::string() : peer_name_ + ": ";
+    end_all(status(why.code(), fmt::format("{}{}{}", who, why.message(), first)), ended);
   });
   if (stripes_ != nullptr) stripes_->close();
   let_go_of_memory();
@@ -342,7 +345,7 @@ void pipe_core::close() noexcept {
     }
     come_.clear();
   });
-  connection_->close();
+  connection_->close(with_.close_within);
   if (stripes_ != nullptr) stripes_->close();
   let_go_of_memory();
 }

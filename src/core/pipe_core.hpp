@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -13,6 +14,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,9 +36,11 @@ struct pipe_shared {
   std::shared_ptr<core::runtime> runtime;
   std::shared_ptr<sys::peer> door;
   std::shared_ptr<channel::reactor> reactor;
-  std::vector<const channel::channel*> channels;       // that may be used, best first
-  std::string secret{};                                // of tcp; empty: none
-  unsigned connections = 1;                            // of a pipe, at most; of tcp
+  std::vector<const channel::channel*> channels;  // that may be used, best first
+  std::string secret{};                           // of tcp; empty: none
+  unsigned connections = 1;                       // of a pipe, at most; of tcp
+  std::chrono::milliseconds close_within{};       // pipe_options
+  std::chrono::milliseconds prove_within{};
   std::shared_ptr<channel::reactors> more_reactors{};  // for further ones
   std::shared_ptr<channel::fabrics> fabrics{};
 };
@@ -56,6 +60,7 @@ class incoming_core {
   bool received = false;  // receive() was called, or never will be
   bool pushed = false;    // its tensors go to the targets that were posted
   status withdrawn;       // by the sender, who says why
+  status not_received;    // why it could not be when that was tried
 
   [[nodiscard]] bool has_tensors_elsewhere() const;
   // Payloads and tensors in line, one behind the other.
@@ -78,9 +83,10 @@ class pipe_core final : public channel::frame_user,
                         public std::enable_shared_from_this<pipe_core> {
  public:
   // over: a socket that is connected or connecting. local: a unix socket.
-  static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_descriptor over, bool local, bool connecting,
-                                                 proof_listener when_proven = {});
-  pipe_core(const pipe_shared& with, bool local);
+  // url: that it leads to, of who connects.
+  static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
+                                                 bool connecting, proof_listener when_proven = {});
+  pipe_core(const pipe_shared& with, const std::string& url, bool local);
   ~pipe_core() override;
 
   [[nodiscard]] const std::shared_ptr<core::runtime>& runtime() const noexcept { return with_.runtime; }
@@ -95,9 +101,16 @@ class pipe_core final : public channel::frame_user,
   static operation* receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
                             const pipe_operation_options& options, io_callback callback);
   void dropped(incoming_core& message) noexcept;
-  result<pipe_plan> explain();
+  // There was no room for its tensors, which the sender hears when it is dropped.
+  void no_room_for(incoming_core& message, const status& why) noexcept;
+  result<pipe_plan> explain(deadline_clock::time_point until);
   std::vector<channel_stats> stats();
   void close() noexcept;
+  // Closes, at once, a connection that nobody was given. Without a lock.
+  void turn_away() noexcept { connection_->abandon(); }
+  // The other end, of which the secret is asked, has said something of what it should. Any thread.
+  [[nodiscard]] bool has_begun_to_prove() const noexcept { return begins_to_prove_.load(); }
+  [[nodiscard]] bool has_something_to_say() const noexcept { return connection_->has_something(); }
   // At what was pushed into memory of this end, when the other had gone.
   void look_at_pushes() noexcept;
 
@@ -154,7 +167,7 @@ class pipe_core final : public channel::frame_user,
   void announce_what_may();
   [[nodiscard]] bool may_announce(const send_operation& op) const;
   void announce(send_operation& op);
-  void pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports);
+  std::shared_ptr<void> pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports);
   status wanted(const channel::frame_head& head, endings& ended);
   void send_piece(const send_operation& op, const sent_piece& asked, std::span<const std::byte> content, staging::landing::lease room);
   void say_unused(std::uint32_t wanted);
@@ -214,7 +227,7 @@ class pipe_core final : public channel::frame_user,
   status greeted(std::span<const std::byte> body);
   status challenged(std::span<const std::byte> body);
   status proven(std::span<const std::byte> body);
-  status refuse(const status& why);
+  status refuse(std::string_view to_other, std::string here);
   status reached(std::span<const std::byte> body);
   [[nodiscard]] const channel::channel* known_way(const std::string& from, const staging::place& to);
   void remember_way(const std::string& from, const staging::place& to, const channel::channel* by);
@@ -259,11 +272,11 @@ class pipe_core final : public channel::frame_user,
   const pipe_shared with_;
   const bool local_;
   std::shared_ptr<channel::connection> connection_;
-  int socket_ = -1;  // the connection's
   bool connects_ = false;
-  std::optional<channel::proof> proof_;    // that is asked for; of who reads
-  proof_listener when_proven_;             // until it was told; likewise
-  bool is_proven_ = false;                 // likewise
+  std::optional<channel::proof> proof_;  // that is asked for; of who reads
+  proof_listener when_proven_;           // until it was told; likewise
+  bool is_proven_ = false;               // likewise
+  std::atomic<bool> begins_to_prove_{false};
   std::shared_ptr<pipe_stripes> stripes_;  // null: it has its connection alone; does not change once it has started
   sys::shared_region offered_;             // until the other end has answered
   pipe_imports imports_;
@@ -285,7 +298,7 @@ class pipe_core final : public channel::frame_user,
   status stripe_lost_;    // before the rest was
   bool cut_off_ = false;  // what comes goes nowhere
   channel::identity peer_;
-  std::string peer_name_ = "the other end";
+  std::string peer_name_;                                            // until it is known, the URL of who connects
   std::mutex making_lines_;                                          // before lock_: one line is made at a time
   std::vector<std::shared_ptr<pipe_line>> lines_here_;               // by which this end receives, by number
   std::map<std::uint64_t, std::shared_ptr<pipe_line>> lines_there_;  // by which the other end does, by its number
@@ -315,6 +328,8 @@ class pipe_core final : public channel::frame_user,
   // Allocations whose descriptors the other end has had, the latest last.
   std::set<std::pair<std::string, std::uint64_t>> passed_;
   std::deque<std::pair<std::string, std::uint64_t>> passed_in_order_;
+  // Descriptors on their way whose frames have not left.
+  const std::shared_ptr<std::atomic<std::uint32_t>> passed_ahead_ = std::make_shared<std::atomic<std::uint32_t>>(0);
   std::shared_ptr<pipe_inbox> inbox_;      // of this end
   std::shared_ptr<pinned_region> outbox_;  // the other end's inbox
   bool want_slots_ = false;                // some operations found none free

@@ -113,8 +113,15 @@ void pipe_core::dropped(incoming_core& message) noexcept {
   with_lock([&](endings& /*ended*/) {
     if (std::exchange(message.received, true) || !message.has_tensors_elsewhere()) return;
     not_received_.erase(message.number);
-    say(frame_kind::taken, message.number, {errc::cancelled, "the message was dropped before it was received"});
+    const auto& why = message.not_received;
+    say(frame_kind::taken, message.number,
+        {errc::cancelled, fmt::format("the message was dropped before it was received{}{}", why.ok() ? "" : ": ", why.message())});
   });
+}
+
+void pipe_core::no_room_for(incoming_core& message, const status& why) noexcept {
+  if (with_.runtime->forked()) return;
+  with_lock([&](endings& /*ended*/) { message.not_received = why; });
 }
 
 void pipe_core::withdrawn(const channel::frame_head& head, endings& ended) {

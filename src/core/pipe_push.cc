@@ -79,7 +79,7 @@ void pipe_core::post(next_operation& op) {
     for (std::uint32_t slot = 0; slot < permit::count; ++slot) free_permits_.push_back(slot);
   }
   if (free_permits_.empty()) return;
-  pass_descriptors(op.posted->targets, op.posted->exports);
+  auto left = pass_descriptors(op.posted->targets, op.posted->exports);
   channel::announcement facts;
   facts.tensors = std::move(op.posted->targets);
   auto body = channel::encode(facts);
@@ -91,7 +91,11 @@ void pipe_core::post(next_operation& op) {
   connection_->own_permit(slot, turn).give();
   op.permit = {slot, turn};
   free_permits_.pop_back();
-  say(frame_kind::posted, come_so_far_ + waiting_.size(), std::move(body), turn, slot);
+  const auto size = body.size();
+  enqueue({{static_cast<std::uint32_t>(frame_kind::posted), slot, come_so_far_ + waiting_.size(), turn, size},
+           std::move(body),
+           {},
+           [kept = std::move(left)](const status& /*why*/) {}});
 }
 
 // False: the other end is writing there.

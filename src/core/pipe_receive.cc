@@ -1,5 +1,6 @@
 // Pipes: the tensors of a message that has come.
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -24,6 +25,9 @@ constexpr std::uint64_t least_part = std::uint64_t{2} << 20;  // of a tensor tha
 constexpr std::uint64_t most_parts = 1024;
 constexpr std::uint64_t read_by_caller = std::uint64_t{64} << 10;
 constexpr std::uint64_t small_copy = std::uint64_t{1} << 20;
+
+// Whose memory was to be read.
+bool has_died(const status& why) { return why.domain() == error_domain::os && why.native() == ESRCH; }
 
 status received_before() { return {errc::invalid_argument, "this message was received before"}; }
 
@@ -168,6 +172,7 @@ void pipe_core::begin_receive(receive_operation& op) noexcept {
     if (problem.ok()) problem = closed_ ? pipe_closed() : message.withdrawn;
     if (problem.ok() && op.pieces_left > 0) problem = lost_;
     if (!problem.ok()) {
+      if (!message.received) message.not_received = problem;
       conclude(op, {0, problem}, ended);
       return;
     }
@@ -293,9 +298,11 @@ void pipe_core::all_ended(receive_operation& op) noexcept {
     const auto read =
         with_.door->read_memory(static_cast<pid_t>(op.from.pid), facts.guard_address, reinterpret_cast<std::byte*>(&word), sizeof(word));
     if (read.ok() && word == facts.guard_value) return {};
+    if (has_died(read)) return read;
     return {errc::closed, "the sender has taken the message back"};
   });
   with_lock([&](endings& ended) {
+    if (has_died(outcome)) outcome = {errc::closed, peer_name_ + " has died"};
     // Where it is known why, that is what is told.
     if (!outcome.ok() && op.stop_reason().ok() && from_memory) {
       if (!op.message->withdrawn.ok()) {

@@ -16,7 +16,7 @@ namespace {
 using channel::frame_kind;
 using channel::limits;
 
-constexpr std::size_t most_passed_at_once = 128;  // descriptors with one message
+constexpr std::size_t most_passed_at_once = channel::connection::most_passed / 2;  // descriptors, of frames that have not left
 // Allocations that the other end is taken to have mapped: fewer than it keeps.
 constexpr std::size_t most_passed = pipe_imports::most / 2;
 constexpr std::uint64_t most_in_line = std::uint64_t{16} << 10;  // bytes of tensors that travel with the announcement
@@ -186,11 +186,14 @@ void pipe_core::announce_what_may() {
   }
 }
 
-// Ahead of the frame that tells whose they are. One that cannot be passed, and those behind it, will be with a later message.
-void pipe_core::pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports) {
+// Ahead of the frame that tells whose they are, which keeps what this returns until it has left. One that cannot be passed, and those
+// behind it, will be with a later message: so also where as many are on their way ahead of their frames as the other end takes.
+std::shared_ptr<void> pipe_core::pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports) {
+  std::uint32_t passed = 0;
   for (const auto& each : exports) {
     auto& part = of[each.tensor].parts[each.part];
-    if (!connection_->pass(each.by.get())) break;
+    if (passed_ahead_->load() + passed >= most_passed_at_once || !connection_->pass(each.by.get())) break;
+    ++passed;
     part.passed = true;
     if (!passed_.emplace(part.handle, part.generation).second) continue;
     passed_in_order_.emplace_back(part.handle, part.generation);
@@ -199,6 +202,8 @@ void pipe_core::pass_descriptors(std::vector<channel::tensor_facts>& of, std::ve
     passed_in_order_.pop_front();
   }
   exports.clear();
+  passed_ahead_->fetch_add(passed);
+  return {nullptr, [ahead = passed_ahead_, passed](void* /*none*/) { ahead->fetch_sub(passed); }};
 }
 
 void pipe_core::announce(send_operation& op) {
@@ -217,7 +222,7 @@ void pipe_core::announce(send_operation& op) {
     facts.payload_lengths.push_back(each.length);
     facts.payload_metadata.push_back(each.metadata);
   }
-  if (!pushes) pass_descriptors(op.facts, op.exports);
+  auto left = pushes ? nullptr : pass_descriptors(op.facts, op.exports);
   facts.tensors = op.facts;
   for (auto& each : facts.tensors) {
     each.in_line = op.in_line;
@@ -235,6 +240,7 @@ void pipe_core::announce(send_operation& op) {
   announced_.emplace(op.number, &op);
   channel::outgoing_frame frame{
       {static_cast<std::uint32_t>(frame_kind::announcement), 0, op.number, 0, body.size()}, std::move(body), {}, {}};
+  if (left.use_count() > 0) frame.written = [kept = std::move(left)](const status& /*why*/) {};
   if (op.in_line) {
     frame.written = [self = weak_from_this(), number = op.number](const status& why) {
       const auto pipe = self.lock();

@@ -1,9 +1,13 @@
 #include "core/pipe_server.hpp"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,6 +21,7 @@ namespace penstock::core {
 namespace {
 
 using family = sys::socket_address::family;
+using namespace std::chrono_literals;
 
 status wrong_url(std::string_view url) {
   return {errc::invalid_argument, fmt::format("\"{}\" is not unix:/path, unix:@name or tcp://host:port", url)};
@@ -45,6 +50,16 @@ result<sys::socket_address> parse(std::string_view url) {
 }
 
 bool is_loopback(std::string_view host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+// Refused, it is known to be so; else as it is.
+status nobody_listens(const std::string& url, const status& why) {
+  if (why.domain() != error_domain::os || why.native() != ECONNREFUSED) return why;
+  return {errc::not_found, fmt::format("nobody listens at {}: Connection refused (os {})", url, ECONNREFUSED), error_domain::os,
+          ECONNREFUSED};
+}
+
+// For connect() to hear of a host that it is refused. Hosts that take longer are told of later, by the first operation.
+constexpr auto most_connecting = 100ms;
 
 std::string chosen_name() {
   static std::atomic<unsigned> count{0};
@@ -81,7 +96,11 @@ result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::run
                   fmt::format("a pipe has 1 to {} connections, not {}", channel::limits::connections, options.connections));
   }
   auto more = std::make_shared<channel::reactors>(door);
-  pipe_shared shared{std::move(with), std::move(door), nullptr, {}, options.secret, options.connections, std::move(more)};
+  pipe_shared shared{std::move(with),      std::move(door),      nullptr,        {}, options.secret, options.connections,
+                     options.close_within, options.prove_within, std::move(more)};
+  if (options.close_within < 0ms || options.prove_within <= 0ms) {
+    return status(errc::invalid_argument, "close_within and prove_within are times to wait, and not negative");
+  }
   if (!options.secret.empty()) {
     if (options.secret.size() < channel::proof::least_secret) {
       return status(errc::invalid_argument, fmt::format("a secret has at least {} bytes", channel::proof::least_secret));
@@ -126,8 +145,13 @@ result<std::shared_ptr<pipe_core>> pipe_server::connect(const std::string& url) 
   const auto to = parse(url);
   if (!to) return to.error();
   auto socket = with_.door->connect(*to);
-  if (!socket) return socket.error();
-  return pipe_core::make(with_, *std::move(socket), to->kind != family::tcp, true);
+  if (!socket) return nobody_listens(url, socket.error());
+  const bool local = to->kind != family::tcp;
+  if (!local) {
+    with_.door->await_connected(socket->get(), most_connecting);
+    if (const auto problem = with_.door->connected(socket->get()); !problem.ok()) return nobody_listens(url, problem.with_context(url));
+  }
+  return pipe_core::make(with_, *std::move(socket), url, local, true);
 }
 
 // --- listeners
@@ -160,81 +184,202 @@ channel::socket_handler::next pipe_listener_core::ready(bool readable, bool /*wr
   return next::event;
 }
 
-result<pipe> pipe_listener_core::accept_one() {
-  for (;;) {
+namespace {
+
+// Who is near has proved by then that it knows the secret, or has said something at least. With as many strangers as there may be, 25,000
+// in a second find room.
+constexpr auto moment = 20ms;
+constexpr auto between_tries = 50ms;  // to accept somebody whom there is no room for
+constexpr auto least_pause = 1ms;
+// Who come are accepted, or make others go, before what the others have said is read: it could not be, otherwise, as long as more come.
+constexpr unsigned most_in_turn = 16;
+constexpr unsigned most_looks = 8;  // for one to turn away: where so many have something to be read, that is what there is to do
+
+// Of accept(2): it may well succeed later, whoever waits.
+bool passes(const status& why) {
+  constexpr std::array passing{EMFILE, ENFILE, ENOBUFS, ENOMEM, EPROTO, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH};
+  return why.code() == errc::out_of_memory ||
+         (why.domain() == error_domain::os && std::find(passing.begin(), passing.end(), why.native()) != passing.end());
+}
+
+status would_block() { return {errc::would_block, "nobody is there"}; }
+
+}  // namespace
+
+// A quarter of the descriptors that the process may have.
+std::size_t pipe_listener_core::strangers_at_most() noexcept {
+  rlimit limit{};
+  const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  return std::clamp<std::size_t>(known ? limit.rlim_cur / 4 : 0, 16, 512);
+}
+
+status pipe_listener_core::admit(sys::owned_descriptor over) {
+  const auto told = [self = weak_from_this()](const std::shared_ptr<pipe_core>& of, bool knows) {
+    if (const auto listener = self.lock(); listener != nullptr) listener->proven(of, knows);
+  };
+  auto made = pipe_core::make(with_, std::move(over), {}, local_, false, told);
+  if (!made) return made.error();
+  strangers_.push_back({*std::move(made), clock::now()});
+  return {};
+}
+
+result<pipe> pipe_listener_core::accept_one(std::shared_ptr<pipe_core>& away) {
+  const bool asks = !local_ && !with_.secret.empty();
+  for (unsigned admitted = 0;;) {
     if (!proven_.empty()) {
       pipe made(std::move(proven_.front()));
       proven_.pop_front();
       return made;
     }
+    if (strangers_.size() >= most_strangers_) return make_room(away);
     auto socket = with_.door->accept(socket_.get());
+    if (!socket && passes(socket.error())) return make_room(away);
     if (!socket) return socket.error();
-    if (!local_ && !with_.secret.empty()) {
-      const auto told = [self = weak_from_this()](const std::shared_ptr<pipe_core>& of, bool knows) {
-        if (const auto listener = self.lock(); listener != nullptr) listener->proven(of, knows);
-      };
-      auto made = pipe_core::make(with_, *std::move(socket), false, false, told);
-      if (!made) return made.error();
-      strangers_.push_back(*std::move(made));
-      if (strangers_.size() <= most_strangers) continue;
-      turned_away_.push_back(std::move(strangers_.front()));
-      strangers_.pop_front();
+    if (asks) {
+      if (auto problem = admit(*std::move(socket)); !problem.ok()) return make_room(away);  // that one is gone
+      if (++admitted == most_in_turn) return would_block();
       continue;
     }
     if (local_) {
       const auto who = with_.door->credentials_of(socket->get());
       if (!who || who->uid != geteuid()) continue;  // not let in
     }
-    auto made = pipe_core::make(with_, *std::move(socket), local_, false);
+    auto made = pipe_core::make(with_, *std::move(socket), {}, local_, false);
     if (!made) return made.error();
     return pipe(*std::move(made));
   }
+}
+
+// away: who has to go before there is; null: nobody may go yet, and the reactor calls when it is to be tried again.
+status pipe_listener_core::make_room(std::shared_ptr<pipe_core>& away) {
+  const auto now = clock::now();
+  away = take_whom_to_turn_away(now);
+  if (away != nullptr) return would_block();
+  if (auto problem = hear(true); !problem.ok()) return problem;  // to have a clock
+  (void)hear(false);                                             // it would be told of the same again at once
+  tries_again_ = strangers_.empty() ? now + between_tries : std::max(strangers_.front().came + moment, now + least_pause);
+  return would_block();
+}
+
+std::shared_ptr<pipe_core> pipe_listener_core::take_whom_to_turn_away(clock::time_point now) {
+  for (const bool has_spoken : {false, true}) {
+    unsigned looks = 0;
+    const auto found = std::find_if(strangers_.begin(), strangers_.end(), [&](const stranger& each) {
+      if (each.came + moment > now || each.who->has_begun_to_prove() != has_spoken || looks == most_looks) return false;
+      ++looks;
+      return !each.who->has_something_to_say();
+    });
+    if (found == strangers_.end()) continue;
+    auto gone = std::move(found->who);
+    strangers_.erase(found);
+    return gone;
+  }
+  return nullptr;
+}
+
+status pipe_listener_core::hear(bool on) {
+  if (on == hears_) return {};
+  if (!on) {
+    with_.reactor->pause(socket_.get());
+  } else if (token_ != 0) {
+    if (auto problem = with_.reactor->resume(socket_.get(), token_); !problem.ok()) return problem;
+  } else {
+    const auto token = with_.reactor->add(socket_.get(), shared_from_this(), false);
+    if (!token) return token.error();
+    token_ = *token;
+  }
+  hears_ = on;
+  return {};
+}
+
+void pipe_listener_core::set_clock() noexcept {
+  auto when = waiting_.empty() ? clock::time_point::max() : tries_again_;
+  if (!strangers_.empty()) when = std::min(when, strangers_.front().came + with_.prove_within);
+  if (token_ == 0 || when == std::exchange(clock_at_, when)) return;
+  with_.reactor->call_off(token_);
+  if (when != clock::time_point::max()) (void)with_.reactor->call_at(token_, when);  // without memory: whoever comes next sets it
 }
 
 // On a thread that reads from it.
 void pipe_listener_core::proven(const std::shared_ptr<pipe_core>& of, bool knows) noexcept {
   {
     const std::lock_guard guard(lock_);
-    if (std::erase(strangers_, of) == 0 || !knows || closed_) return;
-    if (!or_without_memory([&] { return proven_.push_back(of), true; }, [] { return false; })) return;
+    const auto found = std::find_if(strangers_.begin(), strangers_.end(), [&](const stranger& each) { return each.who == of; });
+    if (found == strangers_.end() || closed_) return;
+    strangers_.erase(found);
+    if (!knows) {  // there is room: the reactor tells of who comes when the others have had their turn
+      if (of->has_begun_to_prove()) refused_.fetch_add(1);
+      if (!waiting_.empty()) (void)or_no_memory([&] { return hear(true); });
+      return;
+    }
+    or_without_memory([&] { return proven_.push_back(of), true; }, [] { return false; });
+  }
+  accept_what_has_come();
+}
+
+// Those whose time is over go; and there may be room for others.
+void pipe_listener_core::due() noexcept {
+  for (;;) {
+    std::shared_ptr<pipe_core> late;
+    {
+      const std::lock_guard guard(lock_);
+      clock_at_ = tries_again_ = clock::time_point::max();
+      if (closed_ || strangers_.empty() || strangers_.front().came + with_.prove_within > clock::now()) break;
+      late = std::move(strangers_.front().who);
+      strangers_.pop_front();
+    }
+    late->turn_away();
   }
   accept_what_has_come();
 }
 
 void pipe_listener_core::accept_what_has_come() noexcept {
-  while (auto met = meet()) {
-    if (met->come) *met->op->into = *std::move(met->come);
-    met->op->tell_end(met->problem);
+  unsigned turned_away = 0;
+  for (bool again = true; again;) {
+    auto taken = [&] {
+      const std::lock_guard guard(lock_);
+      auto made = next_step();
+      if (made.away != nullptr && ++turned_away == most_in_turn) {
+        made.again = !or_no_memory([&] { return hear(true); }).ok();  // the reactor tells again at once, in their turn
+      }
+      return made;
+    }();
+    if (taken.away != nullptr) taken.away->turn_away();
+    if (taken.come) *taken.op->into = *std::move(taken.come);
+    if (taken.op != nullptr) taken.op->tell_end(taken.problem);
+    again = taken.again;
   }
-  std::deque<std::shared_ptr<pipe_core>> away;  // closed when the lock is open
-  const std::lock_guard guard(lock_);
-  away.swap(turned_away_);
 }
 
-std::optional<pipe_listener_core::meeting> pipe_listener_core::meet() noexcept {
-  const std::lock_guard guard(lock_);
-  if (closed_) return std::nullopt;
+pipe_listener_core::step pipe_listener_core::next_step() noexcept {
+  step taken;
+  if (closed_) return taken;
   if (waiting_.empty()) {
-    if (token_ != 0) with_.reactor->remove(socket_.get(), std::exchange(token_, 0));
-    return std::nullopt;
+    (void)hear(false);
+    set_clock();
+    return taken;
   }
-  meeting met{waiting_.front(), std::nullopt, {}};
-  auto come = or_no_memory([&] { return accept_one(); });
-  if (!come && come.error().code() == errc::would_block && token_ == 0) {
-    const auto token = or_no_memory([&] { return with_.reactor->add(socket_.get(), shared_from_this(), false); });
-    token_ = token.value_or(0);
-    come = token ? or_no_memory([&] { return accept_one(); }) : result<pipe>(token.error());  // somebody may have come meanwhile
+  tries_again_ = clock::time_point::max();
+  auto come = or_no_memory([&] { return accept_one(taken.away); });
+  const bool nobody = !come && come.error().code() == errc::would_block;
+  if (nobody && taken.away == nullptr && tries_again_ == clock::time_point::max() && !hears_) {
+    const auto problem = or_no_memory([&] { return hear(true); });
+    come = problem.ok() ? or_no_memory([&] { return accept_one(taken.away); }) : result<pipe>(problem);  // somebody may have come meanwhile
   }
+  set_clock();
+  taken.again = true;
   if (come) {
-    met.come = *std::move(come);
+    taken.come = *std::move(come);
   } else if (come.error().code() == errc::would_block) {
-    return std::nullopt;  // the reactor tells of who comes
+    taken.again = taken.away != nullptr;  // else the reactor tells of who comes
+    return taken;
   } else {
-    met.problem = come.error();
+    taken.problem = come.error();
   }
+  taken.op = waiting_.front();
   waiting_.pop_front();
-  met.op->known = false;
-  return met;
+  taken.op->known = false;
+  return taken;
 }
 
 void pipe_listener_core::stop(accept_operation& op) noexcept {
@@ -251,17 +396,20 @@ void pipe_listener_core::stop(accept_operation& op) noexcept {
 void pipe_listener_core::close() noexcept {
   if (with_.runtime->forked()) return;
   std::deque<accept_operation*> ended;
-  std::deque<std::shared_ptr<pipe_core>> strangers;  // closed when the lock is open
-  std::deque<std::shared_ptr<pipe_core>> proven;
+  std::deque<stranger> strangers;
+  std::deque<std::shared_ptr<pipe_core>> proven;  // closed when the lock is open
   {
     const std::lock_guard guard(lock_);
     closed_ = true;
     strangers.swap(strangers_);
     proven.swap(proven_);
     if (token_ != 0) with_.reactor->remove(socket_.get(), std::exchange(token_, 0));
+    hears_ = false;
+    const sys::owned_descriptor nobody_connects(std::move(socket_));  // whoever keeps an operation of this
     ended.swap(waiting_);
     for (auto* op : ended) op->known = false;
   }
+  for (const auto& each : strangers) each.who->turn_away();
   for (auto* op : ended) op->tell_end({errc::closed, "the listener was closed"});
 }
 

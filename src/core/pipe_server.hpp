@@ -1,6 +1,8 @@
 // What makes pipes: by connecting, and by listening. Thread-safe.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -30,43 +32,73 @@ class pipe_server {
 
 class accept_operation;
 
+// Where a secret is asked for, whoever connects is a stranger until it has proved that it knows it:
+// - It has pipe_options::prove_within for that, whatever it says meanwhile. One who says what it must not goes at once.
+// - There are only so many. For one more the oldest goes of those who have been here for a moment: of those who have said nothing, else of
+//   those who have. Nobody goes within that moment, in which one who is near has proved it, nor while something that it has said is still
+//   to be read; as long as nobody may go, those who come stay with the kernel (in its backlog).
+// - Who goes leaves nothing behind: neither a descriptor nor memory.
+// - Where the process lacks a descriptor, or the kernel memory, for one who comes, strangers make room in the same way, and where there are
+//   none the listener tries again in a moment. accept() waits on.
 class pipe_listener_core final : public channel::socket_handler, public std::enable_shared_from_this<pipe_listener_core> {
  public:
   pipe_listener_core(const pipe_shared& with, sys::owned_descriptor over, std::string url, bool local)
-      : with_(with), url_(std::move(url)), local_(local), socket_(std::move(over)) {}
+      : with_(with), url_(std::move(url)), local_(local), most_strangers_(strangers_at_most()), socket_(std::move(over)) {}
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
+  // As of pipe_listener.
+  [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(); }
   // The caller's reference.
   operation* accept(pipe& into, const pipe_operation_options& options, io_callback callback);
   void stop(accept_operation& op) noexcept;
   void close() noexcept;
   next ready(bool readable, bool writable) noexcept override;
+  void due() noexcept override;
 
  private:
+  using clock = channel::reactor::clock;
+  struct stranger {
+    std::shared_ptr<pipe_core> who;
+    clock::time_point came;
+  };
+  // What is to be done without the lock.
+  struct step {
+    accept_operation* op = nullptr;  // has waited for one who has come, or why nobody can
+    std::optional<pipe> come{};
+    status problem{};
+    std::shared_ptr<pipe_core> away{};  // to be turned away
+    bool again = false;                 // there may be more to do then
+  };
+
+  static std::size_t strangers_at_most() noexcept;
   // Whoever has come, while somebody waits. The reactor tells of more only then: who is not accepted stays with the kernel.
   void accept_what_has_come() noexcept;
-  // Somebody who waits, and who has come, or why nobody can.
-  struct meeting {
-    accept_operation* op;
-    std::optional<pipe> come;
-    status problem;
-  };
-  std::optional<meeting> meet() noexcept;  // nothing: there is nobody for each other
-  result<pipe> accept_one();
+  // --- with the lock
+  step next_step() noexcept;
+  result<pipe> accept_one(std::shared_ptr<pipe_core>& away);
+  status admit(sys::owned_descriptor over);
+  status make_room(std::shared_ptr<pipe_core>& away);
+  [[nodiscard]] std::shared_ptr<pipe_core> take_whom_to_turn_away(clock::time_point now);
+  status hear(bool on);
+  void set_clock() noexcept;
+  // --- without it
   void proven(const std::shared_ptr<pipe_core>& of, bool knows) noexcept;
 
   const pipe_shared with_;
   const std::string url_;
   const bool local_;
-  const sys::owned_descriptor socket_;
+  const std::size_t most_strangers_;
+  std::atomic<std::uint64_t> refused_{0};
   std::mutex lock_;  // guards what follows
-  std::uint64_t token_ = 0;
+  sys::owned_descriptor socket_;
+  std::uint64_t token_ = 0;  // the reactor's, from the first accept() on
+  bool hears_ = false;       // it tells of who comes
   bool closed_ = false;
+  clock::time_point tries_again_ = clock::time_point::max();  // where there was no room
+  clock::time_point clock_at_ = clock::time_point::max();     // when the reactor calls
   std::deque<accept_operation*> waiting_;
-  static constexpr std::size_t most_strangers = 64;
-  std::deque<std::shared_ptr<pipe_core>> strangers_;  // who have not proved yet that they know the secret, the latest last
-  std::deque<std::shared_ptr<pipe_core>> proven_;     // who have, and were not accepted yet
-  std::deque<std::shared_ptr<pipe_core>> turned_away_;
+  std::deque<stranger> strangers_;                 // who have not proved yet that they know the secret, the latest last
+  std::deque<std::shared_ptr<pipe_core>> proven_;  // who have, and were not accepted yet
 };
 
 // Belongs to the listener and is guarded by its lock.

@@ -80,7 +80,7 @@ void pipe_core::stripe_lost(const status& why) noexcept {
   if (gone) {
     connection_->end_sending();
   } else {
-    connection_->close();
+    connection_->close(with_.close_within);
     stripes_->close();
   }
 }

@@ -75,14 +75,14 @@ class pipe_stripes::stripe final : public channel::frame_user, public std::enabl
 };
 
 pipe_stripes::pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<channel::reactor> with, std::shared_ptr<channel::reactors> more,
-                           std::shared_ptr<channel::connection> own, int own_socket, bool connects, unsigned most,
+                           std::shared_ptr<channel::connection> own, bool connects, unsigned most, std::chrono::milliseconds close_within,
                            std::weak_ptr<stripe_owner> owner)
     : door_(std::move(door)),
       reactor_(std::move(with)),
       more_(std::move(more)),
-      own_socket_(own_socket),
       connects_(connects),
       most_(most),
+      close_within_(close_within),
       owner_(std::move(owner)) {
   lanes_[0].over = std::move(own);
   lanes_[0].bytes = std::make_shared<std::atomic<std::uint64_t>>(0);
@@ -124,7 +124,7 @@ void pipe_stripes::begin() {
 }
 
 status pipe_stripes::open_door() {
-  auto at = door_->address_of(own_socket_, false);
+  auto at = lanes_[0].over->address_of(false);
   if (!at) return at.error();
   at->port = 0;
   auto opened = channel::stripe_door::open(door_, reactor_, *at, agreed() - 1, weak_from_this());
@@ -165,7 +165,7 @@ status pipe_stripes::told(const frame_head& head, std::span<const std::byte> bod
 
 // Of those that cannot be made the others, and the pipe, are none the worse.
 void pipe_stripes::make_all(const channel::stripe_offer& offer) {
-  auto to = door_->address_of(own_socket_, true);
+  auto to = lanes_[0].over->address_of(true);
   if (to) to->port = offer.port;
   for (std::size_t i = 0; i < offer.tokens.size(); ++i) {
     const auto problem = to ? make_one(i, *to, offer.tokens[i]) : to.error();
@@ -326,11 +326,11 @@ void pipe_stripes::close() noexcept {
     joining.swap(joining_);
   }
   if (door != nullptr) door->close();
-  for (const auto& each : joining) each->over->close();
+  for (const auto& each : joining) each->over->close(close_within_);
   const auto count = count_.load(std::memory_order_acquire);
   for (std::size_t i = 1; i < count; ++i) {
     or_without_memory([&] { return lanes_[i].over->enqueue(frame_of(frame_kind::farewell, {})); }, [] { return false; });
-    lanes_[i].over->close();
+    lanes_[i].over->close(close_within_);
   }
 }
 

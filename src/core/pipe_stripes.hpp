@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -43,9 +44,10 @@ class pipe_stripes final : public channel::stripe_host, public std::enable_share
  public:
   static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // of a tensor that is worth them, and of a piece that goes there
 
-  // most: connections of the pipe, with its own. own: that one, whose socket is own_socket.
+  // most: connections of the pipe, with its own, which is own. close_within: as of pipe_options.
   pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<channel::reactor> with, std::shared_ptr<channel::reactors> more,
-               std::shared_ptr<channel::connection> own, int own_socket, bool connects, unsigned most, std::weak_ptr<stripe_owner> owner);
+               std::shared_ptr<channel::connection> own, bool connects, unsigned most, std::chrono::milliseconds close_within,
+               std::weak_ptr<stripe_owner> owner);
 
   // How many the other end would have. Before anything else.
   void agree(std::uint32_t most_of_other) noexcept { agreed_.store(std::clamp(most_of_other, 1U, most_)); }
@@ -98,9 +100,9 @@ class pipe_stripes final : public channel::stripe_host, public std::enable_share
   const std::shared_ptr<sys::peer> door_;
   const std::shared_ptr<channel::reactor> reactor_;
   const std::shared_ptr<channel::reactors> more_;
-  const int own_socket_;
   const bool connects_;
   const std::uint32_t most_;
+  const std::chrono::milliseconds close_within_;
   const std::weak_ptr<stripe_owner> owner_;
   std::atomic<std::uint32_t> agreed_{1};
   std::atomic<bool> allowed_{false};

@@ -48,6 +48,8 @@ void posted_receive::come(const io_result& outcome) noexcept {
     return {};
   });
   if (!problem.ok()) {
+    const auto message = into_.core();
+    message->pipe->no_room_for(*message, problem);
     complete({0, problem});
     return;
   }

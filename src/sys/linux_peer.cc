@@ -236,6 +236,11 @@ class linux_peer_door final : public peer {
     return error == 0 ? status() : status::from_errno(error, "connect");
   }
 
+  void await_connected(int fd, std::chrono::milliseconds most) noexcept override {
+    pollfd asked{fd, POLLOUT, 0};
+    (void)::poll(&asked, 1, static_cast<int>(most.count()));  // a signal ends it too: who interrupts does not want to wait
+  }
+
   result<credentials> credentials_of(int fd) override {
     ucred told{};
     socklen_t length = sizeof(told);
@@ -281,6 +286,11 @@ class linux_peer_door final : public peer {
       }
       if (errno != EINTR) return status::from_errno(errno, "recvmsg");
     }
+  }
+
+  bool has_something(int fd) noexcept override {
+    pollfd asked{fd, POLLIN, 0};
+    return ::poll(&asked, 1, 0) == 1;
   }
 
   void finish(int fd, bool receiving_too) noexcept override { (void)::shutdown(fd, receiving_too ? SHUT_RDWR : SHUT_WR); }

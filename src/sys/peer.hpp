@@ -109,12 +109,16 @@ class peer {
   // Begins to connect; can be written once that has ended, and connected() tells how. Looks up the name, which may block.
   virtual result<owned_descriptor> connect(const socket_address& to) = 0;
   virtual status connected(int fd) = 0;
+  // Blocks until that has ended, or the time is over.
+  virtual void await_connected(int fd, std::chrono::milliseconds most) noexcept = 0;
   // Of a unix socket.
   virtual result<credentials> credentials_of(int fd) = 0;
   // Bytes; would_block when there is no room. passed: of a unix socket, descriptors that the other end gets with the first of these bytes.
   virtual result<std::size_t> send(int fd, std::span<const iovec> parts, std::span<const int> passed = {}) = 0;
   // Bytes, 0 at the end; would_block when there is nothing. passed: gets the descriptors that have come with them; null: they are closed.
   virtual result<std::size_t> receive(int fd, std::span<const iovec> parts, std::vector<owned_descriptor>* passed = nullptr) = 0;
+  // receive() would not say would_block.
+  virtual bool has_something(int fd) noexcept = 0;
   // No more is sent, and what has been arrives. receiving_too: nor does anything come that has not come yet.
   virtual void finish(int fd, bool receiving_too) noexcept = 0;
   virtual result<std::unique_ptr<poller>> make_poller() = 0;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -31,6 +32,8 @@ class faulty_peer : public sys::peer {
     return or_fail<sys::socket_address>([&] { return inner_->address_of(fd, of_other); });
   }
   result<sys::owned_descriptor> accept(int fd) override {
+    ++accepts;
+    if (has_no_descriptor) return status(errc::out_of_memory, "injected", error_domain::os, EMFILE);
     return or_fail<sys::owned_descriptor>([&] { return inner_->accept(fd); });
   }
   result<sys::owned_descriptor> connect(const sys::socket_address& to) override {
@@ -41,11 +44,17 @@ class faulty_peer : public sys::peer {
     return or_fail<sys::credentials>([&] { return inner_->credentials_of(fd); });
   }
   result<std::size_t> send(int fd, std::span<const iovec> parts, std::span<const int> passed) override {
+    // As many as go with one call.
+    if (const int stray = passes.load(); stray >= 0 && passed.empty()) {
+      return inner_->send(fd, parts, std::vector<int>(most_at_once, stray));
+    }
     return or_fail<std::size_t>([&] { return inner_->send(fd, parts, passed); });
   }
   result<std::size_t> receive(int fd, std::span<const iovec> parts, std::vector<sys::owned_descriptor>* passed) override {
     return or_fail<std::size_t>([&] { return inner_->receive(fd, parts, passed); });
   }
+  bool has_something(int fd) noexcept override { return inner_->has_something(fd); }
+  void await_connected(int fd, std::chrono::milliseconds most) noexcept override { inner_->await_connected(fd, most); }
   void finish(int fd, bool receiving_too) noexcept override { inner_->finish(fd, receiving_too); }
   result<std::unique_ptr<sys::poller>> make_poller() override {
     return or_fail<std::unique_ptr<sys::poller>>([&] { return inner_->make_poller(); });
@@ -57,6 +66,7 @@ class faulty_peer : public sys::peer {
     return or_fail<sys::shared_region>([&] { return inner_->map_region(by, bytes); });
   }
   status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) override {
+    if (says_died) return {errc::io, "injected", error_domain::os, ESRCH};
     return fails() ? error() : inner_->read_memory(process, address, target, bytes);
   }
   result<sys::owned_descriptor> watch_process(pid_t process) override {
@@ -66,6 +76,11 @@ class faulty_peer : public sys::peer {
   bool has_ended(int watched_process) noexcept override { return inner_->has_ended(watched_process); }
 
   std::atomic<bool> watches_none{false};
+  std::atomic<bool> has_no_descriptor{false};  // for who is to be accepted
+  std::atomic<std::uint64_t> accepts{0};
+  static constexpr std::size_t most_at_once = 64;
+  std::atomic<int> passes{-1};         // a descriptor that goes, so often, with whatever is sent
+  std::atomic<bool> says_died{false};  // of each process whose memory is read
 
  private:
   static status error() { return {errc::io, "injected", error_domain::os, EIO}; }

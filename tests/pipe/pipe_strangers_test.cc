@@ -1,0 +1,402 @@
+// Those who connect and are not let in: silent, slow, lying, and many. They get nothing, keep nothing, and keep nobody out.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <fstream>
+#include <thread>
+
+#include "channel/proof.hpp"
+#include "channel/wire.hpp"
+#include "core/engine_core.hpp"
+#include "core/pipe_server.hpp"
+#include "pipe/faulty_peer.hpp"
+#include "pipe/pipe_fixture.hpp"
+#include "pipe/raw_end.hpp"
+#include "support/descriptor_limit.hpp"
+#include "support/open_descriptors.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using clock_type = std::chrono::steady_clock;
+
+const std::string known_secret = "correct horse battery staple";
+
+// Looks until it holds, for as long as a slow machine may need.
+template <class Holds>
+bool comes_true(Holds holds) {
+  for (int i = 0; i < 2000 && !holds(); ++i) std::this_thread::sleep_for(5ms);
+  return holds();
+}
+
+class pipe_strangers : public ::testing::Test {
+ protected:
+  pipe_strangers() : engine_(*engine::create(engine_options{})) {}
+  pipe_context context(const pipe_options& options, const std::shared_ptr<sys::peer>& door = sys::linux_peer()) {
+    auto made = core::pipe_server::make(engine_.core(), door, options);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return pipe_context(*std::move(made));
+  }
+  // Listens, and waits for one who knows the secret.
+  void open_door(const pipe_context& by, const std::string& url = "tcp://127.0.0.1:0") {
+    auto made = by.listen(url);
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    listener_ = *std::move(made);
+    accepting_ = listener_.accept(here_);
+  }
+  [[nodiscard]] std::uint16_t port() const { return raw_end::port_of(listener_.url()); }
+  void expect_to_let_in(const pipe_context& who) {
+    auto there = who.connect(listener_.url());
+    ASSERT_TRUE(there.ok()) << there.error().message();
+    ASSERT_TRUE(accepting_.wait().ok());
+    EXPECT_TRUE(there->send({"hello", {}, {}}).wait().ok());
+    incoming_message come;
+    ASSERT_TRUE(here_.next(come).wait().ok());
+    EXPECT_EQ(come.metadata(), "hello");
+  }
+
+  engine engine_;
+  pipe_listener listener_;
+  penstock::pipe here_;
+  operation accepting_;
+};
+
+TEST_F(pipe_strangers, who_says_nothing_in_time_is_gone_and_leaves_nothing) {
+  const auto by = context({.secret = known_secret, .prove_within = 20ms});
+  open_door(by);
+  const auto before = open_descriptors();
+  std::vector<raw_end> strangers;
+  for (int i = 0; i < 60; ++i) strangers.emplace_back(port());
+  EXPECT_TRUE(comes_true([&] { return open_descriptors() == before + strangers.size(); })) << open_descriptors() - before;
+  for (auto& each : strangers) EXPECT_TRUE(each.hears_nothing());
+  EXPECT_FALSE(accepting_.wait_for(1ms));
+}
+
+TEST_F(pipe_strangers, who_speaks_slowly_has_no_more_time_than_others) {
+  const auto by = context({.secret = known_secret, .prove_within = 30ms});
+  open_door(by);
+  const auto before = open_descriptors();
+  {
+    const bytes challenge = raw_end::frame(channel::frame_kind::challenge, bytes(channel::proof::bytes));
+    raw_end slow(port());
+    raw_end half(port());
+    EXPECT_TRUE(half.write(challenge));
+    for (std::size_t at = 0; at < challenge.size() && slow.write({challenge[at]}); ++at) std::this_thread::sleep_for(2ms);
+    EXPECT_TRUE(comes_true([&] { return open_descriptors() == before + 2; }));
+  }
+  EXPECT_FALSE(accepting_.wait_for(1ms));
+}
+
+TEST_F(pipe_strangers, there_are_only_so_many_and_who_knows_the_secret_gets_in_beside_them) {
+  const auto by = context({.secret = known_secret, .prove_within = 60s});
+  const descriptor_limit few(400);  // a quarter of which strangers may have
+  open_door(by);
+  const auto before = open_descriptors();
+  std::vector<raw_end> strangers;
+  for (int i = 0; i < 150; ++i) strangers.emplace_back(port());
+  expect_to_let_in(by);
+  EXPECT_TRUE(comes_true([&] { return open_descriptors() <= before + strangers.size() + 100 + 2; })) << open_descriptors();
+  listener_ = pipe_listener();
+  for (auto& each : strangers) EXPECT_TRUE(each.hears_nothing());
+}
+
+TEST_F(pipe_strangers, accept_waits_on_while_the_process_has_no_descriptor_left) {
+  for (const auto& url : {"unix:", "tcp://127.0.0.1:0"}) {
+    for (const auto& secret : {std::string(), known_secret}) {
+      SCOPED_TRACE(url + secret);
+      const auto by = context({.secret = secret});
+      auto listener = by.listen(url);
+      ASSERT_TRUE(listener.ok());
+      auto there = by.connect(listener->url());
+      ASSERT_TRUE(there.ok());
+      descriptor_limit none(200);
+      none.take_all();
+      penstock::pipe here;
+      auto accepting = listener->accept(here);
+      EXPECT_FALSE(accepting.wait_for(20ms));
+      none.give_back();
+      const auto outcome = accepting.wait();
+      EXPECT_TRUE(outcome.ok()) << outcome.error.message();
+      EXPECT_TRUE(there->explain().ok());
+    }
+  }
+}
+
+// The socket stays readable all the time.
+TEST_F(pipe_strangers, a_listener_that_cannot_accept_does_not_keep_a_core_busy) {
+  const auto door = std::make_shared<faulty_peer>();
+  const auto by = context({}, door);
+  door->has_no_descriptor = true;
+  open_door(by);
+  auto there = by.connect(listener_.url());
+  ASSERT_TRUE(there.ok());
+  const auto began = clock_type::now();
+  EXPECT_FALSE(accepting_.wait_for(120ms));
+  const auto tries = door->accepts.load();
+  EXPECT_LT(tries, 5 + 2 * static_cast<std::uint64_t>((clock_type::now() - began) / 50ms));
+  door->has_no_descriptor = false;
+  EXPECT_TRUE(accepting_.wait().ok());
+}
+
+// Strangers hold the descriptors that there are.
+TEST_F(pipe_strangers, strangers_make_room_where_descriptors_are_short) {
+  const auto by = context({.secret = known_secret, .prove_within = 60s});
+  listener_ = *by.listen("tcp://127.0.0.1:0");
+  std::vector<raw_end> strangers;
+  for (int i = 0; i < 25; ++i) strangers.emplace_back(port());
+  auto there = by.connect(listener_.url());
+  ASSERT_TRUE(there.ok()) << there.error().message();
+  const descriptor_limit few(open_descriptors() + 10);
+  accepting_ = listener_.accept(here_);
+  EXPECT_TRUE(accepting_.wait().ok());
+  EXPECT_TRUE(there->explain().ok());
+}
+
+TEST_F(pipe_strangers, a_pipe_lets_go_of_an_end_that_never_closes) {
+  const auto by = context({.channels = {"basic"}, .close_within = 20ms});
+  open_door(by);
+  const auto before = open_descriptors();
+  raw_end silent(port());
+  raw_end full(port());
+  penstock::pipe other;
+  auto second = listener_.accept(other);
+  ASSERT_TRUE(accepting_.wait().ok() && second.wait().ok());
+  full.greet(1);
+  silent.greet(1);
+  ASSERT_TRUE(here_.explain().ok() && other.explain().ok());
+  const auto payload = some_bytes(8 << 20, 1);  // more than a socket holds
+  auto sent = other.send({"never read", {{payload.data(), payload.size()}}, {}});
+  here_.close();
+  other.close();
+  (void)sent.wait();
+  EXPECT_TRUE(comes_true([&] { return open_descriptors() == before + 2; })) << open_descriptors() - before;
+  EXPECT_EQ(here_.send({}).wait().error.code(), errc::closed);
+}
+
+TEST_F(pipe_strangers, descriptors_that_nobody_told_of_are_not_kept) {
+  const auto before = open_descriptors();
+  const auto door = std::make_shared<faulty_peer>();
+  {
+    const auto by = context({});
+    const auto floods = context({}, door);
+    open_door(by, "unix:");
+    auto there = floods.connect(listener_.url());
+    ASSERT_TRUE(there.ok() && accepting_.wait().ok() && there->explain().ok() && here_.explain().ok());
+    const auto speaking = open_descriptors();
+    door->passes = STDERR_FILENO;
+    io_result outcome;
+    for (int i = 0; i < 1000 && outcome.ok(); ++i) {
+      auto sent = there->send({"hello", {}, {}});
+      incoming_message come;
+      outcome = here_.next(come).wait();
+      EXPECT_LE(open_descriptors(), speaking + channel::connection::most_passed + faulty_peer::most_at_once);
+      (void)sent.wait();
+    }
+    EXPECT_NE(outcome.error.message().find("descriptors"), std::string_view::npos) << outcome.error.message();
+    EXPECT_TRUE(comes_true([&] { return open_descriptors() <= speaking; })) << "the pipe has ended, and nobody has dropped it";
+    listener_ = pipe_listener();
+  }
+  here_ = penstock::pipe();
+  accepting_ = operation();  // which keeps the context's thread
+  EXPECT_TRUE(comes_true([&] { return open_descriptors() <= before; }));
+}
+
+// --- what is said
+
+TEST_F(pipe_strangers, what_the_other_end_says_is_fit_to_be_shown) {
+  const auto by = context({});
+  open_door(by);
+  const std::string red = "\x1b[31mred\x07\n\x9b";
+  {
+    raw_end refuses(port());
+    ASSERT_TRUE(accepting_.wait().ok());
+    refuses.say(channel::frame_kind::refused, channel::encode_text(red + std::string(3000, 'x')));
+    incoming_message never;
+    const auto outcome = here_.next(never).wait();
+    EXPECT_EQ(outcome.error.code(), errc::permission_denied);
+    EXPECT_NE(outcome.error.message().find("?[31mred???"), std::string_view::npos) << outcome.error.message();
+    EXPECT_LT(outcome.error.message().size(), 1200U);
+  }
+  const auto told = channel::status_of(static_cast<std::uint32_t>(errc::io), channel::encode_text(red + std::string(60'000, 'x')));
+  EXPECT_NE(told.message().find("?[31mred???"), std::string_view::npos) << told.message();
+  EXPECT_LT(told.message().size(), 1200U);
+  const auto reach = channel::decode_reach(channel::encode(std::vector<channel::reached_channel>{{red, red}}));
+  ASSERT_TRUE(reach.ok());
+  EXPECT_EQ(reach->front().name, "?[31mred???");
+  EXPECT_EQ(reach->front().refusal, "?[31mred???");
+}
+
+TEST_F(pipe_strangers, connecting_where_nobody_listens_fails_with_the_url) {
+  const auto by = context({});
+  open_door(by);
+  const auto url = listener_.url();
+  listener_ = pipe_listener();
+  const auto made = by.connect(url);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code(), errc::not_found);
+  EXPECT_EQ(made.error().message(), "nobody listens at " + url + ": Connection refused (os 111)");
+}
+
+TEST_F(pipe_strangers, who_has_the_wrong_secret_hears_which_and_where) {
+  const auto by = context({.secret = known_secret});
+  open_door(by);
+  const auto error_of = [&](const std::string& secret) {
+    auto there = context({.secret = secret}).connect(listener_.url());
+    EXPECT_TRUE(there.ok());
+    incoming_message never;
+    return std::string(there->next(never).wait().error.message());
+  };
+  EXPECT_EQ(error_of("a secret of somebody else"), listener_.url() + " does not accept the secret that was given here");
+  EXPECT_EQ(error_of(""), listener_.url() + " lets nobody in: it asks for a secret, and none was given");
+  const auto asks_none = context({});
+  open_door(asks_none);
+  EXPECT_EQ(error_of(known_secret), listener_.url() + " lets nobody in: a secret was given, and it asks for none");
+}
+
+TEST_F(pipe_strangers, a_sender_that_died_is_named) {
+  const auto door = std::make_shared<faulty_peer>();
+  const auto by = context({.channels = {"cma"}}, door);
+  open_door(by, "unix:");
+  auto there = by.connect(listener_.url());
+  ASSERT_TRUE(there.ok() && accepting_.wait().ok());
+  const auto content = some_bytes(1 << 20, 1);
+  auto sent = there->send({"", {}, {{content.data(), content.size()}}});
+  incoming_message come;
+  ASSERT_TRUE(here_.next(come).wait().ok());
+  door->says_died = true;
+  bytes room(content.size());
+  const auto outcome = come.receive({{room.data(), room.size()}}).wait();
+  EXPECT_EQ(outcome.error.code(), errc::closed);
+  EXPECT_NE(outcome.error.message().find("process " + std::to_string(getpid()) + " of user"), std::string_view::npos)
+      << outcome.error.message();
+  EXPECT_NE(outcome.error.message().find("has died"), std::string_view::npos) << outcome.error.message();
+}
+
+TEST_F(pipe_strangers, a_sender_hears_why_there_was_no_room) {
+  const auto by = context({});
+  open_door(by, "unix:");
+  auto there = by.connect(listener_.url());
+  ASSERT_TRUE(there.ok() && accepting_.wait().ok());
+  const auto content = some_bytes(1 << 20, 1);
+  bytes room(8);
+  const auto why_not = [&](auto receive) {
+    auto sent = there->send({"", {}, {{content.data(), content.size()}}});
+    {
+      incoming_message come;
+      EXPECT_FALSE(receive(come).ok());
+    }
+    return std::string(sent.wait().error.message());
+  };
+  const std::string too_short = "target 0 has 8 bytes, its tensor 1048576";
+  EXPECT_NE(why_not([&](auto& come) {
+              return here_.receive(come, {{room.data(), room.size()}}).wait();
+            }).find(too_short),
+            std::string::npos);
+  EXPECT_NE(why_not([&](auto& come) {
+              (void)here_.next(come).wait();
+              return come.receive({{room.data(), room.size()}}).wait();
+            }).find(too_short),
+            std::string::npos);
+  const auto no_room = [](const incoming_message&) -> result<std::vector<incoming_target>> {
+    return status(errc::not_found, "no device is called \"moon\"");
+  };
+  EXPECT_NE(why_not([&](auto& come) { return here_.receive(come, no_room).wait(); }).find("no device is called \"moon\""),
+            std::string::npos);
+}
+
+// --- many at once
+
+// Bytes of this process that are in memory.
+std::size_t resident() {
+  std::size_t all = 0;
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> all >> pages;
+  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Strangers of all sorts, so many a second, of which the last hundred hold on.
+class storm {
+ public:
+  storm(std::uint16_t port, unsigned a_second) : port_(port), between_(1'000'000us / a_second), thread_([this] { blow(); }) {}
+  storm(const storm&) = delete;
+  storm& operator=(const storm&) = delete;
+  ~storm() {
+    stop_ = true;
+    thread_.join();
+  }
+  [[nodiscard]] unsigned count() const { return count_; }
+
+ private:
+  void blow() {
+    const bytes challenge = raw_end::frame(channel::frame_kind::challenge, bytes(channel::proof::bytes));
+    const auto door = sys::linux_peer();
+    std::deque<sys::owned_descriptor> held;
+    for (auto next = clock_type::now(); !stop_; next += between_, ++count_) {
+      std::this_thread::sleep_until(next);
+      auto made = door->connect({sys::socket_address::family::tcp, "127.0.0.1", port_});
+      if (!made) continue;
+      door->await_connected(made->get(), 5ms);
+      std::size_t says = 0;
+      if (count_ % 4 == 1) says = 1;                 // a byte
+      if (count_ % 4 == 2) says = challenge.size();  // half of what it should
+      bytes words = challenge;
+      if (count_ % 4 == 3) words = bytes(says = 64, std::byte{0xa5});  // what nobody understands
+      const iovec part{words.data(), says};
+      if (says > 0) (void)door->send(made->get(), {&part, 1});
+      held.push_back(*std::move(made));
+      if (held.size() > 100) held.pop_front();
+    }
+  }
+
+  const std::uint16_t port_;
+  const clock_type::duration between_;
+  std::atomic<bool> stop_{false};
+  std::atomic<unsigned> count_{0};
+  std::thread thread_;
+};
+
+class pipe_storm : public pipe_strangers {
+ protected:
+  // That many who know the secret get in beside the strangers, one after the other, each within its deadline.
+  void run(int peers, unsigned strangers_a_second) {
+    const auto by = context({.secret = known_secret});
+    auto listener = by.listen("tcp://127.0.0.1:0");
+    ASSERT_TRUE(listener.ok());
+    const auto before = open_descriptors();
+    std::size_t memory = 0;
+    {
+      const storm strangers(raw_end::port_of(listener->url()), strangers_a_second);
+      while (strangers.count() < 20) std::this_thread::yield();
+      for (int i = 0; i < peers; ++i) {
+        SCOPED_TRACE("peer " + std::to_string(i) + " beside " + std::to_string(strangers.count()) + " strangers");
+        penstock::pipe here;
+        auto accepting = listener->accept(here, within(2s));
+        auto there = by.connect(listener->url());
+        ASSERT_TRUE(there.ok()) << there.error().message();
+        incoming_message come;
+        auto answer = there->next(come, within(2s));
+        const auto accepted = accepting.wait();
+        ASSERT_TRUE(accepted.ok()) << accepted.error.message();
+        ASSERT_TRUE(here.send({"welcome", {}, {}}, within(2s)).wait().ok());
+        const auto greeted = answer.wait();
+        ASSERT_TRUE(greeted.ok()) << greeted.error.message();
+        if (i == peers / 4) memory = resident();
+      }
+    }
+    EXPECT_LT(resident(), memory + (std::size_t{32} << 20));
+    listener = pipe_listener();
+    EXPECT_TRUE(comes_true([&] { return open_descriptors() < before; })) << open_descriptors() << " of " << before;
+  }
+};
+
+TEST_F(pipe_storm, twenty_get_in_beside_strangers_of_all_sorts) { run(20, 1000); }
+
+class long_pipe_storm : public pipe_storm {};
+
+TEST_F(long_pipe_storm, a_hundred_get_in_beside_five_thousand_strangers_a_second) { run(100, 5000); }
+
+}  // namespace
+}  // namespace penstock::testing
