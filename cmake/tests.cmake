@@ -184,6 +184,8 @@ foreach(name read_file async_reads batch_of_ranges cancel_and_deadline)
 endforeach()
 add_test(NAME examples.stream_ordered COMMAND penstock_example_stream_ordered ${example_file} ${example_file}.copy)
 add_test(NAME examples.stream_ordered_bytes COMMAND ${CMAKE_COMMAND} -E compare_files ${example_file} ${example_file}.copy)
+add_test(NAME examples.pipe COMMAND penstock_example_pipe)
+set_tests_properties(examples.pipe PROPERTIES LABELS examples TIMEOUT 60)
 set_tests_properties(examples.stream_ordered PROPERTIES FIXTURES_SETUP example_copy)
 set_tests_properties(examples.stream_ordered_bytes PROPERTIES FIXTURES_REQUIRED example_copy)
 set_tests_properties(
