@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <penstock/pipe.hpp>
@@ -258,10 +259,17 @@ python_pipe connect(const std::string& url, const std::vector<std::string>& chan
 }
 
 nb::object explain_pipe(const python_pipe& self) {
-  const auto told = [&] {
+  const auto until = deadline_clock::now() + std::chrono::seconds(10);
+  const auto look = [&](deadline_clock::time_point most) {
     const without_gil unlocked;
-    return self.target->explain();
-  }();
+    return self.target->explain(most);
+  };
+  auto told = look(deadline_clock::now() + interrupt_interval);
+  while (!told && told.error().code() == errc::timed_out) {
+    if (interrupted()) throw nb::python_error();
+    if (deadline_clock::now() >= until) raise({errc::timed_out, "the other end has not answered for 10 s"});
+    told = look(std::min(until, deadline_clock::now() + interrupt_interval));
+  }
   if (!told) raise(told.error());
   const auto list = [](const std::vector<channel_choice>& from) {
     nb::list out;
@@ -318,6 +326,7 @@ void add_pipes(nb::module_& module) {
       });
   nb::class_<python_listener>(module, "_PipeListener")
       .def_prop_ro("url", [](const python_listener& self) { return self.target->url(); })
+      .def_prop_ro("refused", [](const python_listener& self) { return self.target->refused(); })
       .def("accept", &accept, "timeout"_a.none(), "finish"_a)
       .def("close", [](python_listener& self) {
         const without_gil unlocked;

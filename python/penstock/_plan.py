@@ -31,8 +31,8 @@ class Plan:
 
     def __str__(self) -> str:
         total = sum(part.length for part in self.parts)
-        cached = "an unknown part" if self.cached_bytes is None else _size(self.cached_bytes)
-        lines = [f"{_size(total)}, {cached} of it in the page cache"]
+        cached = "an unknown part" if self.cached_bytes is None else size_words(self.cached_bytes)
+        lines = [f"{size_words(total)}, {cached} of it in the page cache"]
         lines += [_line(group) for group in _alike(self.parts)]
         lines += [f"  remark: {remark}" for remark in self.remarks]
         return "\n".join(lines)
@@ -54,10 +54,10 @@ def _alike(parts: list[PlanPart]) -> list[list[PlanPart]]:
 def _line(group: list[PlanPart]) -> str:
     first, total = group[0], sum(part.length for part in group)
     where = f"at {first.offset}" if len(group) == 1 else f"in {len(group)} parts from {first.offset} on"
-    return f"  {_size(total):>10} {where}: {first.path}, {first.reason}"
+    return f"  {size_words(total):>10} {where}: {first.path}, {first.reason}"
 
 
-def _size(count: int) -> str:
+def size_words(count: int) -> str:
     for unit, bytes_ in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= bytes_:
             return f"{count / bytes_:.4g} {unit}"

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._native import Future
+from ._plan import size_words
 from ._tensors import Room, TensorFacts, array_of, buffers_of, bytes_of, describe, facts_of, seconds_of, streams_of, targets_of
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Message",
     "Pipe",
     "PipePlan",
+    "PipeStats",
     "Route",
     "TensorFacts",
     "connect",
@@ -48,6 +50,11 @@ class ChannelChoice(NamedTuple):
     chosen: bool
     refusal: str  # why it cannot be used; empty where it could
 
+    def __str__(self) -> str:
+        if self.refusal:
+            return f"{self.name}: refused: {self.refusal}"
+        return f"{self.name}: {'chosen' if self.chosen else 'could be used'}"
+
 
 class Route(NamedTuple):
     """How tensors were received from one kind of memory into another, best channel first."""
@@ -55,6 +62,9 @@ class Route(NamedTuple):
     source: str  # a device, as the sender calls it, or "host"
     target: str  # a device of this process, or "host"
     channels: list[ChannelChoice]
+
+    def __str__(self) -> str:
+        return "\n".join([f"from {self.source} to {self.target}", *_indented(self.channels)])
 
 
 class PipePlan(NamedTuple):
@@ -68,6 +78,16 @@ class PipePlan(NamedTuple):
     received: list[Route]  # what has come so far
     connections: int  # between the ends, now
 
+    def __str__(self) -> str:
+        several = f", {self.connections} connections" if self.connections > 1 else ""
+        lines = [f"over {self.transport} to {self.peer}{several}"]
+        lines += ["sending, between host memory", *_indented(self.sending), "receiving, between host memory", *_indented(self.receiving)]
+        return "\n".join(lines + [f"received {each}" for each in self.received])
+
+
+def _indented(each_of: Sequence[object]) -> list[str]:
+    return [f"  {each}" for each in each_of]
+
 
 class ChannelStats(NamedTuple):
     name: str
@@ -76,6 +96,18 @@ class ChannelStats(NamedTuple):
     received_tensors: int
     received_bytes: int
     pushed_tensors: int  # of both: which the sender's GPU wrote into the buffer of a receive that was posted before
+
+    def __str__(self) -> str:
+        sent = f"{self.sent_tensors} tensors ({size_words(self.sent_bytes)}) sent"
+        received = f"{self.received_tensors} ({size_words(self.received_bytes)}) received"
+        return f"{self.name}: {sent}, {received}" + (f", {self.pushed_tensors} of them pushed" if self.pushed_tensors else "")
+
+
+class PipeStats(list[ChannelStats]):
+    """Of each channel that has carried tensors."""
+
+    def __str__(self) -> str:
+        return "\n".join(str(each) for each in self) or "no tensors yet"
 
 
 # A device: its name ("cuda:0", "host:0", "host"), the number of a GPU, or a torch.device.
@@ -196,12 +228,13 @@ class Pipe:
         routes = [Route(source, target, _choices(channels)) for source, target, channels in received]
         return PipePlan(transport, peer, _choices(sending), _choices(receiving), routes, connections)
 
-    def stats(self) -> list[ChannelStats]:
+    def stats(self) -> PipeStats:
         """What each channel has carried."""
-        return [ChannelStats(*each) for each in self._native.stats()]
+        return PipeStats(ChannelStats(*each) for each in self._native.stats())
 
     def close(self) -> None:
-        """What is under way ends with Closed."""
+        """What is under way ends with Closed. The other end still gets what had been queued to leave, if it takes it within 10 s; then, or sooner
+        where it closes too, the connection is gone."""
         self._native.close()
 
     def __enter__(self) -> Pipe:
@@ -217,6 +250,11 @@ class Listener:
     def __init__(self, native: _native._PipeListener) -> None:
         self._native = native
         self.url: str = native.url
+
+    @property
+    def refused(self) -> int:
+        """How many that have connected gave another secret than the listener's."""
+        return self._native.refused
 
     def accept(self, timeout: float | None = None) -> Future[Pipe]:
         """The pipe to the next process that connects."""
@@ -280,9 +318,9 @@ def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes
 def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4) -> Pipe:
     """A pipe to who listens there. channels, secret and connections are those of listen(), for this end.
 
-    What fails later, the first future tells: PermissionDenied, say, of another secret.
+    Over tcp it waits for the connection for 100 ms at most. What fails later, the first future tells: PermissionDenied, say, of another secret.
 
-    Raises InvalidArgument, NotFound, Error.
+    Raises InvalidArgument, NotFound (no such host or path; nobody listens there), Error.
     """
     return Pipe(_native._pipe_connect(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections)))
 

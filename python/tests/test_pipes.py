@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -254,6 +256,50 @@ def test_explain_and_stats_tell_the_channel(ends):
     sent.result()
     (stats,) = here.stats()
     assert stats.name == chosen[0] and stats.sent_bytes == 80_000 and stats.pushed_tensors == 0
+
+
+def test_explain_and_stats_can_be_printed(ends):
+    here, there = ends
+    assert str(here.stats()) == "no tensors yet"
+    sent = here.send(b"", tensors=[np.zeros(10_000)])
+    there.receive(timeout=10).result()
+    sent.result()
+    plan = there.explain()
+    lines = str(plan).splitlines()
+    assert lines[0].startswith(f"over {plan.transport} to process {os.getpid()}")
+    assert lines[1] == "sending, between host memory" and "received from host to host" in lines
+    for each in plan.sending + plan.receiving:
+        told = f"refused: {each.refusal}" if each.refusal else "chosen" if each.chosen else "could be used"
+        assert f"  {each.name}: {told}" in lines
+    (stats,) = there.stats()
+    assert str(there.stats()) == f"{stats.name}: 0 tensors (0 bytes) sent, 1 (78.12 KiB) received"
+
+
+def test_an_interrupt_ends_explain_at_once():
+    with penstock.pipe.listen() as listener, penstock.pipe.connect(listener.url) as nobody_accepts:
+        interrupt = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+        interrupt.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            nobody_accepts.explain()
+        assert time.monotonic() - began < 5  # and not the 10 s that it waits for
+        interrupt.join()
+
+
+def test_connecting_where_nobody_listens_names_the_url():
+    with penstock.pipe.listen("tcp://127.0.0.1:0") as listener:
+        url = listener.url
+    with pytest.raises(penstock.NotFound, match=f"nobody listens at {url}"):
+        penstock.pipe.connect(url)
+
+
+def test_a_sender_hears_why_its_message_was_not_received(ends):
+    here, there = ends
+    sent = here.send(b"", tensors=[np.zeros(100_000)])
+    with pytest.raises(penstock.InvalidArgument):
+        there.receive(into=[np.zeros(3)], timeout=10).result()
+    with pytest.raises(penstock.Cancelled, match="target 0 has 24 bytes, its tensor 800000"):
+        sent.result(timeout=10)
 
 
 def test_what_the_other_end_says_of_a_tensor_is_not_believed():
