@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -182,7 +184,7 @@ def test_an_interrupted_rank_waits_for_the_end_of_all_that_it_began(model: tuple
 
     first, second = together(2, load)
     assert second == [True] * 3
-    assert isinstance(first, penstock.Error) and "rank 0: of rank 1:" in str(first)
+    assert isinstance(first, penstock.Closed) and "rank 0: rank 1 has failed: KeyboardInterrupt" in str(first)
 
 
 def test_a_rank_that_does_not_come_is_named(model: tuple[Path, dict[str, Any]]) -> None:
@@ -210,8 +212,43 @@ def test_a_rank_that_fails_ends_the_others(model: tuple[Path, dict[str, Any]], m
     monkeypatch.setattr(_ranks._Chain, "_hand_on", fails)
     found = together(3, lambda rank: load_rank(path, "cpu", rank, 3, meet("fails"), None, "np"))
     assert isinstance(found[1], RuntimeError)
-    assert isinstance(found[0], penstock.Error) and "rank 0: of rank 1:" in str(found[0])
-    assert isinstance(found[2], penstock.Error) and "rank 2: of rank 1:" in str(found[2])
+    for rank in (0, 2):
+        assert isinstance(found[rank], penstock.Closed) and str(found[rank]) == f"rank {rank}: rank 1 has failed: RuntimeError: of the test"
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_rank_that_fails_at_once_tells_all_others_why(model: tuple[Path, dict[str, Any]], failing: int) -> None:
+    path, _ = model
+    began = time.monotonic()
+    found = together(4, lambda rank: load_rank(path if rank != failing else "/nowhere/model.safetensors", "cpu", rank, 4, meet(f"early{failing}"), None, "np"))
+    assert time.monotonic() - began < 60  # and not the 300 s that a rank waits for another
+    assert isinstance(found[failing], penstock.NotFound)
+    for rank in set(range(4)) - {failing}:
+        assert isinstance(found[rank], penstock.Closed) and f"rank {rank}: rank {failing} has failed: NotFound: " in str(found[rank]), found[rank]
+        assert "/nowhere/model.safetensors" in str(found[rank])
+        pickle.loads(pickle.dumps(found[rank]))
+
+
+def test_a_rank_with_another_secret_ends_and_the_other_says_that_one_came(model: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = model
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    secrets = ["sixteen bytes or more", "of somebody else entirely"]
+    first, second = together(2, lambda rank: load_rank(path, "cpu", rank, 2, [url], SHARD, "np", secret=secrets[rank], timeout=2))
+    assert isinstance(second, penstock.PermissionDenied) and f"{url} does not accept the secret" in str(second)
+    assert isinstance(first, penstock.TimedOut) and f"1 that came to {url} did not know its secret" in str(first)
+
+
+def test_a_rank_that_waits_says_for_whom(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    path, _ = model
+    monkeypatch.setattr(_ranks, "_silent", 0.01)
+    for rank in range(2):
+        with pytest.raises(penstock.TimedOut):
+            load_rank(path, "cpu", rank, 2, meet("waits"), timeout=0.2)
+    told = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    assert "load_rank: rank 0 waits for rank 1" in told
+    assert any(each.startswith("load_rank: rank 1 waits for rank 0 to listen at unix:@") for each in told)
 
 
 def test_what_makes_no_sense_is_refused(model: tuple[Path, dict[str, Any]]) -> None:
@@ -223,4 +260,4 @@ def test_what_makes_no_sense_is_refused(model: tuple[Path, dict[str, Any]]) -> N
     with pytest.raises(penstock.InvalidArgument, match="address has 1 URLs for 3 ranks"):
         load_rank(path, "cpu", 0, 3, ["unix:@x"])
     with pytest.raises(penstock.InvalidArgument, match="301 rows of dimension 0 do not go to 2 alike"):
-        load_rank(path, "cpu", 0, 2, "unix:@x", {"norm": 0}, "np")
+        load_rank(path, "cpu", 0, 2, "unix:@x", {"norm": 0}, "np", timeout=0.01)

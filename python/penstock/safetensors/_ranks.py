@@ -10,12 +10,14 @@ import collections
 import contextlib
 import hashlib
 import json
+import logging
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from .. import _native, pipe
-from .._errors import Error, InvalidArgument, PermissionDenied, TimedOut
+from .._errors import Closed, Error, InvalidArgument, PermissionDenied, TimedOut
 from .._pieces import remade
 from ._frameworks import framework_on
 from ._reading import Ranges, Reads
@@ -26,6 +28,13 @@ __all__ = ["load_rank"]
 
 _piece_bytes = 32 << 20
 _most_under_way = 16  # pieces, at each end
+_most_telling = 10.0  # seconds that a rank which has failed waits for its neighbours, to tell them why
+_silent = 5.0  # seconds that a rank waits for another before it says so
+_look = 0.05  # seconds between looks at what neighbours say while others are waited for
+_most_reason = 2000  # characters of it
+
+_log = logging.getLogger("penstock")
+_T = TypeVar("_T")
 
 
 def load_rank(
@@ -46,13 +55,20 @@ def load_rank(
     filename, device, framework, names: as for load_file(); every process can open the files. shard: as for load_sharded().
     address: that the job meets at: "unix:@name" or "unix:/path", to which ".0", ".1" and so on are added; or the URLs that the ranks listen at
     (penstock.pipe.listen()), one for each but the last, such as tcp://host:port, for ranks of several hosts; these need the secret.
-    timeout: seconds that a rank waits for the others to come, and for each piece.
+    timeout: seconds that a rank waits for the others to come, and for each piece. A rank that waits for another for more than 5 s says so to the logger
+    "penstock".
 
     Raises InvalidArgument where neighbours do not load the same (files by their headers, not by what is in the tensors; shard, names, world), TimedOut,
-    what load_sharded() and penstock.pipe raise; Closed where another rank has failed, which has the reason.
+    what load_sharded() and penstock.pipe raise; Closed where another rank has failed: its message names that rank and its reason. A rank that fails
+    waits for its neighbours for 10 s at most, to tell them.
     """
     urls = _urls(address, rank, world)
-    place = framework_on(framework, device)
+    with _Chain(rank, world, urls, secret, timeout) as chain:
+        return _load(filename, framework_on(framework, device), chain, shard, names)
+
+
+def _load(filename: Paths, place: Any, chain: _Chain, shard: Shard | None, names: Iterable[str] | None) -> dict[str, Any]:
+    rank, world = chain.rank, chain.world
     with Sources(filename, [place.device] if rank == 0 and ":" in place.device else []) as sources:
         mine = Rank(rank, place)
         plan = planned(sources, [mine], world, dims_of(shard), check_names(names))
@@ -63,8 +79,9 @@ def load_rank(
                 reads.start(source, own.memory, ranges)
             found = mine.views(own, passing, plan.dims)
             shared = [(own.memory, plan.whole_bytes, plan.whole), (passing.memory, mine.passing.nbytes, mine.passing.ranges)]
-            with _Chain(rank, world, urls, _digest(plan, mine, world, sources), secret, timeout) as chain:
-                chain.carry([piece for each in shared for piece in _pieces(*each)])
+            chain.meet(_digest(plan, mine, world, sources))
+            chain.carry([piece for each in shared for piece in _pieces(*each)])
+            chain.close()
         except BaseException:
             reads.stop()
             raise
@@ -85,11 +102,11 @@ def _urls(address: str | Sequence[str], rank: int, world: int) -> list[str]:
     return [f"{address}.{each}" for each in range(world)]
 
 
-def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> bytes:
+def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> str:
     """Of all that has to be the same everywhere."""
     headers = [[each.header.names, each.header.types, each.header.shapes, each.header.offsets] for each in sources]
     told = json.dumps([world, plan.whole_bytes, mine.passing.nbytes, list(plan.dims.items()), headers])
-    return hashlib.sha256(told.encode()).digest()
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 class _Piece:
@@ -125,36 +142,232 @@ _Coming = collections.deque[tuple[_Piece, "Reads | _native.Future[pipe.Message]"
 _Going = collections.deque["_native.Future[int]"]
 
 
-class _Chain:
-    """The pipes to the ranks before and behind this one. A context manager."""
+class _Failed(Closed):
+    """Another rank has failed."""
 
-    def __init__(self, rank: int, world: int, urls: list[str], digest: bytes, secret: str | bytes, timeout: float) -> None:
-        self._rank = rank
-        self._timeout = timeout
-        self._stack = contextlib.ExitStack()
-        self._before: pipe.Pipe | None = None
-        self._behind: pipe.Pipe | None = None
+    def __init__(self, message: str, rank: int = -1, reason: str = "", **fields: Any) -> None:
+        super().__init__(message, **{"code": "closed", **fields})
+        self.rank = rank
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Closed(str(self), code="closed").__reduce__()
+
+
+class _Neighbour:
+    """The rank before or behind: a pipe for words, the first of which each sends when they meet, and one for the pieces."""
+
+    def __init__(self, rank: int, words: pipe.Pipe) -> None:
+        self.rank = rank
+        self.words = words
+        self.pieces: pipe.Pipe | None = None
+        self.digest: Any = None
+        self.heard = words.receive()  # its next word: after the first there is none, unless it fails
+
+    def failure(self, within: float = 0.0) -> _Failed | None:
+        """What it says instead of going on."""
         try:
-            listener = None
-            if rank + 1 < world:
-                listener = self._stack.enter_context(pipe.listen(urls[rank], secret=secret))
-            if rank > 0:
-                self._before = self._stack.enter_context(self._meet(urls[rank - 1], secret, digest))
-            if listener is not None:
-                with self._told(rank + 1):
-                    self._behind = self._stack.enter_context(listener.accept(timeout=timeout).result())
-                    self._behind.send(digest, timeout=timeout).result()
-                    theirs = self._behind.receive(timeout=timeout).result().metadata
-                self._compare(rank, digest, theirs)
-        except BaseException:
-            self._stack.close()
-            raise
+            return _failure_of(_word_of(self.heard.result(timeout=within)))
+        except (Error, TimeoutError):
+            return None
+
+    def close(self) -> None:
+        for each in (self.pieces, self.words):
+            if each is not None:
+                each.close()
+
+
+def _word_of(message: pipe.Message) -> dict[str, Any]:
+    try:
+        word = json.loads(message.metadata)
+    except ValueError:
+        word = None
+    return word if isinstance(word, dict) else {}
+
+
+def _failure_of(word: dict[str, Any]) -> _Failed | None:
+    rank, reason = word.get("failed"), word.get("reason")
+    if not isinstance(rank, int) or not isinstance(reason, str):
+        return None
+    shown = "".join(each if each.isprintable() else "?" for each in reason[:_most_reason])
+    return _Failed(f"rank {rank} has failed: {shown}", rank, shown)
+
+
+class _Chain:
+    """The ranks before and behind this one. A context manager: whatever ends it is told to both, who are met for that if they were not before."""
+
+    def __init__(self, rank: int, world: int, urls: list[str], secret: str | bytes, timeout: float) -> None:
+        self.rank = rank
+        self.world = world
+        self._urls = urls
+        self._secret = secret
+        self._timeout = timeout
+        self._listener: pipe.Listener | None = None
+        self._accepted: _native.Future[pipe.Pipe] | None = None  # of who comes next
+        self._before: _Neighbour | None = None
+        self._behind: _Neighbour | None = None
+        self._telling = False  # why this rank does not go on
 
     def __enter__(self) -> _Chain:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        try:
+            if error is not None:
+                self._tell(error)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for each in (self._before, self._behind, self._listener):
+            if each is not None:
+                each.close()
+
+    def meet(self, digest: str) -> None:
+        """Both neighbours."""
+        deadline = time.monotonic() + self._timeout
+        word = {"digest": digest}
+        if self.rank + 1 < self.world:
+            self._listen()
+        if self.rank > 0:
+            self._meet_before(lambda other: self._exchange(other, word, deadline), deadline)
+            assert self._before is not None
+            self._compare(self.rank - 1, digest, self._before)
+            with self._told(self.rank - 1):
+                self._before.pieces = pipe.connect(self._urls[self.rank - 1], secret=self._secret)
+        if self._listener is not None:
+            with self._told(self.rank + 1):
+                behind = self._meet_behind(deadline)
+                self._exchange(behind, word, deadline)
+            self._compare(self.rank, digest, behind)
+            with self._told(self.rank + 1):
+                assert self._accepted is not None
+                behind.pieces = self._outcome(self._accepted, behind.rank, deadline)
+
+    def _listen(self) -> None:
+        self._listener = pipe.listen(self._urls[self.rank], secret=self._secret)
+        self._accepted = self._listener.accept()
+
+    def _exchange(self, other: _Neighbour, word: dict[str, Any], deadline: float) -> None:
+        """The words that each begins with."""
+        self._outcome(other.words.send(json.dumps(word).encode()), other.rank, deadline)
+        theirs = _word_of(self._outcome(other.heard, other.rank, deadline))
+        if failed := _failure_of(theirs):
+            raise failed
+        other.digest = theirs.get("digest")
+        other.heard = other.words.receive()
+
+    def _outcome(self, future: _native.Future[_T], other: int, deadline: float) -> _T:
+        """Of what another rank does; unless one of the neighbours says that it has failed."""
+        began, said = time.monotonic(), False
+        while not future.done():
+            with contextlib.suppress(TimeoutError):
+                return future.result(timeout=_look)
+            self._look_behind()
+            for each in (self._before, self._behind):
+                if each is not None and (failed := each.failure()):
+                    raise failed
+            now = time.monotonic()
+            if now >= deadline:
+                raise TimedOut(f"it has not come within {self._timeout:g} s{self._of_strangers()}", code="timed_out")
+            if not said and now - began > _silent:
+                said = True
+                _log.warning("load_rank: rank %d waits for rank %d%s", self.rank, other, self._of_strangers())
+        return future.result()
+
+    def _of_strangers(self) -> str:
+        refused = self._listener.refused if self._listener is not None else 0
+        return f" ({refused} that came to {self._urls[self.rank]} did not know its secret)" if refused else ""
+
+    def _look_behind(self) -> None:
+        """Whoever has come is listened to, while this rank still waits for the one before."""
+        if self._telling or self._accepted is None or self._listener is None:
+            return
+        if self._behind is None and self._accepted.done():
+            words = self._accepted.result()
+            self._accepted = self._listener.accept()
+            self._behind = _Neighbour(self.rank + 1, words)
+
+    def _meet_behind(self, deadline: float) -> _Neighbour:
+        if self._behind is None:
+            assert self._accepted is not None
+            self._outcome(self._accepted, self.rank + 1, deadline)
+            self._look_behind()
+        assert self._behind is not None
+        return self._behind
+
+    def _meet_before(self, talk: Callable[[_Neighbour], None], deadline: float) -> None:
+        """The rank before, as soon as it listens."""
+        url, began, said = self._urls[self.rank - 1], time.monotonic(), False
+        while True:
+            try:
+                self._before = _Neighbour(self.rank - 1, pipe.connect(url, secret=self._secret))
+                return talk(self._before)
+            except (InvalidArgument, PermissionDenied, _Failed) as problem:
+                with self._told(self.rank - 1):
+                    raise problem
+            except Error as problem:
+                self._forget_before()
+                if time.monotonic() >= deadline:
+                    late = f"rank {self.rank}: rank {self.rank - 1} has not come to {url} within {self._timeout:g} s: {problem}"
+                    raise TimedOut(late, code="timed_out") from None
+            self._look_behind()
+            if not self._telling and self._behind is not None and (failed := self._behind.failure()):
+                raise _Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason)
+            if not said and time.monotonic() - began > _silent:
+                said = True
+                _log.warning("load_rank: rank %d waits for rank %d to listen at %s", self.rank, self.rank - 1, url)
+            time.sleep(0.01)
+
+    def _forget_before(self) -> None:
+        if self._before is not None:
+            self._before.close()
+            self._before = None
+
+    def _tell(self, error: BaseException) -> None:
+        """Those who wait for this rank, why it does not go on."""
+        self._telling = True
+        failed = error if isinstance(error, _Failed) else None
+        reason = f"{type(error).__name__}: {error}"
+        word = json.dumps({"failed": failed.rank if failed else self.rank, "reason": failed.reason if failed else reason[:_most_reason]}).encode()
+        for each in (self._before, self._behind):
+            if each is not None:
+                with contextlib.suppress(Error):
+                    each.words.send(word, timeout=1.0).result()
+        if not isinstance(error, Exception):
+            return  # an interrupted rank goes at once
+        deadline = time.monotonic() + min(self._timeout, _most_telling)
+        unmet = []
+        if self._before is None and self.rank > 0 and not isinstance(error, PermissionDenied):
+            unmet.append(threading.Thread(target=self._tell_before, args=(word, deadline), daemon=True))
+        if self._behind is None and self.rank + 1 < self.world:
+            unmet.append(threading.Thread(target=self._tell_behind, args=(word, deadline), daemon=True))
+        if unmet:
+            _log.warning("load_rank: rank %d has failed, and waits to tell its neighbours: %s", self.rank, reason[:_most_reason])
+        for each_of in unmet:
+            each_of.start()
+        for each_of in unmet:
+            each_of.join()
+
+    def _tell_before(self, word: bytes, deadline: float) -> None:
+        with contextlib.suppress(Error):
+            self._meet_before(lambda other: self._part(other, word, deadline), deadline)
+
+    def _tell_behind(self, word: bytes, deadline: float) -> None:
+        with contextlib.suppress(Error, TimeoutError):
+            if self._accepted is None:
+                self._listen()
+            assert self._accepted is not None
+            words = self._accepted.result(timeout=max(0.0, deadline - time.monotonic()))
+            self._part(_Neighbour(self.rank + 1, words), word, deadline)
+
+    @staticmethod
+    def _part(other: _Neighbour, word: bytes, deadline: float) -> None:
+        """It has heard the word once it has said its own, or gone."""
+        other.words.send(word, timeout=max(0.001, deadline - time.monotonic())).result()
+        with contextlib.suppress(TimeoutError):
+            other.heard.result(timeout=max(0.0, deadline - time.monotonic()))
+        other.close()
 
     def carry(self, pieces: list[_Piece]) -> None:
         """Until all have come, and been taken."""
@@ -167,12 +380,13 @@ class _Chain:
                     self._hand_on(coming, going)
             while coming:
                 self._hand_on(coming, going)
-            with self._told(self._rank + 1):
+            with self._told(self.rank + 1):
                 while going:
                     going[0].result()
                     going.popleft()
-        except BaseException:
-            self._stack.close()  # the others hear of it, and what is under way ends
+        except BaseException as error:
+            self._tell(error)
+            self.close()  # what is under way ends
             raise
         finally:
             # Nothing touches the memory any more.
@@ -183,7 +397,8 @@ class _Chain:
 
     def _begin(self, piece: _Piece) -> Reads | _native.Future[pipe.Message]:
         if self._before is not None:
-            return self._before.receive(into=[piece.memory], timeout=self._timeout)
+            assert self._before.pieces is not None
+            return self._before.pieces.receive(into=[piece.memory], timeout=self._timeout)
         reads = Reads()
         for source, ranges in piece.reads:
             reads.start(source, piece.memory, ranges)
@@ -195,48 +410,35 @@ class _Chain:
         if isinstance(come, Reads):
             come.wait()
         else:
-            with self._told(self._rank - 1):
+            with self._told(self.rank - 1):
                 come.result()
         coming.popleft()
         if self._behind is not None:
-            with self._told(self._rank + 1):
+            with self._told(self.rank + 1):
                 if len(going) == _most_under_way:
                     going[0].result()
                     going.popleft()
-                going.append(self._behind.send(tensors=[piece.memory], timeout=self._timeout))
-
-    def _meet(self, url: str, secret: str | bytes, digest: bytes) -> pipe.Pipe:
-        """The rank before, as soon as it listens."""
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                found = pipe.connect(url, secret=secret)
-                theirs = found.receive(timeout=max(0.001, deadline - time.monotonic())).result().metadata
-                found.send(digest, timeout=self._timeout).result()
-                break
-            except (InvalidArgument, PermissionDenied):
-                raise
-            except Error as problem:
-                if time.monotonic() >= deadline:
-                    late = f"rank {self._rank}: rank {self._rank - 1} has not come to {url} within {self._timeout:g} s: {problem}"
-                    raise TimedOut(late, code="timed_out") from None
-            time.sleep(0.01)
-        self._compare(self._rank - 1, digest, theirs)
-        return found
+                assert self._behind.pieces is not None
+                going.append(self._behind.pieces.send(tensors=[piece.memory], timeout=self._timeout))
 
     @staticmethod
-    def _compare(first: int, digest: bytes, theirs: bytes) -> None:
+    def _compare(first: int, digest: str, other: _Neighbour) -> None:
         """Of two neighbours, the first of which has that number."""
-        if theirs != digest:
+        if other.digest != digest:
             raise InvalidArgument(f"ranks {first} and {first + 1} do not load the same: other files, shard, names, world or framework", code="invalid_argument")
 
     @contextlib.contextmanager
     def _told(self, other: int) -> Iterator[None]:
-        """Errors say which rank they are about."""
+        """Errors say which rank they are about; and why it has failed, where it has said so."""
         try:
             yield
+        except _Failed as problem:
+            raise _Failed(f"rank {self.rank}: {problem}", problem.rank, problem.reason) from None
         except Error as problem:
-            raise remade(problem, f"rank {self._rank}: of rank {other}: {problem}") from None
+            for each in (self._before, self._behind):
+                if each is not None and (failed := each.failure(1.0 if each.rank == other else 0.0)):
+                    raise _Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason) from None
+            raise remade(problem, f"rank {self.rank}: of rank {other}: {problem}") from None
 
 
 def _ended(future: Any) -> None:
