@@ -28,7 +28,7 @@ def commands() -> list[str]:
 def options(command: str) -> list[str]:
     """As `penstock help COMMAND` lists them."""
     helped = penstock("help", *([command] if command else [])).split("Options:\n", 1)[1].split("\n\n")[0]
-    heads = re.findall(r"^  (-\S+(?:, -\S+)*)", helped, re.MULTILINE)
+    heads = re.findall(r"^  (-[^\s,]+(?:, -[^\s,]+)*)", helped, re.MULTILINE)
     return [each for head in heads for each in head.split(", ")]
 
 
@@ -75,7 +75,7 @@ class Pages(unittest.TestCase):
                     spelled = option if shell != "fish" else f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
                     self.assertRegex(text, rf"(?<![\w-]){re.escape(spelled)}(?![\w-])", f"{shell}: {command} {option}")
         self.assertNotIn("--write-pages", text)
-        self.assertNotIn("--serve", text)
+        self.assertFalse([line for line in text.splitlines() if "__fish_seen_subcommand_from pipe-bench" in line and "serve" in line])
 
     def test_the_files_are_what_the_command_prints(self) -> None:
         for path, shell in (("bash-completion/completions/penstock", "bash"), ("zsh/site-functions/_penstock", "zsh"), ("fish/vendor_completions.d/penstock.fish", "fish")):
