@@ -1,6 +1,7 @@
 #include "source/local_file.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -25,6 +26,26 @@ struct free_memory {
 using aligned_memory = std::unique_ptr<void, free_memory>;
 
 aligned_memory allocate_blocks(std::uint64_t bytes) { return aligned_memory(std::aligned_alloc(direct_alignment, bytes)); }
+
+// Fits the second-level cache and stays there.
+constexpr std::uint64_t streaming_bytes = std::uint64_t{64} << 10;
+
+// The calling thread's block for fill_streaming(), which it keeps until it ends; nullptr without memory. A thread_local with a destructor
+// would abort the process there. libc frees the block, so a thread may outlive this library.
+std::byte* streaming_block() {
+  struct thread_key {
+    pthread_key_t key{};
+    bool made = pthread_key_create(&key, &std::free) == 0;
+  };
+  static const thread_key blocks;
+  if (!blocks.made) return nullptr;
+  void* block = pthread_getspecific(blocks.key);
+  if (block == nullptr) {
+    block = std::aligned_alloc(direct_alignment, streaming_bytes);
+    if (block != nullptr && pthread_setspecific(blocks.key, block) != 0) std::free(std::exchange(block, nullptr));
+  }
+  return static_cast<std::byte*>(block);
+}
 
 // What is wrong with asking for a file like this.
 status contradiction(const std::string& path, const open_options& options) {
@@ -206,15 +227,13 @@ io_result local_file::fill(std::byte* target, std::uint64_t length, std::uint64_
 
 // In blocks that pass through a small buffer. Costs a quarter more CPU time.
 io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) {
-  // Fits the second-level cache and stays there.
-  constexpr std::uint64_t block_bytes = std::uint64_t{64} << 10;
-  const auto block = allocate_blocks(std::min(round_up(length), block_bytes));
+  std::byte* const block = streaming_block();
   if (block == nullptr) return fill(target, length, offset);
   io_result total;
   while (total.bytes_done < length) {
-    const std::uint64_t want = std::min(length - total.bytes_done, block_bytes);
-    auto got = fill(static_cast<std::byte*>(block.get()), want, offset + total.bytes_done);
-    staging::stream_copy(target + total.bytes_done, static_cast<const std::byte*>(block.get()), got.bytes_done);
+    const std::uint64_t want = std::min(length - total.bytes_done, streaming_bytes);
+    auto got = fill(block, want, offset + total.bytes_done);
+    staging::stream_copy(target + total.bytes_done, block, got.bytes_done);
     total.bytes_done += got.bytes_done;
     total.error = std::move(got.error);
     if (!total.ok() || got.bytes_done < want) break;
