@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -63,7 +64,9 @@ class DeviceMemory:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """zarr's own tests of stores are coroutines without a mark."""
+    # A shell starts what runs in its background with SIGINT ignored, which the processes of the tests would inherit: Ctrl-C would not end them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # zarr's own tests of stores are coroutines without a mark.
     if config.pluginmanager.hasplugin("asyncio"):
         config.option.asyncio_mode = "auto"
 

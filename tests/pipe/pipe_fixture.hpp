@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "penstock/pipe.hpp"
@@ -55,6 +56,13 @@ inline bytes some_bytes(std::size_t count, unsigned seed) {
   bytes made(count);
   for (std::size_t i = 0; i < count; ++i) made[i] = static_cast<std::byte>(i * 131 + (i >> 9) * 17 + seed * 29 + 1);
   return made;
+}
+
+// Looks until it holds, for as long as a slow machine may need.
+template <class Holds>
+bool comes_true(Holds holds) {
+  for (int i = 0; i < 2000 && !holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return holds();
 }
 
 // Message, tensors received.

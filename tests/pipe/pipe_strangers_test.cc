@@ -25,13 +25,6 @@ using clock_type = std::chrono::steady_clock;
 
 const std::string known_secret = "correct horse battery staple";
 
-// Looks until it holds, for as long as a slow machine may need.
-template <class Holds>
-bool comes_true(Holds holds) {
-  for (int i = 0; i < 2000 && !holds(); ++i) std::this_thread::sleep_for(5ms);
-  return holds();
-}
-
 class pipe_strangers : public ::testing::Test {
  protected:
   pipe_strangers() : engine_(*engine::create(engine_options{})) {}

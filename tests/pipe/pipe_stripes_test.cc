@@ -435,7 +435,11 @@ TEST_F(striped_end, strangers_who_wait_hold_up_nobody_and_are_so_many_at_most) {
     if (i % 2 == 0) strangers.back().write(bytes(40, std::byte{1}));
   }
   auto first = join(0);
-  for (std::size_t i = 0; i < channel::stripe_door::most_strangers; ++i) EXPECT_TRUE(strangers[i].hears_nothing());
+  // Which of them it turns away depends on what it has read by then.
+  const auto those_left = [&] {
+    return std::count_if(strangers.begin(), strangers.end(), [](const auto& each) { return each.is_left(); });
+  };
+  EXPECT_TRUE(comes_true([&] { return those_left() >= static_cast<std::ptrdiff_t>(channel::stripe_door::most_strangers); }));
   auto second = join(1);
   for (auto& each : strangers) EXPECT_TRUE(each.hears_nothing()) << "the door is closed";
   EXPECT_EQ(here_.explain()->connections, 3U);

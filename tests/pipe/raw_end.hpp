@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -61,11 +62,16 @@ class raw_end {
   }
   // Nothing: the other end has gone.
   std::optional<bytes> read(std::size_t count) {
+    const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     bytes got(count);
     for (std::size_t done = 0; done < count;) {
       const iovec part{got.data() + done, count - done};
       const auto some = door_->receive(socket_.get(), {&part, 1});
       if ((some && *some == 0) || (!some && some.error().code() != errc::would_block)) return std::nullopt;
+      if (std::chrono::steady_clock::now() > latest) {
+        ADD_FAILURE() << "the other end is there and says nothing";
+        return std::nullopt;
+      }
       done += some.value_or(0);
       if (!some) std::this_thread::yield();
     }
@@ -102,6 +108,13 @@ class raw_end {
   }
   // The other end has gone, and said nothing before.
   bool hears_nothing() { return !read(1); }
+  // The other end has gone by now, where it never says anything.
+  [[nodiscard]] bool is_left() const {
+    std::byte byte{};
+    const iovec into{&byte, 1};
+    const auto got = door_->receive(socket_.get(), {&into, 1});
+    return got ? *got == 0 : got.error().code() != errc::would_block;
+  }
   void leave() { socket_ = sys::owned_descriptor(); }
 
  private:
