@@ -174,7 +174,7 @@ def test_an_interrupted_rank_waits_for_the_end_of_all_that_it_began(model: tuple
             self.future.exception()
             self.has_ended = True
 
-    monkeypatch.setattr(_ranks._Chain, "_begin", lambda self, piece: Interrupted(begin(self, piece)) if self._rank == 1 else begin(self, piece))
+    monkeypatch.setattr(_ranks._Chain, "_begin", lambda self, piece: Interrupted(begin(self, piece)) if self.rank == 1 else begin(self, piece))
 
     def load(rank: int) -> Any:
         try:
@@ -203,7 +203,7 @@ def test_a_rank_that_fails_ends_the_others(model: tuple[Path, dict[str, Any]], m
     seen = []
 
     def fails(self: Any, *args: Any) -> None:
-        if self._rank == 1:
+        if self.rank == 1:
             seen.append(1)
             if len(seen) == 4:
                 raise RuntimeError("of the test")

@@ -155,14 +155,17 @@ class _Failed(Closed):
 
 
 class _Neighbour:
-    """The rank before or behind: a pipe for words, the first of which each sends when they meet, and one for the pieces."""
+    """The rank before or behind: a pipe for words, the first of which each sends when they meet, and one for the pieces.
+
+    The rank behind sends a second, an empty one, when all ranks from it on have everything; one that fails says so instead.
+    """
 
     def __init__(self, rank: int, words: pipe.Pipe) -> None:
         self.rank = rank
         self.words = words
         self.pieces: pipe.Pipe | None = None
         self.digest: Any = None
-        self.heard = words.receive()  # its next word: after the first there is none, unless it fails
+        self.heard = words.receive()  # its next word
 
     def failure(self, within: float = 0.0) -> _Failed | None:
         """What it says instead of going on."""
@@ -384,6 +387,7 @@ class _Chain:
                 while going:
                     going[0].result()
                     going.popleft()
+            self._end()
         except BaseException as error:
             self._tell(error)
             self.close()  # what is under way ends
@@ -420,6 +424,16 @@ class _Chain:
                     going.popleft()
                 assert self._behind.pieces is not None
                 going.append(self._behind.pieces.send(tensors=[piece.memory], timeout=self._timeout))
+
+    def _end(self) -> None:
+        """Once all ranks behind have everything: a rank that sent to one which then failed would otherwise not hear of it."""
+        if self._behind is not None:
+            with self._told(self.rank + 1):
+                if failed := _failure_of(_word_of(self._outcome(self._behind.heard, self.rank + 1, time.monotonic() + self._timeout))):
+                    raise failed
+        if self._before is not None:
+            with self._told(self.rank - 1):
+                self._before.words.send(b"", timeout=self._timeout).result()
 
     @staticmethod
     def _compare(first: int, digest: str, other: _Neighbour) -> None:
