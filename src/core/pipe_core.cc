@@ -110,7 +110,7 @@ pipe_core::~pipe_core() {
   if (push_watch_ != nullptr) push_watch_->release();
   if (with_.runtime->forked()) return;
   unpin_permits();
-  if (connection_ != nullptr) connection_->close(with_.close_within);
+  if (connection_ != nullptr) connection_->close(closes_within());
   if (stripes_ != nullptr) stripes_->close();
 }
 
@@ -326,12 +326,19 @@ void pipe_core::end_all(const status& why, endings& ended) {
 void pipe_core::lost(const status& why) noexcept {
   if (when_proven_) std::exchange(when_proven_, {})(shared_from_this(), false);
   with_lock([&](endings& ended) {
-    const auto first = stripe_lost_.ok() ? std::string() : fmt::format(" ({} was lost first)", stripe_lost_.message());
+    const auto first = stripe_lost_.ok() ? std::string() : fmt::format(" (first lost: {})", stripe_lost_.message());
     const auto who = why.message().starts_with(peer_name_) ? std::string() : peer_name_ + ": ";
     end_all(status(why.code(), fmt::format("{}{}{}", who, why.message(), first)), ended);
   });
   if (stripes_ != nullptr) stripes_->close();
   let_go_of_memory();
+}
+
+// Nothing that an end which has never spoken would wait for is left to be sent but why it is refused.
+std::chrono::milliseconds pipe_core::closes_within() noexcept {
+  constexpr std::chrono::milliseconds most_without_greeting{1000};
+  const std::lock_guard guard(lock_);
+  return greeted_ ? with_.close_within : std::min(with_.close_within, most_without_greeting);
 }
 
 // A forked child shares the socket with its parent, and has nothing to say.
@@ -345,7 +352,7 @@ void pipe_core::close() noexcept {
     }
     come_.clear();
   });
-  connection_->close(with_.close_within);
+  connection_->close(closes_within());
   if (stripes_ != nullptr) stripes_->close();
   let_go_of_memory();
 }

@@ -243,6 +243,7 @@ class pipe_core final : public channel::frame_user,
   void end_lines() noexcept;
   status inbox_offered(bool to_host_device);
   void offer_inbox(const receive_operation& op);
+  [[nodiscard]] std::chrono::milliseconds closes_within() noexcept;
   void let_go_of_memory() noexcept;
   void say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes);
   void agree_on_ring(std::uint64_t bytes);

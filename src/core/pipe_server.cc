@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,19 @@ status nobody_listens(const std::string& url, const status& why) {
 
 // For connect() to hear of a host that it is refused. Hosts that take longer are told of later, by the first operation.
 constexpr auto most_connecting = 100ms;
+// Of a unix socket whose backlog is full, as it is where many connect to one who accepts nobody just now (EAGAIN, unix(7)).
+constexpr auto most_waiting_for_room = 2s;
+constexpr auto between_looks_for_room = 1ms;
+
+result<sys::owned_descriptor> connect_in_turn(sys::peer& door, const sys::socket_address& to) {
+  const auto until = std::chrono::steady_clock::now() + most_waiting_for_room;
+  for (;;) {
+    auto made = door.connect(to);
+    const bool is_full = !made && made.error().domain() == error_domain::os && made.error().native() == EAGAIN;
+    if (!is_full || std::chrono::steady_clock::now() >= until) return made;
+    std::this_thread::sleep_for(between_looks_for_room);
+  }
+}
 
 std::string chosen_name() {
   static std::atomic<unsigned> count{0};
@@ -144,7 +158,7 @@ result<std::shared_ptr<pipe_listener_core>> pipe_server::listen(const std::strin
 result<std::shared_ptr<pipe_core>> pipe_server::connect(const std::string& url) const {
   const auto to = parse(url);
   if (!to) return to.error();
-  auto socket = with_.door->connect(*to);
+  auto socket = connect_in_turn(*with_.door, *to);
   if (!socket) return nobody_listens(url, socket.error());
   const bool local = to->kind != family::tcp;
   if (!local) {
@@ -206,11 +220,14 @@ status would_block() { return {errc::would_block, "nobody is there"}; }
 
 }  // namespace
 
-// A quarter of the descriptors that the process may have.
-std::size_t pipe_listener_core::strangers_at_most() noexcept {
+// A quarter of the descriptors that the process may have; few where those that are left are the program's own to use.
+std::size_t pipe_listener_core::most_strangers() const noexcept {
+  constexpr std::size_t few = 16;
+  constexpr rlim_t kept_share = 8;
   rlimit limit{};
-  const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
-  return std::clamp<std::size_t>(known ? limit.rlim_cur / 4 : 0, 16, 512);
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return few;
+  if (static_cast<rlim_t>(latest_descriptor_) >= limit.rlim_cur - limit.rlim_cur / kept_share) return few;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, few, 512);
 }
 
 status pipe_listener_core::admit(sys::owned_descriptor over) {
@@ -231,10 +248,11 @@ result<pipe> pipe_listener_core::accept_one(std::shared_ptr<pipe_core>& away) {
       proven_.pop_front();
       return made;
     }
-    if (strangers_.size() >= most_strangers_) return make_room(away);
+    if (strangers_.size() >= most_strangers()) return make_room(away);
     auto socket = with_.door->accept(socket_.get());
     if (!socket && passes(socket.error())) return make_room(away);
     if (!socket) return socket.error();
+    latest_descriptor_ = socket->get();
     if (asks) {
       if (auto problem = admit(*std::move(socket)); !problem.ok()) return make_room(away);  // that one is gone
       if (++admitted == most_in_turn) return would_block();

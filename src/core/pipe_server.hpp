@@ -34,7 +34,8 @@ class accept_operation;
 
 // Where a secret is asked for, whoever connects is a stranger until it has proved that it knows it:
 // - It has pipe_options::prove_within for that, whatever it says meanwhile. One who says what it must not goes at once.
-// - There are only so many. For one more the oldest goes of those who have been here for a moment: of those who have said nothing, else of
+// - There are only so many, and fewer where the process has used up most of its descriptors. For one more the oldest goes of those who have
+// been here for a moment: of those who have said nothing, else of
 //   those who have. Nobody goes within that moment, in which one who is near has proved it, nor while something that it has said is still
 //   to be read; as long as nobody may go, those who come stay with the kernel (in its backlog).
 // - Who goes leaves nothing behind: neither a descriptor nor memory.
@@ -43,7 +44,7 @@ class accept_operation;
 class pipe_listener_core final : public channel::socket_handler, public std::enable_shared_from_this<pipe_listener_core> {
  public:
   pipe_listener_core(const pipe_shared& with, sys::owned_descriptor over, std::string url, bool local)
-      : with_(with), url_(std::move(url)), local_(local), most_strangers_(strangers_at_most()), socket_(std::move(over)) {}
+      : with_(with), url_(std::move(url)), local_(local), socket_(std::move(over)) {}
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // As of pipe_listener.
@@ -70,7 +71,7 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
     bool again = false;                 // there may be more to do then
   };
 
-  static std::size_t strangers_at_most() noexcept;
+  [[nodiscard]] std::size_t most_strangers() const noexcept;
   // Whoever has come, while somebody waits. The reactor tells of more only then: who is not accepted stays with the kernel.
   void accept_what_has_come() noexcept;
   // --- with the lock
@@ -87,13 +88,13 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
   const pipe_shared with_;
   const std::string url_;
   const bool local_;
-  const std::size_t most_strangers_;
   std::atomic<std::uint64_t> refused_{0};
   std::mutex lock_;  // guards what follows
   sys::owned_descriptor socket_;
   std::uint64_t token_ = 0;  // the reactor's, from the first accept() on
   bool hears_ = false;       // it tells of who comes
   bool closed_ = false;
+  int latest_descriptor_ = 0;                                 // of who came last: the kernel gives the lowest that is free
   clock::time_point tries_again_ = clock::time_point::max();  // where there was no room
   clock::time_point clock_at_ = clock::time_point::max();     // when the reactor calls
   std::deque<accept_operation*> waiting_;

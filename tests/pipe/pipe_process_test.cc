@@ -21,8 +21,7 @@ class pipe_processes : public ::testing::TestWithParam<way> {
     PENSTOCK_SKIP_WITHOUT(GetParam());
     auto made = engine::create(engine_options{});
     ASSERT_TRUE(made.ok());
-    const bool by_ucx = GetParam().channels == std::vector<std::string>{"ucx"};  // which is used where both ends name it
-    auto context = pipe_context::create(*made, {by_ucx ? GetParam().channels : std::vector<std::string>{}});
+    auto context = pipe_context::create(*made, {by_ucx_ ? GetParam().channels : std::vector<std::string>{}});
     ASSERT_TRUE(context.ok());
     auto listener = context->listen(GetParam().url);
     ASSERT_TRUE(listener.ok()) << listener.error().message();
@@ -57,7 +56,7 @@ class pipe_processes : public ::testing::TestWithParam<way> {
       if (i % 4 == 1) continue;
       ASSERT_TRUE(pipe.next(messages[3 * i + 1]).wait().ok());
       under_way.push_back(messages[3 * i + 1].receive({{rooms[i].data(), large}}));
-      if (i % 4 == 2) {
+      if (i % 4 == 2 || by_ucx_) {  // UCX 1.13 aborts where the other end dies while a line is being made (openucx/ucx#8175)
         EXPECT_TRUE(under_way.back().wait().ok());
       }
       under_way.push_back(pipe.next(messages[3 * i + 2]));
@@ -80,6 +79,7 @@ class pipe_processes : public ::testing::TestWithParam<way> {
     EXPECT_NE(outcome.error.message().find("process"), std::string_view::npos) << outcome.error.message();
   }
 
+  const bool by_ucx_ = GetParam().channels == by_ucx().channels;  // which is used where both ends name it
   pipe_listener listener_;
   penstock::pipe pipe_;
   std::optional<peer_process> peer_;
@@ -124,7 +124,8 @@ TEST_P(pipe_processes, one_that_is_killed_ends_all_that_waits_for_it) {
 
 TEST_P(pipe_processes, one_that_is_killed_while_it_sends_gives_no_wrong_bytes) {
   for (int i = 0; i < 5; ++i) {
-    start("sends", 64 << 20);
+    start("sends a byte first", 64 << 20);  // a line of UCX's is made by then: UCX 1.13 aborts where it is not (openucx/ucx#8175)
+    ASSERT_TRUE(receive_from(pipe_).outcome.ok());
     ASSERT_EQ(peer_->line(), "there");
     incoming_message message;
     ASSERT_TRUE(pipe_.next(message).wait().ok());
@@ -164,7 +165,7 @@ TEST_P(pipe_processes, a_thousand_pipes_whose_processes_are_killed_leave_nothing
   constexpr int processes = 20;
   constexpr int before = 4;  // of them, until all that stays has been made
   // Those of a fabric stay as long as its context.
-  const auto descriptors = open_descriptors() + (GetParam().channels == by_ucx().channels ? 10 : 4);
+  const auto descriptors = open_descriptors() + (by_ucx_ ? 10 : 4);
   const auto is_all_gone = [&] { return open_descriptors() <= descriptors && mappings_of("memfd:penstock-pipe") == 0; };
   std::size_t resident = 0;
   for (int i = 1; i <= processes; ++i) {
@@ -179,7 +180,7 @@ TEST_P(pipe_processes, a_thousand_pipes_whose_processes_are_killed_leave_nothing
   }
   if (resident_bytes_tell) {
     // 10 KiB for each pipe that has come since; of a fabric its allocator keeps more.
-    EXPECT_LE(resident_bytes(), resident + (GetParam().channels == by_ucx().channels ? 24 << 20 : 8 << 20));
+    EXPECT_LE(resident_bytes(), resident + (by_ucx_ ? 24 << 20 : 8 << 20));
   }
 }
 

@@ -1,15 +1,26 @@
 // The other process of a pipe: connects to a listener, does what it is told, and says on its standard output when it is there.
 // Usage: penstock_pipe_peer URL CHANNEL|all STEP [BYTES [DEVICE]]. Its tensors lie in memory of the device, where one is named. Ends when
 // its standard input does.
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include "channel/connection.hpp"
+#include "channel/proof.hpp"
+#include "channel/wire.hpp"
 #include "penstock/pipe.hpp"
+#include "sys/peer.hpp"
 
 namespace {
 
@@ -143,6 +154,44 @@ int send_by_many(const penstock::pipe_context& context, const std::string& url, 
   return 0;
 }
 
+// Strangers of all sorts, so many a second, of whom the latest 4000 hold on: silent, saying a byte, half of what they should, all of it,
+// and what nobody understands.
+int blow(const std::string& url, std::size_t a_second) {
+  namespace channel = penstock::channel;
+  using clock = std::chrono::steady_clock;
+  constexpr std::size_t most_held = 4000;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  const auto hold = std::min<std::size_t>(most_held, limit.rlim_cur - 100);
+  const auto port = static_cast<std::uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
+  std::vector<std::byte> challenge(sizeof(channel::frame_head) + channel::proof::bytes);
+  const channel::frame_head head{static_cast<std::uint32_t>(channel::frame_kind::challenge), 0, 0, 0, channel::proof::bytes};
+  std::memcpy(challenge.data(), &head, sizeof(head));
+  std::vector<std::byte> nonsense(64, std::byte{0xa5});
+  const auto door = penstock::sys::linux_peer();
+  std::deque<penstock::sys::owned_descriptor> held;
+  const auto began = clock::now();
+  const auto until = began + std::chrono::seconds(30);  // should nobody kill this
+  for (std::size_t number = 0; clock::now() < until; ++number) {
+    std::this_thread::sleep_until(began + number * std::chrono::nanoseconds(1'000'000'000) / a_second);
+    if (number == 100) tell("there");
+    auto made = door->connect({penstock::sys::socket_address::family::tcp, "127.0.0.1", port});
+    if (!made) continue;
+    door->await_connected(made->get(), std::chrono::milliseconds(1));
+    auto& words = number % 5 == 4 ? nonsense : challenge;
+    const std::size_t says =
+        std::array{std::size_t{0}, std::size_t{1}, challenge.size() / 2, challenge.size(), nonsense.size()}[number % 5];
+    const iovec part{words.data(), says};
+    if (says > 0) (void)door->send(made->get(), {&part, 1}, {});
+    held.push_back(*std::move(made));
+    if (held.size() > hold) held.pop_front();
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -150,6 +199,7 @@ int main(int count, char** words) {
   const std::string channel = words[2];
   const std::string step = words[3];
   const std::size_t bytes = count > 4 ? std::strtoull(words[4], nullptr, 10) : 0;
+  if (step == "storms") return blow(words[1], bytes);
   auto engine = penstock::engine::create(penstock::engine_options{});
   if (!engine) return fail(engine.error());
   auto context = penstock::pipe_context::create(*engine, {channel == "all" ? std::vector<std::string>{} : std::vector{channel}});
@@ -175,7 +225,9 @@ int main(int count, char** words) {
     tell("there");
     stay();
     return 0;
-  } else if (step == "sends") {
+  } else if (step == "sends" || step == "sends a byte first") {
+    if (const auto sent = step == "sends" ? penstock::io_result{} : pipe->send({"", {}, {{content.data(), 1, {}}}}).wait(); !sent.ok())
+      return fail(sent.error);
     auto sending = pipe->send({"from the peer", {}, {{content.data(), content.size(), {}}}});
     tell("there");
     stay();
