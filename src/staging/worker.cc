@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/no_memory.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -28,6 +30,7 @@ worker_scope::~worker_scope() { is_worker = before_; }
 
 void become_worker(const char* name) {
   is_worker = true;
+  prepare_to_throw();
   pthread_setname_np(pthread_self(), name);
   sigset_t all;
   sigfillset(&all);

@@ -1,0 +1,28 @@
+#include "base/no_memory.hpp"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+
+namespace penstock {
+
+namespace {
+
+[[gnu::tls_model("initial-exec")]] thread_local bool is_prepared = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+
+// More than glibc wants for the variables of a library.
+constexpr std::size_t more_than_enough = std::size_t{64} << 10;
+
+}  // namespace
+
+void prepare_to_throw() noexcept {
+  if (is_prepared) return;
+  // volatile: a compiler may leave out what is freed unused, and the call below, which is declared to have no effect.
+  void* volatile const spare = std::malloc(more_than_enough);
+  if (spare == nullptr) return;
+  std::free(spare);
+  [[maybe_unused]] void* volatile const kept = abi::__cxa_get_globals();
+  is_prepared = true;
+}
+
+}  // namespace penstock
