@@ -262,7 +262,12 @@ endif()
 if(PENSTOCK_SANITIZE STREQUAL "none")
   add_test(NAME abi.exported_symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/abi/exported_symbols.py --nm ${CMAKE_NM}
                                              $<TARGET_FILE:penstock>)
-  add_test(NAME abi.threads_have_room COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/abi/thread_room_test.py $<TARGET_FILE:penstock>)
+  set(with_cufile)
+  if(TARGET penstock_cufile)
+    set(with_cufile $<TARGET_FILE:penstock_cufile>)
+  endif()
+  add_test(NAME abi.threads_have_room COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/abi/thread_room_test.py $<TARGET_FILE:penstock>
+                                              ${with_cufile})
   set_tests_properties(abi.exported_symbols abi.threads_have_room PROPERTIES LABELS abi TIMEOUT 60)
   if(TARGET penstock_cli)
     # What tools/wheels would not link for the older glibc; the Python package's own half is asked by test_glibc.py.
@@ -280,17 +285,17 @@ if(PENSTOCK_SANITIZE STREQUAL "none")
     set_tests_properties(install.a_program_finds_the_installed_library PROPERTIES LABELS install TIMEOUT 300)
   endif()
 
-  # Every command of the pages, as it stands there. Those that build all of it once more, or need minutes, run with --long only.
+  # Every command of the pages, as it stands there, a test for each page. Those that build all of it once more, or that measure for long,
+  # run with --long only.
   if(PENSTOCK_INSTALL AND PENSTOCK_PKG_CONFIG AND TARGET penstock_cli)
-    foreach(selection short long)
-      set(name docs.commands_of_the_pages_run)
-      if(selection STREQUAL "long")
-        set(name docs.long_commands_of_the_pages_run)
-      endif()
-      add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/docs_commands_test.py ${selection}
-                                    ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR})
+    set(commands_test ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/docs_commands_test.py)
+    file(GLOB pages CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} docs/*.md)
+    foreach(page README.md CONTRIBUTING.md ${pages})
+      cmake_path(GET page STEM name)
+      add_test(NAME docs.commands_of_${name}_run COMMAND ${commands_test} short ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR} ${page})
+      set_tests_properties(docs.commands_of_${name}_run PROPERTIES LABELS docs TIMEOUT 300)
     endforeach()
-    set_tests_properties(docs.commands_of_the_pages_run PROPERTIES LABELS docs TIMEOUT 600)
+    add_test(NAME docs.long_commands_of_the_pages_run COMMAND ${commands_test} long ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR})
     set_tests_properties(docs.long_commands_of_the_pages_run PROPERTIES LABELS long TIMEOUT 4500)
     add_test(NAME docs.long_a_newcomer_types_what_the_readme_says COMMAND ${Python3_EXECUTABLE}
                                                                           ${PROJECT_SOURCE_DIR}/tests/tools/newcomer_test.py)

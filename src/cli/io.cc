@@ -20,7 +20,7 @@ namespace penstock::cli {
 namespace {
 
 // What stood on the command line, as it stood there.
-struct io_options {
+struct gdsio_options {
   std::string config;
   std::vector<std::string> files, directories, devices, nodes, threads, memories;  // of jobs, in turn
   std::string offset, sizes, size, io, alignment;
@@ -126,7 +126,7 @@ status assign(result<Value> parsed, Target& target) {
   return {};
 }
 
-status apply_values(const io_options& wanted, io_plan& plan) {
+status apply_values(const gdsio_options& wanted, io_plan& plan) {
   status error;
   if (error.ok() && !wanted.io.empty()) error = assign(parse_io_type(wanted.io), plan.io).with_context("-I");
   if (error.ok() && !wanted.sizes.empty()) error = assign(parse_io_sizes(wanted.sizes), plan.sizes).with_context("-i");
@@ -148,7 +148,7 @@ status apply_values(const io_options& wanted, io_plan& plan) {
   return error;
 }
 
-void apply_flags(const io_options& wanted, io_plan& plan) {
+void apply_flags(const gdsio_options& wanted, io_plan& plan) {
   if (wanted.transfer >= 0) plan.transfer = static_cast<transfer_type>(wanted.transfer);
   if (wanted.seconds >= 0) plan.seconds = wanted.seconds;
   if (wanted.seeded) plan.seed = wanted.seed;
@@ -167,7 +167,7 @@ void apply_flags(const io_options& wanted, io_plan& plan) {
   plan.force = wanted.force;
 }
 
-result<io_plan> plan_of(const io_options& wanted, const CLI::App& sub, std::vector<std::string>& remarks) {
+result<io_plan> plan_of(const gdsio_options& wanted, const CLI::App& sub, std::vector<std::string>& remarks) {
   auto jobs = jobs_in_order(sub);
   if (!jobs) return jobs.error();
   io_plan plan;
@@ -243,7 +243,7 @@ status run_one(const engine& owner, const io_plan& plan, std::uint64_t io_size, 
   return {};
 }
 
-int run_all(const io_options& wanted, const CLI::App& sub) {
+int run_all(const gdsio_options& wanted, const CLI::App& sub) {
   std::vector<std::string> remarks;
   const auto plan = plan_of(wanted, sub, remarks);
   if (!plan) {
@@ -274,7 +274,7 @@ std::string footer() {
   return text + "Sizes: K, M, G, with or without B or iB, are powers of 1024.";
 }
 
-void add_job_options(CLI::App& sub, io_options& wanted) {
+void add_job_options(CLI::App& sub, gdsio_options& wanted) {
   const auto one_each = [&sub](const char* name, std::vector<std::string>& target, const char* description, const char* type) {
     sub.add_option(name, target, description)->allow_extra_args(false)->type_name(type);
   };
@@ -287,7 +287,7 @@ void add_job_options(CLI::App& sub, io_options& wanted) {
            "N");
 }
 
-void add_work_options(CLI::App& sub, io_options& wanted) {
+void add_work_options(CLI::App& sub, gdsio_options& wanted) {
   sub.add_option("-x,--transfer", wanted.transfer, "Transfer type, see below (default 0)")->check(whole_number(0, 7));
   sub.add_option("-I,--io", wanted.io, "0 read, 1 write, 2 randread, 3 randwrite (default 0)")->type_name("N");
   sub.add_option("-s,--size", wanted.size, "Size of the data in the file, or in each of a folder (default: all there is; to write, 1G)")
@@ -323,7 +323,7 @@ void add_work_options(CLI::App& sub, io_options& wanted) {
 }  // namespace
 
 void add_io(CLI::App& app, command& chosen) {
-  auto wanted = std::make_shared<io_options>();
+  auto wanted = std::make_shared<gdsio_options>();
   CLI::App& sub = *app.add_subcommand("io", "Measure reads and writes of files, with the options and the output of gdsio");
   sub.add_option("CONFIG", wanted->config, "Configuration file of gdsio's, in place of -f and -D")->type_name("FILE");
   add_job_options(sub, *wanted);

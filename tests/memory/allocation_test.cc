@@ -482,14 +482,14 @@ class allocations : public ::testing::TestWithParam<std::size_t> {
     return struck;
   }
 
-  // One allocation after the other, until there are no more.
-  void try_all(allocations_of whose, std::uint64_t most, std::uint64_t lasting_step = 1) {
+  // Each allocation that the steps come to, until there are no more.
+  void try_all(allocations_of whose, std::uint64_t most, std::uint64_t step = 1, std::uint64_t lasting_step = 1) {
     const auto old_handler = std::set_terminate(tell_and_abort);
     std::uint64_t struck = 0;
     for (const bool lasting : {false, true}) {
       // Which thread does what is a matter of chance: more than one run without a failure means that there are no more.
       int unharmed = 0;
-      for (std::uint64_t nth = 1; nth <= most && unharmed < 2 && !HasFailure(); nth += lasting ? lasting_step : 1) {
+      for (std::uint64_t nth = 1; nth <= most && unharmed < 2 && !HasFailure(); nth += lasting ? lasting_step : step) {
         if (try_one(whose, nth, lasting)) {
           ++struck;
           unharmed = 0;
@@ -506,8 +506,8 @@ class allocations : public ::testing::TestWithParam<std::size_t> {
 };
 
 TEST_P(allocations, of_the_caller_may_fail) { try_all(allocations_of::the_caller, 300); }
-TEST_P(allocations, of_the_workers_may_fail) { try_all(allocations_of::the_workers, 300, 4); }
-TEST_P(allocations, long_each_of_the_workers_may_fail_from_then_on) { try_all(allocations_of::the_workers, 300); }
+TEST_P(allocations, of_the_workers_may_fail) { try_all(allocations_of::the_workers, 300, 2, 4); }
+TEST_P(allocations, long_each_of_the_workers_may_fail) { try_all(allocations_of::the_workers, 300); }
 
 INSTANTIATE_TEST_SUITE_P(calls, allocations, ::testing::Range(std::size_t{0}, all_kinds().size()),
                          [](const auto& info) { return all_kinds()[info.param].name; });

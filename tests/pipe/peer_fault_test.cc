@@ -57,10 +57,13 @@ class peer_fault : public ::testing::TestWithParam<way> {
     }
   }
 
+  // Of the calls, each that the steps come to fails once, and from then on.
+  void try_all(std::uint64_t step, std::uint64_t lasting_step);
+
   open_house house_{{}, core::real_seams({})};
 };
 
-TEST_P(peer_fault, every_call_may_fail_once_and_from_then_on) {
+void peer_fault::try_all(std::uint64_t step, std::uint64_t lasting_step) {
   const bool striped = std::string(GetParam().name) == "tcp_mpt";
   const std::size_t size = striped ? 5 << 20 : 300'000;  // that further connections are made for
   const std::uint64_t most_calls = striped ? 120 : 60;
@@ -68,11 +71,11 @@ TEST_P(peer_fault, every_call_may_fail_once_and_from_then_on) {
   speak(counting, size);
   const auto calls = std::min<std::uint64_t>(counting->calls() + 3, most_calls);
   const auto before = open_descriptors();
-  for (std::uint64_t nth = 1; nth <= calls; ++nth) {
-    for (const std::uint64_t times : {std::uint64_t{1}, ~std::uint64_t{0} / 4}) {
-      SCOPED_TRACE("call " + std::to_string(nth) + (times == 1 ? "" : " and all that follow"));
+  for (const bool lasting : {false, true}) {
+    for (std::uint64_t nth = 1; nth <= calls; nth += lasting ? lasting_step : step) {
+      SCOPED_TRACE("call " + std::to_string(nth) + (lasting ? " and all that follow" : ""));
       const auto door = std::make_shared<faulty_peer>();
-      door->fail(nth, times);
+      door->fail(nth, lasting ? ~std::uint64_t{0} / 4 : 1);
       speak(door, size);
       if (HasFatalFailure()) return;
     }
@@ -81,6 +84,9 @@ TEST_P(peer_fault, every_call_may_fail_once_and_from_then_on) {
   for (int i = 0; i < 200 && open_descriptors() > before; ++i) std::this_thread::sleep_for(10ms);
   EXPECT_LE(open_descriptors(), before);
 }
+
+TEST_P(peer_fault, calls_may_fail_once_and_from_then_on) { try_all(2, 4); }
+TEST_P(peer_fault, long_every_call_may_fail_once_and_from_then_on) { try_all(1, 1); }
 
 INSTANTIATE_TEST_SUITE_P(ways, peer_fault, ::testing::ValuesIn(all_ways()), name_of_way);
 

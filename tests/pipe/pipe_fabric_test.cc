@@ -304,19 +304,22 @@ class pipe_fabric_faults : public pipe_fabric, public ::testing::WithParamInterf
     }
     return all_well;
   }
+  // Of the calls, each that the steps come to fails once, and from then on.
+  void try_all(std::uint64_t step, std::uint64_t lasting_step);
+
   std::shared_ptr<fabric_doors> doors_ = std::make_shared<fabric_doors>();
 };
 
-TEST_P(pipe_fabric_faults, every_call_may_fail_once_and_from_then_on) {
+void pipe_fabric_faults::try_all(std::uint64_t step, std::uint64_t lasting_step) {
   ASSERT_TRUE(speak());
   const auto calls = doors_->calls();
   EXPECT_GT(calls, 20U);
   const auto before = open_descriptors();
-  for (std::uint64_t nth = 1; nth <= std::min<std::uint64_t>(calls + 1, 40); ++nth) {
-    for (const std::uint64_t times : {std::uint64_t{1}, ~std::uint64_t{0} / 4}) {
-      SCOPED_TRACE("call " + std::to_string(nth) + (times == 1 ? "" : " and all that follow"));
+  for (const bool lasting : {false, true}) {
+    for (std::uint64_t nth = 1; nth <= std::min<std::uint64_t>(calls + 1, 40); nth += lasting ? lasting_step : step) {
+      SCOPED_TRACE("call " + std::to_string(nth) + (lasting ? " and all that follow" : ""));
       doors_ = std::make_shared<fabric_doors>();
-      doors_->fail(nth, times);
+      doors_->fail(nth, lasting ? ~std::uint64_t{0} / 4 : 1);
       (void)speak();
       if (HasFatalFailure()) return;
     }
@@ -326,6 +329,9 @@ TEST_P(pipe_fabric_faults, every_call_may_fail_once_and_from_then_on) {
   for (int i = 0; i < 200 && open_descriptors() > before; ++i) std::this_thread::sleep_for(10ms);
   EXPECT_LE(open_descriptors(), before);
 }
+
+TEST_P(pipe_fabric_faults, calls_may_fail_once_and_from_then_on) { try_all(2, 4); }
+TEST_P(pipe_fabric_faults, long_every_call_may_fail_once_and_from_then_on) { try_all(1, 1); }
 
 INSTANTIATE_TEST_SUITE_P(ways, pipe_fabric_faults,
                          ::testing::Values(way{"alone", "tcp://127.0.0.1:0", {"ucx", "cuda_gdr"}},

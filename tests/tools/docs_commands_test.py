@@ -2,9 +2,10 @@
 
 Each page has a folder of its own. The first block of the page finds it empty; the files that later commands name (FILES) come after it.
 
-Usage: docs_commands_test.py short|long CMAKE BUILD_DIRECTORY
+Usage: docs_commands_test.py short CMAKE BUILD_DIRECTORY PAGE
+       docs_commands_test.py long CMAKE BUILD_DIRECTORY
 
-short installs the build and runs all commands but those of LONG, which take minutes and run with long.
+short installs the build and runs the commands of one page, but for those of MEASURING and LONG, which take longer and run with long.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").g
 # In the root of the sources, in this order. DESTDIR keeps the last out of /usr/local.
 DEVICES = "python3 -c 'import penstock; print(penstock.devices()[0].name)'"
 DEB = "cd build/install && cpack -G DEB"
+REPORT = "penstock bench --quick --size 64MiB --rows hot-4g --report report.html"
+MEASURING = ("penstock demo", "penstock bench --quick", "penstock bench --quick --size 64MiB", REPORT)
 LONG = ("./demo", "cmake --preset install", "cmake --build --preset install", "cmake --install build/install", DEB, "pip install .", DEVICES)
 ELSEWHERE = {"./test": "this test is part of it"}
 ELSEWHERE["pip install . --config-settings=cmake.define.PENSTOCK_BUILD_CLI=OFF"] = "source_build_test.py does"
@@ -64,11 +67,10 @@ def commands(page: Path) -> list[str]:
     return [command for language, text in FENCE.findall(page.read_text()) if language == "sh" for command in commands_in(text)]
 
 
-def shell_stands_in_sh_blocks_only() -> None:
-    for page in PAGES:
-        for language, text in FENCE.findall(page.read_text()):
-            hidden = language in ("", "text", "bash", "console") and LOOKS_LIKE_A_COMMAND.search(text)
-            check(not hidden, f"{page.name}: no shell in a block that is not sh{': ' + hidden.group() if hidden else ''}")
+def shell_stands_in_sh_blocks_only(page: Path) -> None:
+    for language, text in FENCE.findall(page.read_text()):
+        hidden = language in ("", "text", "bash", "console") and LOOKS_LIKE_A_COMMAND.search(text)
+        check(not hidden, f"{page.name}: no shell in a block that is not sh{': ' + hidden.group() if hidden else ''}")
 
 
 def run(command: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -89,15 +91,14 @@ def must_run(command: str, folder: Path, environment: dict[str, str]) -> str:
     return ended.stdout
 
 
-def options_in_the_text_exist(environment: dict[str, str]) -> None:
-    for page in PAGES:
-        for name, rest in INLINE.findall(page.read_text()):
-            if name == "help":
-                continue
-            helped = run(f"penstock help {name}", ROOT, environment)
-            own = rest.split(" -- ")[0]
-            missing = [each for each in re.findall(r"(?<!\S)--[a-z-]+", own) if not re.search(re.escape(each) + r"\b", helped.stdout)]
-            check(helped.returncode == 0 and not missing, f"{page.name}: `penstock {name}{rest}` {' '.join(missing)}")
+def options_in_the_text_exist(page: Path, environment: dict[str, str]) -> None:
+    for name, rest in INLINE.findall(page.read_text()):
+        if name == "help":
+            continue
+        helped = run(f"penstock help {name}", ROOT, environment)
+        own = rest.split(" -- ")[0]
+        missing = [each for each in re.findall(r"(?<!\S)--[a-z-]+", own) if not re.search(re.escape(each) + r"\b", helped.stdout)]
+        check(helped.returncode == 0 and not missing, f"{page.name}: `penstock {name}{rest}` {' '.join(missing)}")
 
 
 def the_program_of_the_readme(folder: Path, environment: dict[str, str]) -> None:
@@ -111,58 +112,55 @@ def the_program_of_the_readme(folder: Path, environment: dict[str, str]) -> None
     check(ended.returncode == 1 and "sideways" in ended.stdout, f"it tells why there is no engine: {ended.stdout}")
 
 
-def programs_of_the_pages(folder: Path, environment: dict[str, str]) -> None:
-    """The whole programs in C and C++ of the pages, compiled as the pages say."""
+def programs_of(page: Path, folder: Path, environment: dict[str, str]) -> None:
+    """The whole programs in C and C++ of the page, compiled as the pages say."""
     compilers = {"c": "cc {} $(pkg-config --cflags --libs penstock-cufile)", "cpp": "c++ -std=c++20 {} $(pkg-config --cflags --libs penstock)"}
-    seen = 0
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        for language, text in FENCE.findall(page.read_text()):
-            if language not in compilers or "int main" not in text:
-                continue
-            seen += 1
-            place = folder / f"program{seen}"
-            place.mkdir()
-            source = place / f"app.{'c' if language == 'c' else 'cc'}"
-            source.write_text(text)
-            must_run(f"{compilers[language].format(source)} -o app", place, environment)
-            check("1048576 bytes" in must_run("./app", place, environment), f"the program of {page.name} makes its file and reads it")
-            ended = run(f"cd /proc && {place}/app", place, environment)  # where nobody can make a file
-            check(ended.returncode == 1 and len(ended.stdout) > 10, f"the program of {page.name} says what is wrong: {ended.stdout}")
-    check(seen >= 2, f"there are {seen} programs in the pages")
+    programs = [(language, text) for language, text in FENCE.findall(page.read_text()) if language in compilers and "int main" in text]
+    check(page.stem not in ("CPP", "CUFILE") or bool(programs), f"{page.name} has a program")
+    for number, (language, text) in enumerate(programs):
+        place = folder / f"program{number}"
+        place.mkdir()
+        source = place / f"app.{'c' if language == 'c' else 'cc'}"
+        source.write_text(text)
+        must_run(f"{compilers[language].format(source)} -o app", place, environment)
+        check("1048576 bytes" in must_run("./app", place, environment), f"the program of {page.name} makes its file and reads it")
+        ended = run(f"cd /proc && {place}/app", place, environment)  # where nobody can make a file
+        check(ended.returncode == 1 and len(ended.stdout) > 10, f"the program of {page.name} says what is wrong: {ended.stdout}")
 
 
-def short(cmake: str, build: str, folder: Path) -> None:
-    shell_stands_in_sh_blocks_only()
+def installed(cmake: str, build: str, folder: Path) -> dict[str, str]:
+    """The environment of a user of the installed build."""
     prefix = folder / "usr/local"
     subprocess.run([cmake, "--install", build, "--prefix", str(prefix)], check=True, stdout=subprocess.DEVNULL)
-    snippets = [text for language, text in FENCE.findall((ROOT / "README.md").read_text()) if language == "cpp"]
-    check(len(snippets) == 1, "README.md has one program in C++")
     environment = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "CMAKE_PREFIX_PATH")}
     environment["TMPDIR"] = str(folder)
     environment["PATH"] = f"{prefix}/bin:{environment['PATH']}"
-    library = next(prefix.glob("lib*/**/pkgconfig"))
-    environment["PKG_CONFIG_PATH"] = str(library)
-    options_in_the_text_exist(environment)
-    seen = 0
-    for page in PAGES:
-        work = folder / page.stem
-        work.mkdir()
-        for block, (language, text) in enumerate(FENCE.findall(page.read_text())):
-            if block == 1:
-                for name, content in {**FILES, "app.cc": snippets[0]}.items():
-                    (work / name).write_text(content)
-            for command in commands_in(text) if language == "sh" else ():
-                seen += 1
-                if command in LONG or command in ELSEWHERE:
-                    continue
-                must_run(command, work, environment)
-                if command.startswith("c++ "):
-                    the_program_of_the_readme(work, environment)
-    programs_of_the_pages(folder, environment)
-    check(seen >= 15, f"there are {seen} commands in the pages")
+    environment["PKG_CONFIG_PATH"] = str(next(prefix.glob("lib*/**/pkgconfig")))
+    return environment
 
 
-def long(folder: Path) -> None:
+def short(page: Path, folder: Path, environment: dict[str, str]) -> None:
+    snippets = [text for language, text in FENCE.findall((ROOT / "README.md").read_text()) if language == "cpp"]
+    check(len(snippets) == 1, "README.md has one program in C++")
+    shell_stands_in_sh_blocks_only(page)
+    options_in_the_text_exist(page, environment)
+    work = folder / page.stem
+    work.mkdir()
+    for block, (language, text) in enumerate(FENCE.findall(page.read_text())):
+        if block == 1:
+            for name, content in {**FILES, "app.cc": snippets[0]}.items():
+                (work / name).write_text(content)
+        for command in commands_in(text) if language == "sh" else ():
+            if command in (*MEASURING, *LONG) or command in ELSEWHERE:
+                continue
+            must_run(command, work, environment)
+            if command.startswith("c++ "):
+                the_program_of_the_readme(work, environment)
+    if page.parent.name == "docs":
+        programs_of(page, folder, environment)
+
+
+def long(folder: Path, of_user: dict[str, str]) -> None:
     environment = {**os.environ, "DESTDIR": str(folder / "installed")}
     venv.create(folder / "venv", with_pip=True)
     of_python = {**os.environ, "PATH": f"{folder}/venv/bin:{os.environ['PATH']}", "TMPDIR": str(folder)}
@@ -170,8 +168,11 @@ def long(folder: Path) -> None:
     for old in (ROOT / "build/install").glob("*.deb"):
         old.unlink()
     written = [command for page in PAGES for command in commands(page)]
-    for command in LONG:
+    for command in (*MEASURING, *LONG):
         check(command in written, f"{command} stands in a page")
+    for command in MEASURING:
+        must_run(command, folder, of_user)
+    for command in LONG:
         must_run(command, ROOT, of_python if command.startswith("p") else {**environment, "TMPDIR": str(folder)})
     found = list((folder / "installed").glob("**/bin/penstock"))
     check(len(found) == 1 and not list((ROOT / "build/install").glob("tests/penstock_*_tests")), "the command was installed, and no test built")
@@ -180,10 +181,14 @@ def long(folder: Path) -> None:
 
 
 def main() -> int:
-    selection, cmake, build = sys.argv[1:]
+    selection, cmake, build, *page = sys.argv[1:]
     folder = Path(tempfile.mkdtemp(prefix="penstock-docs-", dir="/var/tmp"))
     try:
-        short(cmake, build, folder) if selection == "short" else long(folder)
+        environment = installed(cmake, build, folder)
+        if selection == "short":
+            short(ROOT / page[0], folder, environment)
+        else:
+            long(folder, environment)
     finally:
         shutil.rmtree(folder)
     print(f"{len(failures)} failed")
