@@ -365,7 +365,10 @@ struct explained_range {
   std::uint64_t length = 0;
 };
 
-bool is_number(nb::handle object) { return PyIndex_Check(object.ptr()) != 0 && PySequence_Check(object.ptr()) == 0; }
+// PyTorch's tensors have __index__ too, and are no sequences.
+bool is_number(nb::handle object) {
+  return PyIndex_Check(object.ptr()) != 0 && PySequence_Check(object.ptr()) == 0 && !nb::hasattr(object, "__dlpack__");
+}
 
 explained_range range_of(const engine& engine, const python_file& self, nb::handle size, std::int64_t offset,
                          const std::optional<std::string>& memory, nb::handle device) {

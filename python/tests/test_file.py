@@ -343,6 +343,22 @@ def test_a_plan_of_many_parts_is_few_lines() -> None:
     assert "1 MiB at 1048576: staged" in str(penstock.Plan(parts[1:2], [], None))
 
 
+class LikeATensor:
+    """As PyTorch's tensors, it has __index__ and is no sequence."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __index__(self) -> int:
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self._array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
 def test_explain_takes_memory(file_of: Any) -> None:
     path, _ = file_of(2_000_003)
     with penstock.open(path) as file:
@@ -351,6 +367,7 @@ def test_explain_takes_memory(file_of: Any) -> None:
         assert file.explain(array.T, 50).parts[0][:3] == (50, 1000, "posix")
         assert file.explain(buffer[:300], 5).parts[0][:3] == (5, 300, "staged")
         assert file.explain(np.int64(100)) == file.explain(100)
+        assert file.explain(LikeATensor(array)).parts[0][:3] == (0, 1000, "posix")
         with pytest.raises(ValueError, match="the buffer lies where it lies"):
             file.explain(array, device="host:0")
         with pytest.raises(TypeError, match="size"):

@@ -129,11 +129,13 @@ status for_each_piece(int fd, const std::string& path, std::uint64_t size, const
   return {};
 }
 
-status copy_by_lanes(const engine& owner, int from_fd, int to_fd, const std::string& from, std::uint64_t size, std::uint64_t& copied) {
+status copy_by_lanes(const engine& owner, int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t size,
+                     std::uint64_t& copied) {
   // Read once, so that it need not push out of the page cache what is read again.
-  auto source = owner.adopt(from_fd, owner.options().cache == cache_use::automatic ? cache_use::bypass : owner.options().cache);
+  const auto cache = owner.options().cache == cache_use::automatic ? cache_use::bypass : owner.options().cache;
+  auto source = owner.adopt(from_fd, {.cache = cache, .name = from});
   if (!source) return source.error();
-  auto target = owner.adopt(to_fd);
+  auto target = owner.adopt(to_fd, {.name = to});
   if (!target) return target.error();
   progress_bar bar("copying", from, size);
   copy_pipeline pipeline(*source, *target, from);
@@ -187,7 +189,7 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
   } else if (out.bytes < small_file) {
     error = copy_plainly(from_fd, to_fd, from, to, out.bytes, out.copied);
   } else {
-    error = copy_by_lanes(owner, from_fd, to_fd, from, out.bytes, out.copied);
+    error = copy_by_lanes(owner, from_fd, to_fd, from, to, out.bytes, out.copied);
   }
   if (error.ok()) error = has_size(from_fd, from, size);
   // A hole at the end is made of size alone.

@@ -148,7 +148,7 @@ result<std::uint64_t> hash_of_device(const stage& on) {
 std::string cold_way(const demo_run& run) {
   const auto kept = format_size(run.kept_bytes);
   const auto direct = format_size(run.direct_bytes);
-  if (run.direct_bytes == 0) return run.kept_bytes == 0 ? "" : ", through the page cache, so that the next read finds it there";
+  if (run.direct_bytes == 0) return run.kept_bytes == 0 ? "" : ", through the page cache, for the next read";
   if (run.kept_bytes == 0) return ", past the page cache";
   return fmt::format(", {} through the page cache, and {} past it, which is faster here", kept, direct);
 }
@@ -239,8 +239,7 @@ status show_cold(const stage& on) {
   if (!limits.empty()) {
     double sum = 0;
     for (const auto& each : limits) sum += each.value;
-    most = limit{fmt::format("the disk, O_DIRECT, {}, mean of {}", limits.back().how, limits.size()),
-                 sum / static_cast<double>(limits.size())};
+    most = limit{fmt::format("the disk by O_DIRECT, mean of {}", limits.size()), sum / static_cast<double>(limits.size())};
   } else {
     on.told.remark("(no ceiling of the disk: {})\n", no_limit.message());
   }
@@ -273,10 +272,10 @@ std::string own_name() {
 void show_next(const demo_report& told) {
   const auto name = own_name();
   told.remark("\nWhat next:\n");
-  told.remark("  {} check                what slows this machine down, and the command that changes it\n", name);
-  told.remark("  {} read FILE --verify   a file of yours into device memory\n", name);
-  told.remark("  {} bench --quick        all of this machine's ceilings, and how near Penstock comes to them\n", name);
-  told.remark("  README.md, docs/PYTHON.md   the same from C++ and Python\n");
+  told.remark("  {} check\n      what slows this machine down, and the command that changes it\n", name);
+  told.remark("  {} read FILE --verify\n      a file of yours into device memory\n", name);
+  told.remark("  {} bench --quick\n      this machine's ceilings, and how near Penstock comes to them\n", name);
+  told.remark("  README.md, docs/PYTHON.md\n      the same from C++ and Python\n");
 }
 
 status demonstrate(const demo_options& wanted, demo_report& told) {
@@ -293,8 +292,8 @@ status demonstrate(const demo_options& wanted, demo_report& told) {
   if (!size) return size.error();
   auto sample = make_file(directory, *size);
   if (!sample) return sample.error();
-  told.remark("  file         {} of pseudo-random bytes, {} ({}), removed at the end\n\n", format_size(*size), sample->path(),
-              bench::file_system_of(sample->path()));
+  told.remark("  file         {} of pseudo-random bytes, removed at the end:\n               {} ({})\n\n", format_size(*size),
+              sample->path(), bench::file_system_of(sample->path()));
 
   told.document["device"] = device->name;
   told.document["bytes"] = *size;

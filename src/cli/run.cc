@@ -126,7 +126,7 @@ void add_run(CLI::App& app, command& chosen, const std::vector<std::string>& pro
   sub.add_flag("--nvidia-fs-node", options->nvidia_fs_node,
                "Tell the program that /dev/nvidia-fs0 is there: for programs that look for it before they use cuFile (fastsafetensors)");
   sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
-  sub.footer("penstock run [OPTIONS] -- COMMAND [ARGUMENTS...]\nIts exit code is that of COMMAND; 127 when there is no such command.");
+  sub.footer("The exit code is that of COMMAND; 127 when there is no such command.");
   sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without
   sub.callback([&sub, &chosen, options, program] {
     options->words = sub.remaining();

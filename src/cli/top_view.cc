@@ -97,7 +97,7 @@ void add_lines(std::vector<std::string>& to, std::string_view text) {
 }
 
 std::string notes_of(const process_speed& seen) {
-  return joined({seen.now.ended ? "ended without closing" : list_of(seen.by_path), advice_codes(seen.now.stats)});
+  return joined({seen.now.ended ? "ended" : list_of(seen.by_path), advice_codes(seen.now.stats)});
 }
 
 // Processes of other versions are counted, since there may be one for each core.

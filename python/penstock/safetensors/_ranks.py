@@ -29,6 +29,7 @@ __all__ = ["load_rank"]
 _piece_bytes = 32 << 20
 _most_under_way = 16  # pieces, at each end
 _most_telling = 10.0  # seconds that a rank which has failed waits for its neighbours, to tell them why
+_most_telling_late = 1.0  # likewise, where it has failed because they did not come
 _silent = 5.0  # seconds that a rank waits for another before it says so
 _look = 0.05  # seconds between looks at what neighbours say while others are waited for
 _most_reason = 2000  # characters of it
@@ -63,8 +64,11 @@ def load_rank(
     waits for its neighbours for 10 s at most, to tell them.
     """
     urls = _urls(address, rank, world)
-    with _Chain(rank, world, urls, secret, timeout) as chain:
-        return _load(filename, framework_on(framework, device), chain, shard, names)
+    try:
+        with _Chain(rank, world, urls, secret, timeout) as chain:
+            return _load(filename, framework_on(framework, device), chain, shard, names)
+    except _Failed as problem:
+        raise Closed(str(problem), code="closed") from None
 
 
 def _load(filename: Paths, place: Any, chain: _Chain, shard: Shard | None, names: Iterable[str] | None) -> dict[str, Any]:
@@ -149,9 +153,6 @@ class _Failed(Closed):
         super().__init__(message, **{"code": "closed", **fields})
         self.rank = rank
         self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Closed(str(self), code="closed").__reduce__()
 
 
 class _Neighbour:
@@ -339,7 +340,8 @@ class _Chain:
                     each.words.send(word, timeout=1.0).result()
         if not isinstance(error, Exception):
             return  # an interrupted rank goes at once
-        deadline = time.monotonic() + min(self._timeout, _most_telling)
+        # Who has waited in vain for one of them does not wait for it twice.
+        deadline = time.monotonic() + min(self._timeout, _most_telling_late if isinstance(error, TimedOut) else _most_telling)
         unmet = []
         if self._before is None and self.rank > 0 and not isinstance(error, PermissionDenied):
             unmet.append(threading.Thread(target=self._tell_before, args=(word, deadline), daemon=True))
