@@ -32,7 +32,7 @@ std::string number_or_unknown(const std::optional<std::uint64_t>& value) { retur
 
 void judge_drive(const drive_facts& drive, findings& out) {
   constexpr std::uint64_t large_kib = 512;
-  const auto model = drive.model.empty() ? std::string("a drive that tells no model") : drive.model;
+  const auto model = drive.model.empty() ? std::string("a drive without a model name") : drive.model;
   const auto max = number_or_unknown(drive.max_kib);
   const auto can = number_or_unknown(drive.can_kib);
   const auto transport = drive.is_nvme ? "NVMe by " + drive.transport : std::string("no NVMe drive");
