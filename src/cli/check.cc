@@ -182,16 +182,16 @@ int check(const check_options& wanted) {
 
 void add_check(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<check_options>();
-  CLI::App& sub =
-      *app.add_subcommand("check", "Tell what of this machine is slow or broken; or which path each part of files would take, and why");
+  CLI::App& sub = *app.add_subcommand(
+      "check", "List slow and broken parts of this machine with the fix for each, or the way of each part of a file, and why");
   auto* file = sub.add_option("FILE", wanted->files, "Files to look at, or folders with such files (default: the machine)");
   auto* named = sub.add_option("-f,--file", wanted->more_files, "The same as FILE");
   auto* settings =
-      sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and tell what each of its keys does")
+      sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and show what each of its keys does")
           ->type_name("FILE");
   auto* platform = sub.add_flag("-p,--platform", wanted->platform, "Look at the machine, its libraries and file systems");
-  auto* topology = sub.add_flag("-t,--topology", wanted->view.topology, "Tell which network cards and drives are near which GPU");
-  auto* versions = sub.add_flag("-v,--versions", wanted->view.versions, "Tell the versions of drivers and libraries");
+  auto* topology = sub.add_flag("-t,--topology", wanted->view.topology, "Show which network cards and drives are near which GPU");
+  auto* versions = sub.add_flag("-v,--versions", wanted->view.versions, "Show the versions of drivers and libraries");
   auto* root = sub.add_option("--root", wanted->root, "Look at a copy of a machine's /proc, /sys, /etc in this folder")
                    ->check(CLI::ExistingDirectory)
                    ->type_name("DIR");
@@ -203,8 +203,7 @@ void add_check(CLI::App& app, command& chosen) {
   for (auto* of_machine : {platform, topology, versions, root}) settings->excludes(of_machine);
   add_memory_options(sub, wanted->device);
   add_output_options(sub, wanted->output);
-  sub.footer(
-      "Exit code: 0; 1 where a file or the machine could not be looked at; 3 where something is broken. What is slow does not count.");
+  sub.footer("Exit code: 0; 1 where a file or the machine could not be looked at; 3 where something is broken. Slow parts do not count.");
   sub.callback([wanted, &chosen] {
     wanted->files.insert(wanted->files.end(), wanted->more_files.begin(), wanted->more_files.end());
     chosen = [wanted] { return check(*wanted); };

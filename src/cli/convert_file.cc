@@ -112,7 +112,7 @@ class tensor_carrier {
   // In the order of the shape. Holds the part of the storage that the view lies over in memory.
   status gather(const checkpoint_tensor& view, std::uint64_t to) {
     const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[view.extent]);
-    if (memory == nullptr) return {errc::out_of_memory, fmt::format("no memory for the {} bytes that it lies over", view.extent)};
+    if (memory == nullptr) return {errc::out_of_memory, fmt::format("no memory for the {} bytes that it spans", view.extent)};
     if (status error = read(memory.get(), view.extent, view.offset); !error.ok()) return error;
     for (element_walk walk(view, memory.get()); walk.left() > 0;) {
       const std::uint64_t count = walk.take(writer_.buffer(), buffer_bytes);

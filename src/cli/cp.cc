@@ -58,7 +58,7 @@ class copier {
       return sync_folder_of(to);
     }
     if (!how_.recursive) return failed({errc::invalid_argument, fmt::format("{} is a folder; -r copies it", from)});
-    if (lies_in(from, to)) return failed({errc::invalid_argument, fmt::format("{} lies in {}, which is to be copied", to, from)});
+    if (lies_in(from, to)) return failed({errc::invalid_argument, fmt::format("{} is in {}, which is to be copied", to, from)});
     copy_folder(from, to, info);
     sync_folder_of(to);
   }

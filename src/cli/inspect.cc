@@ -265,7 +265,7 @@ int inspect(const inspect_options& wanted) {
 
 void add_inspect(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<inspect_options>();
-  CLI::App& sub = *app.add_subcommand("inspect", "Show what is in files of tensors: types, shapes, bytes, and where they lie");
+  CLI::App& sub = *app.add_subcommand("inspect", "Show what is in files of tensors: types, shapes, bytes, and offsets");
   sub.add_option("FILE", wanted->paths, "safetensors files, checkpoints of torch.save, or indexes (.json) of files beside them")
       ->required();
   sub.add_option("--sort", wanted->order, "Order of the tensors: offset (default), name, or bytes, the largest first")

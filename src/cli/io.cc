@@ -311,11 +311,11 @@ void add_work_options(CLI::App& sub, gdsio_options& wanted) {
       ->type_name("SIZE");
   sub.add_option("-O", wanted.buffered, "Writes: 0 past the page cache, 1 through it (default 0)")->check(whole_number(0, 1));
   sub.add_flag("-U,--unaligned", wanted.unaligned, "Random offsets at multiples of 4K");
-  sub.add_flag("-V,--verify", wanted.verify, "Verify all of it; what was written is read back first, with a line of its own");
+  sub.add_flag("-V,--verify", wanted.verify, "Verify all of it; written data is read back first, with a line of its own");
   sub.add_flag("--no-verify", wanted.no_verify, "Compare nothing (default: up to 1G of it, after the clock has stopped)");
   sub.add_flag("-b,--no-register", wanted.skip_register, "Do not register memory");
   sub.add_flag("-F,--refill", wanted.refill, "Fill the memory anew before each write; the time that takes is not counted");
-  sub.add_flag("-R,--random-data", wanted.fill, "As gdsio takes it: what is written is pseudo-random in any case");
+  sub.add_flag("-R,--random-data", wanted.fill, "As gdsio takes it: written data is pseudo-random in any case");
   sub.add_flag("-p,--nvlinks", wanted.nvlinks, "As gdsio takes it: the driver routes copies in any case");
   sub.add_flag("-J,--job-stats", wanted.job_stats, "A line for each job, too");
 }
@@ -330,7 +330,7 @@ void add_io(CLI::App& app, command& chosen) {
   add_work_options(sub, *wanted);
   sub.add_flag("--cold", wanted->cold, "Drop the data from the page cache first, and fail where it stays");
   sub.add_flag("--warm", wanted->warm, "Read the data into the page cache first, and fail where it does not stay; writes go through it");
-  sub.add_flag("--immutable", wanted->immutable, "Declare that nobody changes the files: reads in order are read ahead of");
+  sub.add_flag("--immutable", wanted->immutable, "Declare that nobody changes the files, so that Penstock reads ahead");
   sub.add_flag("--ceiling", wanted->ceiling, "Measure what the hardware gives, too");
   sub.add_flag("--force", wanted->force, "Write over files that penstock io did not write");
   add_output_options(sub, wanted->output);

@@ -275,7 +275,7 @@ int load(const load_options& wanted) {
 
 void add_load(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<load_options>();
-  CLI::App& sub = *app.add_subcommand("load", "Load a model into the memory of devices, and tell how fast that went, and why");
+  CLI::App& sub = *app.add_subcommand("load", "Load a model into the memory of devices, and show how fast, and why");
   sub.add_option("FILE", wanted->files,
                  "safetensors files, checkpoints of torch.save, indexes (.json) of files beside them, or folders with model.safetensors or "
                  "its index")
@@ -289,13 +289,13 @@ void add_load(CLI::App& app, command& chosen) {
   sub.add_option_function<std::string>("--gpus", take_numbers, "GPUs by number: 0,1 is cuda:0,cuda:1")
       ->type_name("N,...")
       ->excludes(devices);
-  sub.add_option("--cache", wanted->cache, "What is not in the page cache: read through it, or past it")
+  sub.add_option("--cache", wanted->cache, "Bytes that are not in the page cache: read them through it, or past it")
       ->check(one_of({"auto", "keep", "bypass"}));
   sub.add_option("--links", wanted->links,
                  "Fill each GPU over so many PCIe links, 1 to 8, by way of GPUs beside it (default: PENSTOCK_LINKS)")
       ->check(whole_number(1, 8));
   sub.add_flag("--time", wanted->time,
-               "Tell what the time went to, and measure the ceilings: of the link, and of the disk where it is read");
+               "Show what the time went to, and measure the ceilings: of the link, and of the disk where it is read");
   sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the files read plainly");
   sub.add_option("--repeat", wanted->repeat, "Load it this many times (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);

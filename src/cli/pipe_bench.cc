@@ -41,13 +41,13 @@ void add_pipe_bench(CLI::App& app, command& chosen) {
   auto given = std::make_shared<pipe_options_given>();
   auto& run = given->run;
   CLI::App& sub = *app.add_subcommand("pipe-bench", "Measure messages between two processes, beside a bare copy in the same run");
-  sub.add_option("--from", run.from, "Where the sender's tensors lie: host, cuda:0 (default host)")->type_name("DEVICE");
-  sub.add_option("--to", run.to, "Where the receiver's lie (default host)")->type_name("DEVICE");
+  sub.add_option("--from", run.from, "Device of the sender's tensors: host, host:0, cuda:0 (default host)")->type_name("DEVICE");
+  sub.add_option("--to", run.to, "Device of the receiver's tensors (default host)")->type_name("DEVICE");
   sub.add_option("--sizes", given->sizes, "Sizes of a tensor: a,b,c (default 4KiB to 1GiB)")->type_name("SIZE,...")->delimiter(',');
   sub.add_option("--channel", run.channels, "A channel that may be used; of several, the best first (default: all)")->type_name("CHANNEL");
-  sub.add_option("--connections", run.connections, "Of a tcp pipe, at most (default 4)")->check(whole_number(1, 16));
+  sub.add_option("--connections", run.connections, "Connections of a tcp pipe, at most (default 4)")->check(whole_number(1, 16));
   sub.add_option("--url", run.url, "Where to listen: unix:, tcp://127.0.0.1:0 (default unix:)")->type_name("URL");
-  sub.add_option("--seconds", run.seconds, "That each figure is measured for (default 1)")
+  sub.add_option("--seconds", run.seconds, "Time to measure each figure (default 1)")
       ->check(number_of_seconds(0.001, 1e6))
       ->type_name("SECONDS");
   sub.add_option("--serve", given->serve, "Be the other process")->group("");

@@ -204,7 +204,7 @@ void add_read(CLI::App& app, command& chosen) {
   const auto paths = path_names();
   sub.add_option("--path", wanted->path, "Force a path")->check(one_of({paths.begin(), paths.end()}));
   sub.add_option("--prefer", wanted->prefer, "What to spend")->check(one_of({"automatic", "speed", "cpu"}));
-  sub.add_option("--cache", wanted->cache, "What is not in the page cache: read through it, or past it")
+  sub.add_option("--cache", wanted->cache, "Bytes that are not in the page cache: read them through it, or past it")
       ->check(one_of({"auto", "keep", "bypass"}));
   sub.add_option("--repeat", wanted->repeat, "Read everything this many times (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);

@@ -45,7 +45,7 @@ std::optional<std::string> find_libraries(bool no_audit) {
   own_libraries found = find_own_libraries(!no_audit);
   if (!found.folder.empty()) return found.folder;
   if (!found.error.empty()) {
-    refuse(exit_not_started, "cannot tell where this command lies: {}", found.error);
+    refuse(exit_not_started, "cannot find out where this command is: {}", found.error);
   } else {
     refuse(exit_not_started, "{}{} not found; looked in {}", library_name, no_audit ? "" : fmt::format(" and {}", audit_name),
            fmt::join(found.looked_in, ", "));

@@ -176,7 +176,7 @@ int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
 
 void add_help(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<std::string>();
-  CLI::App& sub = *app.add_subcommand("help", "Tell what commands there are, or what options a command has");
+  CLI::App& sub = *app.add_subcommand("help", "List the commands, or the options of one");
   sub.add_option("COMMAND", *wanted, "Command to explain");
   auto manual = std::make_shared<bool>(false);
   auto folder = std::make_shared<std::string>();

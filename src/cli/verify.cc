@@ -271,9 +271,8 @@ void add_verify(CLI::App& app, command& chosen) {
   sub.add_option("FILE", wanted->files, "Files, or folders, of which all files are taken");
   auto* check = sub.add_option("-c,--check", wanted->check, "Check the files that are listed here, as sha256sum -c does (- is stdin)")
                     ->type_name("FILE");
-  auto* compare = sub.add_flag("--compare", wanted->compare, "Compare two files, and tell where they first differ")->excludes(check);
-  sub.add_option("-a,--algorithm", wanted->algorithm,
-                 "Kind of checksum (default sha256; of a list, the kind that the name or length in each line tells)")
+  auto* compare = sub.add_flag("--compare", wanted->compare, "Compare two files, and show where they first differ")->excludes(check);
+  sub.add_option("-a,--algorithm", wanted->algorithm, "Kind of checksum (default sha256; of a list: seen from each line)")
       ->check(one_of({digest_names.begin(), digest_names.end()}))
       ->excludes(compare);
   add_device_check_options(sub, wanted->file, wanted->of_device)->excludes(check)->excludes(compare);

@@ -122,7 +122,8 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
 
 int check_by_device(const engine& owner, const std::string& path, const device_check& wanted, const output_options& output) {
   const std::string reason = why_no_gpu(owner);
-  if (wanted.device.empty() && !reason.empty() && !output.quiet) complain("penstock: {}: the device is the embedded one\n", reason);
+  if (wanted.device.empty() && !reason.empty() && !output.quiet)
+    complain("penstock: {}: the device is host:0, an imitation of a GPU in host memory\n", reason);
   const auto told = check_all(owner, path, wanted);
   if (output.json) {
     print_json(

@@ -511,7 +511,7 @@ TEST(io, without_a_gpu_it_takes_the_host_device_and_says_so_in_a_line) {
   const words common{"-f", directory.path() + "/data", "-s", "64K", "-i", "4K:8K:4K", "-I", "1"};
   const ended_program ended = io(common);
   EXPECT_EQ(ended.exit_code, 0);
-  const std::string line = "penstock: no GPU: no NVIDIA driver: the device is host:0, the embedded one\n";
+  const std::string line = "penstock: no GPU: no NVIDIA driver: the device is host:0, an imitation of a GPU in host memory\n";
   const auto at = ended.err.find(line);
   EXPECT_NE(at, std::string::npos) << ended.err;
   EXPECT_EQ(ended.err.find(line, at + 1), std::string::npos) << ended.err;
