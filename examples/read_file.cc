@@ -1,4 +1,4 @@
-// Reads a file into the memory of the first device: a GPU, or the embedded host device where there is none.
+// Reads a file into the memory of the first device: a GPU, or the host device (an imitation of a GPU) where there is none.
 #include <penstock/penstock.hpp>
 
 #include <iostream>

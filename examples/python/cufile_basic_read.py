@@ -2,7 +2,7 @@
 
     python cufile_basic_read.py FILE [--device cuda:0]
 
-Without --device, the first one is taken: a GPU, or the embedded host device where there is none.
+Without --device, the first one is taken: a GPU, or the host device "host:0" where there is none.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
     zarr_on_gpu.py [FOLDER]        FOLDER: where to make the array (default: a temporary folder)
 
-Where there is no GPU, the embedded host device ("host:0") stands in for it. Needs zarr 3, and cupy for a GPU.
+Where there is no GPU, the host device "host:0" stands in for it. Needs zarr 3, and cupy for a GPU.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@
 
 Tensors are NumPy and CuPy arrays, PyTorch tensors and whatever else is memory, of the host or of a GPU. A tensor goes from the sender's
 memory into the receiver's with one copy where that can be, else over the connection: pipe.explain() says which, and why. Memory of a GPU is
-read and written after what its current stream has when the call is made (PyTorch's current stream, CuPy's, the default stream for others),
-and neither that stream nor the caller waits. All operations return a penstock.Future: result(), await, add_done_callback().
+read and written after the work that its current stream holds when the call is made (PyTorch's current stream, CuPy's, the default stream
+for others), and neither that stream nor the caller waits. All operations return a penstock.Future: result(), await, add_done_callback().
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Route(NamedTuple):
 
 
 class PipePlan(NamedTuple):
-    """How tensors travel, best channel first as the receiver has them. Of sending and receiving the channel between host memory is the
-    chosen one."""
+    """How tensors travel, best channel first as the receiver has them. In sending and receiving the channel that is chosen is the one
+    between host memory."""
 
     transport: str  # "unix" or "tcp"
     peer: str
     sending: list[ChannelChoice]
     receiving: list[ChannelChoice]
-    received: list[Route]  # what has come so far
+    received: list[Route]  # of the tensors that have come so far
     connections: int  # between the ends, now
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class ChannelStats(NamedTuple):
     sent_bytes: int
     received_tensors: int
     received_bytes: int
-    pushed_tensors: int  # of both: which the sender's GPU wrote into the buffer of a receive that was posted before
+    pushed_tensors: int  # of both: those that the sender's GPU wrote into the buffer of a receive that was posted before
 
     def __str__(self) -> str:
         sent = f"{self.sent_tensors} tensors ({size_words(self.sent_bytes)}) sent"
@@ -104,7 +104,7 @@ class ChannelStats(NamedTuple):
 
 
 class PipeStats(list[ChannelStats]):
-    """Of each channel that has carried tensors."""
+    """The counters of each channel that has carried tensors."""
 
     def __str__(self) -> str:
         return "\n".join(str(each) for each in self) or "no tensors yet"
@@ -131,7 +131,7 @@ class Message:
 
     @property
     def facts(self) -> list[TensorFacts]:
-        """What the sender told of each tensor: dtype and shape, its device, and the one that it is for (target_device)."""
+        """The sender's description of each tensor: dtype and shape, its device, and the one that it is for (target_device)."""
         return [facts_of(*each) for each in self._told]
 
     def __repr__(self) -> str:
@@ -182,8 +182,8 @@ class Pipe:
         devices: where the tensors are to be, by names of the receiver's: one for all ("cuda:1", "host:0", "host", the number of a GPU, a
         torch.device), a sequence with one for each (None: anywhere), or a mapping from a device of this process to one of the receiver's (a
         device map: tensors of devices that are not in it may go anywhere). The receiver is told, and decides.
-        Raises TypeError and BufferError for what is no memory or cannot be used, InvalidArgument for devices that do not fit the tensors.
-        Errors of the future: InvalidArgument (a length above its limit, what is no name of a device), Error (a payload of a device, no
+        Raises TypeError and BufferError for objects that have no memory or cannot be used, InvalidArgument for devices that do not fit the tensors.
+        Errors of the future: InvalidArgument (a length above its limit, a wrong name of a device), Error (a payload of a device, no
         channel), Closed, Cancelled, TimedOut.
         """
         sent = buffers_of(tensors, "tensors")
@@ -205,13 +205,13 @@ class Pipe:
 
         Without into, arrays of the sender's dtype and shape are made: on device, if that is given; else on the device that the sender named
         for a tensor; else on the host. device: "host" makes NumPy arrays; "cuda:N" or N CuPy arrays (where CuPy is not installed, PyTorch
-        tensors if the program has imported torch, else a penstock.DeviceBuffer); "host:0" a DeviceBuffer; a torch.device PyTorch tensors. What the
-        sender told no dtype and shape of, or such as the library has not, is one dimension of bytes. timeout in seconds.
+        tensors if the program has imported torch, else a penstock.DeviceBuffer); "host:0" a DeviceBuffer; a torch.device PyTorch tensors. A tensor
+        that was sent without dtype and shape, or with a dtype that the array's library lacks, becomes one dimension of bytes. timeout in seconds.
         Buffers of a GPU that are given before the message is sent may be written by the sender's GPU at once: from then on it is too late to
         cancel, and the timeout does not hold.
         Raises TypeError; NotFound where there is no such device; ValueError for both into and device.
-        Errors of the future: NotFound (no device is called what the sender named: give one), InvalidArgument (into does not fit what came),
-        Closed, Cancelled, TimedOut, Error (no channel leads there).
+        Errors of the future: NotFound (there is no device of the name that the sender gave: pass device), InvalidArgument (into does not fit
+        the message), Closed, Cancelled, TimedOut, Error (no channel leads there).
         """
         buffers, room = _room_of(into, device)
         if room is not None:
@@ -219,7 +219,7 @@ class Pipe:
         return self._native.receive(buffers or [], streams_of(buffers or []), seconds_of(timeout), _finisher(buffers))
 
     def next(self, timeout: float | None = None) -> Future[Descriptor]:
-        """What the next message is, so that room can be made before its tensors are received."""
+        """Describes the next message, so that you can make room before you receive its tensors."""
         return self._native.next(seconds_of(timeout), Descriptor)
 
     def explain(self) -> PipePlan:
@@ -229,12 +229,12 @@ class Pipe:
         return PipePlan(transport, peer, _choices(sending), _choices(receiving), routes, connections)
 
     def stats(self) -> PipeStats:
-        """What each channel has carried."""
+        """Counts the tensors and bytes that each channel has carried."""
         return PipeStats(ChannelStats(*each) for each in self._native.stats())
 
     def close(self) -> None:
-        """What is under way ends with Closed. The other end still gets what had been queued to leave, if it takes it within 10 s; then, or sooner
-        where it closes too, the connection is gone."""
+        """Operations under way end with Closed. The other end still gets the messages that were queued, if it takes them within 10 s; then, or
+        sooner if it closes too, the connection is closed."""
         self._native.close()
 
     def __enter__(self) -> Pipe:
@@ -253,7 +253,7 @@ class Listener:
 
     @property
     def refused(self) -> int:
-        """How many that have connected gave another secret than the listener's."""
+        """The number of processes that connected and gave another secret than the listener's."""
         return self._native.refused
 
     def accept(self, timeout: float | None = None) -> Future[Pipe]:
@@ -302,23 +302,24 @@ def _text_of(url: str) -> str:
 
 
 def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4) -> Listener:
-    """Listens at unix:/path, unix:@name or tcp://host:port; "unix:" and port 0 choose a name and a port, which the listener's url tells.
+    """Listens at unix:/path, unix:@name or tcp://host:port; "unix:" and port 0 choose a name and a port: see Listener.url.
 
-    Of unix sockets only processes of this user are let in. Over tcp who knows the secret (at least 16 bytes) is let in, which both ends prove
-    without sending it; without one it binds to loopback addresses only, where anybody of this machine may connect. What travels over tcp
-    is neither encrypted nor signed. channels: those that may be used, best first, of "xth", "cma", "cuda_xth", "cuda_ipc", "ucx",
-    "cuda_gdr", "mpt", "basic" and "cuda_basic"; none given: all, in this order. A tensor takes the receiver's first that leads from its
-    memory to the target.
-    connections: of a tcp pipe, 1 to 16, over which large tensors go at once (channel "mpt"): as many as the end says that wants fewer.
+    Over unix sockets the listener lets in processes of this user only. Over tcp the listener lets in every process that knows the secret (at
+    least 16 bytes); both ends prove that they know it without sending it. Without a secret it binds to loopback addresses only, where any
+    process of this machine may connect. Messages over tcp are neither encrypted nor signed.
+    channels: those that may be used, best first, of "xth", "cma", "cuda_xth", "cuda_ipc", "ucx", "cuda_gdr", "mpt", "basic" and
+    "cuda_basic"; without it all, in this order. For each tensor Penstock takes the first channel in the receiver's list that the sender may
+    use too and that connects its memory to the target.
+    connections: 1 to 16, for tcp: large tensors go over that many at once (channel "mpt"). Of the two ends' numbers the smaller one holds.
     Raises InvalidArgument, NotFound, PermissionDenied, Error.
     """
     return Listener(_native._pipe_listen(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections)))
 
 
 def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4) -> Pipe:
-    """A pipe to who listens there. channels, secret and connections are those of listen(), for this end.
+    """A pipe to the process that listens there. channels, secret and connections are those of listen(), for this end.
 
-    Over tcp it waits for the connection for 100 ms at most. What fails later, the first future tells: PermissionDenied, say, of another secret.
+    Over tcp it waits for the connection for 100 ms at most. Later errors are raised by the first future: PermissionDenied, say, for another secret.
 
     Raises InvalidArgument, NotFound (no such host or path; nobody listens there), Error.
     """

@@ -73,7 +73,7 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
     array: a zarr.Array (zarr 2 or 3).
     selection: what array[...] takes; numbers, slices with step 1 and an ellipsis go the fast way.
     device: where the result goes: None, "cpu" or "host" for a NumPy array, "cuda:N", N or "cuda" for a cupy array, "host:0" for a
-        penstock.DeviceBuffer of the embedded host device, which holds the elements in C order.
+        penstock.DeviceBuffer of the host device, an imitation of a GPU in host memory; it holds the elements in C order.
     out: memory to fill and return instead: a NumPy or cupy array of the result's shape and dtype, or any buffer that
         penstock takes, of exactly the result's bytes. C-contiguous.
 
