@@ -12,7 +12,8 @@ constexpr double least_advantage = 1.25;
 // Less where keeping is bound by the CPU, which then has no time for anything else.
 constexpr double least_advantage_over_cpu = 1.1;
 // Of their time, which the threads that keep spend on the CPU where that bounds them. The rest they wait for the disk, one block each.
-constexpr double least_busy_share = 0.5;
+// Bound: 0.4-0.6 on two cores, which also copy; else up to 0.25.
+constexpr double least_busy_share = 0.35;
 
 }  // namespace
 
@@ -62,9 +63,14 @@ void cold_speeds::note(const reading& piece) noexcept {
     direct_.bytes_beside += piece.bytes;
     return;
   }
+  if (piece.direct) trying_bytes_ -= std::min(trying_bytes_, piece.bytes);
+  if (piece.direct && warmed_up_bytes_ < warm_up_bytes) {
+    warmed_up_bytes_ += piece.bytes;
+    direct_.last_end_ns = piece.ended_ns;
+    return;
+  }
   (piece.direct ? direct_ : kept_).add(piece);
   if (!piece.direct) kept_of_late_.add(piece);
-  if (piece.direct) trying_bytes_ -= std::min(trying_bytes_, piece.bytes);
   direct_since_kept_ = piece.direct ? direct_since_kept_ + piece.bytes : 0;
   if (direct_since_kept_ <= direct_bytes_between) return;
   kept_ = meter{remembered_bytes};

@@ -18,6 +18,8 @@ class cold_speeds {
   // From so many bytes on a speed is known.
   static constexpr std::uint64_t least_kept_bytes = std::uint64_t{512} << 20;
   static constexpr std::uint64_t least_direct_bytes = std::uint64_t{32} << 20;
+  // The first that are read past it tell nothing: a ring is made for them, and memory is pinned.
+  static constexpr std::uint64_t warm_up_bytes = std::uint64_t{16} << 20;
   // A request of so many bytes may try, for a part of it, what reading past the page cache reaches.
   static constexpr std::uint64_t least_trying_request_bytes = std::uint64_t{512} << 20;
   static constexpr std::uint64_t tried_bytes = std::uint64_t{64} << 20;
@@ -71,6 +73,7 @@ class cold_speeds {
   meter kept_{remembered_bytes};
   meter kept_of_late_{remembered_of_late_bytes};
   meter direct_{remembered_bytes};
+  std::uint64_t warmed_up_bytes_ = 0;
   std::uint64_t direct_since_kept_ = 0;  // bytes
   std::uint64_t trying_bytes_ = 0;       // of what is tried, those that have not been read
   unsigned direct_under_way_ = 0;        // pieces

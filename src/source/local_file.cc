@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "staging/stream_copy.hpp"
+#include "base/stream_copy.hpp"
 #include "sys/checked_copy.hpp"
 
 namespace penstock::source {
@@ -233,7 +233,7 @@ io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, st
   while (total.bytes_done < length) {
     const std::uint64_t want = std::min(length - total.bytes_done, streaming_bytes);
     auto got = fill(block, want, offset + total.bytes_done);
-    staging::stream_copy(target + total.bytes_done, block, got.bytes_done);
+    stream_copy(target + total.bytes_done, block, got.bytes_done);
     total.bytes_done += got.bytes_done;
     total.error = std::move(got.error);
     if (!total.ok() || got.bytes_done < want) break;

@@ -80,7 +80,7 @@ class source {
   // is true on failure.
   virtual io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) = 0;
   // The same, where target is a slab that a device reads at once, and had better not be left dirty in this CPU's caches (see
-  // staging/stream_copy.hpp).
+  // base/stream_copy.hpp).
   virtual io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
   // The same, where not all of the range is in the cache, in which it is to be.
   virtual io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }

@@ -337,6 +337,7 @@ TEST_F(cache_use_contract, what_turned_out_to_be_faster_past_the_cache_goes_ther
   const auto from = open();
   auto& speeds = from.core()->cold_speeds();
   speeds.note({false, core::cold_speeds::least_kept_bytes, 1, 1'000'000'000});
+  speeds.note({true, core::cold_speeds::warm_up_bytes, 1, 1'000'000'000});
   speeds.note({true, core::cold_speeds::least_direct_bytes, 1'000'000'000, 1'000'000'001});
   expect_reason(from, "which has been faster here");
   read_all(from);
@@ -432,7 +433,7 @@ TEST_F(a_first_long_read, takes_the_faster_way_within_64_mib_where_keeping_is_bo
   keeping_costs_cpu = true;
   const auto seen = run(1000, 3000, 1024 * mib);
   EXPECT_LE(seen.kept, 32 * mib);
-  EXPECT_EQ(seen.tried, core::cold_speeds::least_direct_bytes);
+  EXPECT_EQ(seen.tried, core::cold_speeds::warm_up_bytes + core::cold_speeds::least_direct_bytes);
   EXPECT_EQ(seen.kept + seen.tried + seen.bypassed, 1024 * mib);
   EXPECT_EQ(run(1000, 900, 1024 * mib).bypassed, 0U) << "the other way is slower";
 }

@@ -103,6 +103,12 @@ TEST(cache_policy, little_is_planned_while_little_is_known) {
   EXPECT_EQ(choose_cold_way(asked).most_bytes, cold_speeds::planned_unknown_bytes);
 }
 
+// Something has been read past the page cache.
+class warm_speeds : public cold_speeds {
+ public:
+  explicit warm_speeds(unsigned threads) : cold_speeds(threads) { note({true, warm_up_bytes, 0, 1}); }
+};
+
 // Reads bytes at so many a second, from a time on; returns when that ended.
 std::int64_t read(cold_speeds& speeds, bool direct, std::uint64_t bytes, std::uint64_t bytes_a_second, std::int64_t began_ns) {
   const auto ended = began_ns + static_cast<std::int64_t>(static_cast<double>(bytes) / static_cast<double>(bytes_a_second) * 1e9);
@@ -119,13 +125,13 @@ std::int64_t keep(cold_speeds& speeds, std::uint64_t bytes, std::uint64_t bytes_
 }
 
 TEST(cold_speeds, keeps_until_both_ways_are_known_and_tries_the_other_once) {
-  cold_speeds speeds(1);
+  warm_speeds speeds(1);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::unknown);
   auto now = read(speeds, true, gib, 100 * gib, second);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::unknown) << "nothing is known of keeping";
   now = read(speeds, false, cold_speeds::least_costed_bytes, gib, now);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "it is not the CPU that bounds it, and little is known";
-  cold_speeds other(1);
+  warm_speeds other(1);
   now = read(other, false, cold_speeds::least_kept_bytes, gib, now);
   EXPECT_EQ(other.advise(), cold_speeds::verdict::try_direct);
   other.tries(cold_speeds::tried_bytes);
@@ -134,7 +140,7 @@ TEST(cold_speeds, keeps_until_both_ways_are_known_and_tries_the_other_once) {
 
 TEST(cold_speeds, what_is_much_faster_wins) {
   for (const bool much : {false, true}) {
-    cold_speeds speeds(1);
+    warm_speeds speeds(1);
     auto now = read(speeds, false, gib, 2 * gib, second);
     now = read(speeds, true, gib, much ? 3 * gib : 2 * gib + 200 * mib, now);
     EXPECT_EQ(speeds.advise(), much ? cold_speeds::verdict::bypass : cold_speeds::verdict::keep);
@@ -142,7 +148,7 @@ TEST(cold_speeds, what_is_much_faster_wins) {
 }
 
 TEST(cold_speeds, pieces_beside_each_other_take_the_time_of_one) {
-  cold_speeds speeds(1);
+  warm_speeds speeds(1);
   for (int i = 0; i < 4; ++i) speeds.note({false, gib, second, 2 * second});  // 4 GiB/s
   const auto now = read(speeds, true, gib, 3 * gib, 2 * second);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);
@@ -175,7 +181,7 @@ TEST(cold_speeds, what_is_tried_beside_kept_reads_counts_with_these) {
                            disk{1500, 800, 700, cold_speeds::verdict::keep},     // likewise
                            disk{1500, 1500, 900, cold_speeds::verdict::bypass},  // the page cache is what is slow
                            disk{700, 600, 1800, cold_speeds::verdict::bypass}}) {
-    cold_speeds speeds(1);
+    warm_speeds speeds(1);
     const auto now = read(speeds, false, gib, each.kept_alone * mib, second);
     speeds.tries(cold_speeds::tried_bytes);
     read_beside(speeds, each.kept, each.direct, now);
@@ -184,7 +190,7 @@ TEST(cold_speeds, what_is_tried_beside_kept_reads_counts_with_these) {
 }
 
 TEST(cold_speeds, beside_what_has_been_tried_long_ago_kept_reads_count_for_themselves) {
-  cold_speeds speeds(1);
+  warm_speeds speeds(1);
   auto now = read(speeds, false, gib, gib, second);
   speeds.tries(cold_speeds::tried_bytes);
   now = read(speeds, true, cold_speeds::tried_bytes, gib, now);
@@ -192,8 +198,18 @@ TEST(cold_speeds, beside_what_has_been_tried_long_ago_kept_reads_count_for_thems
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep) << "the 2 GiB/s of both are no merit of one";
 }
 
-TEST(cold_speeds, a_short_try_goes_on) {
+TEST(cold_speeds, the_first_bytes_past_the_page_cache_tell_nothing) {
   cold_speeds speeds(1);
+  auto now = keep(speeds, cold_speeds::least_costed_bytes, gib, second, second);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::try_direct_now);
+  now = read(speeds, true, cold_speeds::warm_up_bytes, gib / 100, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::try_direct_now);
+  (void)read(speeds, true, cold_speeds::least_direct_bytes, 2 * gib, now);
+  EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
+}
+
+TEST(cold_speeds, a_short_try_goes_on) {
+  warm_speeds speeds(1);
   const auto now = read(speeds, false, gib, gib, second);
   speeds.tries(cold_speeds::least_direct_bytes - 1);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::try_direct);
@@ -204,7 +220,7 @@ TEST(cold_speeds, a_short_try_goes_on) {
 }
 
 TEST(cold_speeds, what_was_not_read_counts_for_nothing) {
-  cold_speeds speeds(1);
+  warm_speeds speeds(1);
   (void)read(speeds, false, gib, gib, second);
   speeds.tries(cold_speeds::tried_bytes);
   speeds.begins(true);
@@ -217,7 +233,7 @@ TEST(cold_speeds, what_was_not_read_counts_for_nothing) {
 }
 
 TEST(cold_speeds, after_much_past_the_cache_keeping_has_another_chance) {
-  cold_speeds speeds(1);
+  warm_speeds speeds(1);
   auto now = read(speeds, false, gib, gib, second);
   now = read(speeds, true, gib, 10 * gib, now);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::bypass);
@@ -233,7 +249,7 @@ constexpr std::int64_t slow_memory = second;  // of CPU time a GiB, as where the
 constexpr std::int64_t usual_memory = second / 5;
 
 TEST(cold_speeds, the_other_way_is_tried_at_once_where_the_cpu_bounds_keeping) {
-  cold_speeds speeds(1);
+  warm_speeds speeds(1);
   auto now = keep(speeds, cold_speeds::least_costed_bytes, 3 * gib / 4, slow_memory, second);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::try_direct_now);
   speeds.tries(cold_speeds::least_direct_bytes);
@@ -244,25 +260,25 @@ TEST(cold_speeds, the_other_way_is_tried_at_once_where_the_cpu_bounds_keeping) {
 
 TEST(cold_speeds, several_threads_are_bound_once_all_of_them_are_busy) {
   for (const unsigned threads : {1U, 4U}) {
-    cold_speeds speeds(threads);
+    warm_speeds speeds(threads);
     (void)keep(speeds, cold_speeds::least_costed_bytes, 3 * gib / 4, slow_memory, second);
     EXPECT_EQ(speeds.advise(), threads == 1 ? cold_speeds::verdict::try_direct_now : cold_speeds::verdict::keep);
   }
 }
 
 TEST(cold_speeds, keeping_goes_on_where_the_other_way_is_no_faster_or_never_comes) {
-  cold_speeds slow(1);
+  warm_speeds slow(1);
   auto now = keep(slow, cold_speeds::least_costed_bytes, 3 * gib / 4, slow_memory, second);
   (void)read(slow, true, cold_speeds::least_direct_bytes, 3 * gib / 4, now);
   EXPECT_EQ(slow.advise(), cold_speeds::verdict::keep);
-  cold_speeds refused(1);
+  warm_speeds refused(1);
   (void)keep(refused, cold_speeds::least_costed_bytes, 3 * gib / 4, slow_memory, second);
   refused.tries(2 * cold_speeds::least_direct_bytes);
   EXPECT_EQ(refused.advise(), cold_speeds::verdict::keep);
 }
 
 TEST(cold_speeds, memory_that_becomes_slow_is_found_out_after_any_number_of_bytes) {
-  cold_speeds speeds(1);
+  warm_speeds speeds(1);
   auto now = keep(speeds, 4 * gib, 3 * gib, usual_memory / 4, second);
   now = read(speeds, true, gib, 3 * gib, now);
   EXPECT_EQ(speeds.advise(), cold_speeds::verdict::keep);

@@ -1,4 +1,4 @@
-#include "staging/stream_copy.hpp"
+#include "base/stream_copy.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-namespace penstock::staging {
+namespace penstock {
 
 #if defined(__x86_64__)
 
@@ -64,4 +64,4 @@ void stream_copy(std::byte* target, const std::byte* source, std::size_t bytes) 
 
 #endif
 
-}  // namespace penstock::staging
+}  // namespace penstock

@@ -4,10 +4,10 @@
 
 #include <cstddef>
 
-namespace penstock::staging {
+namespace penstock {
 
 // Copies bytes from source to target, which do not overlap. The bytes are visible to devices on return. Plain memcpy on CPUs without
 // non-temporal stores.
 void stream_copy(std::byte* target, const std::byte* source, std::size_t bytes) noexcept;
 
-}  // namespace penstock::staging
+}  // namespace penstock
