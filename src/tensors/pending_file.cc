@@ -229,8 +229,10 @@ status pending_file::state::take_permissions(const std::optional<replaced_file>&
     auto taken = take_over(descriptor, *from, mode, given);
     if (!taken) return taken.error();
     made = *taken;
-  } else if (mode && ::fchmod(descriptor, *mode & 0777) != 0) {
-    return status::from_errno(errno, fmt::format("set the mode of {}", given));
+  } else if (mode) {
+    auto set = set_mode(descriptor, *mode, given);
+    if (!set) return set.error();
+    made = *set;
   }
   late_mode = made && (*made & 07000) != 0 ? made : std::nullopt;
   old = from;

@@ -47,6 +47,15 @@ void set_attributes(int descriptor, const std::string& from) {
   }
 }
 
+// Returns the mode that the file is to have. Who has given it away may lack the right to do this (CAP_FOWNER): it is taken back then, and
+// does not run as the other owner.
+result<unsigned> change_mode(int descriptor, unsigned mode, const std::string& name) {
+  if (::fchmod(descriptor, mode & 0777) == 0) return mode;
+  if (errno == EPERM && ::fchown(descriptor, ::geteuid(), static_cast<gid_t>(-1)) == 0 && ::fchmod(descriptor, mode & 0777) == 0)
+    return mode & 01777;
+  return status::from_errno(errno, fmt::format("set the mode of {}", name));
+}
+
 // Without its group, those who were in it get what everybody has, and not more than it had.
 unsigned without_group(unsigned mode) {
   const unsigned both = mode & (mode >> 3) & 07;
@@ -67,8 +76,12 @@ result<unsigned> take_over(int descriptor, const replaced_file& old, const std::
     if (!same_group || now.st_uid != old.facts.st_uid) wanted &= 01777;
   }
   set_attributes(descriptor, old.path);
-  if (::fchmod(descriptor, wanted & 0777) != 0) return status::from_errno(errno, fmt::format("set the mode of {}", name));
-  return wanted;
+  return mode ? set_mode(descriptor, wanted, name) : change_mode(descriptor, wanted, name);
+}
+
+result<unsigned> set_mode(int descriptor, unsigned mode, const std::string& name) {
+  static_cast<void>(::fremovexattr(descriptor, access_list) == 0);
+  return change_mode(descriptor, mode, name);
 }
 
 }  // namespace penstock

@@ -22,4 +22,7 @@ struct replaced_file {
 // away. It has these of the old file only with its owner and group. Errors: of fchmod(2), which name `name`.
 result<unsigned> take_over(int descriptor, const replaced_file& old, const std::optional<unsigned>& mode, const std::string& name);
 
+// This mode and no access control list, as the folder may have given it to the new file. Returns and errors as above.
+result<unsigned> set_mode(int descriptor, unsigned mode, const std::string& name);
+
 }  // namespace penstock

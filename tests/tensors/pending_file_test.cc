@@ -341,6 +341,12 @@ TEST_P(pending_file_test, an_access_list_that_the_folder_gives_to_new_files_open
   EXPECT_TRUE(made->publish().ok());
   EXPECT_EQ(facts_of(path_).st_mode & 07777, 0660U);
   EXPECT_LT(::getxattr(path_.c_str(), "system.posix_acl_access", nullptr, 0), 0);
+  ASSERT_EQ(::unlink(path_.c_str()), 0);
+  auto new_one = pending_file::create(path_, {.mode = 0640, .unnamed = GetParam()});
+  ASSERT_TRUE(new_one);
+  EXPECT_TRUE(new_one->publish().ok());
+  EXPECT_EQ(facts_of(path_).st_mode & 07777, 0640U);
+  EXPECT_LT(::getxattr(path_.c_str(), "system.posix_acl_access", nullptr, 0), 0) << "a mode is asked for, and no list";
 }
 
 TEST_P(pending_file_test, without_the_group_of_the_old_file_its_group_has_what_everybody_has) {
