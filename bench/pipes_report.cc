@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 namespace penstock::bench {
@@ -26,6 +27,7 @@ void pipe_report::begin(const pipe_plan& plan) {
   }
   fmt::print("{:>9} {:>12} {:>12} {:>10} {:>10} {:>9} {:>12}  {}\n", "size", "one way us", "bare copy us", "GB/s", "bare GB/s", "of bare",
              "CPU s/GB", "channel");
+  std::fflush(stdout);  // each line when it is known, also into a pipe
 }
 
 void pipe_report::add(const pipe_row& row) {
@@ -33,6 +35,7 @@ void pipe_report::add(const pipe_row& row) {
   fmt::print("{:>9} {:>12.1f} {:>12.1f} {:>10.2f} {:>10.2f} {:>9.3f} {:>12.3f}  {}{}\n", size_name(row.size), row.one_way_us,
              row.raw_one_us, row.many_gbs, row.raw_many_gbs, row.many_gbs / row.raw_many_gbs, row.cpu_per_gb, row.channels,
              row.right ? "" : "  WRONG BYTES");
+  std::fflush(stdout);
 }
 
 void pipe_report::end() const {

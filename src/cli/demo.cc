@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/json.hpp"
+#include "cli/say.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer.hpp"
 #include "cli/transfer_memory.hpp"
@@ -42,12 +44,12 @@ class demo_report {
   explicit demo_report(const output_options& output) : output_(output) {}
   // Of what is measured, and why nothing is; not with --quiet.
   template <class... Arguments>
-  void remark(fmt::format_string<Arguments...> text, Arguments&&... arguments) const {
-    if (!output_.quiet) figure(text, std::forward<Arguments>(arguments)...);
+  void remark(fmt::format_string<shown_as<Arguments>...> text, const Arguments&... arguments) const {
+    if (!output_.quiet) figure<Arguments...>(text, arguments...);
   }
   template <class... Arguments>
-  void figure(fmt::format_string<Arguments...> text, Arguments&&... arguments) const {
-    if (!output_.json) fmt::print(text, std::forward<Arguments>(arguments)...);
+  void figure(fmt::format_string<shown_as<Arguments>...> text, const Arguments&... arguments) const {
+    if (!output_.json) say<Arguments...>(text, arguments...);
   }
   void end() const {
     if (output_.json) print_json(document);
@@ -316,6 +318,7 @@ status demonstrate(const demo_options& wanted, demo_report& told) {
 }
 
 int run_demo(const demo_options& wanted) {
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads may have seen enough: the file is removed all the same
   demo_report told(wanted.output);
   const status error = demonstrate(wanted, told);
   if (interrupted()) {

@@ -41,6 +41,15 @@ void catch_interrupts() {
   }
 }
 
+void end_at_first_interrupt() noexcept {
+  for (const int signal_number : {SIGINT, SIGTERM}) {
+    struct sigaction action {};
+    sigaction(signal_number, nullptr, &action);
+    if (action.sa_handler == remember) std::signal(signal_number, SIG_DFL);
+  }
+  if (interrupted()) std::raise(caught_signal.load(std::memory_order_relaxed));
+}
+
 bool interrupted() noexcept { return caught_signal.load(std::memory_order_relaxed) != 0; }
 
 int interrupt_descriptor() noexcept { return wake_descriptor; }

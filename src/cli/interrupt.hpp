@@ -6,6 +6,8 @@ namespace penstock::cli {
 
 // Call once, before other threads exist.
 void catch_interrupts();
+// From here on the first ends the program at once: it has nothing to remove.
+void end_at_first_interrupt() noexcept;
 // True once a signal has asked the program to stop. Any thread.
 bool interrupted() noexcept;
 // Can be polled for POLLIN, which it has once a signal has asked the program to stop; -1 where there is none. Nobody reads from it.

@@ -4,6 +4,7 @@
 
 #include "bench/pipes.hpp"
 #include "cli/commands.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/sizes.hpp"
 #include "cli/transfer_memory.hpp"
 #include "cli/usage.hpp"
@@ -28,6 +29,7 @@ int run_pipe_bench(pipe_options_given given) {
   }
   // Plain memory of the host is no device, and has a name of its own here.
   for (std::string* each : {&given.run.from, &given.run.to}) *each = *each == "host" || *each == "cpu" ? "host" : device_called(*each);
+  end_at_first_interrupt();
   given.run.json = given.output.json;
   given.run.quiet = given.output.quiet;
   if (given.serve.empty()) return bench::run_pipes(given.run, "/proc/self/exe");

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "base/printable.hpp"
 #include "core/admission.hpp"
 #include "core/advisor.hpp"
 #include "core/summary.hpp"
@@ -86,7 +87,7 @@ void engine_core::log_summary() noexcept {
     const std::string lines = summary() + advice_lines(advice());
     for (std::string_view rest = lines; !rest.empty();) {
       const auto line = rest.substr(0, rest.find('\n'));
-      fmt::print(stderr, "penstock: {}\n", line);
+      fmt::print(stderr, "penstock: {}\n", printable_text(std::string(line)));  // files are named by others
       rest.remove_prefix(line.size() + 1);
     }
     return {};

@@ -26,7 +26,9 @@ std::string summarize(const engine_stats& stats, const path::path_table& paths, 
     told +=
         fmt::format("{}: {:.2f} GB in {} pieces at {:.2f} GB/s", each.name, static_cast<double>(each.bytes) / 1e9, each.operations, speed);
     if (each.errors > 0) told += fmt::format(", {} failed", each.errors);
-    told += why_not_faster(path, paths.of(path).of_device, each, gpu_direct) + "\n";
+    // The counters lie where others of this user can write: there may be more names than paths.
+    if (i < paths.count()) told += why_not_faster(path, paths.of(path).of_device, each, gpu_direct);
+    told += "\n";
   }
   return told.empty() ? "no bytes were moved\n" : told;
 }

@@ -61,6 +61,16 @@ TEST_F(interrupt, the_first_ends_a_command_that_reads_from_silent_standard_input
   for (const int each : {ends[0], ends[1], input}) ::close(each);
 }
 
+// It has nothing to remove.
+TEST_F(interrupt, the_first_ends_a_benchmark_of_pipes) {
+  for (const int signal_number : {SIGINT, SIGTERM}) {
+    program measuring({"pipe-bench", "--sizes", "4KiB", "--seconds", "1000"});
+    EXPECT_TRUE(measuring.wait_for_output("from"));
+    measuring.send(signal_number);
+    EXPECT_NE(measuring.finish().exit_code, 0);
+  }
+}
+
 TEST_F(interrupt, a_list_comes_through_a_fifo_as_it_does_from_a_file) {
   const std::string data = directory_.make_file("data", 10);
   const std::string list = run({"verify", data}).out;

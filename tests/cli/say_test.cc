@@ -99,6 +99,9 @@ TEST_F(hostile_names, of_files_reach_no_output_of_any_command) {
   harmless({"read", data, std::string("--") + hostile});
   harmless({"help", hostile});
   harmless({"pipe-bench", "--url", hostile});
+  std::filesystem::create_directory(path(".dir"));
+  EXPECT_EQ(harmless({"demo", "--dir", path(".dir"), "--size", "16MiB", "--device", "host:0"}).exit_code, 0);
+  harmless({"demo", "--dir", path(".none"), "--size", "1MiB"});
   harmless({"stats", "--serve", hostile});
 }
 

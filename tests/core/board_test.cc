@@ -225,6 +225,35 @@ TEST_F(boards, whose_files_others_cut_off_or_remove_harm_nobody) {
   EXPECT_EQ(WEXITSTATUS(outcome), 0);
 }
 
+// Likewise.
+TEST_F(boards, whose_memory_others_write_over_end_no_process) {
+  const auto written_over = [&] {
+    const auto with = engine_with_board();
+    read(with, 2);
+    const int segment = segment_of();
+    shmid_ds facts{};
+    if (shmctl(segment, IPC_STAT, &facts) != 0) return 1;
+    const memory_of board(segment);
+    for (const int byte : {0xff, 0x61, 0x80, 1}) {
+      std::memset(board.data, byte, facts.shm_segsz);
+      (void)with.summary();
+      (void)with.stats();
+      (void)with.advice();
+      read(with, 1);
+    }
+    return 0;
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(written_over());
+  }
+  int outcome = 0;
+  ASSERT_EQ(waitpid(child, &outcome, 0), child);
+  EXPECT_FALSE(WIFSIGNALED(outcome)) << "signal " << WTERMSIG(outcome);
+  EXPECT_EQ(WEXITSTATUS(outcome), 0);
+}
+
 TEST_F(boards, memory_that_others_remove_is_told_of_as_gone_and_counted_in) {
   const auto with = engine_with_board();
   read(with, 1);
