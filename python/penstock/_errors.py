@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import re
 from typing import Any
 
 __all__ = [
@@ -24,11 +25,15 @@ __all__ = [
 ]
 
 
+# What a terminal obeys, and halves of characters: files and peers are named by others, and messages are printed.
+_not_printable = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
 class Error(OSError):
     """A request, or something else asked of Penstock, that failed.
 
     ``errno``: the system's number, or None where the error is not the system's. ``strerror``: the whole message. ``filename``: of the
-    file, or None. ``offset``: of the request in the file, or None. ``bytes_done``: how many bytes, from the start of the request, were
+    file as it is, or None. ``offset``: of the request in the file, or None. ``bytes_done``: how many bytes, from the start of the request, were
     moved before it failed. ``code``: Penstock's word for the kind of error, such as "no_space". ``domain`` and ``native``: who reported it
     ("penstock", "os", "cuda" or "cufile") and by which number.
     """
@@ -51,6 +56,7 @@ class Error(OSError):
         bytes_done: int = 0,
     ) -> None:
         number = native if domain == "os" and native else None
+        message = _not_printable.sub("?", message)
         super().__init__(number, message)
         self.errno = number
         self.strerror = message
