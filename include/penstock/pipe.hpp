@@ -209,10 +209,11 @@ struct pipe_options {
   // accepted opens at that time for this pipe alone (channel "mpt"). As many as the end that wants fewer says.
   unsigned connections = 4;
   // How long a pipe that is closed goes on sending what had been queued, and waits for the other end to close too. Then it lets go of the
-  // connection, whatever the other end does.
+  // connection, whatever the other end does; after a second where that has never spoken.
   std::chrono::milliseconds close_within{10'000};
   // Of a tcp listener with a secret: how long whoever connects has to prove that it knows it. Those who say nothing, or are slow, may be
-  // turned away sooner where many come.
+  // turned away sooner where many come: beside 5,000 strangers a second, at a limit of 1,024 descriptors (256 places), an end that is 50 ms
+  // away is too slow.
   std::chrono::milliseconds prove_within{5'000};
 };
 
