@@ -202,7 +202,20 @@ TEST_F(boards, only_their_user_may_look_and_they_go_with_their_process) {
   EXPECT_EQ(why_not().code(), errc::not_found);
 }
 
-// In a process of its own, which a signal may end.
+// What it does in a process of its own ends well, and not by a signal.
+template <class Steps>
+void expect_no_harm(const Steps& steps) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(steps());
+  }
+  int outcome = 0;
+  ASSERT_EQ(waitpid(child, &outcome, 0), child);
+  EXPECT_FALSE(WIFSIGNALED(outcome)) << "signal " << WTERMSIG(outcome);
+  EXPECT_EQ(WEXITSTATUS(outcome), 0);
+}
+
 TEST_F(boards, whose_files_others_cut_off_or_remove_harm_nobody) {
   const auto cut_off = [&] {
     const auto with = engine_with_board();
@@ -214,18 +227,9 @@ TEST_F(boards, whose_files_others_cut_off_or_remove_harm_nobody) {
     read(with, 2);
     return with.stats().reads == 6 && why_not().code() == errc::not_found ? 0 : 4;
   };
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
-    _exit(cut_off());
-  }
-  int outcome = 0;
-  ASSERT_EQ(waitpid(child, &outcome, 0), child);
-  EXPECT_FALSE(WIFSIGNALED(outcome)) << "signal " << WTERMSIG(outcome);
-  EXPECT_EQ(WEXITSTATUS(outcome), 0);
+  expect_no_harm(cut_off);
 }
 
-// Likewise.
 TEST_F(boards, whose_memory_others_write_over_end_no_process) {
   const auto written_over = [&] {
     const auto with = engine_with_board();
@@ -243,15 +247,7 @@ TEST_F(boards, whose_memory_others_write_over_end_no_process) {
     }
     return 0;
   };
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
-    _exit(written_over());
-  }
-  int outcome = 0;
-  ASSERT_EQ(waitpid(child, &outcome, 0), child);
-  EXPECT_FALSE(WIFSIGNALED(outcome)) << "signal " << WTERMSIG(outcome);
-  EXPECT_EQ(WEXITSTATUS(outcome), 0);
+  expect_no_harm(written_over);
 }
 
 TEST_F(boards, memory_that_others_remove_is_told_of_as_gone_and_counted_in) {
