@@ -87,8 +87,10 @@ void slab_pool::note_wanted() noexcept {
 }
 
 result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& session, slab_user user, bool& used_up) {
+  std::uint64_t trims_before = 0;
   {
     const std::lock_guard guard(lock_);
+    trims_before = trims_;
     if (slab found = take_from(wanted, user)) return found;
     if (slab found = take_instead(wanted, user)) return found;
     if (growing_ || at_limit(wanted, user)) return slab{};
@@ -103,8 +105,8 @@ result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& sessio
   growing_ = false;
   returned_.notify_all();
   if (slab found = pop(wanted, user)) return found;
-  // Nothing free, and nothing to come back: waiting would be for ever.
-  if (!grown.ok() && trimming_ == 0 && all_out() == 0) return grown;
+  // Nothing free, and nothing to come back: waiting would be for ever. What was trimmed since may be pinned anew by the next try.
+  if (!grown.ok() && trimming_ == 0 && trims_ == trims_before && all_out() == 0) return grown;
   return slab{};
 }
 
@@ -247,6 +249,7 @@ std::size_t slab_pool::trim(std::uint32_t index) {
   if (unpinned) (void)or_no_memory([&] { return kernel_.unmap(base, chunk.length); });
   const std::lock_guard guard(lock_);
   --trimming_;
+  ++trims_;
   returned_.notify_all();
   if (!unpinned) {
     add_slabs(index);

@@ -182,6 +182,7 @@ class slab_pool {
   std::size_t waiting_ = 0;
   bool growing_ = false;
   unsigned trimming_ = 0;                 // chunks that come back either as slabs or as budget
+  std::uint64_t trims_ = 0;               // of chunks, ended
   std::atomic<bool> has_largest_{false};  // a chunk of the largest size exists
   std::vector<chunk_state> chunks_;
   std::size_t chunk_count_ = 0;

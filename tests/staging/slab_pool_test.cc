@@ -471,6 +471,22 @@ TEST_F(slab_pool_test, while_one_thread_adds_memory_others_wait_instead_of_addin
   pool.give_back(got);
 }
 
+TEST_F(slab_pool_test, no_memory_is_no_error_where_some_was_trimmed_meanwhile) {
+  pinned_budget budget(plenty);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  auto taken = take_all_of(pool, large_slab_bytes, large_per_chunk);
+  kernel_->set_hook([&](std::string_view call, std::uint64_t number) -> std::optional<int> {
+    if (call != "map_memory" || number != 2) return std::nullopt;
+    give_back(pool, taken);
+    EXPECT_EQ(pool.trim(), large_chunk_bytes);
+    return ENOMEM;
+  });
+  EXPECT_FALSE(take(pool, large_slab_bytes)) << "none now, and no error";
+  const slab next = take(pool, large_slab_bytes);
+  EXPECT_TRUE(next);
+  pool.give_back(next);
+}
+
 TEST_F(slab_pool_test, an_abandoned_slab_is_never_handed_out_again_nor_unmapped) {
   pinned_budget budget(large_chunk_bytes);
   {
