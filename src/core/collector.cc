@@ -81,7 +81,7 @@ class load final : public path::job_owner, public staging::work {
   }
   ~load() override = default;
   void fail(const status& error);
-  void count(stats_book& stats) noexcept;
+  void count(stats::book& stats) noexcept;
   [[nodiscard]] bool tell_singles() noexcept;
 
   collector& by_;
@@ -127,7 +127,7 @@ void load::fail(const status& error) {
 }
 
 // Those that ended well are counted together.
-void load::count(stats_book& stats) noexcept {
+void load::count(stats::book& stats) noexcept {
   std::uint64_t requests = 0;
   std::uint64_t bytes = 0;
   bool any_past_cache = false;

@@ -10,10 +10,10 @@
 #include "base/no_memory.hpp"
 #include "base/printable.hpp"
 #include "core/admission.hpp"
-#include "core/advisor.hpp"
-#include "core/summary.hpp"
 #include "path/cufile_library.hpp"
 #include "staging/worker.hpp"
+#include "stats/advisor.hpp"
+#include "stats/summary.hpp"
 
 namespace penstock::core {
 
@@ -64,27 +64,27 @@ std::size_t engine_core::trim() {
   return trimmed;
 }
 
-board_teller::answer engine_core::tell() {
+stats::board_teller::answer engine_core::tell() {
   const auto seen = snapshot();
   return {seen.pinned_bytes, seen.pinned_peak_bytes, seen.kept_bytes, seen.kept_drops, admission::under_way(*this)};
 }
 
 std::string engine_core::summary() {
   auto gpu_direct = forked() ? status(errc::forked, "the engine belongs to the parent process") : path::cufile_library::possible(kernel());
-  return summarize(snapshot(), paths(), gpu_direct);
+  return stats::summarize(snapshot(), paths(), gpu_direct);
 }
 
 std::vector<penstock::advice> engine_core::advice() const {
   auto seen = snapshot();
-  seen.usage.copy_ns_per_mib = measured_copy_ns_per_mib();
-  return advise(seen, {});
+  seen.usage.copy_ns_per_mib = stats::measured_copy_ns_per_mib();
+  return stats::advise(seen, {});
 }
 
 // Reads counters only: at the end of a process no call of the GPU's driver is safe any more.
 void engine_core::log_summary() noexcept {
   if (!options().log_summary || forked() || logged_.exchange(true)) return;
   (void)or_no_memory([&]() -> status {
-    const std::string lines = summary() + advice_lines(advice());
+    const std::string lines = summary() + stats::advice_lines(advice());
     for (std::string_view rest = lines; !rest.empty();) {
       const auto line = rest.substr(0, rest.find('\n'));
       fmt::print(stderr, "penstock: {}\n", printable_text(std::string(line)));  // files are named by others
@@ -96,7 +96,7 @@ void engine_core::log_summary() noexcept {
 
 seams real_seams(const engine_options& options) {
   seams doors{sys::make_kernel(), options.use_cuda ? device::make_cuda_driver() : nullptr, device::make_host_driver()};
-  if (options.use_board) doors.board = board::of_process();
+  if (options.use_board) doors.board = stats::board::of_process();
   return doors;
 }
 

@@ -14,7 +14,6 @@
 #include "core/deadlines.hpp"
 #include "core/memory_map.hpp"
 #include "core/memory_watch.hpp"
-#include "core/stats.hpp"
 #include "device/device.hpp"
 #include "path/kept_pages.hpp"
 #include "path/registry.hpp"
@@ -23,6 +22,7 @@
 #include "staging/landing.hpp"
 #include "staging/lanes.hpp"
 #include "staging/slab_pool.hpp"
+#include "stats/book.hpp"
 #include "sys/fork_guard.hpp"
 #include "sys/kernel.hpp"
 
@@ -37,12 +37,12 @@ struct seams {
   std::shared_ptr<device::driver> cuda;  // null: none
   std::shared_ptr<device::driver> host;
   std::vector<const path::declaration*> further_paths{};  // behind the library's own
-  std::shared_ptr<core::board> board{};                   // null: none
+  std::shared_ptr<stats::board> board{};                  // null: none
 };
 
 // Which of board_layout::devices.
 [[nodiscard]] inline std::size_t device_index(const staging::place& place) noexcept {
-  return device_index(true, place.on_device(), place.emulated(), place.on_device() ? place.via->session().ordinal() : 0);
+  return stats::device_index(true, place.on_device(), place.emulated(), place.on_device() ? place.via->session().ordinal() : 0);
 }
 
 std::int64_t now_ns() noexcept;
@@ -50,7 +50,7 @@ std::int64_t now_ns() noexcept;
 std::int64_t about_now_ns() noexcept;
 
 // A request keeps it; the engine is what ends it.
-class runtime : public std::enable_shared_from_this<runtime>, public board_teller {
+class runtime : public std::enable_shared_from_this<runtime>, public stats::board_teller {
  public:
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
@@ -92,9 +92,9 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   void unregister_memory(void* memory);
   // The file is about to be closed: paths let go of what they keep for it.
   void forget(const source::source& closing);
-  [[nodiscard]] stats_book& stats() noexcept { return stats_; }
+  [[nodiscard]] stats::book& stats() noexcept { return stats_; }
   // The engine has its first request.
-  void join_board() noexcept { stats_.begin(std::shared_ptr<board_teller>(shared_from_this(), this)); }
+  void join_board() noexcept { stats_.begin(std::shared_ptr<stats::board_teller>(shared_from_this(), this)); }
   [[nodiscard]] engine_stats snapshot() const;
   // Which files were read past the page cache.
   [[nodiscard]] core::cold_reads& cold_reads() noexcept { return cold_reads_; }
@@ -157,7 +157,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public board_telle
   const staging::lanes::crew lanes_;
   sys::fork_guard fork_guard_;
   const path::path_table path_table_;
-  stats_book stats_;
+  stats::book stats_;
   staging::pinned_budget budget_;
   staging::feeders feeders_;
   const pinned_share share_;  // of each file system

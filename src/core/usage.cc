@@ -6,11 +6,11 @@ namespace penstock::core {
 
 namespace {
 
-using usage = stats_book::usage;
+using usage = stats::book::usage;
 constexpr std::uint64_t tiny_bytes = std::uint64_t{64} << 10;       // less than this is
 constexpr std::uint64_t least_host_piece = std::uint64_t{1} << 20;  // of host memory: asking where it lies costs a system call
 
-void note_nodes(stats_book& stats, int node, int wanted, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
+void note_nodes(stats::book& stats, int node, int wanted, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
   if (node >= 0 && wanted >= 0) stats.count_use(node == wanted ? usage::near_pieces : usage::far_pieces, bytes, nanoseconds);
 }
 
@@ -47,7 +47,7 @@ void note_use(runtime& with, file_core& file, const path::job& ended, std::uint6
   note_nodes(stats, ended.node, on_device ? ended.place.via->numa_node() : with.kernel().node_of_memory(ended.memory), bytes, nanoseconds);
 }
 
-void note_ranges_use(stats_book& stats, const path::job& ended,
+void note_ranges_use(stats::book& stats, const path::job& ended,
                      const std::function<file_core&(const path::gather_range&)>& file_of) noexcept {
   if (ended.is_write) return;
   std::uint64_t bytes = 0;

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "core/admission.hpp"
-#include "core/stats.hpp"
 #include "path/data_path.hpp"
+#include "stats/book.hpp"
 
 namespace penstock::core {
 
@@ -15,7 +15,7 @@ void note_call_use(runtime& with, const admission& admitted, std::uint64_t bytes
 // A piece of a longer request has ended at such a time.
 void note_use(runtime& with, file_core& file, const path::job& ended, std::uint64_t bytes, std::int64_t now) noexcept;
 // Many small ranges have been read in one job.
-void note_ranges_use(stats_book& stats, const path::job& ended,
+void note_ranges_use(stats::book& stats, const path::job& ended,
                      const std::function<file_core&(const path::gather_range&)>& file_of) noexcept;
 
 }  // namespace penstock::core

@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/advisor.hpp"
 #include "core/cold_reads.hpp"
 #include "core/engine_core.hpp"
-#include "core/processes.hpp"
+#include "stats/advisor.hpp"
+#include "stats/processes.hpp"
 #include "support/engines.hpp"
 #include "support/forwarding_kernel.hpp"
 #include "support/stored_file.hpp"
@@ -92,7 +92,7 @@ class advised_programs : public ::testing::Test {
     auto stats = with.stats();
     stats.usage.copy_ns_per_mib = 1;
     codes found;
-    for (const auto& each : core::advise(stats, {0, 0})) {
+    for (const auto& each : stats::advise(stats, {0, 0})) {
       found.insert(each.code);
       EXPECT_FALSE(each.text.empty());
       EXPECT_FALSE(each.remedy.empty());
@@ -364,7 +364,7 @@ TEST_F(advised_programs, the_variable_for_the_summary_is_read_and_a_wrong_word_n
 
 TEST_F(advised_programs, the_board_has_what_the_engine_counts_also_when_that_has_ended) {
   const auto folder = sys::make_board_folder(directory_.path().string());
-  const auto on = std::make_shared<core::board>(folder);
+  const auto on = std::make_shared<stats::board>(folder);
   engine_stats own;
   {
     core::seams doors{kernel_, nullptr, device::make_host_driver()};
@@ -373,13 +373,13 @@ TEST_F(advised_programs, the_board_has_what_the_engine_counts_also_when_that_has
     const auto from = opened_file(with, name_);
     for (std::uint64_t at = 0; at < file_bytes; at += 4 * kib) read(from, memory_.data(), 4 * kib, at);
     own = with.stats();
-    const auto seen = core::observe_process(*folder, getpid(), false)->stats.usage;
+    const auto seen = stats::observe_process(*folder, getpid(), false)->stats.usage;
     EXPECT_EQ(seen.sequential_reads, own.usage.sequential_reads);
     EXPECT_EQ(seen.sequential_read_ns, own.usage.sequential_read_ns);
     EXPECT_EQ(seen.lanes, lanes);
     EXPECT_GT(seen.copy_ns_per_mib, 0U);
   }
-  const auto left = core::observe_process(*folder, getpid(), false)->stats.usage;
+  const auto left = stats::observe_process(*folder, getpid(), false)->stats.usage;
   EXPECT_EQ(left.sequential_reads, own.usage.sequential_reads);
   EXPECT_EQ(left.lanes, lanes);
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/advisor.hpp"
+#include "stats/advisor.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -38,14 +38,14 @@ engine_stats tiny_reads(double beside = 1) {
 // The one thing that is found; one without a code where that is not so.
 advice only(const engine_stats& stats) {
   auto found = advise(stats);
-  EXPECT_EQ(found.size(), 1U) << core::advice_lines(found);
+  EXPECT_EQ(found.size(), 1U) << stats::advice_lines(found);
   return found.size() == 1 ? found.front() : advice{};
 }
 
 TEST(advisor, says_nothing_of_a_process_that_did_nothing_or_nothing_wrong) {
   EXPECT_TRUE(advise({}).empty());
-  EXPECT_TRUE(core::advise({}, {0, 0}).empty());
-  EXPECT_TRUE(core::advise(busy(100), {0, 0}).empty());
+  EXPECT_TRUE(stats::advise({}, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(busy(100), {0, 0}).empty());
 }
 
 TEST(advisor, tiny_calls_lose_what_calls_of_a_mebibyte_would_not_take) {
@@ -58,7 +58,7 @@ TEST(advisor, tiny_calls_lose_what_calls_of_a_mebibyte_would_not_take) {
       found.text,
       "12,480 reads of 4 KiB on average came in file order from one thread (48.8 MiB): reads of 1 MiB would save about 1.0 s of 1.0 s.");
   EXPECT_EQ(found.remedy, "Read larger pieces, or use a batch.");
-  EXPECT_EQ(core::advice_lines({found}), "advice: " + found.text + " " + found.remedy + " [tiny-sequential-calls]\n");
+  EXPECT_EQ(stats::advice_lines({found}), "advice: " + found.text + " " + found.remedy + " [tiny-sequential-calls]\n");
 }
 
 TEST(advisor, tiny_writes_are_told_of_as_writes) {
@@ -79,9 +79,9 @@ TEST(advisor, what_ran_side_by_side_is_lost_once) {
 TEST(advisor, nothing_is_said_of_tiny_calls_where_copying_was_not_measured_or_is_as_slow) {
   auto stats = tiny_reads();
   stats.usage.copy_ns_per_mib = 0;
-  EXPECT_TRUE(core::advise(stats, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(stats, {0, 0}).empty());
   stats.usage.copy_ns_per_mib = second / 48;
-  EXPECT_TRUE(core::advise(stats, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(stats, {0, 0}).empty());
 }
 
 TEST(advisor, a_loss_counts_from_both_limits_on) {
@@ -108,9 +108,9 @@ TEST(advisor, one_thread_on_a_hot_file_loses_what_four_lanes_would_save) {
   EXPECT_NE(found.text.find("8 lanes had nothing to do"), std::string::npos) << found.text;
   auto with_others = stats;
   with_others.by_path.front().busy_ns *= 2;
-  EXPECT_TRUE(core::advise(with_others, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(with_others, {0, 0}).empty());
   stats.usage.lanes = 3;
-  EXPECT_TRUE(core::advise(stats, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(stats, {0, 0}).empty());
 }
 
 TEST(advisor, registrations_of_few_requests_lose_the_time_that_they_took) {
@@ -125,7 +125,7 @@ TEST(advisor, registrations_of_few_requests_lose_the_time_that_they_took) {
   EXPECT_NEAR(*found.loss_seconds, 2 * 0.999, 1e-6);
   EXPECT_NE(found.text.find("1,000 buffers were registered and deregistered again for 1.5 requests each"), std::string::npos) << found.text;
   stats.usage.short_registrations = 15;
-  EXPECT_TRUE(core::advise(stats, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(stats, {0, 0}).empty());
 }
 
 TEST(advisor, unaligned_pieces_lose_what_they_took_beyond_the_speed_of_the_others) {
@@ -137,7 +137,7 @@ TEST(advisor, unaligned_pieces_lose_what_they_took_beyond_the_speed_of_the_other
   EXPECT_EQ(found.code, "unaligned");
   EXPECT_NEAR(*found.loss_seconds, 2 - 24 * 0.008, 1e-6);
   stats.usage.unaligned_ns = second / 10;  // quicker than the others
-  EXPECT_TRUE(core::advise(stats, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(stats, {0, 0}).empty());
 }
 
 TEST(advisor, whole_blocks_lose_the_share_that_nobody_asked_for) {
@@ -163,7 +163,7 @@ TEST(advisor, reading_again_from_the_disk_loses_all_but_the_copying) {
   EXPECT_NEAR(*found.loss_seconds, 4 - 0.05, 1e-6);
   EXPECT_EQ(found.text.find("Of 1000 MiB read from the disk past the page cache, 500 MiB had been read so before"), 0U) << found.text;
   stats.usage.reread_bytes = 0;
-  EXPECT_TRUE(core::advise(stats, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(stats, {0, 0}).empty());
 }
 
 TEST(advisor, the_wrong_node_loses_what_the_right_one_would_not_take) {
@@ -178,7 +178,7 @@ TEST(advisor, the_wrong_node_loses_what_the_right_one_would_not_take) {
   EXPECT_EQ(found.code, "wrong-numa-node");
   EXPECT_NEAR(*found.loss_seconds, 3, 1e-6);
   stats.usage.near_ns = 4 * second;  // as slow
-  EXPECT_TRUE(core::advise(stats, {0, 0}).empty());
+  EXPECT_TRUE(stats::advise(stats, {0, 0}).empty());
 }
 
 TEST(advisor, a_loss_that_nothing_can_be_compared_with_is_not_made_up) {

@@ -18,8 +18,8 @@
 #include <thread>
 
 #include "core/engine_core.hpp"
-#include "core/processes.hpp"
 #include "penstock/version.hpp"
+#include "stats/processes.hpp"
 #include "support/engines.hpp"
 #include "support/gated_kernel.hpp"
 #include "support/stored_file.hpp"
@@ -29,7 +29,7 @@
 namespace penstock::testing {
 namespace {
 
-using core::board_layout::page;
+using stats::board_layout::page;
 constexpr std::size_t file_bytes = std::size_t{1} << 20;
 
 class boards : public ::testing::Test {
@@ -50,8 +50,8 @@ class boards : public ::testing::Test {
   static int segment_in(const std::string& name) {
     sys::board_folder::segment_number segment = -1;
     std::ifstream board(name, std::ios::binary | std::ios::ate);
-    if (board.tellg() != sizeof(core::board_layout::head) + sizeof segment) return -1;
-    board.seekg(sizeof(core::board_layout::head));
+    if (board.tellg() != sizeof(stats::board_layout::head) + sizeof segment) return -1;
+    board.seekg(sizeof(stats::board_layout::head));
     board.read(reinterpret_cast<char*>(&segment), sizeof segment);
     return static_cast<int>(segment);
   }
@@ -74,13 +74,13 @@ class boards : public ::testing::Test {
     char* const data;
   };
   // Writes the file of a board.
-  void tell_of(int pid, const core::board_layout::head& head, sys::board_folder::segment_number segment) const {
+  void tell_of(int pid, const stats::board_layout::head& head, sys::board_folder::segment_number segment) const {
     std::ofstream board(board_name(pid), std::ios::binary | std::ios::trunc);
     board.write(reinterpret_cast<const char*>(&head), sizeof head);
     board.write(reinterpret_cast<const char*>(&segment), sizeof segment);
   }
   // Makes a board with these bytes behind its head. The number of its memory.
-  int put_board(const core::board_layout::head& head, std::size_t bytes) const {
+  int put_board(const stats::board_layout::head& head, std::size_t bytes) const {
     const int segment = shmget(IPC_PRIVATE, bytes + sys::board_folder::mark_bytes, IPC_CREAT | 0600);
     const memory_of board(segment);
     const auto maker = folder();
@@ -91,14 +91,14 @@ class boards : public ::testing::Test {
     tell_of(head.pid, head, segment);
     return segment;
   }
-  engine engine_with(std::shared_ptr<core::board> on, std::shared_ptr<sys::kernel> kernel = sys::make_kernel()) const {
+  engine engine_with(std::shared_ptr<stats::board> on, std::shared_ptr<sys::kernel> kernel = sys::make_kernel()) const {
     core::seams doors{std::move(kernel), nullptr, device::make_host_driver()};
     doors.board = std::move(on);
     auto made = core::make_engine(without_cuda(), std::move(doors));
     EXPECT_TRUE(made.ok()) << made.error().message();
     return *std::move(made);
   }
-  engine engine_with_board() const { return engine_with(std::make_shared<core::board>(folder())); }
+  engine engine_with_board() const { return engine_with(std::make_shared<stats::board>(folder())); }
   // So many reads of 4 KiB into memory of the host.
   void read(const engine& with, int count) const {
     auto file = opened_file(with, name_);
@@ -106,11 +106,11 @@ class boards : public ::testing::Test {
     for (int i = 0; i < count; ++i) EXPECT_EQ(file.read(memory.data(), memory.size(), i * 4096).bytes_done, memory.size());
   }
   process_stats observe(int pid = getpid(), bool with_requests = false) const {
-    auto seen = core::observe_process(*folder(), pid, with_requests);
+    auto seen = stats::observe_process(*folder(), pid, with_requests);
     EXPECT_TRUE(seen.ok()) << seen.error().message();
     return seen.value_or({});
   }
-  status why_not(int pid = getpid()) const { return core::observe_process(*folder(), pid, false).error(); }
+  status why_not(int pid = getpid()) const { return stats::observe_process(*folder(), pid, false).error(); }
 
   // Runs body in a process of its own, until it is killed by the destructor or by end().
   class other_process {
@@ -261,9 +261,9 @@ TEST_F(boards, memory_that_others_remove_is_told_of_as_gone_and_counted_in) {
 TEST_F(boards, of_the_gone_that_name_memory_which_is_no_board_only_the_file_goes) {
   ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
   const int foreign = shmget(IPC_PRIVATE, sizeof(page), IPC_CREAT | 0600);
-  core::board_layout::head head;
-  head.magic = core::board_layout::magic;
-  head.version = core::board_layout::layout_version;
+  stats::board_layout::head head;
+  head.magic = stats::board_layout::magic;
+  head.version = stats::board_layout::layout_version;
   head.size_bytes = sizeof(page);
   head.namespace_inode = sys::identify_own_process()->namespace_inode;
   head.pid = 5'000'000;
@@ -271,14 +271,14 @@ TEST_F(boards, of_the_gone_that_name_memory_which_is_no_board_only_the_file_goes
   EXPECT_NE(why_not(head.pid).message().find("is no board"), std::string_view::npos) << why_not(head.pid).message();
   const timespec long_ago[] = {{0, UTIME_OMIT}, {std::time(nullptr) - 601, 0}};
   ASSERT_EQ(utimensat(AT_FDCWD, board_name(head.pid).c_str(), long_ago, 0), 0);
-  (void)core::observe_processes(*folder(), false);
+  (void)stats::observe_processes(*folder(), false);
   EXPECT_FALSE(std::filesystem::exists(board_name(head.pid)));
   EXPECT_TRUE(exists(foreign));
   shmctl(foreign, IPC_RMID, nullptr);
 }
 
 TEST_F(boards, engines_that_have_ended_stay_in_the_sum) {
-  const auto on = std::make_shared<core::board>(folder());
+  const auto on = std::make_shared<stats::board>(folder());
   const auto first = engine_with(on);
   read(first, 2);
   for (int i = 0; i < 20; ++i) read(engine_with(on), 1);
@@ -287,13 +287,13 @@ TEST_F(boards, engines_that_have_ended_stay_in_the_sum) {
 }
 
 TEST_F(boards, engines_that_find_no_room_count_for_themselves_and_say_why) {
-  const auto on = std::make_shared<core::board>(folder());
+  const auto on = std::make_shared<stats::board>(folder());
   std::vector<engine> all;
-  for (std::size_t i = 0; i < core::board_layout::most_engines + 1; ++i) {
+  for (std::size_t i = 0; i < stats::board_layout::most_engines + 1; ++i) {
     all.push_back(engine_with(on));
     read(all.back(), 1);
   }
-  EXPECT_EQ(observe().stats.reads, core::board_layout::most_engines);
+  EXPECT_EQ(observe().stats.reads, stats::board_layout::most_engines);
   EXPECT_EQ(all.back().stats().reads, 1U);
   auto file = opened_file(all.back(), name_);
   const auto plan = all.back().explain(file, "host", 4096, 0);
@@ -303,7 +303,7 @@ TEST_F(boards, engines_that_find_no_room_count_for_themselves_and_say_why) {
 }
 
 TEST_F(boards, reasons_of_fallbacks_are_cut_off_where_the_room_ends) {
-  core::shared_text<16> text;
+  stats::shared_text<16> text;
   text.set("0123456789abcdefXYZ");
   EXPECT_EQ(text.get(), "0123456789abcdef");
   text.set("short\n\x1b");
@@ -313,7 +313,7 @@ TEST_F(boards, reasons_of_fallbacks_are_cut_off_where_the_room_ends) {
 }
 
 TEST_F(boards, text_is_whole_characters_and_none_that_a_terminal_obeys) {
-  core::shared_text<16> text;
+  stats::shared_text<16> text;
   text.set("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x93\x81");
   EXPECT_EQ(text.get(), "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x93\x81");
   text.set(
@@ -329,7 +329,7 @@ TEST_F(boards, text_is_whole_characters_and_none_that_a_terminal_obeys) {
 
 TEST_F(boards, requests_under_way_are_told_when_asked_for) {
   gate before;
-  const auto with = engine_with(std::make_shared<core::board>(folder()), std::make_shared<gated_kernel>(before));
+  const auto with = engine_with(std::make_shared<stats::board>(folder()), std::make_shared<gated_kernel>(before));
   auto file = opened_file(with, name_);
   before.shut({8192});
   std::array<std::byte, 4096> memory;
@@ -354,7 +354,7 @@ TEST_F(boards, of_several_processes_are_told_apart) {
   const auto second = reader_of(5);
   EXPECT_EQ(observe(first.pid()).stats.reads, 2U);
   EXPECT_EQ(observe(second.pid()).stats.reads, 5U);
-  const auto all = core::observe_processes(*folder(), true);
+  const auto all = stats::observe_processes(*folder(), true);
   EXPECT_TRUE(all.problems.empty());
   ASSERT_EQ(all.processes.size(), 2U);
   EXPECT_LT(all.processes[0].pid, all.processes[1].pid);
@@ -371,7 +371,7 @@ TEST_F(boards, a_killed_process_leaves_its_last_figures_for_a_while) {
   EXPECT_TRUE(observe(pid).ended);  // looking does not end it
   const timespec long_ago[] = {{0, UTIME_OMIT}, {std::time(nullptr) - 601, 0}};
   ASSERT_EQ(utimensat(AT_FDCWD, board_name(pid).c_str(), long_ago, 0), 0);
-  (void)core::observe_processes(*folder(), false);
+  (void)stats::observe_processes(*folder(), false);
   EXPECT_FALSE(std::filesystem::exists(board_name(pid)));
   EXPECT_EQ(why_not(pid).code(), errc::not_found);
 }
@@ -401,9 +401,9 @@ TEST_F(boards, whose_files_were_removed_go_with_the_next_that_is_made) {
 
 TEST_F(boards, of_killed_processes_a_few_stay) {
   ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
-  core::board_layout::head head;
-  head.magic = core::board_layout::magic;
-  head.version = core::board_layout::layout_version;
+  stats::board_layout::head head;
+  head.magic = stats::board_layout::magic;
+  head.version = stats::board_layout::layout_version;
   head.size_bytes = sizeof(page);
   head.namespace_inode = sys::identify_own_process()->namespace_inode;
   std::vector<int> segments;
@@ -411,8 +411,8 @@ TEST_F(boards, of_killed_processes_a_few_stay) {
     head.pid = pid;
     segments.push_back(put_board(head, sizeof(page)));
   }
-  EXPECT_EQ(core::observe_processes(*folder(), false).processes.size(), 20U);
-  EXPECT_EQ(core::observe_processes(*folder(), false).processes.size(), sys::board_folder::most_kept);
+  EXPECT_EQ(stats::observe_processes(*folder(), false).processes.size(), 20U);
+  EXPECT_EQ(stats::observe_processes(*folder(), false).processes.size(), sys::board_folder::most_kept);
   EXPECT_EQ(static_cast<std::size_t>(std::ranges::count_if(segments, &exists)), sys::board_folder::most_kept);
 }
 
@@ -509,14 +509,14 @@ TEST_F(boards, of_many_stopped_processes_not_each_is_waited_for) {
     ASSERT_EQ(waitpid(all.back()->pid(), nullptr, WUNTRACED), all.back()->pid());
   }
   patient_folder asked(folder());
-  EXPECT_EQ(core::observe_processes(asked, true).processes.size(), all.size());
-  EXPECT_LE(asked.waited, core::all_answers_time + all.size() * core::least_answer_time);
-  EXPECT_GE(asked.waited, core::answer_time);
+  EXPECT_EQ(stats::observe_processes(asked, true).processes.size(), all.size());
+  EXPECT_LE(asked.waited, stats::all_answers_time + all.size() * stats::least_answer_time);
+  EXPECT_GE(asked.waited, stats::answer_time);
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which does not support new threads in a forked child
 TEST_F(boards, a_forked_child_counts_for_itself) {
-  const auto on = std::make_shared<core::board>(folder());
+  const auto on = std::make_shared<stats::board>(folder());
   const auto with = engine_with(on);
   auto file = opened_file(with, name_);
   read(with, 1);
@@ -559,7 +559,7 @@ TEST_F(boards, nothing_is_put_where_somebody_else_may_look_or_has_been_before) {
   const auto expect_refused = [&](const char* what) {
     const auto made = folder()->make(4096);
     EXPECT_EQ(made.error().code(), errc::permission_denied) << what;
-    EXPECT_EQ(core::observe_processes(*folder(), false).problems.size(), 1U) << what;
+    EXPECT_EQ(stats::observe_processes(*folder(), false).problems.size(), 1U) << what;
     const auto with = engine_with_board();
     read(with, 1);
     EXPECT_EQ(with.stats().reads, 1U) << what;
@@ -588,11 +588,11 @@ TEST_F(boards, nothing_is_put_where_somebody_else_may_look_or_has_been_before) {
 TEST_F(boards, a_board_that_is_a_link_is_not_followed) {
   ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
   ASSERT_EQ(symlink(name_.c_str(), board_name(1).c_str()), 0);
-  EXPECT_FALSE(core::observe_process(*folder(), 1, true).ok());
+  EXPECT_FALSE(stats::observe_process(*folder(), 1, true).ok());
 }
 
 TEST_F(boards, where_there_is_no_shared_memory_counters_are_private_and_that_is_said) {
-  const auto with = engine_with(std::make_shared<core::board>(sys::make_board_folder(directory_.file("missing"))));
+  const auto with = engine_with(std::make_shared<stats::board>(sys::make_board_folder(directory_.file("missing"))));
   read(with, 2);
   EXPECT_EQ(with.stats().reads, 2U);
   auto file = opened_file(with, name_);
@@ -618,22 +618,22 @@ TEST_F(boards, are_not_made_where_they_are_not_wanted) {
 
 TEST_F(boards, of_other_versions_are_refused_with_both_versions) {
   const auto other = reader_of(1);
-  const std::uint32_t version = core::board_layout::layout_version + 1;
+  const std::uint32_t version = stats::board_layout::layout_version + 1;
   std::fstream board(board_name(other.pid()), std::ios::in | std::ios::out | std::ios::binary);
-  board.seekp(offsetof(core::board_layout::head, version));
+  board.seekp(offsetof(stats::board_layout::head, version));
   board.write(reinterpret_cast<const char*>(&version), sizeof version);
   board.close();
   const auto why = why_not(other.pid());
   EXPECT_EQ(why.code(), errc::unsupported);
   EXPECT_NE(why.message().find("layout " + std::to_string(version)), std::string_view::npos) << why.message();
-  EXPECT_EQ(core::observe_processes(*folder(), true).problems.size(), 1U);
+  EXPECT_EQ(stats::observe_processes(*folder(), true).problems.size(), 1U);
 }
 
 TEST_F(boards, that_nobody_can_read_are_not_told_of_where_their_process_is_gone) {
   ASSERT_EQ(mkdir(folder_name().c_str(), 0700), 0);
-  core::board_layout::head head;
-  head.magic = core::board_layout::magic;
-  head.version = core::board_layout::layout_version + 1;
+  stats::board_layout::head head;
+  head.magic = stats::board_layout::magic;
+  head.version = stats::board_layout::layout_version + 1;
   head.size_bytes = 128;
   head.namespace_inode = sys::identify_own_process()->namespace_inode;
   const auto put = [&](int pid, std::uint64_t start_ticks) {
@@ -649,13 +649,13 @@ TEST_F(boards, that_nobody_can_read_are_not_told_of_where_their_process_is_gone)
   for (int pid = 5'000'000; pid < 5'000'010; ++pid) put(pid, 1);  // beyond what the kernel gives
   for (int pid = 5'000'010; pid < 5'000'020; ++pid) std::ofstream(board_name(pid)) << "garbage";
   put(getpid(), sys::identify_own_process()->start_ticks + 1);  // of an earlier process of the same number
-  const auto seen = core::observe_processes(*folder(), true);
+  const auto seen = stats::observe_processes(*folder(), true);
   EXPECT_TRUE(seen.processes.empty());
   EXPECT_TRUE(seen.problems.empty()) << seen.problems.front().message();
   EXPECT_EQ(listed(), static_cast<std::ptrdiff_t>(sys::board_folder::most_kept));
   put(getpid(), sys::identify_own_process()->start_ticks);
-  ASSERT_EQ(core::observe_processes(*folder(), true).problems.size(), 1U);
-  EXPECT_EQ(core::observe_processes(*folder(), true).problems.front().code(), errc::unsupported);
+  ASSERT_EQ(stats::observe_processes(*folder(), true).problems.size(), 1U);
+  EXPECT_EQ(stats::observe_processes(*folder(), true).problems.front().code(), errc::unsupported);
 }
 
 TEST_F(boards, of_whatever_bytes_and_length_are_refused_or_read_without_harm) {
@@ -668,11 +668,11 @@ TEST_F(boards, of_whatever_bytes_and_length_are_refused_or_read_without_harm) {
   const auto seed = std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
-  core::board_layout::head head;
+  stats::board_layout::head head;
   std::memcpy(static_cast<void*>(&head), good.data(), sizeof head);
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{64}, std::size_t{71}, sizeof(page)}) {
     std::ofstream(board_name(pid), std::ios::binary | std::ios::trunc).write(good.data(), static_cast<std::streamsize>(length));
-    EXPECT_FALSE(core::observe_process(*folder(), pid, true).ok()) << length;
+    EXPECT_FALSE(stats::observe_process(*folder(), pid, true).ok()) << length;
   }
   for (const auto number : {std::int64_t{-1}, std::int64_t{INT_MAX}, std::int64_t{1} << 40}) {
     tell_of(pid, head, number);
@@ -684,10 +684,10 @@ TEST_F(boards, of_whatever_bytes_and_length_are_refused_or_read_without_harm) {
     shmctl(other_size, IPC_RMID, nullptr);
   }
   tell_of(pid, head, segment);
-  EXPECT_TRUE(core::observe_process(*folder(), pid, true).ok());
+  EXPECT_TRUE(stats::observe_process(*folder(), pid, true).ok());
   for (int round = 0; round < 200; ++round) {
     auto bytes = good;
-    const std::size_t kept = round % 2 == 0 ? sizeof(core::board_layout::head) : 0;
+    const std::size_t kept = round % 2 == 0 ? sizeof(stats::board_layout::head) : 0;
     if (round % 4 < 2) {
       for (std::size_t i = kept; i < bytes.size(); ++i) bytes[i] = static_cast<char>(random());
     } else {
@@ -697,11 +697,11 @@ TEST_F(boards, of_whatever_bytes_and_length_are_refused_or_read_without_harm) {
     std::memcpy(static_cast<void*>(&head), bytes.data(), sizeof head);
     head.pid = pid;
     tell_of(pid, head, segment);
-    const auto seen = core::observe_process(*folder(), pid, true);
+    const auto seen = stats::observe_process(*folder(), pid, true);
     if (!seen) continue;
     EXPECT_EQ(seen->pid, pid);
-    EXPECT_LE(seen->stats.by_path.size(), core::board_layout::most_paths * (core::board_layout::most_engines + 1));
-    EXPECT_LE(seen->stats.by_device.size(), core::board_layout::most_devices);
+    EXPECT_LE(seen->stats.by_path.size(), stats::board_layout::most_paths * (stats::board_layout::most_engines + 1));
+    EXPECT_LE(seen->stats.by_device.size(), stats::board_layout::most_devices);
     for (const char each : seen->program) EXPECT_GE(static_cast<unsigned char>(each), 0x20);
   }
 }
@@ -714,7 +714,7 @@ TEST_F(boards, say_of_processes_without_one_why) {
 
 TEST_F(boards, what_was_read_and_what_was_written_are_counted_apart) {
   const path::path_table table;
-  core::stats_book book(table, nullptr);
+  stats::book book(table, nullptr);
   std::atomic<bool> end{false};
   std::thread writer([&] {
     while (!end) book.count_piece(path_kind::posix, true, 4096, {0, 1}, false);
@@ -730,7 +730,7 @@ TEST_F(boards, what_was_read_and_what_was_written_are_counted_apart) {
 }
 
 TEST_F(boards, are_read_while_many_threads_count) {
-  const auto on = std::make_shared<core::board>(folder());
+  const auto on = std::make_shared<stats::board>(folder());
   const auto with = engine_with(on);
   std::vector<std::thread> all;
   for (int i = 0; i < 4; ++i) all.emplace_back([&] { read(with, 200); });
@@ -739,7 +739,7 @@ TEST_F(boards, are_read_while_many_threads_count) {
   });
   std::uint64_t before = 0;
   for (int i = 0; i < 100; ++i) {
-    const auto seen = core::observe_process(*folder(), getpid(), i % 10 == 0);
+    const auto seen = stats::observe_process(*folder(), getpid(), i % 10 == 0);
     if (!seen) continue;  // not yet made
     EXPECT_GE(seen->stats.reads, before);
     before = seen->stats.reads;

@@ -1,4 +1,4 @@
-#include "core/board.hpp"
+#include "stats/board.hpp"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -17,7 +17,7 @@
 #include "staging/worker.hpp"
 #include "sys/process_identity.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
 namespace {
 
@@ -45,7 +45,7 @@ void add_path(board_layout::path_counters& to, const board_layout::path_counters
   if (from.last_fallback.changes.load(relaxed) > 0) to.last_fallback.set(from.last_fallback.get());
 }
 
-void add_section(board_layout::engine_section& to, const board_layout::engine_section& from) noexcept {
+void add_to_ended(board_layout::engine_section& to, const board_layout::engine_section& from) noexcept {
   add(to.failed, from.failed);
   add(to.cancelled, from.cancelled);
   add(to.timed_out, from.timed_out);
@@ -180,7 +180,7 @@ void board::leave(board_layout::engine_section* section) noexcept {
     if (known == members_.end()) return;  // of a board that the parent process has
     members_.erase(known);
     page_->changes.fetch_add(1, std::memory_order_acq_rel);
-    add_section(page_->engines[0], *section);
+    add_to_ended(page_->engines[0], *section);
     section->~engine_section();
     new (section) board_layout::engine_section;
     page_->changes.fetch_add(1, std::memory_order_release);
@@ -282,4 +282,4 @@ void board::after_fork_in_child() {
   boards_lock.unlock();
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::stats

@@ -14,7 +14,7 @@
 
 #include "base/printable.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
 using counter = std::atomic<std::uint64_t>;
 inline constexpr auto relaxed = std::memory_order_relaxed;
@@ -141,7 +141,7 @@ struct alignas(64) engine_section {
   counter failed{0}, cancelled{0}, timed_out{0};
   counter pinned_bytes{0}, pinned_peak_bytes{0}, kept_bytes{0}, kept_drops{0};  // as of the last answer
   std::array<path_counters, most_paths> paths{};
-  core::board_layout::devices devices{};
+  stats::board_layout::devices devices{};
   usage_counters usage{};
 };
 
@@ -167,4 +167,4 @@ static_assert(std::is_standard_layout_v<page>);
 
 }  // namespace board_layout
 
-}  // namespace penstock::core
+}  // namespace penstock::stats

@@ -10,20 +10,20 @@
 #include <vector>
 
 #include "base/spin_lock.hpp"
-#include "core/board.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
 #include "staging/slab_pool.hpp"
+#include "stats/board.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
-class stats_book final : public staging::slab_waits {
+class book final : public staging::slab_waits {
  public:
   // Outlived by the table. on: null for none.
-  stats_book(const path::path_table& table, std::shared_ptr<board> on);
-  stats_book(const stats_book&) = delete;
-  stats_book& operator=(const stats_book&) = delete;
-  ~stats_book();
+  book(const path::path_table& table, std::shared_ptr<board> on);
+  book(const book&) = delete;
+  book& operator=(const book&) = delete;
+  ~book();
   // From its first request on the engine is on the board. What it counted before is in its own snapshots only.
   [[nodiscard]] bool begun() const noexcept { return begun_.load(std::memory_order_acquire); }
   void begin(std::weak_ptr<board_teller> engine) noexcept;
@@ -79,4 +79,4 @@ class stats_book final : public staging::slab_waits {
 // What sections of a board say, added to what is there.
 void add_section(engine_stats& to, const board_layout::engine_section& from);
 
-}  // namespace penstock::core
+}  // namespace penstock::stats

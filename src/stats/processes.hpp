@@ -7,7 +7,7 @@
 #include "penstock/processes.hpp"
 #include "sys/board_folder.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
 inline constexpr std::chrono::milliseconds answer_time{200};
 inline constexpr std::chrono::milliseconds all_answers_time{1000};  // of those that do not answer, together;
@@ -17,4 +17,4 @@ inline constexpr std::chrono::milliseconds least_answer_time{5};    // once that
 result<process_stats> observe_process(sys::board_folder& folder, int pid, bool with_requests);
 process_list observe_processes(sys::board_folder& folder, bool with_requests);
 
-}  // namespace penstock::core
+}  // namespace penstock::stats

@@ -1,4 +1,4 @@
-#include "core/stats.hpp"
+#include "stats/book.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "base/no_memory.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
 namespace {
 
@@ -59,7 +59,7 @@ static_assert(usage_fields.size() == board_layout::usage_count);
 static_assert(static_cast<std::size_t>(board_layout::usage::kept_read_ns) + 1 == board_layout::usage_count);
 
 // Adds the time with at least one of what ends in about the order of their ends: each adds what it reaches past the latest end so far.
-void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, const stats_book::span& when) noexcept {
+void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, const book::span& when) noexcept {
   auto last_end = last_end_ns.load(relaxed);
   while (when.ended_ns > last_end && !last_end_ns.compare_exchange_weak(last_end, when.ended_ns, relaxed)) {
   }
@@ -96,7 +96,7 @@ void add_path(engine_stats& to, const board_layout::path_counters& from) {
 
 }  // namespace
 
-stats_book::stats_book(const path::path_table& table, std::shared_ptr<board> on)
+book::book(const path::path_table& table, std::shared_ptr<board> on)
     : table_(table),
       board_(std::move(on)),
       own_(std::make_unique<board_layout::engine_section>()),
@@ -107,11 +107,11 @@ stats_book::stats_book(const path::path_table& table, std::shared_ptr<board> on)
     own_->paths[i].name.set(table.name(static_cast<path_kind>(i)));
 }
 
-stats_book::~stats_book() {
+book::~book() {
   if (board_ != nullptr && counting_.load() != own_.get()) board_->leave(counting_.load());
 }
 
-void stats_book::begin(std::weak_ptr<board_teller> engine) noexcept {
+void book::begin(std::weak_ptr<board_teller> engine) noexcept {
   const std::lock_guard guard(begin_lock_);
   if (begun()) return;
   auto joined = or_no_memory([&] { return board_->join(std::move(engine)); });
@@ -127,12 +127,12 @@ void stats_book::begin(std::weak_ptr<board_teller> engine) noexcept {
   begun_.store(true, std::memory_order_release);
 }
 
-status stats_book::board_problem() const {
+status book::board_problem() const {
   const std::lock_guard guard(begin_lock_);
   return board_problem_;
 }
 
-void stats_book::count_piece(path_kind path, bool is_write, std::uint64_t bytes, span when, bool failed) {
+void book::count_piece(path_kind path, bool is_write, std::uint64_t bytes, span when, bool failed) {
   auto& counters = now().paths[index_of(path)];
   const auto nanoseconds = not_negative(when.ended_ns - when.began_ns);
   add_active(counters.active_ns, counters.last_end_ns, when);
@@ -145,7 +145,7 @@ void stats_book::count_piece(path_kind path, bool is_write, std::uint64_t bytes,
   counters.latencies[bucket(nanoseconds, 1000)].fetch_add(1, relaxed);
 }
 
-void stats_book::count_fallback(path_kind path, std::string_view why) {
+void book::count_fallback(path_kind path, std::string_view why) {
   auto& counters = now().paths[index_of(path)];
   counters.fallbacks.fetch_add(1, relaxed);
   (void)or_no_memory([&]() -> status {
@@ -157,13 +157,13 @@ void stats_book::count_fallback(path_kind path, std::string_view why) {
   });
 }
 
-void stats_book::count_requests(bool is_write, std::size_t device, std::uint64_t requests, std::uint64_t bytes) {
+void book::count_requests(bool is_write, std::size_t device, std::uint64_t requests, std::uint64_t bytes) {
   auto& counters = now().devices[device];
   (is_write ? counters.writes : counters.reads).fetch_add(requests, relaxed);
   (is_write ? counters.written_bytes : counters.read_bytes).fetch_add(bytes, relaxed);
 }
 
-void stats_book::count_request(bool is_write, std::size_t device, const io_result& outcome) {
+void book::count_request(bool is_write, std::size_t device, const io_result& outcome) {
   count_requests(is_write, device, 1, outcome.bytes_done);
   if (outcome.ok()) return;
   const errc code = outcome.error.code();
@@ -171,20 +171,20 @@ void stats_book::count_request(bool is_write, std::size_t device, const io_resul
   (code == errc::cancelled ? counters.cancelled : code == errc::timed_out ? counters.timed_out : counters.failed).fetch_add(1, relaxed);
 }
 
-void stats_book::count_use(usage first, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
+void book::count_use(usage first, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
   auto* counters = &now().usage.of(first);
   counters[0].fetch_add(1, relaxed);
   counters[1].fetch_add(bytes, relaxed);
   counters[2].fetch_add(not_negative(nanoseconds), relaxed);
 }
 
-void stats_book::count_small_call(bool is_write, bool sequential, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
+void book::count_small_call(bool is_write, bool sequential, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
   constexpr std::int64_t most_ns = 50'000;  // who takes longer has waited for a disk, or for a core
   if (nanoseconds > most_ns || (is_write && !sequential)) return;
   count_use(!sequential ? usage::lone_reads : is_write ? usage::sequential_writes : usage::sequential_reads, bytes, nanoseconds);
 }
 
-void stats_book::count_blocks(std::uint64_t bytes, std::uint64_t extra, std::int64_t nanoseconds) noexcept {
+void book::count_blocks(std::uint64_t bytes, std::uint64_t extra, std::int64_t nanoseconds) noexcept {
   auto& counters = now().usage;
   counters.of(usage::block_reads).fetch_add(1, relaxed);
   counters.of(usage::block_read_bytes).fetch_add(bytes, relaxed);
@@ -192,20 +192,20 @@ void stats_book::count_blocks(std::uint64_t bytes, std::uint64_t extra, std::int
   counters.of(usage::block_read_ns).fetch_add(not_negative(nanoseconds), relaxed);
 }
 
-void stats_book::count_cold(std::uint64_t bytes, std::uint64_t again, span when) noexcept {
+void book::count_cold(std::uint64_t bytes, std::uint64_t again, span when) noexcept {
   auto& counters = now().usage;
   counters.of(usage::cold_read_bytes).fetch_add(bytes, relaxed);
   counters.of(usage::reread_bytes).fetch_add(again, relaxed);
   add_active(counters.of(usage::cold_read_ns), counters.last_cold_end_ns, when);
 }
 
-void stats_book::count_kept(std::uint64_t bytes, span when) noexcept {
+void book::count_kept(std::uint64_t bytes, span when) noexcept {
   auto& counters = now().usage;
   counters.of(usage::kept_read_bytes).fetch_add(bytes, relaxed);
   add_active(counters.of(usage::kept_read_ns), counters.last_kept_end_ns, when);
 }
 
-void stats_book::count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept {
+void book::count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept {
   constexpr std::uint64_t few = 4;
   auto& counters = now().usage;
   counters.of(usage::registrations).fetch_add(1, relaxed);
@@ -216,13 +216,13 @@ void stats_book::count_registration(std::int64_t nanoseconds, std::uint64_t requ
   counters.of(usage::short_registration_requests).fetch_add(requests, relaxed);
 }
 
-void stats_book::waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept {
+void book::waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept {
   auto& counters = now().usage;
   counters.of(usage::slab_waits).fetch_add(1, relaxed);
   add_active(counters.of(usage::slab_wait_ns), counters.last_wait_end_ns, {began_ns, ended_ns});
 }
 
-engine_stats stats_book::snapshot() const {
+engine_stats book::snapshot() const {
   engine_stats seen;
   seen.by_path.resize(table_.count());
   for (std::size_t i = 0; i < table_.count(); ++i) seen.by_path[i].name = table_.name(static_cast<path_kind>(i));
@@ -262,4 +262,4 @@ void add_section(engine_stats& to, const board_layout::engine_section& from) {
   to.kept_drops += from.kept_drops.load(relaxed);
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::stats

@@ -1,4 +1,4 @@
-#include "core/advisor.hpp"
+#include "stats/advisor.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +12,7 @@
 
 #include "base/no_memory.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
 namespace {
 
@@ -248,10 +248,10 @@ std::uint64_t measured_copy_ns_per_mib() noexcept {
   return measured;
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::stats
 
 namespace penstock {
 
-std::vector<advice> advise(const engine_stats& stats) { return core::advise(stats, {}); }
+std::vector<advice> advise(const engine_stats& stats) { return stats::advise(stats, {}); }
 
 }  // namespace penstock

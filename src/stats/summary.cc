@@ -1,8 +1,8 @@
-#include "core/summary.hpp"
+#include "stats/summary.hpp"
 
 #include <fmt/format.h>
 
-namespace penstock::core {
+namespace penstock::stats {
 
 namespace {
 
@@ -33,4 +33,4 @@ std::string summarize(const engine_stats& stats, const path::path_table& paths, 
   return told.empty() ? "no bytes were moved\n" : told;
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::stats

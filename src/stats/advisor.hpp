@@ -23,7 +23,7 @@
 
 #include "penstock/facts.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
 // A loss is told from both of these on.
 struct advice_limits {
@@ -40,4 +40,4 @@ std::string advice_lines(const std::vector<advice>& found);
 // usage_stats::copy_ns_per_mib, measured when it is first asked for (some milliseconds); 0 where there is no memory for that.
 std::uint64_t measured_copy_ns_per_mib() noexcept;
 
-}  // namespace penstock::core
+}  // namespace penstock::stats

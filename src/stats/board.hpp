@@ -9,11 +9,11 @@
 #include <thread>
 #include <vector>
 
-#include "core/board_layout.hpp"
 #include "penstock/facts.hpp"
+#include "stats/board_layout.hpp"
 #include "sys/board_folder.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
 // What an engine tells when a reader asks.
 class board_teller {
@@ -75,4 +75,4 @@ class board : public std::enable_shared_from_this<board> {
 // As in device_info::name, or "host"; empty for [0].
 [[nodiscard]] std::string device_name_at(std::size_t index);
 
-}  // namespace penstock::core
+}  // namespace penstock::stats

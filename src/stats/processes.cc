@@ -1,4 +1,4 @@
-#include "core/processes.hpp"
+#include "stats/processes.hpp"
 
 #include <unistd.h>
 
@@ -10,12 +10,12 @@
 
 #include <fmt/format.h>
 
-#include "core/advisor.hpp"
-#include "core/stats.hpp"
 #include "penstock/version.hpp"
+#include "stats/advisor.hpp"
+#include "stats/book.hpp"
 #include "sys/process_identity.hpp"
 
-namespace penstock::core {
+namespace penstock::stats {
 
 namespace {
 
@@ -202,14 +202,14 @@ process_list observe_processes(sys::board_folder& folder, bool with_requests) {
   return all;
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::stats
 
 namespace penstock {
 
 result<process_stats> observe_process(int pid, bool with_requests) {
-  return core::observe_process(*sys::make_board_folder(), pid, with_requests);
+  return stats::observe_process(*sys::make_board_folder(), pid, with_requests);
 }
 
-process_list observe_processes(bool with_requests) { return core::observe_processes(*sys::make_board_folder(), with_requests); }
+process_list observe_processes(bool with_requests) { return stats::observe_processes(*sys::make_board_folder(), with_requests); }
 
 }  // namespace penstock
