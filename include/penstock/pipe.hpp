@@ -40,12 +40,12 @@
 
 namespace penstock {
 
-namespace core {
-class pipe_core;
-class pipe_server;
-class pipe_listener_core;
-class incoming_core;
-}  // namespace core
+namespace pipes {
+class session;
+class server;
+class listener;
+class arrived_message;
+}  // namespace pipes
 
 // Memory stays as it is until the send has ended.
 struct outgoing_part {
@@ -90,7 +90,7 @@ struct pipe_operation_options {
 class PENSTOCK_API incoming_message {
  public:
   incoming_message() noexcept = default;  // of nothing
-  explicit incoming_message(std::shared_ptr<core::incoming_core> made) noexcept;
+  explicit incoming_message(std::shared_ptr<pipes::arrived_message> made) noexcept;
   incoming_message(incoming_message&&) noexcept;
   incoming_message& operator=(incoming_message&&) noexcept;
   ~incoming_message();
@@ -102,11 +102,11 @@ class PENSTOCK_API incoming_message {
   // gone; the message says who), cancelled and timed_out (here or there).
   [[nodiscard]] operation receive(std::vector<incoming_target> targets, const pipe_operation_options& options = {},
                                   io_callback callback = {});
-  [[nodiscard]] const std::shared_ptr<core::incoming_core>& core() const noexcept { return core_; }
+  [[nodiscard]] const std::shared_ptr<pipes::arrived_message>& core() const noexcept { return core_; }
 
  private:
   void drop() noexcept;
-  std::shared_ptr<core::incoming_core> core_;
+  std::shared_ptr<pipes::arrived_message> core_;
 };
 
 // Tells where the tensors of a message go, or why nowhere. Called once, on the thread that calls back; must not block.
@@ -141,7 +141,7 @@ struct channel_stats {
 class PENSTOCK_API pipe {
  public:
   pipe() noexcept = default;  // closed
-  explicit pipe(std::shared_ptr<core::pipe_core> made) noexcept;
+  explicit pipe(std::shared_ptr<pipes::session> made) noexcept;
   pipe(pipe&&) noexcept;
   pipe& operator=(pipe&&) noexcept;
   ~pipe();  // close()
@@ -172,16 +172,16 @@ class PENSTOCK_API pipe {
   // What is under way ends with closed. The other end still gets what had been queued to leave, if it takes it within
   // pipe_options::close_within; then, or sooner where it closes too, the connection is gone.
   void close() noexcept;
-  [[nodiscard]] const std::shared_ptr<core::pipe_core>& core() const noexcept { return core_; }
+  [[nodiscard]] const std::shared_ptr<pipes::session>& core() const noexcept { return core_; }
 
  private:
-  std::shared_ptr<core::pipe_core> core_;
+  std::shared_ptr<pipes::session> core_;
 };
 
 class PENSTOCK_API pipe_listener {
  public:
   pipe_listener() noexcept = default;  // closed
-  explicit pipe_listener(std::shared_ptr<core::pipe_listener_core> made) noexcept;
+  explicit pipe_listener(std::shared_ptr<pipes::listener> made) noexcept;
   pipe_listener(pipe_listener&&) noexcept;
   pipe_listener& operator=(pipe_listener&&) noexcept;
   ~pipe_listener();  // nobody can connect any more; pipes go on
@@ -193,7 +193,7 @@ class PENSTOCK_API pipe_listener {
   [[nodiscard]] operation accept(pipe& accepted, const pipe_operation_options& options = {}, io_callback callback = {}) const;
 
  private:
-  std::shared_ptr<core::pipe_listener_core> core_;
+  std::shared_ptr<pipes::listener> core_;
 };
 
 struct pipe_options {
@@ -223,7 +223,7 @@ class PENSTOCK_API pipe_context {
   // Errors: invalid_argument (no such channel, one named twice, a secret that is too short, a number of connections that there cannot be),
   // unsupported (a secret, and no libcrypto), out_of_memory.
   static result<pipe_context> create(const engine& with, const pipe_options& options = {});
-  explicit pipe_context(std::shared_ptr<core::pipe_server> made) noexcept;
+  explicit pipe_context(std::shared_ptr<pipes::server> made) noexcept;
   pipe_context(pipe_context&&) noexcept;
   pipe_context& operator=(pipe_context&&) noexcept;
   ~pipe_context();
@@ -238,7 +238,7 @@ class PENSTOCK_API pipe_context {
   [[nodiscard]] result<pipe> connect(const std::string& url) const;
 
  private:
-  std::shared_ptr<core::pipe_server> core_;
+  std::shared_ptr<pipes::server> core_;
 };
 
 }  // namespace penstock

@@ -57,12 +57,9 @@ runtime::runtime(const engine_options& options, seams doors)
       share_(share_of_each_mount(options, lanes_.most, cores_)),
       cuda_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       host_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
-      sending_(*doors_.kernel, pullers_),
-      receiving_(*doors_.kernel, pullers_),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       kept_(*doors_.kernel, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
-      pullers_(std::clamp(cores_ / 2, 1U, 8U), 0us, nullptr, "penstock-pl"),
       ahead_(new ahead_book(deadlines_)),
       memory_left_(*doors_.kernel) {
   stats_.set_lanes(lanes_.usual);
@@ -122,6 +119,20 @@ status runtime::has_room_to_keep(std::uint64_t bytes) {
   return {errc::out_of_memory, fmt::format("memory is too short to keep {} bytes registered", bytes)};
 }
 
+beside_files& runtime::beside(std::unique_ptr<beside_files> (*make)(runtime& with)) {
+  const std::lock_guard guard(making_beside_);
+  if (made_beside_ == nullptr) {
+    made_beside_ = make(*this);
+    beside_.store(made_beside_.get(), std::memory_order_release);
+  }
+  return *made_beside_;
+}
+
+std::size_t runtime::trim_pools() {
+  auto* const beside = beside_.load(std::memory_order_acquire);
+  return cuda_pool_.trim() + host_pool_.trim() + (beside != nullptr ? beside->trim() : 0);
+}
+
 void runtime::forget(const source::source& closing) {
   if (forked()) return;
   for (auto& each : paths_) {
@@ -132,16 +143,15 @@ void runtime::forget(const source::source& closing) {
 engine_stats runtime::snapshot() const {
   if (forked()) return {};  // a lock may have been taken when the process forked
   auto seen = stats_.snapshot();
-  const auto landed = sending_.pinned_bytes() + receiving_.pinned_bytes();  // never less than before
+  const auto* const beside = beside_.load(std::memory_order_acquire);
+  const auto other = beside != nullptr ? beside->pinned_now() : beside_files::pinned{};
   seen.kept_bytes = kept_.used_bytes();
   seen.kept_drops = kept_.drops();
-  seen.pinned_bytes = budget_.used_bytes.load() + inboxes_.used_bytes.load() + landed;
-  seen.pinned_peak_bytes = budget_.peak_bytes.load() + inboxes_.peak_bytes.load() + landed;
+  seen.pinned_bytes = budget_.used_bytes.load() + other.bytes;
+  seen.pinned_peak_bytes = budget_.peak_bytes.load() + other.peak_bytes;
   return seen;
 }
 
 std::chrono::microseconds runtime::batch_spin() const noexcept { return !few_cores() ? 1000us : 0us; }
-
-std::chrono::microseconds runtime::pipe_spin() const noexcept { return !few_cores() ? 200us : 50us; }
 
 }  // namespace penstock::core

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/sharded_list.hpp"
@@ -19,7 +20,6 @@
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
 #include "staging/feeder.hpp"
-#include "staging/landing.hpp"
 #include "staging/lanes.hpp"
 #include "staging/slab_pool.hpp"
 #include "stats/book.hpp"
@@ -49,6 +49,18 @@ std::int64_t now_ns() noexcept;
 // The same clock to within 10 ms, at a quarter of the cost.
 std::int64_t about_now_ns() noexcept;
 
+// What a room above this one keeps for an engine: trimmed and counted with it. Thread-safe.
+class beside_files {
+ public:
+  struct pinned {
+    std::uint64_t bytes, peak_bytes;
+  };
+  virtual ~beside_files() = default;
+  // As engine::trim().
+  virtual std::size_t trim() = 0;
+  [[nodiscard]] virtual pinned pinned_now() const = 0;
+};
+
 // A request keeps it; the engine is what ends it.
 class runtime : public std::enable_shared_from_this<runtime>, public stats::board_teller {
  public:
@@ -74,19 +86,15 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
   // Where callbacks of users run: a thread that nothing else can hold up.
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
-  // Which bring the tensors of pipes, and where those of devices pass through.
-  [[nodiscard]] staging::lanes& pullers() noexcept { return pullers_; }
-  [[nodiscard]] staging::landing& sending() noexcept { return sending_; }
-  [[nodiscard]] staging::landing& receiving() noexcept { return receiving_; }
-  // Of all pipes' inboxes.
-  [[nodiscard]] staging::pinned_budget& inboxes() noexcept { return inboxes_; }
+  // What pipes keep for this engine: made for the first who asks, always with the same function, and there until the engine ends.
+  beside_files& beside(std::unique_ptr<beside_files> (*make)(runtime& with));
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   // What files read ahead.
   [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
   // As engine::trim(), of slabs.
-  std::size_t trim_pools() { return cuda_pool_.trim() + host_pool_.trim() + sending_.trim() + receiving_.trim(); }
+  std::size_t trim_pools();
   // Memory that the user keeps registered, for paths too.
   status register_memory(void* memory, std::size_t bytes);
   void unregister_memory(void* memory);
@@ -123,8 +131,6 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   // How long who waits for a batch does so without sleeping: it ends in tens of microseconds, and waking costs twenty. Where cores are few,
   // the lanes need them more (128 x 4 KiB on two cores: 500 us with it, 250 without).
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
-  // Likewise for what the other end of a pipe sends: a message comes in a few microseconds where nobody has to be woken.
-  [[nodiscard]] std::chrono::microseconds pipe_spin() const noexcept;
   // The path that the request, or else the engine, insists on.
   [[nodiscard]] path_kind forced_path(const io_options& asked, bool on_device) const noexcept {
     if (asked.only_gpu_direct && on_device) return path_kind::direct;
@@ -163,14 +169,13 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   const pinned_share share_;  // of each file system
   staging::slab_pool cuda_pool_;
   staging::slab_pool host_pool_;
-  staging::landing sending_;
-  staging::landing receiving_;
-  staging::pinned_budget inboxes_{std::size_t{384} << 20};
   memory_map memory_;
   path::kept_pages kept_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;
-  staging::lanes pullers_;
+  std::mutex making_beside_;
+  std::unique_ptr<beside_files> made_beside_;
+  std::atomic<beside_files*> beside_{nullptr};  // that one, once it is made
   core::deadlines deadlines_;
   const std::unique_ptr<ahead_book, ahead_book::ending> ahead_;
   core::cold_reads cold_reads_;

@@ -2,9 +2,9 @@
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
-#include "core/pipe_server.hpp"
 #include "pipe/faulty_peer.hpp"
 #include "pipe/pipe_fixture.hpp"
+#include "pipe/server.hpp"
 #include "support/open_descriptors.hpp"
 
 namespace penstock::testing {
@@ -20,7 +20,7 @@ class peer_fault : public ::testing::TestWithParam<way> {
 
   // Two ends of a pipe that send each other tensors of both kinds. Everything ends, well or not; what ends well is right.
   void speak(const std::shared_ptr<faulty_peer>& door, std::size_t size) {
-    auto server = core::pipe_server::make(house_.engine().core(), door, {.channels = GetParam().channels});
+    auto server = pipes::server::make(house_.engine().core(), door, {.channels = GetParam().channels});
     if (!server) return;
     const pipe_context context(*std::move(server));
     auto listener = context.listen(GetParam().url);

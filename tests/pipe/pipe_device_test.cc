@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
-#include "core/pipe_inbox.hpp"
 #include "device/device_fixture.hpp"
 #include "pipe/faulty_doors.hpp"
+#include "pipe/inbox.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "support/open_descriptors.hpp"
 
@@ -212,7 +212,7 @@ TEST_P(pipe_device, nobody_need_wait_and_many_pass_through_little_memory) {
   while (ended.load() < 2 * count) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(wrong.load(), 0);
   for (auto& each : targets) each.expect(content);
-  EXPECT_LE(house_.engine().stats().pinned_bytes, 2 * staging::landing::most_bytes + core::pipe_inbox::bytes);
+  EXPECT_LE(house_.engine().stats().pinned_bytes, 2 * staging::landing::most_bytes + pipes::pipe_inbox::bytes);
 }
 
 TEST_P(pipe_device, stopped_dropped_and_closed_at_any_moment) {

@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
-#include "core/pipe_server.hpp"
 #include "pipe/fabric_doors.hpp"
 #include "pipe/pipe_fixture.hpp"
+#include "pipe/server.hpp"
 #include "support/open_descriptors.hpp"
 #include "support/temp_dir.hpp"
 
@@ -60,8 +60,8 @@ class pipe_fabric : public ::testing::Test {
   void add_module() const { std::filesystem::create_directories(dir_.path() / "module/nvidia_peermem"); }
 
   void connect(const names& channels, const std::string& url = "tcp://127.0.0.1:0") {
-    auto server = core::pipe_server::make(house_.engine().core(), sys::linux_peer(), {channels}, here_fabrics_, sysfs());
-    auto client = core::pipe_server::make(house_.engine().core(), sys::linux_peer(), {channels}, there_fabrics_, sysfs());
+    auto server = pipes::server::make(house_.engine().core(), sys::linux_peer(), {channels}, here_fabrics_, sysfs());
+    auto client = pipes::server::make(house_.engine().core(), sys::linux_peer(), {channels}, there_fabrics_, sysfs());
     ASSERT_TRUE(server.ok() && client.ok());
     here_context_.emplace(*std::move(server));
     there_context_.emplace(*std::move(client));
@@ -271,7 +271,7 @@ class pipe_fabric_faults : public pipe_fabric, public ::testing::WithParamInterf
   bool speak() {
     doors_->knows_cuda = true;
     const auto& channels = GetParam().channels;
-    auto server = core::pipe_server::make(house_.engine().core(), sys::linux_peer(), {channels}, doors_, sysfs());
+    auto server = pipes::server::make(house_.engine().core(), sys::linux_peer(), {channels}, doors_, sysfs());
     if (!server) return false;
     const pipe_context context(*std::move(server));
     auto listener = context.listen(GetParam().url);

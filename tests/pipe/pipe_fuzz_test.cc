@@ -8,8 +8,8 @@
 #include "channel/ring.hpp"
 #include "channel/wire.hpp"
 #include "core/engine_core.hpp"
-#include "core/pipe_server.hpp"
 #include "pipe/pipe_fixture.hpp"
+#include "pipe/server.hpp"
 #include "pipe/silent_fabric.hpp"
 #include "sys/peer.hpp"
 
@@ -25,7 +25,7 @@ class pipe_fuzz : public pipe_fixture {
   pipe_fuzz() : pipe_fixture(all_ways().front()) {
     std::vector<std::string> names;
     for (const auto* each : channel::all_channels()) names.emplace_back(each->name());
-    auto server = core::pipe_server::make(engine_->core(), sys::linux_peer(), {names}, fabric_);
+    auto server = pipes::server::make(engine_->core(), sys::linux_peer(), {names}, fabric_);
     EXPECT_TRUE(server.ok());
     context_.emplace(*std::move(server));
     listener_ = *context_->listen("unix:");

@@ -4,9 +4,9 @@
 #include <deque>
 #include <thread>
 
-#include "core/pipe_server.hpp"
 #include "pipe/device_process_fixture.hpp"
 #include "pipe/faulty_peer.hpp"
+#include "pipe/server.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -271,7 +271,7 @@ TEST_P(pipe_push, what_cannot_be_pushed_is_fetched) {
   const auto content = some_bytes(size, 4);
   auto door = std::make_shared<faulty_peer>();
   door->watches_none = true;
-  const pipe_context context(*core::pipe_server::make(house_.engine().core(), door, {}));
+  const pipe_context context(*pipes::server::make(house_.engine().core(), door, {}));
   for (const bool watches : {false, true}) {
     SCOPED_TRACE(watches);
     if (!watches) listener_ = *context.listen("unix:");

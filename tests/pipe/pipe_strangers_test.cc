@@ -12,11 +12,11 @@
 #include "channel/proof.hpp"
 #include "channel/wire.hpp"
 #include "core/engine_core.hpp"
-#include "core/pipe_server.hpp"
 #include "pipe/faulty_peer.hpp"
 #include "pipe/peer_process.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "pipe/raw_end.hpp"
+#include "pipe/server.hpp"
 #include "support/descriptor_limit.hpp"
 #include "support/open_descriptors.hpp"
 
@@ -32,7 +32,7 @@ class pipe_strangers : public ::testing::Test {
  protected:
   pipe_strangers() : engine_(*engine::create(engine_options{})) {}
   pipe_context context(const pipe_options& options, const std::shared_ptr<sys::peer>& door = sys::linux_peer()) {
-    auto made = core::pipe_server::make(engine_.core(), door, options);
+    auto made = pipes::server::make(engine_.core(), door, options);
     EXPECT_TRUE(made.ok()) << made.error().message();
     return pipe_context(*std::move(made));
   }

@@ -11,10 +11,10 @@
 
 #include "channel/stripe_door.hpp"
 #include "core/engine_core.hpp"
-#include "core/pipe_server.hpp"
 #include "pipe/faulty_peer.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "pipe/raw_end.hpp"
+#include "pipe/server.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -78,7 +78,7 @@ class pipe_stripes : public ::testing::Test {
 
   pipe_stripes() : engine_(*engine::create(engine_options{})) {}
   pipe_context context(const pipe_options& options, std::shared_ptr<sys::peer> door = sys::linux_peer()) {
-    auto made = core::pipe_server::make(engine_.core(), std::move(door), options);
+    auto made = pipes::server::make(engine_.core(), std::move(door), options);
     EXPECT_TRUE(made.ok()) << made.error().message();
     return pipe_context(*std::move(made));
   }

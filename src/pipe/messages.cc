@@ -5,15 +5,15 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 using channel::frame_kind;
 using channel::limits;
 
-operation* pipe_core::next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
-                           std::unique_ptr<posting> posted) {
+core::operation* session::next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
+                               std::unique_ptr<posting> posted) {
   auto* op = new next_operation(shared_from_this(), with_.runtime);
   op->into = &into;
   op->posted = std::move(posted);
@@ -37,9 +37,9 @@ operation* pipe_core::next(incoming_message& into, const pipe_operation_options&
   return op;
 }
 
-status pipe_core::announced(const channel::frame_head& head, endings& ended) {
+status session::announced(const channel::frame_head& head, endings& ended) {
   const auto wrong = [](std::string_view what) { return status(errc::io, fmt::format("the other end sent {}", what)); };
-  auto message = std::make_shared<incoming_core>();
+  auto message = std::make_shared<arrived_message>();
   auto facts = channel::decode_announcement(body_);
   if (!facts) return facts.error();
   message->facts = *std::move(facts);
@@ -67,7 +67,7 @@ status pipe_core::announced(const channel::frame_head& head, endings& ended) {
 }
 
 // Keeps the descriptors that came with it, until what they are for is mapped.
-void pipe_core::offer_descriptors(const channel::announcement& facts) {
+void session::offer_descriptors(const channel::announcement& facts) {
   for (const auto& tensor : facts.tensors) {
     for (const auto& part : tensor.parts) {
       if (!part.passed) continue;
@@ -77,7 +77,7 @@ void pipe_core::offer_descriptors(const channel::announcement& facts) {
   }
 }
 
-void pipe_core::deliver(endings& ended) {
+void session::deliver(endings& ended) {
   while (!come_.empty() && !waiting_.empty()) {
     auto message = std::move(come_.front());
     come_.pop_front();
@@ -98,7 +98,7 @@ void pipe_core::deliver(endings& ended) {
   }
 }
 
-void pipe_core::stop(next_operation& op) noexcept {
+void session::stop(next_operation& op) noexcept {
   const auto why = op.stop_reason();
   if (why.ok() || with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
@@ -108,7 +108,7 @@ void pipe_core::stop(next_operation& op) noexcept {
   });
 }
 
-void pipe_core::dropped(incoming_core& message) noexcept {
+void session::dropped(arrived_message& message) noexcept {
   if (with_.runtime->forked()) return;
   with_lock([&](endings& /*ended*/) {
     if (std::exchange(message.received, true) || !message.has_tensors_elsewhere()) return;
@@ -119,12 +119,12 @@ void pipe_core::dropped(incoming_core& message) noexcept {
   });
 }
 
-void pipe_core::no_room_for(incoming_core& message, const status& why) noexcept {
+void session::no_room_for(arrived_message& message, const status& why) noexcept {
   if (with_.runtime->forked()) return;
   with_lock([&](endings& /*ended*/) { message.not_received = why; });
 }
 
-void pipe_core::withdrawn(const channel::frame_head& head, endings& ended) {
+void session::withdrawn(const channel::frame_head& head, endings& ended) {
   const auto why = channel::status_of(head.code == 0 ? static_cast<std::uint32_t>(errc::cancelled) : head.code, body_);
   if (const auto found = not_received_.find(head.message); found != not_received_.end()) {
     if (const auto message = found->second.lock(); message != nullptr) message->withdrawn = why;
@@ -135,4 +135,4 @@ void pipe_core::withdrawn(const channel::frame_head& head, endings& ended) {
   }
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -2,15 +2,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 using channel::frame_kind;
 using channel::limits;
 
 // Memory that the sender's devices reach too, once, when the first tensor comes that needs some.
-void pipe_core::offer_inbox(const receive_operation& op) {
+void session::offer_inbox(const receive_operation& op) {
   const auto& tensors = op.message->facts.tensors;
   const auto from_device = [&](std::size_t each) { return !tensors[each].device.empty(); };
   const auto first = std::find_if(op.sent_tensors.begin(), op.sent_tensors.end(), from_device);
@@ -18,7 +18,7 @@ void pipe_core::offer_inbox(const receive_operation& op) {
   std::shared_ptr<pipe_inbox> inbox;
   if (!inbox_tried_.exchange(true)) {
     sys::owned_descriptor by;
-    inbox = pipe_inbox::make(*with_.door, with_.runtime->inboxes(), by);
+    inbox = pipe_inbox::make(*with_.door, with_.staging->inboxes(), by);
     if (inbox == nullptr || !connection_->pass(by.get())) return;
     const std::lock_guard guard(lock_);
     inbox_ = inbox;
@@ -33,7 +33,7 @@ void pipe_core::offer_inbox(const receive_operation& op) {
 }
 
 // Where the piece passes through, if it does. False: there is none now.
-result<bool> pipe_core::make_room(receive_operation& op, received_piece& piece) {
+result<bool> session::make_room(receive_operation& op, received_piece& piece) {
   const auto& to = op.places[piece.tensor];
   const bool from_device = !op.message->facts.tensors[piece.tensor].device.empty();
   if (from_device && inbox_ != nullptr && (!to.on_device() || inbox_->region().pinned_for(*to.via))) {
@@ -45,13 +45,13 @@ result<bool> pipe_core::make_room(receive_operation& op, received_piece& piece) 
     return true;
   }
   if (!to.on_device()) return true;
-  auto room = op.again.take(with_.runtime->receiving(), *to.via);
+  auto room = op.again.take(with_.staging->receiving(), *to.via);
   if (!room) return room.error();
   piece.room = *std::move(room);
   return piece.room != nullptr;
 }
 
-void pipe_core::ask(receive_operation& op, endings& ended) {
+void session::ask(receive_operation& op, endings& ended) {
   while (op.next_tensor < op.sent_tensors.size() && op.under_way() < most_pieces() && !op.again.waits) {
     const auto tensor = op.sent_tensors[op.next_tensor];
     if (op.lines[tensor] != nullptr) {
@@ -79,28 +79,28 @@ void pipe_core::ask(receive_operation& op, endings& ended) {
 }
 
 // Slots of the inbox may be free again.
-void pipe_core::ask_all(endings& ended) {
+void session::ask_all(endings& ended) {
   if (!std::exchange(want_slots_, false)) return;
   for (const auto& [number, op] : receiving_now_) {
     if (op->begun) ask(*op, ended);
   }
 }
 
-void pipe_core::go_on(receive_operation& op) noexcept {
+void session::go_on(receive_operation& op) noexcept {
   with_lock([&](endings& ended) {
     op.again.waits = false;
     ask(op, ended);
   });
 }
 
-status pipe_core::answered(std::uint32_t wanted, endings& ended) {
+status session::answered(std::uint32_t wanted, endings& ended) {
   if (wanted == 0) return {};
   if (inbox_ == nullptr || !inbox_->answered(wanted - 1)) return {errc::io, "the other end answered for a slot that it was not lent"};
   ask_all(ended);
   return {};
 }
 
-status pipe_core::tensor_arrived(const channel::frame_head& head, endings& ended) {
+status session::tensor_arrived(const channel::frame_head& head, endings& ended) {
   const auto found = receiving_now_.find(head.message);
   if (found == receiving_now_.end()) return answered(head.code, ended);
   auto& op = *found->second;
@@ -110,7 +110,7 @@ status pipe_core::tensor_arrived(const channel::frame_head& head, endings& ended
   return answered(head.code, ended);
 }
 
-void pipe_core::has_come(receive_operation& op, std::list<received_piece>::iterator come, endings& ended) {
+void session::has_come(receive_operation& op, std::list<received_piece>::iterator come, endings& ended) {
   auto& piece = *come;
   if (piece.room == nullptr) {
     op.asked.erase(come);
@@ -126,11 +126,11 @@ void pipe_core::has_come(receive_operation& op, std::list<received_piece>::itera
     piece.copy(*to.via, target, piece.room.get(), true);
     with_.runtime->feeders().attend();
   } else {
-    piece.copy(with_.runtime->pullers(), target);
+    piece.copy(with_.staging->pullers(), target);
   }
 }
 
-void pipe_core::copied(received_piece& piece, const status& outcome) noexcept {
+void session::copied(received_piece& piece, const status& outcome) noexcept {
   auto& op = *piece.of;
   with_lock([&](endings& ended) {
     op.copying.remove_if([&](const auto& each) { return &each == &piece; });
@@ -142,4 +142,4 @@ void pipe_core::copied(received_piece& piece, const status& outcome) noexcept {
   });
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

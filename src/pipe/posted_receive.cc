@@ -1,8 +1,8 @@
-#include "core/posted_receive.hpp"
+#include "pipe/posted_receive.hpp"
 
 #include "base/no_memory.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 // Its callback may come before the operation is kept, may have gone on to the next, and may be what ends this.
 template <class Start>
@@ -12,7 +12,7 @@ void posted_receive::go_on(unsigned step, Start start) {
     const std::lock_guard guard(lock_);
     step_ = step;
   }
-  const auto made = or_no_memory([&] { return result<operation*>(start()); });
+  const auto made = or_no_memory([&] { return result<core::operation*>(start()); });
   if (made) {
     penstock::operation begun(*made);
     const std::lock_guard guard(lock_);
@@ -55,9 +55,8 @@ void posted_receive::come(const io_result& outcome) noexcept {
   }
   auto options = options_;
   options.calls_at_once = true;
-  go_on(2, [&] {
-    return pipe_core::receive(into_.core(), std::move(targets_), options, [this](const io_result& ended) { complete(ended); });
-  });
+  go_on(2,
+        [&] { return session::receive(into_.core(), std::move(targets_), options, [this](const io_result& ended) { complete(ended); }); });
 }
 
 void posted_receive::end_queued() {
@@ -66,4 +65,4 @@ void posted_receive::end_queued() {
   under_way_.cancel();
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -1,4 +1,4 @@
-#include "core/pipe_stripes.hpp"
+#include "pipe/stripes.hpp"
 
 #include <utility>
 
@@ -6,7 +6,7 @@
 
 #include "base/no_memory.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 namespace {
 
@@ -334,4 +334,4 @@ void pipe_stripes::close() noexcept {
   }
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

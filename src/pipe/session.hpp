@@ -23,17 +23,19 @@
 #include "channel/fabrics.hpp"
 #include "channel/proof.hpp"
 #include "channel/wire.hpp"
-#include "core/pipe_inbox.hpp"
-#include "core/pipe_operations.hpp"
-#include "core/pipe_stripes.hpp"
 #include "core/runtime.hpp"
 #include "penstock/pipe.hpp"
+#include "pipe/inbox.hpp"
+#include "pipe/operations.hpp"
+#include "pipe/staging.hpp"
+#include "pipe/stripes.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 // What the pipes of a context share.
 struct pipe_shared {
   std::shared_ptr<core::runtime> runtime;
+  pipe_staging* staging = nullptr;  // of the runtime
   std::shared_ptr<sys::peer> door;
   std::shared_ptr<channel::reactor> reactor;
   std::vector<const channel::channel*> channels;  // that may be used, best first
@@ -46,15 +48,15 @@ struct pipe_shared {
 };
 
 // Told once of a pipe whether its other end has proved to know the secret. Without the pipe's lock.
-using proof_listener = std::function<void(const std::shared_ptr<pipe_core>&, bool)>;
+using proof_listener = std::function<void(const std::shared_ptr<session>&, bool)>;
 
 // A message that has come, and who has it. Its facts do not change.
-class incoming_core {
+class arrived_message {
  public:
   channel::announcement facts;
   std::vector<std::byte> body;
   std::uint64_t number = 0;
-  std::shared_ptr<pipe_core> pipe;  // once the user has it
+  std::shared_ptr<session> pipe;  // once the user has it
 
   // With the pipe's lock.
   bool received = false;  // receive() was called, or never will be
@@ -70,39 +72,40 @@ class incoming_core {
 };
 
 // Where a part of a message lies. kind, index: name it in errors, which are bad_memory.
-result<staging::place> place_of_part(runtime& with, const void* memory, std::uint64_t length, std::string_view kind, std::size_t index);
+result<staging::place> place_of_part(core::runtime& with, const void* memory, std::uint64_t length, std::string_view kind,
+                                     std::size_t index);
 // Of such a name.
 inline bool is_of_host_device(std::string_view device) noexcept { return device.starts_with("host:"); }
 
 // What travels with an announcement counts as carried by this channel.
 inline const std::string in_line_by = "basic";
 
-class pipe_core final : public channel::frame_user,
-                        public operation_owner,
-                        public stripe_owner,
-                        public std::enable_shared_from_this<pipe_core> {
+class session final : public channel::frame_user,
+                      public operation_owner,
+                      public stripe_owner,
+                      public std::enable_shared_from_this<session> {
  public:
   // over: a socket that is connected or connecting. local: a unix socket.
   // url: that it leads to, of who connects.
-  static result<std::shared_ptr<pipe_core>> make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
-                                                 bool connecting, proof_listener when_proven = {});
-  pipe_core(const pipe_shared& with, const std::string& url, bool local);
-  ~pipe_core() override;
+  static result<std::shared_ptr<session>> make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
+                                               bool connecting, proof_listener when_proven = {});
+  session(const pipe_shared& with, const std::string& url, bool local);
+  ~session() override;
 
   [[nodiscard]] const std::shared_ptr<core::runtime>& runtime() const noexcept { return with_.runtime; }
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // The caller's reference.
-  operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
-  // posted: where the tensors may go, or null. Where they do (incoming_core::pushed), it ends when they are there.
-  operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
-                  std::unique_ptr<posting> posted = nullptr);
+  core::operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
+  // posted: where the tensors may go, or null. Where they do (arrived_message::pushed), it ends when they are there.
+  core::operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
+                        std::unique_ptr<posting> posted = nullptr);
   // Null: they cannot be pushed.
   std::unique_ptr<posting> prepare_posting(const std::vector<incoming_target>& targets) noexcept;
-  static operation* receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
-                            const pipe_operation_options& options, io_callback callback);
-  void dropped(incoming_core& message) noexcept;
+  static core::operation* receive(const std::shared_ptr<arrived_message>& message, std::vector<incoming_target> targets,
+                                  const pipe_operation_options& options, io_callback callback);
+  void dropped(arrived_message& message) noexcept;
   // There was no room for its tensors, which the sender hears when it is dropped.
-  void no_room_for(incoming_core& message, const status& why) noexcept;
+  void no_room_for(arrived_message& message, const status& why) noexcept;
   result<pipe_plan> explain(deadline_clock::time_point until);
   std::vector<channel_stats> stats();
   void close() noexcept;
@@ -190,7 +193,7 @@ class pipe_core final : public channel::frame_user,
   void post(next_operation& op);
   bool take_back(next_operation& op);
   bool take_back_from(const next_operation& op);
-  status meets_posting(const channel::frame_head& head, incoming_core& message);
+  status meets_posting(const channel::frame_head& head, arrived_message& message);
   status pushed(const channel::frame_head& head, endings& ended);
   void push_ended(next_operation& op, status outcome, endings& ended);
   void end_pushes(const status& why, endings& ended);
@@ -247,7 +250,7 @@ class pipe_core final : public channel::frame_user,
   void let_go_of_memory() noexcept;
   void say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes);
   void agree_on_ring(std::uint64_t bytes);
-  status start(const std::shared_ptr<pipe_core>& self, sys::owned_descriptor over, bool connecting);
+  status start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting);
   status prepare(receive_operation& op);
   // How a tensor comes.
   struct choice {
@@ -319,13 +322,13 @@ class pipe_core final : public channel::frame_user,
   std::vector<std::atomic<std::uint64_t>*> free_guards_;
 
   std::vector<std::byte> body_;  // of the frame that arrives, where it goes to no tensor
-  std::deque<std::shared_ptr<incoming_core>> come_;
+  std::deque<std::shared_ptr<arrived_message>> come_;
   std::uint32_t untaken_messages_ = 0;
   std::uint64_t untaken_bytes_ = 0;
   std::uint64_t come_so_far_ = 0;
   std::deque<next_operation*> waiting_;
   std::map<std::uint64_t, receive_operation*> receiving_now_;
-  std::map<std::uint64_t, std::weak_ptr<incoming_core>> not_received_;
+  std::map<std::uint64_t, std::weak_ptr<arrived_message>> not_received_;
   // Allocations whose descriptors the other end has had, the latest last.
   std::set<std::pair<std::string, std::uint64_t>> passed_;
   std::deque<std::pair<std::string, std::uint64_t>> passed_in_order_;
@@ -341,7 +344,7 @@ class pipe_core final : public channel::frame_user,
   bool pushes_ = false;                        // copies have been submitted, and not been looked after
   std::vector<next_operation*> being_pushed_;  // into whose targets the other end may be writing
   std::atomic<bool> pushes_lost_{false};       // those will end without its telling
-  timed* push_watch_ = nullptr;                // looks whether they have
+  core::timed* push_watch_ = nullptr;          // looks whether they have
   bool watches_pushes_ = false;                // and will again
 
   std::map<std::string, channel_stats, std::less<>> stats_;
@@ -350,7 +353,7 @@ class pipe_core final : public channel::frame_user,
 // Takes a step with the lock, then sends what it has queued and tells those whom it has ended. A step that runs out of memory ends the
 // pipe: the ends would no longer agree.
 template <class Step>
-void pipe_core::with_lock(Step step) noexcept {
+void session::with_lock(Step step) noexcept {
   // Once the lock is let go, the operation that this is about may end on another thread, whose caller then drops the pipe.
   const auto self = weak_from_this().lock();
   endings ended;
@@ -376,4 +379,4 @@ void pipe_core::with_lock(Step step) noexcept {
   for (auto& [op, count] : ended.of_parts) op->parts_ended(count);
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

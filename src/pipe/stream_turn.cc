@@ -1,10 +1,10 @@
-#include "core/stream_turn.hpp"
+#include "pipe/stream_turn.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 namespace {
 
@@ -74,4 +74,4 @@ void stream_turn::one_reached(const status& outcome) noexcept {
   then_(argument_, told);
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

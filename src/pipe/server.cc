@@ -1,4 +1,4 @@
-#include "core/pipe_server.hpp"
+#include "pipe/server.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 
 #include "base/no_memory.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 namespace {
 
@@ -102,16 +102,17 @@ result<std::vector<const channel::channel*>> channels_of(const std::vector<std::
 
 }  // namespace
 
-result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
-                                                       const pipe_options& options, std::shared_ptr<sys::fabrics> network,
-                                                       const std::string& sysfs) {
+result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
+                                             const pipe_options& options, std::shared_ptr<sys::fabrics> network, const std::string& sysfs) {
   if (options.connections < 1 || options.connections > channel::limits::connections) {
     return status(errc::invalid_argument,
                   fmt::format("a pipe has 1 to {} connections, not {}", channel::limits::connections, options.connections));
   }
   auto more = std::make_shared<channel::reactors>(door);
-  pipe_shared shared{std::move(with),      std::move(door),      nullptr,        {}, options.secret, options.connections,
-                     options.close_within, options.prove_within, std::move(more)};
+  auto& staging = pipe_staging::of(*with);
+  pipe_shared shared{
+      std::move(with),      &staging,       std::move(door), nullptr, {}, options.secret, options.connections, options.close_within,
+      options.prove_within, std::move(more)};
   if (options.close_within < 0ms || options.prove_within <= 0ms) {
     return status(errc::invalid_argument, "close_within and prove_within are times to wait, and not negative");
   }
@@ -132,10 +133,10 @@ result<std::shared_ptr<pipe_server>> pipe_server::make(std::shared_ptr<core::run
   auto reactor = channel::reactor::make(shared.door);
   if (!reactor) return reactor.error();
   shared.reactor = *std::move(reactor);
-  return std::make_shared<pipe_server>(std::move(shared));
+  return std::make_shared<server>(std::move(shared));
 }
 
-result<std::shared_ptr<pipe_listener_core>> pipe_server::listen(const std::string& url) const {
+result<std::shared_ptr<listener>> server::listen(const std::string& url) const {
   auto at = url == "unix:" ? sys::socket_address{family::unix_abstract, chosen_name(), 0} : parse(url);
   if (!at) return at.error();
   const bool local = at->kind != family::tcp;
@@ -152,10 +153,10 @@ result<std::shared_ptr<pipe_listener_core>> pipe_server::listen(const std::strin
     if (!port) return port.error();
     told = fmt::format(fmt::runtime(at->name.find(':') == std::string::npos ? "tcp://{}:{}" : "tcp://[{}]:{}"), at->name, *port);
   }
-  return std::make_shared<pipe_listener_core>(with_, *std::move(socket), std::move(told), local);
+  return std::make_shared<listener>(with_, *std::move(socket), std::move(told), local);
 }
 
-result<std::shared_ptr<pipe_core>> pipe_server::connect(const std::string& url) const {
+result<std::shared_ptr<session>> server::connect(const std::string& url) const {
   const auto to = parse(url);
   if (!to) return to.error();
   auto socket = connect_in_turn(*with_.door, *to);
@@ -165,12 +166,12 @@ result<std::shared_ptr<pipe_core>> pipe_server::connect(const std::string& url) 
     with_.door->await_connected(socket->get(), most_connecting);
     if (const auto problem = with_.door->connected(socket->get()); !problem.ok()) return nobody_listens(url, problem.with_context(url));
   }
-  return pipe_core::make(with_, *std::move(socket), url, local, true);
+  return session::make(with_, *std::move(socket), url, local, true);
 }
 
 // --- listeners
 
-operation* pipe_listener_core::accept(pipe& into, const pipe_operation_options& options, io_callback callback) {
+core::operation* listener::accept(pipe& into, const pipe_operation_options& options, io_callback callback) {
   auto* op = new accept_operation(shared_from_this(), into, with_.runtime);
   op->set_deadline(options.deadline);
   op->set_callback(std::move(callback));
@@ -193,7 +194,7 @@ operation* pipe_listener_core::accept(pipe& into, const pipe_operation_options& 
   return op;
 }
 
-channel::socket_handler::next pipe_listener_core::ready(bool readable, bool /*writable*/) noexcept {
+channel::socket_handler::next listener::ready(bool readable, bool /*writable*/) noexcept {
   if (readable) accept_what_has_come();
   return next::event;
 }
@@ -221,7 +222,7 @@ status would_block() { return {errc::would_block, "nobody is there"}; }
 }  // namespace
 
 // A quarter of the descriptors that the process may have; few where those that are left are the program's own to use.
-std::size_t pipe_listener_core::most_strangers() const noexcept {
+std::size_t listener::most_strangers() const noexcept {
   constexpr std::size_t few = 16;
   constexpr rlim_t kept_share = 8;
   rlimit limit{};
@@ -230,17 +231,17 @@ std::size_t pipe_listener_core::most_strangers() const noexcept {
   return std::clamp<std::size_t>(limit.rlim_cur / 4, few, 512);
 }
 
-status pipe_listener_core::admit(sys::owned_descriptor over) {
-  const auto told = [self = weak_from_this()](const std::shared_ptr<pipe_core>& of, bool knows) {
+status listener::admit(sys::owned_descriptor over) {
+  const auto told = [self = weak_from_this()](const std::shared_ptr<session>& of, bool knows) {
     if (const auto listener = self.lock(); listener != nullptr) listener->proven(of, knows);
   };
-  auto made = pipe_core::make(with_, std::move(over), {}, local_, false, told);
+  auto made = session::make(with_, std::move(over), {}, local_, false, told);
   if (!made) return made.error();
   strangers_.push_back({*std::move(made), clock::now()});
   return {};
 }
 
-result<pipe> pipe_listener_core::accept_one(std::shared_ptr<pipe_core>& away) {
+result<pipe> listener::accept_one(std::shared_ptr<session>& away) {
   const bool asks = !local_ && !with_.secret.empty();
   for (unsigned admitted = 0;;) {
     if (!proven_.empty()) {
@@ -262,14 +263,14 @@ result<pipe> pipe_listener_core::accept_one(std::shared_ptr<pipe_core>& away) {
       const auto who = with_.door->credentials_of(socket->get());
       if (!who || who->uid != geteuid()) continue;  // not let in
     }
-    auto made = pipe_core::make(with_, *std::move(socket), {}, local_, false);
+    auto made = session::make(with_, *std::move(socket), {}, local_, false);
     if (!made) return made.error();
     return pipe(*std::move(made));
   }
 }
 
 // away: who has to go before there is; null: nobody may go yet, and the reactor calls when it is to be tried again.
-status pipe_listener_core::make_room(std::shared_ptr<pipe_core>& away) {
+status listener::make_room(std::shared_ptr<session>& away) {
   const auto now = clock::now();
   away = take_whom_to_turn_away(now);
   if (away != nullptr) return would_block();
@@ -279,7 +280,7 @@ status pipe_listener_core::make_room(std::shared_ptr<pipe_core>& away) {
   return would_block();
 }
 
-std::shared_ptr<pipe_core> pipe_listener_core::take_whom_to_turn_away(clock::time_point now) {
+std::shared_ptr<session> listener::take_whom_to_turn_away(clock::time_point now) {
   for (const bool has_spoken : {false, true}) {
     unsigned looks = 0;
     const auto found = std::find_if(strangers_.begin(), strangers_.end(), [&](const stranger& each) {
@@ -295,7 +296,7 @@ std::shared_ptr<pipe_core> pipe_listener_core::take_whom_to_turn_away(clock::tim
   return nullptr;
 }
 
-status pipe_listener_core::hear(bool on) {
+status listener::hear(bool on) {
   if (on == hears_) return {};
   if (!on) {
     with_.reactor->pause(socket_.get());
@@ -310,7 +311,7 @@ status pipe_listener_core::hear(bool on) {
   return {};
 }
 
-void pipe_listener_core::set_clock() noexcept {
+void listener::set_clock() noexcept {
   auto when = waiting_.empty() ? clock::time_point::max() : tries_again_;
   if (!strangers_.empty()) when = std::min(when, strangers_.front().came + with_.prove_within);
   if (token_ == 0 || when == std::exchange(clock_at_, when)) return;
@@ -319,7 +320,7 @@ void pipe_listener_core::set_clock() noexcept {
 }
 
 // On a thread that reads from it.
-void pipe_listener_core::proven(const std::shared_ptr<pipe_core>& of, bool knows) noexcept {
+void listener::proven(const std::shared_ptr<session>& of, bool knows) noexcept {
   {
     const std::lock_guard guard(lock_);
     const auto found = std::find_if(strangers_.begin(), strangers_.end(), [&](const stranger& each) { return each.who == of; });
@@ -336,9 +337,9 @@ void pipe_listener_core::proven(const std::shared_ptr<pipe_core>& of, bool knows
 }
 
 // Those whose time is over go; and there may be room for others.
-void pipe_listener_core::due() noexcept {
+void listener::due() noexcept {
   for (;;) {
-    std::shared_ptr<pipe_core> late;
+    std::shared_ptr<session> late;
     {
       const std::lock_guard guard(lock_);
       clock_at_ = tries_again_ = clock::time_point::max();
@@ -351,7 +352,7 @@ void pipe_listener_core::due() noexcept {
   accept_what_has_come();
 }
 
-void pipe_listener_core::accept_what_has_come() noexcept {
+void listener::accept_what_has_come() noexcept {
   unsigned turned_away = 0;
   for (bool again = true; again;) {
     auto taken = [&] {
@@ -369,7 +370,7 @@ void pipe_listener_core::accept_what_has_come() noexcept {
   }
 }
 
-pipe_listener_core::step pipe_listener_core::next_step() noexcept {
+listener::step listener::next_step() noexcept {
   step taken;
   if (closed_) return taken;
   if (waiting_.empty()) {
@@ -400,7 +401,7 @@ pipe_listener_core::step pipe_listener_core::next_step() noexcept {
   return taken;
 }
 
-void pipe_listener_core::stop(accept_operation& op) noexcept {
+void listener::stop(accept_operation& op) noexcept {
   const auto why = op.stop_reason();
   if (with_.runtime->forked()) return;
   {
@@ -411,11 +412,11 @@ void pipe_listener_core::stop(accept_operation& op) noexcept {
   op.tell_end(why);
 }
 
-void pipe_listener_core::close() noexcept {
+void listener::close() noexcept {
   if (with_.runtime->forked()) return;
   std::deque<accept_operation*> ended;
   std::deque<stranger> strangers;
-  std::deque<std::shared_ptr<pipe_core>> proven;  // closed when the lock is open
+  std::deque<std::shared_ptr<session>> proven;  // closed when the lock is open
   {
     const std::lock_guard guard(lock_);
     closed_ = true;
@@ -431,4 +432,4 @@ void pipe_listener_core::close() noexcept {
   for (auto* op : ended) op->tell_end({errc::closed, "the listener was closed"});
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -1,4 +1,4 @@
-#include "core/pipe_operations.hpp"
+#include "pipe/operations.hpp"
 
 #include <algorithm>
 #include <mutex>
@@ -6,7 +6,7 @@
 
 #include "base/no_memory.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 void next_operation::hand_over() noexcept {
   if (come != nullptr) *into = incoming_message(std::move(come));
@@ -47,4 +47,4 @@ void receive_operation::parts_ended(std::uint64_t count) noexcept {
   if (count > 0 && parts_left.fetch_sub(count, std::memory_order_acq_rel) == count) owner().all_ended(*this);
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -9,11 +9,11 @@
 
 #include "base/no_memory.hpp"
 #include "core/asynchronous.hpp"
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 #include "source/process_memory.hpp"
 #include "staging/worker.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 namespace {
 
@@ -35,8 +35,8 @@ status received_before() { return {errc::invalid_argument, "this message was rec
 
 // --- beginning to receive
 
-operation* pipe_core::receive(const std::shared_ptr<incoming_core>& message, std::vector<incoming_target> targets,
-                              const pipe_operation_options& options, io_callback callback) {
+core::operation* session::receive(const std::shared_ptr<arrived_message>& message, std::vector<incoming_target> targets,
+                                  const pipe_operation_options& options, io_callback callback) {
   auto& pipe = *message->pipe;
   auto* op = new receive_operation(message->pipe, pipe.with_.runtime, pipe.peer_);
   op->set_deadline(options.deadline);
@@ -87,17 +87,17 @@ void add_copies(receive_operation& op, std::size_t tensor, std::vector<pipe_impo
 
 }  // namespace
 
-void pipe_core::add_engine_part(receive_operation& op, std::size_t tensor) {
+void session::add_engine_part(receive_operation& op, std::size_t tensor) {
   const auto& facts = op.message->facts.tensors[tensor];
   auto memory = source::process_memory(with_.door, static_cast<pid_t>(op.from.pid), facts.address, facts.length);
   auto& added = op.engine_parts.emplace_back();
   added.of = &op;
-  added.source = file_core::make(with_.runtime, std::move(memory));
+  added.source = core::file_core::make(with_.runtime, std::move(memory));
   added.what = {static_cast<std::byte*>(op.targets[tensor].memory), facts.length, 0, false};
 }
 
 // What it will consist of, before anything begins.
-status pipe_core::prepare(receive_operation& op) {
+status session::prepare(receive_operation& op) {
   if (op.message->pushed) return received_before();
   const auto& tensors = op.message->facts.tensors;
   if (op.targets.size() != tensors.size()) {
@@ -164,7 +164,7 @@ status pipe_core::prepare(receive_operation& op) {
   return op.watch_deadline();
 }
 
-void pipe_core::begin_receive(receive_operation& op) noexcept {
+void session::begin_receive(receive_operation& op) noexcept {
   auto& message = *op.message;
   auto problem = or_no_memory([&] { return prepare(op); });
   with_lock([&](endings& ended) {
@@ -190,7 +190,7 @@ void pipe_core::begin_receive(receive_operation& op) noexcept {
   await_turn(op, with_.runtime->feeders());
 }
 
-void pipe_core::may_begin(receive_operation& op, const status& outcome) noexcept {
+void session::may_begin(receive_operation& op, const status& outcome) noexcept {
   if (!outcome.ok()) with_lock([&](endings& ended) { abandon(op, outcome, ended); });
   begin_parts(op);
 }
@@ -212,7 +212,7 @@ void look_after_copies(const receive_operation& op, staging::feeders& copies, bo
 }  // namespace
 
 // One that has been stopped begins none.
-void pipe_core::begin_engine_parts(receive_operation& op) noexcept {
+void session::begin_engine_parts(receive_operation& op) noexcept {
   const std::lock_guard guard(op.engine_lock_);
   for (auto& each : op.engine_parts) {
     io_callback ended = [&op](const io_result& outcome) {
@@ -230,7 +230,7 @@ void pipe_core::begin_engine_parts(receive_operation& op) noexcept {
   }
 }
 
-void pipe_core::begin_parts(receive_operation& op) noexcept {
+void session::begin_parts(receive_operation& op) noexcept {
   bool begins = false;
   with_lock([&](endings& ended) {
     begins = !std::exchange(op.begun, true);
@@ -258,20 +258,20 @@ void pipe_core::begin_parts(receive_operation& op) noexcept {
   std::uint64_t bytes = 0;
   for (const auto& each : parts) bytes += each.bytes;
   if (!parts.empty() &&
-      (bytes <= read_by_caller || !with_.runtime->pullers().push(op.list, parts.front(), parts.back(), parts.size()).ok())) {
+      (bytes <= read_by_caller || !with_.staging->pullers().push(op.list, parts.front(), parts.back(), parts.size()).ok())) {
     for (auto& each : parts) (void)each.run();
   }
   op.parts_ended(1);
 }
 
-status pipe_core::read(const receive_operation& op, const read_part& part) {
+status session::read(const receive_operation& op, const read_part& part) {
   return with_.door->read_memory(static_cast<pid_t>(op.from.pid), part.address, part.target, part.bytes);
 }
 
 // --- the end
 
 // What has not begun will not; what has ends it.
-void pipe_core::abandon(receive_operation& op, const status& why, endings& ended) {
+void session::abandon(receive_operation& op, const status& why, endings& ended) {
   op.fail(why);
   abandon_on_lines(op);
   const auto left = op.copying.size() + op.on_lines.size();
@@ -279,13 +279,13 @@ void pipe_core::abandon(receive_operation& op, const status& why, endings& ended
   if (!std::exchange(op.begun, true)) parts = op.parts_left.load();
   op.pieces_left = left;
   op.next_tensor = op.sent_tensors.size();
-  op.again.forget(with_.runtime->receiving());
+  op.again.forget(with_.staging->receiving());
   divert(op.message->number);
   op.asked.clear();
   if (parts > 0) ended.of_parts.emplace_back(&op, parts);
 }
 
-void pipe_core::all_ended(receive_operation& op) noexcept {
+void session::all_ended(receive_operation& op) noexcept {
   op.copied_parts.clear();  // what they have mapped is kept by the pipe alone
   const auto& facts = op.message->facts;
   const bool from_memory =
@@ -316,7 +316,7 @@ void pipe_core::all_ended(receive_operation& op) noexcept {
   op.release();
 }
 
-void pipe_core::end(receive_operation& op, io_result outcome, endings& ended) {
+void session::end(receive_operation& op, io_result outcome, endings& ended) {
   receiving_now_.erase(op.message->number);
   const bool told = op.message->has_tensors_elsewhere();
   if (!outcome.ok()) {
@@ -343,7 +343,7 @@ void pipe_core::end(receive_operation& op, io_result outcome, endings& ended) {
   conclude(op, std::move(outcome), ended);
 }
 
-void pipe_core::stop(receive_operation& op) noexcept {
+void session::stop(receive_operation& op) noexcept {
   const auto why = op.stop_reason();
   if (why.ok() || with_.runtime->forked()) return;
   bool stopped = false;
@@ -358,8 +358,8 @@ void pipe_core::stop(receive_operation& op) noexcept {
     const std::lock_guard guard(op.engine_lock_);
     for (auto& each : op.engine_parts) each.running.cancel();
   }
-  while (with_.runtime->pullers().withdraw(op.list) != nullptr) op.parts_ended(1);
+  while (with_.staging->pullers().withdraw(op.list) != nullptr) op.parts_ended(1);
   op.release();
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

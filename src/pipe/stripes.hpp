@@ -22,7 +22,7 @@
 #include "penstock/status.hpp"
 #include "sys/peer.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 // The pipe, as its further connections see it. Any thread, several at once.
 class stripe_owner {
@@ -122,4 +122,4 @@ class pipe_stripes final : public channel::stripe_host, public std::enable_share
   bool told_ = false;                             // the other end knows
 };
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

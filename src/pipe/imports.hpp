@@ -12,7 +12,7 @@
 
 #include "device/device.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 class pipe_imports {
  public:
@@ -57,4 +57,4 @@ class pipe_imports {
   std::list<offered> offered_;  // the oldest first
 };
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

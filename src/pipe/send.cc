@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 namespace {
 
@@ -58,8 +58,8 @@ void append(std::vector<std::byte>& to, const outgoing_part& part) {
 }  // namespace
 
 // How the other end can map the memory of a tensor. Of several that it cannot map the first tells why.
-void pipe_core::share_parts(channel::tensor_facts& told, std::size_t tensor, std::vector<exported_part>& exports, device::session& session,
-                            const void* memory, bool& told_why) {
+void session::share_parts(channel::tensor_facts& told, std::size_t tensor, std::vector<exported_part>& exports, device::session& session,
+                          const void* memory, bool& told_why) {
   const auto* const from = static_cast<const std::byte*>(memory);
   auto problem = or_no_memory([&]() -> status {
     for (std::uint64_t at = 0; at < told.length;) {
@@ -88,7 +88,7 @@ void pipe_core::share_parts(channel::tensor_facts& told, std::size_t tensor, std
 }
 
 // Finds out where it lies, and whether its streams have come so far.
-status pipe_core::locate(send_operation& op) {
+status session::locate(send_operation& op) {
   auto& with = *with_.runtime;
   for (std::size_t i = 0; i < op.message.payloads.size(); ++i) {
     const auto& part = op.message.payloads[i];
@@ -96,7 +96,7 @@ status pipe_core::locate(send_operation& op) {
     if (!found) return found.error();
     if (found->on_device()) {
       return {errc::unsupported,
-              fmt::format("payload {} lies in memory of {}: payloads are host memory, tensors of any", i, name_of(*found))};
+              fmt::format("payload {} lies in memory of {}: payloads are host memory, tensors of any", i, core::name_of(*found))};
     }
   }
   for (std::size_t i = 0; i < op.message.tensors.size(); ++i) {
@@ -110,7 +110,7 @@ status pipe_core::locate(send_operation& op) {
     told.metadata = part.metadata;
     told.target_device = part.target_device;
     if (!found->on_device()) continue;
-    told.device = name_of(*found);
+    told.device = core::name_of(*found);
     if (auto problem = op.turn.add(*found->via, part.stream); !problem.ok()) {
       return problem.with_context(fmt::format("the stream of tensor {}", i));
     }
@@ -119,7 +119,7 @@ status pipe_core::locate(send_operation& op) {
 }
 
 // How the other end can map those that lie in memory of devices.
-void pipe_core::share_all(send_operation& op) {
+void session::share_all(send_operation& op) {
   if (!shares_.load()) return;
   bool told_why = false;
   for (std::size_t i = 0; i < op.places.size(); ++i) {
@@ -128,7 +128,7 @@ void pipe_core::share_all(send_operation& op) {
   }
 }
 
-operation* pipe_core::send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback) {
+core::operation* session::send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback) {
   auto* op = new send_operation(shared_from_this(), with_.runtime);
   op->set_deadline(options.deadline);
   op->set_callback(std::move(callback), options.calls_at_once);
@@ -164,7 +164,7 @@ operation* pipe_core::send(const outgoing_message& message, const pipe_operation
   return op;
 }
 
-void pipe_core::may_begin(send_operation& op, const status& outcome) noexcept {
+void session::may_begin(send_operation& op, const status& outcome) noexcept {
   if (outcome.ok()) (void)prepare_push(op);
   with_lock([&](endings& ended) {
     op.ready = true;
@@ -173,12 +173,12 @@ void pipe_core::may_begin(send_operation& op, const status& outcome) noexcept {
   });
 }
 
-bool pipe_core::may_announce(const send_operation& op) const {
+bool session::may_announce(const send_operation& op) const {
   if (messages_ahead_ == 0) return true;
   return messages_ahead_ < limits::announced_messages && bytes_ahead_ + op.announcement_bytes <= limits::announced_bytes;
 }
 
-void pipe_core::announce_what_may() {
+void session::announce_what_may() {
   while (ready_ && !queued_.empty() && queued_.front()->ready && may_announce(*queued_.front())) {
     auto& op = *queued_.front();
     announce(op);
@@ -188,7 +188,7 @@ void pipe_core::announce_what_may() {
 
 // Ahead of the frame that tells whose they are, which keeps what this returns until it has left. One that cannot be passed, and those
 // behind it, will be with a later message: so also where as many are on their way ahead of their frames as the other end takes.
-std::shared_ptr<void> pipe_core::pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports) {
+std::shared_ptr<void> session::pass_descriptors(std::vector<channel::tensor_facts>& of, std::vector<exported_part>& exports) {
   std::uint32_t passed = 0;
   for (const auto& each : exports) {
     auto& part = of[each.tensor].parts[each.part];
@@ -206,7 +206,7 @@ std::shared_ptr<void> pipe_core::pass_descriptors(std::vector<channel::tensor_fa
   return {nullptr, [ahead = passed_ahead_, passed](void* /*none*/) { ahead->fetch_sub(passed); }};
 }
 
-void pipe_core::announce(send_operation& op) {
+void session::announce(send_operation& op) {
   channel::announcement facts;
   facts.metadata = op.message.metadata;
   const bool pushes = begin_push(op, ++announced_so_far_);
@@ -254,7 +254,7 @@ void pipe_core::announce(send_operation& op) {
 }
 
 // All of a message that needs no answer is on its way.
-void pipe_core::left(std::uint64_t number, endings& ended) {
+void session::left(std::uint64_t number, endings& ended) {
   const auto found = announced_.find(number);
   if (found == announced_.end()) return;
   auto& op = *found->second;
@@ -266,7 +266,7 @@ void pipe_core::left(std::uint64_t number, endings& ended) {
   end(op, {op.tensor_bytes, {}}, ended);
 }
 
-status pipe_core::wanted(const channel::frame_head& head, endings& ended) {
+status session::wanted(const channel::frame_head& head, endings& ended) {
   const auto found = announced_.find(head.message);
   const bool striped = static_cast<frame_kind>(head.kind) == frame_kind::wanted_piece;
   if (found == announced_.end() || found->second->in_line || found->second->pushing) {
@@ -299,8 +299,8 @@ status pipe_core::wanted(const channel::frame_head& head, endings& ended) {
 }
 
 // room: where it lies, which stays until it has left; nothing where it stays anyway.
-void pipe_core::send_piece(const send_operation& op, const sent_piece& asked, std::span<const std::byte> content,
-                           staging::landing::lease room) {
+void session::send_piece(const send_operation& op, const sent_piece& asked, std::span<const std::byte> content,
+                         staging::landing::lease room) {
   const auto kind = asked.striped ? frame_kind::piece : frame_kind::tensor;
   const auto code = asked.striped ? asked.number : asked.wanted;
   channel::outgoing_frame frame{{static_cast<std::uint32_t>(kind), code, op.number, asked.tensor, content.size()}, {}, content};
@@ -310,12 +310,12 @@ void pipe_core::send_piece(const send_operation& op, const sent_piece& asked, st
 }
 
 // Of a slot of the inbox that was lent: the other end counts on an answer.
-void pipe_core::say_unused(std::uint32_t wanted) {
+void session::say_unused(std::uint32_t wanted) {
   if (wanted > 0) say(frame_kind::unused, 0, {}, 0, wanted);
 }
 
 // The other end's memory for what it asks for, which the devices that send to it have to reach: so before the pipe's lock is taken.
-status pipe_core::inbox_offered(bool to_host_device) {
+status session::inbox_offered(bool to_host_device) {
   const auto passed = connection_->take_passed();
   if (passed.get() < 0) return {errc::io, "the other end offered memory without a descriptor"};
   auto mapped = with_.door->map_region(passed.get(), pipe_inbox::bytes);
@@ -336,7 +336,7 @@ status pipe_core::inbox_offered(bool to_host_device) {
   return {};
 }
 
-void pipe_core::start_copies(send_operation& op, endings& ended) {
+void session::start_copies(send_operation& op, endings& ended) {
   while (!op.waiting.empty() && !op.again.waits) {
     auto& piece = op.waiting.front();
     const auto& via = *op.places[piece.tensor].via;
@@ -344,7 +344,7 @@ void pipe_core::start_copies(send_operation& op, endings& ended) {
     if (piece.in_inbox) {
       piece.room = {outbox_, outbox_->data() + (piece.wanted - 1) * pipe_inbox::slot_bytes};
     } else {
-      auto room = op.again.take(with_.runtime->sending(), via);
+      auto room = op.again.take(with_.staging->sending(), via);
       if (!room) {
         say(frame_kind::withdrawn, op.number, room.error());
         end(op, {0, room.error()}, ended);
@@ -359,14 +359,14 @@ void pipe_core::start_copies(send_operation& op, endings& ended) {
   with_.runtime->feeders().attend();
 }
 
-void pipe_core::go_on(send_operation& op) noexcept {
+void session::go_on(send_operation& op) noexcept {
   with_lock([&](endings& ended) {
     op.again.waits = false;
     if (!op.ended) start_copies(op, ended);
   });
 }
 
-void pipe_core::copied(sent_piece& piece, const status& outcome) noexcept {
+void session::copied(sent_piece& piece, const status& outcome) noexcept {
   auto& op = *piece.of;
   with_lock([&](endings& ended) {
     std::list<sent_piece> done;
@@ -390,7 +390,7 @@ void pipe_core::copied(sent_piece& piece, const status& outcome) noexcept {
   });
 }
 
-status pipe_core::taken(const channel::frame_head& head, endings& ended) {
+status session::taken(const channel::frame_head& head, endings& ended) {
   const auto found = announced_.find(head.message);
   if (found == announced_.end() || found->second->in_line || found->second->pushing) return {};
   auto& op = *found->second;
@@ -411,7 +411,7 @@ status pipe_core::taken(const channel::frame_head& head, endings& ended) {
 }
 
 // Its memory is read by nobody from here on, once what is being copied has been.
-void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
+void session::end(send_operation& op, io_result outcome, endings& ended) {
   if (op.ended) return;
   op.ended = true;
   if (op.guard != nullptr) {
@@ -422,7 +422,7 @@ void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
   if (!op.in_line && stripes_ != nullptr) stripes_->withdraw(op.number);
   for (const auto& each : op.waiting) say_unused(each.wanted);
   op.waiting.clear();
-  op.again.forget(with_.runtime->sending());
+  op.again.forget(with_.staging->sending());
   announced_.erase(op.number);
   std::erase(queued_, &op);
   for (const auto& each : op.on_lines) each.on->over->limit(pipe_line::most_draining);
@@ -433,7 +433,7 @@ void pipe_core::end(send_operation& op, io_result outcome, endings& ended) {
   }
 }
 
-void pipe_core::stop(send_operation& op) noexcept {
+void session::stop(send_operation& op) noexcept {
   const auto why = op.stop_reason();
   if (why.ok() || with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
@@ -445,4 +445,4 @@ void pipe_core::stop(send_operation& op) noexcept {
   });
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 using channel::frame_kind;
 using channel::limits;
@@ -21,7 +21,7 @@ constexpr auto between_looks = std::chrono::milliseconds(1);
 
 // --- the end that receives
 
-std::unique_ptr<posting> pipe_core::prepare_posting(const std::vector<incoming_target>& targets) noexcept {
+std::unique_ptr<posting> session::prepare_posting(const std::vector<incoming_target>& targets) noexcept {
   if (pushes_by_.load() == nullptr || targets.empty()) return nullptr;
   return or_without_memory(
       [&]() -> std::unique_ptr<posting> {
@@ -34,7 +34,7 @@ std::unique_ptr<posting> pipe_core::prepare_posting(const std::vector<incoming_t
           if (!turn.add(*found->via, each.stream).ok() || !turn.over()) return nullptr;
           auto& told = made->targets.emplace_back();
           told.length = each.length;
-          told.device = name_of(*found);
+          told.device = core::name_of(*found);
           share_parts(told, made->targets.size() - 1, made->exports, found->via->session(), each.memory, told_why);
           if (told.parts.empty()) return nullptr;
         }
@@ -44,7 +44,7 @@ std::unique_ptr<posting> pipe_core::prepare_posting(const std::vector<incoming_t
 }
 
 // Of one that dies it has to be known when its devices write no more.
-bool pipe_core::watches_process() noexcept {
+bool session::watches_process() noexcept {
   std::call_once(process_tried_, [this] {
     auto watched = or_no_memory([this] { return with_.door->watch_process(static_cast<pid_t>(peer_.pid)); });
     if (watched) process_ = *std::move(watched);
@@ -55,22 +55,22 @@ bool pipe_core::watches_process() noexcept {
 namespace {
 
 // Looks whether what was pushed by an end that is gone has ended.
-class push_watch final : public timed {
+class push_watch final : public core::timed {
  public:
-  explicit push_watch(std::weak_ptr<pipe_core> of) : of_(std::move(of)) {}
+  explicit push_watch(std::weak_ptr<session> of) : of_(std::move(of)) {}
   void end_queued() override {
     if (const auto pipe = of_.lock(); pipe != nullptr) pipe->look_at_pushes();
   }
 
  private:
   ~push_watch() override = default;
-  const std::weak_ptr<pipe_core> of_;
+  const std::weak_ptr<session> of_;
 };
 
 }  // namespace
 
 // Tells the other end where the tensors of the message may go that this operation will get.
-void pipe_core::post(next_operation& op) {
+void session::post(next_operation& op) {
   if (op.posted == nullptr || !come_.empty()) return;
   if (push_watch_ == nullptr) {
     push_watch_ = new push_watch(weak_from_this());
@@ -99,7 +99,7 @@ void pipe_core::post(next_operation& op) {
 }
 
 // False: the other end is writing there.
-bool pipe_core::take_back(next_operation& op) {
+bool session::take_back(next_operation& op) {
   if (!op.permit) return true;
   if (!permit_of(op).take_back()) return false;
   free_permits_.push_back(op.permit->slot);
@@ -109,13 +109,13 @@ bool pipe_core::take_back(next_operation& op) {
 
 // Whoever waits behind this one would get another message than the other end was told. False: for one of them, and for this one, the
 // message is on its way.
-bool pipe_core::take_back_from(const next_operation& op) {
+bool session::take_back_from(const next_operation& op) {
   bool all = true;
   for (auto at = std::find(waiting_.begin(), waiting_.end(), &op); at != waiting_.end(); ++at) all = take_back(**at) && all;
   return all && std::find(being_pushed_.begin(), being_pushed_.end(), &op) == being_pushed_.end();
 }
 
-status pipe_core::meets_posting(const channel::frame_head& head, incoming_core& message) {
+status session::meets_posting(const channel::frame_head& head, arrived_message& message) {
   auto* const op = come_.empty() && !waiting_.empty() ? waiting_.front() : nullptr;
   const bool could = op != nullptr && op->permit;
   if (head.code == 0) {
@@ -133,7 +133,7 @@ status pipe_core::meets_posting(const channel::frame_head& head, incoming_core& 
   return {};
 }
 
-status pipe_core::pushed(const channel::frame_head& head, endings& ended) {
+status session::pushed(const channel::frame_head& head, endings& ended) {
   const auto found = std::find_if(being_pushed_.begin(), being_pushed_.end(),
                                   [&](const auto* each) { return each->come != nullptr && each->come->number == head.message; });
   if (found == being_pushed_.end()) return {};  // its device has told of it
@@ -141,7 +141,7 @@ status pipe_core::pushed(const channel::frame_head& head, endings& ended) {
   return {};
 }
 
-void pipe_core::push_ended(next_operation& op, status outcome, endings& ended) {
+void session::push_ended(next_operation& op, status outcome, endings& ended) {
   free_permits_.push_back(op.permit->slot);
   std::erase(being_pushed_, &op);
   pushes_here_.store(being_pushed_.size(), std::memory_order_relaxed);
@@ -161,7 +161,7 @@ void pipe_core::push_ended(next_operation& op, status outcome, endings& ended) {
 }
 
 // The other end will not tell any more: the words that both see do, or its end.
-void pipe_core::end_pushes(const status& why, endings& ended) {
+void session::end_pushes(const status& why, endings& ended) {
   for (auto* op : being_pushed_) {
     if (op->outcome_then.ok()) op->outcome_then = {0, why};
   }
@@ -178,20 +178,20 @@ void pipe_core::end_pushes(const status& why, endings& ended) {
   watches_pushes_ = with_.runtime->deadlines().watch(*push_watch_).ok();  // else who waits looks
 }
 
-void pipe_core::look_at_pushes() noexcept {
+void session::look_at_pushes() noexcept {
   with_lock([&](endings& ended) {
     watches_pushes_ = false;
     end_pushes(over(), ended);
   });
 }
 
-bool pipe_core::poll() noexcept {
+bool session::poll() noexcept {
   if (pushes_lost_.load(std::memory_order_relaxed)) with_lock([&](endings& ended) { end_pushes(over(), ended); });
   return connection_->poll() || (pushes_here_.load(std::memory_order_relaxed) > 0 && ends_of_pushes());
 }
 
 // Those of which the sender's devices tell.
-bool pipe_core::ends_of_pushes() noexcept {
+bool session::ends_of_pushes() noexcept {
   const auto is_there = [&](const auto* op) { return permit_of(*op).written(); };
   {
     const std::unique_lock guard(lock_, std::try_to_lock);
@@ -209,7 +209,7 @@ bool pipe_core::ends_of_pushes() noexcept {
 
 // --- the end that sends
 
-status pipe_core::posted(const channel::frame_head& head) {
+status session::posted(const channel::frame_head& head) {
   auto facts = channel::decode_announcement(body_);
   if (!facts) return facts.error();
   const auto has_no_parts = [](const auto& each) { return each.parts.empty() || each.in_line; };
@@ -227,7 +227,7 @@ status pipe_core::posted(const channel::frame_head& head) {
 }
 
 // Which the message will meet if those before it leave as they are queued now. Null: none.
-std::shared_ptr<const push_targets> pipe_core::targets_for(const send_operation& op) const {
+std::shared_ptr<const push_targets> session::targets_for(const send_operation& op) const {
   if (postings_.empty()) return nullptr;
   const auto ahead = std::find(queued_.begin(), queued_.end(), &op) - queued_.begin();
   const auto found = postings_.find(announced_so_far_ + static_cast<std::uint64_t>(ahead) + 1);
@@ -235,7 +235,7 @@ std::shared_ptr<const push_targets> pipe_core::targets_for(const send_operation&
 }
 
 // So that devices tell by themselves that they have written. Once; where it cannot be, the pipe tells.
-void pipe_core::pin_permits(device::session& session, bool emulated) noexcept {
+void session::pin_permits(device::session& session, bool emulated) noexcept {
   const std::size_t kind = emulated ? 1 : 0;
   std::call_once(permits_tried_[kind], [&] {
     const auto region = connection_->permit_region();
@@ -243,7 +243,7 @@ void pipe_core::pin_permits(device::session& session, bool emulated) noexcept {
   });
 }
 
-void pipe_core::unpin_permits() noexcept {
+void session::unpin_permits() noexcept {
   for (auto& each : pinned_permits_) {
     auto* const session = each.exchange(nullptr);
     if (session != nullptr) (void)or_no_memory([&] { return session->unpin(connection_->permit_region().data()); });
@@ -252,7 +252,7 @@ void pipe_core::unpin_permits() noexcept {
 
 // Maps the targets, where they are such as the tensors. Without the lock: the driver may take its time. True: it will be pushed if it
 // leaves now and the other end does not take its leave back.
-bool pipe_core::prepare_push(send_operation& op) noexcept {
+bool session::prepare_push(send_operation& op) noexcept {
   std::shared_ptr<const push_targets> to;
   bool leaves_now = false;
   {
@@ -300,7 +300,7 @@ bool pipe_core::prepare_push(send_operation& op) noexcept {
 }
 
 // index: which message it is since the beginning. False: it is not pushed.
-bool pipe_core::begin_push(send_operation& op, std::uint64_t index) {
+bool session::begin_push(send_operation& op, std::uint64_t index) {
   const auto met = postings_.extract(index);
   if (op.pushes_to == nullptr || met.empty() || met.mapped() != op.pushes_to) return false;
   auto leave = permit_of(op);
@@ -318,7 +318,7 @@ bool pipe_core::begin_push(send_operation& op, std::uint64_t index) {
 }
 
 // All of its copies have ended.
-void pipe_core::push_ended(send_operation& op, endings& ended) {
+void session::push_ended(send_operation& op, endings& ended) {
   permit_of(op).use_up();
   say(frame_kind::pushed, op.number, op.push_error);
   if (op.ended) {
@@ -334,4 +334,4 @@ void pipe_core::push_ended(send_operation& op, endings& ended) {
   end(op, {op.push_error.ok() ? op.tensor_bytes : 0, op.push_error}, ended);
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -1,8 +1,8 @@
-#include "core/pipe_inbox.hpp"
+#include "pipe/inbox.hpp"
 
 #include "base/no_memory.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 pinned_region::~pinned_region() {
   for (auto& each : by_) {
@@ -57,4 +57,4 @@ void pipe_inbox::let_go(std::uint32_t number) noexcept {
   held_[number] = false;
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

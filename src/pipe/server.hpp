@@ -10,21 +10,21 @@
 #include <string>
 
 #include "channel/reactor.hpp"
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
-class pipe_listener_core;
+class listener;
 
-class pipe_server {
+class server {
  public:
-  static result<std::shared_ptr<pipe_server>> make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
-                                                   const pipe_options& options, std::shared_ptr<sys::fabrics> network = sys::ucx_fabrics(),
-                                                   const std::string& sysfs = "/sys");
-  explicit pipe_server(pipe_shared with) : with_(std::move(with)) {}
+  static result<std::shared_ptr<server>> make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
+                                              const pipe_options& options, std::shared_ptr<sys::fabrics> network = sys::ucx_fabrics(),
+                                              const std::string& sysfs = "/sys");
+  explicit server(pipe_shared with) : with_(std::move(with)) {}
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
-  [[nodiscard]] result<std::shared_ptr<pipe_listener_core>> listen(const std::string& url) const;
-  [[nodiscard]] result<std::shared_ptr<pipe_core>> connect(const std::string& url) const;
+  [[nodiscard]] result<std::shared_ptr<listener>> listen(const std::string& url) const;
+  [[nodiscard]] result<std::shared_ptr<session>> connect(const std::string& url) const;
 
  private:
   const pipe_shared with_;
@@ -41,16 +41,16 @@ class accept_operation;
 // - Who goes leaves nothing behind: neither a descriptor nor memory.
 // - Where the process lacks a descriptor, or the kernel memory, for one who comes, strangers make room in the same way, and where there are
 //   none the listener tries again in a moment. accept() waits on.
-class pipe_listener_core final : public channel::socket_handler, public std::enable_shared_from_this<pipe_listener_core> {
+class listener final : public channel::socket_handler, public std::enable_shared_from_this<listener> {
  public:
-  pipe_listener_core(const pipe_shared& with, sys::owned_descriptor over, std::string url, bool local)
+  listener(const pipe_shared& with, sys::owned_descriptor over, std::string url, bool local)
       : with_(with), url_(std::move(url)), local_(local), socket_(std::move(over)) {}
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // As of pipe_listener.
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(); }
   // The caller's reference.
-  operation* accept(pipe& into, const pipe_operation_options& options, io_callback callback);
+  core::operation* accept(pipe& into, const pipe_operation_options& options, io_callback callback);
   void stop(accept_operation& op) noexcept;
   void close() noexcept;
   next ready(bool readable, bool writable) noexcept override;
@@ -59,7 +59,7 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
  private:
   using clock = channel::reactor::clock;
   struct stranger {
-    std::shared_ptr<pipe_core> who;
+    std::shared_ptr<session> who;
     clock::time_point came;
   };
   // What is to be done without the lock.
@@ -67,8 +67,8 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
     accept_operation* op = nullptr;  // has waited for one who has come, or why nobody can
     std::optional<pipe> come{};
     status problem{};
-    std::shared_ptr<pipe_core> away{};  // to be turned away
-    bool again = false;                 // there may be more to do then
+    std::shared_ptr<session> away{};  // to be turned away
+    bool again = false;               // there may be more to do then
   };
 
   [[nodiscard]] std::size_t most_strangers() const noexcept;
@@ -76,14 +76,14 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
   void accept_what_has_come() noexcept;
   // --- with the lock
   step next_step() noexcept;
-  result<pipe> accept_one(std::shared_ptr<pipe_core>& away);
+  result<pipe> accept_one(std::shared_ptr<session>& away);
   status admit(sys::owned_descriptor over);
-  status make_room(std::shared_ptr<pipe_core>& away);
-  [[nodiscard]] std::shared_ptr<pipe_core> take_whom_to_turn_away(clock::time_point now);
+  status make_room(std::shared_ptr<session>& away);
+  [[nodiscard]] std::shared_ptr<session> take_whom_to_turn_away(clock::time_point now);
   status hear(bool on);
   void set_clock() noexcept;
   // --- without it
-  void proven(const std::shared_ptr<pipe_core>& of, bool knows) noexcept;
+  void proven(const std::shared_ptr<session>& of, bool knows) noexcept;
 
   const pipe_shared with_;
   const std::string url_;
@@ -98,15 +98,15 @@ class pipe_listener_core final : public channel::socket_handler, public std::ena
   clock::time_point tries_again_ = clock::time_point::max();  // where there was no room
   clock::time_point clock_at_ = clock::time_point::max();     // when the reactor calls
   std::deque<accept_operation*> waiting_;
-  std::deque<stranger> strangers_;                 // who have not proved yet that they know the secret, the latest last
-  std::deque<std::shared_ptr<pipe_core>> proven_;  // who have, and were not accepted yet
+  std::deque<stranger> strangers_;               // who have not proved yet that they know the secret, the latest last
+  std::deque<std::shared_ptr<session>> proven_;  // who have, and were not accepted yet
 };
 
 // Belongs to the listener and is guarded by its lock.
-class accept_operation final : public operation {
+class accept_operation final : public core::operation {
  public:
-  accept_operation(std::shared_ptr<pipe_listener_core> by, pipe& target, std::shared_ptr<core::runtime> with)
-      : operation(std::move(with)), into(&target), by_(std::move(by)) {}
+  accept_operation(std::shared_ptr<listener> by, pipe& target, std::shared_ptr<core::runtime> with)
+      : core::operation(std::move(with)), into(&target), by_(std::move(by)) {}
   void end_queued() override { by_->stop(*this); }
   void tell_end(const status& why) noexcept { complete({0, why}); }
 
@@ -115,7 +115,7 @@ class accept_operation final : public operation {
 
  private:
   ~accept_operation() override = default;
-  const std::shared_ptr<pipe_listener_core> by_;
+  const std::shared_ptr<listener> by_;
 };
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -3,9 +3,9 @@
 
 #include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
-#include "core/pipe_server.hpp"
-#include "core/posted_receive.hpp"
 #include "penstock/pipe.hpp"
+#include "pipe/posted_receive.hpp"
+#include "pipe/server.hpp"
 
 namespace penstock {
 
@@ -39,7 +39,7 @@ operation begun(const status& may, const io_callback& callback, Begin begin) {
 
 // --- incoming_message
 
-incoming_message::incoming_message(std::shared_ptr<core::incoming_core> made) noexcept : core_(std::move(made)) {}
+incoming_message::incoming_message(std::shared_ptr<pipes::arrived_message> made) noexcept : core_(std::move(made)) {}
 incoming_message::incoming_message(incoming_message&&) noexcept = default;
 
 incoming_message& incoming_message::operator=(incoming_message&& other) noexcept {
@@ -81,12 +81,12 @@ std::vector<incoming_tensor> incoming_message::tensors() const {
 
 operation incoming_message::receive(std::vector<incoming_target> targets, const pipe_operation_options& options, io_callback callback) {
   const auto may = core_ == nullptr ? status(errc::closed, "there is no message") : usable(core_->pipe, pipe_gone);
-  return begun(may, callback, [&] { return core::pipe_core::receive(core_, std::move(targets), options, callback); });
+  return begun(may, callback, [&] { return pipes::session::receive(core_, std::move(targets), options, callback); });
 }
 
 // --- pipe
 
-pipe::pipe(std::shared_ptr<core::pipe_core> made) noexcept : core_(std::move(made)) {}
+pipe::pipe(std::shared_ptr<pipes::session> made) noexcept : core_(std::move(made)) {}
 pipe::pipe(pipe&&) noexcept = default;
 
 pipe& pipe::operator=(pipe&& other) noexcept {
@@ -109,10 +109,10 @@ operation pipe::next(incoming_message& message, const pipe_operation_options& op
 
 namespace {
 
-operation post(const std::shared_ptr<core::pipe_core>& from, incoming_message& message, pipe_room room,
-               std::vector<incoming_target> targets, const pipe_operation_options& options, const io_callback& callback) {
+operation post(const std::shared_ptr<pipes::session>& from, incoming_message& message, pipe_room room, std::vector<incoming_target> targets,
+               const pipe_operation_options& options, const io_callback& callback) {
   return begun(usable(from, pipe_gone), callback, [&] {
-    auto* const op = new core::posted_receive(from, message, std::move(room), std::move(targets), options);
+    auto* const op = new pipes::posted_receive(from, message, std::move(room), std::move(targets), options);
     op->set_callback(callback, options.calls_at_once);
     op->retain();
     op->begin();
@@ -151,7 +151,7 @@ void pipe::close() noexcept {
 
 // --- listeners and contexts
 
-pipe_listener::pipe_listener(std::shared_ptr<core::pipe_listener_core> made) noexcept : core_(std::move(made)) {}
+pipe_listener::pipe_listener(std::shared_ptr<pipes::listener> made) noexcept : core_(std::move(made)) {}
 pipe_listener::pipe_listener(pipe_listener&&) noexcept = default;
 
 pipe_listener& pipe_listener::operator=(pipe_listener&& other) noexcept {
@@ -174,7 +174,7 @@ operation pipe_listener::accept(pipe& accepted, const pipe_operation_options& op
   return begun(usable(core_, "the listener was closed"), callback, [&] { return core_->accept(accepted, options, callback); });
 }
 
-pipe_context::pipe_context(std::shared_ptr<core::pipe_server> made) noexcept : core_(std::move(made)) {}
+pipe_context::pipe_context(std::shared_ptr<pipes::server> made) noexcept : core_(std::move(made)) {}
 pipe_context::pipe_context(pipe_context&&) noexcept = default;
 pipe_context& pipe_context::operator=(pipe_context&&) noexcept = default;
 pipe_context::~pipe_context() = default;
@@ -182,7 +182,7 @@ pipe_context::~pipe_context() = default;
 result<pipe_context> pipe_context::create(const engine& with, const pipe_options& options) {
   if (with.core() == nullptr) return status(errc::closed, "the engine has been moved from");
   return or_no_memory([&]() -> result<pipe_context> {
-    auto made = core::pipe_server::make(with.core(), sys::linux_peer(), options);
+    auto made = pipes::server::make(with.core(), sys::linux_peer(), options);
     if (!made) return made.error();
     return pipe_context(*std::move(made));
   });

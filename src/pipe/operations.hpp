@@ -17,19 +17,20 @@
 #include "core/admission.hpp"
 #include "core/file_core.hpp"
 #include "core/operation.hpp"
-#include "core/pipe_imports.hpp"
-#include "core/pipe_line.hpp"
-#include "core/stream_turn.hpp"
 #include "penstock/engine.hpp"
 #include "penstock/pipe.hpp"
+#include "pipe/imports.hpp"
+#include "pipe/line.hpp"
+#include "pipe/staging.hpp"
+#include "pipe/stream_turn.hpp"
 #include "staging/feeder.hpp"
 #include "staging/landing.hpp"
 #include "staging/lanes.hpp"
 #include "staging/work.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
-class incoming_core;
+class arrived_message;
 class send_operation;
 class next_operation;
 class receive_operation;
@@ -125,12 +126,12 @@ class operation_owner {
 };
 
 // Who waits for it polls the pipe.
-class polled_operation : public operation {
+class polled_operation : public core::operation {
  public:
   polled_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)
-      : operation(std::move(with)), owner_(std::move(owner)) {}
+      : core::operation(std::move(with)), owner_(std::move(owner)) {}
   [[nodiscard]] operation_owner& owner() const noexcept { return *owner_; }
-  [[nodiscard]] std::chrono::microseconds spin() const noexcept override { return runtime().pipe_spin(); }
+  [[nodiscard]] std::chrono::microseconds spin() const noexcept override { return pipe_spin(runtime()); }
   void begin_polling() noexcept override { owner_->begin_polling(); }
   bool poll() noexcept override { return owner_->poll(); }
   void end_polling() noexcept override { owner_->end_polling(); }
@@ -256,7 +257,7 @@ class next_operation final : public pipe_operation {
   void end_queued() override { owner().stop(*this); }
 
   incoming_message* into = nullptr;
-  std::shared_ptr<incoming_core> come;
+  std::shared_ptr<arrived_message> come;
 
   // --- where its tensors may be pushed to their targets
   std::unique_ptr<posting> posted;  // null: they may not
@@ -283,8 +284,8 @@ struct read_part final : staging::work {
 // A tensor that is read into memory of a device, which a request of the engine does.
 struct engine_part {
   receive_operation* of = nullptr;
-  std::shared_ptr<file_core> source;
-  transfer what;
+  std::shared_ptr<core::file_core> source;
+  core::transfer what;
   penstock::operation running;
 };
 
@@ -324,7 +325,7 @@ class receive_operation final : public pipe_operation {
     return {piece.room != nullptr ? piece.room.get() : static_cast<std::byte*>(targets[piece.tensor].memory) + piece.offset, piece.bytes};
   }
 
-  std::shared_ptr<incoming_core> message;
+  std::shared_ptr<arrived_message> message;
   std::vector<incoming_target> targets;
   std::vector<staging::place> places;       // of its targets
   std::vector<const channel::channel*> by;  // of its tensors
@@ -358,4 +359,4 @@ class receive_operation final : public pipe_operation {
   status error_;
 };
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 #include "sys/secret.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 using channel::frame_kind;
 using channel::limits;
@@ -36,16 +36,16 @@ result<sys::fabric_buffer> buffer_of(void* memory, std::uint64_t bytes, const st
 
 // --- lines
 
-result<std::shared_ptr<sys::fabric>> pipe_core::fabric_for(const staging::place& where) {
+result<std::shared_ptr<sys::fabric>> session::fabric_for(const staging::place& where) {
   if (!where.on_device() || where.emulated()) return with_.fabrics->of_host();
-  const auto name = name_of(where);
+  const auto name = core::name_of(where);
   for (const auto& each : with_.runtime->memory().devices()) {
     if (each.name == name) return with_.fabrics->of_gpu(where.via->session(), each.pci_bus_id);
   }
   return status(errc::not_found, fmt::format("{} is not known any more", name));
 }
 
-std::unique_ptr<sys::fabric_line> pipe_core::make_line(sys::fabric& by, std::uint32_t number, bool receives, status& problem) {
+std::unique_ptr<sys::fabric_line> session::make_line(sys::fabric& by, std::uint32_t number, bool receives, status& problem) {
   auto made = by.make_line([pipe = weak_from_this(), number, receives](const status& why) {
     if (const auto self = pipe.lock(); self != nullptr) self->line_ended(number, receives, why);
   });
@@ -55,7 +55,7 @@ std::unique_ptr<sys::fabric_line> pipe_core::make_line(sys::fabric& by, std::uin
 }
 
 // The line by which tensors of that device of the other end come to memory of this kind: it is offered when the first of them does.
-result<std::shared_ptr<pipe_line>> pipe_core::line_from(const std::string& device, const staging::place& to) {
+result<std::shared_ptr<pipe_line>> session::line_from(const std::string& device, const staging::place& to) {
   const std::lock_guard making(making_lines_);
   auto by = fabric_for(to);
   if (!by) return by.error();
@@ -82,7 +82,7 @@ result<std::shared_ptr<pipe_line>> pipe_core::line_from(const std::string& devic
 }
 
 // By the receiver of this end's tensors. Making the line takes milliseconds: so before the pipe's lock is taken.
-status pipe_core::line_offered(const channel::frame_head& head) {
+status session::line_offered(const channel::frame_head& head) {
   channel::line_offer offer;
   {
     const std::lock_guard guard(lock_);
@@ -123,7 +123,7 @@ status pipe_core::line_offered(const channel::frame_head& head) {
   return {};
 }
 
-status pipe_core::line_answered(const channel::frame_head& head, endings& ended) {
+status session::line_answered(const channel::frame_head& head, endings& ended) {
   if (head.code >= lines_here_.size() || lines_here_[head.code]->over == nullptr || lines_here_[head.code]->ready || body_.empty()) {
     return {errc::io, "the other end answered for a line that it was not offered"};
   }
@@ -136,7 +136,7 @@ status pipe_core::line_answered(const channel::frame_head& head, endings& ended)
 }
 
 // At the other end, which may know before this one.
-status pipe_core::line_over(const channel::frame_head& head, endings& ended) {
+status session::line_over(const channel::frame_head& head, endings& ended) {
   const auto why = channel::status_of(head.code == 0 ? channel::code_of({errc::closed, {}}) : head.code, body_);
   std::shared_ptr<pipe_line> line;
   if (head.message == 0 && head.part < lines_here_.size()) line = lines_here_[head.part];
@@ -149,7 +149,7 @@ status pipe_core::line_over(const channel::frame_head& head, endings& ended) {
 }
 
 // What was under way on it has been told already.
-void pipe_core::line_ended(std::uint32_t number, bool receives, const status& why) noexcept {
+void session::line_ended(std::uint32_t number, bool receives, const status& why) noexcept {
   with_lock([&](endings& ended) {
     const auto there = lines_there_.find(number);
     const auto line = receives                      ? number < lines_here_.size() ? lines_here_[number] : nullptr
@@ -161,7 +161,7 @@ void pipe_core::line_ended(std::uint32_t number, bool receives, const status& wh
   });
 }
 
-void pipe_core::end_lines() noexcept {
+void session::end_lines() noexcept {
   const std::lock_guard guard(lock_);
   const auto why = over();
   for (const auto& each : lines_here_) {
@@ -174,14 +174,14 @@ void pipe_core::end_lines() noexcept {
 
 // --- receiving
 
-void pipe_core::ask_those_begun(endings& ended) {
+void session::ask_those_begun(endings& ended) {
   for (const auto& [number, op] : receiving_now_) {
     if (op->begun) ask(*op, ended);
   }
 }
 
 // The next piece of a tensor. False: not now, or no more.
-bool pipe_core::ask_by_line(receive_operation& op, std::size_t tensor, endings& ended) {
+bool session::ask_by_line(receive_operation& op, std::size_t tensor, endings& ended) {
   const auto& line = op.lines[tensor];
   if (!line->ended.ok()) {
     const bool from_device = !op.message->facts.tensors[tensor].device.empty();
@@ -215,14 +215,14 @@ bool pipe_core::ask_by_line(receive_operation& op, std::size_t tensor, endings& 
   return true;
 }
 
-void pipe_core::arrived(receive_operation& op, const received_by_line& piece, endings& ended) {
+void session::arrived(receive_operation& op, const received_by_line& piece, endings& ended) {
   op.on_lines.remove_if([&](const auto& each) { return &each == &piece; });
   --op.pieces_left;
   ended.of_parts.emplace_back(&op, 1);
 }
 
 // On the fabric's thread.
-void pipe_core::come(received_by_line& piece, const status& outcome) noexcept {
+void session::come(received_by_line& piece, const status& outcome) noexcept {
   auto& op = *piece.of;
   with_lock([&](endings& ended) {
     piece.come = true;
@@ -233,7 +233,7 @@ void pipe_core::come(received_by_line& piece, const status& outcome) noexcept {
   });
 }
 
-status pipe_core::answered_by_line(const channel::frame_head& head, endings& ended) {
+status session::answered_by_line(const channel::frame_head& head, endings& ended) {
   const auto found = receiving_now_.find(head.message);
   if (found == receiving_now_.end()) return {};
   auto& op = *found->second;
@@ -252,14 +252,14 @@ status pipe_core::answered_by_line(const channel::frame_head& head, endings& end
 }
 
 // What has come does not count any more; what is on its way goes on writing until the fabric says that it does not.
-void pipe_core::abandon_on_lines(receive_operation& op) {
+void session::abandon_on_lines(receive_operation& op) {
   op.on_lines.remove_if([](const auto& each) { return each.come; });
   for (const auto& each : op.on_lines) each.on->over->limit(pipe_line::most_draining);
 }
 
 // --- sending
 
-status pipe_core::wanted_by_line(const channel::frame_head& head, endings& ended) {
+status session::wanted_by_line(const channel::frame_head& head, endings& ended) {
   const auto tag = channel::decode_tag(body_);
   if (!tag) return tag.error();
   const auto refuse = [&](const status& why) { say(frame_kind::sent_by_line, head.message, why, *tag); };
@@ -300,7 +300,7 @@ status pipe_core::wanted_by_line(const channel::frame_head& head, endings& ended
 }
 
 // On the fabric's thread.
-void pipe_core::left(sent_by_line& piece, const status& outcome) noexcept {
+void session::left(sent_by_line& piece, const status& outcome) noexcept {
   auto& op = *piece.of;
   with_lock([&](endings& ended) {
     const auto tag = piece.tag;
@@ -315,4 +315,4 @@ void pipe_core::left(sent_by_line& piece, const status& outcome) noexcept {
   });
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

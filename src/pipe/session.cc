@@ -1,4 +1,4 @@
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 
 #include "base/no_memory.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 using channel::frame_kind;
 using channel::limits;
@@ -15,11 +15,12 @@ using channel::out_of_turn;
 
 // --- incoming messages
 
-bool incoming_core::has_tensors_elsewhere() const {
+bool arrived_message::has_tensors_elsewhere() const {
   return std::any_of(facts.tensors.begin(), facts.tensors.end(), [](const channel::tensor_facts& each) { return !each.in_line; });
 }
 
-result<staging::place> place_of_part(runtime& with, const void* memory, std::uint64_t length, std::string_view kind, std::size_t index) {
+result<staging::place> place_of_part(core::runtime& with, const void* memory, std::uint64_t length, std::string_view kind,
+                                     std::size_t index) {
   if (length == 0) return staging::place{};
   if (memory == nullptr) return status(errc::bad_memory, fmt::format("{} {}: null pointer", kind, index));
   auto found = with.memory().place_of(memory, length);
@@ -27,7 +28,7 @@ result<staging::place> place_of_part(runtime& with, const void* memory, std::uin
   return found;
 }
 
-std::span<const std::byte> incoming_core::in_line_bytes() const {
+std::span<const std::byte> arrived_message::in_line_bytes() const {
   if (facts.tensors.empty() || !facts.tensors.front().in_line) return {};
   auto rest = contents();
   for (const auto length : facts.payload_lengths) rest = rest.subspan(length);
@@ -36,9 +37,9 @@ std::span<const std::byte> incoming_core::in_line_bytes() const {
 
 // --- the beginning
 
-result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
-                                                   bool connecting, proof_listener when_proven) {
-  auto made = std::make_shared<pipe_core>(with, url, local);
+result<std::shared_ptr<session>> session::make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
+                                               bool connecting, proof_listener when_proven) {
+  auto made = std::make_shared<session>(with, url, local);
   if (!local && !with.secret.empty()) {
     auto asked = channel::proof::make(with.secret, connecting);
     if (!asked) return asked.error();
@@ -49,7 +50,7 @@ result<std::shared_ptr<pipe_core>> pipe_core::make(const pipe_shared& with, sys:
   return made;
 }
 
-status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_descriptor over, bool connecting) {
+status session::start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting) {
   connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting);
   if (!local_ && with_.connections > 1) {
@@ -69,7 +70,7 @@ status pipe_core::start(const std::shared_ptr<pipe_core>& self, sys::owned_descr
   return {};
 }
 
-void pipe_core::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes) {
+void session::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes) {
   auto who = channel::own_identity();
   who.connections = local_ ? 0 : with_.connections;
   auto body = channel::encode(channel::hello{channel::wire_version, who, ring_bytes});
@@ -83,7 +84,7 @@ void pipe_core::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes
 }
 
 // Who has connected offers memory for a ring, and the other end takes it where it can map it.
-void pipe_core::agree_on_ring(std::uint64_t bytes) {
+void session::agree_on_ring(std::uint64_t bytes) {
   using channel::ring_pair;
   const auto passed = connection_->take_passed();
   bool alone = passed.get() >= 0;
@@ -100,13 +101,13 @@ void pipe_core::agree_on_ring(std::uint64_t bytes) {
   say_hello({}, taken);
 }
 
-pipe_core::pipe_core(const pipe_shared& with, const std::string& url, bool local)
+session::session(const pipe_shared& with, const std::string& url, bool local)
     : with_(with), local_(local), peer_name_(url.empty() ? "the other end" : url) {
   const auto maps = [](const channel::channel* each) { return each->how() == channel::carriage::map; };
   shares_.store(local && std::any_of(with.channels.begin(), with.channels.end(), maps));
 }
 
-pipe_core::~pipe_core() {
+session::~session() {
   if (push_watch_ != nullptr) push_watch_->release();
   if (with_.runtime->forked()) return;
   unpin_permits();
@@ -114,24 +115,24 @@ pipe_core::~pipe_core() {
   if (stripes_ != nullptr) stripes_->close();
 }
 
-void pipe_core::enqueue(channel::outgoing_frame frame) { (void)connection_->enqueue(std::move(frame)); }  // else all are told of the end
+void session::enqueue(channel::outgoing_frame frame) { (void)connection_->enqueue(std::move(frame)); }  // else all are told of the end
 
-void pipe_core::say(frame_kind kind, std::uint64_t message, std::vector<std::byte> body, std::uint64_t part, std::uint32_t code) {
+void session::say(frame_kind kind, std::uint64_t message, std::vector<std::byte> body, std::uint64_t part, std::uint32_t code) {
   const auto size = body.size();
   enqueue({{static_cast<std::uint32_t>(kind), code, message, part, size}, std::move(body), {}, {}});
 }
 
-void pipe_core::say(frame_kind kind, std::uint64_t message, const status& why, std::uint64_t part) {
+void session::say(frame_kind kind, std::uint64_t message, const status& why, std::uint64_t part) {
   say(kind, message, channel::encode_text(why.message()), part, channel::code_of(why));
 }
 
-status pipe_core::pipe_closed() { return {errc::closed, "the pipe was closed"}; }
+status session::pipe_closed() { return {errc::closed, "the pipe was closed"}; }
 
-status pipe_core::over() const { return closed_ ? pipe_closed() : lost_; }
+status session::over() const { return closed_ ? pipe_closed() : lost_; }
 
 // --- what the other end says, on the reactor's thread
 
-result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) {
+result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
   const std::lock_guard guard(lock_);
   if (closed_ || cut_off_) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
   const auto kind = static_cast<frame_kind>(head.kind);
@@ -205,7 +206,7 @@ result<std::span<std::byte>> pipe_core::begins(const channel::frame_head& head) 
   return std::span(body_);
 }
 
-status pipe_core::arrived(const channel::frame_head& head) {
+status session::arrived(const channel::frame_head& head) {
   if (static_cast<frame_kind>(head.kind) == frame_kind::inbox) {
     auto wrong = inbox_offered(head.code != 0);
     connection_->flush();  // a call that was heard may have told of room
@@ -298,13 +299,13 @@ status pipe_core::arrived(const channel::frame_head& head) {
 
 // --- the end
 
-void pipe_core::conclude(pipe_operation& op, io_result outcome, endings& ended) {
+void session::conclude(pipe_operation& op, io_result outcome, endings& ended) {
   op.ended = true;
   ended.told.emplace_back(&op, std::move(outcome));
 }
 
 // What only reads the sender's memory goes on when merely the connection was lost: the sender may be alive, and says so in its memory.
-void pipe_core::end_all(const status& why, endings& ended) {
+void session::end_all(const status& why, endings& ended) {
   if (lost_.ok()) lost_ = why;
   while (!announced_.empty()) end(*announced_.begin()->second, {0, why}, ended);
   while (!queued_.empty()) end(*queued_.front(), {0, why}, ended);
@@ -323,7 +324,7 @@ void pipe_core::end_all(const status& why, endings& ended) {
   known_.notify_all();
 }
 
-void pipe_core::lost(const status& why) noexcept {
+void session::lost(const status& why) noexcept {
   if (when_proven_) std::exchange(when_proven_, {})(shared_from_this(), false);
   with_lock([&](endings& ended) {
     const auto first = stripe_lost_.ok() ? std::string() : fmt::format(" (first lost: {})", stripe_lost_.message());
@@ -335,14 +336,14 @@ void pipe_core::lost(const status& why) noexcept {
 }
 
 // Nothing that an end which has never spoken would wait for is left to be sent but why it is refused.
-std::chrono::milliseconds pipe_core::closes_within() noexcept {
+std::chrono::milliseconds session::closes_within() noexcept {
   constexpr std::chrono::milliseconds most_without_greeting{1000};
   const std::lock_guard guard(lock_);
   return greeted_ ? with_.close_within : std::min(with_.close_within, most_without_greeting);
 }
 
 // A forked child shares the socket with its parent, and has nothing to say.
-void pipe_core::close() noexcept {
+void session::close() noexcept {
   if (with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
     if (std::exchange(closed_, true)) return;
@@ -358,7 +359,7 @@ void pipe_core::close() noexcept {
 }
 
 // What pieces that are being copied still use goes with them.
-void pipe_core::let_go_of_memory() noexcept {
+void session::let_go_of_memory() noexcept {
   imports_.clear();
   end_lines();
   std::shared_ptr<pipe_inbox> inbox;
@@ -368,7 +369,7 @@ void pipe_core::let_go_of_memory() noexcept {
   outbox.swap(outbox_);
 }
 
-std::vector<channel_stats> pipe_core::stats() {
+std::vector<channel_stats> session::stats() {
   const std::lock_guard guard(lock_);
   std::vector<channel_stats> told;
   for (const auto& [name, counts] : stats_) {
@@ -378,4 +379,4 @@ std::vector<channel_stats> pipe_core::stats() {
   return told;
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -6,15 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "core/pipe_core.hpp"
 #include "penstock/pipe.hpp"
+#include "pipe/session.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 class posted_receive final : public polled_operation {
  public:
   // room, where it is set, says where the tensors go; else targets.
-  posted_receive(std::shared_ptr<pipe_core> from, incoming_message& into, pipe_room room, std::vector<incoming_target> targets,
+  posted_receive(std::shared_ptr<session> from, incoming_message& into, pipe_room room, std::vector<incoming_target> targets,
                  const pipe_operation_options& options)
       : polled_operation(from, from->runtime()),
         from_(std::move(from)),
@@ -32,7 +32,7 @@ class posted_receive final : public polled_operation {
   template <class Start>
   void go_on(unsigned step, Start start);
 
-  const std::shared_ptr<pipe_core> from_;
+  const std::shared_ptr<session> from_;
   incoming_message& into_;
   const pipe_room room_;
   std::vector<incoming_target> targets_;
@@ -43,4 +43,4 @@ class posted_receive final : public polled_operation {
   bool stopped_ = false;
 };
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -4,27 +4,27 @@
 
 #include <fmt/format.h>
 
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 using channel::carriage;
 using channel::limits;
 using channel::out_of_turn;
 
 // How a tensor that comes by this channel is cut.
-std::uint64_t pipe_core::piece_bytes(const channel::channel& by, std::uint64_t length) const noexcept {
+std::uint64_t session::piece_bytes(const channel::channel& by, std::uint64_t length) const noexcept {
   return by.how() == carriage::stripe && stripes_ != nullptr ? stripes_->piece_bytes(length) : limits::piece_bytes;
 }
 
 // Of one operation: each connection has one to go on with.
-std::size_t pipe_core::most_pieces() const noexcept {
+std::size_t session::most_pieces() const noexcept {
   return stripes_ == nullptr ? receive_operation::most_pieces
                              : std::max<std::size_t>(receive_operation::most_pieces, 2 * stripes_->agreed());
 }
 
 // With the lock. One that comes twice, or that nobody has asked for, would be written to memory that may be in use for something else.
-result<std::span<std::byte>> pipe_core::room_for_piece(const channel::frame_head& head) {
+result<std::span<std::byte>> session::room_for_piece(const channel::frame_head& head) {
   if (closed_ || cut_off_) return std::span<std::byte>();
   if (head.length == 0 || head.length > limits::piece_bytes) return out_of_turn("a piece of a tensor");
   const auto found = receiving_now_.find(head.message);
@@ -37,7 +37,7 @@ result<std::span<std::byte>> pipe_core::room_for_piece(const channel::frame_head
   return op.room_of(*asked);
 }
 
-void pipe_core::striped_arrived(const channel::frame_head& head, endings& ended) {
+void session::striped_arrived(const channel::frame_head& head, endings& ended) {
   const auto found = receiving_now_.find(head.message);
   if (found == receiving_now_.end()) return;
   auto& op = *found->second;
@@ -45,19 +45,19 @@ void pipe_core::striped_arrived(const channel::frame_head& head, endings& ended)
   if (come != op.asked.end() && come->coming) has_come(op, come, ended);  // else it was stopped
 }
 
-void pipe_core::divert(std::uint64_t message) {
+void session::divert(std::uint64_t message) {
   connection_->divert(message);
   if (stripes_ != nullptr) stripes_->divert(message);
 }
 
 // --- on the threads that read the further connections
 
-result<std::span<std::byte>> pipe_core::piece_begins(const channel::frame_head& head) {
+result<std::span<std::byte>> session::piece_begins(const channel::frame_head& head) {
   const std::lock_guard guard(lock_);
   return room_for_piece(head);
 }
 
-status pipe_core::piece_arrived(const channel::frame_head& head) {
+status session::piece_arrived(const channel::frame_head& head) {
   with_lock([&](endings& ended) {
     if (!closed_ && !cut_off_) striped_arrived(head, ended);
   });
@@ -67,7 +67,7 @@ status pipe_core::piece_arrived(const channel::frame_head& head) {
 // A pipe of which a part is missing goes no further. What the other end had said before over the pipe's own connection still counts, so the
 // end is told when that ends too: the other end hears that nothing more will come from here. One that has said what it must not is not
 // waited for.
-void pipe_core::stripe_lost(const status& why) noexcept {
+void session::stripe_lost(const status& why) noexcept {
   const bool gone = why.code() == errc::closed;
   with_lock([&](endings& ended) {
     if (closed_ || !lost_.ok()) return;
@@ -85,12 +85,12 @@ void pipe_core::stripe_lost(const status& why) noexcept {
   }
 }
 
-void pipe_core::say_of_stripes(std::uint32_t code, std::vector<std::byte> body) {
+void session::say_of_stripes(std::uint32_t code, std::vector<std::byte> body) {
   say(channel::frame_kind::stripes, 0, std::move(body), 0, code);
   connection_->flush();
 }
 
-status pipe_core::told_of_stripes(const channel::frame_head& head) {
+status session::told_of_stripes(const channel::frame_head& head) {
   {
     const std::lock_guard guard(lock_);
     if (closed_ || cut_off_ || !ready_) return closed_ || cut_off_ ? status() : out_of_turn("word of further connections");
@@ -98,4 +98,4 @@ status pipe_core::told_of_stripes(const channel::frame_head& head) {
   return stripes_->told(head, body_);
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/pipe_core.hpp"
+#include "pipe/session.hpp"
 
-namespace penstock::core {
+namespace penstock::pipes {
 
 namespace {
 
@@ -37,12 +37,12 @@ std::string reasons_of(const Channels& refused) {
 }  // namespace
 
 // The other end is told why in the first of these words, as far as it listens; and this one in the others.
-status pipe_core::refuse(std::string_view to_other, std::string here) {
+status session::refuse(std::string_view to_other, std::string here) {
   say(frame_kind::refused, 0, channel::encode_text(to_other));
   return {errc::permission_denied, std::move(here)};
 }
 
-status pipe_core::challenged(std::span<const std::byte> body) {
+status session::challenged(std::span<const std::byte> body) {
   if (!proof_) return refuse("a secret was given, and it asks for none", "it has a secret, and none was given here");
   if (auto wrong = proof_->challenged(body); !wrong.ok()) return wrong;
   if (connects_) return {};
@@ -55,7 +55,7 @@ status pipe_core::challenged(std::span<const std::byte> body) {
 }
 
 // Who listens proves it first, so that who has connected tells a stranger nothing.
-status pipe_core::proven(std::span<const std::byte> body) {
+status session::proven(std::span<const std::byte> body) {
   if (!proof_ || is_proven_) return channel::out_of_turn("a proof");
   if (auto wrong = proof_->check(body); !wrong.ok()) {
     auto here = connects_ ? fmt::format("{} does not accept the secret that was given here", peer_name_) : std::string(wrong.message());
@@ -70,7 +70,7 @@ status pipe_core::proven(std::span<const std::byte> body) {
   return {};
 }
 
-status pipe_core::greeted(std::span<const std::byte> body) {
+status session::greeted(std::span<const std::byte> body) {
   if (proof_ && !is_proven_) return refuse("it asks for a secret, and none was given", "it gives no secret, and is asked for one");
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
@@ -97,7 +97,7 @@ status pipe_core::greeted(std::span<const std::byte> body) {
   return {};
 }
 
-status pipe_core::reached(std::span<const std::byte> body) {
+status session::reached(std::span<const std::byte> body) {
   if (ready_) return channel::out_of_turn("its channels");
   const auto told = channel::decode_reach(body);
   if (!told) return told.error();
@@ -140,7 +140,7 @@ status pipe_core::reached(std::span<const std::byte> body) {
   return {};
 }
 
-std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to) {
+std::optional<std::string> session::reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to) {
   const bool emulated = is_of_host_device(from.device);
   switch (chosen.by->how()) {
     case carriage::read:
@@ -178,7 +178,7 @@ std::optional<std::string> pipe_core::reach(choice& chosen, const channel::tenso
   return std::nullopt;
 }
 
-result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, const staging::place& to) {
+result<session::choice> session::choose(const channel::tensor_facts& from, const staging::place& to) {
   const bool from_device = !from.device.empty();
   choice likely{known_way(from.device, to), nullptr, {}, nullptr};
   if (likely.by != nullptr && !reach(likely, from, to)) return likely;
@@ -197,7 +197,7 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
     choices.push_back({std::string(each->name()), chosen.by == each, std::move(refusal)});
   }
   auto source = from_device ? from.device : std::string("host");
-  auto target = name_of(to);
+  auto target = core::name_of(to);
   const std::lock_guard guard(lock_);
   if (chosen.by == nullptr && !over().ok()) return over();
   if (chosen.by == nullptr) {
@@ -210,7 +210,7 @@ result<pipe_core::choice> pipe_core::choose(const channel::tensor_facts& from, c
 }
 
 // Where a fabric fails: over the connection. Null: that may not be used.
-const channel::channel* pipe_core::sends_instead(bool from_device, bool to_device) const {
+const channel::channel* session::sends_instead(bool from_device, bool to_device) const {
   const auto can = [&](const channel::channel* each) {
     return each->how() == carriage::send && each->serves(from_device, to_device) && find(receiving_, each->name())->refusal.empty();
   };
@@ -219,14 +219,14 @@ const channel::channel* pipe_core::sends_instead(bool from_device, bool to_devic
 }
 
 // The channel that the last tensor took from there to there, where no other tensor could take a better one.
-const channel::channel* pipe_core::known_way(const std::string& from, const staging::place& to) {
+const channel::channel* session::known_way(const std::string& from, const staging::place& to) {
   const std::lock_guard guard(lock_);
   const auto found = ways_.find({from, to.via});
   return found == ways_.end() ? nullptr : found->second;
 }
 
 // With the lock. by: null where another tensor could take another way, as where only this one cannot be mapped.
-void pipe_core::remember_way(const std::string& from, const staging::place& to, const channel::channel* by) {
+void session::remember_way(const std::string& from, const staging::place& to, const channel::channel* by) {
   const std::pair<std::string, const staging::link*> ends(from, to.via);
   if (by == nullptr) {
     ways_.erase(ends);
@@ -235,7 +235,7 @@ void pipe_core::remember_way(const std::string& from, const staging::place& to, 
   }
 }
 
-void pipe_core::note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels) {
+void session::note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels) {
   const std::pair key(from, to);
   if (const auto found = routes_.find(key); found != routes_.end()) {
     found->second = std::move(channels);
@@ -244,7 +244,7 @@ void pipe_core::note_route(const std::string& from, const std::string& to, std::
   }
 }
 
-void pipe_core::note_pushed(const channel::channel& by, const next_operation& op) {
+void session::note_pushed(const channel::channel& by, const next_operation& op) {
   for (std::size_t i = 0; i < op.posted->targets.size(); ++i) {
     const auto& from = op.come->facts.tensors[i].device;
     const auto& to = op.posted->targets[i].device;
@@ -257,7 +257,7 @@ void pipe_core::note_pushed(const channel::channel& by, const next_operation& op
   }
 }
 
-result<pipe_plan> pipe_core::explain(deadline_clock::time_point until) {
+result<pipe_plan> session::explain(deadline_clock::time_point until) {
   std::unique_lock guard(lock_);
   if (!known_.wait_until(guard, until, [this] { return ready_ || !over().ok(); })) {
     return status(errc::timed_out, "the other end has not answered yet");
@@ -285,4 +285,4 @@ result<pipe_plan> pipe_core::explain(deadline_clock::time_point until) {
   return told;
 }
 
-}  // namespace penstock::core
+}  // namespace penstock::pipes

@@ -1,0 +1,41 @@
+// What the pipes of an engine share to bring tensors: threads, and pinned memory that those of devices pass through. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/runtime.hpp"
+#include "staging/landing.hpp"
+#include "staging/lanes.hpp"
+#include "staging/slab_pool.hpp"
+
+namespace penstock::pipes {
+
+class pipe_staging final : public core::beside_files {
+ public:
+  explicit pipe_staging(core::runtime& with);
+  // The one of an engine, made for its first pipes.
+  static pipe_staging& of(core::runtime& with);
+
+  // Which bring the tensors, and where those of devices pass through.
+  [[nodiscard]] staging::lanes& pullers() noexcept { return pullers_; }
+  [[nodiscard]] staging::landing& sending() noexcept { return sending_; }
+  [[nodiscard]] staging::landing& receiving() noexcept { return receiving_; }
+  // Of all inboxes.
+  [[nodiscard]] staging::pinned_budget& inboxes() noexcept { return inboxes_; }
+
+  std::size_t trim() override { return sending_.trim() + receiving_.trim(); }
+  [[nodiscard]] pinned pinned_now() const override;
+
+ private:
+  staging::landing sending_;
+  staging::landing receiving_;
+  staging::pinned_budget inboxes_{std::size_t{384} << 20};
+  staging::lanes pullers_;  // ends before the memory that it works on
+};
+
+// How long who waits for the other end does so without sleeping: a message comes in a few microseconds where nobody has to be woken.
+std::chrono::microseconds pipe_spin(const core::runtime& with) noexcept;
+
+}  // namespace penstock::pipes
