@@ -22,8 +22,9 @@ enum class preference : std::uint8_t { automatic = 0, speed, cpu };
 // keep: they are read through the page cache, in file order and by few threads, so that the next read finds them there. bypass: they are
 // read past it (O_DIRECT) where the file system can, so that nothing new enters it. automatic ("auto"): kept where memory has room for the
 // whole file, and reading past the page cache has not turned out to be faster here; small reads at random, and descriptors that were
-// adopted with O_DIRECT, go past it. What is in the page cache is read from there either way. Reads into host memory, and reads of up to
-// 128 KiB, go through the page cache, but for those of a batch and those under bypass.
+// adopted with O_DIRECT, go past it. What is in the page cache is read from there either way, but under bypass small reads of which a part
+// is not in there go past it as a whole. Reads of up to 128 KiB whose caller waits go through the page cache unless bypass is asked for,
+// and all reads into host memory do.
 enum class cache_use : std::uint8_t { automatic = 0, keep, bypass };
 
 PENSTOCK_API std::string_view to_string(path_kind path) noexcept;
@@ -90,7 +91,7 @@ struct io_options {
   deadline_clock::time_point deadline = deadline_clock::time_point::max();
   path_kind path = path_kind::automatic;  // overrides the engine's
   preference prefer = preference::automatic;
-  // Overrides the file's. What is small in a batch asks the file's only, and stream-ordered requests ask none.
+  // Overrides the file's, for reads. Stream-ordered requests have no options: the file's holds for them.
   cache_use cache = cache_use::automatic;
   bool gpu_direct = true;  // false: do not consider the direct path
   // A transfer of device memory is GPU-direct, but for the unaligned edges of a write, or ends with errc::unsupported. Overrides path

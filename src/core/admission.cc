@@ -1,5 +1,6 @@
 #include "core/admission.hpp"
 
+#include <cassert>
 #include <optional>
 #include <string>
 
@@ -37,6 +38,7 @@ admission& admission::operator=(admission&& other) noexcept {
   std::swap(use_, other.use_);
   std::swap(is_write_, other.is_write_);
   std::swap(located_, other.located_);
+  std::swap(route_, other.route_);
   std::swap(what_, other.what_);
   std::swap(place_, other.place_);
   if (listed_ == 0) since_ns_ = other.since_ns_;
@@ -79,10 +81,17 @@ void admission::restate(const transfer& what) noexcept {
   }
 }
 
-status admission::admit(runtime& with, file_core& file, const transfer& what, const io_options& options, std::shared_ptr<file_core> kept) {
+void admission::decide(const io_options& options, asker who) {
+  assert(route_.by == carrier::undecided && (located_ || who != asker::waits));
+  route_ = find_route(*with_, *file_, what_.is_write, what_.offset, what_.length, located_ ? &place_ : nullptr, options, who);
+}
+
+status admission::admit(runtime& with, file_core& file, const transfer& what, const io_options& options, asker who,
+                        std::shared_ptr<file_core> kept) {
   if (auto refused = enter(with, file, what, std::move(kept)); !refused.ok()) return refused;
   if (auto refused = check(options); !refused.ok()) return refused;
   if (auto refused = locate(); !refused.ok()) return refused;
+  if (located_ || who != asker::waits) decide(options, who);
   if (!waits_for_default_stream(options)) return {};
   list();
   return place_.via->session().synchronize(nullptr);

@@ -13,6 +13,7 @@
 #include "base/sharded_list.hpp"
 #include "core/file_core.hpp"
 #include "core/memory_map.hpp"
+#include "core/route.hpp"
 #include "core/runtime.hpp"
 
 namespace penstock::core {
@@ -48,8 +49,11 @@ class alignas(64) admission {
   status locate(seen_allocation* seen = nullptr);
   // It lies there, as was found out otherwise.
   void place_at(const staging::place& known) noexcept;
-  // All three; and waits for the default stream where waits_for_default_stream() says so.
-  status admit(runtime& with, file_core& file, const transfer& what, const io_options& options, std::shared_ptr<file_core> kept = nullptr);
+  // Makes the route of a request that may run, once. Of one whose caller waits, from locate() on.
+  void decide(const io_options& options, asker who);
+  // All four; and waits for the default stream where waits_for_default_stream() says so.
+  status admit(runtime& with, file_core& file, const transfer& what, const io_options& options, asker who,
+               std::shared_ptr<file_core> kept = nullptr);
 
   // The file lives as long as this.
   void keep(std::shared_ptr<file_core> file) noexcept { kept_ = std::move(file); }
@@ -60,6 +64,8 @@ class alignas(64) admission {
   [[nodiscard]] file_core& file() const noexcept { return *file_; }
   // From locate() on.
   [[nodiscard]] const staging::place& place() const noexcept { return place_; }
+  // From decide() on.
+  [[nodiscard]] const core::route& route() const noexcept { return route_; }
   // Whether the options ask that the default stream of its memory comes first.
   [[nodiscard]] bool waits_for_default_stream(const io_options& options) const noexcept {
     return options.after_default_stream && is_write_ && place_.on_device();
@@ -102,6 +108,7 @@ class alignas(64) admission {
   bool is_write_ = false;
   bool located_ = false;
   std::atomic<shown> shown_{shown::nothing};
+  core::route route_;
   std::uint32_t listed_ = 0;  // so many, from this one on, are listed with this one's link
   staging::place place_;
 

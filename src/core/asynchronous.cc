@@ -18,6 +18,7 @@ operation* begin_small(runtime& with, const std::shared_ptr<file_core>& file, co
   auto problem = or_no_memory([&]() -> status {
     if (auto refused = admitted.enter(with, *file, what, file); !refused.ok()) return refused;
     if (auto refused = admitted.check(options); !refused.ok()) return refused;
+    admitted.decide(options, asker::goes_on);
     return on.lanes().ready();
   });
   auto* op = new small_request(with.shared_from_this(), std::move(admitted), on.collector());
@@ -37,7 +38,7 @@ operation* begin_large(runtime& with, const std::shared_ptr<file_core>& file, co
                        io_callback& callback) {
   admission admitted;
   auto problem = or_no_memory([&]() -> status {
-    if (auto refused = admitted.admit(with, *file, what, options, file); !refused.ok()) return refused;
+    if (auto refused = admitted.admit(with, *file, what, options, asker::goes_on, file); !refused.ok()) return refused;
     return file->mount().lanes().ready();
   });
   auto* op = new request(with.shared_from_this(), std::move(admitted), options);
@@ -55,8 +56,8 @@ operation* begin_large(runtime& with, const std::shared_ptr<file_core>& file, co
 
 operation* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
                  io_callback& callback) {
-  return small_request::suits(with, what.length, options) ? begin_small(with, file, what, options, callback)
-                                                          : begin_large(with, file, what, options, callback);
+  return starts_at_once(with, what.length, options) ? begin_small(with, file, what, options, callback)
+                                                    : begin_large(with, file, what, options, callback);
 }
 
 }  // namespace penstock::core

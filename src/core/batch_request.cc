@@ -86,7 +86,7 @@ status batch_request::add(const io_request& asked, const io_options& options, st
     return {};
   }
   if (!found.continues(admitted, index)) end_row(options, found);
-  if (!found.suits(admitted)) return route(options, index);
+  if (!found.suits(admitted)) return send_off(options, index);
   found.add(admitted, index);
   return {};
 }
@@ -105,16 +105,16 @@ status batch_request::enter(const io_request& asked, const io_options& options, 
              fmt::format("request {}, which this is a copy of, is no earlier read of the same range", *asked.copy_of)};
   if (wrong.ok()) wrong = file->mount().lanes().ready();
   if (wrong.ok()) wrong = locate(admitted, options);
+  if (wrong.ok() && asked.length > 0) admitted.decide(options, asker::batch);
   if (!wrong.ok()) return wrong.with_context(fmt::format("request {} of the batch: {}", index, file->name()));
   return {};
 }
 
 // A located request goes by itself, or with other small ones.
-status batch_request::route(const io_options& options, std::uint32_t index) {
+status batch_request::send_off(const io_options& options, std::uint32_t index) {
   auto& admitted = admitted_[index];
   auto& file = admitted.file();
-  if (admitted.what().length > small_request_bytes || runtime().forced(options))
-    return start_single(options, file.shared_from_this(), index);
+  if (admitted.route().by == carrier::lanes) return start_single(options, file.shared_from_this(), index);
   admitted.show();
   shipment_by(file.mount().collector()).add(admitted, index);
   return {};
@@ -132,7 +132,7 @@ void batch_request::end_row(const io_options& options, row_finder& found) {
   });
   found.clear();
   for (auto index = first; index < end && (!together || !problem.ok()); ++index) {
-    auto refused = problem.ok() ? or_no_memory([&] { return route(options, index); }) : problem;
+    auto refused = problem.ok() ? or_no_memory([&] { return send_off(options, index); }) : problem;
     if (!refused.ok()) item_ended(index, {0, std::move(refused)});
   }
 }

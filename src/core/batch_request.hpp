@@ -43,7 +43,7 @@ class batch_request final : public sender, public part_owner {
   status add(const io_request& asked, const io_options& options, std::uint32_t index, row_finder& found);
   status enter(const io_request& asked, const io_options& options, std::uint32_t index);
   status locate(admission& admitted, const io_options& options);
-  status route(const io_options& options, std::uint32_t index);
+  status send_off(const io_options& options, std::uint32_t index);
   void end_row(const io_options& options, row_finder& found);
   status start_row(const io_options& options, std::uint32_t first, std::uint32_t count);
   status start_single(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -9,8 +10,6 @@
 #include "core/mount.hpp"
 #include "core/request.hpp"
 #include "core/usage.hpp"
-#include "path/slab_io.hpp"
-#include "staging/lent_slab.hpp"
 
 namespace penstock::core {
 
@@ -35,53 +34,18 @@ struct in_use {
   }
 };
 
-// Where the user wants nothing to enter the page cache, only what is wholly in there is read from it.
-bool goes_past_cache(file_core& file, const transfer& what, const io_options& options) {
-  if (file.asked_cache(options) != cache_use::bypass) return false;
-  auto& from = file.source();
-  return from.direct_problem().ok() && from.resident_bytes(what.offset, what.length).value_or(0) < what.length;
-}
-
-io_result run_small_on_device(runtime& with, const admission& admitted, const io_options& options) {
-  const auto& what = admitted.what();
-  auto& file = admitted.file().source();
-  auto& via = *admitted.place().via;
-  const auto stream = via.small_stream();
-  if (!stream) return {0, stream.error()};
-  const bool past_cache = !what.is_write && goes_past_cache(admitted.file(), what, options);
-  const std::uint64_t skip = past_cache ? what.offset % path::direct_alignment : 0;
-  const auto room = past_cache ? path::blocks_around(what.offset, what.length) : what.length;
-  const auto slab = staging::wait_for_slab(via, room, admitted.file().mount().lanes(), with.feeders(), [&]() -> status {
-    if (deadline_clock::now() < options.deadline) return {};
-    return {errc::timed_out, "the deadline has passed"};
-  });
-  if (!slab) return {0, slab.error()};
-  if (what.is_write) {
-    if (auto copied = via.session().copy_small(slab->data(), what.memory, what.length, *stream); !copied.ok())
-      return {0, std::move(copied)};
-    return path::drain_slab(file, slab->data(), what.length, what.offset, {});
-  }
-  auto outcome = path::fill_slab(file, slab->data() + skip, what.length, what.offset, {.past_cache = past_cache},
-                                 [&](const status& why) { with.stats().count_fallback(with.paths().base(true), why.message()); });
-  if (outcome.bytes_done == 0) return outcome;
-  auto copied = via.session().copy_small(what.memory, slab->data() + skip, outcome.bytes_done, *stream);
-  return copied.ok() ? outcome : io_result{0, std::move(copied)};
-}
-
-io_result run_small(runtime& with, const admission& admitted, const io_options& options) {
+io_result run_now(runtime& with, const admission& admitted, const io_options& options) {
   const auto began = now_ns();
   const auto& what = admitted.what();
-  auto& file = admitted.file().source();
-  io_result outcome;
-  const path_kind kind = with.paths().base(admitted.place().on_device());
-  if (!admitted.place().on_device()) {
-    outcome = what.is_write ? file.drain(what.memory, what.length, what.offset) : file.fill(what.memory, what.length, what.offset);
-  } else {
-    outcome = run_small_on_device(with, admitted, options);
-  }
-  if (!outcome.ok()) outcome.error = outcome.error.with_context(with.paths().name(kind));
+  auto& path = with.path(admitted.route().path);
+  const std::function<void(const status&)> did_without = [&](const status& why) {
+    with.stats().count_fallback(path.kind(), why.message());
+  };
+  auto outcome = path.carry_now({&admitted.file().source(), &admitted.place(), what.memory, what.offset, what.length, what.is_write,
+                                 admitted.route().cache, &admitted.file().mount().lanes(), options.deadline, &did_without});
+  if (!outcome.ok()) outcome.error = outcome.error.with_context(path.name());
   const auto ended = now_ns();
-  with.stats().count_piece(kind, what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok());
+  with.stats().count_piece(path.kind(), what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok());
   if (outcome.ok()) note_call_use(with, admitted, outcome.bytes_done, ended - began);
   return outcome;
 }
@@ -120,7 +84,7 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
 
 io_result run_on_caller(runtime& with, admission& admitted, const io_options& options) {
   admitted.list();
-  return or_without_memory([&] { return run_small(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
+  return or_without_memory([&] { return run_now(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
 }
 
 // Of a file that was declared immutable.
@@ -132,7 +96,7 @@ io_result run_ahead(runtime& with, admission& admitted, const io_options& option
     return *std::move(served);
   }
   io_result outcome;
-  if (caller_carries(with, admitted.what().length, admitted.place(), options)) {
+  if (admitted.route().by == carrier::caller) {
     outcome = run_on_caller(with, admitted, options);
     admitted.count(outcome);
   } else {
@@ -147,10 +111,10 @@ io_result run_ahead(runtime& with, admission& admitted, const io_options& option
 io_result run(runtime& with, file_core& file, const transfer& what, const io_options& options) {
   admission admitted;
   io_result outcome;
-  outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options); });
+  outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options, asker::waits); });
   if (outcome.ok() && what.length > 0) {
     if (file.ahead() != nullptr) return run_ahead(with, admitted, options);
-    if (!caller_carries(with, what.length, admitted.place(), options)) return run_pieces(with, admitted, options);
+    if (admitted.route().by == carrier::lanes) return run_pieces(with, admitted, options);
     outcome = run_on_caller(with, admitted, options);
   }
   admitted.count(outcome);

@@ -46,15 +46,22 @@ class load final : public path::job_owner, public staging::work {
   }
   void add(const admission& item, std::size_t index) noexcept {
     const auto& what = item.what();
-    // What shall be kept in the page cache is read as if it were there.
-    const auto cached = item.file().asked_cache({}) == cache_use::keep ? path::residency::resident : path::residency::unknown;
-    job.ranges.push_back(
-        {&item.file().source(), what.offset, what.length, what.memory, static_cast<std::uint32_t>(index), cached, false, 0, {}});
+    job.ranges.push_back({&item.file().source(),
+                          what.offset,
+                          what.length,
+                          what.memory,
+                          static_cast<std::uint32_t>(index),
+                          path::residency::unknown,
+                          item.route().cache,
+                          false,
+                          0,
+                          {}});
     room_ += room_of(what);
   }
 
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override;
+  void did_without(const path::job& carried, const status& why) override;
   // One that is stopped need not wait, as they all do, for a slab.
   [[nodiscard]] status stopped() const override;
   [[nodiscard]] status range_stopped(const path::gather_range& range) const override {
@@ -185,6 +192,10 @@ void load::hand_over(path::job& refused, status why) {
   if (!by_.lanes_.push(refused.queues->cpu_works, refused).ok()) (void)refused.run();
 }
 
+void load::did_without(const path::job& carried, const status& why) {
+  by_.runtime_.stats().count_fallback(carried.path->kind(), why.message());
+}
+
 // --- shipments
 
 shipment::shipment(collector& by, sender& from) noexcept
@@ -222,7 +233,7 @@ void shipment::flush() noexcept {
 bool shipment::help() { return by_.lanes_.help(queues_.cpu_works) || by_.lanes_.help(queues_.shared_works); }
 
 // Of many ranges of a file some are asked for. Where the answer is the same for them, it is taken for all, since the little that may be
-// otherwise is read all the same; else each is asked for when it is read.
+// otherwise is read all the same; else each is asked for when it is read. So is each of which nothing may enter the page cache.
 void shipment::ask_residency() {
   struct tally {
     std::size_t count = 0;
@@ -239,7 +250,10 @@ void shipment::ask_residency() {
   std::map<source::source*, tally> files;
   const auto each_range = [this](auto ask) {
     for (auto* each = newest_; each != nullptr; each = each->older) {
-      if (!each->job.is_write && each->job.place.on_device()) std::for_each(each->job.ranges.begin(), each->job.ranges.end(), ask);
+      if (each->job.is_write || !each->job.place.on_device()) continue;
+      for (auto& range : each->job.ranges) {
+        if (range.cache == cache_use::automatic) ask(range);
+      }
     }
   };
   each_range([&](const path::gather_range& range) { ++files[range.file].count; });
@@ -252,9 +266,7 @@ void shipment::ask_residency() {
     of.resident += bytes && *bytes >= range.length ? 1 : 0;
     of.absent += bytes && *bytes == 0 ? 1 : 0;
   });
-  each_range([&](path::gather_range& range) {
-    if (range.cached == path::residency::unknown) range.cached = files[range.file].of_all();
-  });
+  each_range([&](path::gather_range& range) { range.cached = files[range.file].of_all(); });
 }
 
 // --- single requests

@@ -62,10 +62,6 @@ class shipment {
 
 class small_request final : public operation {
  public:
-  // Whether such a request is one of these: beginning it makes no driver call and no file I/O.
-  static bool suits(core::runtime& with, std::uint64_t length, const io_options& options) noexcept {
-    return length <= small_request_bytes && !with.forced(options) && !options.after_default_stream;
-  }
   small_request(std::shared_ptr<core::runtime> with, admission admitted, collector& by)
       : operation(std::move(with)), admitted_(std::move(admitted)), by_(by) {
     admitted_.list();

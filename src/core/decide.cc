@@ -8,7 +8,6 @@ namespace penstock::core {
 
 namespace {
 
-constexpr std::uint64_t small_host_request_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t section_unit = std::uint64_t{16} << 20;
 
 // Little at first, so that something is soon under way; later so much that the lanes are busy while the next part is asked about. A part
@@ -47,12 +46,6 @@ cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const
 }
 
 }  // namespace
-
-bool caller_carries(const runtime& with, std::uint64_t length, const staging::place& place, const io_options& options) noexcept {
-  const auto forced = with.forced_path(options, place.on_device());
-  if (forced != path_kind::automatic && forced != with.paths().base(place.on_device())) return false;
-  return length <= (place.on_device() ? small_request_bytes : small_host_request_bytes);
-}
 
 result<reach> readable(source::source& from, const transfer& what) {
   const auto size = from.size();
@@ -93,7 +86,7 @@ std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept {
 }
 
 result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& rest, const transfer& whole,
-                                          const staging::place& place, const io_options& options, const cutting& how) {
+                                          const staging::place& place, const io_options& options, cache_use asked, const cutting& how) {
   auto& from = file.source();
   if (auto refused = writable(file, whole, place); !refused.ok()) return refused;
   plan_input input;
@@ -137,7 +130,6 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
       return {found.offset, found.length};
     };
   }
-  const auto asked = file.asked_cache(options);
   input.spares_cache = asked == cache_use::bypass;
   input.cold = [&] { return cold_way_of(with, file, rest, whole, asked, how.has_tried); };
   return make_plan(input);

@@ -14,14 +14,6 @@ namespace penstock::core {
 // A long request is carried in sections of at most this length, which are planned and end one by one.
 inline constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
 
-// On a device, requests up to this run on the thread of a caller who waits, without a hand-over (64 KiB over two lanes take 26 us, alone
-// 18); in a batch, and where nobody waits, they travel together.
-inline constexpr std::uint64_t small_request_bytes = std::uint64_t{128} << 10;
-
-// Whether a caller who waits carries such a request himself: then it goes through the page cache, unless the user wants to bypass that, and
-// nothing else is decided.
-bool caller_carries(const runtime& with, std::uint64_t length, const staging::place& place, const io_options& options) noexcept;
-
 // How a request is cut.
 struct cutting {
   unsigned lanes = 1;        // over so many
@@ -52,8 +44,9 @@ std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::
 
 std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept;
 
-// The pieces of the next section of a request, which is the first of what is left of it. Errors: of writable(), and of make_plan().
+// The pieces of the next section of a request that lanes carry, which is the first of what is left of it. asked: of its route. Errors: of
+// writable(), and of make_plan().
 result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& rest, const transfer& whole,
-                                          const staging::place& place, const io_options& options, const cutting& how);
+                                          const staging::place& place, const io_options& options, cache_use asked, const cutting& how);
 
 }  // namespace penstock::core

@@ -155,14 +155,16 @@ void tell(plan& told, runtime& with, source::source& from, std::span<const plann
 // Section by section, as a request is carried.
 status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file, const transfer& what, const staging::place& place,
                  const io_options& options) {
-  if (what.length > 0 && place.on_device() && caller_carries(with, what.length, place, options)) {
-    add(runs, {what.offset, what.length, with.paths().base(true), false, plan_reason::small_request});
+  const auto asked = find_route(with, file, what.is_write, what.offset, what.length, &place, options, asker::waits);
+  if (what.length > 0 && place.on_device() && asked.by == carrier::caller) {
+    const bool past_cache = asked.cache == cache_use::bypass && !what.is_write;
+    add(runs, {what.offset, what.length, asked.path, false, past_cache ? plan_reason::small_request_bypass : plan_reason::small_request});
     return writable(file, what, place);
   }
   auto rest = what;
   cutting how{with.lane_count(), false};
   do {
-    const auto pieces = decide(with, file, rest, what, place, options, how);
+    const auto pieces = decide(with, file, rest, what, place, options, asked.cache, how);
     if (!pieces) return pieces.error();
     for (const auto& piece : *pieces) {
       add(runs, piece);

@@ -314,6 +314,8 @@ std::string describe(plan_reason reason, const path::declaration& path) {
       return "the memory is the host's";
     case plan_reason::small_request:
       return "at most 128 KiB: carried on the caller's thread, through the page cache";
+    case plan_reason::small_request_bypass:
+      return "at most 128 KiB: carried on the caller's thread, past the page cache unless all of it is in there, as asked for";
     case plan_reason::declared:
       return std::string(path.reason);
     case plan_reason::declared_untried:

@@ -15,6 +15,7 @@ namespace penstock::core {
 enum class plan_reason : std::uint8_t {
   host_memory,
   small_request,
+  small_request_bypass,
   declared,          // what the path declares
   declared_untried,  // that, where no device is in use that could be asked for
   resident,

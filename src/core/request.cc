@@ -1,6 +1,7 @@
 #include "core/request.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -55,6 +56,7 @@ void request::begin() noexcept {
 // --- planning
 
 status request::plan(const cutting& how) {
+  assert(admitted_.route().by != carrier::undecided);
   how_ = how;
   neighbours_ = neighbours_of(runtime(), admitted_.what(), admitted_.place(), options_);
   if (auto problem = watch_deadline(); !problem.ok()) return problem;
@@ -94,7 +96,7 @@ status request::plan_section(section& next) {
     if (found->past_size) how.lanes = 1;
   }
   if (rest.length == 0) return {};
-  auto pieces = decide(runtime(), admitted_.file(), rest, whole, admitted_.place(), options_, how);
+  auto pieces = decide(runtime(), admitted_.file(), rest, whole, admitted_.place(), options_, admitted_.route().cache, how);
   if (!pieces) return pieces.error();
   next.pieces = *std::move(pieces);
   next.offset = rest.offset;

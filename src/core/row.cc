@@ -79,6 +79,7 @@ result<request*> row::make(const io_options& options, std::shared_ptr<file_core>
   const transfer whole{nullptr, back.offset + back.length - front.offset, front.offset, false};
   if (auto refused = admitted.enter(with_, *file_, whole, file_); !refused.ok()) return refused;
   admitted.place_at(items_.front().place());
+  admitted.decide(options_, asker::batch);
   auto* made = new request(with_.shared_from_this(), std::move(admitted), options_, std::move(parts));
   made->set_on_progress([this](std::uint64_t bytes) { moved(bytes); });
   made->set_on_end([this](const io_result& outcome) { ended(outcome); });

@@ -378,9 +378,9 @@ void stream_operation::finished(part& done) {
 
 io_result stream_operation::read(const part& which, const line& from) {
   auto& file = admitted_.file().source();
-  const bool cold = path::is_cold(file, which.offset, which.length);
+  const bool past_cache = path::goes_past_cache(file, which.offset, which.length, admitted_.route().cache);
   return path::fill_slab(file, from.slab + (which.offset - round_down(from.offset)), which.length, which.offset,
-                         {.past_cache = cold, .sent_at_once = !emulated_},
+                         {.past_cache = past_cache, .sent_at_once = !emulated_},
                          [this](const status& why) { runtime_->stats().count_fallback(runtime_->paths().base(true), why.message()); });
 }
 

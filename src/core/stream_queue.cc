@@ -53,6 +53,7 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   constexpr auto not_known = ~std::uint64_t{0};
   if (auto refused = admitted.enter(*with, *file, {nullptr, *what.length, not_known, is_write}, file); !refused.ok()) return refused;
   admitted.place_at(*place);
+  admitted.decide({}, asker::stream);
   (void)file->source().descriptors();  // opened now, while nothing is held
 
   auto* made = new stream_operation(with, std::move(admitted), what);

@@ -2,7 +2,9 @@
 // itself, and one line in registry.cc; it inherits the contract suite by its name.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -80,6 +82,21 @@ struct job_queues {
 // this does not block.
 void end_queued(job_queues& queues);
 
+// A small range that its caller carries himself.
+struct small_transfer {
+  source::source* file = nullptr;
+  const staging::place* place = nullptr;
+  std::byte* memory = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  bool is_write = false;
+  cache_use cache = cache_use::automatic;  // of a read; automatic: through the page cache
+  staging::lanes* lanes = nullptr;         // that serve the file system
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  // Told why what was to go past the page cache went through it. It outlives the call.
+  const std::function<void(const status& why)>* did_without = nullptr;
+};
+
 // What is known of a range's place in the page cache before it is read.
 enum class residency : std::uint8_t { unknown, resident, absent };
 
@@ -91,9 +108,10 @@ struct gather_range {
   std::byte* memory = nullptr;
   std::uint32_t index = 0;  // the owner's
   residency cached = residency::unknown;
-  bool past_cache = false;  // result: it was read so
-  std::uint64_t moved = 0;  // result
-  status error;             // result
+  cache_use cache = cache_use::automatic;  // of a read; automatic: past the page cache where nothing of it is in there
+  bool past_cache = false;                 // result: it was read so
+  std::uint64_t moved = 0;                 // result
+  status error;                            // result
 };
 // Batches have thousands, which lanes fill and the caller's thread looks through.
 static_assert(sizeof(gather_range) == 64);
@@ -163,6 +181,7 @@ struct declaration {
   std::string_view successor{};  // by name: goes on where this one cannot; empty: nobody
   bool of_device = true;         // the memory that it serves: a device's, or the host's
   portion carries = portion::everything;
+  std::uint64_t most_carried_now = 0;  // requests of at most so many bytes it carries on the thread of a caller who waits (carry_now)
   std::uint64_t alignment = 1;  // of whole_requests: in the file; a write that cannot be aligned in memory and file at once is refused
   std::string_view reason{};    // why it is taken, where that is not the planner's to say
   std::unique_ptr<data_path> (*make)(const services& with) = nullptr;
@@ -191,6 +210,9 @@ class data_path {
   virtual void prepare(std::span<job> /*jobs*/) {}
   // Carries the job, on a lane or on the caller's thread; false as for staging::work::run.
   virtual bool run(job& item) = 0;
+  // Carries a range of at most declaration::most_carried_now bytes, on the calling thread. Blocks. Short count only at the end of the file;
+  // bytes_done is true on failure. Errors: those of the file, of the device and of the deadline, without the name of the path.
+  virtual io_result carry_now(const small_transfer& /*what*/) { return {0, {errc::unsupported, "it carries nothing at once"}}; }
   // The file is about to be closed: lets go of whatever is kept for it. To be called for every file that refuses() was asked about, while
   // its descriptors are still open, and once no question or job of it is under way or can come.
   virtual void forget(const source::source& /*closing*/) {}

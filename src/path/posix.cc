@@ -26,6 +26,10 @@ class posix final : public data_path {
     return true;
   }
 
+  io_result carry_now(const small_transfer& what) override {
+    return what.is_write ? what.file->drain(what.memory, what.length, what.offset) : what.file->fill(what.memory, what.length, what.offset);
+  }
+
  private:
   static io_result transfer(source::source& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset) {
     auto outcome = is_write ? file.drain(memory, length, offset) : file.fill(memory, length, offset);
@@ -55,6 +59,7 @@ constinit const declaration declared_posix{
     .rank = 40,
     .of_device = false,
     .carries = portion::everything,
+    .most_carried_now = std::uint64_t{1} << 20,
     .make = [](const services& /*with*/) -> std::unique_ptr<data_path> { return std::make_unique<posix>(); },
 };
 

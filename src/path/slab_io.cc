@@ -30,9 +30,18 @@ io_result drain_slab(source::source& file, const std::byte* memory, std::uint64_
   });
 }
 
-bool is_cold(source::source& file, std::uint64_t offset, std::uint64_t length) {
+bool goes_past_cache(source::source& file, std::uint64_t offset, std::uint64_t length, cache_use asked) {
   if (!file.direct_problem().ok()) return false;
-  return !file.cached_problem().ok() || file.resident_bytes(offset, length).value_or(length) == 0;
+  if (!file.cached_problem().ok()) return true;
+  switch (asked) {
+    case cache_use::keep:
+      return false;
+    case cache_use::bypass:
+      return file.resident_bytes(offset, length).value_or(0) < length;
+    case cache_use::automatic:
+      break;
+  }
+  return file.resident_bytes(offset, length).value_or(length) == 0;
 }
 
 }  // namespace penstock::path

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "penstock/options.hpp"
 #include "penstock/status.hpp"
 #include "source/source.hpp"
 
@@ -28,8 +29,9 @@ io_result fill_slab(source::source& file, std::byte* target, std::uint64_t lengt
 io_result drain_slab(source::source& file, const std::byte* memory, std::uint64_t length, std::uint64_t offset, slab_route how,
                      const told_of_fallback& told = {});
 
-// Whether a range is to be read past the page cache: it can be, and nothing of it is in there. Asks with cachestat: a read that is told
-// not to wait (RWF_NOWAIT) starts a read-ahead for what it does not find, which halves the speed of the direct reads.
-bool is_cold(source::source& file, std::uint64_t offset, std::uint64_t length);
+// Whether a range is to be read past the page cache, where the file can be: automatic, if nothing of it is in there; bypass, if not all of
+// it is, since the rest would enter it; keep, never. Asks with cachestat: a read that is told not to wait (RWF_NOWAIT) starts a read-ahead
+// for what it does not find, which halves the speed of the direct reads.
+bool goes_past_cache(source::source& file, std::uint64_t offset, std::uint64_t length, cache_use asked);
 
 }  // namespace penstock::path

@@ -30,6 +30,7 @@ class staged final : public data_path {
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override;
   void prepare(std::span<job> jobs) override;
   bool run(job& item) override;
+  io_result carry_now(const small_transfer& what) override;
 
  private:
   struct wave;
@@ -123,7 +124,7 @@ class staged final : public data_path {
   static std::uint64_t gather_need(const job& item);
   void start_gather_read(job& item);
   void read_ranges(const job& item, std::span<gather_range> ranges, std::uint64_t at, bool ring) noexcept;
-  bool is_for_ring(const gather_range& range);
+  static bool is_for_disk(const gather_range& range, bool by_ring);
   void ranges_read(job& item);
   void gather_ring_done(job& item);
   status take_piece(gather_range& range, const staging::ring_piece& done);

@@ -144,8 +144,13 @@ void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::u
     auto got = or_without_memory(
         [&]() -> io_result {
           if (auto stop = item.owner->range_stopped(range); !stop.ok()) return {0, std::move(stop)};
-          if (ring && is_for_ring(range)) return {cold, {}};
-          return fill_slab(*range.file, place, range.length, range.offset, {});
+          const bool by_ring = ring && range.file->descriptors().direct >= 0;
+          range.past_cache = is_for_disk(range, by_ring);
+          if (range.past_cache && by_ring) return {cold, {}};
+          return fill_slab(*range.file, place, range.length, range.offset, {.past_cache = range.past_cache}, [&](const status& why) {
+            range.past_cache = false;
+            item.owner->did_without(item, why);
+          });
         },
         [] {
           return io_result{0, no_memory()};
@@ -155,10 +160,13 @@ void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::u
   }
 }
 
-// Whether the range is not in the page cache, and can be read past it.
-bool staged::is_for_ring(const gather_range& range) {
-  if (range.file->descriptors().direct < 0 || range.cached == residency::resident) return false;
-  return range.cached == residency::absent || is_cold(*range.file, range.offset, range.length);
+// Whether the range is to be read past the page cache. Without a ring that is done for those only who want nothing to enter it: each read
+// would be waited for.
+bool staged::is_for_disk(const gather_range& range, bool by_ring) {
+  if (range.cache == cache_use::keep || (!by_ring && range.cache != cache_use::bypass)) return false;
+  if (range.cached == residency::resident) return false;
+  if (range.cached == residency::absent) return range.file->direct_problem().ok();
+  return goes_past_cache(*range.file, range.offset, range.length, range.cache);
 }
 
 // All that is in the page cache has been read.

@@ -45,6 +45,14 @@ std::uint64_t size_of_page() noexcept {
   return bytes;
 }
 
+// Where so many pages of the range are in the page cache. Its first and last page may lie in it in part only: what counts as all of it is
+// that no page is missing.
+std::uint64_t bytes_of(std::uint64_t pages, const file_range& range) noexcept {
+  const std::uint64_t first = range.offset / size_of_page();
+  const std::uint64_t last = (range.offset + range.length - 1) / size_of_page();
+  return pages > last - first ? range.length : std::min(pages * size_of_page(), range.length - 1);
+}
+
 std::string described(const file_range& range) {
   return fmt::format("residency of {} at {} of fd {}", range.length, range.offset, range.fd);
 }
@@ -111,7 +119,7 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
   const int error = count_resident_pages(static_cast<std::byte*>(base), length, pages);
   munmap(base, length);
   if (error != 0) return status::from_errno(error, described(range));
-  return std::min(pages * size_of_page(), range.length);
+  return bytes_of(pages, range);
 }
 
 // --- estimates
@@ -215,7 +223,7 @@ result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t
   if (cachestat_missing.load(std::memory_order_relaxed)) return resident_by_mincore(range);
   cachestat_counts counts;
   const int error = call_cachestat(range, counts);
-  if (error == 0) return std::min(counts.cached * size_of_page(), length);
+  if (error == 0) return bytes_of(counts.cached, range);
   if (refuses_every_file(error)) {
     cachestat_missing.store(true, std::memory_order_relaxed);
     return resident_by_mincore(range);

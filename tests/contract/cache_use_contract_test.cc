@@ -395,7 +395,7 @@ class a_first_long_read : public cache_use_contract {
     long_read told_of;
     std::int64_t now = 1;
     for (auto rest = whole; rest.length > 0;) {
-      const auto pieces = core::decide(file.runtime(), file, rest, whole, *place, {}, {8, false});
+      const auto pieces = core::decide(file.runtime(), file, rest, whole, *place, {}, cache_use::automatic, {8, false});
       EXPECT_TRUE(pieces.ok()) << told(pieces.error());
       if (!pieces.ok()) return told_of;
       for (const auto& piece : *pieces) {

@@ -50,6 +50,24 @@ TEST_F(further_path, is_asked_first_by_its_rank_and_is_told_of) {
   EXPECT_NE(engine_of().summary().find("heap: "), std::string::npos) << engine_of().summary();
 }
 
+TEST_F(further_path, carries_small_requests_of_callers_who_wait) {
+  const auto content = make_file("data", size);
+  const auto both = open_for_writing();
+  auto memory = device_memory();
+  const auto plan = engine_of().explain(both, house_.device(), 4096, 0, false);
+  ASSERT_TRUE(plan.ok()) << told(plan.error());
+  ASSERT_EQ(plan->parts.size(), 1U);
+  EXPECT_EQ(plan->parts[0].path, heap());
+  const int before = heap_path_told.carried_now;
+  EXPECT_EQ(both.read(memory.data(), 4096, 77).bytes_done, 4096U);
+  memory.expect(std::span(content).subspan(77, 4096));
+  EXPECT_EQ(both.write(memory.data(), 100, 9).bytes_done, 100U);
+  EXPECT_EQ(heap_path_told.carried_now, before + 2);
+  EXPECT_EQ(engine_of().stats().path(heap()).bytes, 4196U);
+  EXPECT_EQ(both.read(memory.data(), 8193, 0).bytes_done, 8193U);
+  EXPECT_EQ(heap_path_told.carried_now, before + 2) << "that is more than it declares";
+}
+
 TEST_F(further_path, does_not_serve_memory_that_it_does_not_declare) {
   make_file("data", size);
   const auto plan = engine_of().explain(open("data"), "host", size, 0, false);

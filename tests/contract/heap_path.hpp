@@ -20,6 +20,7 @@ struct heap_path_controls {
   std::atomic<std::uint64_t> fails_after{~std::uint64_t{0}};  // bytes of a job
   std::atomic<int> remembered{0};                             // ranges of memory that are registered
   std::atomic<int> forgotten{0};                              // files
+  std::atomic<int> carried_now{0};                            // small requests, by their callers
 };
 inline heap_path_controls heap_path_told;
 
@@ -41,7 +42,9 @@ class heap_path final : public path::data_path {
         item.owner->finished(item, item.moved, stop.with_context("heap"));
         return true;
       }
-      auto moved = item.moved < heap_path_told.fails_after ? carry(item, wanted) : io_result{0, {errc::io, "the test wants it to fail"}};
+      auto moved = item.moved < heap_path_told.fails_after
+                       ? carry({item.file, item.place.via, item.memory + item.moved, item.offset + item.moved, item.is_write}, wanted)
+                       : io_result{0, {errc::io, "the test wants it to fail"}};
       item.moved += moved.bytes_done;
       if (!moved.ok()) {
         item.owner->hand_over(item, moved.error.with_context("heap"));
@@ -54,6 +57,11 @@ class heap_path final : public path::data_path {
     }
   }
 
+  io_result carry_now(const path::small_transfer& what) override {
+    ++heap_path_told.carried_now;
+    return carry({what.file, what.place->via, what.memory, what.offset, what.is_write}, what.length);
+  }
+
   void forget(const source::source& /*closing*/) override { ++heap_path_told.forgotten; }
   status remember_memory(const staging::place& /*place*/, std::byte* /*base*/, std::uint64_t /*bytes*/) override {
     ++heap_path_told.remembered;
@@ -64,20 +72,25 @@ class heap_path final : public path::data_path {
  private:
   static constexpr std::uint64_t buffer_bytes = std::uint64_t{128} << 10;
 
-  io_result carry(const path::job& item, std::uint64_t bytes) {
+  struct extent {
+    source::source* file;
+    staging::link* via;
+    std::byte* memory;
+    std::uint64_t offset;
+    bool is_write;
+  };
+  static io_result carry(const extent& item, std::uint64_t bytes) {
     const auto buffer = std::make_unique<std::byte[]>(bytes);
-    auto& session = item.place.via->session();
-    const auto stream = item.place.via->small_stream();
+    auto& session = item.via->session();
+    const auto stream = item.via->small_stream();
     if (!stream) return {0, stream.error()};
-    std::byte* const memory = item.memory + item.moved;
-    const std::uint64_t offset = item.offset + item.moved;
     if (item.is_write) {
-      if (auto copied = session.copy_small(buffer.get(), memory, bytes, *stream); !copied.ok()) return {0, std::move(copied)};
-      return item.file->drain(buffer.get(), bytes, offset);
+      if (auto copied = session.copy_small(buffer.get(), item.memory, bytes, *stream); !copied.ok()) return {0, std::move(copied)};
+      return item.file->drain(buffer.get(), bytes, item.offset);
     }
-    auto got = item.file->fill(buffer.get(), bytes, offset);
+    auto got = item.file->fill(buffer.get(), bytes, item.offset);
     if (got.bytes_done == 0) return got;
-    auto copied = session.copy_small(memory, buffer.get(), got.bytes_done, *stream);
+    auto copied = session.copy_small(item.memory, buffer.get(), got.bytes_done, *stream);
     return copied.ok() ? got : io_result{0, std::move(copied)};
   }
 };
@@ -87,6 +100,7 @@ inline constexpr path::declaration declared_heap{
     .rank = 5,
     .successor = "staged",
     .carries = path::portion::whole_requests,
+    .most_carried_now = 8192,
     .reason = "the tests brought it",
     .make = [](const path::services& /*with*/) -> std::unique_ptr<path::data_path> { return std::make_unique<heap_path>(); },
 };

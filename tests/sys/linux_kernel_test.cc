@@ -299,6 +299,18 @@ TEST_F(linux_kernel_test, whole_blocks_are_read_into_the_page_cache) {
   EXPECT_EQ(kernel_->read_into_cache(open(dir_.file("x"), O_WRONLY), 0, block).native(), EACCES);
 }
 
+TEST_F(linux_kernel_test, a_range_that_lacks_a_page_is_not_all_resident) {
+  const int fd = make_file(dir_.file("x"), 8 * 4096);
+  if (magic_of(fd) == TMPFS_MAGIC) GTEST_SKIP() << "tmpfs drops no pages";
+  ASSERT_TRUE(kernel_->drop_cache(fd, 0, 0).ok());
+  ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM), 0);
+  std::byte byte{};
+  ASSERT_TRUE(kernel_->pread(fd, &byte, 1, 0).ok());
+  EXPECT_EQ(kernel_->resident_bytes(fd, 777, 100).value_or(0), 100U);
+  EXPECT_LT(kernel_->resident_bytes(fd, 777, 4096).value_or(4096), 4096U) << "it begins in the one page and ends in the next";
+  EXPECT_GT(kernel_->resident_bytes(fd, 777, 4096).value_or(0), 0U);
+}
+
 TEST_F(linux_kernel_test, residency_is_never_more_than_the_range) {
   const int fd = make_file(dir_.file("x"), 10000);
   EXPECT_EQ(kernel_->resident_bytes(fd, 0, 0).value_or(1), 0U);
