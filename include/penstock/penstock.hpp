@@ -4,6 +4,7 @@
 #include "penstock/engine.hpp"            // IWYU pragma: export
 #include "penstock/facts.hpp"             // IWYU pragma: export
 #include "penstock/machine.hpp"           // IWYU pragma: export
+#include "penstock/model.hpp"             // IWYU pragma: export
 #include "penstock/options.hpp"           // IWYU pragma: export
 #include "penstock/pending_file.hpp"      // IWYU pragma: export
 #include "penstock/processes.hpp"         // IWYU pragma: export

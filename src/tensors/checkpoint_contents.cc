@@ -231,6 +231,20 @@ class contents_reader {
 
 }  // namespace
 
+result<std::string> checkpoint_folder(std::span<const zip_member> members) {
+  std::optional<std::string> folder;
+  for (const zip_member& each : members) {
+    if (!each.name.ends_with(pickle_name)) continue;
+    const std::string_view before = std::string_view(each.name).substr(0, each.name.size() - pickle_name.size());
+    // Not "a/b/data.pkl", which somebody has packed into an archive of his own.
+    if (!before.empty() && before.find('/') != before.size() - 1) continue;
+    if (folder) return malformed("it holds several pickles, and a checkpoint one");
+    folder = before;
+  }
+  if (!folder) return malformed("a zip file, but no checkpoint of torch.save: it holds no data.pkl");
+  return *std::move(folder);
+}
+
 result<torch_checkpoint> contents_of(std::string_view pickle, std::span<const zip_member> members, std::string_view folder) {
   const auto content = read_pickle(pickle);
   if (!content) return content.error();

@@ -2,12 +2,18 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "penstock/status.hpp"
 #include "penstock/torch_checkpoint.hpp"
 
 namespace penstock::tensors {
+
+// The member that names the tensors.
+inline constexpr std::string_view pickle_name = "data.pkl";
+// What the names of all members begin with: "archive/", whatever it is called, or nothing. Errors: invalid_argument (no checkpoint).
+result<std::string> checkpoint_folder(std::span<const zip_member> members);
 
 // pickle: its text; members: of its archive; folder: what their names begin with, "archive/" or nothing. Errors: invalid_argument and
 // unsupported, as of read_torch_checkpoint().

@@ -16,6 +16,14 @@ std::string quoted(std::string_view text) {
 
 std::string tensor_called(std::string_view name) { return fmt::format("tensor {}", quoted(name)); }
 
+std::string listed(std::span<const std::string_view> names) {
+  std::string told;
+  for (const std::string_view each : names.first(std::min(names.size(), most_listed))) {
+    told += fmt::format("{}{}", told.empty() ? "" : ", ", quoted(each));
+  }
+  return names.size() <= most_listed ? told : fmt::format("{} and {} more", told, names.size() - most_listed);
+}
+
 std::optional<std::string_view> repeated(std::vector<std::string_view> names) {
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);

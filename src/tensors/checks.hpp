@@ -1,7 +1,9 @@
 // What several files of this room ask of names, and say of them. Free functions; safe from any thread.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +20,9 @@ inline constexpr std::string_view metadata_key = "__metadata__";
 std::string tensor_called(std::string_view name);
 // The same of other strings, without "tensor".
 std::string quoted(std::string_view text);
+// The names so, with commas; of many the first most_listed, and how many more there are.
+inline constexpr std::size_t most_listed = 20;
+std::string listed(std::span<const std::string_view> names);
 
 // Some name that comes twice.
 std::optional<std::string_view> repeated(std::vector<std::string_view> names);

@@ -17,24 +17,7 @@ namespace penstock {
 
 namespace {
 
-constexpr std::string_view pickle_name = "data.pkl";
-
 status no_checkpoint(std::string message) { return {errc::invalid_argument, std::move(message)}; }
-
-// What the names of all members begin with: "archive/", whatever it is called, or nothing.
-result<std::string> folder_of(const std::vector<zip_member>& members) {
-  std::optional<std::string> folder;
-  for (const zip_member& each : members) {
-    if (!each.name.ends_with(pickle_name)) continue;
-    const std::string_view before = std::string_view(each.name).substr(0, each.name.size() - pickle_name.size());
-    // Not "a/b/data.pkl", which somebody has packed into an archive of his own.
-    if (!before.empty() && before.find('/') != before.size() - 1) continue;
-    if (folder) return no_checkpoint("it holds several pickles, and a checkpoint one");
-    folder = before;
-  }
-  if (!folder) return no_checkpoint("a zip file, but no checkpoint of torch.save: it holds no data.pkl");
-  return *std::move(folder);
-}
 
 result<std::string> text_of_member(const file& from, const zip_member& member, std::uint64_t most) {
   const auto called = tensors::quoted(member.name);
@@ -64,10 +47,10 @@ result<torch_checkpoint> read_checkpoint(const file& from) {
     const bool is_named = error.message().find(from.path()) != std::string_view::npos;
     return is_named ? error : error.with_context(from.path());
   };
-  const auto folder = folder_of(*members);
+  const auto folder = tensors::checkpoint_folder(*members);
   if (!folder) return named(folder.error());
   if (status error = check_byte_order(from, *members, *folder); !error.ok()) return named(error);
-  const auto pickle = text_of_member(from, *std::ranges::find(*members, *folder + std::string(pickle_name), &zip_member::name),
+  const auto pickle = text_of_member(from, *std::ranges::find(*members, *folder + std::string(tensors::pickle_name), &zip_member::name),
                                      most_checkpoint_pickle_bytes);
   if (!pickle) return named(pickle.error());
   auto made = tensors::contents_of(*pickle, *members, *folder);

@@ -1,0 +1,168 @@
+#include "penstock/model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <unordered_set>
+
+#include "base/no_memory.hpp"
+#include "penstock/torch_checkpoint.hpp"
+#include "tensors/checkpoint_contents.hpp"
+#include "tensors/checks.hpp"
+
+namespace penstock {
+
+namespace {
+
+// --- which files
+
+class path_collector {
+ public:
+  explicit path_collector(const engine& with) : with_(with) {}
+
+  status add(const std::string& path) {
+    const auto found = find_model(path);
+    if (!found) return found.error();
+    if (!is_model_index(*found)) {
+      (void)place_of(*found);
+      return {};
+    }
+    const auto from = with_.open(*found);
+    if (!from) return from.error();
+    const auto index = read_model_index(*from);
+    if (!index) return index.error();
+    auto shards = shards_of(*index, *found);
+    if (!shards) return shards.error();
+    if (status error = check_shards(*shards, *found); !error.ok()) return error;
+    std::vector<std::size_t> places;
+    for (const std::string& each : shards->files) places.push_back(place_of(each));
+    for (model_paths::promise& each : shards->promises) found_.promises.push_back({std::move(each.tensor), places[each.file]});
+    return {};
+  }
+  model_paths take() { return std::move(found_); }
+
+ private:
+  std::size_t place_of(const std::string& file) {
+    const auto [known, is_new] = places_.emplace(file, found_.files.size());
+    if (is_new) found_.files.push_back(file);
+    return known->second;
+  }
+
+  const engine& with_;
+  std::map<std::string, std::size_t> places_;
+  model_paths found_;
+};
+
+// --- what is in them
+
+// "archive/data/0" is a storage where the checkpoint's pickle is "archive/data.pkl".
+result<tensor_header> storages_in(const file& from) {
+  const auto members = read_zip_directory(from);
+  if (!members) return members.error();
+  const auto folder = tensors::checkpoint_folder(*members);
+  if (!folder) return folder.error().with_context(from.path());
+  const std::string beginning = *folder + "data/";
+  std::vector<tensor_facts> storages;
+  for (const zip_member& each : *members) {
+    if (!each.name.starts_with(beginning)) continue;
+    if (!each.stored) {
+      return status(errc::invalid_argument,
+                    fmt::format("{}: {} is packed, so its bytes are not in the file", from.path(), tensors::quoted(each.name)));
+    }
+    storages.push_back({each.name, tensor_type::u8, {each.packed_bytes}, each.offset, each.packed_bytes});
+  }
+  std::ranges::sort(storages, {}, &tensor_facts::offset);
+  return tensor_header(std::move(storages), std::nullopt, 0);
+}
+
+result<model_file> open_one(const engine& with, const std::string& path) {
+  auto source = with.open(path);
+  if (!source) return source.error();
+  const auto size = source->size();
+  if (!size) return size.error();
+  const bool is_checkpoint = is_zip(*source);
+  auto header = is_checkpoint ? storages_in(*source) : read_safetensors(*source);
+  if (!header) return header.error();
+  return model_file{path, *std::move(source), *size, *std::move(header), is_checkpoint};
+}
+
+// The pickle of a checkpoint is read only where an index promises what is in it: its storages can be loaded without.
+class name_lists {
+ public:
+  status add(const model_file& from, bool is_promised) {
+    std::vector<std::string_view>& names = all_.emplace_back();
+    if (!from.is_checkpoint) {
+      for (const tensor_facts& each : from.header.tensors()) names.emplace_back(each.name);
+    } else if (is_promised) {
+      const auto checkpoint = read_torch_checkpoint(from.source);
+      if (!checkpoint) return checkpoint.error();
+      std::vector<std::string>& kept = kept_.emplace_back();
+      for (const checkpoint_tensor& each : checkpoint->tensors) kept.push_back(each.name());
+      names.assign(kept.begin(), kept.end());
+    }
+    return {};
+  }
+  [[nodiscard]] std::span<const std::vector<std::string_view>> all() const { return all_; }
+
+ private:
+  std::vector<std::vector<std::string_view>> all_;
+  std::vector<std::vector<std::string>> kept_;  // of checkpoints
+};
+
+result<std::vector<model_file>> open_all(const engine& with, const std::vector<std::string>& paths) {
+  path_collector collector(with);
+  for (const std::string& each : paths) {
+    if (status error = collector.add(each); !error.ok()) return error;
+  }
+  const model_paths found = collector.take();
+  std::vector<model_file> files;
+  for (const std::string& each : found.files) {
+    auto made = open_one(with, each);
+    if (!made) return made.error();
+    files.push_back(*std::move(made));
+  }
+  std::unordered_set<std::size_t> promised;
+  for (const model_paths::promise& each : found.promises) promised.insert(each.file);
+  name_lists names;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (status error = names.add(files[i], promised.contains(i)); !error.ok()) return error;
+  }
+  if (status error = check_tensors(found, names.all()); !error.ok()) return error;
+  return files;
+}
+
+}  // namespace
+
+std::uint64_t model_file::tensor_bytes() const noexcept {
+  const auto add = [](std::uint64_t sum, const tensor_facts& each) { return sum + each.bytes; };
+  return std::accumulate(header.tensors().begin(), header.tensors().end(), std::uint64_t{0}, add);
+}
+
+result<model> model::open(const engine& with, const std::vector<std::string>& paths) {
+  return or_no_memory([&]() -> result<model> {
+    auto files = open_all(with, paths);
+    if (!files) return files.error();
+    return model(*std::move(files));
+  });
+}
+
+std::optional<model_tensor> model::find(std::string_view name) const noexcept {
+  for (const model_file& each : files_) {
+    if (const tensor_facts* const facts = each.header.find(name); facts != nullptr) return model_tensor{&each, facts};
+  }
+  return std::nullopt;
+}
+
+std::size_t model::tensor_count() const noexcept {
+  const auto add = [](std::size_t sum, const model_file& each) { return sum + each.header.tensors().size(); };
+  return std::accumulate(files_.begin(), files_.end(), std::size_t{0}, add);
+}
+
+std::uint64_t model::tensor_bytes() const noexcept {
+  const auto add = [](std::uint64_t sum, const model_file& each) { return sum + each.tensor_bytes(); };
+  return std::accumulate(files_.begin(), files_.end(), std::uint64_t{0}, add);
+}
+
+}  // namespace penstock

@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <unordered_set>
+
+#include "base/checked.hpp"
+#include "base/no_memory.hpp"
+#include "penstock/model.hpp"
+#include "tensors/checks.hpp"
+
+namespace penstock {
+
+namespace {
+
+status no_layout(std::string message) { return {errc::invalid_argument, std::move(message)}; }
+
+// --- parts
+
+status no_part(const tensor_facts& tensor, std::string_view why) {
+  return no_layout(fmt::format("{} of shape [{}]: {}", tensors::tensor_called(tensor.name), fmt::join(tensor.shape, ", "), why));
+}
+
+tensor_part all_of(const tensor_facts& tensor) { return {tensor.shape, 0, tensor.bytes, tensor.bytes, 1}; }
+
+result<tensor_part> cut(const tensor_facts& tensor, int dimension, model_rank rank) {
+  const auto dimensions = static_cast<std::int64_t>(tensor.shape.size());
+  if (dimension < -dimensions || dimension >= dimensions) return no_part(tensor, fmt::format("it has no dimension {}", dimension));
+  if (rank.number >= rank.count) return no_part(tensor, fmt::format("there is no rank {} of {}", rank.number, rank.count));
+  const auto axis = static_cast<std::size_t>(dimension < 0 ? dimension + dimensions : dimension);
+  const std::uint64_t length = tensor.shape[axis];
+  if (length % rank.count != 0)
+    return no_part(tensor, fmt::format("{} rows of dimension {} do not go to {} alike", length, dimension, rank.count));
+  tensor_part part = all_of(tensor);
+  part.shape[axis] = length / rank.count;
+  if (tensor.bytes == 0) return tensor_part{std::move(part.shape), 0, 0, 0, 0};
+  // None of the lengths is 0, so the product of some is no more than that of all, which was checked.
+  for (std::size_t i = 0; i < axis; ++i) part.runs *= tensor.shape[i];
+  part.step = tensor.bytes / part.runs;
+  part.run_bytes = part.step / rank.count;
+  if (tensor.bytes % part.runs != 0 || part.step % rank.count != 0)
+    return no_part(tensor, fmt::format("parts of its elements of type {} do not begin at bytes", to_string(tensor.type)));
+  part.first = part.run_bytes * rank.number;
+  return part;
+}
+
+// What is told of a tensor may come from anywhere.
+status check_facts(const tensor_facts& tensor) {
+  const auto bytes = tensor_bytes(tensor.type, tensor.shape);
+  if (!bytes) return bytes.error().with_context(tensors::tensor_called(tensor.name));
+  return *bytes == tensor.bytes ? status() : no_part(tensor, fmt::format("it takes {} bytes, not {}", *bytes, tensor.bytes));
+}
+
+// --- layout
+
+class layout_maker {
+ public:
+  explicit layout_maker(const layout_options& options) : options_(options) {}
+
+  result<model_layout> make(const model& from) {
+    if (!std::has_single_bit(options_.alignment)) return no_layout("the alignment is no power of two");
+    if (options_.rank.number >= options_.rank.count)
+      return no_layout(fmt::format("rank {} of {}", options_.rank.number, options_.rank.count));
+    if (options_.names) {
+      wanted_.insert(options_.names->begin(), options_.names->end());
+      if (status error = check_names(from); !error.ok()) return error;
+    }
+    for (const model_file& file : from.files()) {
+      for (const tensor_facts& each : file.header.tensors()) {
+        if (options_.names && !wanted_.contains(each.name)) continue;
+        if (status error = add({&file, &each}); !error.ok()) return error;
+      }
+    }
+    return std::move(made_);
+  }
+
+ private:
+  [[nodiscard]] status check_names(const model& from) const {
+    std::vector<std::string_view> missing;
+    for (const std::string& each : *options_.names) {
+      if (!from.find(each)) missing.emplace_back(each);
+    }
+    if (missing.empty()) return {};
+    return {errc::not_found, fmt::format("no file of the model has {}", tensors::listed(missing))};
+  }
+  status add(model_tensor tensor) {
+    auto part = part_for(*tensor.facts);
+    if (!part) return part.error();
+    // A place beyond this could not be allocated.
+    const auto end = range_end(made_.bytes, part->bytes());
+    if (!end || *end > max_file_offset - std::min(options_.alignment, max_file_offset))
+      return no_layout("the tensors are too large for any memory");
+    made_.tensors.push_back({tensor, *std::move(part), made_.bytes});
+    made_.bytes = (*end + options_.alignment - 1) & ~(options_.alignment - 1);
+    return {};
+  }
+  [[nodiscard]] result<tensor_part> part_for(const tensor_facts& tensor) const {
+    const auto dimension = options_.dimension && options_.rank.count > 1 ? options_.dimension(tensor) : std::nullopt;
+    return dimension ? part_of(tensor, *dimension, options_.rank) : result<tensor_part>(all_of(tensor));
+  }
+
+  const layout_options& options_;
+  std::unordered_set<std::string_view> wanted_;
+  model_layout made_;
+};
+
+// --- reading
+
+std::vector<model_range> cut_ranges(const model_layout& layout, std::uint64_t most_bytes) {
+  std::vector<model_range> ranges;
+  for (const placed_tensor& each : layout.tensors) {
+    for (std::uint64_t run = 0; run < each.part.runs; ++run) {
+      const std::uint64_t offset = each.tensor.facts->offset + each.part.first + run * each.part.step;
+      const std::uint64_t place = each.place + run * each.part.run_bytes;
+      for (std::uint64_t done = 0; done < each.part.run_bytes; done += most_bytes) {
+        ranges.push_back({each.tensor, offset + done, std::min(most_bytes, each.part.run_bytes - done), place + done});
+      }
+    }
+  }
+  return ranges;
+}
+
+result<std::vector<io_request>> make_requests(std::span<const model_range> ranges, std::span<void* const> memory) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 32;
+  if (!ranges.empty() && memory.size() > most / ranges.size()) return no_layout("more requests than a batch can count");
+  std::vector<io_request> requests;
+  requests.reserve(ranges.size() * memory.size());
+  for (void* const each : memory) {
+    for (const model_range& range : ranges) {
+      io_request request;
+      request.target = &range.tensor.file->source;
+      request.memory = static_cast<std::byte*>(each) + range.place;
+      request.length = range.length;
+      request.offset = static_cast<std::int64_t>(range.offset);
+      if (requests.size() >= ranges.size()) request.copy_of = static_cast<std::uint32_t>(requests.size() - ranges.size());
+      requests.push_back(request);
+    }
+  }
+  return requests;
+}
+
+status find_failure(std::span<const model_range> ranges, std::span<const io_result> results) {
+  if (results.size() != ranges.size()) return no_layout(fmt::format("{} results of {} requests", results.size(), ranges.size()));
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const auto [file, facts] = ranges[i].tensor;
+    const auto named = [&](const status& error) {
+      return error.with_context(fmt::format("{}: {}", file->path, tensors::tensor_called(facts->name)));
+    };
+    if (!results[i].ok()) return named(results[i].error);
+    if (results[i].bytes_done < ranges[i].length) return named({errc::io, "the file was cut after it was opened"});
+  }
+  return {};
+}
+
+status read_all(const engine& with, const model_layout& layout, std::span<void* const> memory, const io_options& options) {
+  const auto ranges = ranges_of(layout);
+  if (!ranges) return ranges.error();
+  const auto requests = requests_of(*ranges, memory);
+  if (!requests) return requests.error();
+  auto work = with.submit(*requests, options);
+  while (!work.wait_for(std::chrono::hours(1))) {  // which needs no memory, as wait() does: nothing may be under way when that is missing
+  }
+  const auto results = work.wait();
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    if (status error = outcome_of(*ranges, std::span(results).subspan(i * ranges->size(), ranges->size())); !error.ok()) return error;
+  }
+  return {};
+}
+
+}  // namespace
+
+result<tensor_part> part_of(const tensor_facts& tensor, int dimension, model_rank rank) {
+  return or_no_memory([&]() -> result<tensor_part> {
+    if (status error = check_facts(tensor); !error.ok()) return error;
+    return cut(tensor, dimension, rank);
+  });
+}
+
+result<model_layout> lay_out(const model& from, const layout_options& options) {
+  return or_no_memory([&] { return layout_maker(options).make(from); });
+}
+
+result<std::vector<model_range>> ranges_of(const model_layout& layout, std::uint64_t most_bytes) {
+  return or_no_memory([&]() -> result<std::vector<model_range>> {
+    if (most_bytes == 0) return no_layout("requests of no bytes");
+    return cut_ranges(layout, most_bytes);
+  });
+}
+
+result<std::vector<io_request>> requests_of(std::span<const model_range> ranges, std::span<void* const> memory) {
+  return or_no_memory([&] { return make_requests(ranges, memory); });
+}
+
+status outcome_of(std::span<const model_range> ranges, std::span<const io_result> results) {
+  return or_no_memory([&] { return find_failure(ranges, results); });
+}
+
+status load_model(const engine& with, const model_layout& layout, std::span<void* const> memory, const io_options& options) {
+  return or_no_memory([&] { return read_all(with, layout, memory, options); });
+}
+
+}  // namespace penstock

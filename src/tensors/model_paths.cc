@@ -1,0 +1,135 @@
+#include "penstock/model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "tensors/checks.hpp"
+
+namespace penstock {
+
+namespace {
+
+namespace fs = std::filesystem;
+using tensors::quoted;
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+result<std::string> found_in(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return path;
+  for (const std::string_view name : {model_index_name, model_file_name}) {
+    if (const fs::path inside = fs::path(path) / name; is_there(inside)) return inside.string();
+  }
+  return status(errc::not_found, fmt::format("{}: the folder has neither {} nor {}", path, model_index_name, model_file_name));
+}
+
+model_paths paths_of(std::span<const indexed_tensor> index, std::string_view index_path) {
+  const fs::path folder = fs::path(index_path).parent_path();
+  std::map<std::string_view, std::size_t> places;
+  for (const indexed_tensor& each : index) places.emplace(each.file, 0);
+  model_paths made;
+  for (auto& [name, place] : places) {
+    place = made.files.size();
+    made.files.push_back((folder / name).string());
+  }
+  for (const indexed_tensor& each : index) made.promises.push_back({each.tensor, places.at(each.file)});
+  return made;
+}
+
+status missing_shards(const model_paths& paths, std::string_view index_path) {
+  std::vector<std::string_view> missing;
+  for (const std::string& each : paths.files) {
+    if (!is_there(each)) missing.emplace_back(each);
+  }
+  if (missing.empty()) return {};
+  return {errc::not_found, fmt::format("{}: shards that are not there: {}", index_path, tensors::listed(missing))};
+}
+
+// --- tensors
+
+struct named_tensor {
+  std::string_view name;
+  std::size_t file;
+  std::size_t order;  // among all of the model
+};
+using all_names = std::span<const std::vector<std::string_view>>;
+
+// Sorted by name, and those of one name by file. Sorting does not mind names whose hashes somebody has made equal.
+std::vector<named_tensor> sorted_names(all_names names) {
+  std::vector<named_tensor> all;
+  for (std::size_t file = 0; file < names.size(); ++file) {
+    for (const std::string_view name : names[file]) all.push_back({name, file, all.size()});
+  }
+  std::ranges::sort(all,
+                    [](const named_tensor& a, const named_tensor& b) { return a.name != b.name ? a.name < b.name : a.order < b.order; });
+  return all;
+}
+
+status check_doubles(const model_paths& paths, std::span<const named_tensor> all) {
+  std::vector<std::pair<const named_tensor*, const named_tensor*>> doubles;
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    if (all[i].name == all[i - 1].name && all[i].file != all[i - 1].file) doubles.emplace_back(&all[i - 1], &all[i]);
+  }
+  if (doubles.empty()) return {};
+  std::ranges::sort(doubles, {}, [](const auto& each) { return each.second->order; });
+  std::string told;
+  for (const auto& [one, other] : std::span(doubles).first(std::min(doubles.size(), tensors::most_listed))) {
+    told += fmt::format("{}{} in {} and {}", told.empty() ? "" : "; ", quoted(one->name), paths.files[one->file], paths.files[other->file]);
+  }
+  if (doubles.size() > tensors::most_listed) told += fmt::format(" and {} more", doubles.size() - tensors::most_listed);
+  return {errc::invalid_argument, fmt::format("tensors that are in two files: {}", told)};
+}
+
+status check_promises(const model_paths& paths, std::span<const named_tensor> all) {
+  std::vector<std::vector<std::string_view>> lacking(paths.files.size());
+  std::vector<std::size_t> files;  // that lack something, in the order of the index
+  for (const model_paths::promise& each : paths.promises) {
+    const auto same = std::ranges::equal_range(all, std::string_view(each.tensor), {}, &named_tensor::name);
+    if (std::ranges::count(same, each.file, &named_tensor::file) > 0) continue;
+    if (lacking[each.file].empty()) files.push_back(each.file);
+    lacking[each.file].emplace_back(each.tensor);
+  }
+  if (files.empty()) return {};
+  std::string told;
+  for (const std::size_t each : files) {
+    told += fmt::format("{}{} lacks {}", told.empty() ? "" : "; ", paths.files[each], tensors::listed(lacking[each]));
+  }
+  return {errc::not_found, fmt::format("tensors that the index promises are not there: {}", told)};
+}
+
+status check_all(const model_paths& paths, all_names names) {
+  const auto is_outside = [&](const model_paths::promise& each) { return each.file >= paths.files.size(); };
+  if (names.size() != paths.files.size() || std::ranges::any_of(paths.promises, is_outside))
+    return {errc::invalid_argument, fmt::format("names and promises are not those of {} files", paths.files.size())};
+  const auto all = sorted_names(names);
+  const status error = check_doubles(paths, all);
+  return error.ok() ? check_promises(paths, all) : error;
+}
+
+}  // namespace
+
+result<std::string> find_model(const std::string& path) {
+  return or_no_memory([&] { return found_in(path); });
+}
+
+result<model_paths> shards_of(std::span<const indexed_tensor> index, std::string_view index_path) {
+  return or_no_memory([&]() -> result<model_paths> { return paths_of(index, index_path); });
+}
+
+status check_shards(const model_paths& paths, std::string_view index_path) {
+  return or_no_memory([&] { return missing_shards(paths, index_path); });
+}
+
+status check_tensors(const model_paths& paths, std::span<const std::vector<std::string_view>> names) {
+  return or_no_memory([&] { return check_all(paths, names); });
+}
+
+}  // namespace penstock

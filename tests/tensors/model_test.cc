@@ -1,0 +1,436 @@
+// Models: indexes, the files of a folder, what is promised and what is there, layouts, the parts of ranks, and loading.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/penstock.hpp"
+#include "support/engines.hpp"
+#include "support/stored_file.hpp"
+#include "support/temp_dir.hpp"
+#include "support/zip_files.hpp"
+#include "tensors/tensor_files.hpp"
+
+namespace penstock {
+namespace {
+
+using words = std::vector<std::string>;
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+std::string map_of(const std::string& members) { return R"({"metadata": {"total_size": 1e9}, "weight_map": {)" + members + "}}"; }
+
+// --- indexes as text
+
+TEST(model_index, tells_tensors_and_files_in_its_order) {
+  const auto index = parse_model_index(map_of(R"("b": "two", "a": "sub/one.safetensors", "\u00e9\"": "two")"));
+  ASSERT_TRUE(index) << index.error().message();
+  const std::vector<indexed_tensor> expected = {{"b", "two"}, {"a", "sub/one.safetensors"}, {"é\"", "two"}};
+  EXPECT_EQ(*index, expected);
+  EXPECT_TRUE(parse_model_index(map_of("")));
+  EXPECT_TRUE(
+      parse_model_index(R"( {"x": [1, -2.5e+3, true, false, null, {"y": []}, 0, ""], "weight_map": {"a": "..b/c..", "d": ".e"}} )"));
+}
+
+TEST(model_index, refuses_what_is_no_json_and_says_where) {
+  for (const std::string text :
+       {"", "{", "[1, 2", "{\"a\": 01}", "{\"a\": 1.}", "{\"a\": -}", "{\"a\": tru}", "{\"a\" 1}", "{\"a\": \"\x01\"}", "{\"a\": \"\\q\"}",
+        "{} x", "{\"weight_map\": {\"a\": \"b\"}", "{\"a\": 1,}", "<html>", "version https://git-lfs"}) {
+    const auto index = parse_model_index(text);
+    ASSERT_FALSE(index) << text;
+    EXPECT_EQ(index.error().code(), errc::invalid_argument);
+    EXPECT_TRUE(index.error().message().starts_with("the index is no JSON: at byte ")) << index.error().message();
+  }
+}
+
+TEST(model_index, refuses_what_is_nested_too_deep) {
+  const auto nested = [](std::size_t depth) {
+    return R"({"weight_map": {}, "x": )" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  EXPECT_TRUE(parse_model_index(nested(most_model_index_depth - 1)));
+  for (const std::size_t depth : {std::size_t{most_model_index_depth}, std::size_t{10'000'000}})
+    EXPECT_TRUE(contains(parse_model_index(nested(depth)).error().message(), "it is nested too deep"));
+  EXPECT_TRUE(contains(parse_model_index(std::string(1'000'000, '[')).error().message(), "it is nested too deep"));
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
+  EXPECT_TRUE(contains(parse_model_index(objects).error().message(), "it is nested too deep"));
+}
+
+TEST(model_index, refuses_json_that_is_no_index) {
+  for (const char* text : {"[]", "{}", "1", R"({"weight_map": []})", R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": null}})"})
+    EXPECT_EQ(parse_model_index(text).error().message(), "the index has no \"weight_map\" of tensors and files") << text;
+  EXPECT_EQ(parse_model_index(map_of(R"("a": "x", "b": "x", "a": "y")")).error().message(), "tensor \"a\" comes twice in the index");
+  EXPECT_EQ(parse_model_index(R"({"weight_map": {}, "weight_map": {}})").error().message(), "\"weight_map\" comes twice in the index");
+}
+
+TEST(model_index, refuses_files_outside_of_its_folder) {
+  for (const char* name : {"", "/etc/passwd", "..", "../x", "a/../../x", "a/..", R"(a\u0000b)", "/"}) {
+    const auto index = parse_model_index(map_of(R"("a": ")" + std::string(name) + "\""));
+    ASSERT_FALSE(index) << name;
+    EXPECT_TRUE(index.error().message().starts_with("the index puts tensor \"a\" into ")) << index.error().message();
+    EXPECT_TRUE(index.error().message().ends_with(", which is no file of its folder")) << index.error().message();
+  }
+}
+
+TEST(model_index, names_of_other_files_than_the_paths_are_refused) {
+  const std::vector<std::vector<std::string_view>> names = {{"a"}};
+  EXPECT_EQ(check_tensors({{"one", "two"}, {}}, names).code(), errc::invalid_argument);
+  EXPECT_EQ(check_tensors({{"one"}, {{"a", 1}}}, names).code(), errc::invalid_argument);
+  EXPECT_TRUE(check_tensors({{"one"}, {{"a", 0}}}, names).ok());
+}
+
+// --- files
+
+class model_files_test : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::string store(const std::string& name, const std::string& content) const {
+    const std::string path = directory_.file(name);
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    testing::store_file(path, std::as_bytes(std::span(content)));
+    return path;
+  }
+  // A file of these tensors, with random bytes, which are kept to compare with.
+  std::string store_tensors(const std::string& name, std::vector<tensor_facts> tensors) {
+    const auto beginning = make_safetensors(tensors);
+    EXPECT_TRUE(beginning.ok());
+    std::string content = *beginning;
+    content.resize(tensors.empty() ? content.size() : tensors.back().offset + tensors.back().bytes);
+    for (std::size_t i = beginning->size(); i < content.size(); ++i) content[i] = static_cast<char>(random_());
+    for (const tensor_facts& each : tensors) bytes_[each.name] = content.substr(each.offset, each.bytes);
+    return store(name, content);
+  }
+  std::string store_index(const std::string& members) const { return store(std::string(model_index_name), map_of(members)); }
+  // Of two shards, one in a folder below.
+  void store_shards() {
+    store_tensors("one.safetensors", {{"a", tensor_type::u8, {5}}, {"b", tensor_type::f32, {2, 3}}});
+    store_tensors("sub/two.safetensors", {{"c", tensor_type::bf16, {4}}, {"none", tensor_type::u8, {0}}});
+  }
+  [[nodiscard]] result<model> opened(const words& paths) const { return model::open(engine_, paths); }
+  [[nodiscard]] model good(const words& paths) const {
+    auto made = opened(paths);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made ? *std::move(made) : model();
+  }
+  void expect_refused(const words& paths, errc code, const std::string& message) const {
+    const auto refused = opened(paths);
+    ASSERT_FALSE(refused) << message;
+    EXPECT_EQ(refused.error().code(), code) << refused.error().message();
+    EXPECT_TRUE(contains(refused.error().message(), message)) << refused.error().message();
+  }
+
+  testing::temp_dir directory_;
+  std::string folder_ = directory_.file("");
+  engine engine_ = testing::made_engine(testing::without_cuda());
+  std::mt19937_64 random_{1};
+  std::map<std::string, std::string> bytes_;
+};
+
+TEST_F(model_files_test, a_folder_is_its_index_else_its_one_file) {
+  expect_refused({folder_}, errc::not_found, "the folder has neither model.safetensors.index.json nor model.safetensors");
+  store_shards();
+  expect_refused({folder_}, errc::not_found, "the folder has neither");
+  store_tensors("model.safetensors", {{"single", tensor_type::u8, {1}}});
+  EXPECT_TRUE(good({folder_}).find("single"));
+  const std::string index = store_index(R"("a": "one.safetensors", "c": "sub/two.safetensors")");
+  for (const std::string& path : {folder_, index}) {
+    const model from = good({path});
+    ASSERT_EQ(from.files().size(), 2U);
+    EXPECT_EQ(from.files()[0].path, directory_.file("one.safetensors"));
+    EXPECT_EQ(from.files()[1].path, directory_.file("sub/two.safetensors"));
+    EXPECT_EQ(from.tensor_count(), 4U);
+    EXPECT_EQ(from.tensor_bytes(), 5U + 24U + 8U);
+    EXPECT_FALSE(from.find("single"));
+    ASSERT_TRUE(from.find("b")) << "which the index does not name";
+    EXPECT_EQ(from.find("b")->file, from.files().data());
+    EXPECT_EQ(from.find("b")->facts->shape, (std::vector<std::uint64_t>{2, 3}));
+  }
+}
+
+TEST_F(model_files_test, what_is_named_twice_counts_once) {
+  store_shards();
+  const std::string one = directory_.file("one.safetensors");
+  const std::string index = store_index(R"("a": "one.safetensors", "c": "sub/two.safetensors")");
+  EXPECT_EQ(good({one, one}).files().size(), 1U);
+  EXPECT_EQ(good({one, index, folder_}).files().size(), 2U);
+  EXPECT_EQ(good({}).tensor_count(), 0U);
+}
+
+TEST_F(model_files_test, a_tensor_in_two_files_is_an_error_that_names_both) {
+  const std::string one = store_tensors("one", {{"a", tensor_type::u8, {1}}, {"b", tensor_type::u8, {1}}});
+  const std::string two = store_tensors("two", {{"b", tensor_type::u8, {1}}, {"c", tensor_type::u8, {1}}});
+  expect_refused({one, two}, errc::invalid_argument, "tensors that are in two files: \"b\" in " + one + " and " + two);
+  std::vector<tensor_facts> many;
+  for (int i = 100; i < 125; ++i) many.push_back({std::to_string(i), tensor_type::u8, {1}});
+  const auto refused = opened({store_tensors("three", many), store_tensors("four", many)});
+  EXPECT_TRUE(contains(refused.error().message(), "\"119\" in ")) << refused.error().message();
+  EXPECT_FALSE(contains(refused.error().message(), "\"120\" in "));
+  EXPECT_TRUE(refused.error().message().ends_with(" and 5 more"));
+}
+
+TEST_F(model_files_test, shards_that_are_not_there_are_named) {
+  store_shards();
+  const std::string index = store_index(R"("x": "three", "a": "one.safetensors", "y": "four")");
+  expect_refused({folder_}, errc::not_found,
+                 index + ": shards that are not there: \"" + directory_.file("four") + "\", \"" + directory_.file("three") + "\"");
+}
+
+TEST_F(model_files_test, promises_that_are_not_kept_name_the_tensors_and_the_shard) {
+  store_shards();
+  store_index(R"("z": "sub/two.safetensors", "a": "one.safetensors", "c": "one.safetensors", "y": "sub/two.safetensors")");
+  expect_refused({folder_}, errc::not_found,
+                 "tensors that the index promises are not there: " + directory_.file("sub/two.safetensors") + " lacks \"z\", \"y\"; " +
+                     directory_.file("one.safetensors") + " lacks \"c\"");
+  std::string many;
+  for (int i = 0; i < 30; ++i) many += (many.empty() ? "\"" : ", \"") + std::to_string(i) + R"(": "one.safetensors")";
+  store_index(many);
+  expect_refused({folder_}, errc::not_found, "\"19\" and 10 more");
+}
+
+TEST_F(model_files_test, an_index_has_a_bound_and_is_a_file) {
+  const std::string index = store_index("");
+  std::filesystem::resize_file(index, most_model_index_bytes + 1);
+  expect_refused({folder_}, errc::invalid_argument, index + " has more than 100000000 bytes");
+  std::filesystem::remove(index);
+  ASSERT_EQ(mkfifo(index.c_str(), 0600), 0);
+  expect_refused({folder_}, errc::not_a_file, index);
+  std::filesystem::remove(index);
+  std::filesystem::create_directory(index);
+  expect_refused({folder_}, errc::not_a_file, index);
+  expect_refused({directory_.file("none.json")}, errc::not_found, "none.json");
+}
+
+TEST_F(model_files_test, names_the_file_that_is_no_model) {
+  expect_refused({store("bad.json", "{")}, errc::invalid_argument,
+                 directory_.file("bad.json") + ": the index is no JSON: at byte 1 of the index");
+  expect_refused({store("bad", "not one")}, errc::invalid_argument, directory_.file("bad") + ": 7 bytes are no safetensors file");
+  expect_refused({store("lfs", "version https://git-lfs.github.com/spec/v1\n")}, errc::invalid_argument, "is a git-lfs pointer");
+  expect_refused({store("page", "<!doctype html><html>")}, errc::invalid_argument, "is an HTML page");
+  expect_refused({directory_.file("none")}, errc::not_found, directory_.file("none"));
+}
+
+TEST_F(model_files_test, of_a_checkpoint_it_tells_the_storages) {
+  const std::string path =
+      store("m.pt", test_files::zip_of({{"m/data.pkl", "pickle"}, {"m/data/0", "abcde"}, {"m/version", "3"}, {"m/data/1", "xy"}}, false));
+  const model from = good({path, store("n.pt", test_files::zip_of({{"m/data.pkl", "pickle"}, {"m/data/0", "other"}}, false))});
+  EXPECT_TRUE(from.files()[0].is_checkpoint);
+  EXPECT_EQ(from.tensor_count(), 3U);
+  ASSERT_TRUE(from.find("m/data/1"));
+  std::string read(2, ' ');
+  const auto [file, facts] = *from.find("m/data/1");
+  EXPECT_EQ(file->source.read(read.data(), 2, static_cast<std::int64_t>(facts->offset)).bytes_done, 2U);
+  EXPECT_EQ(read, "xy");
+  expect_refused({store("x.zip", test_files::zip_of({{"a", "b"}}, false))}, errc::invalid_argument, "it holds no data.pkl");
+}
+
+// --- layouts
+
+using layout_test = model_files_test;
+
+TEST_F(layout_test, tensors_follow_each_other_at_multiples_of_256) {
+  store_shards();
+  const model from = good({directory_.file("one.safetensors"), directory_.file("sub/two.safetensors")});
+  const auto all = lay_out(from);
+  ASSERT_TRUE(all) << all.error().message();
+  std::vector<std::string> names;
+  std::vector<std::uint64_t> places;
+  for (const placed_tensor& each : all->tensors) {
+    names.push_back(each.tensor.facts->name);
+    places.push_back(each.place);
+    EXPECT_EQ(each.part.bytes(), each.tensor.facts->bytes);
+    EXPECT_EQ(each.part.shape, each.tensor.facts->shape);
+  }
+  EXPECT_EQ(names, (words{"b", "a", "c", "none"}));
+  EXPECT_EQ(places, (std::vector<std::uint64_t>{0, 256, 512, 768}));
+  EXPECT_EQ(all->bytes, 768U);
+  EXPECT_EQ(lay_out(from, {.alignment = 1})->bytes, 37U);
+}
+
+TEST_F(layout_test, takes_some_names_and_names_those_that_are_not_there) {
+  store_shards();
+  const model from = good({directory_.file("one.safetensors"), directory_.file("sub/two.safetensors")});
+  const auto some = lay_out(from, {.names = words{"c", "a", "a"}});
+  ASSERT_TRUE(some) << some.error().message();
+  ASSERT_EQ(some->tensors.size(), 2U);
+  EXPECT_EQ(some->tensors[0].tensor.facts->name, "a");
+  EXPECT_EQ(some->bytes, 512U);
+  EXPECT_TRUE(lay_out(from, {.names = words{}})->tensors.empty());
+  const auto refused = lay_out(from, {.names = words{"a", "x", "y"}});
+  EXPECT_EQ(refused.error().code(), errc::not_found);
+  EXPECT_EQ(refused.error().message(), "no file of the model has \"x\", \"y\"");
+}
+
+TEST_F(layout_test, refuses_what_makes_no_sense) {
+  store_shards();
+  const model from = good({directory_.file("one.safetensors")});
+  for (const std::uint64_t alignment : {std::uint64_t{0}, std::uint64_t{24}, std::uint64_t{1} << 63})
+    EXPECT_EQ(lay_out(from, {.alignment = alignment}).error().code(), errc::invalid_argument) << alignment;
+  EXPECT_EQ(lay_out(from, {.rank = {2, 2}}).error().code(), errc::invalid_argument);
+  EXPECT_EQ(lay_out(from, {.rank = {0, 0}}).error().code(), errc::invalid_argument);
+  const auto odd = lay_out(from, {.rank = {0, 4}, .dimension = [](const tensor_facts&) { return 0; }});
+  EXPECT_TRUE(contains(odd.error().message(), "tensor \"b\" of shape [2, 3]: 2 rows of dimension 0 do not go to 4 alike"))
+      << odd.error().message();
+  EXPECT_EQ(ranges_of(*lay_out(from), 0).error().code(), errc::invalid_argument);
+}
+
+// --- parts
+
+// Element by element: which bytes of a tensor are a rank's.
+std::vector<std::uint64_t> elements_of_rank(const std::vector<std::uint64_t>& shape, std::size_t axis, model_rank rank) {
+  std::uint64_t count = 1, inner = 1;
+  for (const std::uint64_t each : shape) count *= each;
+  for (std::size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
+  std::vector<std::uint64_t> found;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (i / inner % shape[axis] / (shape[axis] / rank.count) == rank.number) found.push_back(i);
+  }
+  return found;
+}
+
+TEST(model_part, is_what_a_rank_gets_element_by_element) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 300; ++i) {
+    tensor_facts tensor{"t", i % 2 == 0 ? tensor_type::u8 : tensor_type::f32, {}};
+    for (auto dimensions = 1 + random() % 4; dimensions > 0; --dimensions) tensor.shape.push_back(1 + random() % 4);
+    const std::size_t axis = random() % tensor.shape.size();
+    const unsigned ranks = 1 + static_cast<unsigned>(random() % 3);
+    tensor.shape[axis] = ranks * (1 + random() % 3);
+    tensor.bytes = *tensor_bytes(tensor.type, tensor.shape);
+    const std::uint64_t width = bits_of(tensor.type) / 8;
+    for (unsigned rank = 0; rank < ranks; ++rank) {
+      const bool from_end = random() % 2 == 0;
+      const int dimension = static_cast<int>(axis) - (from_end ? static_cast<int>(tensor.shape.size()) : 0);
+      const auto part = part_of(tensor, dimension, {rank, ranks});
+      ASSERT_TRUE(part) << part.error().message();
+      std::vector<std::uint64_t> found;
+      for (std::uint64_t run = 0; run < part->runs; ++run) {
+        for (std::uint64_t at = 0; at < part->run_bytes; at += width) found.push_back((part->first + run * part->step + at) / width);
+      }
+      ASSERT_EQ(found, elements_of_rank(tensor.shape, axis, {rank, ranks})) << i;
+      EXPECT_EQ(part->shape[axis], tensor.shape[axis] / ranks);
+      EXPECT_EQ(part->bytes(), tensor.bytes / ranks);
+    }
+  }
+}
+
+TEST(model_part, refuses_cuts_that_there_are_not) {
+  const auto refused = [](const tensor_facts& tensor, int dimension, model_rank rank, std::string_view why) {
+    const auto part = part_of(tensor, dimension, rank);
+    ASSERT_FALSE(part) << why;
+    EXPECT_EQ(part.error().code(), errc::invalid_argument);
+    EXPECT_TRUE(contains(part.error().message(), "tensor \"t\"")) << part.error().message();
+    EXPECT_TRUE(contains(part.error().message(), why)) << part.error().message();
+  };
+  const tensor_facts tensor{"t", tensor_type::u8, {4, 6}, 0, 24};
+  refused(tensor, 2, {0, 2}, "it has no dimension 2");
+  refused(tensor, -3, {0, 2}, "it has no dimension -3");
+  refused(tensor, 0, {2, 2}, "there is no rank 2 of 2");
+  refused(tensor, 0, {0, 0}, "there is no rank 0 of 0");
+  refused(tensor, 1, {0, 4}, "6 rows of dimension 1 do not go to 4 alike");
+  refused({"t", tensor_type::u8, {}, 0, 1}, 0, {0, 1}, "it has no dimension 0");
+  refused({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {0, 4}, "do not begin at bytes");
+  refused({"t", tensor_type::u8, {4, 6}, 0, 23}, 1, {0, 2}, "it takes 24 bytes, not 23");
+  refused({"t", tensor_type::u8, {std::uint64_t{1} << 63, 4}, 0, 0}, 0, {0, 2}, "64-bit");
+  EXPECT_EQ(part_of({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {1, 2})->first, 1U);
+  const auto empty = part_of({"t", tensor_type::f32, {4, 0}, 0, 0}, 0, {1, 2});
+  ASSERT_TRUE(empty);
+  EXPECT_EQ(empty->bytes(), 0U);
+  EXPECT_EQ(empty->shape, (std::vector<std::uint64_t>{2, 0}));
+}
+
+// --- loading
+
+class load_model_test : public model_files_test {
+ protected:
+  [[nodiscard]] device_buffer memory_of(const model_layout& layout) const {
+    auto made = engine_.allocate("host:0", std::max<std::uint64_t>(layout.bytes, 1));
+    EXPECT_TRUE(made.ok());
+    return *std::move(made);
+  }
+  [[nodiscard]] std::string content_of(const device_buffer& memory) const {
+    std::string content(memory.size(), '\0');
+    EXPECT_TRUE(engine_.copy(content.data(), memory.data(), content.size()).ok());
+    return content;
+  }
+  void expect_all(const model_layout& layout, const device_buffer& memory) const {
+    const std::string content = content_of(memory);
+    for (const placed_tensor& each : layout.tensors) {
+      const std::string& bytes = bytes_.at(each.tensor.facts->name);
+      std::string expected;
+      for (std::uint64_t i = 0; i < each.part.runs; ++i)
+        expected += bytes.substr(each.part.first + i * each.part.step, each.part.run_bytes);
+      EXPECT_TRUE(content.substr(each.place, each.part.bytes()) == expected) << each.tensor.facts->name;
+    }
+  }
+};
+
+TEST_F(load_model_test, every_memory_gets_every_byte) {
+  store_tensors("one.safetensors", {{"large", tensor_type::u8, {(33 << 20) + 5}}, {"b", tensor_type::f32, {7, 3}}});
+  store_tensors("two.safetensors", {{"c", tensor_type::bf16, {129}}, {"none", tensor_type::u8, {0}}});
+  store_index(R"("large": "one.safetensors", "c": "two.safetensors")");
+  const model from = good({folder_});
+  const auto layout = lay_out(from);
+  ASSERT_TRUE(layout);
+  const auto ranges = ranges_of(*layout);
+  ASSERT_TRUE(ranges);
+  EXPECT_EQ(ranges->size(), 4U) << "the large one in two";
+  const device_buffer one = memory_of(*layout), other = memory_of(*layout);
+  void* const both[] = {one.data(), other.data()};
+  const auto requests = requests_of(*ranges, both);
+  ASSERT_TRUE(requests);
+  ASSERT_EQ(requests->size(), 8U);
+  EXPECT_FALSE((*requests)[3].copy_of);
+  EXPECT_EQ((*requests)[5].copy_of, 1U);
+  const status error = load_model(engine_, *layout, both);
+  ASSERT_TRUE(error.ok()) << error.message();
+  expect_all(*layout, one);
+  expect_all(*layout, other);
+}
+
+TEST_F(load_model_test, a_rank_gets_its_parts) {
+  const std::string path =
+      store_tensors("m", {{"rows", tensor_type::f32, {4, 6}}, {"columns", tensor_type::f32, {4, 6}}, {"all", tensor_type::u8, {3}}});
+  const model from = good({path});
+  for (unsigned rank = 0; rank < 2; ++rank) {
+    const auto dimension = [](const tensor_facts& tensor) {
+      return tensor.name == "all" ? std::nullopt : std::optional<int>(tensor.name == "rows" ? 0 : 1);
+    };
+    const auto layout = lay_out(from, {.rank = {rank, 2}, .dimension = dimension});
+    ASSERT_TRUE(layout) << layout.error().message();
+    const device_buffer memory = memory_of(*layout);
+    void* const there = memory.data();
+    ASSERT_TRUE(load_model(engine_, *layout, {&there, 1}).ok());
+    expect_all(*layout, memory);
+  }
+}
+
+TEST_F(load_model_test, a_file_that_was_cut_meanwhile_is_an_error_that_names_the_tensor) {
+  const std::string path = store_tensors("m", {{"a", tensor_type::u8, {1000}}, {"b", tensor_type::u8, {1000}}});
+  const model from = good({path});
+  const auto layout = lay_out(from);
+  std::filesystem::resize_file(path, from.files()[0].file_bytes - 1);
+  const device_buffer memory = memory_of(*layout);
+  void* const there = memory.data();
+  const status error = load_model(engine_, *layout, {&there, 1});
+  EXPECT_EQ(error.code(), errc::io);
+  EXPECT_EQ(error.message(), path + ": tensor \"b\": the file was cut after it was opened");
+}
+
+TEST_F(load_model_test, an_empty_model_is_loaded_at_once) {
+  const model none = good({});
+  const auto layout = lay_out(none);
+  ASSERT_TRUE(layout);
+  EXPECT_EQ(layout->bytes, 0U);
+  void* const there = nullptr;
+  EXPECT_TRUE(load_model(engine_, *layout, {&there, 1}).ok());
+  EXPECT_TRUE(load_model(engine_, *layout, {}).ok());
+}
+
+}  // namespace
+}  // namespace penstock
