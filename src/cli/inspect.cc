@@ -5,25 +5,21 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/say.hpp"
-#include "cli/shard_index.hpp"
 #include "cli/sizes.hpp"
 #include "cli/usage.hpp"
 
 namespace penstock::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct inspect_options {
@@ -132,10 +128,20 @@ result<contents> look_into(const engine& owner, const std::string& path) {
   return found;
 }
 
-std::set<std::string> names_of(const contents& found) {
-  std::set<std::string> names;
-  for (const line& each : found.lines) names.insert(each.name);
+// Of tensors; the members of a zip file are none.
+std::vector<std::string_view> names_of(const contents& found) {
+  std::vector<std::string_view> names;
+  if (found.kind == "zip") return names;
+  for (const line& each : found.lines) names.emplace_back(each.name);
   return names;
+}
+
+result<model_paths> read_index(const engine& owner, const std::string& path) {
+  const auto from = owner.open(path);
+  if (!from) return from.error();
+  const auto index = read_model_index(*from);
+  if (!index) return index.error();
+  return shards_of(*index, path);
 }
 
 // --- telling
@@ -208,18 +214,9 @@ class inspection {
   inspection(const engine& owner, const inspect_options& wanted) : owner_(owner), wanted_(wanted) {}
 
   void look_at(const std::string& path) {
-    if (!is_index(path)) {
-      (void)tell(path);
-      return;
-    }
-    const auto index = read_index(owner_, path);
-    if (!index) return failed(index.error());
-    if (!wanted_.output.json) say("{}: index of {}\n", path, counted(index->shards.size(), "file"));
-    for (const std::string& shard : index->shards) {
-      const auto found = tell((fs::path(path).parent_path() / shard).string());
-      if (!found) continue;
-      if (status error = compare_with_index(found->path, names_of(*found), index->tensors.at(shard), path); !error.ok()) failed(error);
-    }
+    const auto found = find_model(path);
+    if (!found) return failed(found.error());
+    is_model_index(*found) ? look_at_index(*found) : (void)tell(*found);
   }
 
   int finish() {
@@ -228,6 +225,19 @@ class inspection {
   }
 
  private:
+  void look_at_index(const std::string& path) {
+    const auto shards = read_index(owner_, path);
+    if (!shards) return failed(shards.error());
+    if (!wanted_.output.json) say("{}: index of {}\n", path, counted(shards->files.size(), "file"));
+    std::vector<contents> all;
+    for (const std::string& shard : shards->files) {
+      if (auto found = tell(shard)) all.push_back(*std::move(found));
+    }
+    if (all.size() < shards->files.size()) return;  // what is in the others is not known
+    std::vector<std::vector<std::string_view>> names;
+    for (const contents& each : all) names.push_back(names_of(each));
+    if (status error = check_tensors(*shards, names); !error.ok()) failed(error);
+  }
   std::optional<contents> tell(const std::string& path) {
     auto found = look_into(owner_, path);
     if (!found) {
@@ -266,7 +276,9 @@ int inspect(const inspect_options& wanted) {
 void add_inspect(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<inspect_options>();
   CLI::App& sub = *app.add_subcommand("inspect", "Show what is in files of tensors: types, shapes, bytes, and offsets");
-  sub.add_option("FILE", wanted->paths, "safetensors files, checkpoints of torch.save, or indexes (.json) of files beside them")
+  sub.add_option(
+         "FILE", wanted->paths,
+         "safetensors files, checkpoints of torch.save, indexes (.json) of such files, or folders with model.safetensors or its index")
       ->required();
   sub.add_option("--sort", wanted->order, "Order of the tensors: offset (default), name, or bytes, the largest first")
       ->check(one_of({"offset", "name", "bytes"}));

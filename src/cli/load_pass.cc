@@ -21,38 +21,6 @@
 namespace penstock::cli {
 namespace {
 
-// A request is no longer than this, so that the places of a model are spread over what carries them, and progress shows.
-constexpr std::uint64_t most_read_bytes = std::uint64_t{32} << 20;
-// Where each tensor begins in memory, as in what load_file gives.
-constexpr std::uint64_t tensor_alignment = 256;
-
-struct load_piece {
-  const model_file* from;
-  const model_tensor* tensor;
-  std::uint64_t offset;  // in the file
-  std::uint64_t length;
-  std::uint64_t place;  // in the memory of a device
-};
-
-struct load_layout {
-  std::vector<load_piece> pieces;
-  std::uint64_t bytes = 0;  // that a device needs
-};
-
-load_layout layout_of(const std::vector<model_file>& files) {
-  load_layout made;
-  for (const model_file& from : files) {
-    for (const model_tensor& tensor : from.tensors) {
-      for (std::uint64_t done = 0; done < tensor.bytes; done += most_read_bytes) {
-        const std::uint64_t length = std::min(most_read_bytes, tensor.bytes - done);
-        made.pieces.push_back({&from, &tensor, tensor.offset + done, length, made.bytes + done});
-      }
-      made.bytes += (tensor.bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
-    }
-  }
-  return made;
-}
-
 // When the last request of each device has ended: told by any thread, asked when all have ended.
 class device_clocks {
  public:
@@ -98,16 +66,22 @@ class loader {
 
   status open() {
     const bench::stopwatch watch;
-    auto files = open_model(owner_, wanted_.files);
-    if (!files) return files.error();
-    files_ = *std::move(files);
-    layout_ = layout_of(files_);
+    auto opened = model::open(owner_, wanted_.files);
+    if (!opened) return opened.error();
+    model_ = *std::move(opened);
+    auto layout = lay_out(model_);
+    if (!layout) return layout.error();
+    bytes_needed_ = layout->bytes;
+    auto ranges = ranges_of(*layout);
+    if (!ranges) return ranges.error();
+    ranges_ = *std::move(ranges);
     told_.open_seconds = watch.seconds();
-    for (const model_file& each : files_) {
-      told_.files.push_back({each.path, each.kind, each.file_bytes, each.tensor_bytes(), each.tensors.size(), std::nullopt});
-      told_.bytes += each.tensor_bytes();
-      told_.tensors += each.tensors.size();
+    for (const model_file& each : model_.files()) {
+      told_.files.push_back({each.path, each.is_checkpoint ? "checkpoint" : "safetensors", each.file_bytes, each.tensor_bytes(),
+                             each.header.tensors().size(), std::nullopt});
     }
+    told_.bytes = model_.tensor_bytes();
+    told_.tensors = model_.tensor_count();
     return {};
   }
 
@@ -119,7 +93,7 @@ class loader {
   [[nodiscard]] status check_room() const {
     std::map<std::string, std::uint64_t> needed;
     for (const device_info& each : wanted_.devices) {
-      needed[each.name] += layout_.bytes;
+      needed[each.name] += bytes_needed_;
       const std::uint64_t room = room_of(each);
       if (needed[each.name] <= room || room == 0) continue;
       return {errc::out_of_memory, fmt::format("the model does not fit into {}: it needs {}, and there is {}", each.name,
@@ -131,8 +105,8 @@ class loader {
   status allocate() {
     const bench::stopwatch watch;
     for (const device_info& each : wanted_.devices) {
-      auto memory = owner_.allocate(each.name, std::max<std::uint64_t>(layout_.bytes, 1));
-      if (!memory) return memory.error().with_context(fmt::format("{} for the model in {}", format_size(layout_.bytes), each.name));
+      auto memory = owner_.allocate(each.name, std::max<std::uint64_t>(bytes_needed_, 1));
+      if (!memory) return memory.error().with_context(fmt::format("{} for the model in {}", format_size(bytes_needed_), each.name));
       memory_.push_back(*std::move(memory));
     }
     told_.allocate_seconds = watch.seconds();
@@ -140,8 +114,9 @@ class loader {
   }
 
   status explain() {
-    for (std::size_t i = 0; i < files_.size(); ++i) {
-      auto plan = owner_.explain(files_[i].source, wanted_.devices.front().name, files_[i].file_bytes, 0, false, wanted_.io);
+    for (std::size_t i = 0; i < model_.files().size(); ++i) {
+      const model_file& from = model_.files()[i];
+      auto plan = owner_.explain(from.source, wanted_.devices.front().name, from.file_bytes, 0, false, wanted_.io);
       if (!plan) return plan.error();
       told_.files[i].cached_bytes = plan->cached_bytes;
       for (const plan_part& each : plan->parts) add_way(each);
@@ -163,31 +138,17 @@ class loader {
     }
   }
 
-  // All devices in one batch, device after device: the file is read for the first, and each other one has its bytes from the one before it.
-  [[nodiscard]] std::vector<io_request> requests() const {
-    std::vector<io_request> made;
-    made.reserve(layout_.pieces.size() * memory_.size());
-    for (const device_buffer& memory : memory_) {
-      for (const load_piece& piece : layout_.pieces) {
-        io_request request;
-        request.target = &piece.from->source;
-        request.memory = static_cast<std::byte*>(memory.data()) + piece.place;
-        request.length = piece.length;
-        request.offset = static_cast<std::int64_t>(piece.offset);
-        if (made.size() >= layout_.pieces.size()) request.copy_of = static_cast<std::uint32_t>(made.size() - layout_.pieces.size());
-        made.push_back(request);
-      }
-    }
-    return made;
-  }
-
+  // All devices in one batch: the file is read for the first, and each other one has its bytes from the one before it.
   status read() {
-    const auto wanted = requests();
+    std::vector<void*> places;
+    for (const device_buffer& each : memory_) places.push_back(each.data());
+    const auto wanted = requests_of(ranges_, places);
+    if (!wanted) return wanted.error();
     device_clocks clocks(memory_.size());
-    const std::size_t pieces = layout_.pieces.size();
+    const std::size_t pieces = ranges_.size();
     const engine_stats before = owner_.stats();
     const bench::stopwatch watch;
-    auto work = owner_.submit(wanted, wanted_.io, {}, [&](std::size_t i, const io_result&) { clocks.tell(i / pieces); });
+    auto work = owner_.submit(*wanted, wanted_.io, {}, [&](std::size_t i, const io_result&) { clocks.tell(i / pieces); });
     wait(work, bench::carried_bytes(before));
     const auto results = work.wait();
     told_.read_seconds = watch.seconds();
@@ -200,9 +161,10 @@ class loader {
     }
     return first_error(results);
   }
+  [[nodiscard]] std::string first_path() const { return model_.files().empty() ? "nothing" : model_.files().front().path; }
   void wait(batch& work, std::uint64_t start) const {
     constexpr std::chrono::milliseconds tick{50};
-    progress_bar bar("loading", files_.empty() ? "nothing" : files_.front().path, told_.bytes * memory_.size());
+    progress_bar bar("loading", first_path(), told_.bytes * memory_.size());
     while (!work.wait_for(tick)) {
       if (interrupted()) return work.cancel();
       bar.update(bench::carried_bytes(owner_.stats()) - start);
@@ -210,14 +172,9 @@ class loader {
   }
   [[nodiscard]] status first_error(const std::vector<io_result>& results) const {
     if (interrupted()) return {errc::cancelled, "interrupted"};
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      const load_piece& piece = layout_.pieces[i % layout_.pieces.size()];
-      const auto named = [&](const status& error) {
-        const auto& device = wanted_.devices[i / layout_.pieces.size()].name;
-        return error.with_context(fmt::format("{}: \"{}\" to {}", piece.from->path, piece.tensor->name, device));
-      };
-      if (!results[i].ok()) return named(results[i].error);
-      if (results[i].bytes_done < piece.length) return named({errc::io, "the file became shorter"});
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      const status error = outcome_of(ranges_, std::span(results).subspan(i * ranges_.size(), ranges_.size()));
+      if (!error.ok()) return error.with_context("to " + wanted_.devices[i].name);
     }
     return {};
   }
@@ -232,15 +189,15 @@ class loader {
     return {};
   }
   status verify() {
-    progress_bar bar("hashing", files_.empty() ? "nothing" : files_.front().path, told_.bytes * (1 + memory_.size()));
+    progress_bar bar("hashing", first_path(), told_.bytes * (1 + memory_.size()));
     const auto stop = bar.counting(bench::piece_bytes);
     bench::hasher right;
-    for (const load_piece& each : layout_.pieces) {
-      if (status error = bench::hash_file(right, each.from->path, each.offset, each.length, stop); !error.ok()) return error;
+    for (const model_range& each : ranges_) {
+      if (status error = bench::hash_file(right, each.tensor.file->path, each.offset, each.length, stop); !error.ok()) return error;
     }
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       bench::hasher found;
-      for (const load_piece& each : layout_.pieces) {
+      for (const model_range& each : ranges_) {
         const auto* const place = static_cast<const std::byte*>(memory_[i].data()) + each.place;
         if (status error = bench::hash_memory(found, owner_, place, each.length, stop); !error.ok()) return error;
       }
@@ -254,8 +211,9 @@ class loader {
   const engine& owner_;
   const load_request& wanted_;
   load_pass told_;
-  std::vector<model_file> files_;
-  load_layout layout_;
+  model model_;
+  std::uint64_t bytes_needed_ = 0;  // in a device
+  std::vector<model_range> ranges_;
   std::vector<device_buffer> memory_;
 };
 

@@ -6,13 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/model_files.hpp"
 #include "penstock/penstock.hpp"
 
 namespace penstock::cli {
 
 struct load_request {
-  std::vector<std::string> files;    // as open_model() takes them
+  std::vector<std::string> files;    // files, indexes and folders
   std::vector<device_info> devices;  // each gets all of the model; one that comes twice gets it twice
   io_options io;
   bool verify = false;
@@ -53,7 +52,7 @@ struct load_pass {
   status error;                 // the rest is told as far as it is known
 };
 
-// Errors (in the result): those of open_model(); out_of_memory naming a device that the model does not fit into; of reading, naming file
+// Errors (in the result): those of model::open(); out_of_memory naming a device that the model does not fit into; of reading, naming file
 // and tensor; cancelled after an interrupt; internal where the bytes differ.
 load_pass load_once(const engine& owner, const load_request& wanted);
 
