@@ -9,6 +9,7 @@
 #include "file.hpp"
 #include "futures.hpp"
 #include "info.hpp"
+#include "models.hpp"
 #include "pending.hpp"
 #include "pipes.hpp"
 #include "plain_tensors.hpp"
@@ -28,6 +29,7 @@ NB_MODULE(_native_of_main, module) {
   add_cufile_settings(module);
   add_pipes(module);
   add_tensors(module);
+  add_models(module);
   add_plain_tensors(module);
   add_pending_files(module);
   check_arguments(module);

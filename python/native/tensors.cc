@@ -54,7 +54,7 @@ nb::object shape_of(const tensor_facts& tensor) {
 
 nb::object name_of(const tensor_facts& tensor) { return words(tensor.name); }
 nb::object offset_of(const tensor_facts& tensor) { return number(tensor.offset); }
-nb::object bytes_of(const tensor_facts& tensor) { return number(tensor.bytes); }
+nb::object nbytes_of(const tensor_facts& tensor) { return number(tensor.bytes); }
 nb::object type_name_of(const tensor_facts& tensor) { return words(to_string(tensor.type)); }
 
 nb::object names_of(const tensor_header& header) { return list_of(header.tensors(), name_of); }
@@ -71,7 +71,7 @@ nb::object type_names(const tensor_header& header) {
 
 nb::object shapes_of(const tensor_header& header) { return list_of(header.tensors(), shape_of); }
 nb::object offsets_of(const tensor_header& header) { return list_of(header.tensors(), offset_of); }
-nb::object sizes_of(const tensor_header& header) { return list_of(header.tensors(), bytes_of); }
+nb::object sizes_of(const tensor_header& header) { return list_of(header.tensors(), nbytes_of); }
 
 nb::object kinds_of(const tensor_header& header) {
   std::array<bool, tensor_type_count> seen{};
@@ -84,7 +84,7 @@ nb::object kinds_of(const tensor_header& header) {
 }
 
 nb::tuple row(const tensor_facts& tensor) {
-  return nb::make_tuple(name_of(tensor), type_name_of(tensor), shape_of(tensor), offset_of(tensor), bytes_of(tensor));
+  return nb::make_tuple(name_of(tensor), type_name_of(tensor), shape_of(tensor), offset_of(tensor), nbytes_of(tensor));
 }
 
 nb::object metadata_of(const tensor_header& header) {
@@ -235,7 +235,7 @@ nb::tuple make_beginning(nb::handle all_names, nb::handle types, nb::handle shap
   for (std::size_t i = 0; i < given.size(); ++i) places.emplace(given[i].name, i);
   const auto place_of = [&](const tensor_facts& each) { return number(places.at(each.name)); };
   return nb::make_tuple(nb::bytes(beginning->data(), beginning->size()), list_of(sorted, place_of), list_of(sorted, offset_of),
-                        list_of(sorted, bytes_of));
+                        list_of(sorted, nbytes_of));
 }
 
 }  // namespace

@@ -490,6 +490,16 @@ class TensorHeader:
 def read_safetensors(file: File | str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> TensorHeader: ...
 def parse_safetensors(beginning: Buffer, file_bytes: int | None = None) -> TensorHeader: ...
 
+MODEL_ALIGNMENT: int  # of every tensor in memory: that of a GPU's widest accesses, as cudaMalloc has it
+MOST_MODEL_INDEX_BYTES: int
+MOST_MODEL_REQUEST_BYTES: int
+
+def find_model(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str: ...
+
+# The files; and each tensor with the file that it is promised in.
+def shards_of_index(json: bytes, path: str) -> tuple[list[str], dict[str, str]]: ...
+def check_model(files: list[str], headers: list[TensorHeader], promised: dict[str, str]) -> None: ...
+
 # Where their memory begins and ends; and of each header its tensors, and their ranges.
 def find_plain_tensors(
     headers: list[TensorHeader], targets: dict[str, Any], classes: tuple[type, ...]

@@ -95,6 +95,12 @@ class Given:
                 {"names": ["a"], "dtypes": ["F32"], "shapes": [[2]], "metadata": {"k": "v"}},
             ),
             "place": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).place, {"alignment": 64, "start": 0}),
+            "find_model": (_native.find_model, {"path": self.path}),
+            "shards_of_index": (_native.shards_of_index, {"json": b'{"weight_map": {}}', "path": "index.json"}),
+            "check_model": (
+                _native.check_model,
+                {"files": ["f"], "headers": [_native.parse_safetensors(self.beginning, len(self.beginning) + 8)], "promised": {"a": "f"}},
+            ),
             "find_plain_tensors": (
                 _native.find_plain_tensors,
                 {"headers": [_native.parse_safetensors(self.beginning, len(self.beginning) + 8)], "targets": {"a": 1}, "classes": (int,)},

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from .. import _native
 from .._errors import InvalidArgument
 from ._devices import DeviceMap, Places
 from ._errors import SafetensorError, listed, meant
@@ -22,7 +23,7 @@ __all__ = ["Layout", "Slices", "check_type", "check_wanted", "load_file", "part_
 # (dim, rank, world), or an index of slices and ints; None: all of it.
 Slices = Mapping[str, Any] | Callable[[str, tuple[int, ...]], Any]
 
-ALIGNMENT = 256  # of every tensor in memory: that of a GPU's widest accesses, as cudaMalloc has it
+ALIGNMENT = _native.MODEL_ALIGNMENT  # of every tensor in memory
 
 
 def load_file(

@@ -69,7 +69,7 @@ class Ranges:
 
 
 # What has come goes on to the next device while more comes.
-_handed_on_bytes = 32 << 20
+_handed_on_bytes = _native.MOST_MODEL_REQUEST_BYTES
 
 
 class Reads:

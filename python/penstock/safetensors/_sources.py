@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -12,17 +11,13 @@ from typing import Any
 from .. import _native
 from .._errors import InvalidArgument, NotFound
 from .._small_files import read_small_file
-from ._errors import SafetensorError, listed, meant, of_file
+from ._errors import SafetensorError, meant, of_file
 from ._header import read_header
 
-__all__ = ["INDEX", "Path", "Paths", "Source", "Sources", "check_names"]
+__all__ = ["Path", "Paths", "Source", "Sources", "check_names"]
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
-
-INDEX = "model.safetensors.index.json"
-_single = "model.safetensors"
-_INDEX_BYTES = 100_000_000  # at most: as much as a header of safetensors may have
 
 
 class Source:
@@ -72,8 +67,7 @@ class Sources:
             for name in names:
                 self.files.append(Source(name, devices))
                 self._stack.callback(self.files[-1].file.close)
-            self._check_doubles()
-            self._check_promises(promised)
+            self._check(promised)
         except BaseException:
             self._stack.close()
             raise
@@ -94,31 +88,14 @@ class Sources:
             return self.files[0].name
         return f"{self.files[0].name} and {len(self.files) - 1} more" if self.files else "no files"
 
-    def _check_doubles(self) -> None:
-        if len(self.files) < 2:
+    def _check(self, promised: dict[str, str]) -> None:
+        """No tensor is in two files, and each is in the one that is promised."""
+        if len(self.files) < 2 and not promised:
             return
-        where: dict[str, str] = {}
-        doubles = []
-        for each in self.files:
-            for tensor in each.header.names:
-                if tensor in where:
-                    doubles.append(f'"{tensor}" in {where[tensor]} and {each.name}')
-                where[tensor] = each.name
-        if doubles:
-            more = f" and {len(doubles) - 20} more" if len(doubles) > 20 else ""
-            raise SafetensorError(f"tensors that are in two files: {'; '.join(doubles[:20])}{more}", code="invalid_argument")
-
-    def _check_promises(self, promised: dict[str, str]) -> None:
-        if not promised:
-            return
-        there = {each.name: set(each.header.names) for each in self.files}
-        missing: dict[str, list[str]] = {}
-        for tensor, name in promised.items():
-            if tensor not in there[name]:
-                missing.setdefault(name, []).append(tensor)
-        if missing:
-            told = "; ".join(f"{name} lacks {listed(tensors)}" for name, tensors in missing.items())
-            raise SafetensorError(f"tensors that the index promises are not there: {told}", code="not_found", filename=next(iter(missing)))
+        try:
+            _native.check_model([each.name for each in self.files], [each.header.told for each in self.files], promised)
+        except (InvalidArgument, NotFound) as problem:
+            raise SafetensorError(str(problem), code=problem.code, filename=problem.filename) from None
 
 
 def _listed(paths: Paths) -> list[Path]:
@@ -137,35 +114,14 @@ def _checked(path: Any) -> Path:
 
 def _files_of(path: Path) -> tuple[list[str], dict[str, str]]:
     """The files of one path, and which tensor an index promises in which of them."""
-    name = os.fspath(path)
-    if os.path.isdir(name):
-        for each in (INDEX, _single):
-            if os.path.exists(os.path.join(name, each)):
-                return _files_of(os.path.join(name, each))
-        raise NotFound(f"{name}: the folder has neither {INDEX} nor {_single}", code="not_found", filename=name)
+    name = _native.find_model(path)
     if not name.endswith(".json"):
         return [name], {}
-    promised = {tensor: os.path.join(os.path.dirname(name), shard) for tensor, shard in _weights_of(name).items()}
-    shards = sorted(set(promised.values()))
-    missing = [each for each in shards if not os.path.exists(each)]
-    if missing:
-        raise NotFound(f"{name}: shards that are not there: {listed(missing)}", code="not_found", filename=missing[0])
-    return shards, promised
-
-
-def _weights_of(name: str) -> dict[str, str]:
-    content = read_small_file(name, _INDEX_BYTES)
+    content = read_small_file(name, _native.MOST_MODEL_INDEX_BYTES)
     try:
-        told = json.loads(content)
-    except (ValueError, RecursionError) as problem:
-        raise of_file(name, f"the index is no JSON: {problem}") from None
-    weights = told.get("weight_map") if isinstance(told, dict) else None
-    if not isinstance(weights, dict) or not all(isinstance(each, str) for each in weights.values()):
-        raise of_file(name, 'the index has no "weight_map" of tensors and files')
-    for tensor, shard in weights.items():
-        if os.path.isabs(shard) or ".." in shard.split("/") or "\0" in shard or not shard:
-            raise of_file(name, f'the index puts tensor "{tensor}" into "{shard}", which is no file of its folder')
-    return weights
+        return _native.shards_of_index(content, name)
+    except InvalidArgument as problem:
+        raise SafetensorError(str(problem), code=problem.code, filename=name) from None
 
 
 def check_names(names: Any) -> set[str] | None:

@@ -1,0 +1,117 @@
+#include "models.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <penstock/penstock.hpp>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <vector>
+
+#include "arguments.hpp"
+#include "errors.hpp"
+#include "file.hpp"
+#include "gil.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+
+// A path as Python has it, and the name of a tensor.
+nb::object path_object(const std::string& path) {
+  return nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+}
+nb::object tensor_word(std::string_view text) { return nb::str(text.data(), text.size()); }
+
+std::string first_missing(const std::vector<std::string>& files) {
+  const auto is_there = [](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
+  };
+  const auto found = std::ranges::find_if_not(files, is_there);
+  return found == files.end() ? std::string() : *found;
+}
+
+nb::object found_model(nb::handle path) {
+  const std::string name = path_text(path);
+  const auto found = [&] {
+    const without_gil unlocked;
+    return find_model(name);
+  }();
+  if (!found) raise(found.error(), {name});
+  return path_object(*found);
+}
+
+nb::tuple shards_of_index(nb::bytes json, nb::handle path) {
+  const std::string name = path_text(path);
+  const auto index = parse_model_index({json.c_str(), json.size()});
+  if (!index) raise(index.error().with_context(name), {name});
+  const auto shards = shards_of(*index, name);
+  if (!shards) raise(shards.error(), {name});
+  if (const status error = check_shards(*shards, name); !error.ok()) raise(error, {first_missing(shards->files)});
+  nb::list files;
+  for (const std::string& each : shards->files) files.append(path_object(each));
+  nb::dict promised;
+  for (const auto& [tensor, file] : shards->promises) promised[tensor_word(tensor)] = files[file];
+  return nb::make_tuple(files, promised);
+}
+
+std::string tensor_name(nb::handle tensor) {
+  if (!nb::isinstance<nb::str>(tensor)) throw nb::type_error(("the name of a tensor is a str, not " + type_of(tensor)).c_str());
+  return nb::cast<std::string>(tensor);
+}
+
+const tensor_header& header_of(nb::handle object) {
+  if (!nb::isinstance<tensor_header>(object)) throw nb::type_error(("a header is a TensorHeader, not " + type_of(object)).c_str());
+  return nb::cast<const tensor_header&>(object);
+}
+
+// Of promises that are not kept, the file of the first.
+std::string first_lacking(const model_paths& paths, nb::list headers) {
+  const auto is_broken = [&](const model_paths::promise& each) { return header_of(headers[each.file]).find(each.tensor) == nullptr; };
+  const auto broken = std::ranges::find_if(paths.promises, is_broken);
+  return broken == paths.promises.end() ? std::string() : paths.files[broken->file];
+}
+
+void check_model(nb::list files, nb::list headers, nb::dict promised) {
+  model_paths paths;
+  std::vector<std::vector<std::string_view>> names;
+  for (const nb::handle each : files) paths.files.push_back(path_text(each));
+  for (const nb::handle each : headers) {
+    std::vector<std::string_view>& mine = names.emplace_back();
+    for (const tensor_facts& tensor : header_of(each).tensors()) mine.emplace_back(tensor.name);
+  }
+  std::unordered_map<std::string_view, std::size_t> places;
+  for (std::size_t i = 0; i < paths.files.size(); ++i) places.emplace(paths.files[i], i);
+  for (const auto& [tensor, file] : promised) {
+    const auto place = places.find(path_text(file));
+    paths.promises.push_back({tensor_name(tensor), place == places.end() ? paths.files.size() : place->second});
+  }
+  const status error = check_tensors(paths, names);
+  if (error.ok()) return;
+  raise(error, {error.code() == errc::not_found ? first_lacking(paths, headers) : std::string()});
+}
+
+}  // namespace
+
+void add_models(nb::module_& module) {
+  module.attr("MODEL_ALIGNMENT") = model_alignment;
+  module.attr("MOST_MODEL_INDEX_BYTES") = most_model_index_bytes;
+  module.attr("MOST_MODEL_REQUEST_BYTES") = most_model_request_bytes;
+  module.def("find_model", &found_model, "path"_a,
+             "The file that a path stands for: a folder has an index or one file. Raises penstock.NotFound.");
+  module.def(
+      "shards_of_index", &shards_of_index, "json"_a, "path"_a,
+      "The files of an index, sorted, and which tensor it promises in which of them. Raises penstock.InvalidArgument for what is no\n"
+      "index, and penstock.NotFound for files that are not there.");
+  module.def(
+      "check_model", &check_model, "files"_a, "headers"_a, "promised"_a,
+      "That no tensor is in two files, and that each is in the file that is promised. Raises penstock.InvalidArgument, penstock.NotFound.");
+}
+
+}  // namespace penstock::python
