@@ -57,6 +57,7 @@ struct known_files {
     content = pattern::make(file_bytes, seed);
     for (const auto& name : {to_read, to_write}) store_file(name, content);
     store_file(tensors, std::as_bytes(std::span(tensor_file)));
+    store_file(index, std::as_bytes(std::span(index_file)));
   }
   static known_files& shared() {
     static known_files made;
@@ -66,6 +67,9 @@ struct known_files {
   const std::string to_read = directory.file("read");
   const std::string to_write = directory.file("write");
   const std::string tensors = directory.file("tensors");
+  const std::string index = directory.file("index.json");
+  const std::string index_file =
+      R"({"weight_map": {"a tensor with a long name, 1": "tensors", "a tensor with a long name, 2": "tensors"}})";
   const std::string tensor_file = [] {
     std::vector<tensor_facts> all;
     for (int i = 0; i < 40; ++i) all.push_back({fmt::format("a tensor with a long name, {}", i), tensor_type::u8, {1}});
@@ -436,6 +440,18 @@ std::vector<call_kind> make_kinds() {
                    auto tensors = t.engine_of().open(t.files.tensors);
                    ASSERT_TRUE(tensors.ok()) << tensors.error().message();
                    question(t, [&] { return read_safetensors(*tensors); });
+                 }});
+  all.push_back({"open_a_model", [](trial& t) {
+                   const std::vector<std::string> paths = {t.files.index};
+                   question(t, [&] { return model::open(t.engine_of(), paths); });
+                 }});
+  all.push_back({"load_a_model", [](trial& t) {
+                   const auto from = model::open(t.engine_of(), {t.files.tensors});
+                   ASSERT_TRUE(from.ok()) << from.error().message();
+                   question(t, [&] { return lay_out(*from); });
+                   const auto layout = lay_out(*from);
+                   void* const there = t.memory(true);
+                   question(t, [&] { return load_model(t.engine_of(), *layout, {&there, 1}); });
                  }});
   all.push_back({"make_safetensors", [](trial& t) {
                    std::vector<tensor_facts> all(3, {"", tensor_type::f32, {7}});
