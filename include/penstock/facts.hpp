@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "penstock/options.hpp"
@@ -50,15 +52,16 @@ struct plan {
   std::vector<std::string> remarks;  // why faster paths were not taken, and what would make it faster
 };
 
-// A request under way.
+// A request under way; or a message of a pipe that is being sent (a write), or whose tensors are awaited or received.
 struct request_info {
-  std::string file;          // as file::path() tells it
-  std::int64_t offset = 0;   // in the file; -1 for a stream-ordered request that its stream has not reached
+  std::string file;          // as file::path() tells it; of a pipe who is at its other end
+  std::int64_t offset = 0;   // in the file; -1 for a stream-ordered request that its stream has not reached, and for pipes
   std::uint64_t length = 0;  // that was asked for; of a request that its stream has not reached, the most that it may be
   bool is_write = false;
   // Whose memory it is: a name as in device_info::name, or "host"; empty where that was not looked up yet, and for no bytes.
   std::string device;
   std::int64_t since_ns = 0;  // when it began, by std::chrono::steady_clock, to within 10 ms
+  bool of_pipe = false;
 };
 
 struct path_stats {
@@ -118,6 +121,23 @@ struct usage_stats {
   std::uint64_t copy_ns_per_mib = 0;
 };
 
+// One of the numbers of usage_stats: the name under which everybody shows it, which ends in its unit (_bytes, _ns) where it is no count,
+// and what it counts, as half a sentence.
+struct usage_counter {
+  std::string_view name;
+  std::uint64_t usage_stats::*value;
+  std::string_view what;
+};
+// All that are counted while a program runs: not lanes, and not copy_ns_per_mib.
+PENSTOCK_API std::span<const usage_counter> usage_counters() noexcept;
+
+// What pipes have carried by one channel.
+struct channel_stats {
+  std::string name;
+  std::uint64_t sent_tensors = 0, sent_bytes = 0, received_tensors = 0, received_bytes = 0;
+  std::uint64_t pushed_tensors = 0;  // of both: which the sender's device wrote into the target of a receive that was posted before
+};
+
 // Something in a program that costs it speed.
 struct advice {
   std::string code;  // stable: "tiny-sequential-calls"; docs/OPERATIONS.md lists them
@@ -135,7 +155,8 @@ struct engine_stats {
   std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
   // Of the page cache, kept registered by file::keep(); and how often a range was given up before its owner gave it back.
   std::uint64_t kept_bytes = 0, kept_drops = 0;
-  std::vector<device_stats> by_device;  // those that something was asked for
+  std::vector<device_stats> by_device;    // those that something was asked for
+  std::vector<channel_stats> by_channel;  // of pipes: those by which tensors have gone or come
   usage_stats usage;
   [[nodiscard]] const path_stats& path(path_kind kind) const {
     static const path_stats none;

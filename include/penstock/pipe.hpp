@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "penstock/engine.hpp"
+#include "penstock/facts.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
 
@@ -131,11 +132,6 @@ struct pipe_plan {
   std::vector<channel_choice> receiving;
   std::vector<pipe_route> received;  // what has come so far, by the memory at both ends
   unsigned connections = 1;          // between the ends, now
-};
-struct channel_stats {
-  std::string name;
-  std::uint64_t sent_tensors = 0, sent_bytes = 0, received_tensors = 0, received_bytes = 0;
-  std::uint64_t pushed_tensors = 0;  // of both: which the sender's device wrote into the target of a receive that was posted before
 };
 
 class PENSTOCK_API pipe {

@@ -52,6 +52,20 @@ nb::dict stats() {
   nb::dict paths;
   for (std::size_t i = 1; i < seen.by_path.size(); ++i) paths[words(seen.by_path[i].name)] = path_dict(seen.by_path[i]);
   told["paths"] = paths;
+  nb::dict channels;
+  for (const auto& each : seen.by_channel) {
+    nb::dict channel;
+    channel["sent_tensors"] = each.sent_tensors;
+    channel["sent_bytes"] = each.sent_bytes;
+    channel["received_tensors"] = each.received_tensors;
+    channel["received_bytes"] = each.received_bytes;
+    channel["pushed_tensors"] = each.pushed_tensors;
+    channels[words(each.name)] = channel;
+  }
+  told["channels"] = channels;
+  nb::dict usage;
+  for (const auto& each : usage_counters()) usage[nb::str(each.name.data(), each.name.size())] = seen.usage.*each.value;
+  told["usage"] = usage;
   return told;
 }
 
@@ -86,7 +100,7 @@ nb::list requests() {
     const nb::object name = nb::steal(PyUnicode_DecodeFSDefaultAndSize(each.file.data(), static_cast<Py_ssize_t>(each.file.size())));
     if (!name.is_valid()) throw nb::python_error();
     told.append(make(name, each.offset < 0 ? nb::none() : nb::object(nb::int_(each.offset)), each.length, each.is_write,
-                     each.device.empty() ? nb::none() : words(each.device), each.since_ns));
+                     each.device.empty() ? nb::none() : words(each.device), each.since_ns, each.of_pipe));
   }
   return told;
 }
@@ -102,7 +116,9 @@ void add_info(nb::module_& module) {
   module.def(
       "stats", &stats,
       "The counters of this process: requests, bytes, and for each path under \"paths\" what it carried, with histograms by size (powers\n"
-      "of two from 1 KiB) and time (from 1 microsecond).");
+      "of two from 1 KiB) and time (from 1 microsecond). Under \"channels\" what its pipes have carried by each, under \"usage\" what "
+      "advice\n"
+      "is made from.");
   module.def("advice", &advice_given,
              "What in this program costs it speed, the greatest loss first: a list of dicts with \"code\", \"text\", \"remedy\" and\n"
              "\"loss_seconds\" (None where that is not known). Empty where there is nothing to say.");

@@ -77,11 +77,23 @@ double age_seconds(const request_info& request) {
 }
 
 std::string describe(const request_info& request) {
+  if (request.of_pipe) {
+    const std::string memory =
+        request.device.empty() ? "" : fmt::format(" {} {}", request.is_write ? "from" : "into", printable_text(request.device));
+    return fmt::format("pipe with {}: {} {}{}, for {:.1f} s", printable_text(request.file), request.is_write ? "send" : "receive",
+                       format_size(request.length), memory, age_seconds(request));
+  }
   const std::string where = request.offset < 0 ? "" : fmt::format(" at {}", request.offset);
   const std::string memory =
       request.device.empty() ? "" : fmt::format(" {} {}", request.is_write ? "from" : "to", printable_text(request.device));
   return fmt::format("{} {} {}{}{}, for {:.1f} s", printable_text(request.file), request.is_write ? "write" : "read",
                      format_size(request.length), where, memory, age_seconds(request));
+}
+
+std::string describe(const channel_stats& of) {
+  return fmt::format("{} sent in {}, {} received in {}{}", format_size(of.sent_bytes), counted(of.sent_tensors, "tensor", "tensors"),
+                     format_size(of.received_bytes), counted(of.received_tensors, "tensor", "tensors"),
+                     of.pushed_tensors > 0 ? fmt::format(", {} of them pushed", of.pushed_tensors) : "");
 }
 
 std::string stats_title() {
@@ -126,42 +138,9 @@ nlohmann::json to_json(const advice& given) {
 }
 
 nlohmann::json to_json(const usage_stats& usage) {
-  return {{"sequential_reads", usage.sequential_reads},
-          {"sequential_read_bytes", usage.sequential_read_bytes},
-          {"sequential_read_ns", usage.sequential_read_ns},
-          {"sequential_writes", usage.sequential_writes},
-          {"sequential_write_bytes", usage.sequential_write_bytes},
-          {"sequential_write_ns", usage.sequential_write_ns},
-          {"lone_reads", usage.lone_reads},
-          {"lone_read_bytes", usage.lone_read_bytes},
-          {"lone_read_ns", usage.lone_read_ns},
-          {"registrations", usage.registrations},
-          {"registration_ns", usage.registration_ns},
-          {"short_registrations", usage.short_registrations},
-          {"short_registration_ns", usage.short_registration_ns},
-          {"short_registration_requests", usage.short_registration_requests},
-          {"unaligned_pieces", usage.unaligned_pieces},
-          {"unaligned_bytes", usage.unaligned_bytes},
-          {"unaligned_ns", usage.unaligned_ns},
-          {"block_reads", usage.block_reads},
-          {"block_read_bytes", usage.block_read_bytes},
-          {"block_extra_bytes", usage.block_extra_bytes},
-          {"block_read_ns", usage.block_read_ns},
-          {"cold_read_bytes", usage.cold_read_bytes},
-          {"cold_read_ns", usage.cold_read_ns},
-          {"kept_read_bytes", usage.kept_read_bytes},
-          {"kept_read_ns", usage.kept_read_ns},
-          {"reread_bytes", usage.reread_bytes},
-          {"near_pieces", usage.near_pieces},
-          {"near_bytes", usage.near_bytes},
-          {"near_ns", usage.near_ns},
-          {"far_pieces", usage.far_pieces},
-          {"far_bytes", usage.far_bytes},
-          {"far_ns", usage.far_ns},
-          {"slab_waits", usage.slab_waits},
-          {"slab_wait_ns", usage.slab_wait_ns},
-          {"lanes", usage.lanes},
-          {"copy_ns_per_mib", usage.copy_ns_per_mib}};
+  nlohmann::json told{{"lanes", usage.lanes}, {"copy_ns_per_mib", usage.copy_ns_per_mib}};
+  for (const auto& each : usage_counters()) told[std::string(each.name)] = usage.*each.value;
+  return told;
 }
 
 std::string describe(const process_stats& seen, int level) {
@@ -187,6 +166,8 @@ std::string describe(const process_stats& seen, int level) {
   for (const auto& path : stats.by_path) {
     if (path.operations + path.fallbacks > 0) text += describe_path(path, level);
   }
+  if (!stats.by_channel.empty()) text += "pipes\n";
+  for (const auto& each : stats.by_channel) text += fmt::format("  {:<10} {}\n", printable_text(each.name), describe(each));
   if (level >= 3) {
     text += "memory\n";
     for (const auto& device : stats.by_device) {
@@ -247,6 +228,15 @@ nlohmann::json to_json(const process_stats& seen) {
                                    {"read_bytes", device.read_bytes},
                                    {"written_bytes", device.written_bytes}});
   }
+  document["channels"] = json::array();
+  for (const auto& channel : stats.by_channel) {
+    document["channels"].push_back({{"name", channel.name},
+                                    {"sent_tensors", channel.sent_tensors},
+                                    {"sent_bytes", channel.sent_bytes},
+                                    {"received_tensors", channel.received_tensors},
+                                    {"received_bytes", channel.received_bytes},
+                                    {"pushed_tensors", channel.pushed_tensors}});
+  }
   document["usage"] = to_json(stats.usage);
   document["advice"] = json::array();
   for (const auto& each : advise(stats)) document["advice"].push_back(to_json(each));
@@ -257,7 +247,9 @@ nlohmann::json to_json(const process_stats& seen) {
       requests.push_back({{"file", each.file},
                           {"offset", each.offset < 0 ? json(nullptr) : json(each.offset)},
                           {"length", each.length},
-                          {"direction", each.is_write ? "write" : "read"},
+                          {"direction", each.of_pipe    ? each.is_write ? "send" : "receive"
+                                        : each.is_write ? "write"
+                                                        : "read"},
                           {"device", each.device.empty() ? json(nullptr) : json(each.device)},
                           {"age_seconds", age_seconds(each)}});
     }

@@ -76,6 +76,16 @@ void per_device(writer& to, const process_list& seen, const metric& of, Value va
   }
 }
 
+template <class Value>
+void per_channel(writer& to, const process_list& seen, const metric& of, Value value) {
+  to.begin(of);
+  for (const auto& process : seen.processes) {
+    for (const auto& channel : process.stats.by_channel) {
+      to.add(of.name, fmt::format("{},channel=\"{}\"", labels_of(process), escaped(channel.name)), value(channel));
+    }
+  }
+}
+
 void latencies(writer& to, const process_list& seen) {
   constexpr std::string_view name = "penstock_piece_seconds";
   to.begin({name, "histogram", "Time that a piece of a request took, by path."});
@@ -105,6 +115,7 @@ std::string exposition(const process_list& seen) {
   using process = const process_stats&;
   using path = const path_stats&;
   using device = const device_stats&;
+  using channel = const channel_stats&;
   per_process(to, seen, {"penstock_process_running", "gauge", "1 while the process runs, 0 where it ended without closing."},
               [](process of) { return std::uint64_t{of.ended ? 0U : 1U}; });
   per_path(to, seen, {"penstock_read_bytes_total", "counter", "Bytes read, by path."},
@@ -124,6 +135,19 @@ std::string exposition(const process_list& seen) {
              [](device of) { return of.read_bytes; });
   per_device(to, seen, {"penstock_device_written_bytes_total", "counter", "Bytes written, by whose memory it was."},
              [](device of) { return of.written_bytes; });
+  per_channel(to, seen, {"penstock_channel_sent_tensors_total", "counter", "Tensors sent over pipes, by channel."},
+              [](channel of) { return of.sent_tensors; });
+  per_channel(to, seen, {"penstock_channel_sent_bytes_total", "counter", "Bytes of tensors sent over pipes, by channel."},
+              [](channel of) { return of.sent_bytes; });
+  per_channel(to, seen, {"penstock_channel_received_tensors_total", "counter", "Tensors received over pipes, by channel."},
+              [](channel of) { return of.received_tensors; });
+  per_channel(to, seen, {"penstock_channel_received_bytes_total", "counter", "Bytes of tensors received over pipes, by channel."},
+              [](channel of) { return of.received_bytes; });
+  for (const auto& counter : usage_counters()) {
+    const auto name = fmt::format("penstock_{}_total", counter.name);
+    const auto help = fmt::format("{}.", counter.what);
+    per_process(to, seen, {name, "counter", help}, [&](process of) { return of.stats.usage.*counter.value; });
+  }
   per_process(to, seen, {"penstock_requests_failed_total", "counter", "Requests that failed."}, [](process of) { return of.stats.failed; });
   per_process(to, seen, {"penstock_requests_cancelled_total", "counter", "Requests that were cancelled."},
               [](process of) { return of.stats.cancelled; });

@@ -336,9 +336,7 @@ result<plan> engine::explain(const file& target, std::string_view device, std::u
   return or_no_memory([&] { return core::explain(*core_, *target.core(), device, what, options); });
 }
 
-std::vector<request_info> engine::requests() const {
-  return core_ == nullptr ? std::vector<request_info>() : core::admission::under_way(*core_);
-}
+std::vector<request_info> engine::requests() const { return core_ == nullptr ? std::vector<request_info>() : core_->under_way(); }
 
 engine_stats engine::stats() const { return core_ == nullptr ? engine_stats{} : core_->snapshot(); }
 

@@ -66,7 +66,13 @@ std::size_t engine_core::trim() {
 
 stats::board_teller::answer engine_core::tell() {
   const auto seen = snapshot();
-  return {seen.pinned_bytes, seen.pinned_peak_bytes, seen.kept_bytes, seen.kept_drops, admission::under_way(*this)};
+  return {seen.pinned_bytes, seen.pinned_peak_bytes, seen.kept_bytes, seen.kept_drops, under_way()};
+}
+
+std::vector<request_info> engine_core::under_way() {
+  auto all = admission::under_way(*this);
+  if (beside() != nullptr && !forked()) beside()->add_under_way(all);
+  return all;
 }
 
 std::string engine_core::summary() {

@@ -23,6 +23,8 @@ class engine_core final : public runtime {
   // See engine::trim().
   std::size_t trim();
   answer tell() override;
+  // See engine::requests().
+  [[nodiscard]] std::vector<request_info> under_way();
   // See engine::summary(), engine::advice(), and engine_options::log_summary: nothing in a forked child, and nothing twice.
   [[nodiscard]] std::string summary();
   [[nodiscard]] std::vector<penstock::advice> advice() const;

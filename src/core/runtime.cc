@@ -128,10 +128,7 @@ beside_files& runtime::beside(std::unique_ptr<beside_files> (*make)(runtime& wit
   return *made_beside_;
 }
 
-std::size_t runtime::trim_pools() {
-  auto* const beside = beside_.load(std::memory_order_acquire);
-  return cuda_pool_.trim() + host_pool_.trim() + (beside != nullptr ? beside->trim() : 0);
-}
+std::size_t runtime::trim_pools() { return cuda_pool_.trim() + host_pool_.trim() + (beside() != nullptr ? beside()->trim() : 0); }
 
 void runtime::forget(const source::source& closing) {
   if (forked()) return;
@@ -143,8 +140,7 @@ void runtime::forget(const source::source& closing) {
 engine_stats runtime::snapshot() const {
   if (forked()) return {};  // a lock may have been taken when the process forked
   auto seen = stats_.snapshot();
-  const auto* const beside = beside_.load(std::memory_order_acquire);
-  const auto other = beside != nullptr ? beside->pinned_now() : beside_files::pinned{};
+  const auto other = beside() != nullptr ? beside()->pinned_now() : beside_files::pinned{};
   seen.kept_bytes = kept_.used_bytes();
   seen.kept_drops = kept_.drops();
   seen.pinned_bytes = budget_.used_bytes.load() + other.bytes;

@@ -59,6 +59,8 @@ class beside_files {
   // As engine::trim().
   virtual std::size_t trim() = 0;
   [[nodiscard]] virtual pinned pinned_now() const = 0;
+  // Adds what is under way there.
+  virtual void add_under_way(std::vector<request_info>& to) = 0;
 };
 
 // A request keeps it; the engine is what ends it.
@@ -88,6 +90,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
   // What pipes keep for this engine: made for the first who asks, always with the same function, and there until the engine ends.
   beside_files& beside(std::unique_ptr<beside_files> (*make)(runtime& with));
+  [[nodiscard]] beside_files* beside() const noexcept { return beside_.load(std::memory_order_acquire); }  // null: none was made
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   // What files read ahead.
   [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }

@@ -6,12 +6,11 @@ namespace penstock::core {
 
 namespace {
 
-using usage = stats::book::usage;
 constexpr std::uint64_t tiny_bytes = std::uint64_t{64} << 10;       // less than this is
 constexpr std::uint64_t least_host_piece = std::uint64_t{1} << 20;  // of host memory: asking where it lies costs a system call
 
 void note_nodes(stats::book& stats, int node, int wanted, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
-  if (node >= 0 && wanted >= 0) stats.count_use(node == wanted ? usage::near_pieces : usage::far_pieces, bytes, nanoseconds);
+  if (node >= 0 && wanted >= 0) stats.count_use(node == wanted ? stats::near_pieces : stats::far_pieces, bytes, nanoseconds);
 }
 
 }  // namespace
@@ -34,7 +33,7 @@ void note_use(runtime& with, file_core& file, const path::job& ended, std::uint6
   if (bytes == 0) return;
   auto& stats = with.stats();
   const auto nanoseconds = now - ended.started_ns;
-  if (ended.unaligned) stats.count_use(usage::unaligned_pieces, bytes, nanoseconds);
+  if (ended.unaligned) stats.count_use(stats::unaligned_pieces, bytes, nanoseconds);
   if (ended.bypass_cache && !ended.is_write) {
     stats.count_cold(bytes, file.read_past_cache(ended.offset, bytes), {ended.started_ns, now});
     const auto extra = source::blocks_around(ended.offset, ended.length) - ended.length;

@@ -152,6 +152,7 @@ class pipe_operation : public polled_operation {
     complete(std::move(outcome));
   }
 
+  const std::int64_t since_ns = core::about_now_ns();
   bool known = false;  // to the pipe, which will end it
   bool ended = false;
 

@@ -151,12 +151,10 @@ void session::push_ended(next_operation& op, status outcome, endings& ended) {
   }
   const auto& by = *pushes_by_.load();
   note_pushed(by, op);
-  auto& count = stats_[std::string(by.name())];
   std::uint64_t bytes = 0;
   for (const auto& each : op.posted->targets) bytes += each.length;
-  count.received_tensors += op.posted->targets.size();
-  count.pushed_tensors += op.posted->targets.size();
-  count.received_bytes += bytes;
+  const auto tensors = op.posted->targets.size();
+  count(by.name(), {.name = {}, .received_tensors = tensors, .received_bytes = bytes, .pushed_tensors = tensors});
   conclude(op, {bytes, {}}, ended);
 }
 
@@ -326,10 +324,8 @@ void session::push_ended(send_operation& op, endings& ended) {
     return;
   }
   if (op.push_error.ok()) {
-    auto& count = stats_[std::string(op.pushed_by->name())];
-    count.sent_tensors += op.places.size();
-    count.pushed_tensors += op.places.size();
-    count.sent_bytes += op.tensor_bytes;
+    const auto tensors = op.places.size();
+    count(op.pushed_by->name(), {.name = {}, .sent_tensors = tensors, .sent_bytes = op.tensor_bytes, .pushed_tensors = tensors});
   }
   end(op, {op.push_error.ok() ? op.tensor_bytes : 0, op.push_error}, ended);
 }

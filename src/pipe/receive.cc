@@ -335,9 +335,7 @@ void session::end(receive_operation& op, io_result outcome, endings& ended) {
   }
   for (const auto& each : all) {
     if (each.bytes == 0) continue;
-    auto& count = stats_[each.channel];
-    count.received_tensors += each.tensors;
-    count.received_bytes += each.bytes;
+    count(each.channel, {.name = {}, .received_tensors = each.tensors, .received_bytes = each.bytes});
   }
   if (told) say(frame_kind::taken, op.message->number, channel::encode(all));
   conclude(op, std::move(outcome), ended);

@@ -259,9 +259,7 @@ void session::left(std::uint64_t number, endings& ended) {
   if (found == announced_.end()) return;
   auto& op = *found->second;
   if (op.tensor_bytes > 0) {
-    auto& count = stats_[in_line_by];
-    count.sent_tensors += op.message.tensors.size();
-    count.sent_bytes += op.tensor_bytes;
+    count(in_line_by, {.name = {}, .sent_tensors = op.message.tensors.size(), .sent_bytes = op.tensor_bytes});
   }
   end(op, {op.tensor_bytes, {}}, ended);
 }
@@ -402,9 +400,7 @@ status session::taken(const channel::frame_head& head, endings& ended) {
   if (!told) return told.error();
   for (const auto& each : *told) {
     if (channel::find_channel(each.channel) == nullptr) continue;
-    auto& count = stats_[each.channel];
-    count.sent_tensors += each.tensors;
-    count.sent_bytes += each.bytes;
+    count(each.channel, {.name = {}, .sent_tensors = each.tensors, .sent_bytes = each.bytes});
   }
   end(op, {op.tensor_bytes, {}}, ended);
   return {};

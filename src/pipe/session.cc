@@ -67,6 +67,8 @@ status session::start(const std::shared_ptr<session>& self, sys::owned_descripto
   }
   if (auto problem = connection_->start(self); !problem.ok()) return problem;
   connection_->flush();
+  with_.staging->add(self);
+  if (!with_.runtime->stats().begun()) with_.runtime->join_board();
   return {};
 }
 
@@ -110,6 +112,7 @@ session::session(const pipe_shared& with, const std::string& url, bool local)
 session::~session() {
   if (push_watch_ != nullptr) push_watch_->release();
   if (with_.runtime->forked()) return;
+  with_.staging->remove(*this);
   unpin_permits();
   if (connection_ != nullptr) connection_->close(closes_within());
   if (stripes_ != nullptr) stripes_->close();
@@ -367,6 +370,42 @@ void session::let_go_of_memory() noexcept {
   const std::lock_guard guard(lock_);
   inbox.swap(inbox_);
   outbox.swap(outbox_);
+}
+
+void session::add_under_way(std::vector<request_info>& to) {
+  const std::lock_guard guard(lock_);
+  const auto add = [&](const pipe_operation& op, bool is_send, std::uint64_t bytes, std::string device) {
+    to.push_back({peer_name_, -1, bytes, is_send, std::move(device), op.since_ns, true});
+  };
+  const auto add_send = [&](const send_operation& op) {
+    add(op, true, op.tensor_bytes + (op.in_line ? 0 : op.announcement_bytes),
+        op.places.empty() ? "host" : core::name_of(op.places.front()));
+  };
+  for (const auto* op : queued_) add_send(*op);
+  for (const auto& [number, op] : announced_) add_send(*op);
+  for (const auto* op : waiting_) {
+    if (op->posted == nullptr) continue;
+    std::uint64_t bytes = 0;
+    for (const auto& each : op->posted->targets) bytes += each.length;
+    const auto& targets = op->posted->targets;
+    add(*op, false, bytes, targets.empty() ? "" : targets.front().device);
+  }
+  for (const auto& [number, op] : receiving_now_) {
+    std::uint64_t bytes = 0;
+    for (const auto& each : op->targets) bytes += each.length;
+    add(*op, false, bytes, op->places.empty() ? "" : core::name_of(op->places.front()));
+  }
+}
+
+void session::count(std::string_view channel, const channel_stats& more) {
+  auto& all = stats_[std::string(channel)];
+  all.sent_tensors += more.sent_tensors;
+  all.sent_bytes += more.sent_bytes;
+  all.received_tensors += more.received_tensors;
+  all.received_bytes += more.received_bytes;
+  all.pushed_tensors += more.pushed_tensors;
+  const auto* const known = channel::find_channel(channel);
+  if (known != nullptr) with_.runtime->stats().count_channel(known->name(), more);
 }
 
 std::vector<channel_stats> session::stats() {

@@ -83,6 +83,7 @@ inline const std::string in_line_by = "basic";
 class session final : public channel::frame_user,
                       public operation_owner,
                       public stripe_owner,
+                      public under_way_teller,
                       public std::enable_shared_from_this<session> {
  public:
   // over: a socket that is connected or connecting. local: a unix socket.
@@ -108,6 +109,8 @@ class session final : public channel::frame_user,
   void no_room_for(arrived_message& message, const status& why) noexcept;
   result<pipe_plan> explain(deadline_clock::time_point until);
   std::vector<channel_stats> stats();
+  // What is being sent, and receives whose tensors are on their way or may be pushed.
+  void add_under_way(std::vector<request_info>& to) override;
   void close() noexcept;
   // Closes, at once, a connection that nobody was given. Without a lock.
   void turn_away() noexcept { connection_->abandon(); }
@@ -197,6 +200,8 @@ class session final : public channel::frame_user,
   status pushed(const channel::frame_head& head, endings& ended);
   void push_ended(next_operation& op, status outcome, endings& ended);
   void end_pushes(const status& why, endings& ended);
+  // Tensors have gone or come: counted for this pipe and for the engine.
+  void count(std::string_view channel, const channel_stats& more);
   void note_pushed(const channel::channel& by, const next_operation& op);
   // Receiving.
   status announced(const channel::frame_head& head, endings& ended);

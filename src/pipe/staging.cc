@@ -22,6 +22,28 @@ core::beside_files::pinned pipe_staging::pinned_now() const {
   return {inboxes_.used_bytes.load() + landed, inboxes_.peak_bytes.load() + landed};
 }
 
+void pipe_staging::add(const std::shared_ptr<under_way_teller>& pipe) {
+  const std::lock_guard guard(lock_);
+  pipes_.emplace(pipe.get(), pipe);
+}
+
+void pipe_staging::remove(under_way_teller& pipe) noexcept {
+  const std::lock_guard guard(lock_);
+  pipes_.erase(&pipe);
+}
+
+void pipe_staging::add_under_way(std::vector<request_info>& to) {
+  std::vector<std::shared_ptr<under_way_teller>> pipes;  // outlive the lock: who lets go of the last of one ends it
+  {
+    const std::lock_guard guard(lock_);
+    pipes.reserve(pipes_.size());
+    for (const auto& [key, pipe] : pipes_) pipes.push_back(pipe.lock());
+  }
+  for (const auto& pipe : pipes) {
+    if (pipe != nullptr) pipe->add_under_way(to);
+  }
+}
+
 std::chrono::microseconds pipe_spin(const core::runtime& with) noexcept { return !with.few_cores() ? 200us : 50us; }
 
 }  // namespace penstock::pipes

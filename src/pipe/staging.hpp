@@ -4,6 +4,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 #include "core/runtime.hpp"
 #include "staging/landing.hpp"
@@ -11,6 +15,15 @@
 #include "staging/slab_pool.hpp"
 
 namespace penstock::pipes {
+
+// Tells what is under way on a pipe. Any thread.
+class under_way_teller {
+ public:
+  virtual void add_under_way(std::vector<request_info>& to) = 0;
+
+ protected:
+  ~under_way_teller() = default;
+};
 
 class pipe_staging final : public core::beside_files {
  public:
@@ -28,11 +41,18 @@ class pipe_staging final : public core::beside_files {
   std::size_t trim() override { return sending_.trim() + receiving_.trim(); }
   [[nodiscard]] pinned pinned_now() const override;
 
+  // A pipe of the engine, until it is gone.
+  void add(const std::shared_ptr<under_way_teller>& pipe);
+  void remove(under_way_teller& pipe) noexcept;
+  void add_under_way(std::vector<request_info>& to) override;
+
  private:
   staging::landing sending_;
   staging::landing receiving_;
   staging::pinned_budget inboxes_{std::size_t{384} << 20};
   staging::lanes pullers_;  // ends before the memory that it works on
+  std::mutex lock_;         // guards what follows
+  std::map<const under_way_teller*, std::weak_ptr<under_way_teller>> pipes_;
 };
 
 // How long who waits for the other end does so without sleeping: a message comes in a few microseconds where nobody has to be woken.

@@ -45,6 +45,22 @@ void add_path(board_layout::path_counters& to, const board_layout::path_counters
   if (from.last_fallback.changes.load(relaxed) > 0) to.last_fallback.set(from.last_fallback.get());
 }
 
+// Engines have them in different places. What finds none is counted with the last.
+void add_channel(board_layout::engine_section& to, const board_layout::channel_counters& from) noexcept {
+  const auto name = from.name.get();
+  if (name.empty()) return;
+  auto place = std::find_if(to.channels.begin(), to.channels.end() - 1, [&](const auto& each) {
+    const auto known = each.name.get();
+    return known.empty() || known == name;
+  });
+  if (place->name.get().empty()) place->name.set(name);
+  add(place->sent_tensors, from.sent_tensors);
+  add(place->sent_bytes, from.sent_bytes);
+  add(place->received_tensors, from.received_tensors);
+  add(place->received_bytes, from.received_bytes);
+  add(place->pushed_tensors, from.pushed_tensors);
+}
+
 void add_to_ended(board_layout::engine_section& to, const board_layout::engine_section& from) noexcept {
   add(to.failed, from.failed);
   add(to.cancelled, from.cancelled);
@@ -60,6 +76,7 @@ void add_to_ended(board_layout::engine_section& to, const board_layout::engine_s
     add(to.devices[i].written_bytes, from.devices[i].written_bytes);
   }
   for (std::size_t i = 0; i < to.usage.each.size(); ++i) add(to.usage.each[i], from.usage.each[i]);
+  for (const auto& each : from.channels) add_channel(to, each);
   if (const auto lanes = from.usage.lanes.load(relaxed); lanes > 0) to.usage.lanes.store(lanes, relaxed);
 }
 
@@ -254,6 +271,7 @@ void board::answer(board_layout::page& page) {
         line.length.store(each.length, relaxed);
         line.since_ns.store(static_cast<std::uint64_t>(each.since_ns), relaxed);
         line.is_write.store(each.is_write ? 1 : 0, relaxed);
+        line.of_pipe.store(each.of_pipe ? 1 : 0, relaxed);
         line.device.set(each.device);
       }
     }

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "base/printable.hpp"
+#include "stats/counters.hpp"
 
 namespace penstock::stats {
 
@@ -53,11 +54,12 @@ struct shared_text {
 
 namespace board_layout {
 
-inline constexpr std::uint32_t layout_version = 5;
+inline constexpr std::uint32_t layout_version = 6;
 inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
 inline constexpr std::size_t most_engines = 8;  // at a time; further ones count for themselves
 inline constexpr std::size_t most_paths = 8;
 inline constexpr std::size_t most_devices = 20;
+inline constexpr std::size_t most_channels = 12;
 inline constexpr std::size_t most_requests = 64;
 inline constexpr std::size_t histogram_classes = 24;
 
@@ -88,51 +90,16 @@ struct alignas(64) device_counters {
 // [0] nobody knows whose memory it is, [1] of the host, [2] of host:0, [3] and on of cuda:0 and on; the last also of further ones.
 using devices = std::array<device_counters, most_devices>;
 
-// The fields of usage_stats that are counted, in its order (stats.cc holds the two together).
-enum class usage : std::uint8_t {
-  sequential_reads,
-  sequential_read_bytes,
-  sequential_read_ns,
-  sequential_writes,
-  sequential_write_bytes,
-  sequential_write_ns,
-  lone_reads,
-  lone_read_bytes,
-  lone_read_ns,
-  registrations,
-  registration_ns,
-  short_registrations,
-  short_registration_ns,
-  short_registration_requests,
-  unaligned_pieces,
-  unaligned_bytes,
-  unaligned_ns,
-  block_reads,
-  block_read_bytes,
-  block_extra_bytes,
-  block_read_ns,
-  cold_read_bytes,
-  cold_read_ns,
-  reread_bytes,
-  near_pieces,
-  near_bytes,
-  near_ns,
-  far_pieces,
-  far_bytes,
-  far_ns,
-  slab_waits,
-  slab_wait_ns,
-  kept_read_bytes,
-  kept_read_ns,
+struct alignas(64) channel_counters {
+  counter sent_tensors{0}, sent_bytes{0}, received_tensors{0}, received_bytes{0}, pushed_tensors{0};
+  shared_text<24> name;  // empty: none has this place
 };
-inline constexpr std::size_t usage_count = 34;
 
-struct alignas(64) usage_counters {
-  std::array<counter, usage_count> each{};
+struct alignas(64) counted_usage {
+  std::array<counter, counter_table.size()> each{};  // in the order of that table
   // When the latest of the pieces and waits ended of which the time with at least one is counted.
   std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0}, last_kept_end_ns{0};
   counter lanes{0};
-  [[nodiscard]] counter& of(usage what) noexcept { return each[static_cast<std::size_t>(what)]; }
 };
 
 // Of one engine; [0] of a board is what engines that have ended left.
@@ -142,13 +109,15 @@ struct alignas(64) engine_section {
   counter pinned_bytes{0}, pinned_peak_bytes{0}, kept_bytes{0}, kept_drops{0};  // as of the last answer
   std::array<path_counters, most_paths> paths{};
   stats::board_layout::devices devices{};
-  usage_counters usage{};
+  counted_usage usage{};
+  std::array<channel_counters, most_channels> channels{};
 };
 
 struct alignas(64) request_line {
   shared_text<120> file;  // its end
   counter offset{0}, length{0}, since_ns{0};
   std::atomic<std::uint32_t> is_write{0};
+  std::atomic<std::uint32_t> of_pipe{0};
   shared_text<24> device;
 };
 

@@ -19,45 +19,6 @@ std::size_t bucket(std::uint64_t value, std::uint64_t unit) {
   return units == 0 ? 0 : std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(units)) - 1, 23);
 }
 
-constexpr std::array usage_fields{
-    &usage_stats::sequential_reads,
-    &usage_stats::sequential_read_bytes,
-    &usage_stats::sequential_read_ns,
-    &usage_stats::sequential_writes,
-    &usage_stats::sequential_write_bytes,
-    &usage_stats::sequential_write_ns,
-    &usage_stats::lone_reads,
-    &usage_stats::lone_read_bytes,
-    &usage_stats::lone_read_ns,
-    &usage_stats::registrations,
-    &usage_stats::registration_ns,
-    &usage_stats::short_registrations,
-    &usage_stats::short_registration_ns,
-    &usage_stats::short_registration_requests,
-    &usage_stats::unaligned_pieces,
-    &usage_stats::unaligned_bytes,
-    &usage_stats::unaligned_ns,
-    &usage_stats::block_reads,
-    &usage_stats::block_read_bytes,
-    &usage_stats::block_extra_bytes,
-    &usage_stats::block_read_ns,
-    &usage_stats::cold_read_bytes,
-    &usage_stats::cold_read_ns,
-    &usage_stats::reread_bytes,
-    &usage_stats::near_pieces,
-    &usage_stats::near_bytes,
-    &usage_stats::near_ns,
-    &usage_stats::far_pieces,
-    &usage_stats::far_bytes,
-    &usage_stats::far_ns,
-    &usage_stats::slab_waits,
-    &usage_stats::slab_wait_ns,
-    &usage_stats::kept_read_bytes,
-    &usage_stats::kept_read_ns,
-};
-static_assert(usage_fields.size() == board_layout::usage_count);
-static_assert(static_cast<std::size_t>(board_layout::usage::kept_read_ns) + 1 == board_layout::usage_count);
-
 // Adds the time with at least one of what ends in about the order of their ends: each adds what it reaches past the latest end so far.
 void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, const book::span& when) noexcept {
   auto last_end = last_end_ns.load(relaxed);
@@ -92,6 +53,18 @@ void add_path(engine_stats& to, const board_layout::path_counters& from) {
     known->latency_histogram[i] += from.latencies[i].load(relaxed);
   }
   if (auto why = from.last_fallback.get(); !why.empty()) known->last_fallback = std::move(why);
+}
+
+void add_channel(engine_stats& to, const board_layout::channel_counters& from) {
+  const auto name = from.name.get();
+  if (name.empty()) return;
+  auto known = std::find_if(to.by_channel.begin(), to.by_channel.end(), [&](const channel_stats& each) { return each.name == name; });
+  if (known == to.by_channel.end()) known = to.by_channel.insert(known, channel_stats{name});
+  known->sent_tensors += from.sent_tensors.load(relaxed);
+  known->sent_bytes += from.sent_bytes.load(relaxed);
+  known->received_tensors += from.received_tensors.load(relaxed);
+  known->received_bytes += from.received_bytes.load(relaxed);
+  known->pushed_tensors += from.pushed_tensors.load(relaxed);
 }
 
 }  // namespace
@@ -171,55 +144,69 @@ void book::count_request(bool is_write, std::size_t device, const io_result& out
   (code == errc::cancelled ? counters.cancelled : code == errc::timed_out ? counters.timed_out : counters.failed).fetch_add(1, relaxed);
 }
 
-void book::count_use(usage first, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
-  auto* counters = &now().usage.of(first);
-  counters[0].fetch_add(1, relaxed);
-  counters[1].fetch_add(bytes, relaxed);
-  counters[2].fetch_add(not_negative(nanoseconds), relaxed);
+void book::count_use(const use& of, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
+  auto& each = now().usage.each;
+  each[of.count].fetch_add(1, relaxed);
+  each[of.bytes].fetch_add(bytes, relaxed);
+  each[of.ns].fetch_add(not_negative(nanoseconds), relaxed);
 }
 
 void book::count_small_call(bool is_write, bool sequential, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
   constexpr std::int64_t most_ns = 50'000;  // who takes longer has waited for a disk, or for a core
   if (nanoseconds > most_ns || (is_write && !sequential)) return;
-  count_use(!sequential ? usage::lone_reads : is_write ? usage::sequential_writes : usage::sequential_reads, bytes, nanoseconds);
+  count_use(!sequential ? lone_reads : is_write ? sequential_writes : sequential_reads, bytes, nanoseconds);
 }
 
 void book::count_blocks(std::uint64_t bytes, std::uint64_t extra, std::int64_t nanoseconds) noexcept {
   auto& counters = now().usage;
-  counters.of(usage::block_reads).fetch_add(1, relaxed);
-  counters.of(usage::block_read_bytes).fetch_add(bytes, relaxed);
-  counters.of(usage::block_extra_bytes).fetch_add(extra, relaxed);
-  counters.of(usage::block_read_ns).fetch_add(not_negative(nanoseconds), relaxed);
+  counters.each[place_of(&usage_stats::block_reads)].fetch_add(1, relaxed);
+  counters.each[place_of(&usage_stats::block_read_bytes)].fetch_add(bytes, relaxed);
+  counters.each[place_of(&usage_stats::block_extra_bytes)].fetch_add(extra, relaxed);
+  counters.each[place_of(&usage_stats::block_read_ns)].fetch_add(not_negative(nanoseconds), relaxed);
 }
 
 void book::count_cold(std::uint64_t bytes, std::uint64_t again, span when) noexcept {
   auto& counters = now().usage;
-  counters.of(usage::cold_read_bytes).fetch_add(bytes, relaxed);
-  counters.of(usage::reread_bytes).fetch_add(again, relaxed);
-  add_active(counters.of(usage::cold_read_ns), counters.last_cold_end_ns, when);
+  counters.each[place_of(&usage_stats::cold_read_bytes)].fetch_add(bytes, relaxed);
+  counters.each[place_of(&usage_stats::reread_bytes)].fetch_add(again, relaxed);
+  add_active(counters.each[place_of(&usage_stats::cold_read_ns)], counters.last_cold_end_ns, when);
 }
 
 void book::count_kept(std::uint64_t bytes, span when) noexcept {
   auto& counters = now().usage;
-  counters.of(usage::kept_read_bytes).fetch_add(bytes, relaxed);
-  add_active(counters.of(usage::kept_read_ns), counters.last_kept_end_ns, when);
+  counters.each[place_of(&usage_stats::kept_read_bytes)].fetch_add(bytes, relaxed);
+  add_active(counters.each[place_of(&usage_stats::kept_read_ns)], counters.last_kept_end_ns, when);
 }
 
 void book::count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept {
   constexpr std::uint64_t few = 4;
   auto& counters = now().usage;
-  counters.of(usage::registrations).fetch_add(1, relaxed);
-  counters.of(usage::registration_ns).fetch_add(not_negative(nanoseconds), relaxed);
+  counters.each[place_of(&usage_stats::registrations)].fetch_add(1, relaxed);
+  counters.each[place_of(&usage_stats::registration_ns)].fetch_add(not_negative(nanoseconds), relaxed);
   if (requests > few) return;
-  counters.of(usage::short_registrations).fetch_add(1, relaxed);
-  counters.of(usage::short_registration_ns).fetch_add(not_negative(nanoseconds), relaxed);
-  counters.of(usage::short_registration_requests).fetch_add(requests, relaxed);
+  counters.each[place_of(&usage_stats::short_registrations)].fetch_add(1, relaxed);
+  counters.each[place_of(&usage_stats::short_registration_ns)].fetch_add(not_negative(nanoseconds), relaxed);
+  counters.each[place_of(&usage_stats::short_registration_requests)].fetch_add(requests, relaxed);
 }
 
 void book::waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept {
   auto& counters = now().usage;
-  counters.of(usage::slab_waits).fetch_add(1, relaxed);
-  add_active(counters.of(usage::slab_wait_ns), counters.last_wait_end_ns, {began_ns, ended_ns});
+  counters.each[place_of(&usage_stats::slab_waits)].fetch_add(1, relaxed);
+  add_active(counters.each[place_of(&usage_stats::slab_wait_ns)], counters.last_wait_end_ns, {began_ns, ended_ns});
+}
+
+void book::count_channel(std::string_view name, const channel_stats& more) noexcept {
+  const std::lock_guard guard(lock_);
+  std::size_t place = 0;  // further ones than there is room for are counted with the last
+  while (place + 1 < channel_names_.size() && !channel_names_[place].empty() && channel_names_[place] != name) ++place;
+  if (channel_names_[place].empty()) channel_names_[place] = name;
+  auto& counters = now().channels[place];
+  if (counters.name.changes.load(relaxed) == 0) counters.name.set(channel_names_[place]);
+  counters.sent_tensors.fetch_add(more.sent_tensors, relaxed);
+  counters.sent_bytes.fetch_add(more.sent_bytes, relaxed);
+  counters.received_tensors.fetch_add(more.received_tensors, relaxed);
+  counters.received_bytes.fetch_add(more.received_bytes, relaxed);
+  counters.pushed_tensors.fetch_add(more.pushed_tensors, relaxed);
 }
 
 engine_stats book::snapshot() const {
@@ -251,7 +238,8 @@ void add_section(engine_stats& to, const board_layout::engine_section& from) {
     to.read_bytes += seen.read_bytes;
     to.written_bytes += seen.written_bytes;
   }
-  for (std::size_t i = 0; i < usage_fields.size(); ++i) to.usage.*usage_fields[i] += from.usage.each[i].load(relaxed);
+  for (std::size_t i = 0; i < counter_table.size(); ++i) to.usage.*counter_table[i].value += from.usage.each[i].load(relaxed);
+  for (const auto& channel : from.channels) add_channel(to, channel);
   to.usage.lanes = std::max(to.usage.lanes, static_cast<unsigned>(from.usage.lanes.load(relaxed)));
   to.failed += from.failed.load(relaxed);
   to.cancelled += from.cancelled.load(relaxed);
@@ -263,3 +251,9 @@ void add_section(engine_stats& to, const board_layout::engine_section& from) {
 }
 
 }  // namespace penstock::stats
+
+namespace penstock {
+
+std::span<const usage_counter> usage_counters() noexcept { return stats::counter_table; }
+
+}  // namespace penstock

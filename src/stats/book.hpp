@@ -2,11 +2,13 @@
 // memory of the engine's own until it joins a board, and there from then on.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/spin_lock.hpp"
@@ -14,6 +16,7 @@
 #include "penstock/facts.hpp"
 #include "staging/slab_pool.hpp"
 #include "stats/board.hpp"
+#include "stats/counters.hpp"
 
 namespace penstock::stats {
 
@@ -45,9 +48,11 @@ class book final : public staging::slab_waits {
   void count_request(bool is_write, std::size_t device, const io_result& outcome);
 
   // --- what advise() looks at
-  using usage = board_layout::usage;
-  // What usage_stats counts as three numbers in a row, of which first is the first: how many, bytes, and time.
-  void count_use(usage first, std::uint64_t bytes, std::int64_t nanoseconds) noexcept;
+  // What usage_stats counts by three numbers, by their places in counter_table.
+  struct use {
+    std::size_t count, bytes, ns;
+  };
+  void count_use(const use& of, std::uint64_t bytes, std::int64_t nanoseconds) noexcept;
   // A blocking call of less than 64 KiB went on where the thread's last had ended (sequential); or any other that counts as lone.
   void count_small_call(bool is_write, bool sequential, std::uint64_t bytes, std::int64_t nanoseconds) noexcept;
   // Read in whole blocks, `extra` bytes more than were asked for.
@@ -59,6 +64,9 @@ class book final : public staging::slab_waits {
   // A registration has ended that served so many requests.
   void count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept;
   void waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept override;
+
+  // Tensors of a pipe have gone or come by the channel of that name, which is there for good. more: its name is not looked at.
+  void count_channel(std::string_view name, const channel_stats& more) noexcept;
 
   [[nodiscard]] engine_stats snapshot() const;
 
@@ -72,9 +80,23 @@ class book final : public staging::slab_waits {
   std::atomic<bool> begun_;
   mutable std::mutex begin_lock_;  // guards board_problem_
   status board_problem_;
-  mutable spin_lock lock_;  // guards last_fallback_, and writing it to the board
+  mutable spin_lock lock_;  // guards what follows, and writing it to the board
   std::vector<std::string> last_fallback_;
+  std::array<std::string_view, board_layout::most_channels> channel_names_;  // by their places
 };
+
+inline constexpr book::use sequential_reads{place_of(&usage_stats::sequential_reads), place_of(&usage_stats::sequential_read_bytes),
+                                            place_of(&usage_stats::sequential_read_ns)};
+inline constexpr book::use sequential_writes{place_of(&usage_stats::sequential_writes), place_of(&usage_stats::sequential_write_bytes),
+                                             place_of(&usage_stats::sequential_write_ns)};
+inline constexpr book::use lone_reads{place_of(&usage_stats::lone_reads), place_of(&usage_stats::lone_read_bytes),
+                                      place_of(&usage_stats::lone_read_ns)};
+inline constexpr book::use unaligned_pieces{place_of(&usage_stats::unaligned_pieces), place_of(&usage_stats::unaligned_bytes),
+                                            place_of(&usage_stats::unaligned_ns)};
+inline constexpr book::use near_pieces{place_of(&usage_stats::near_pieces), place_of(&usage_stats::near_bytes),
+                                       place_of(&usage_stats::near_ns)};
+inline constexpr book::use far_pieces{place_of(&usage_stats::far_pieces), place_of(&usage_stats::far_bytes),
+                                      place_of(&usage_stats::far_ns)};
 
 // What sections of a board say, added to what is there.
 void add_section(engine_stats& to, const board_layout::engine_section& from);

@@ -77,6 +77,12 @@ result<std::unique_ptr<page>> copy_of(sys::board_folder& folder, int pid) {
       drop_unless_same(path.last_fallback, before->engines[i].paths[j].last_fallback, after->engines[i].paths[j].last_fallback);
     }
   }
+  for (std::size_t i = 0; i < seen->engines.size(); ++i) {
+    for (std::size_t j = 0; j < seen->engines[i].channels.size(); ++j) {
+      auto& channel = seen->engines[i].channels[j];
+      drop_unless_same(channel.name, before->engines[i].channels[j].name, after->engines[i].channels[j].name);
+    }
+  }
   for (std::size_t i = 0; i < seen->requests.size(); ++i) {
     drop_unless_same(seen->requests[i].file, before->requests[i].file, after->requests[i].file);
     drop_unless_same(seen->requests[i].device, before->requests[i].device, after->requests[i].device);
@@ -90,7 +96,8 @@ std::vector<request_info> requests_of(const page& seen) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto& line = seen.requests[i];
     told.push_back({line.file.get(), static_cast<std::int64_t>(line.offset.load(relaxed)), line.length.load(relaxed),
-                    line.is_write.load(relaxed) != 0, line.device.get(), static_cast<std::int64_t>(line.since_ns.load(relaxed))});
+                    line.is_write.load(relaxed) != 0, line.device.get(), static_cast<std::int64_t>(line.since_ns.load(relaxed)),
+                    line.of_pipe.load(relaxed) != 0});
   }
   return told;
 }

@@ -30,6 +30,11 @@ std::string summarize(const engine_stats& stats, const path::path_table& paths, 
     if (i < paths.count()) told += why_not_faster(path, paths.of(path).of_device, each, gpu_direct);
     told += "\n";
   }
+  for (const auto& each : stats.by_channel) {
+    told +=
+        fmt::format("{}: {:.2f} GB sent in {} tensors, {:.2f} GB received in {}\n", each.name, static_cast<double>(each.sent_bytes) / 1e9,
+                    each.sent_tensors, static_cast<double>(each.received_bytes) / 1e9, each.received_tensors);
+  }
   return told.empty() ? "no bytes were moved\n" : told;
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.hpp"
+#include "penstock/pipe.hpp"
 #include "penstock/processes.hpp"
 
 namespace penstock::cli_test {
@@ -54,6 +55,32 @@ TEST_F(stats_command, tells_of_one_process_at_three_levels) {
   EXPECT_FALSE(contains(second, "memory\n"));
   const auto third = run({"stats", "-p", own_, "-l", "3"}).out;
   EXPECT_TRUE(contains(third, " read in " + std::to_string(now().stats.by_device.front().reads) + " requests, ")) << third;
+}
+
+TEST_F(stats_command, tells_of_pipes_by_channel) {
+  const auto context = *pipe_context::create(engine_);
+  auto listener = *context.listen("unix:");
+  penstock::pipe here;
+  auto accepted = listener.accept(here);
+  const auto there = *context.connect(listener.url());
+  ASSERT_TRUE(accepted.wait().ok());
+  std::array<std::byte, 100> content{};
+  auto sent = there.send({"", {}, {{content.data(), content.size()}}});
+  incoming_message message;
+  ASSERT_TRUE(here.next(message).wait().ok());
+  std::array<std::byte, 100> room{};
+  ASSERT_TRUE(message.receive({{room.data(), room.size()}}).wait().ok());
+  ASSERT_TRUE(sent.wait().ok());
+  const auto in_words = run({"stats", "-p", own_}).out;
+  EXPECT_TRUE(contains(in_words, "pipes\n")) << in_words;
+  EXPECT_TRUE(contains(in_words, " sent in ")) << in_words;
+  const auto channels = json::parse(run({"stats", "--json", "-p", own_}).out)["channels"];
+  ASSERT_FALSE(channels.empty());
+  EXPECT_GE(channels[0]["sent_tensors"], 1);
+  EXPECT_GE(channels[0]["received_bytes"], 100);
+  const auto metrics = run({"stats", "--prometheus"}).out;
+  EXPECT_TRUE(contains(metrics, "penstock_channel_sent_tensors_total{pid=\"" + own_)) << metrics;
+  EXPECT_TRUE(contains(metrics, "penstock_cold_read_bytes_total{pid=\"" + own_)) << metrics;
 }
 
 TEST_F(stats_command, tells_of_all_in_a_line_each_and_as_json) {

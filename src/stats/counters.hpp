@@ -1,0 +1,63 @@
+// The counters of usage_stats, one line for each: from here boards, snapshots and the tables of all tools have their names and their order.
+// A new one is its field and its line here; boards then have another layout (board_layout::layout_version).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "penstock/facts.hpp"
+
+namespace penstock::stats {
+
+inline constexpr std::array counter_table{
+    usage_counter{"sequential_reads", &usage_stats::sequential_reads,
+                  "Blocking reads of less than 64 KiB that each began where the last one of the thread had ended"},
+    usage_counter{"sequential_read_bytes", &usage_stats::sequential_read_bytes, "Bytes of these reads"},
+    usage_counter{"sequential_read_ns", &usage_stats::sequential_read_ns, "Time that these reads took"},
+    usage_counter{"sequential_writes", &usage_stats::sequential_writes,
+                  "Blocking writes of less than 64 KiB that each began where the last one of the thread had ended"},
+    usage_counter{"sequential_write_bytes", &usage_stats::sequential_write_bytes, "Bytes of these writes"},
+    usage_counter{"sequential_write_ns", &usage_stats::sequential_write_ns, "Time that these writes took"},
+    usage_counter{"lone_reads", &usage_stats::lone_reads, "Other blocking reads of up to 128 KiB by one thread alone"},
+    usage_counter{"lone_read_bytes", &usage_stats::lone_read_bytes, "Bytes of these lone reads"},
+    usage_counter{"lone_read_ns", &usage_stats::lone_read_ns, "Time that these lone reads took"},
+    usage_counter{"registrations", &usage_stats::registrations, "Registrations of memory that have ended"},
+    usage_counter{"registration_ns", &usage_stats::registration_ns, "Time that registering memory and ending that took"},
+    usage_counter{"short_registrations", &usage_stats::short_registrations, "Registrations that served at most four requests"},
+    usage_counter{"short_registration_ns", &usage_stats::short_registration_ns, "Time that these short registrations took"},
+    usage_counter{"short_registration_requests", &usage_stats::short_registration_requests,
+                  "Requests that these short registrations served"},
+    usage_counter{"unaligned_pieces", &usage_stats::unaligned_pieces,
+                  "Pieces that went another way than the rest of the request for want of alignment"},
+    usage_counter{"unaligned_bytes", &usage_stats::unaligned_bytes, "Bytes of these unaligned pieces"},
+    usage_counter{"unaligned_ns", &usage_stats::unaligned_ns, "Time that these unaligned pieces took"},
+    usage_counter{"block_reads", &usage_stats::block_reads,
+                  "Pieces read past the page cache in whole blocks of which not all bytes were asked for"},
+    usage_counter{"block_read_bytes", &usage_stats::block_read_bytes, "Bytes of these pieces"},
+    usage_counter{"block_extra_bytes", &usage_stats::block_extra_bytes, "Bytes of these pieces that nobody had asked for"},
+    usage_counter{"block_read_ns", &usage_stats::block_read_ns, "Time that these pieces took"},
+    usage_counter{"cold_read_bytes", &usage_stats::cold_read_bytes, "Bytes read past the page cache"},
+    usage_counter{"cold_read_ns", &usage_stats::cold_read_ns, "Time with at least one read past the page cache under way"},
+    usage_counter{"reread_bytes", &usage_stats::reread_bytes, "Bytes read past the page cache that had been read so before"},
+    usage_counter{"near_pieces", &usage_stats::near_pieces, "Pieces carried by a thread on the NUMA node of the GPU"},
+    usage_counter{"near_bytes", &usage_stats::near_bytes, "Bytes of these near pieces"},
+    usage_counter{"near_ns", &usage_stats::near_ns, "Time that these near pieces took"},
+    usage_counter{"far_pieces", &usage_stats::far_pieces, "Pieces carried by a thread on another NUMA node than the GPU"},
+    usage_counter{"far_bytes", &usage_stats::far_bytes, "Bytes of these far pieces"},
+    usage_counter{"far_ns", &usage_stats::far_ns, "Time that these far pieces took"},
+    usage_counter{"slab_waits", &usage_stats::slab_waits, "Waits for pinned memory while the budget was used up"},
+    usage_counter{"slab_wait_ns", &usage_stats::slab_wait_ns, "Time with at least one thread waiting so"},
+    usage_counter{"kept_read_bytes", &usage_stats::kept_read_bytes, "Bytes read through the page cache, in which they were not yet"},
+    usage_counter{"kept_read_ns", &usage_stats::kept_read_ns, "Time with at least one such read under way"},
+};
+
+// Where a counter stands in the table.
+consteval std::size_t place_of(std::uint64_t usage_stats::*value) {
+  for (std::size_t i = 0; i < counter_table.size(); ++i) {
+    if (counter_table[i].value == value) return i;
+  }
+  throw "it has no line in the table";
+}
+
+}  // namespace penstock::stats
