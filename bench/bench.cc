@@ -146,10 +146,8 @@ bool run_sizes(workbench& bench, std::size_t rows, bool print, size_sweep& sweep
 bool has_failed(const row_result& row) { return row.outcome == row_outcome::failed; }
 
 result<bool> run_all(const options& settings, const std::vector<const row*>& chosen) {
-  // Cold rows measure the disk, also when they are repeated.
-  auto how = engine_options::from_environment();
+  const auto how = engine_options::from_environment();
   if (!how) return how.error();
-  if (how->cache == cache_use::automatic) how->cache = cache_use::bypass;
   auto owner = engine::create(*how);
   if (!owner) return owner.error();
   auto device = find_device(*owner, settings.device);
@@ -173,13 +171,25 @@ result<bool> run_all(const options& settings, const std::vector<const row*>& cho
 
   auto source = owner->open(sample->path());
   if (!source) return source.error();
+  auto cold_source = owner->open(sample->path(), {.cache = how->cache == cache_use::automatic ? cache_use::bypass : how->cache});
+  if (!cold_source) return cold_source.error();
   auto target = owner->allocate(device->name, sample->size() + workbench::spare_bytes);
   if (!target) return target.error();
   tell(settings, "", 0, chosen.size());
   const bool table = settings.json_file != "-";
   if (table) print_header(header), print_column_names();
-  workbench bench{settings, *owner, meter, device->name, *link, *sample, std::move(*source), std::move(*target), directory_of(settings),
-                  {},       {}};
+  workbench bench{settings,
+                  *owner,
+                  meter,
+                  device->name,
+                  *link,
+                  *sample,
+                  std::move(*source),
+                  std::move(*cold_source),
+                  std::move(*target),
+                  directory_of(settings),
+                  {},
+                  {}};
   const std::vector<row_result> results = run_rows(chosen, bench, table);
   size_sweep sweep;
   const bool stopped = results.size() < chosen.size() || !run_sizes(bench, chosen.size(), table, sweep);

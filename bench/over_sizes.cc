@@ -97,6 +97,7 @@ result<measured> by_library(workbench& bench, const pattern& of, std::uint64_t c
   const std::uint64_t calls = count_of(bench, of, call_bytes);
   const file_range touched{of.file_shift, std::min(places, calls) * call_bytes};
   std::byte* target = target_bytes(bench) + of.memory_shift;
+  const source_scope scope(bench, of.cold);
   measurement plan{repeats_of(bench), !of.cold, {}, {}};
   plan.prepare = [&](bool last) {
     if (status error = wipe_if(last, bench, target, touched.length); !error.ok()) return error;

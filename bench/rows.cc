@@ -123,6 +123,7 @@ double row_result::cpu_per_gb() const { return bytes > 0 ? cpu_seconds / (static
 std::span<const row> all_rows() { return registry; }
 
 row_result run_row(const row& which, workbench& bench) {
+  const source_scope scope(bench, which.kind == row_kind::cold);
   auto measured = which.measure(bench);
   row_result out = measured ? std::move(*measured) : row_result{};
   out.name = which.name;

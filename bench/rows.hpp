@@ -67,6 +67,7 @@ struct workbench {
   link_ceiling link;
   sample_file& sample;
   file source;           // the sample, opened for reading
+  file cold_source;      // likewise, past the page cache unless the environment wants otherwise: repeated cold rows measure the disk too
   device_buffer target;  // as large as the sample, and spare_bytes
   std::string directory;
   std::optional<sample_file> scratch;                                            // what write rows overwrite; made by the first of them
@@ -74,6 +75,23 @@ struct workbench {
   std::uint64_t next_seed = 1000;
 
   static constexpr std::uint64_t spare_bytes = 8192;
+};
+
+// While it lives, workbench::source is the cold one, where that is wanted.
+class source_scope {
+ public:
+  source_scope(workbench& bench, bool cold) : bench_(bench), cold_(cold) {
+    if (cold_) std::swap(bench_.source, bench_.cold_source);
+  }
+  source_scope(const source_scope&) = delete;
+  source_scope& operator=(const source_scope&) = delete;
+  ~source_scope() {
+    if (cold_) std::swap(bench_.source, bench_.cold_source);
+  }
+
+ private:
+  workbench& bench_;
+  const bool cold_;
 };
 
 enum class row_kind : std::uint8_t { hot, cold, neither };
