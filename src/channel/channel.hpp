@@ -58,6 +58,8 @@ class channel {
 
 // All that there are, best first.
 std::span<const channel* const> all_channels();
+// What travels with an announcement counts as carried by the channel of this name.
+std::string_view in_line_name() noexcept;
 // Null: there is none of that name.
 const channel* find_channel(std::string_view name);
 

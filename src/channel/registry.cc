@@ -16,6 +16,8 @@ std::span<const channel* const> all_channels() {
   return members;
 }
 
+std::string_view in_line_name() noexcept { return basic().name(); }
+
 const channel* find_channel(std::string_view name) {
   const auto all = all_channels();
   const auto found = std::find_if(all.begin(), all.end(), [&](const channel* each) { return each->name() == name; });

@@ -67,7 +67,7 @@ const path::declaration* carrier_of_whole(runtime& with, file_core& file, const 
   for (const auto kind : with.paths().by_rank()) {
     const auto& declared = with.paths().of(kind);
     if (declared.carries != path::portion::whole_requests || !declared.of_device) continue;
-    if (kind == path_kind::direct && !options.gpu_direct) continue;
+    if (declared.gpu_direct && !options.gpu_direct) continue;
     if (!with.path(kind).refuses({&file.source(), &place, false, offset, length})) return &declared;
   }
   return nullptr;
@@ -115,7 +115,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.aligned_together =
       rest.memory == nullptr || (reinterpret_cast<std::uintptr_t>(rest.memory) - rest.offset) % path::direct_alignment == 0;
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
-    if (kind == path_kind::direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
+    if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
     if (how.row && kind != with.paths().base(true)) return "its bytes go to several places";
     return with.path(kind).refuses({&from, &place, rest.is_write, offset, length});
   };

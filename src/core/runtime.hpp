@@ -136,7 +136,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
   // The path that the request, or else the engine, insists on.
   [[nodiscard]] path_kind forced_path(const io_options& asked, bool on_device) const noexcept {
-    if (asked.only_gpu_direct && on_device) return path_kind::direct;
+    if (asked.only_gpu_direct && on_device) return path_table_.gpu_direct();
     return asked.path != path_kind::automatic ? asked.path : options_.path;
   }
   [[nodiscard]] bool forced(const io_options& asked) const noexcept { return forced_path(asked, true) != path_kind::automatic; }

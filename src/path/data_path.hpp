@@ -180,6 +180,7 @@ struct declaration {
   int rank = 0;                  // the lowest is asked first
   std::string_view successor{};  // by name: goes on where this one cannot; empty: nobody
   bool of_device = true;         // the memory that it serves: a device's, or the host's
+  bool gpu_direct = false;       // no byte passes through memory of the host; one path at most is that
   portion carries = portion::everything;
   std::uint64_t most_carried_now = 0;  // requests of at most so many bytes it carries on the thread of a caller who waits (carry_now)
   std::uint64_t alignment = 1;  // of whole_requests: in the file; a write that cannot be aligned in memory and file at once is refused

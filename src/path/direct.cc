@@ -298,6 +298,7 @@ constinit const declaration declared_direct{
     .name = "direct",
     .rank = 10,
     .successor = "staged",
+    .gpu_direct = true,
     .carries = portion::whole_requests,
     .alignment = direct_alignment,
     .reason = "GPUDirect serves this file",

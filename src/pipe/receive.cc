@@ -221,7 +221,7 @@ void session::begin_engine_parts(receive_operation& op) noexcept {
     };
     auto problem = or_no_memory([&]() -> status {
       if (op.stopping.load()) return {errc::cancelled, "cancelled"};
-      each.running = penstock::operation(begin(*with_.runtime, each.source, each.what, {.path = path_kind::staged}, ended));
+      each.running = penstock::operation(begin(*with_.runtime, each.source, each.what, {.path = with_.runtime->paths().base(true)}, ended));
       return {};
     });
     if (problem.ok()) continue;
@@ -327,7 +327,7 @@ void session::end(receive_operation& op, io_result outcome, endings& ended) {
   std::vector<channel::carried> all;
   for (std::size_t i = 0; i < op.targets.size(); ++i) {
     outcome.bytes_done += op.targets[i].length;
-    const auto name = op.by[i] != nullptr ? op.by[i]->name() : in_line_by;
+    const auto name = op.by[i] != nullptr ? op.by[i]->name() : channel::in_line_name();
     auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.channel == name; });
     if (found == all.end()) found = all.insert(all.end(), {std::string(name), 0, 0});
     ++found->tensors;

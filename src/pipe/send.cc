@@ -259,7 +259,7 @@ void session::left(std::uint64_t number, endings& ended) {
   if (found == announced_.end()) return;
   auto& op = *found->second;
   if (op.tensor_bytes > 0) {
-    count(in_line_by, {.name = {}, .sent_tensors = op.message.tensors.size(), .sent_bytes = op.tensor_bytes});
+    count(channel::in_line_name(), {.name = {}, .sent_tensors = op.message.tensors.size(), .sent_bytes = op.tensor_bytes});
   }
   end(op, {op.tensor_bytes, {}}, ended);
 }

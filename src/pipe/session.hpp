@@ -77,9 +77,6 @@ result<staging::place> place_of_part(core::runtime& with, const void* memory, st
 // Of such a name.
 inline bool is_of_host_device(std::string_view device) noexcept { return device.starts_with("host:"); }
 
-// What travels with an announcement counts as carried by this channel.
-inline const std::string in_line_by = "basic";
-
 class session final : public channel::frame_user,
                       public operation_owner,
                       public stripe_owner,

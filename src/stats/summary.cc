@@ -6,10 +6,10 @@ namespace penstock::stats {
 
 namespace {
 
-std::string why_not_faster(path_kind path, bool of_device, const path_stats& stats, const status& gpu_direct) {
-  if (!of_device) return "; host memory, or asked for";
+std::string why_not_faster(const path::declaration& path, const path_stats& stats, const status& gpu_direct) {
+  if (!path.of_device) return "; host memory, or asked for";
   std::string why;
-  if (path != path_kind::direct && !gpu_direct.ok()) why += fmt::format("; not GPU-direct: {}", gpu_direct.message());
+  if (!path.gpu_direct && !gpu_direct.ok()) why += fmt::format("; not GPU-direct: {}", gpu_direct.message());
   if (stats.fallbacks > 0) why += fmt::format("; {} fallbacks, the latest: {}", stats.fallbacks, stats.last_fallback);
   return why;
 }
@@ -21,13 +21,12 @@ std::string summarize(const engine_stats& stats, const path::path_table& paths, 
   for (std::size_t i = 0; i < stats.by_path.size(); ++i) {
     const auto& each = stats.by_path[i];
     if (each.operations == 0) continue;
-    const auto path = static_cast<path_kind>(i);
     const double speed = each.active_ns == 0 ? 0 : static_cast<double>(each.bytes) / static_cast<double>(each.active_ns);
     told +=
         fmt::format("{}: {:.2f} GB in {} pieces at {:.2f} GB/s", each.name, static_cast<double>(each.bytes) / 1e9, each.operations, speed);
     if (each.errors > 0) told += fmt::format(", {} failed", each.errors);
     // The counters lie where others of this user can write: there may be more names than paths.
-    if (i < paths.count()) told += why_not_faster(path, paths.of(path).of_device, each, gpu_direct);
+    if (i < paths.count()) told += why_not_faster(paths.of(static_cast<path_kind>(i)), each, gpu_direct);
     told += "\n";
   }
   for (const auto& each : stats.by_channel) {

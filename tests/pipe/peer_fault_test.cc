@@ -28,7 +28,11 @@ class peer_fault : public ::testing::TestWithParam<way> {
     penstock::pipe here;
     auto accepting = listener->accept(here, within(soon));
     auto there = context.connect(listener->url());
-    if (!there) return;
+    if (!there) {
+      accepting.cancel();  // its pipe goes with this function
+      (void)accepting.wait();
+      return;
+    }
     const bool accepted = accepting.wait().ok();
     const auto content = some_bytes(size, 7);
     auto on_device = memory(memory_place::device, size);

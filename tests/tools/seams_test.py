@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Paths, channels and counters are known by their registries alone: who adds one touches its own file and one line.
+
+Usage: seams_test.py [repository root]
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent.parent
+
+
+def sources(*rooms):
+    for room in rooms:
+        for path in sorted((ROOT / "src" / room).rglob("*")):
+            if path.suffix in (".cc", ".hpp"):
+                yield path
+
+
+def found(pattern, files):
+    """Every match in code, without comments: file:line: text."""
+    out = []
+    for path in files:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            code = line.split("//")[0]
+            if re.search(pattern, code):
+                out.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    return out
+
+
+def listed(file, pattern, least):
+    """What a registry lists, of which there must be so many: else the pattern fits no longer."""
+    names = re.findall(pattern, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) >= least, f"{file} lists {names}"
+    return names
+
+
+def main():
+    paths = listed("src/path/registry.cc", r"^  declared\((\w+)\)", 4)
+    channels = listed("src/channel/members.hpp", r"^const channel& (\w+)\(\)", 9)
+    counters = listed("src/stats/counters.hpp", r'usage_counter\{"(\w+)"', 30)
+    problems = []
+    # Above the room of the paths nobody names one; path_kind::automatic is none.
+    above = list(sources("stats", "core", "pipe"))
+    problems += found(r"path_kind::(" + "|".join(paths) + r")\b", above)
+    problems += found(r'"(' + "|".join(paths) + r')"', above)
+    # Likewise of channels.
+    problems += found(r'"(' + "|".join(channels) + r')"', sources("core", "pipe"))
+    problems += found(r"\bchannel::(" + "|".join(channels) + r")\(\)", sources("core", "pipe"))
+    # A path is a file of its own.
+    for name in paths:
+        if not (ROOT / "src" / "path" / f"{name}.cc").exists():
+            problems.append(f"path {name} has no file src/path/{name}.cc")
+    for name in channels:
+        if not (ROOT / "src" / "channel" / f"{name}.cc").exists():
+            problems.append(f"channel {name} has no file src/channel/{name}.cc")
+    # A counter is its field and its line in the table: no tool lists them.
+    tools = [*sources("cli"), *sorted((ROOT / "python" / "native").glob("*.cc"))]
+    problems += found(r'"(' + "|".join(counters) + r')"', tools)
+    for problem in problems:
+        print(problem)
+    print(f"seams_test: {len(paths)} paths, {len(channels)} channels, {len(counters)} counters; {len(problems)} problem(s)")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
