@@ -6,8 +6,8 @@ namespace penstock::core {
 
 namespace {
 
-// The path by which a caller carries such a request himself; automatic: none. Those of the library carry small ones of their kind of
-// memory unless another comes before them that would carry all of it.
+// The path by which a caller carries such a request himself; automatic: none. The first by rank that declares to and does not refuse; the
+// one that carries everything is not asked.
 path_kind path_of_caller(runtime& with, const path::question& asked, const io_options& options) {
   const bool on_device = asked.memory->on_device();
   const auto carries = [&](path_kind kind) {
