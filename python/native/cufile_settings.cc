@@ -4,18 +4,12 @@
 
 #include "cufile/settings.hpp"
 #include "errors.hpp"
+#include "file.hpp"
 #include "gil.hpp"
 
 namespace penstock::python {
 
 namespace {
-
-// A file name, or a text of whoever wrote the file.
-nb::object text(std::string_view words) {
-  const nb::object made = nb::steal(PyUnicode_DecodeFSDefaultAndSize(words.data(), static_cast<Py_ssize_t>(words.size())));
-  if (!made.is_valid()) throw nb::python_error();
-  return made;
-}
 
 // What a key holds, of those kinds that a key can be asked for; null for the others.
 nb::object value_of(const cufile::key& where, const cufile::settings& now) {
@@ -26,7 +20,7 @@ nb::object value_of(const cufile::key& where, const cufile::settings& now) {
     case cufile::key_kind::flag:
       return nb::bool_(now.flags[index]);
     case cufile::key_kind::word:
-      return text(now.words[index]);
+      return path_object(now.words[index]);  // a file name, or a text of whoever wrote the file
     case cufile::key_kind::limit:
     case cufile::key_kind::list:
     case cufile::key_kind::table:
@@ -49,7 +43,7 @@ nb::dict cufile_settings() {
   nb::dict told;
   for (const auto& where : cufile::all_keys()) {
     if (where.parameter < 0) continue;
-    if (const nb::object value = value_of(where, now); value.is_valid()) told[text(where.name)] = value;
+    if (const nb::object value = value_of(where, now); value.is_valid()) told[path_object(where.name)] = value;
   }
   return told;
 }

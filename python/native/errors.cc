@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "file.hpp"
+
 namespace penstock::python {
 
 namespace {
@@ -12,10 +14,7 @@ namespace {
 nb::object word(std::string_view text) { return nb::str(text.data(), text.size()); }
 
 // A path of the kernel is bytes; Python reads it as os.fsdecode does.
-nb::object path_word(const std::string& path) {
-  if (path.empty()) return nb::none();
-  return nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
-}
+nb::object path_word(const std::string& path) { return path.empty() ? nb::none() : path_object(path); }
 
 // Messages hold paths, which may be no UTF-8.
 nb::object message_word(std::string_view text) {

@@ -422,6 +422,12 @@ std::string path_text(nb::handle path) {
   return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
 }
 
+nb::object path_object(std::string_view path) {
+  nb::object made = nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+  if (!made.is_valid()) throw nb::python_error();
+  return made;
+}
+
 // --- what is kept
 
 // Unregistering takes the driver a while.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <penstock/penstock.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "futures.hpp"
@@ -36,6 +37,8 @@ struct python_file {
 
 // A path as the kernel takes it: of a str, bytes, or os.PathLike. Raises TypeError.
 std::string path_text(nb::handle path);
+// The other way: a str, as os.fsdecode() makes it.
+nb::object path_object(std::string_view path);
 // As the kernel tells it now. Raises penstock.Error.
 std::uint64_t size_of(const python_file& self);
 

@@ -6,6 +6,7 @@
 
 #include "device.hpp"
 #include "errors.hpp"
+#include "file.hpp"
 #include "gil.hpp"
 
 namespace penstock::python {
@@ -97,9 +98,7 @@ nb::list requests() {
   const auto make = nb::module_::import_("penstock._requests").attr("Request");
   nb::list told;
   for (const auto& each : seen) {
-    const nb::object name = nb::steal(PyUnicode_DecodeFSDefaultAndSize(each.file.data(), static_cast<Py_ssize_t>(each.file.size())));
-    if (!name.is_valid()) throw nb::python_error();
-    told.append(make(name, each.offset < 0 ? nb::none() : nb::object(nb::int_(each.offset)), each.length, each.is_write,
+    told.append(make(path_object(each.file), each.offset < 0 ? nb::none() : nb::object(nb::int_(each.offset)), each.length, each.is_write,
                      each.device.empty() ? nb::none() : words(each.device), each.since_ns, each.of_pipe));
   }
   return told;

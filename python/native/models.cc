@@ -22,10 +22,6 @@ namespace {
 
 using namespace nb::literals;
 
-// A path as Python has it, and the name of a tensor.
-nb::object path_object(const std::string& path) {
-  return nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
-}
 nb::object tensor_word(std::string_view text) { return nb::str(text.data(), text.size()); }
 
 std::string first_missing(const std::vector<std::string>& files) {

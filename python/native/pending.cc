@@ -72,12 +72,6 @@ void drop_pending(python_pending& self) {
   self.drop();
 }
 
-nb::object decoded(const std::string& path) {
-  nb::object text = nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
-  if (!text.is_valid()) throw nb::python_error();
-  return text;
-}
-
 int descriptor_of(const python_pending& self) {
   const int descriptor = [&] {
     const without_gil unlocked;
@@ -90,7 +84,7 @@ int descriptor_of(const python_pending& self) {
 python_file open_pending(const python_pending& self, bool direct) {
   auto adopted = shared_engine().adopt(descriptor_of(self), {.direct_writes = direct, .name = self.given()});
   if (!adopted) raise(adopted.error(), {self.given()});
-  return {std::move(*adopted), decoded(self.given()), "r+"};
+  return {std::move(*adopted), path_object(self.given()), "r+"};
 }
 
 }  // namespace
@@ -110,7 +104,7 @@ void add_pending_files(nb::module_& module) {
       .def("open", &open_pending, nb::kw_only(), "direct"_a = false,
            "A penstock.File over it, to be closed before publish(). direct: large aligned writes bypass the page cache.")
       .def_prop_ro(
-          "path", [](const python_pending& self) { return decoded(self.path()); }, "Where it will be: links are followed.")
+          "path", [](const python_pending& self) { return path_object(self.path()); }, "Where it will be: links are followed.")
       .def("publish", &publish_pending, nb::kw_only(), "replace"_a = true, "durable"_a = true,
            "Gives it its name, once. Close penstock.File objects over its descriptor before. replace=False: what has come meanwhile is "
            "kept,\n"

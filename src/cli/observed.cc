@@ -76,18 +76,27 @@ double age_seconds(const request_info& request) {
   return std::max(0.0, (static_cast<double>(now) - static_cast<double>(request.since_ns)) / 1e9);  // whatever a board says
 }
 
+namespace {
+
+std::string_view direction_of(const request_info& request) {
+  if (request.of_pipe) return request.is_write ? "send" : "receive";
+  return request.is_write ? "write" : "read";
+}
+
+}  // namespace
+
 std::string describe(const request_info& request) {
   if (request.of_pipe) {
     const std::string memory =
         request.device.empty() ? "" : fmt::format(" {} {}", request.is_write ? "from" : "into", printable_text(request.device));
-    return fmt::format("pipe with {}: {} {}{}, for {:.1f} s", printable_text(request.file), request.is_write ? "send" : "receive",
+    return fmt::format("pipe with {}: {} {}{}, for {:.1f} s", printable_text(request.file), direction_of(request),
                        format_size(request.length), memory, age_seconds(request));
   }
   const std::string where = request.offset < 0 ? "" : fmt::format(" at {}", request.offset);
   const std::string memory =
       request.device.empty() ? "" : fmt::format(" {} {}", request.is_write ? "from" : "to", printable_text(request.device));
-  return fmt::format("{} {} {}{}{}, for {:.1f} s", printable_text(request.file), request.is_write ? "write" : "read",
-                     format_size(request.length), where, memory, age_seconds(request));
+  return fmt::format("{} {} {}{}{}, for {:.1f} s", printable_text(request.file), direction_of(request), format_size(request.length), where,
+                     memory, age_seconds(request));
 }
 
 std::string describe(const channel_stats& of) {
@@ -247,9 +256,7 @@ nlohmann::json to_json(const process_stats& seen) {
       requests.push_back({{"file", each.file},
                           {"offset", each.offset < 0 ? json(nullptr) : json(each.offset)},
                           {"length", each.length},
-                          {"direction", each.of_pipe    ? each.is_write ? "send" : "receive"
-                                        : each.is_write ? "write"
-                                                        : "read"},
+                          {"direction", direction_of(each)},
                           {"device", each.device.empty() ? json(nullptr) : json(each.device)},
                           {"age_seconds", age_seconds(each)}});
     }

@@ -214,7 +214,6 @@ void staged::gather_ring_done(job& item) {
 // Counts what a disk lane has read of a range. An error when that is not all there is.
 status staged::take_piece(gather_range& range, const staging::ring_piece& done) {
   const std::uint64_t skip = range_skip(range);
-  range.past_cache = true;
   range.moved = std::min(range.length, done.moved > skip ? done.moved - skip : 0);
   if (done.error == 0 && (range.moved == range.length || ends_at(*range.file, range.offset + range.moved))) return {};
   return status::from_errno(done.error != 0 ? done.error : EIO,

@@ -35,9 +35,9 @@ class accept_operation;
 // Where a secret is asked for, whoever connects is a stranger until it has proved that it knows it:
 // - It has pipe_options::prove_within for that, whatever it says meanwhile. One who says what it must not goes at once.
 // - There are only so many, and fewer where the process has used up most of its descriptors. For one more the oldest goes of those who have
-// been here for a moment: of those who have said nothing, else of
-//   those who have. Nobody goes within that moment, in which one who is near has proved it, nor while something that it has said is still
-//   to be read; as long as nobody may go, those who come stay with the kernel (in its backlog).
+//   been here for a moment: of those who have said nothing, else of those who have. Nobody goes within that moment, in which one who is
+//   near has proved it, nor while something that it has said is still to be read; as long as nobody may go, those who come stay with the
+//   kernel (in its backlog).
 // - Who goes leaves nothing behind: neither a descriptor nor memory.
 // - Where the process lacks a descriptor, or the kernel memory, for one who comes, strangers make room in the same way, and where there are
 //   none the listener tries again in a moment. accept() waits on.
