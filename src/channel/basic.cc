@@ -1,4 +1,5 @@
-#include "channel/members.hpp"
+#include "channel/channel.hpp"
+#include "channel/pieces.hpp"
 
 namespace penstock::channel {
 
@@ -7,10 +8,12 @@ namespace {
 class basic_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "basic"; }
-  [[nodiscard]] carriage how() const noexcept override { return carriage::send; }
   [[nodiscard]] bool serves(bool from_device, bool to_device) const noexcept override { return !from_device && !to_device; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& /*from*/, const identity& /*here*/, const means& /*by*/) const override {
     return std::nullopt;
+  }
+  [[nodiscard]] std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const override {
+    return std::make_unique<pieces>(*this, with, owner);
   }
 };
 

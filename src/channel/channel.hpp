@@ -1,9 +1,10 @@
-// A way for the bytes of tensors between memory of two processes. A channel is one file, and one line in the registry; the receiving end of
-// a pipe takes for each tensor, of those that both ends may use, the first in the registry that is for such memory and that it does not
-// refuse. Thread-safe.
+// A way for the bytes of tensors between memory of two processes. A channel is one file, and one line in the registry: it says of itself
+// what pipes have to know, and makes for each pipe the carrier that does the rest. The receiving end of a pipe takes for each tensor, of
+// those that both ends may use, the first in the registry that is for such memory and that it does not refuse. Thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,18 +26,10 @@ struct identity {
   bool vouched = false;
 };
 
-// How a channel carries bytes.
-// read: the receiver's threads read the sender's host memory, into host memory or into slabs on their way to a device. copy: its device
-// copies from the sender's memory, at the sender's address. map: likewise, where the memory has been mapped into the receiver's process.
-// fabric: the sender's network card sends them into the receiver's memory, a piece at a time as the receiver asks for them.
-// send: the sender sends them, a piece at a time as the receiver asks for them, over the pipe's connection or into the receiver's inbox.
-// stripe: likewise, each piece over whichever of several connections has least to do.
-enum class carriage : std::uint8_t { read, copy, map, fabric, send, stripe };
-constexpr bool comes_in_pieces(carriage how) noexcept {
-  return how == carriage::fabric || how == carriage::send || how == carriage::stripe;
-}
-
 class fabrics;
+class carrier;
+class carrier_owner;
+struct tools;
 
 // What a channel may use to find out whether it can be used.
 struct means {
@@ -49,19 +42,25 @@ class channel {
  public:
   virtual ~channel() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
-  [[nodiscard]] virtual carriage how() const noexcept = 0;
   // Whether it is for memory of these kinds at all.
   [[nodiscard]] virtual bool serves(bool from_device, bool to_device) const noexcept = 0;
   // Why it cannot bring bytes of that process to this one; nothing when it can. May try.
   [[nodiscard]] virtual std::optional<std::string> refuses(const identity& from, const identity& here, const means& by) const = 0;
+  // What it brings is read out of the sender's memory, without the sender's doing: it counts if that was still the message afterwards, and
+  // may be had although the connection was lost.
+  [[nodiscard]] virtual bool reads_memory() const noexcept { return false; }
+  // It goes over a network's fabric: both ends have to be able to, and a user may name it to have it over any network.
+  [[nodiscard]] virtual bool over_fabric() const noexcept { return false; }
+  // Who takes a tensor over of which it has brought nothing, by name; empty: nobody.
+  [[nodiscard]] virtual std::string_view successor() const noexcept { return {}; }
+  // For one pipe, which owns it and outlives it. Null: it is of no use to this one.
+  [[nodiscard]] virtual std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const = 0;
 };
 
 // All that there are, best first.
 std::span<const channel* const> all_channels();
-// What travels with an announcement counts as carried by the channel of this name.
-std::string_view in_line_name() noexcept;
-// Null: there is none of that name.
-const channel* find_channel(std::string_view name);
+// What travels with an announcement counts as carried by this channel.
+const channel& in_line_channel() noexcept;
 
 // This process.
 const identity& own_identity();

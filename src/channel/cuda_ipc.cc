@@ -1,4 +1,5 @@
-#include "channel/members.hpp"
+#include "channel/channel.hpp"
+#include "channel/mapping.hpp"
 
 namespace penstock::channel {
 
@@ -7,12 +8,16 @@ namespace {
 class cuda_ipc_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "cuda_ipc"; }
-  [[nodiscard]] carriage how() const noexcept override { return carriage::map; }
   [[nodiscard]] bool serves(bool from_device, bool to_device) const noexcept override { return from_device && to_device; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& by) const override {
     if (!not_this_process(from, here)) return "a process cannot map what it has shared itself";
     // The word that tells whether a message is still what it was is read there.
     return not_readable(from, here, by.door);
+  }
+  [[nodiscard]] bool reads_memory() const noexcept override { return true; }
+  [[nodiscard]] std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const override {
+    if (!owner.is_local()) return nullptr;
+    return std::make_unique<mapping>(*this, with, owner);
   }
 };
 

@@ -1,28 +1,38 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <mutex>
 #include <random>
 
-#include "channel/members.hpp"
+#include "channel/channel.hpp"
+
+// The channels, best first: one line for each.
+// clang-format off
+#define PENSTOCK_CHANNELS(declared) \
+  declared(xth)        /* from host memory, between pipes of one process: one copy by the receiver's threads */ \
+  declared(cma)        /* likewise between processes of one host: the receiver reads the sender's memory (process_vm_readv) */ \
+  declared(cuda_xth)   /* between devices in one process: one copy by the receiver's device */ \
+  declared(cuda_ipc)   /* between devices of processes of one host: one copy by a device of either end */ \
+  declared(ucx)        /* between host memory of any two hosts, over UCX, where there is RDMA or where it is named */ \
+  declared(cuda_gdr)   /* likewise from or to memory of GPUs, which the network card reaches by itself (GPUDirect RDMA) */ \
+  declared(mpt)        /* over several connections between the same ends, from and to memory of any kind */ \
+  declared(basic)      /* over the pipe's own connection: always */ \
+  declared(cuda_basic) /* likewise, from or to memory of devices: always */
+// clang-format on
 
 namespace penstock::channel {
 
+#define PENSTOCK_DECLARE(name) const channel& name();
+PENSTOCK_CHANNELS(PENSTOCK_DECLARE)
+
 std::span<const channel* const> all_channels() {
-  static const std::array<const channel*, 9> members{&xth(),      &cma(), &cuda_xth(), &cuda_ipc(),  &ucx(),
-                                                     &cuda_gdr(), &mpt(), &basic(),    &cuda_basic()};
+#define PENSTOCK_ADDRESS(name) &name(),
+  static const std::array members{PENSTOCK_CHANNELS(PENSTOCK_ADDRESS)};
   return members;
 }
 
-std::string_view in_line_name() noexcept { return basic().name(); }
-
-const channel* find_channel(std::string_view name) {
-  const auto all = all_channels();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const channel* each) { return each->name() == name; });
-  return found == all.end() ? nullptr : *found;
-}
+const channel& in_line_channel() noexcept { return basic(); }
 
 std::optional<std::string> not_this_process(const identity& from, const identity& here) {
   if (!from.vouched) return "the connection does not prove which process is at the other end";

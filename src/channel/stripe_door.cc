@@ -110,7 +110,7 @@ std::size_t stripe_door::which(std::span<const std::byte> token) const noexcept 
 void stripe_door::heard(const std::shared_ptr<stranger>& who) noexcept {
   frame_head head;
   std::memcpy(&head, who->words.data(), sizeof(head));
-  const bool joins = head.kind == static_cast<std::uint32_t>(frame_kind::joins) && head.length == sizeof(sys::digest);
+  const bool joins = head.kind == static_cast<std::uint32_t>(stripe_frame::joins) && head.length == sizeof(sys::digest);
   sys::owned_descriptor over;
   std::size_t index = 0;
   bool all = false;

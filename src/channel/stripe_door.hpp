@@ -19,6 +19,13 @@
 
 namespace penstock::channel {
 
+// What is said on a further connection. None of it is a frame_kind: who takes it for a pipe's own is a stranger.
+enum class stripe_frame : std::uint32_t {
+  joins = 0x1000,  // the first frame, of who makes it. Body: a token of the offer. And the other end's answer: no body
+  piece,           // message, part, code: of what was wanted. Body: the piece
+  farewell,        // the last frame: the pipe is closed
+};
+
 // Who has opened it. Called on the reactor's thread.
 class stripe_host {
  public:

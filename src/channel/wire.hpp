@@ -15,38 +15,32 @@
 
 namespace penstock::channel {
 
-inline constexpr std::uint32_t wire_version = 7;
+inline constexpr std::uint32_t wire_version = 8;
 
 enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
   reach,         // body: the names of the channels by which this end can receive, and why not by the others
   announcement,  // message: its number. Body: announcement. code: 0, or one more than the permit by which its tensors are being pushed
-  wanted,     // message, part: which tensor: send the next piece of it. code: 0, or one more than the slot of the inbox that it can go to
-  tensor,     // message, part: which tensor, code: of what was wanted. Body: the piece; none where it lies in that slot
-  taken,      // message: it was received (body: by which channels), or code and body: why it will not be
-  withdrawn,  // message: it will not be sent. code and body: why
-  challenge,  // before the greeting, where the ends have a secret. Body: 32 bytes at random
-  proof,      // likewise, once both challenges are there. Body: what only who knows the secret can make of them
-  refused,    // instead of a greeting. Body: why this end speaks no further
-  inbox,      // the memory whose descriptor comes with it is there to be written to. code: whose devices use it (1: of the host device)
-  unused,     // code: of what was wanted: nothing will come to that slot
-  credit,     // code: so many announcements, part: of so many bytes, have gone to the user
-  posted,  // message: which one since the beginning its tensors may be pushed of. code: the permit, part: its turn. Body: an announcement,
-           // whose tensors are the targets
-  pushed,  // message: its tensors are in their targets, or code and body: why not. Nothing is written there any more
-  // Of further connections (tcp). Of who has connected: it would like some, or, with code and body, why it can make none. Of the other end:
-  // body: stripe_offer, or code and body: why there is none
-  stripes,
-  joins,  // the first frame of a further connection, of who makes it. Body: a token of the offer. And the other end's answer: no body
-  wanted_piece,  // message, part: which tensor, code: which piece of it: the next, which may come over any connection of the pipe
-  piece,         // message, part, code: of what was wanted so. Body: the piece
-  farewell,    // the last frame of a further connection: the pipe is closed. Of its own, with code and body: which other was lost, and why
-  line,        // code: number of a line over a fabric by which this end can receive. Body: line_offer
-  line_ready,  // code: of a line that the other end has offered. Body: the address of this end's part of it
-  line_over,   // part: of a line, which code and body say why it is over. message: 1 where the one who says so has offered it, else 0
-  wanted_by_line,  // message, part: which tensor, code: of the line: send the next piece of it there. Body: the tag to send it to
-  sent_by_line,    // message, part: the tag. It has left; or code and body: why it will not
+  taken,         // message: it was received (body: by which channels), or code and body: why it will not be
+  withdrawn,     // message: it will not be sent. code and body: why
+  challenge,     // before the greeting, where the ends have a secret. Body: 32 bytes at random
+  proof,         // likewise, once both challenges are there. Body: what only who knows the secret can make of them
+  refused,       // instead of a greeting. Body: why this end speaks no further
+  credit,        // code: so many announcements, part: of so many bytes, have gone to the user
+  of_channel,    // what the two carriers of a channel say to each other. See kind_of_channel()
 };
+
+// The kind of a frame that belongs to a channel. number: of the channel, in the list by which the one who says it can receive (reach). own:
+// what the channel makes of it.
+constexpr std::uint32_t kind_of_channel(std::uint8_t number, std::uint8_t own) noexcept {
+  return static_cast<std::uint32_t>(frame_kind::of_channel) | std::uint32_t{number} << 8 | std::uint32_t{own} << 16;
+}
+constexpr frame_kind kind_of_frame(std::uint32_t kind) noexcept {
+  const bool plain = kind <= 0xff;
+  return static_cast<frame_kind>(plain || (kind & 0xff) == static_cast<std::uint32_t>(frame_kind::of_channel) ? kind & 0xff : 0);
+}
+constexpr std::uint8_t channel_of_frame(std::uint32_t kind) noexcept { return static_cast<std::uint8_t>(kind >> 8); }
+constexpr std::uint8_t own_kind_of_frame(std::uint32_t kind) noexcept { return static_cast<std::uint8_t>(kind >> 16); }
 
 struct limits {
   static constexpr std::uint64_t greeting_bytes = 4096;  // from whom nothing is known yet

@@ -1,4 +1,5 @@
-#include "channel/members.hpp"
+#include "channel/channel.hpp"
+#include "channel/reading.hpp"
 
 namespace penstock::channel {
 
@@ -8,10 +9,13 @@ namespace {
 class xth_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "xth"; }
-  [[nodiscard]] carriage how() const noexcept override { return carriage::read; }
   [[nodiscard]] bool serves(bool from_device, bool /*to_device*/) const noexcept override { return !from_device; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& /*by*/) const override {
     return not_this_process(from, here);
+  }
+  [[nodiscard]] bool reads_memory() const noexcept override { return true; }
+  [[nodiscard]] std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const override {
+    return std::make_unique<reading>(*this, with, owner);
   }
 };
 

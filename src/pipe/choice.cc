@@ -14,11 +14,11 @@ namespace penstock::pipes {
 
 namespace {
 
-using channel::carriage;
 using channel::frame_kind;
 
 constexpr std::size_t most_routes = 256;
 constexpr std::string_view not_used_there = "the other end does not use it";
+constexpr std::string_view not_used_here = "it is of no use to this pipe";
 
 // Null: it is not in the list.
 const channel::reached_channel* find(const std::vector<channel::reached_channel>& list, std::string_view name) {
@@ -43,27 +43,27 @@ status session::refuse(std::string_view to_other, std::string here) {
 }
 
 status session::challenged(std::span<const std::byte> body) {
-  if (!proof_) return refuse("a secret was given, and it asks for none", "it has a secret, and none was given here");
-  if (auto wrong = proof_->challenged(body); !wrong.ok()) return wrong;
+  if (!secret_.proof) return refuse("a secret was given, and it asks for none", "it has a secret, and none was given here");
+  if (auto wrong = secret_.proof->challenged(body); !wrong.ok()) return wrong;
   if (connects_) return {};
-  begins_to_prove_.store(true);
-  auto answer = proof_->answer();
+  secret_.has_begun.store(true);
+  auto answer = secret_.proof->answer();
   if (!answer) return answer.error();
-  say(frame_kind::challenge, 0, proof_->challenge());
+  say(frame_kind::challenge, 0, secret_.proof->challenge());
   say(frame_kind::proof, 0, *std::move(answer));
   return {};
 }
 
 // Who listens proves it first, so that who has connected tells a stranger nothing.
 status session::proven(std::span<const std::byte> body) {
-  if (!proof_ || is_proven_) return channel::out_of_turn("a proof");
-  if (auto wrong = proof_->check(body); !wrong.ok()) {
+  if (!secret_.proof || secret_.is_proven) return channel::out_of_turn("a proof");
+  if (auto wrong = secret_.proof->check(body); !wrong.ok()) {
     auto here = connects_ ? fmt::format("{} does not accept the secret that was given here", peer_name_) : std::string(wrong.message());
     return refuse(wrong.message(), std::move(here));
   }
-  is_proven_ = true;
+  secret_.is_proven = true;
   if (!connects_) return {};
-  auto answer = proof_->answer();
+  auto answer = secret_.proof->answer();
   if (!answer) return answer.error();
   say(frame_kind::proof, 0, *std::move(answer));
   say_hello({}, 0);
@@ -71,7 +71,8 @@ status session::proven(std::span<const std::byte> body) {
 }
 
 status session::greeted(std::span<const std::byte> body) {
-  if (proof_ && !is_proven_) return refuse("it asks for a secret, and none was given", "it gives no secret, and is asked for one");
+  if (secret_.proof && !secret_.is_proven)
+    return refuse("it asks for a secret, and none was given", "it gives no secret, and is asked for one");
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
   peer_ = told->who;
@@ -84,21 +85,22 @@ status session::greeted(std::span<const std::byte> body) {
     peer_.vouched = true;
     peer_name_ = fmt::format("process {} of user {}", known->pid, known->uid);
   }
-  greeted_ = true;
+  known_as_ = acquaintance::greeted;
   agree_on_ring(told->ring_bytes);
   auto here = channel::own_identity();
   here.connections = local_ ? 0 : with_.connections;
-  if (stripes_ != nullptr) stripes_->agree(peer_.connections);
-  for (const auto* each : with_.channels) {
-    auto refusal = each->refuses(peer_, here, {*with_.door, *with_.fabrics, local_});
-    receiving_.push_back({std::string(each->name()), refusal.value_or("")});
+  for (std::size_t i = 0; i < carriers_.size(); ++i) {
+    const auto& each = *with_.channels[i];
+    auto refusal = each.refuses(peer_, here, {*with_.door, *with_.fabrics, local_}).value_or("");
+    if (refusal.empty() && carriers_[i] == nullptr) refusal = not_used_here;
+    receiving_.push_back({std::string(each.name()), std::move(refusal)});
   }
   say(frame_kind::reach, 0, channel::encode(receiving_));
   return {};
 }
 
 status session::reached(std::span<const std::byte> body) {
-  if (ready_) return channel::out_of_turn("its channels");
+  if (is_ready()) return channel::out_of_turn("its channels");
   const auto told = channel::decode_reach(body);
   if (!told) return told.error();
   for (const auto& each : *told) {  // the other end chooses, so its order holds
@@ -110,7 +112,7 @@ status session::reached(std::span<const std::byte> body) {
     each.refusal = not_used_there;
   }
   for (auto& each : receiving_) {  // a fabric that one end cannot use is of no use to the other
-    if (channel::find_channel(each.name)->how() != carriage::fabric) continue;
+    if (!find_channel(each.name)->over_fabric()) continue;
     auto& theirs = *std::find_if(sending_.begin(), sending_.end(), [&](const auto& other) { return other.name == each.name; });
     if (each.refusal.empty() && !theirs.refusal.empty()) {
       each.refusal = "the other end: " + theirs.refusal;
@@ -121,112 +123,91 @@ status session::reached(std::span<const std::byte> body) {
   if (std::none_of(sending_.begin(), sending_.end(), [](const auto& each) { return each.refusal.empty(); })) {
     return {errc::unsupported, fmt::format("no channel leads to the other end ({})", reasons_of(sending_))};
   }
-  for (const auto& each : sending_) {
-    const auto how = channel::find_channel(each.name)->how();
-    if (how == carriage::map && !each.refusal.empty()) shares_.store(false);
-    if (how == carriage::stripe && each.refusal.empty() && find(receiving_, each.name)->refusal.empty() && stripes_ != nullptr) {
-      stripes_->allow();
-    }
-  }
-  // Between devices, the best that there is.
-  const auto best = std::find_if(receiving_.begin(), receiving_.end(), [](const auto& each) {
-    return each.refusal.empty() && channel::find_channel(each.name)->serves(true, true);
-  });
-  if (best != receiving_.end() && channel::find_channel(best->name)->how() == carriage::map && connection_->has_ring()) {
-    pushes_by_.store(channel::find_channel(best->name));
-  }
-  ready_ = true;
+  tell_carriers(*told);
+  known_as_ = acquaintance::ready;
   known_.notify_all();
   return {};
 }
 
-std::optional<std::string> session::reach(choice& chosen, const channel::tensor_facts& from, const staging::place& to) {
-  const bool emulated = is_of_host_device(from.device);
-  switch (chosen.by->how()) {
-    case carriage::read:
-    case carriage::send:
-      return std::nullopt;
-    case carriage::stripe: {
-      auto none = stripes_ == nullptr ? std::string("it has its connection alone") : stripes_->refusal();
-      if (none.empty()) return std::nullopt;
-      return none;
-    }
-    case carriage::copy: {
-      chosen.source = reinterpret_cast<const void*>(from.address);
-      const auto there = with_.runtime->memory().place_of(chosen.source, from.length);
-      const bool known = there && there->on_device() && there->emulated() == to.emulated();
-      if (!known) return "the sender's memory is not known to this engine";
-      to.via->session().allow_copies_from(there->via->session());
-      return std::nullopt;
-    }
-    case carriage::fabric: {
-      auto line = line_from(from.device, to);
-      if (!line) return std::string(line.error().message());
-      chosen.line = *std::move(line);
-      return std::nullopt;
-    }
-    case carriage::map:
-      break;
+// What both ends have come to; and by which numbers the other end's frames name them.
+void session::tell_carriers(const std::vector<channel::reached_channel>& told) {
+  const channel::channel* first_between_devices = nullptr;
+  for (std::size_t i = 0; i < receiving_.size() && first_between_devices == nullptr; ++i) {
+    if (receiving_[i].refusal.empty() && with_.channels[i]->serves(true, true)) first_between_devices = with_.channels[i];
   }
-  if (emulated != to.emulated()) return "devices of two kinds";
-  if (from.parts.empty()) return from.not_shared.empty() ? "the sender does not share its memory" : from.not_shared;
-  for (const auto& each : from.parts) {
-    auto opened = imports_.open(to.via->session(), each.handle, each.generation, peer_.pid);
-    if (!opened) return std::string(opened.error().message());
-    chosen.imports.push_back(*std::move(opened));
+  carriers_of_other_.resize(std::min<std::size_t>(told.size(), 256));
+  for (std::size_t i = 0; i < carriers_.size(); ++i) {
+    if (carriers_[i] == nullptr) continue;
+    const auto& name = receiving_[i].name;
+    const channel::agreement on{receiving_[i].refusal.empty(), find(sending_, name)->refusal.empty(),
+                                with_.channels[i] == first_between_devices};
+    carriers_[i]->agreed(on);
+    const auto number = static_cast<std::size_t>(find(told, name) - told.data());
+    if ((on.receives || on.sends) && number < carriers_of_other_.size()) carriers_of_other_[number] = carriers_[i].get();
   }
-  return std::nullopt;
 }
 
-result<session::choice> session::choose(const channel::tensor_facts& from, const staging::place& to) {
-  const bool from_device = !from.device.empty();
-  choice likely{known_way(from.device, to), nullptr, {}, nullptr};
-  if (likely.by != nullptr && !reach(likely, from, to)) return likely;
-  choice chosen;
-  bool of_all_tensors = true;  // whatever was refused is so whichever tensor it is
-  std::vector<channel_choice> choices;
-  for (const auto* each : with_.channels) {
-    if (!each->serves(from_device, to.on_device())) continue;
-    choice candidate{each, nullptr, {}, nullptr};
-    auto refusal = find(receiving_, each->name())->refusal;
-    if (refusal.empty() && chosen.by == nullptr) {
-      refusal = reach(candidate, from, to).value_or("");
-      of_all_tensors = of_all_tensors && refusal.empty();
-    }
-    if (refusal.empty() && chosen.by == nullptr) chosen = std::move(candidate);
-    choices.push_back({std::string(each->name()), chosen.by == each, std::move(refusal)});
-  }
-  auto source = from_device ? from.device : std::string("host");
-  auto target = core::name_of(to);
-  const std::lock_guard guard(lock_);
-  if (chosen.by == nullptr && !over().ok()) return over();
-  if (chosen.by == nullptr) {
-    return status(errc::unsupported,
-                  fmt::format("no channel leads from {} of the other end to {} of this one ({})", source, target, reasons_of(choices)));
-  }
-  remember_way(from.device, to, of_all_tensors ? chosen.by : nullptr);
-  note_route(source, target, std::move(choices));
-  return chosen;
-}
-
-// Where a fabric fails: over the connection. Null: that may not be used.
-const channel::channel* session::sends_instead(bool from_device, bool to_device) const {
-  const auto can = [&](const channel::channel* each) {
-    return each->how() == carriage::send && each->serves(from_device, to_device) && find(receiving_, each->name())->refusal.empty();
-  };
-  const auto found = std::find_if(with_.channels.begin(), with_.channels.end(), can);
+const channel::channel* session::find_channel(std::string_view name) const noexcept {
+  const auto found = std::find_if(with_.channels.begin(), with_.channels.end(), [&](const auto* each) { return each->name() == name; });
   return found == with_.channels.end() ? nullptr : *found;
 }
 
-// The channel that the last tensor took from there to there, where no other tensor could take a better one.
-const channel::channel* session::known_way(const std::string& from, const staging::place& to) {
+status session::choose(receive_operation& op, std::size_t tensor) {
+  const auto& from = op.tensors[tensor];
+  const auto& to = op.places[tensor];
+  const bool from_device = !from.device.empty();
+  auto& chosen = op.by[tensor];
+  chosen = known_way(from.device, to);
+  if (chosen != nullptr && !chosen->take(op, tensor)) return {};
+  chosen = nullptr;
+  bool of_all_tensors = true;  // whatever was refused is so whichever tensor it is
+  std::vector<channel_choice> choices;
+  for (std::size_t i = 0; i < carriers_.size(); ++i) {
+    if (!with_.channels[i]->serves(from_device, to.on_device())) continue;
+    auto refusal = receiving_[i].refusal;
+    if (refusal.empty() && chosen == nullptr) {
+      refusal = carriers_[i]->take(op, tensor).value_or("");
+      of_all_tensors = of_all_tensors && refusal.empty();
+    }
+    const bool takes = refusal.empty() && chosen == nullptr;
+    if (takes) chosen = carriers_[i].get();
+    choices.push_back({receiving_[i].name, takes, std::move(refusal)});
+  }
+  // What may have to take it over has its part of the message before that begins.
+  auto* const next = chosen == nullptr ? nullptr : successor_of(*chosen, from_device, to.on_device());
+  if (next != nullptr) (void)next->delivery_of(op);
+  auto source = from_device ? from.device : std::string("host");
+  auto target = core::name_of(to);
+  const std::lock_guard guard(lock_);
+  if (chosen == nullptr && !why_over().ok()) return why_over();
+  if (chosen == nullptr) {
+    return {errc::unsupported,
+            fmt::format("no channel leads from {} of the other end to {} of this one ({})", source, target, reasons_of(choices))};
+  }
+  remember_way(from.device, to, of_all_tensors ? chosen : nullptr);
+  note_route(source, target, std::move(choices));
+  return {};
+}
+
+// Null: there is none, or it may not be used.
+channel::carrier* session::successor_of(const channel::carrier& by, bool from_device, bool to_device) const noexcept {
+  const auto name = by.of().successor();
+  for (std::size_t i = 0; i < carriers_.size() && !name.empty(); ++i) {
+    const auto& each = *with_.channels[i];
+    if (each.name() == name && each.serves(from_device, to_device) && receiving_[i].refusal.empty()) return carriers_[i].get();
+  }
+  return nullptr;
+}
+
+// The carrier that the last tensor took from there to there, where no other tensor could take a better one.
+channel::carrier* session::known_way(const std::string& from, const staging::place& to) {
   const std::lock_guard guard(lock_);
   const auto found = ways_.find({from, to.via});
   return found == ways_.end() ? nullptr : found->second;
 }
 
 // With the lock. by: null where another tensor could take another way, as where only this one cannot be mapped.
-void session::remember_way(const std::string& from, const staging::place& to, const channel::channel* by) {
+void session::remember_way(const std::string& from, const staging::place& to, channel::carrier* by) {
   const std::pair<std::string, const staging::link*> ends(from, to.via);
   if (by == nullptr) {
     ways_.erase(ends);
@@ -244,7 +225,7 @@ void session::note_route(const std::string& from, const std::string& to, std::ve
   }
 }
 
-void session::note_pushed(const channel::channel& by, const next_operation& op) {
+void session::note_written(const channel::channel& by, const next_operation& op) {
   for (std::size_t i = 0; i < op.posted->targets.size(); ++i) {
     const auto& from = op.come->facts.tensors[i].device;
     const auto& to = op.posted->targets[i].device;
@@ -259,10 +240,10 @@ void session::note_pushed(const channel::channel& by, const next_operation& op) 
 
 result<pipe_plan> session::explain(deadline_clock::time_point until) {
   std::unique_lock guard(lock_);
-  if (!known_.wait_until(guard, until, [this] { return ready_ || !over().ok(); })) {
+  if (!known_.wait_until(guard, until, [this] { return is_ready() || !why_over().ok(); })) {
     return status(errc::timed_out, "the other end has not answered yet");
   }
-  if (!ready_) return over();
+  if (!is_ready()) return why_over();
   pipe_plan told;
   told.transport = local_ ? "unix" : "tcp";
   told.peer = peer_name_;
@@ -270,17 +251,20 @@ result<pipe_plan> session::explain(deadline_clock::time_point until) {
     std::vector<channel_choice> out;
     bool chosen = false;
     for (const auto& each : from) {
-      const auto& named = *channel::find_channel(each.name);
-      auto refusal = each.refusal;
-      if (refusal.empty() && named.how() == carriage::stripe && stripes_ != nullptr) refusal = stripes_->refusal();
-      const bool could = refusal.empty() && named.serves(false, false);
+      const auto found =
+          std::find_if(with_.channels.begin(), with_.channels.end(), [&](const auto* of) { return of->name() == each.name; });
+      const auto* const by = carriers_[static_cast<std::size_t>(found - with_.channels.begin())].get();
+      auto refusal = each.refusal.empty() && by != nullptr ? by->refusal() : each.refusal;
+      const bool could = refusal.empty() && (*found)->serves(false, false);
       out.push_back({each.name, could && !std::exchange(chosen, chosen || could), std::move(refusal)});
     }
     return out;
   };
   told.sending = list(sending_);
   told.receiving = list(receiving_);
-  told.connections = stripes_ == nullptr ? 1 : stripes_->count();
+  for (const auto& each : carriers_) {
+    if (each != nullptr) told.connections = std::max(told.connections, each->connections());
+  }
   for (const auto& [ends, channels] : routes_) told.received.push_back({ends.first, ends.second, channels});
   return told;
 }

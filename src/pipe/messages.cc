@@ -13,7 +13,7 @@ using channel::frame_kind;
 using channel::limits;
 
 core::operation* session::next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
-                               std::unique_ptr<posting> posted) {
+                               std::unique_ptr<channel::posting> posted) {
   auto* op = new next_operation(shared_from_this(), with_.runtime);
   op->into = &into;
   op->posted = std::move(posted);
@@ -25,7 +25,8 @@ core::operation* session::next(incoming_message& into, const pipe_operation_opti
     if (problem.ok() && closed_) problem = pipe_closed();
     if (problem.ok() && come_.empty()) problem = lost_;
     if (problem.ok()) {
-      op->known = true;
+      op->move_to(next_operation::stage::waiting);
+      if (op->posted != nullptr) op->posted->waits = op;
       waiting_.push_back(op);
       post(*op);
       deliver(ended);
@@ -47,34 +48,25 @@ status session::announced(const channel::frame_head& head, endings& ended) {
   message->body = std::move(body_);
   body_ = {};
   const std::uint64_t bytes = message->contents().size();
-  const bool first = untaken_messages_ == 0;
-  if (!first && (untaken_messages_ >= limits::announced_messages || untaken_bytes_ + bytes > limits::announced_bytes)) {
+  const bool first = untaken_.messages == 0;
+  if (!first && (untaken_.messages >= limits::announced_messages || untaken_.bytes + bytes > limits::announced_bytes)) {
     return wrong("more messages than there is room for");
   }
   const auto& tensors = message->facts.tensors;
   if (std::any_of(tensors.begin(), tensors.end(), [&](const auto& each) { return each.in_line != tensors.front().in_line; })) {
     return wrong("a message of which a part is in line");
   }
-  offer_descriptors(message->facts);
+  for (const auto& each : carriers_) {
+    if (each != nullptr) each->has_come(message->facts);
+  }
   ++come_so_far_;
   if (auto broken = meets_posting(head, *message); !broken.ok()) return broken;
-  ++untaken_messages_;
-  untaken_bytes_ += bytes;
+  ++untaken_.messages;
+  untaken_.bytes += bytes;
   if (message->has_tensors_elsewhere() && !message->pushed) not_received_.emplace(message->number, message);
   come_.push_back(std::move(message));
   deliver(ended);
   return {};
-}
-
-// Keeps the descriptors that came with it, until what they are for is mapped.
-void session::offer_descriptors(const channel::announcement& facts) {
-  for (const auto& tensor : facts.tensors) {
-    for (const auto& part : tensor.parts) {
-      if (!part.passed) continue;
-      auto by = connection_->take_passed();  // none: it was lost, as where a process may have no more
-      if (by.get() >= 0) imports_.offer(part.handle, part.generation, std::move(by));
-    }
-  }
 }
 
 void session::deliver(endings& ended) {
@@ -84,14 +76,15 @@ void session::deliver(endings& ended) {
     auto& op = *waiting_.front();
     waiting_.pop_front();
     const std::uint64_t bytes = message->contents().size();
-    --untaken_messages_;
-    untaken_bytes_ -= bytes;
+    --untaken_.messages;
+    untaken_.bytes -= bytes;
     say(frame_kind::credit, 0, {}, bytes, 1);
     message->pipe = shared_from_this();
     op.come = std::move(message);
     if (op.come->pushed) {
-      being_pushed_.push_back(&op);
-      pushes_here_.store(being_pushed_.size(), std::memory_order_relaxed);
+      op.move_to(next_operation::stage::written);
+      op.posted->message = op.come->number;
+      op.posted->by.await(*op.posted);
     } else {
       conclude(op, {0, {}}, ended);
     }
@@ -102,11 +95,68 @@ void session::stop(next_operation& op) noexcept {
   const auto why = op.stop_reason();
   if (why.ok() || with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
-    if (!op.known || op.ended || !take_back_from(op)) return;
+    if (op.at() != next_operation::stage::waiting || !take_back_from(op)) return;
     std::erase(waiting_, &op);
     conclude(op, {0, why}, ended);
   });
 }
+
+// --- targets that are posted before their message comes
+
+std::unique_ptr<channel::posting> session::prepare_posting(const std::vector<incoming_target>& targets) noexcept {
+  for (const auto& each : carriers_) {
+    if (each == nullptr) continue;
+    if (auto made = each->prepare_posting(targets); made != nullptr) return made;
+  }
+  return nullptr;
+}
+
+// Tells the other end where the tensors of the message may go that this operation will get.
+void session::post(next_operation& op) {
+  if (op.posted != nullptr && come_.empty()) op.posted->by.post(*op.posted, come_so_far_ + waiting_.size());
+}
+
+// False: the other end is writing there.
+bool session::take_back(const next_operation& op) { return op.posted == nullptr || op.posted->by.take_back(*op.posted); }
+
+// Whoever waits behind this one would get another message than the other end was told. False: for one of them, and for this one, the
+// message is on its way.
+bool session::take_back_from(const next_operation& op) {
+  bool all = true;
+  for (auto at = std::find(waiting_.begin(), waiting_.end(), &op); at != waiting_.end(); ++at) all = take_back(**at) && all;
+  return all;
+}
+
+status session::meets_posting(const channel::frame_head& head, arrived_message& message) {
+  auto* const op = come_.empty() && !waiting_.empty() ? waiting_.front() : nullptr;
+  const bool could = op != nullptr && op->posted != nullptr && op->posted->is_given();
+  if (head.code == 0) {
+    if (!could || take_back(*op)) return {};
+    return {errc::io, "the other end took leave to push a message, and did not"};
+  }
+  if (!could || !op->posted->by.meets(*op->posted, head.code, message.facts.tensors)) {
+    return {errc::io, "the other end pushed a message that it had no leave for"};
+  }
+  message.pushed = true;
+  message.received = true;
+  return {};
+}
+
+void session::written(channel::posting& where, const status& outcome, endings& ended) {
+  auto& op = *static_cast<next_operation*>(where.waits);
+  if (!outcome.ok()) {
+    conclude(op, {0, outcome}, ended);
+    return;
+  }
+  note_written(where.by.of(), op);
+  std::uint64_t bytes = 0;
+  for (const auto& each : where.targets) bytes += each.length;
+  const auto tensors = where.targets.size();
+  count(where.by.of(), {.name = {}, .received_tensors = tensors, .received_bytes = bytes, .pushed_tensors = tensors});
+  conclude(op, {bytes, {}}, ended);
+}
+
+// --- messages that nobody receives
 
 void session::dropped(arrived_message& message) noexcept {
   if (with_.runtime->forked()) return;

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "channel/reactors.hpp"
 
 namespace penstock::pipes {
 
@@ -81,38 +82,42 @@ std::string chosen_name() {
 }
 
 // Best first, as they are named; all, as they are registered, where none is.
-result<std::vector<const channel::channel*>> channels_of(const std::vector<std::string>& named) {
-  const auto all = channel::all_channels();
-  if (named.empty()) return std::vector(all.begin(), all.end());
-  std::vector<const channel::channel*> found;
+result<std::vector<const channel::channel*>> channels_of(const std::vector<std::string>& named,
+                                                         std::span<const channel::channel* const> further) {
+  std::vector<const channel::channel*> all(further.begin(), further.end());
+  const auto registered = channel::all_channels();
+  all.insert(all.end(), registered.begin(), registered.end());
+  if (named.empty()) return all;
+  std::vector<const channel::channel*> chosen;
   for (const auto& name : named) {
-    const auto* const each = channel::find_channel(name);
-    if (each == nullptr) {
+    const auto each = std::find_if(all.begin(), all.end(), [&](const auto* known) { return known->name() == name; });
+    if (each == all.end()) {
       std::string names;
       for (const auto* known : all) names.append(names.empty() ? "" : ", ").append(known->name());
       return status(errc::invalid_argument, fmt::format("there is no channel \"{}\"; there are {}", name, names));
     }
-    if (std::find(found.begin(), found.end(), each) != found.end()) {
+    if (std::find(chosen.begin(), chosen.end(), *each) != chosen.end()) {
       return status(errc::invalid_argument, fmt::format("the channel \"{}\" is named twice", name));
     }
-    found.push_back(each);
+    chosen.push_back(*each);
   }
-  return found;
+  return chosen;
 }
 
 }  // namespace
 
 result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
-                                             const pipe_options& options, std::shared_ptr<sys::fabrics> network, const std::string& sysfs) {
+                                             const pipe_options& options, std::shared_ptr<sys::fabrics> network, const std::string& sysfs,
+                                             std::span<const channel::channel* const> further_channels) {
   if (options.connections < 1 || options.connections > channel::limits::connections) {
     return status(errc::invalid_argument,
                   fmt::format("a pipe has 1 to {} connections, not {}", channel::limits::connections, options.connections));
   }
   auto more = std::make_shared<channel::reactors>(door);
-  auto& staging = pipe_staging::of(*with);
-  pipe_shared shared{
-      std::move(with),      &staging,       std::move(door), nullptr, {}, options.secret, options.connections, options.close_within,
-      options.prove_within, std::move(more)};
+  auto& staging = channel::pipe_staging::of(*with);
+  pipe_shared shared{{std::move(with), &staging, std::move(door), nullptr, options.connections, options.close_within, std::move(more)}};
+  shared.secret = options.secret;
+  shared.prove_within = options.prove_within;
   if (options.close_within < 0ms || options.prove_within <= 0ms) {
     return status(errc::invalid_argument, "close_within and prove_within are times to wait, and not negative");
   }
@@ -122,11 +127,11 @@ result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with
     }
     if (auto problem = sys::can_prove(); !problem.ok()) return problem;
   }
-  auto channels = channels_of(options.channels);
+  auto channels = channels_of(options.channels, further_channels);
   if (!channels) return channels.error();
   shared.channels = *std::move(channels);
-  const auto over_fabric = [](const std::string& name) { return channel::find_channel(name)->how() == channel::carriage::fabric; };
-  const bool named = std::any_of(options.channels.begin(), options.channels.end(), over_fabric);
+  const auto over_fabric = [](const auto* each) { return each->over_fabric(); };
+  const bool named = !options.channels.empty() && std::any_of(shared.channels.begin(), shared.channels.end(), over_fabric);
   shared.fabrics = std::make_shared<channel::fabrics>(std::move(network), named, options.secret.empty(), sysfs);
   // A thread of the pipes may be the last to let go of the engine, which then ends on the watcher.
   if (auto problem = shared.runtime->feeders().ready(); !problem.ok()) return problem;

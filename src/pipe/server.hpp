@@ -18,9 +18,11 @@ class listener;
 
 class server {
  public:
+  // further_channels: beside those of the registry, and before them.
   static result<std::shared_ptr<server>> make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
                                               const pipe_options& options, std::shared_ptr<sys::fabrics> network = sys::ucx_fabrics(),
-                                              const std::string& sysfs = "/sys");
+                                              const std::string& sysfs = "/sys",
+                                              std::span<const channel::channel* const> further_channels = {});
   explicit server(pipe_shared with) : with_(std::move(with)) {}
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   [[nodiscard]] result<std::shared_ptr<listener>> listen(const std::string& url) const;

@@ -43,8 +43,8 @@ result<std::shared_ptr<session>> session::make(const pipe_shared& with, sys::own
   if (!local && !with.secret.empty()) {
     auto asked = channel::proof::make(with.secret, connecting);
     if (!asked) return asked.error();
-    made->proof_ = *std::move(asked);
-    made->when_proven_ = std::move(when_proven);
+    made->secret_.proof = *std::move(asked);
+    made->secret_.when_proven = std::move(when_proven);
   }
   if (auto problem = made->start(made, std::move(over), connecting); !problem.ok()) return problem;
   return made;
@@ -53,12 +53,14 @@ result<std::shared_ptr<session>> session::make(const pipe_shared& with, sys::own
 status session::start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting) {
   connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting);
-  if (!local_ && with_.connections > 1) {
-    stripes_ = std::make_shared<pipe_stripes>(with_.door, with_.reactor, with_.more_reactors, connection_, connecting, with_.connections,
-                                              with_.close_within, self);
+  for (const auto* each : with_.channels) {
+    carriers_.push_back(each->make(with_, *this));
+    auto* const made = carriers_.back().get();
+    if (made != nullptr) made->set_number(static_cast<std::uint8_t>(carriers_.size() - 1));
+    if (made != nullptr && made->polls()) polled_.push_back(made);
   }
-  if (connecting && proof_) {
-    say(frame_kind::challenge, 0, proof_->challenge());
+  if (connecting && secret_.proof) {
+    say(frame_kind::challenge, 0, secret_.proof->challenge());
   } else if (connecting) {
     auto offered = local_ ? with_.door->make_region(channel::ring_pair::bytes) : sys::offered_region();
     if (!offered) offered = sys::offered_region();  // all goes over the socket
@@ -104,18 +106,38 @@ void session::agree_on_ring(std::uint64_t bytes) {
 }
 
 session::session(const pipe_shared& with, const std::string& url, bool local)
-    : with_(with), local_(local), peer_name_(url.empty() ? "the other end" : url) {
-  const auto maps = [](const channel::channel* each) { return each->how() == channel::carriage::map; };
-  shares_.store(local && std::any_of(with.channels.begin(), with.channels.end(), maps));
-}
+    : with_(with), local_(local), peer_name_(url.empty() ? "the other end" : url) {}
 
 session::~session() {
-  if (push_watch_ != nullptr) push_watch_->release();
   if (with_.runtime->forked()) return;
   with_.staging->remove(*this);
-  unpin_permits();
   if (connection_ != nullptr) connection_->close(closes_within());
-  if (stripes_ != nullptr) stripes_->close();
+  close_carriers();
+  carriers_.clear();
+}
+
+// Once the lock is let go, the operation that this is about may end on another thread, whose caller then drops the pipe.
+void session::run_step(void (*step)(void*, endings&), void* of) noexcept {
+  const auto self = weak_from_this().lock();
+  endings ended;
+  {
+    const std::lock_guard guard(lock_);
+    or_without_memory(
+        [&] {
+          step(of, ended);
+          return true;
+        },
+        [&] {
+          end_all(no_memory(), ended);
+          return false;
+        });
+  }
+  if (ended.copies) (void)with_.runtime->feeders().pump();  // ahead of what tells of them
+  connection_->flush();
+  if (ended.copies) with_.runtime->feeders().attend();
+  for (auto* each : ended.go_on) each->go_on();
+  for (auto& [op, outcome] : ended.told) op->tell_end(std::move(outcome));
+  for (auto& [message, count] : ended.of_parts) message->parts_ended(count);
 }
 
 void session::enqueue(channel::outgoing_frame frame) { (void)connection_->enqueue(std::move(frame)); }  // else all are told of the end
@@ -125,22 +147,25 @@ void session::say(frame_kind kind, std::uint64_t message, std::vector<std::byte>
   enqueue({{static_cast<std::uint32_t>(kind), code, message, part, size}, std::move(body), {}, {}});
 }
 
-void session::say(frame_kind kind, std::uint64_t message, const status& why, std::uint64_t part) {
-  say(kind, message, channel::encode_text(why.message()), part, channel::code_of(why));
+void session::say(frame_kind kind, std::uint64_t message, const status& why) {
+  say(kind, message, channel::encode_text(why.message()), 0, channel::code_of(why));
 }
 
 status session::pipe_closed() { return {errc::closed, "the pipe was closed"}; }
 
-status session::over() const { return closed_ ? pipe_closed() : lost_; }
+channel::carrier* session::carrier_of(const channel::frame_head& head) const noexcept {
+  const auto number = channel::channel_of_frame(head.kind);
+  return number < carriers_of_other_.size() ? carriers_of_other_[number] : nullptr;
+}
 
 // --- what the other end says, on the reactor's thread
 
 result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
   const std::lock_guard guard(lock_);
-  if (closed_ || cut_off_) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
-  const auto kind = static_cast<frame_kind>(head.kind);
+  if (!hears()) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
+  const auto kind = channel::kind_of_frame(head.kind);
   const bool opens = kind == frame_kind::hello || kind == frame_kind::challenge || kind == frame_kind::proof || kind == frame_kind::refused;
-  if (greeted_ == opens) return out_of_turn("its greeting");
+  if ((known_as_ != acquaintance::none) == opens) return out_of_turn("its greeting");
   std::uint64_t most = 0;
   switch (kind) {
     case frame_kind::challenge:
@@ -154,50 +179,21 @@ result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
     case frame_kind::reach:
     case frame_kind::taken:
     case frame_kind::withdrawn:
-    case frame_kind::line_over:
-    case frame_kind::sent_by_line:
       most = limits::text_bytes;
-      break;
-    case frame_kind::line:
-    case frame_kind::line_ready:
-      most = limits::line_bytes;
-      break;
-    case frame_kind::wanted_by_line:
-      most = sizeof(std::uint64_t);
       break;
     case frame_kind::announcement:
-      if (!ready_) return out_of_turn("a message");
+      if (!is_ready()) return out_of_turn("a message");
       most = limits::announcement_bytes;
       break;
-    case frame_kind::tensor: {
-      if (head.length > limits::piece_bytes || (head.length == 0 && head.code == 0)) return out_of_turn("a piece of a tensor");
-      if (head.length == 0) break;  // it lies in the inbox
-      const auto found = receiving_now_.find(head.message);
-      if (found == receiving_now_.end()) return std::span<std::byte>();  // it was stopped
-      auto& op = *found->second;
-      if (op.asked.empty() && op.stopping.load()) return std::span<std::byte>();
-      const auto asked = op.asked_for(head.part, head.code);
-      if (asked == op.asked.end() || asked->bytes != head.length) return out_of_turn("a piece of a tensor");
-      return op.room_of(*asked);
+    case frame_kind::of_channel: {
+      auto* const by = carrier_of(head);
+      if (by == nullptr) return out_of_turn("a frame of a channel that is not in use");
+      const auto room = by->begins(head);
+      if (!room) return room.error();
+      if (room->most == 0) return room->at;
+      most = room->most;
+      break;
     }
-    case frame_kind::piece:
-      return room_for_piece(head);
-    case frame_kind::stripes:
-    case frame_kind::farewell:
-      if (stripes_ == nullptr) return out_of_turn("word of further connections");
-      most = limits::text_bytes;
-      break;
-    case frame_kind::posted:
-      if (!ready_) return out_of_turn("where its tensors go");
-      most = limits::posted_bytes;
-      break;
-    case frame_kind::pushed:
-      most = limits::text_bytes;
-      break;
-    case frame_kind::wanted:
-    case frame_kind::wanted_piece:
-    case frame_kind::inbox:
-    case frame_kind::unused:
     case frame_kind::credit:
       break;
     default:
@@ -210,17 +206,15 @@ result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
 }
 
 status session::arrived(const channel::frame_head& head) {
-  if (static_cast<frame_kind>(head.kind) == frame_kind::inbox) {
-    auto wrong = inbox_offered(head.code != 0);
-    connection_->flush();  // a call that was heard may have told of room
-    return wrong;
+  const auto kind = channel::kind_of_frame(head.kind);
+  if (kind == frame_kind::of_channel) {
+    auto* const by = carrier_of(head);
+    return by == nullptr ? status() : by->arrived(head, body_);
   }
-  if (static_cast<frame_kind>(head.kind) == frame_kind::stripes) return told_of_stripes(head);
-  if (static_cast<frame_kind>(head.kind) == frame_kind::line) return line_offered(head);
   status wrong;
   with_lock([&](endings& ended) {
-    if (closed_ || cut_off_) return;
-    switch (static_cast<frame_kind>(head.kind)) {
+    if (!hears()) return;
+    switch (kind) {
       case frame_kind::challenge:
         wrong = challenged(body_);
         break;
@@ -235,43 +229,10 @@ status session::arrived(const channel::frame_head& head) {
         break;
       case frame_kind::reach:
         wrong = reached(body_);
-        announce_what_may();
+        announce_what_may(ended);
         break;
       case frame_kind::announcement:
         wrong = announced(head, ended);
-        break;
-      case frame_kind::wanted:
-      case frame_kind::wanted_piece:
-        wrong = wanted(head, ended);
-        break;
-      case frame_kind::tensor:
-        wrong = tensor_arrived(head, ended);
-        break;
-      case frame_kind::piece:
-        striped_arrived(head, ended);
-        break;
-      case frame_kind::inbox:
-      case frame_kind::line:
-      case frame_kind::stripes:
-      case frame_kind::joins:
-        break;
-      case frame_kind::farewell:
-        if (stripe_lost_.ok()) stripe_lost_ = channel::status_of(head.code, body_);
-        break;
-      case frame_kind::line_ready:
-        wrong = line_answered(head, ended);
-        break;
-      case frame_kind::line_over:
-        wrong = line_over(head, ended);
-        break;
-      case frame_kind::wanted_by_line:
-        wrong = wanted_by_line(head, ended);
-        break;
-      case frame_kind::sent_by_line:
-        wrong = answered_by_line(head, ended);
-        break;
-      case frame_kind::unused:
-        wrong = answered(head.code, ended);
         break;
       case frame_kind::taken:
         wrong = taken(head, ended);
@@ -280,30 +241,26 @@ status session::arrived(const channel::frame_head& head) {
         withdrawn(head, ended);
         break;
       case frame_kind::credit:
-        if (head.code > messages_ahead_ || head.part > bytes_ahead_) {
+        if (head.code > ahead_.messages || head.part > ahead_.bytes) {
           wrong = out_of_turn("credit");
           break;
         }
-        messages_ahead_ -= head.code;
-        bytes_ahead_ -= head.part;
-        announce_what_may();
+        ahead_.messages -= head.code;
+        ahead_.bytes -= head.part;
+        announce_what_may(ended);
         break;
-      case frame_kind::posted:
-        wrong = posted(head);
-        break;
-      case frame_kind::pushed:
-        wrong = pushed(head, ended);
+      case frame_kind::of_channel:
         break;
     }
   });
-  if (is_proven_ && when_proven_) std::exchange(when_proven_, {})(shared_from_this(), true);
+  if (secret_.is_proven && secret_.when_proven) std::exchange(secret_.when_proven, {})(shared_from_this(), true);
   return wrong;
 }
 
 // --- the end
 
 void session::conclude(pipe_operation& op, io_result outcome, endings& ended) {
-  op.ended = true;
+  op.end();
   ended.told.emplace_back(&op, std::move(outcome));
 }
 
@@ -316,33 +273,43 @@ void session::end_all(const status& why, endings& ended) {
     if (take_back(*op)) {
       conclude(*op, {0, why}, ended);
     } else {
-      being_pushed_.push_back(op);
+      op->move_to(next_operation::stage::written);
+      op->posted->by.await(*op->posted);
     }
   }
   waiting_.clear();
-  end_pushes(why, ended);
+  for (const auto& each : carriers_) {
+    if (each != nullptr) each->lost(why, ended);
+  }
   for (const auto& [number, op] : receiving_now_) {
-    if (closed_ || op->pieces_left > 0) abandon(*op, why, ended);
+    if (closed_ || op->needs_other_end()) abandon(*op, why, ended);
   }
   known_.notify_all();
 }
 
 void session::lost(const status& why) noexcept {
-  if (when_proven_) std::exchange(when_proven_, {})(shared_from_this(), false);
+  if (secret_.when_proven) std::exchange(secret_.when_proven, {})(shared_from_this(), false);
   with_lock([&](endings& ended) {
-    const auto first = stripe_lost_.ok() ? std::string() : fmt::format(" (first lost: {})", stripe_lost_.message());
+    std::string first;
+    for (const auto& each : carriers_) {
+      if (each != nullptr && !each->lost_first().ok()) first = fmt::format(" (first lost: {})", each->lost_first().message());
+    }
     const auto who = why.message().starts_with(peer_name_) ? std::string() : peer_name_ + ": ";
     end_all(status(why.code(), fmt::format("{}{}{}", who, why.message(), first)), ended);
   });
-  if (stripes_ != nullptr) stripes_->close();
-  let_go_of_memory();
+  close_carriers();
+}
+
+void session::cut_off(const status& why, endings& ended) {
+  cut_off_ = true;
+  end_all(status(why.code(), fmt::format("{}: {}", peer_name_, why.message())), ended);
 }
 
 // Nothing that an end which has never spoken would wait for is left to be sent but why it is refused.
 std::chrono::milliseconds session::closes_within() noexcept {
   constexpr std::chrono::milliseconds most_without_greeting{1000};
   const std::lock_guard guard(lock_);
-  return greeted_ ? with_.close_within : std::min(with_.close_within, most_without_greeting);
+  return known_as_ != acquaintance::none ? with_.close_within : std::min(with_.close_within, most_without_greeting);
 }
 
 // A forked child shares the socket with its parent, and has nothing to say.
@@ -357,19 +324,50 @@ void session::close() noexcept {
     come_.clear();
   });
   connection_->close(closes_within());
-  if (stripes_ != nullptr) stripes_->close();
-  let_go_of_memory();
+  close_carriers();
 }
 
-// What pieces that are being copied still use goes with them.
-void session::let_go_of_memory() noexcept {
-  imports_.clear();
-  end_lines();
-  std::shared_ptr<pipe_inbox> inbox;
-  std::shared_ptr<pinned_region> outbox;
-  const std::lock_guard guard(lock_);
-  inbox.swap(inbox_);
-  outbox.swap(outbox_);
+void session::close_carriers() noexcept {
+  for (const auto& each : carriers_) {
+    if (each != nullptr) each->close();
+  }
+}
+
+bool session::poll() noexcept {
+  bool found = connection_->poll();
+  for (auto* each : polled_) found = found || each->poll();
+  return found;
+}
+
+// --- what carriers ask for
+
+channel::incoming* session::find_incoming(std::uint64_t number) noexcept {
+  const auto found = receiving_now_.find(number);
+  return found == receiving_now_.end() ? nullptr : found->second;
+}
+
+channel::outgoing* session::find_outgoing(std::uint64_t number) noexcept {
+  const auto found = announced_.find(number);
+  const bool waits = found != announced_.end() && !found->second->in_line && found->second->at() == send_operation::stage::announced;
+  return waits ? found->second : nullptr;
+}
+
+std::vector<channel::incoming*> session::all_begun() {
+  std::vector<channel::incoming*> begun;
+  for (const auto& [number, op] : receiving_now_) {
+    if (op->at() == receive_operation::stage::begun) begun.push_back(op);
+  }
+  return begun;
+}
+
+const staging::link* session::sending_device(bool emulated) noexcept {
+  const staging::link* via = nullptr;
+  for (const auto& [number, op] : announced_) {
+    for (const auto& each : op->places) {
+      if (each.on_device() && each.emulated() == emulated) via = each.via;
+    }
+  }
+  return via;
 }
 
 void session::add_under_way(std::vector<request_info>& to) {
@@ -397,15 +395,14 @@ void session::add_under_way(std::vector<request_info>& to) {
   }
 }
 
-void session::count(std::string_view channel, const channel_stats& more) {
-  auto& all = stats_[std::string(channel)];
+void session::count(const channel::channel& by, const channel_stats& more) {
+  auto& all = stats_[by.name()];
   all.sent_tensors += more.sent_tensors;
   all.sent_bytes += more.sent_bytes;
   all.received_tensors += more.received_tensors;
   all.received_bytes += more.received_bytes;
   all.pushed_tensors += more.pushed_tensors;
-  const auto* const known = channel::find_channel(channel);
-  if (known != nullptr) with_.runtime->stats().count_channel(known->name(), more);
+  with_.runtime->stats().count_channel(by.name(), more);
 }
 
 std::vector<channel_stats> session::stats() {

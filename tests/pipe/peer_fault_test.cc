@@ -68,7 +68,7 @@ class peer_fault : public ::testing::TestWithParam<way> {
 };
 
 void peer_fault::try_all(std::uint64_t step, std::uint64_t lasting_step) {
-  const bool striped = std::string(GetParam().name) == "tcp_mpt";
+  const bool striped = GetParam().name == "tcp_mpt";
   const std::size_t size = striped ? 5 << 20 : 300'000;  // that further connections are made for
   const std::uint64_t most_calls = striped ? 120 : 60;
   const auto counting = std::make_shared<faulty_peer>();

@@ -3,10 +3,10 @@
 #include <atomic>
 #include <thread>
 
+#include "channel/inbox.hpp"
 #include "contract/contract_fixture.hpp"
 #include "device/device_fixture.hpp"
 #include "pipe/faulty_doors.hpp"
-#include "pipe/inbox.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "support/open_descriptors.hpp"
 
@@ -52,7 +52,7 @@ class pipe_device : public ::testing::TestWithParam<way> {
   };
 
   // Memory of a GPU takes RDMA, and a UCX that knows CUDA.
-  faulty_doors doors_{std::string_view(GetParam().name) != "tcp_gdr"};
+  faulty_doors doors_{GetParam().name != "tcp_gdr"};
   open_house house_;
   std::optional<pipe_context> context_;
   pipe_listener listener_;
@@ -212,7 +212,7 @@ TEST_P(pipe_device, nobody_need_wait_and_many_pass_through_little_memory) {
   while (ended.load() < 2 * count) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(wrong.load(), 0);
   for (auto& each : targets) each.expect(content);
-  EXPECT_LE(house_.engine().stats().pinned_bytes, 2 * staging::landing::most_bytes + pipes::pipe_inbox::bytes);
+  EXPECT_LE(house_.engine().stats().pinned_bytes, 2 * staging::landing::most_bytes + channel::pipe_inbox::bytes);
 }
 
 TEST_P(pipe_device, stopped_dropped_and_closed_at_any_moment) {

@@ -13,14 +13,19 @@
 #include <thread>
 #include <vector>
 
+#include "channel/channel.hpp"
+#include "channel/fabrics.hpp"
+#include "core/engine_core.hpp"
 #include "penstock/pipe.hpp"
+#include "pipe/heap_channel.hpp"
+#include "pipe/server.hpp"
 #include "support/pattern.hpp"
 #include "sys/fabric.hpp"
 
 namespace penstock::testing {
 
 struct way {
-  const char* name;
+  std::string name;
   const char* url;
   std::vector<std::string> channels;
 };
@@ -34,9 +39,25 @@ inline std::vector<way> all_ways() {
 }
 // Over UCX's tcp, since it is named.
 inline way by_ucx() { return {"tcp_ucx", "tcp://127.0.0.1:0", {"ucx"}}; }
-inline std::vector<way> all_ways_and_ucx() {
-  auto ways = all_ways();
-  ways.push_back(by_ucx());
+inline std::vector<const channel::channel*> channels_of_tests() { return {&heap_channel::the()}; }
+// Each channel that there is for memory of the host, alone, over each transport by which it would serve two pipes of this process.
+inline std::vector<way> each_channel() {
+  std::vector<const channel::channel*> all = channels_of_tests();
+  all.insert(all.end(), channel::all_channels().begin(), channel::all_channels().end());
+  const auto door = sys::linux_peer();
+  std::vector<way> ways;
+  for (const auto* each : all) {
+    for (const bool local : {true, false}) {
+      channel::fabrics network(sys::ucx_fabrics(), true, true, "/sys");
+      auto here = channel::own_identity();
+      here.connections = local ? 0 : 4;
+      auto there = here;
+      there.vouched = local;
+      const bool serves = each->serves(false, false) && (each->over_fabric() || !each->refuses(there, here, {*door, network, local}));
+      const std::string name(each->name());
+      if (serves) ways.push_back({(local ? "unix_" : "tcp_") + name, local ? "unix:" : "tcp://127.0.0.1:0", {name}});
+    }
+  }
   return ways;
 }
 // Why a way cannot be gone here; empty when it can.
@@ -98,9 +119,7 @@ class pipe_fixture : public ::testing::Test {
     auto made = engine::create(engine_options{});
     EXPECT_TRUE(made.ok());
     engine_.emplace(*std::move(made));
-    auto context = pipe_context::create(*engine_, {by.channels});
-    EXPECT_TRUE(context.ok()) << context.error().message();
-    context_.emplace(*std::move(context));
+    context_.emplace(context_of(by, *engine_));
     auto listener = context_->listen(by.url);
     EXPECT_TRUE(listener.ok()) << listener.error().message();
     listener_ = *std::move(listener);
@@ -114,7 +133,13 @@ class pipe_fixture : public ::testing::Test {
     const auto outcome = accepted.wait();
     ASSERT_TRUE(outcome.ok()) << outcome.error.message();
   }
-  [[nodiscard]] bool pulls() const { return std::string(by_.name).find("basic") == std::string::npos; }
+  // Beside the registry's, with the channels that the tests have.
+  [[nodiscard]] static pipe_context context_of(const way& by, const engine& with) {
+    const auto further = channels_of_tests();
+    auto made = pipes::server::make(with.core(), sys::linux_peer(), {by.channels}, sys::ucx_fabrics(), "/sys", further);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return pipe_context(*std::move(made));
+  }
 
   const way by_;
   std::optional<engine> engine_;

@@ -8,6 +8,7 @@
 #include "channel/ring.hpp"
 #include "channel/wire.hpp"
 #include "core/engine_core.hpp"
+#include "pipe/channel_frames.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "pipe/server.hpp"
 #include "pipe/silent_fabric.hpp"
@@ -19,6 +20,17 @@ namespace {
 using namespace std::chrono_literals;
 using channel::frame_head;
 using channel::frame_kind;
+
+// By the numbers that the greeting gives: basic is 2, ucx 3, cuda_ipc 6.
+constexpr auto wanted_frame = of_channel(2, pieces_frames::wanted);
+constexpr auto content_frame = of_channel(2, pieces_frames::content);
+constexpr auto line_frame = of_channel(3, lines_frames::offer);
+constexpr auto line_ready_frame = of_channel(3, lines_frames::ready);
+constexpr auto line_over_frame = of_channel(3, lines_frames::over);
+constexpr auto wanted_by_line_frame = of_channel(3, lines_frames::wanted);
+constexpr auto sent_by_line_frame = of_channel(3, lines_frames::sent);
+constexpr auto posted_frame = of_channel(6, mapping_frames::posted);
+constexpr auto pushed_frame = of_channel(6, mapping_frames::pushed);
 
 class pipe_fuzz : public pipe_fixture {
  protected:
@@ -42,8 +54,8 @@ class pipe_fuzz : public pipe_fixture {
   static bytes greeting(std::uint64_t ring_bytes = 0) {
     bytes out;
     append(out, frame_kind::hello, channel::encode(channel::hello{channel::wire_version, channel::own_identity(), ring_bytes}));
-    const std::vector<channel::reached_channel> reach{{"xth", "no"}, {"cma", "no"},    {"basic", ""},
-                                                      {"ucx", ""},   {"cuda_gdr", ""}, {"cuda_basic", ""}};
+    const std::vector<channel::reached_channel> reach{{"xth", "no"},    {"cma", "no"},      {"basic", ""},   {"ucx", ""},
+                                                      {"cuda_gdr", ""}, {"cuda_basic", ""}, {"cuda_ipc", ""}};
     append(out, frame_kind::reach, channel::encode(reach));
     return out;
   }
@@ -70,20 +82,20 @@ class pipe_fuzz : public pipe_fixture {
     auto body = channel::encode(facts);
     body.resize(body.size() + 3);
     append(out, frame_kind::announcement, body, 1, 3);
-    append(out, frame_kind::wanted, {}, 1, 0, 1);
+    append(out, wanted_frame, {}, 1, 0, 1);
     append(out, frame_kind::credit, {}, 0, 0, 1);
-    append(out, frame_kind::line, channel::encode(channel::line_offer{"", bytes(108)}), 0, 0, 0);
-    append(out, frame_kind::line, channel::encode(channel::line_offer{"host:0", bytes(10)}), 0, 0, 9);
-    append(out, frame_kind::wanted_by_line, channel::encode_tag(77), 2, 0, 0);
-    append(out, frame_kind::sent_by_line, {}, 1, 4711);
-    append(out, frame_kind::sent_by_line, channel::encode_text("no"), 1, 4712, 5);
-    append(out, frame_kind::line_over, channel::encode_text("no more"), 1, 9, 12);
-    append(out, frame_kind::tensor, bytes(40'000), 1, 0);
-    append(out, frame_kind::tensor, bytes(20'000), 1, 1);
+    append(out, line_frame, channel::encode(channel::line_offer{"", bytes(108)}), 0, 0, 0);
+    append(out, line_frame, channel::encode(channel::line_offer{"host:0", bytes(10)}), 0, 0, 9);
+    append(out, wanted_by_line_frame, channel::encode_tag(77), 2, 0, 0);
+    append(out, sent_by_line_frame, {}, 1, 4711);
+    append(out, sent_by_line_frame, channel::encode_text("no"), 1, 4712, 5);
+    append(out, line_over_frame, channel::encode_text("no more"), 1, 9, 12);
+    append(out, content_frame, bytes(40'000), 1, 0);
+    append(out, content_frame, bytes(20'000), 1, 1);
     append(out, frame_kind::taken, channel::encode(std::vector<channel::carried>{{"basic", 1, 100'000}}), 1);
     append(out, frame_kind::withdrawn, channel::encode_text("no"), 2, 0, 12);
-    append(out, frame_kind::posted, posting(), 3, 1, 5);
-    append(out, frame_kind::pushed, {}, 9);
+    append(out, posted_frame, posting(), 3, 1, 5);
+    append(out, pushed_frame, {}, 9);
     return out;
   }
   static bytes posting(bool of_host = false) {
@@ -185,11 +197,13 @@ TEST_F(pipe_fuzz, another_protocol_version_and_another_protocol_are_named) {
 }
 
 TEST_F(pipe_fuzz, lengths_beyond_their_limits_end_the_pipe) {
-  for (const auto kind : {frame_kind::announcement, frame_kind::tensor,         frame_kind::taken,        frame_kind::withdrawn,
-                          frame_kind::wanted,       frame_kind::credit,         frame_kind::hello,        frame_kind::posted,
-                          frame_kind::pushed,       frame_kind::stripes,        frame_kind::joins,        frame_kind::wanted_piece,
-                          frame_kind::piece,        frame_kind::farewell,       frame_kind::line,         frame_kind::line_ready,
-                          frame_kind::line_over,    frame_kind::wanted_by_line, frame_kind::sent_by_line, static_cast<frame_kind>(77)}) {
+  std::vector<frame_kind> kinds{frame_kind::announcement, frame_kind::taken, frame_kind::withdrawn,      frame_kind::credit,
+                                frame_kind::hello,        frame_kind::reach, static_cast<frame_kind>(77)};
+  // Of each channel, of one that is not in use and of one that there is none of; each kind that it has, and more.
+  for (const std::uint8_t number : {0, 2, 3, 4, 5, 6, 99}) {
+    for (std::uint8_t own = 0; own < 8; ++own) kinds.push_back(of_channel(number, own));
+  }
+  for (const auto kind : kinds) {
     auto words = greeting();
     const frame_head head{static_cast<std::uint32_t>(kind), 0, 1, 0, std::uint64_t{1} << 40};
     const auto* const raw = reinterpret_cast<const std::byte*>(&head);
@@ -212,12 +226,12 @@ TEST_F(pipe_fuzz, what_is_posted_or_pushed_without_leave_ends_the_pipe) {
   };
   EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::announcement, channel::encode(facts), 1, 0, 6); }), errc::io)
       << "pushed by a permit that was not given";
-  EXPECT_EQ(says(false, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1, 5); }), errc::io) << "without a ring";
-  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1, 64); }), errc::io) << "no such permit";
-  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1ULL << 30, 5); }), errc::io) << "no such turn";
-  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(true), 1, 1, 5); }), errc::io) << "of the host";
-  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, bytes(30), 1, 1, 5); }), errc::io) << "malformed";
-  EXPECT_EQ(says(true, [&](bytes& words) { append(words, frame_kind::posted, posting(), 1, 1, 5); }), errc::closed) << "a right one";
+  EXPECT_EQ(says(false, [&](bytes& words) { append(words, posted_frame, posting(), 1, 1, 5); }), errc::io) << "without a ring";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, posted_frame, posting(), 1, 1, 64); }), errc::io) << "no such permit";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, posted_frame, posting(), 1, 1ULL << 30, 5); }), errc::io) << "no such turn";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, posted_frame, posting(true), 1, 1, 5); }), errc::io) << "of the host";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, posted_frame, bytes(30), 1, 1, 5); }), errc::io) << "malformed";
+  EXPECT_EQ(says(true, [&](bytes& words) { append(words, posted_frame, posting(), 1, 1, 5); }), errc::closed) << "a right one";
 }
 
 TEST_F(pipe_fuzz, what_can_be_no_name_of_a_device_ends_the_pipe) {
@@ -250,17 +264,17 @@ TEST_F(pipe_fuzz, what_is_said_of_lines_out_of_turn_ends_the_pipe) {
   const auto without_address = channel::encode(channel::line_offer{"cuda:0", {}});
   const auto tag = channel::encode_tag(5);
   const std::vector<std::vector<step>> wrong{
-      {{frame_kind::line_ready, bytes(50), 0, 0, 0}},
-      {{frame_kind::line_over, {}, 0, 0, 0}},
-      {{frame_kind::line_over, {}, 1, 0, 0}},
-      {{frame_kind::line, offer, 0, 0, 3}, {frame_kind::line, offer, 0, 0, 3}},
-      {{frame_kind::line, without_address, 0, 0, 3}},
-      {{frame_kind::line, bytes(3), 0, 0, 3}},
-      {{frame_kind::wanted_by_line, bytes(7), 1, 0, 0}},
-      {{frame_kind::wanted_by_line, tag, 1, 0, 0}},
-      {{frame_kind::line, offer, 0, 0, 3}, {frame_kind::wanted_by_line, tag, 1, 8, 3}},
-      {{frame_kind::line, channel::encode(channel::line_offer{"host:0", bytes(50)}), 0, 0, 3}, {frame_kind::wanted_by_line, tag, 1, 0, 3}},
-      {{frame_kind::line, offer, 0, 0, 3}, {frame_kind::wanted_by_line, tag, 1, 0, 3}, {frame_kind::wanted_by_line, tag, 1, 0, 3}},
+      {{line_ready_frame, bytes(50), 0, 0, 0}},
+      {{line_over_frame, {}, 0, 0, 0}},
+      {{line_over_frame, {}, 1, 0, 0}},
+      {{line_frame, offer, 0, 0, 3}, {line_frame, offer, 0, 0, 3}},
+      {{line_frame, without_address, 0, 0, 3}},
+      {{line_frame, bytes(3), 0, 0, 3}},
+      {{wanted_by_line_frame, bytes(7), 1, 0, 0}},
+      {{wanted_by_line_frame, tag, 1, 0, 0}},
+      {{line_frame, offer, 0, 0, 3}, {wanted_by_line_frame, tag, 1, 8, 3}},
+      {{line_frame, channel::encode(channel::line_offer{"host:0", bytes(50)}), 0, 0, 3}, {wanted_by_line_frame, tag, 1, 0, 3}},
+      {{line_frame, offer, 0, 0, 3}, {wanted_by_line_frame, tag, 1, 0, 3}, {wanted_by_line_frame, tag, 1, 0, 3}},
   };
   for (std::size_t i = 0; i < wrong.size(); ++i) {
     SCOPED_TRACE(i);
@@ -271,7 +285,7 @@ TEST_F(pipe_fuzz, what_is_said_of_lines_out_of_turn_ends_the_pipe) {
     EXPECT_EQ(ended, errc::io);
   }
   auto words = greeting();
-  for (std::uint32_t i = 0; i < 100; ++i) append(words, frame_kind::line, offer, 0, 0, i);  // more than there may be
+  for (std::uint32_t i = 0; i < 100; ++i) append(words, line_frame, offer, 0, 0, i);  // more than there may be
   errc ended = errc::ok;
   say(words, &ended);
   EXPECT_EQ(ended, errc::io);

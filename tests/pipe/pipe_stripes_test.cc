@@ -22,6 +22,11 @@ namespace {
 using namespace std::chrono_literals;
 using channel::frame_kind;
 
+// Of mpt, over the pipe's own connection.
+constexpr auto connections_frame = of_channel(0, pieces_frames::connections);
+constexpr auto wanted_frame = of_channel(0, pieces_frames::wanted);
+constexpr auto content_frame = of_channel(0, pieces_frames::content);
+
 // Counts what comes by each socket, refuses what it is told to, and cuts a connection.
 class watching_peer final : public faulty_peer {
  public:
@@ -353,8 +358,8 @@ class striped_end : public pipe_stripes {
     ASSERT_TRUE(accepting.wait().ok());
     raw_->greet(connections);
     ASSERT_TRUE(raw_->hear_of(frame_kind::reach));
-    raw_->say(frame_kind::stripes);
-    const auto offered = raw_->hear_of(frame_kind::stripes);
+    raw_->say(connections_frame);
+    const auto offered = raw_->hear_of(connections_frame);
     ASSERT_TRUE(offered);
     auto offer = channel::decode_stripe_offer(offered->body);
     ASSERT_TRUE(offer.ok()) << offer.error().message();
@@ -365,7 +370,7 @@ class striped_end : public pipe_stripes {
     room_.assign(length, std::byte{9});
     receiving_ = message_.receive({{room_.data(), room_.size()}});
     for (std::uint32_t i = 0; i < 3; ++i) {
-      const auto wanted = raw_->hear_of(frame_kind::wanted_piece);
+      const auto wanted = raw_->hear_of(wanted_frame);
       ASSERT_TRUE(wanted);
       EXPECT_EQ(wanted->head.code, i);
     }
@@ -373,9 +378,9 @@ class striped_end : public pipe_stripes {
   static bytes token(const channel::stripe_offer& of, std::size_t index) { return {of.tokens[index].begin(), of.tokens[index].end()}; }
   raw_end join(std::size_t index) {
     raw_end made(offer_.port);
-    made.say(frame_kind::joins, token(offer_, index));
+    made.say(joins_frame, token(offer_, index));
     const auto answer = made.hear();
-    EXPECT_TRUE(answer && answer->kind() == frame_kind::joins && answer->head.length == 0);
+    EXPECT_TRUE(answer && answer->kind() == joins_frame && answer->head.length == 0);
     return made;
   }
 
@@ -392,9 +397,9 @@ TEST_F(striped_end, pieces_may_come_in_any_order_over_any_connection) {
   auto second = join(0);
   const auto content = some_bytes(length, 4);
   const auto part = [&](std::size_t at) { return bytes(content.begin() + at * piece, content.begin() + (at + 1) * piece); };
-  second.say(frame_kind::piece, part(2), 1, 0, 2);
-  raw_->say(frame_kind::piece, part(1), 1, 0, 1);
-  first.say(frame_kind::piece, part(0), 1, 0, 0);
+  second.say(piece_frame, part(2), 1, 0, 2);
+  raw_->say(content_frame, part(1), 1, 0, 1);
+  first.say(piece_frame, part(0), 1, 0, 0);
   EXPECT_TRUE(receiving_.wait().ok());
   EXPECT_TRUE(room_ == content);
   EXPECT_TRUE(raw_->hear_of(frame_kind::taken));
@@ -405,8 +410,8 @@ TEST_F(striped_end, a_wrong_token_and_one_that_was_used_are_shut_out_without_a_w
   begin();
   auto good = join(0);
   for (const auto& wrong :
-       {raw_end::frame(frame_kind::joins, token(offer_, 0)), raw_end::frame(frame_kind::joins, bytes(32)),
-        raw_end::frame(frame_kind::hello, token(offer_, 1)), raw_end::frame(frame_kind::joins, bytes(64)), bytes(64, std::byte{255})}) {
+       {raw_end::frame(joins_frame, token(offer_, 0)), raw_end::frame(joins_frame, bytes(32)),
+        raw_end::frame(frame_kind::hello, token(offer_, 1)), raw_end::frame(joins_frame, bytes(64)), bytes(64, std::byte{255})}) {
     raw_end stranger(offer_.port);
     stranger.write(wrong);
     EXPECT_TRUE(stranger.hears_nothing());
@@ -452,25 +457,27 @@ TEST_F(striped_end, what_nobody_has_asked_for_ends_the_pipe_and_is_written_nowhe
     std::uint64_t part;
     std::uint32_t code;
     std::size_t bytes;
-    frame_kind kind = frame_kind::piece;
+    frame_kind kind = piece_frame;
   };
   for (const auto& each :
        {wrong_piece{"another tensor", 1, 0, piece}, wrong_piece{"no such piece", 0, 3, piece}, wrong_piece{"no such number", 0, ~0U, piece},
         wrong_piece{"a shorter one", 0, 1, piece - 1}, wrong_piece{"a longer one", 0, 1, piece + 1}, wrong_piece{"an empty one", 0, 1, 0},
-        wrong_piece{"one of the other kind", 0, 0, piece, frame_kind::tensor}, wrong_piece{"a message", 0, 0, 10, frame_kind::announcement},
-        wrong_piece{"another answer", 0, 0, 0, frame_kind::joins}, wrong_piece{"no kind", 0, 0, 5, static_cast<frame_kind>(99)}}) {
+        wrong_piece{"one of the other kind", 0, 0, piece, of_channel(1, pieces_frames::content)},
+        wrong_piece{"a message", 0, 0, 10, frame_kind::announcement}, wrong_piece{"another answer", 0, 0, 0, joins_frame},
+        wrong_piece{"no kind", 0, 0, 5, static_cast<frame_kind>(99)}}) {
     for (const bool over_own : {false, true}) {
-      if (over_own && (each.kind == frame_kind::announcement || each.kind == frame_kind::joins)) continue;
+      if (over_own && (each.kind == frame_kind::announcement || each.kind == joins_frame)) continue;
       SCOPED_TRACE(std::string(each.what) + (over_own ? " over the pipe's own connection" : ""));
       begin();
       auto stripe = join(0);
-      (over_own ? *raw_ : stripe).say(each.kind, bytes(each.bytes), 1, each.part, each.code);
+      (over_own ? *raw_ : stripe)
+          .say(over_own && each.kind == piece_frame ? content_frame : each.kind, bytes(each.bytes), 1, each.part, each.code);
       const auto outcome = receiving_.wait();
       EXPECT_EQ(outcome.error.code(), errc::io) << outcome.error.message();
       EXPECT_TRUE(over_own || outcome.error.message().find("connection 2 of 3") != std::string_view::npos) << outcome.error.message();
       EXPECT_TRUE(room_ == bytes(length, std::byte{9}));
       EXPECT_FALSE(here_.send({}).wait().ok());
-      EXPECT_TRUE(over_own || !raw_->hear_of(frame_kind::piece)) << "the other end hears that it has ended";
+      EXPECT_TRUE(over_own || !raw_->hear_of(content_frame)) << "the other end hears that it has ended";
       message_ = {};
     }
   }
@@ -481,7 +488,7 @@ TEST_F(striped_end, a_piece_that_comes_twice_ends_the_pipe) {
     begin();
     auto one = join(0);
     auto other = join(1);
-    const auto frame = raw_end::frame(frame_kind::piece, bytes(piece, std::byte{5}), 1, 0, 1);
+    const auto frame = raw_end::frame(piece_frame, bytes(piece, std::byte{5}), 1, 0, 1);
     if (at_once) {  // the first is still coming
       one.write({frame.begin(), frame.begin() + 1000});
       one.write({frame.begin() + 1000, frame.begin() + 2000});
@@ -505,7 +512,7 @@ TEST_F(striped_end, pieces_that_it_asks_for_out_of_turn_end_the_pipe) {
     auto sent = here_.send({"", {}, {{content.data(), content.size()}}});
     const auto announced = raw_->hear_of(frame_kind::announcement);
     ASSERT_TRUE(announced);
-    raw_->say(frame_kind::wanted_piece, {}, announced->head.message, 0, code);
+    raw_->say(wanted_frame, {}, announced->head.message, 0, code);
     EXPECT_EQ(sent.wait().error.code(), errc::io);
     EXPECT_EQ(receiving_.wait().error.code(), errc::io);
     message_ = {};
@@ -516,7 +523,7 @@ TEST_F(striped_end, pieces_that_it_asks_for_out_of_turn_end_the_pipe) {
 TEST_F(striped_end, where_none_were_agreed_on_word_of_them_ends_the_pipe) {
   const auto content = some_bytes(length, 1);
   for (const std::uint32_t connections : {0U, 1U, 4U}) {
-    for (const auto kind : {frame_kind::stripes, frame_kind::wanted_piece, frame_kind::joins, frame_kind::piece}) {
+    for (const auto kind : {connections_frame, wanted_frame, content_frame}) {
       SCOPED_TRACE(std::to_string(connections) + " connections, kind " + std::to_string(static_cast<int>(kind)));
       auto listener = context(connections == 4 ? pipe_options{.connections = 1} : pipe_options{}).listen("tcp://127.0.0.1:0");
       ASSERT_TRUE(listener.ok());
@@ -528,10 +535,10 @@ TEST_F(striped_end, where_none_were_agreed_on_word_of_them_ends_the_pipe) {
       const auto announced = raw.hear_of(frame_kind::announcement);
       ASSERT_TRUE(announced);
       // Of a piece out of turn, since there is no harm in one that is in turn.
-      raw.say(kind, bytes(kind == frame_kind::piece ? 10 : 0), announced->head.message, 0, kind == frame_kind::wanted_piece ? 1 : 0);
-      if (kind == frame_kind::piece) raw.leave();
+      raw.say(kind, bytes(kind == piece_frame ? 10 : 0), announced->head.message, 0, kind == wanted_frame ? 1 : 0);
+      if (kind == piece_frame) raw.leave();
       const auto outcome = sent.wait();
-      EXPECT_EQ(outcome.error.code(), kind == frame_kind::piece ? errc::closed : errc::io) << outcome.error.message();
+      EXPECT_EQ(outcome.error.code(), kind == piece_frame ? errc::closed : errc::io) << outcome.error.message();
     }
   }
 }
@@ -557,14 +564,14 @@ TEST_F(striped_end, an_offer_that_holds_nothing_is_an_error_and_one_that_leads_n
     auto body = channel::encode(offer);
     if (what == 2) body.pop_back();
     if (what == 3) body[0] = body[1] = std::byte{0};
-    raw.say(frame_kind::stripes, body);
-    if (what == 4) raw.say(frame_kind::stripes, body);
+    raw.say(connections_frame, body);
+    if (what == 4) raw.say(connections_frame, body);
     incoming_message none;
     if (what > 0) {
       EXPECT_EQ(there_.next(none).wait().error.code(), errc::io);
       continue;
     }
-    const auto told = raw.hear_of(frame_kind::stripes);
+    const auto told = raw.hear_of(connections_frame);
     ASSERT_TRUE(told);
     EXPECT_NE(told->head.code, 0U);
     EXPECT_NE(refusal_of(there_).find("connection"), std::string::npos) << refusal_of(there_);
@@ -582,10 +589,11 @@ TEST_F(striped_end, any_bytes_changed_cut_or_added) {
     if (HasFatalFailure()) return;
     std::array<bytes, 3> words;
     for (std::uint32_t i = 0; i < 3; ++i) {
-      words[random() % 3] = raw_end::frame(frame_kind::piece, bytes(piece, std::byte{1}), 1, 0, i);
+      const auto which = random() % 3;
+      words[which] = raw_end::frame(which == 0 ? content_frame : piece_frame, bytes(piece, std::byte{1}), 1, 0, i);
     }
     for (std::size_t i = 1; i < 3; ++i) {
-      auto joins = raw_end::frame(frame_kind::joins, token(offer_, i - 1));
+      auto joins = raw_end::frame(joins_frame, token(offer_, i - 1));
       words[i].insert(words[i].begin(), joins.begin(), joins.end());
     }
     for (auto& each : words) {

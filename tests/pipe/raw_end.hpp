@@ -16,6 +16,7 @@
 
 #include "channel/connection.hpp"
 #include "channel/wire.hpp"
+#include "pipe/channel_frames.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "sys/peer.hpp"
 
@@ -24,7 +25,7 @@ namespace penstock::testing {
 struct heard_frame {
   channel::frame_head head;
   bytes body;
-  [[nodiscard]] channel::frame_kind kind() const { return static_cast<channel::frame_kind>(head.kind); }
+  [[nodiscard]] channel::frame_kind kind() const { return heard_kind(head.kind); }
 };
 
 class raw_end {
@@ -94,6 +95,7 @@ class raw_end {
       if (!heard || heard->kind() == kind) return heard;
     }
   }
+  // The number of each channel is its place in this list: mpt 0, basic 1, cuda_basic 2.
   void greet(std::uint32_t connections) {
     channel::hello hello{channel::wire_version, channel::own_identity()};
     hello.who.connections = connections;

@@ -8,6 +8,8 @@ import re
 import sys
 from pathlib import Path
 
+MOST_SESSION_MEMBERS = 35
+
 ROOT = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent.parent
 
 
@@ -38,7 +40,7 @@ def listed(file, pattern, least):
 
 def main():
     paths = listed("src/path/registry.cc", r"^  declared\((\w+)\)", 4)
-    channels = listed("src/channel/members.hpp", r"^const channel& (\w+)\(\)", 9)
+    channels = listed("src/channel/registry.cc", r"^  declared\((\w+)\)", 9)
     counters = listed("src/stats/counters.hpp", r'usage_counter\{"(\w+)"', 30)
     problems = []
     # Above the room of the paths nobody names one; path_kind::automatic is none.
@@ -48,6 +50,11 @@ def main():
     # Likewise of channels.
     problems += found(r'"(' + "|".join(channels) + r')"', sources("core", "pipe"))
     problems += found(r"\bchannel::(" + "|".join(channels) + r")\(\)", sources("core", "pipe"))
+    # What a pipe keeps for one channel is in that channel's carrier.
+    header = (ROOT / "src" / "pipe" / "session.hpp").read_text(encoding="utf-8")
+    members = re.findall(r"^  [\w:<>,&*\[\] ()]+?\b(\w+_)(?: = [^;]+|\{[^;]*\})?;", header, re.MULTILINE)
+    if len(members) > MOST_SESSION_MEMBERS or len(members) < 20:
+        problems.append(f"session has {len(members)} members, {MOST_SESSION_MEMBERS} at most: {members}")
     # A path is a file of its own.
     for name in paths:
         if not (ROOT / "src" / "path" / f"{name}.cc").exists():
@@ -60,7 +67,7 @@ def main():
     problems += found(r'"(' + "|".join(counters) + r')"', tools)
     for problem in problems:
         print(problem)
-    print(f"seams_test: {len(paths)} paths, {len(channels)} channels, {len(counters)} counters; {len(problems)} problem(s)")
+    print(f"seams_test: {len(paths)} paths, {len(channels)} channels, {len(counters)} counters, {len(members)} members of a session; {len(problems)} problem(s)")
     return 1 if problems else 0
 
 

@@ -12,7 +12,7 @@
 
 #include "device/device.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 class pipe_imports {
  public:
@@ -57,4 +57,4 @@ class pipe_imports {
   std::list<offered> offered_;  // the oldest first
 };
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

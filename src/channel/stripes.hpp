@@ -22,31 +22,32 @@
 #include "penstock/status.hpp"
 #include "sys/peer.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
-// The pipe, as its further connections see it. Any thread, several at once.
+// Who uses them, as they see it. Any thread, several at once.
 class stripe_owner {
  public:
-  // A piece comes over one of them. See channel::frame_user.
-  virtual result<std::span<std::byte>> piece_begins(const channel::frame_head& head) = 0;
-  virtual status piece_arrived(const channel::frame_head& head) = 0;
+  // A piece comes over one of them. See frame_user.
+  virtual result<std::span<std::byte>> piece_begins(const frame_head& head) = 0;
+  virtual status piece_arrived(const frame_head& head) = 0;
   // One that pieces were sent over has ended; what was on its way there will not arrive. closed: the other end, or what lies between, has
   // ended it. Anything else: the other end has said what it must not.
   virtual void stripe_lost(const status& why) noexcept = 0;
-  // To be said over the pipe's own connection.
+  // To be said over the pipe's own connection: by who has connected, that it would like some, or why (code, body) it can make none; by the
+  // other end a stripe_offer, or why there is none.
   virtual void say_of_stripes(std::uint32_t code, std::vector<std::byte> body) = 0;
 
  protected:
   ~stripe_owner() = default;
 };
 
-class pipe_stripes final : public channel::stripe_host, public std::enable_shared_from_this<pipe_stripes> {
+class pipe_stripes final : public stripe_host, public std::enable_shared_from_this<pipe_stripes> {
  public:
   static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // of a tensor that is worth them, and of a piece that goes there
 
   // most: connections of the pipe, with its own, which is own. close_within: as of pipe_options.
-  pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<channel::reactor> with, std::shared_ptr<channel::reactors> more,
-               std::shared_ptr<channel::connection> own, bool connects, unsigned most, std::chrono::milliseconds close_within,
+  pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, std::shared_ptr<reactors> more,
+               std::shared_ptr<connection> own, bool connects, unsigned most, std::chrono::milliseconds close_within,
                std::weak_ptr<stripe_owner> owner);
 
   // How many the other end would have. Before anything else.
@@ -66,9 +67,9 @@ class pipe_stripes final : public channel::stripe_host, public std::enable_share
   // Sends what is queued. Not while a lock is held.
   void go_on() noexcept;
   // What the other end says of them.
-  status told(const channel::frame_head& head, std::span<const std::byte> body);
+  status told(const frame_head& head, std::span<const std::byte> body);
   // Over the one that has least to do. kept: goes once it has left.
-  void enqueue(channel::outgoing_frame frame, std::shared_ptr<std::byte> kept);
+  void enqueue(outgoing_frame frame, std::shared_ptr<std::byte> kept);
   void withdraw(std::uint64_t message);
   void divert(std::uint64_t message);
   void close() noexcept;
@@ -79,7 +80,7 @@ class pipe_stripes final : public channel::stripe_host, public std::enable_share
  private:
   class stripe;
   struct lane {
-    std::shared_ptr<channel::connection> over;
+    std::shared_ptr<connection> over;
     std::shared_ptr<stripe> user;                       // null: the pipe's own
     std::shared_ptr<std::atomic<std::uint64_t>> bytes;  // queued there
     std::atomic<bool> fresh{false};                     // something has been queued since it was last flushed
@@ -87,7 +88,7 @@ class pipe_stripes final : public channel::stripe_host, public std::enable_share
 
   void begin();
   status open_door();
-  void make_all(const channel::stripe_offer& offer);
+  void make_all(const stripe_offer& offer);
   status make_one(std::size_t which, const sys::socket_address& to, const sys::digest& token);
   status start(std::size_t which, sys::owned_descriptor over, const sys::digest* token);
   bool add_lane(const std::shared_ptr<stripe>& by);
@@ -98,8 +99,8 @@ class pipe_stripes final : public channel::stripe_host, public std::enable_share
   void tell(const status& why) noexcept;
 
   const std::shared_ptr<sys::peer> door_;
-  const std::shared_ptr<channel::reactor> reactor_;
-  const std::shared_ptr<channel::reactors> more_;
+  const std::shared_ptr<reactor> reactor_;
+  const std::shared_ptr<reactors> more_;
   const bool connects_;
   const std::uint32_t most_;
   const std::chrono::milliseconds close_within_;
@@ -109,17 +110,17 @@ class pipe_stripes final : public channel::stripe_host, public std::enable_share
   std::atomic<bool> wanted_{false};
   std::atomic<bool> begun_{false};
   // Those before count_ do not change.
-  std::array<lane, channel::limits::connections> lanes_;
+  std::array<lane, limits::connections> lanes_;
   std::atomic<std::size_t> count_{1};
 
   mutable std::mutex lock_;  // guards what follows, and adding a lane
   bool closed_ = false;
   bool offered_ = false;  // the other end has told tokens
-  std::shared_ptr<channel::stripe_door> listening_;
+  std::shared_ptr<stripe_door> listening_;
   std::vector<std::shared_ptr<stripe>> joining_;  // until the other end has answered
   bool making_ = false;                           // more of them
   status refused_;                                // why there are not as many as there should be
   bool told_ = false;                             // the other end knows
 };
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

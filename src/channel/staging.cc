@@ -1,9 +1,9 @@
-#include "pipe/staging.hpp"
+#include "channel/staging.hpp"
 
 #include <algorithm>
 #include <memory>
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 using namespace std::chrono_literals;
 
@@ -46,4 +46,4 @@ void pipe_staging::add_under_way(std::vector<request_info>& to) {
 
 std::chrono::microseconds pipe_spin(const core::runtime& with) noexcept { return !with.few_cores() ? 200us : 50us; }
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

@@ -1,10 +1,10 @@
-#include "pipe/stream_turn.hpp"
+#include "channel/stream_turn.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 namespace {
 
@@ -74,4 +74,4 @@ void stream_turn::one_reached(const status& outcome) noexcept {
   then_(argument_, told);
 }
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

@@ -1,8 +1,8 @@
-#include "pipe/inbox.hpp"
+#include "channel/inbox.hpp"
 
 #include "base/no_memory.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 pinned_region::~pinned_region() {
   for (auto& each : by_) {
@@ -57,4 +57,4 @@ void pipe_inbox::let_go(std::uint32_t number) noexcept {
   held_[number] = false;
 }
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

@@ -1,11 +1,11 @@
-#include "pipe/imports.hpp"
+#include "channel/imports.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/no_memory.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 pipe_imports::import::~import() {
   (void)or_no_memory([this] { return by_.close_shared(base_); });
@@ -51,4 +51,4 @@ void pipe_imports::clear() noexcept {
   offered_.clear();
 }
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

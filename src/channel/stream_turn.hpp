@@ -10,7 +10,7 @@
 #include "staging/feeder.hpp"
 #include "staging/link.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 // For one thread at a time, until it awaits. Not destroyed between await() and its end.
 class stream_turn {
@@ -45,4 +45,4 @@ class stream_turn {
   status error_;
 };
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

@@ -1,4 +1,4 @@
-#include "pipe/stripes.hpp"
+#include "channel/stripes.hpp"
 
 #include <utility>
 
@@ -6,18 +6,13 @@
 
 #include "base/no_memory.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 namespace {
 
-using channel::frame_head;
-using channel::frame_kind;
-using channel::limits;
-using channel::out_of_turn;
-
 constexpr std::uint64_t piece_unit = std::uint64_t{64} << 10;
 
-channel::outgoing_frame frame_of(frame_kind kind, std::vector<std::byte> body) {
+outgoing_frame frame_of(stripe_frame kind, std::vector<std::byte> body) {
   const auto size = body.size();
   return {{static_cast<std::uint32_t>(kind), 0, 0, 0, size}, std::move(body), {}, {}};
 }
@@ -25,31 +20,31 @@ channel::outgoing_frame frame_of(frame_kind kind, std::vector<std::byte> body) {
 }  // namespace
 
 // One of them, and who reads it.
-class pipe_stripes::stripe final : public channel::frame_user, public std::enable_shared_from_this<stripe> {
+class pipe_stripes::stripe final : public frame_user, public std::enable_shared_from_this<stripe> {
  public:
   stripe(std::weak_ptr<pipe_stripes> of, std::size_t number, unsigned all, bool awaits_answer)
       : of_(std::move(of)), name_(fmt::format("connection {} of {}", number, all)), awaited_(awaits_answer) {}
 
   result<std::span<std::byte>> begins(const frame_head& head) override {
-    const auto kind = static_cast<frame_kind>(head.kind);
+    const auto kind = static_cast<stripe_frame>(head.kind);
     const bool empty = head.length == 0;
-    if (kind == frame_kind::piece && !awaited_) {
+    if (kind == stripe_frame::piece && !awaited_) {
       const auto owner = owner_of_all();
       return owner == nullptr ? std::span<std::byte>() : owner->piece_begins(head);
     }
-    if ((kind == frame_kind::joins && awaited_ && empty) || (kind == frame_kind::farewell && !awaited_ && empty)) {
+    if ((kind == stripe_frame::joins && awaited_ && empty) || (kind == stripe_frame::farewell && !awaited_ && empty)) {
       return std::span<std::byte>();
     }
     return out_of_turn(fmt::format("a frame of kind {}", head.kind));
   }
 
   status arrived(const frame_head& head) override {
-    const auto kind = static_cast<frame_kind>(head.kind);
-    if (kind == frame_kind::farewell) parted_ = true;
-    if (kind == frame_kind::joins) {
+    const auto kind = static_cast<stripe_frame>(head.kind);
+    if (kind == stripe_frame::farewell) parted_ = true;
+    if (kind == stripe_frame::joins) {
       if (const auto all = of_.lock(); all != nullptr) all->joined(*this);
     }
-    const auto owner = kind == frame_kind::piece ? owner_of_all() : nullptr;
+    const auto owner = kind == stripe_frame::piece ? owner_of_all() : nullptr;
     return owner == nullptr ? status() : owner->piece_arrived(head);
   }
 
@@ -58,8 +53,8 @@ class pipe_stripes::stripe final : public channel::frame_user, public std::enabl
   }
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  std::shared_ptr<channel::connection> over;  // does not change once it has started
-  bool listed = false;                        // among those that pieces go over; with the lock of all
+  std::shared_ptr<connection> over;  // does not change once it has started
+  bool listed = false;               // among those that pieces go over; with the lock of all
 
  private:
   [[nodiscard]] std::shared_ptr<stripe_owner> owner_of_all() const {
@@ -74,8 +69,8 @@ class pipe_stripes::stripe final : public channel::frame_user, public std::enabl
   std::atomic<bool> parted_{false};
 };
 
-pipe_stripes::pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<channel::reactor> with, std::shared_ptr<channel::reactors> more,
-                           std::shared_ptr<channel::connection> own, bool connects, unsigned most, std::chrono::milliseconds close_within,
+pipe_stripes::pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, std::shared_ptr<reactors> more,
+                           std::shared_ptr<connection> own, bool connects, unsigned most, std::chrono::milliseconds close_within,
                            std::weak_ptr<stripe_owner> owner)
     : door_(std::move(door)),
       reactor_(std::move(with)),
@@ -127,7 +122,7 @@ status pipe_stripes::open_door() {
   auto at = lanes_[0].over->address_of(false);
   if (!at) return at.error();
   at->port = 0;
-  auto opened = channel::stripe_door::open(door_, reactor_, *at, agreed() - 1, weak_from_this());
+  auto opened = stripe_door::open(door_, reactor_, *at, agreed() - 1, weak_from_this());
   if (!opened) return opened.error();
   bool late = false;
   {
@@ -136,14 +131,14 @@ status pipe_stripes::open_door() {
     if (!late) listening_ = *opened;
   }
   if (late) (*opened)->close();
-  if (const auto owner = owner_.lock(); owner != nullptr && !late) owner->say_of_stripes(0, channel::encode((*opened)->offer()));
+  if (const auto owner = owner_.lock(); owner != nullptr && !late) owner->say_of_stripes(0, encode((*opened)->offer()));
   return {};
 }
 
 status pipe_stripes::told(const frame_head& head, std::span<const std::byte> body) {
   if (!allowed_.load()) return out_of_turn("word of further connections");
   if (head.code != 0) {
-    refuse(channel::status_of(head.code, body));
+    refuse(status_of(head.code, body));
     return {};
   }
   if (!connects_) {
@@ -151,7 +146,7 @@ status pipe_stripes::told(const frame_head& head, std::span<const std::byte> bod
     begin();
     return {};
   }
-  const auto offer = channel::decode_stripe_offer(body);
+  const auto offer = decode_stripe_offer(body);
   if (!offer) return offer.error();
   {
     const std::lock_guard guard(lock_);
@@ -164,7 +159,7 @@ status pipe_stripes::told(const frame_head& head, std::span<const std::byte> bod
 }
 
 // Of those that cannot be made the others, and the pipe, are none the worse.
-void pipe_stripes::make_all(const channel::stripe_offer& offer) {
+void pipe_stripes::make_all(const stripe_offer& offer) {
   auto to = lanes_[0].over->address_of(true);
   if (to) to->port = offer.port;
   for (std::size_t i = 0; i < offer.tokens.size(); ++i) {
@@ -190,9 +185,9 @@ status pipe_stripes::start(std::size_t which, sys::owned_descriptor over, const 
   if (!reads) return reads.error();
   const bool connecting = token != nullptr;
   const auto made = std::make_shared<stripe>(weak_from_this(), which + 2, agreed(), connecting);
-  made->over = channel::connection::make(door_, *reads, std::move(over), connecting);
+  made->over = connection::make(door_, *reads, std::move(over), connecting);
   (void)made->over->enqueue(
-      frame_of(frame_kind::joins, connecting ? std::vector<std::byte>(token->begin(), token->end()) : std::vector<std::byte>()));
+      frame_of(stripe_frame::joins, connecting ? std::vector<std::byte>(token->begin(), token->end()) : std::vector<std::byte>()));
   {
     const std::lock_guard guard(lock_);
     if (closed_) return {};
@@ -261,7 +256,7 @@ void pipe_stripes::lost(stripe& by, const status& why) noexcept {
 
 // Nobody comes any more, or one of those that should have.
 void pipe_stripes::refuse(const status& why) noexcept {
-  std::shared_ptr<channel::stripe_door> door;
+  std::shared_ptr<stripe_door> door;
   {
     const std::lock_guard guard(lock_);
     if (refused_.ok()) refused_ = why;
@@ -284,13 +279,12 @@ void pipe_stripes::settle() noexcept {
 void pipe_stripes::tell(const status& why) noexcept {
   const auto owner = owner_.lock();
   if (owner == nullptr) return;
-  or_without_memory([&] { return owner->say_of_stripes(channel::code_of(why), channel::encode_text(why.message())), true; },
-                    [] { return false; });
+  or_without_memory([&] { return owner->say_of_stripes(code_of(why), encode_text(why.message())), true; }, [] { return false; });
 }
 
 // --- using them
 
-void pipe_stripes::enqueue(channel::outgoing_frame frame, std::shared_ptr<std::byte> kept) {
+void pipe_stripes::enqueue(outgoing_frame frame, std::shared_ptr<std::byte> kept) {
   const auto size = frame.lent.size();
   const auto count = size < least_bytes ? 1 : count_.load(std::memory_order_acquire);
   std::size_t best = 0;
@@ -301,6 +295,7 @@ void pipe_stripes::enqueue(channel::outgoing_frame frame, std::shared_ptr<std::b
   chosen.bytes->fetch_add(size);
   // Taken off again when it has left, or never will: with what tells of it.
   std::shared_ptr<void> counted(nullptr, [bytes = chosen.bytes, size](void* /*none*/) { bytes->fetch_sub(size); });
+  if (best > 0) frame.head.kind = static_cast<std::uint32_t>(stripe_frame::piece);
   frame.written = [kept = std::move(kept), counted = std::move(counted)](const status& /*why*/) {};
   (void)chosen.over->enqueue(std::move(frame));  // else the pipe ends
   if (best > 0) chosen.fresh.store(true);
@@ -317,7 +312,7 @@ void pipe_stripes::divert(std::uint64_t message) {
 }
 
 void pipe_stripes::close() noexcept {
-  std::shared_ptr<channel::stripe_door> door;
+  std::shared_ptr<stripe_door> door;
   std::vector<std::shared_ptr<stripe>> joining;
   {
     const std::lock_guard guard(lock_);
@@ -329,9 +324,9 @@ void pipe_stripes::close() noexcept {
   for (const auto& each : joining) each->over->close(close_within_);
   const auto count = count_.load(std::memory_order_acquire);
   for (std::size_t i = 1; i < count; ++i) {
-    or_without_memory([&] { return lanes_[i].over->enqueue(frame_of(frame_kind::farewell, {})); }, [] { return false; });
+    or_without_memory([&] { return lanes_[i].over->enqueue(frame_of(stripe_frame::farewell, {})); }, [] { return false; });
     lanes_[i].over->close(close_within_);
   }
 }
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

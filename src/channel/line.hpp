@@ -11,7 +11,7 @@
 #include "penstock/status.hpp"
 #include "sys/fabric.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 struct pipe_line {
   static constexpr std::size_t most = 64;  // of a pipe, each way, those that are over included
@@ -38,4 +38,4 @@ struct line_piece {
   bool answered = false;
 };
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

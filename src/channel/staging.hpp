@@ -14,7 +14,7 @@
 #include "staging/lanes.hpp"
 #include "staging/slab_pool.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 // Tells what is under way on a pipe. Any thread.
 class under_way_teller {
@@ -58,4 +58,4 @@ class pipe_staging final : public core::beside_files {
 // How long who waits for the other end does so without sleeping: a message comes in a few microseconds where nobody has to be woken.
 std::chrono::microseconds pipe_spin(const core::runtime& with) noexcept;
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

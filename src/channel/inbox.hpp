@@ -16,7 +16,7 @@
 #include "staging/slab_pool.hpp"
 #include "sys/peer.hpp"
 
-namespace penstock::pipes {
+namespace penstock::channel {
 
 // Mapped memory that devices reach too.
 class pinned_region {
@@ -74,4 +74,4 @@ class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
   std::array<bool, slots> unanswered_{};
 };
 
-}  // namespace penstock::pipes
+}  // namespace penstock::channel

@@ -1,0 +1,37 @@
+// Tensors of a message that a device of this process copies from memory it reaches: that of the sender's device, or what has come in line.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "channel/carrier.hpp"
+#include "staging/feeder.hpp"
+
+namespace penstock::channel {
+
+class device_copies final : public delivery {
+ public:
+  // over: the pipe's connection, which may be polled.
+  device_copies(const tools& with, const connection& over, incoming& of) noexcept : with_(with), over_(over), message_(of) {}
+
+  // The part of a tensor that begins at offset. kept: until all is there.
+  void add(std::size_t tensor, std::uint64_t offset, std::uint64_t bytes, const void* source, std::shared_ptr<const void> kept = nullptr);
+  [[nodiscard]] std::uint64_t parts() const noexcept override { return copies_.size(); }
+  void start() noexcept override;
+  void let_go() noexcept override { copies_.clear(); }
+
+ private:
+  struct copy {
+    incoming* of = nullptr;
+    std::shared_ptr<const void> kept;
+    staging::link* via = nullptr;
+    staging::copy_task task;
+  };
+
+  const tools& with_;
+  const connection& over_;
+  incoming& message_;
+  std::vector<copy> copies_;
+};
+
+}  // namespace penstock::channel

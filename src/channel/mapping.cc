@@ -1,0 +1,492 @@
+#include "channel/mapping.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "channel/device_copies.hpp"
+#include "channel/stream_turn.hpp"
+#include "staging/feeder.hpp"
+
+namespace penstock::channel {
+
+namespace {
+
+constexpr std::size_t most_passed_at_once = connection::most_passed / 2;  // descriptors, of frames that have not left
+// Allocations that the other end is taken to have mapped: fewer than it keeps.
+constexpr std::size_t most_passed = pipe_imports::most / 2;
+constexpr std::size_t most_postings = std::size_t{4} * permit::count;
+constexpr std::uint64_t posted_bytes = std::uint64_t{1} << 20;  // of what tells where tensors may be pushed
+constexpr auto between_looks = std::chrono::milliseconds(1);
+
+}  // namespace
+
+// Targets of this end's.
+struct mapping::given_targets final : posting {
+  using posting::posting;
+  struct given_permit {
+    std::uint32_t slot;
+    std::uint32_t turn;
+  };
+  [[nodiscard]] bool is_given() const noexcept override { return leave.has_value(); }
+
+  std::vector<exported_part> exports;
+  std::optional<given_permit> leave;  // that the other end may take, or has taken
+  status outcome_then;                // once the other end cannot write any more
+};
+
+// A part of a tensor that a device of this end writes into a target of the other's.
+struct mapping::pushed_part {
+  leaving* of = nullptr;
+  std::size_t tensor = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  pipe_imports::held target;
+  std::uint64_t target_offset = 0;
+  staging::copy_task task;
+};
+
+class mapping::leaving final : public departure {
+ public:
+  leaving(mapping& owner, outgoing& of) noexcept : by(owner), message(of) {}
+  [[nodiscard]] bool at_rest() const noexcept override { return copying == 0; }
+
+  mapping& by;
+  outgoing& message;
+  std::vector<exported_part> exports;      // in order
+  std::shared_ptr<const push_targets> to;  // null: it is not pushed
+  std::vector<pushed_part> parts;          // with the last of them go mappings
+  std::size_t copying = 0;
+  status error;
+};
+
+class mapping::watch final : public core::timed {
+ public:
+  watch(std::weak_ptr<carrier_owner> pipe, mapping& of) : pipe_(std::move(pipe)), of_(of) {}
+  void end_queued() override {
+    if (const auto kept = pipe_.lock(); kept != nullptr) of_.look_at_pushes();
+  }
+
+ private:
+  ~watch() override = default;
+  const std::weak_ptr<carrier_owner> pipe_;
+  mapping& of_;
+};
+
+mapping::~mapping() {
+  if (watch_ != nullptr) watch_->release();
+  if (with_.runtime->forked()) return;
+  for (auto& each : pinned_permits_) {
+    auto* const session = each.exchange(nullptr);
+    if (session != nullptr) (void)or_no_memory([&] { return session->unpin(owner_.over()->permit_region().data()); });
+  }
+}
+
+void mapping::agreed(const agreement& on) {
+  if (!on.sends) shares_.store(false);
+  if (on.first_between_devices && owner_.over()->has_ring()) may_be_pushed_.store(true);
+}
+
+// --- copying from the sender's memory
+
+delivery& mapping::delivery_of(incoming& message) {
+  return message.delivery_of<device_copies>(this, [&] { return std::make_unique<device_copies>(with_, *owner_.over(), message); });
+}
+
+std::optional<std::string> mapping::take(incoming& message, std::size_t tensor) {
+  const auto& from = message.tensors[tensor];
+  const auto& to = message.places[tensor];
+  if (is_of_host_device(from.device) != to.emulated()) return "devices of two kinds";
+  if (from.parts.empty()) return from.not_shared.empty() ? "the sender does not share its memory" : from.not_shared;
+  std::vector<pipe_imports::held> imports;
+  for (const auto& each : from.parts) {
+    auto opened = imports_.open(to.via->session(), each.handle, each.generation, owner_.peer().pid);
+    if (!opened) return std::string(opened.error().message());
+    imports.push_back(*std::move(opened));
+  }
+  auto& of = static_cast<device_copies&>(delivery_of(message));
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < imports.size(); ++i) {
+    const auto& part = from.parts[i];
+    const auto* const source = imports[i]->base() + part.offset;
+    of.add(tensor, at, part.length, source, std::move(imports[i]));
+    at += part.length;
+  }
+  return std::nullopt;
+}
+
+// Keeps the descriptors that came with it, until what they are for is mapped.
+void mapping::has_come(const announcement& facts) {
+  for (const auto& tensor : facts.tensors) {
+    for (const auto& part : tensor.parts) {
+      if (!part.passed) continue;
+      auto by = owner_.over()->take_passed();  // none: it was lost, as where a process may have no more
+      if (by.get() >= 0) imports_.offer(part.handle, part.generation, std::move(by));
+    }
+  }
+}
+
+// How the other end can map the memory of a tensor. Of several that it cannot map the first tells why.
+void mapping::share(tensor_facts& told, std::size_t tensor, std::vector<exported_part>& exports, device::session& session,
+                    const void* memory, bool& told_why) {
+  const auto* const from = static_cast<const std::byte*>(memory);
+  auto problem = or_no_memory([&]() -> status {
+    for (std::uint64_t at = 0; at < told.length;) {
+      auto shared = session.share(from + at);
+      if (!shared) return shared.error();
+      const auto length = std::min(told.length - at, shared->length);
+      if (shared->by_descriptor && owner_.over()->has_ring() && exports.size() < most_passed_at_once) {
+        bool has_had = false;
+        {
+          const std::lock_guard guard(owner_.lock());
+          has_had = passed_.count({shared->handle, shared->generation}) > 0;
+        }
+        auto by = has_had ? sys::owned_descriptor() : session.export_shared(from + at);
+        if (!by) return by.error();
+        if (!has_had) exports.push_back({tensor, told.parts.size(), *std::move(by)});
+      }
+      told.parts.push_back({std::move(shared->handle), shared->generation, shared->offset, length, false});
+      at += length;
+    }
+    return {};
+  });
+  if (problem.ok()) return;
+  told.parts.clear();
+  std::erase_if(exports, [&](const auto& each) { return each.tensor == tensor; });
+  if (!std::exchange(told_why, true)) told.not_shared = problem.message();
+}
+
+// How the other end can map those that lie in memory of devices.
+void mapping::share_all(outgoing& message, leaving& of) {
+  if (!shares_.load()) return;
+  bool told_why = false;
+  for (std::size_t i = 0; i < message.places.size(); ++i) {
+    if (!message.places[i].on_device()) continue;
+    share(message.facts[i], i, of.exports, message.places[i].via->session(), message.message.tensors[i].memory, told_why);
+  }
+}
+
+void mapping::prepare(outgoing& message, bool in_time) noexcept {
+  const auto on_device = [](const auto& each) { return each.on_device(); };
+  if (std::none_of(message.places.begin(), message.places.end(), on_device)) return;
+  or_without_memory(
+      [&] {
+        auto& of = message.departure_of<leaving>(*this, [&] { return std::make_unique<leaving>(*this, message); });
+        if (!in_time || !prepare_push(message)) share_all(message, of);
+        return true;
+      },
+      [] { return false; });
+}
+
+// Ahead of the frame that tells whose they are, which keeps what this returns until it has left. One that cannot be passed, and those
+// behind it, will be with a later message: so also where as many are on their way ahead of their frames as the other end takes.
+std::shared_ptr<void> mapping::pass(std::vector<tensor_facts>& told, std::vector<exported_part>& exports) {
+  std::uint32_t passed = 0;
+  for (const auto& each : exports) {
+    auto& part = told[each.tensor].parts[each.part];
+    if (passed_ahead_->load() + passed >= most_passed_at_once || !owner_.over()->pass(each.by.get())) break;
+    ++passed;
+    part.passed = true;
+    if (!passed_.emplace(part.handle, part.generation).second) continue;
+    passed_in_order_.emplace_back(part.handle, part.generation);
+    if (passed_in_order_.size() <= most_passed) continue;
+    passed_.erase(passed_in_order_.front());
+    passed_in_order_.pop_front();
+  }
+  exports.clear();
+  passed_ahead_->fetch_add(passed);
+  return {nullptr, [ahead = passed_ahead_, passed](void* /*none*/) { ahead->fetch_sub(passed); }};
+}
+
+std::shared_ptr<void> mapping::announce(outgoing& message, std::vector<tensor_facts>& told, endings& /*ended*/) {
+  auto* const of = message.find_departure<leaving>(*this);
+  return of == nullptr || of->exports.empty() ? nullptr : pass(told, of->exports);
+}
+
+// --- targets of this end's
+
+permit mapping::permit_of(const given_targets& where) const noexcept {
+  return owner_.over()->own_permit(where.leave->slot, where.leave->turn);
+}
+
+std::unique_ptr<posting> mapping::prepare_posting(const std::vector<incoming_target>& targets) noexcept {
+  if (!may_be_pushed_.load() || targets.empty()) return nullptr;
+  return or_without_memory(
+      [&]() -> std::unique_ptr<posting> {
+        auto made = std::make_unique<given_targets>(*this);
+        stream_turn turn;
+        bool told_why = false;
+        for (const auto& each : targets) {
+          const auto found = with_.runtime->memory().place_of(each.memory, each.length);
+          if (each.length == 0 || !found || !found->on_device()) return nullptr;
+          if (!turn.add(*found->via, each.stream).ok() || !turn.over()) return nullptr;
+          auto& told = made->targets.emplace_back();
+          told.length = each.length;
+          told.device = core::name_of(*found);
+          share(told, made->targets.size() - 1, made->exports, found->via->session(), each.memory, told_why);
+          if (told.parts.empty()) return nullptr;
+        }
+        return watches_process() ? std::move(made) : nullptr;
+      },
+      []() -> std::unique_ptr<posting> { return nullptr; });
+}
+
+// Of one that dies it has to be known when its devices write no more.
+bool mapping::watches_process() noexcept {
+  std::call_once(process_tried_, [this] {
+    auto watched = or_no_memory([this] { return with_.door->watch_process(static_cast<pid_t>(owner_.peer().pid)); });
+    if (watched) process_ = *std::move(watched);
+  });
+  return process_.get() >= 0;
+}
+
+void mapping::post(posting& where, std::uint64_t place) {
+  auto& of = static_cast<given_targets&>(where);
+  if (watch_ == nullptr) {
+    watch_ = new watch(owner_.handle(), *this);
+    being_pushed_.reserve(permit::count);
+    free_permits_.reserve(permit::count);
+    for (std::uint32_t slot = 0; slot < permit::count; ++slot) free_permits_.push_back(slot);
+  }
+  if (free_permits_.empty()) return;
+  auto left = pass(of.targets, of.exports);
+  announcement facts;
+  facts.tensors = std::move(of.targets);
+  auto body = encode(facts);
+  of.targets = std::move(facts.tensors);
+  if (body.size() > posted_bytes) return;
+  const auto slot = free_permits_.back();
+  auto& turn = permit_turns_[slot];
+  turn = (turn + 1) % permit::turns;
+  owner_.over()->own_permit(slot, turn).give();
+  of.leave = {slot, turn};
+  free_permits_.pop_back();
+  const auto size = body.size();
+  owner_.enqueue({{kind_of(posted), slot, place, turn, size}, std::move(body), {}, [kept = std::move(left)](const status& /*why*/) {}});
+}
+
+bool mapping::take_back(posting& where) {
+  auto& of = static_cast<given_targets&>(where);
+  if (!of.leave) return true;
+  if (!permit_of(of).take_back()) return false;
+  free_permits_.push_back(of.leave->slot);
+  of.leave.reset();
+  return true;
+}
+
+bool mapping::meets(const posting& where, std::uint32_t code, std::span<const tensor_facts> tensors) const {
+  const auto& of = static_cast<const given_targets&>(where);
+  const auto is_one_of = [](const auto& one, const auto& other) { return one.length == other.length && !one.in_line; };
+  return of.leave && of.leave->slot + 1 == code &&
+         std::equal(tensors.begin(), tensors.end(), of.targets.begin(), of.targets.end(), is_one_of);
+}
+
+void mapping::await(posting& where) {
+  being_pushed_.push_back(&static_cast<given_targets&>(where));
+  pushes_here_.store(being_pushed_.size(), std::memory_order_relaxed);
+}
+
+void mapping::told_of_push(const frame_head& head, std::span<const std::byte> body, endings& ended) {
+  const auto found =
+      std::find_if(being_pushed_.begin(), being_pushed_.end(), [&](const auto* each) { return each->message == head.message; });
+  if (head.message == 0 || found == being_pushed_.end()) return;  // its device has told of it
+  has_been_written(**found, status_of(head.code, body), ended);
+}
+
+void mapping::has_been_written(given_targets& where, const status& outcome, endings& ended) {
+  free_permits_.push_back(where.leave->slot);
+  std::erase(being_pushed_, &where);
+  pushes_here_.store(being_pushed_.size(), std::memory_order_relaxed);
+  owner_.written(where, outcome, ended);
+}
+
+// The other end will not tell any more: the words that both see do, or its end.
+void mapping::lost(const status& why, endings& ended) {
+  for (auto* where : being_pushed_) {
+    if (where->outcome_then.ok()) where->outcome_then = why;
+  }
+  const bool has_ended = !being_pushed_.empty() && with_.door->has_ended(process_.get());
+  for (std::size_t i = being_pushed_.size(); i-- > 0;) {
+    auto& where = *being_pushed_[i];
+    if (!has_ended && !permit_of(where).used()) continue;
+    being_pushed_.erase(being_pushed_.begin() + static_cast<std::ptrdiff_t>(i));
+    owner_.written(where, where.outcome_then, ended);
+  }
+  pushes_lost_.store(!being_pushed_.empty());
+  if (being_pushed_.empty() || std::exchange(watches_, true)) return;
+  watch_->set_deadline(deadline_clock::now() + between_looks);
+  watches_ = with_.runtime->deadlines().watch(*watch_).ok();  // else who waits looks
+}
+
+void mapping::look_at_pushes() noexcept {
+  with_lock([&](endings& ended) {
+    watches_ = false;
+    lost(owner_.why_over(), ended);
+  });
+}
+
+bool mapping::poll() noexcept {
+  if (pushes_lost_.load(std::memory_order_relaxed)) with_lock([&](endings& ended) { lost(owner_.why_over(), ended); });
+  return pushes_here_.load(std::memory_order_relaxed) > 0 && ends_of_pushes();
+}
+
+// Those of which the sender's devices tell.
+bool mapping::ends_of_pushes() noexcept {
+  const auto is_there = [&](const auto* where) { return permit_of(*where).written(); };
+  {
+    const std::unique_lock guard(owner_.lock(), std::try_to_lock);
+    if (!guard || std::none_of(being_pushed_.begin(), being_pushed_.end(), is_there)) return false;
+  }
+  with_lock([&](endings& ended) {
+    for (;;) {
+      const auto found = std::find_if(being_pushed_.begin(), being_pushed_.end(), is_there);
+      if (found == being_pushed_.end() || (*found)->message == 0) return;
+      has_been_written(**found, {}, ended);
+    }
+  });
+  return true;
+}
+
+// --- targets of the other end's
+
+status mapping::told_of_targets(const frame_head& head, std::span<const std::byte> body) {
+  auto facts = decode_announcement(body);
+  if (!facts) return facts.error();
+  const auto has_no_parts = [](const auto& each) { return each.parts.empty() || each.in_line; };
+  auto& tensors = facts->tensors;
+  if (head.code >= permit::count || head.part >= permit::turns || tensors.empty() || !facts->payload_lengths.empty() ||
+      std::any_of(tensors.begin(), tensors.end(), has_no_parts) || !owner_.over()->has_ring()) {
+    return {errc::io, "the other end told where its tensors go in a way that cannot be"};
+  }
+  has_come(*facts);
+  if (head.message <= announced_so_far_) return {};  // which is on its way already
+  postings_.insert_or_assign(head.message, std::make_shared<const push_targets>(
+                                               push_targets{std::move(tensors), head.code, static_cast<std::uint32_t>(head.part)}));
+  if (postings_.size() > most_postings) postings_.erase(std::prev(postings_.end()));
+  return {};
+}
+
+// Which the message will meet if those before it leave as they are queued now. Null: none.
+std::shared_ptr<const mapping::push_targets> mapping::targets_for(const outgoing& message) const {
+  if (postings_.empty()) return nullptr;
+  const auto found = postings_.find(owner_.place_in_line(message));
+  return found == postings_.end() ? nullptr : found->second;
+}
+
+// So that devices tell by themselves that they have written. Once; where it cannot be, the pipe tells.
+void mapping::pin_permits(device::session& session, bool emulated) noexcept {
+  const std::size_t kind = emulated ? 1 : 0;
+  std::call_once(permits_tried_[kind], [&] {
+    const auto region = owner_.over()->permit_region();
+    if (or_no_memory([&] { return session.pin(region.data(), region.size(), false); }).ok()) pinned_permits_[kind].store(&session);
+  });
+}
+
+// Maps the targets, where they are such as the tensors. Without the lock: the driver may take its time. True: it will be pushed if it
+// leaves now and the other end does not take its leave back.
+bool mapping::prepare_push(outgoing& message) noexcept {
+  std::shared_ptr<const push_targets> to;
+  bool leaves_now = false;
+  leaving* of = nullptr;
+  {
+    const std::lock_guard guard(owner_.lock());
+    to = targets_for(message);
+    leaves_now = owner_.leaves_now(message);
+    of = message.find_departure<leaving>(*this);
+  }
+  if (of == nullptr || to == nullptr || to->tensors.size() != message.places.size()) return false;
+  for (std::size_t i = 0; i < message.places.size(); ++i) {
+    const auto& from = message.places[i];
+    const bool suits = from.on_device() && from.emulated() == is_of_host_device(to->tensors[i].device);
+    if (!suits || to->tensors[i].length != message.message.tensors[i].length) return false;
+  }
+  const bool reached = or_without_memory(
+      [&] {
+        for (std::size_t i = 0; i < message.places.size(); ++i) {
+          std::uint64_t at = 0;
+          for (const auto& part : to->tensors[i].parts) {
+            auto opened = imports_.open(message.places[i].via->session(), part.handle, part.generation, owner_.peer().pid);
+            if (!opened) return false;
+            of->parts.push_back({of, i, at, part.length, *std::move(opened), part.offset, {}});
+            at += part.length;
+          }
+        }
+        return true;
+      },
+      [] { return false; });
+  if (reached) {
+    pin_permits(message.places.front().via->session(), message.places.front().emulated());
+    of->to = std::move(to);
+  } else {
+    of->parts.clear();
+  }
+  return reached && leaves_now;
+}
+
+std::uint32_t mapping::push(outgoing& message, std::uint64_t place, endings& ended) {
+  announced_so_far_ = place;
+  const auto met = postings_.extract(place);
+  auto* const of = message.find_departure<leaving>(*this);
+  if (of == nullptr || of->to == nullptr || met.empty() || met.mapped() != of->to) return 0;
+  auto leave = permit_of(*of->to);
+  if (!leave.take()) return 0;
+  of->copying = of->parts.size();
+  for (auto& part : of->parts) {
+    const auto& via = *message.places[part.tensor].via;
+    const bool tells = of->parts.size() == 1 && pinned_permits_[via.emulated() ? 1 : 0].load() != nullptr;
+    part.task.target = const_cast<std::byte*>(part.target->base()) + part.target_offset;
+    part.task.source = static_cast<const std::byte*>(message.message.tensors[part.tensor].memory) + part.offset;
+    part.task.bytes = part.bytes;
+    part.task.to_device = false;
+    part.task.flag = tells ? leave.word() : nullptr;
+    part.task.value = leave.value_of_written();
+    part.task.context = &part;
+    part.task.done = [](staging::copy_task& done, status outcome) {
+      auto& self = *static_cast<pushed_part*>(done.context);
+      self.of->by.copied(self, outcome);
+    };
+    via.feeder().submit(part.task);
+  }
+  ended.copies = true;
+  return of->to->slot + 1;
+}
+
+void mapping::copied(pushed_part& part, const status& outcome) noexcept {
+  auto& of = *part.of;
+  with_lock([&](endings& ended) {
+    if (!outcome.ok() && of.error.ok()) of.error = outcome;
+    if (--of.copying > 0) return;
+    permit_of(*of.to).use_up();
+    say_why(pushed, of.message.number, of.error);
+    if (of.message.has_ended()) {
+      owner_.rests(of.message, ended);
+    } else {
+      owner_.pushed(of.message, *this, of.error, ended);
+    }
+  });
+}
+
+// --- what the other end says
+
+result<frame_room> mapping::begins(const frame_head& head) {
+  const auto kind = own_kind_of_frame(head.kind);
+  if (kind == posted) return frame_room{{}, posted_bytes};
+  if (kind == pushed) return frame_room{{}, limits::text_bytes};
+  return out_of_turn("a frame of an unknown kind");
+}
+
+status mapping::arrived(const frame_head& head, std::span<const std::byte> body) {
+  status wrong;
+  with_lock([&](endings& ended) {
+    if (!owner_.hears()) return;
+    if (own_kind_of_frame(head.kind) == posted) {
+      wrong = told_of_targets(head, body);
+    } else {
+      told_of_push(head, body, ended);
+    }
+  });
+  return wrong;
+}
+
+}  // namespace penstock::channel

@@ -1,0 +1,121 @@
+// The carrier of tensors between devices of two processes of one host, where each end maps the other's memory: the receiver's device copies
+// from the sender's, or, where the receiver has posted its targets before, the sender's device writes into them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel/carrier.hpp"
+#include "channel/imports.hpp"
+#include "channel/permit.hpp"
+#include "core/deadlines.hpp"
+#include "sys/peer.hpp"
+
+namespace penstock::channel {
+
+class mapping final : public carrier {
+ public:
+  using carrier::carrier;
+  ~mapping() override;
+
+  void agreed(const agreement& on) override;
+  // --- copies from the sender's memory
+  std::optional<std::string> take(incoming& message, std::size_t tensor) override;
+  delivery& delivery_of(incoming& message) override;
+  void has_come(const announcement& facts) override;
+  void prepare(outgoing& message, bool in_time) noexcept override;
+  std::shared_ptr<void> announce(outgoing& message, std::vector<tensor_facts>& told, endings& ended) override;
+  // --- writing into the receiver's, at the receiver
+  std::unique_ptr<posting> prepare_posting(const std::vector<incoming_target>& targets) noexcept override;
+  void post(posting& where, std::uint64_t place) override;
+  bool take_back(posting& where) override;
+  [[nodiscard]] bool meets(const posting& where, std::uint32_t code, std::span<const tensor_facts> tensors) const override;
+  void await(posting& where) override;
+  [[nodiscard]] bool polls() const noexcept override { return true; }
+  bool poll() noexcept override;
+  void lost(const status& why, endings& ended) override;
+  // Looks whether what an end that is gone was writing has ended.
+  void look_at_pushes() noexcept;
+  // --- likewise, at the sender
+  void in_time(outgoing& message) noexcept override { (void)prepare_push(message); }
+  std::uint32_t push(outgoing& message, std::uint64_t place, endings& ended) override;
+
+  result<frame_room> begins(const frame_head& head) override;
+  status arrived(const frame_head& head, std::span<const std::byte> body) override;
+  void close() noexcept override { imports_.clear(); }
+
+ private:
+  enum own_kind : std::uint8_t {
+    posted = 1,  // message: which one since the beginning its tensors may be pushed of. code: the permit, part: its turn. Body: an
+                 // announcement, whose tensors are the targets
+    pushed,      // message: its tensors are in their targets, or code and body: why not. Nothing is written there any more
+  };
+  // The descriptor for a part of a tensor, which the other end has not had yet.
+  struct exported_part {
+    std::size_t tensor;
+    std::size_t part;
+    sys::owned_descriptor by;
+  };
+  // What the other end has posted.
+  struct push_targets {
+    std::vector<tensor_facts> tensors;
+    std::uint32_t slot = 0;  // of the permit
+    std::uint32_t turn = 0;
+  };
+  struct given_targets;
+  struct pushed_part;
+  class leaving;
+  class watch;
+
+  void share(tensor_facts& told, std::size_t tensor, std::vector<exported_part>& exports, device::session& session, const void* memory,
+             bool& told_why);
+  void share_all(outgoing& message, leaving& of);
+  std::shared_ptr<void> pass(std::vector<tensor_facts>& told, std::vector<exported_part>& exports);
+  [[nodiscard]] bool watches_process() noexcept;
+  [[nodiscard]] permit permit_of(const given_targets& where) const noexcept;
+  [[nodiscard]] permit permit_of(const push_targets& to) const noexcept { return owner_.over()->permit_of_other(to.slot, to.turn); }
+  bool prepare_push(outgoing& message) noexcept;
+  void pin_permits(device::session& session, bool emulated) noexcept;
+  bool ends_of_pushes() noexcept;
+  void copied(pushed_part& part, const status& outcome) noexcept;
+  // --- with the lock
+  [[nodiscard]] std::shared_ptr<const push_targets> targets_for(const outgoing& message) const;
+  status told_of_targets(const frame_head& head, std::span<const std::byte> body);
+  void told_of_push(const frame_head& head, std::span<const std::byte> body, endings& ended);
+  void has_been_written(given_targets& where, const status& outcome, endings& ended);
+
+  pipe_imports imports_;
+  std::atomic<bool> shares_{true};               // handles of device memory are of use to the other end, as far as is known
+  std::atomic<bool> may_be_pushed_{false};       // to this end
+  std::array<std::once_flag, 2> permits_tried_;  // for devices, and for the host device
+  std::array<std::atomic<device::session*>, 2> pinned_permits_{};
+  std::atomic<std::size_t> pushes_here_{0};  // messages that are being pushed to this end
+  std::atomic<bool> pushes_lost_{false};     // those will end without the other end's telling
+  std::once_flag process_tried_;
+  sys::owned_descriptor process_;  // the other end's, watched
+
+  // --- with the lock
+  // Allocations whose descriptors the other end has had, the latest last.
+  std::set<std::pair<std::string, std::uint64_t>> passed_;
+  std::deque<std::pair<std::string, std::uint64_t>> passed_in_order_;
+  // Descriptors on their way whose frames have not left.
+  const std::shared_ptr<std::atomic<std::uint32_t>> passed_ahead_ = std::make_shared<std::atomic<std::uint32_t>>(0);
+  std::map<std::uint64_t, std::shared_ptr<const push_targets>> postings_;  // of the other end, by which message it will be
+  std::uint64_t announced_so_far_ = 0;                                     // messages of this one
+  std::vector<std::uint32_t> free_permits_;                                // of this one
+  std::array<std::uint32_t, permit::count> permit_turns_{};
+  std::vector<given_targets*> being_pushed_;  // into which the other end may be writing
+  core::timed* watch_ = nullptr;              // looks whether it still is, when it is gone
+  bool watches_ = false;                      // and will again
+};
+
+}  // namespace penstock::channel

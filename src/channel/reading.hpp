@@ -1,0 +1,22 @@
+// The carrier of tensors that this process reads out of the sender's host memory (process_vm_readv): into host memory by threads of pipes,
+// into memory of a device by requests of the engine.
+#pragma once
+
+#include <memory>
+
+#include "channel/carrier.hpp"
+
+namespace penstock::channel {
+
+class reading final : public carrier {
+ public:
+  using carrier::carrier;
+  std::optional<std::string> take(incoming& message, std::size_t tensor) override;
+  delivery& delivery_of(incoming& message) override;
+
+ private:
+  class arriving;
+  arriving& arriving_of(incoming& message);
+};
+
+}  // namespace penstock::channel
