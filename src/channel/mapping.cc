@@ -17,7 +17,6 @@ constexpr std::size_t most_passed_at_once = connection::most_passed / 2;  // des
 // Allocations that the other end is taken to have mapped: fewer than it keeps.
 constexpr std::size_t most_passed = pipe_imports::most / 2;
 constexpr std::size_t most_postings = std::size_t{4} * permit::count;
-constexpr std::uint64_t posted_bytes = std::uint64_t{1} << 20;  // of what tells where tensors may be pushed
 constexpr auto between_looks = std::chrono::milliseconds(1);
 
 }  // namespace
@@ -255,7 +254,7 @@ void mapping::post(posting& where, std::uint64_t place) {
   facts.tensors = std::move(of.targets);
   auto body = encode(facts);
   of.targets = std::move(facts.tensors);
-  if (body.size() > posted_bytes) return;
+  if (body.size() > limits::posted_bytes) return;
   const auto slot = free_permits_.back();
   auto& turn = permit_turns_[slot];
   turn = (turn + 1) % permit::turns;
@@ -471,7 +470,7 @@ void mapping::copied(pushed_part& part, const status& outcome) noexcept {
 
 result<frame_room> mapping::begins(const frame_head& head) {
   const auto kind = own_kind_of_frame(head.kind);
-  if (kind == posted) return frame_room{{}, posted_bytes};
+  if (kind == posted) return frame_room{{}, limits::posted_bytes};
   if (kind == pushed) return frame_room{{}, limits::text_bytes};
   return out_of_turn("a frame of an unknown kind");
 }

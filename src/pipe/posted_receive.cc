@@ -1,22 +1,25 @@
 #include "pipe/posted_receive.hpp"
 
+#include <cassert>
+
 #include "base/no_memory.hpp"
 
 namespace penstock::pipes {
 
 // Its callback may come before the operation is kept, may have gone on to the next, and may be what ends this.
 template <class Start>
-void posted_receive::go_on(unsigned step, Start start) {
+void posted_receive::go_on(stage next, Start start) {
   retain();
   {
     const std::lock_guard guard(lock_);
-    step_ = step;
+    assert(at_ < next);
+    at_ = next;
   }
   const auto made = or_no_memory([&] { return result<core::operation*>(start()); });
   if (made) {
     penstock::operation begun(*made);
     const std::lock_guard guard(lock_);
-    if (step_ == step) under_way_ = std::move(begun);
+    if (at_ == next) under_way_ = std::move(begun);
     if (stopped_) under_way_.cancel();
   } else {
     complete({0, made.error()});
@@ -29,7 +32,7 @@ void posted_receive::begin() {
   auto options = options_;
   options.calls_at_once = !room_;
   auto posted = room_ ? nullptr : from_->prepare_posting(targets_);
-  go_on(1, [&] {
+  go_on(stage::awaits, [&] {
     return from_->next(
         into_, options, [this](const io_result& outcome) { come(outcome); }, std::move(posted));
   });
@@ -55,7 +58,7 @@ void posted_receive::come(const io_result& outcome) noexcept {
   }
   auto options = options_;
   options.calls_at_once = true;
-  go_on(2,
+  go_on(stage::receives,
         [&] { return session::receive(into_.core(), std::move(targets_), options, [this](const io_result& ended) { complete(ended); }); });
 }
 

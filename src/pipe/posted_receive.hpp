@@ -1,6 +1,7 @@
 // The next message and then its tensors, as one operation.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -27,10 +28,13 @@ class posted_receive final : public polled_operation {
   void end_queued() override;
 
  private:
+  // awaits: its message. receives: the tensors of that.
+  enum class stage : std::uint8_t { made, awaits, receives };
+
   ~posted_receive() override = default;
   void come(const io_result& outcome) noexcept;
   template <class Start>
-  void go_on(unsigned step, Start start);
+  void go_on(stage next, Start start);
 
   const std::shared_ptr<session> from_;
   incoming_message& into_;
@@ -38,8 +42,8 @@ class posted_receive final : public polled_operation {
   std::vector<incoming_target> targets_;
   const pipe_operation_options options_;
   std::recursive_mutex lock_;      // guards what follows; held while its operation is cancelled, whose callback may run in that call
-  penstock::operation under_way_;  // next(), then receive()
-  unsigned step_ = 0;              // which of them that is
+  penstock::operation under_way_;  // of this stage
+  stage at_ = stage::made;
   bool stopped_ = false;
 };
 

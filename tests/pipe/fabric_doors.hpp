@@ -24,6 +24,7 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
   [[nodiscard]] std::uint64_t calls() const { return calls_; }
   // What is sent from now on never leaves.
   std::atomic<bool> hangs{false};
+  std::atomic<int> held{0};  // pieces that were to be sent and hang, so far
   // GPUs' memory is taken for what it is: that of a device in disguise.
   std::atomic<bool> knows_cuda{false};
   std::atomic<std::uint64_t> of_cuda{0};  // buffers of GPUs' memory that were sent or received
@@ -76,6 +77,7 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
     }
     void send(std::uint64_t tag, const sys::fabric_buffer& from, told done) override {
       if (owner_->hangs) {
+        ++owner_->held;
         const std::lock_guard guard(held_->lock);
         held_->all.push_back(std::move(done));
         return;

@@ -57,8 +57,6 @@ class peer_process {
     while (::read(out_, &byte, 1) == 1 && byte != '\n') told += byte;
     return told;
   }
-  // One byte of its standard input.
-  void go_on() const { EXPECT_EQ(::write(in_, "x", 1), 1); }
   void send_signal(int number) const { ::kill(process_, number); }
   void kill() {
     if (process_ <= 0) return;

@@ -248,7 +248,7 @@ TEST_F(pipe_fabric, a_sender_that_takes_back_what_hangs_ends_too) {
   incoming_message come;
   ASSERT_TRUE(here_.next(come).wait().ok());
   auto receiving = come.receive({{room.data(), room.size()}});
-  std::this_thread::sleep_for(50ms);
+  ASSERT_TRUE(comes_true([&] { return there_fabrics_->held > 0; }));
   sent.cancel();
   EXPECT_EQ(sent.wait().error.code(), errc::cancelled);
   EXPECT_FALSE(receiving.wait().ok());

@@ -23,11 +23,21 @@ class pipe_push : public pipe_device_processes {
     into.receiving =
         pipe_.receive(into.message, std::vector<incoming_target>{{target.data(), target.size()}}, options, std::move(callback));
   }
-  // The peer does nothing else, so what is posted is with it soon; a message that came sooner would be fetched, which is no error.
+  // Where the peer posts: what it has posted is known here.
   void start_posted(const std::string& step, std::size_t size) {
     start(step, size);
     ASSERT_EQ(peer_->line(), "there");
     ASSERT_TRUE(pipe_.explain().ok());
+    incoming_message told_so;
+    if (step == "posts") {
+      ASSERT_TRUE(pipe_.next(told_so).wait().ok());
+    }
+  }
+  // To a peer that answers. What has been posted before is known there when it hears this.
+  void ask() const { ASSERT_TRUE(pipe_.send({"answer"}).wait().ok()); }
+  void make_what_was_posted_known() const {
+    ASSERT_TRUE(pipe_.send({"come?"}).wait().ok());
+    ASSERT_EQ(peer_->line(), "come");
   }
   static void until(const std::function<bool()>& holds) {
     const auto late = std::chrono::steady_clock::now() + 20s;
@@ -40,15 +50,12 @@ class pipe_push : public pipe_device_processes {
     }
     return {};
   }
-  // Longer than a frame needs.
-  static void let_frames_arrive() { std::this_thread::sleep_for(50ms); }
 };
 
 TEST_P(pipe_push, tensors_go_straight_into_receives_that_were_posted) {
   for (const std::size_t size : {5 * mib + 1, std::size_t{100}}) {
     SCOPED_TRACE(size);
     start_posted("posts", size);
-    let_frames_arrive();
     const auto content = some_bytes(size, 3);
     auto source = on_device(size);
     source.fill(content);
@@ -85,8 +92,7 @@ TEST_P(pipe_push, nothing_is_pushed_to_who_would_rather_have_it_another_way) {
   auto target = on_device(size);
   posted back;
   post(back, target);
-  let_frames_arrive();
-  peer_->go_on();
+  ask();
   const auto got = back.receiving.wait();
   ASSERT_TRUE(got.ok()) << told(got.error);
   target.expect(bytes(size, std::byte{42}));
@@ -104,8 +110,7 @@ TEST_P(pipe_push, several_tensors_of_a_message_and_messages_that_do_not_fit) {
   auto other = on_device(size / 2);
   incoming_message come;
   auto both = pipe_.receive(come, std::vector<incoming_target>{{one.data(), one.size()}, {other.data(), other.size()}});
-  let_frames_arrive();
-  peer_->go_on();
+  ask();
   const auto got = both.wait();
   ASSERT_TRUE(got.ok()) << told(got.error);
   EXPECT_EQ(got.bytes_done, size);
@@ -117,8 +122,7 @@ TEST_P(pipe_push, several_tensors_of_a_message_and_messages_that_do_not_fit) {
   auto whole = on_device(size);
   posted wrong;
   post(wrong, whole);
-  let_frames_arrive();
-  peer_->go_on();
+  ask();
   EXPECT_EQ(wrong.receiving.wait().error.code(), errc::invalid_argument);
   one.fill(bytes(one.size(), std::byte{0}));
   const auto again = wrong.message.receive({{one.data(), one.size()}, {other.data(), other.size()}}).wait();
@@ -161,12 +165,11 @@ TEST_P(pipe_push, a_receive_that_was_cancelled_is_not_written_to_and_the_next_ge
   }
   std::deque<posted> waiting(4);
   for (std::size_t i = 0; i < 3; ++i) post(waiting[i], targets[i]);
-  let_frames_arrive();
+  make_what_was_posted_known();
   waiting[0].receiving.cancel();
   EXPECT_EQ(waiting[0].receiving.wait().error.code(), errc::cancelled);
   post(waiting[3], targets[3]);
-  let_frames_arrive();
-  for (int i = 0; i < 3; ++i) peer_->go_on();
+  for (int i = 0; i < 3; ++i) ask();
   for (std::size_t i = 1; i <= 3; ++i) {
     const auto got = waiting[i].receiving.wait();
     ASSERT_TRUE(got.ok()) << told(got.error);
@@ -184,7 +187,7 @@ TEST_P(pipe_push, a_deadline_holds_while_nobody_sends) {
   posted late;
   post(late, target, within(50ms));
   EXPECT_EQ(late.receiving.wait().error.code(), errc::timed_out);
-  peer_->go_on();
+  ask();
   posted next;
   auto other = on_device(mib);
   post(next, other);
@@ -203,8 +206,7 @@ TEST_P(pipe_push, one_that_is_killed_or_let_go_of_while_it_pushes_writes_no_more
     auto target = on_device(size);
     posted into;
     post(into, target);
-    let_frames_arrive();
-    peer_->go_on();
+    ask();
     std::this_thread::sleep_for(std::chrono::milliseconds(2 * (i / 2)));
     if (i % 2 == 0) {
       peer_->kill();
@@ -232,7 +234,6 @@ TEST_P(pipe_push, a_copy_that_fails_is_told_at_both_ends) {
   source.fill(some_bytes(size, 1));
   for (const char* call : {"copy", "record", "reached"}) {
     SCOPED_TRACE(call);
-    let_frames_arrive();
     doors_.driver->fail(call, 1, status(errc::device, "injected"), 1);
     EXPECT_EQ(pipe_.send({"", {}, {{source.data(), size}}}).wait().error.code(), errc::device);
     doors_.driver->clear_faults();
@@ -253,7 +254,6 @@ TEST_P(pipe_push, what_the_device_cannot_tell_by_itself_the_pipe_tells) {
       auto target = on_device(size);
       posted back;
       post(back, target);
-      let_frames_arrive();
       auto sent = pipe_.send({"", {}, {{source.data(), size}}});
       ASSERT_TRUE(back.receiving.wait().ok());
       target.expect(content);
@@ -278,7 +278,6 @@ TEST_P(pipe_push, what_cannot_be_pushed_is_fetched) {
     if (watches) listener_ = *context_->listen("unix:");
     if (watches) doors_.driver->fail("open_shared", 1, status(errc::device, "injected"), 1);  // of the peer's target
     start_posted("posts", size);
-    let_frames_arrive();
     auto source = on_device(size);
     source.fill(content);
     auto target = on_device(size);

@@ -102,6 +102,7 @@ int post_and_echo(const penstock::pipe& pipe, memory& room, std::size_t bytes) {
     slots[index].receiving = pipe.receive(slots[index].message, std::vector<incoming_target>{{room.data() + index * bytes, bytes}});
   };
   for (std::size_t i = 0; i < ahead; ++i) post(i);
+  if (!pipe.send({"posted"}).wait().ok()) return 0;
   tell("there");
   for (std::size_t i = 0;; ++i) {
     auto& each = slots[i % ahead];
@@ -116,14 +117,19 @@ int post_and_echo(const penstock::pipe& pipe, memory& room, std::size_t bytes) {
   }
 }
 
-// For each byte of standard input: a message whose metadata is its number, of two tensors, or one where told so.
+// For each message: one whose metadata is its number, of two tensors, or one where told so. Of one that asks whether it has come: that it
+// has. What the other end said before, as where its targets are, is known by then.
 int answer(const penstock::pipe& pipe, const memory& from, std::size_t tensors) {
   tell("there");
-  char byte = 0;
+  incoming_message asked;
   std::vector<penstock::operation> sent;
-  for (int i = 1; read(STDIN_FILENO, &byte, 1) > 0; ++i) {
+  for (int i = 1; pipe.next(asked).wait().ok();) {
+    if (asked.metadata() == "come?") {
+      tell("come");
+      continue;
+    }
     const auto first = tensors == 1 ? from.size() : from.size() / 2;
-    penstock::outgoing_message message{std::to_string(i), {}, {{from.data(), first}}};
+    penstock::outgoing_message message{std::to_string(i++), {}, {{from.data(), first}}};
     if (tensors == 2) message.tensors.push_back({from.data() + first, from.size() - first});
     sent.push_back(pipe.send(message));
   }
