@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,7 +22,6 @@
 
 namespace penstock::channel {
 
-class fabrics;
 class reactor;
 class reactors;
 
@@ -165,7 +163,7 @@ class carrier {
   // It leaves and waits to be asked for. told: what the announcement says of its tensors. What this returns goes once that has left.
   virtual std::shared_ptr<void> announce(outgoing& /*message*/, std::vector<tensor_facts>& /*told*/, endings& /*ended*/) { return nullptr; }
   // It has ended: nothing of it begins any more.
-  virtual void withdraw(outgoing& /*message*/) noexcept {}
+  virtual void withdraw(outgoing& /*message*/) {}
 
   // --- targets that are posted before their message comes
   // Null: it cannot. Without the lock. May call drivers.

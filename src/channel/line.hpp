@@ -1,5 +1,5 @@
 // A line of a pipe over a network fabric: the way for tensors from one kind of the sender's memory to one kind of the receiver's. Belongs
-// to the pipe and is guarded by its lock, but for what does not change.
+// to its carrier and is guarded by the pipe's lock, but for what does not change.
 #pragma once
 
 #include <chrono>

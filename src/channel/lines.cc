@@ -253,15 +253,20 @@ void lines::ask_all(endings& ended) {
   for (auto* const message : owner_.all_begun()) message->for_deliveries([&](delivery& each) { each.ask(ended); });
 }
 
+// What has been handed over is asked for by others, once this one has no part in it any more.
 void lines::ask(arriving& of, endings& ended) {
-  while (of.next < of.tensors.size() && of.under_way.size() < arriving::most_pieces) {
-    if (!ask_for_piece(of, of.next, ended)) return;
+  bool handed_over = false;
+  while (of.next < of.tensors.size() && of.under_way.size() < arriving::most_pieces && ask_for_piece(of, handed_over, ended)) {
   }
+  if (!handed_over) return;
+  of.message.for_deliveries([&](delivery& each) {
+    if (&each != &of) each.ask(ended);
+  });
 }
 
 // The next piece of a tensor. False: not now, or no more.
-bool lines::ask_for_piece(arriving& of, std::size_t index, endings& ended) {
-  const auto [tensor, line] = of.tensors[index];
+bool lines::ask_for_piece(arriving& of, bool& handed_over, endings& ended) {
+  const auto [tensor, line] = of.tensors[of.next];
   const auto length = of.message.targets[tensor].length;
   if (!line->ended.ok()) {
     if (of.next_offset > 0 || !owner_.hand_over(of.message, tensor, ended)) {
@@ -272,6 +277,7 @@ bool lines::ask_for_piece(arriving& of, std::size_t index, endings& ended) {
     of.left -= pieces;
     ++of.next;
     ended.of_parts.emplace_back(&of.message, pieces);
+    handed_over = true;
     return true;
   }
   if (!line->ready) return false;
@@ -402,7 +408,7 @@ void lines::left(sent_piece& piece, const status& outcome) noexcept {
   });
 }
 
-void lines::withdraw(outgoing& message) noexcept {
+void lines::withdraw(outgoing& message) {
   auto* const of = message.find_departure<leaving>(*this);
   if (of == nullptr) return;
   for (const auto& each : of->under_way) each.on->over->limit(pipe_line::most_draining);

@@ -18,10 +18,10 @@ class lines final : public carrier {
  public:
   using carrier::carrier;
 
-  void agreed(const agreement& on) override { receives_there_ = on.receives; }
+  void agreed(const agreement& on) override { receives_there_ = on.sends; }
   std::optional<std::string> take(incoming& message, std::size_t tensor) override;
   delivery& delivery_of(incoming& message) override;
-  void withdraw(outgoing& message) noexcept override;
+  void withdraw(outgoing& message) override;
   result<frame_room> begins(const frame_head& head) override;
   status arrived(const frame_head& head, std::span<const std::byte> body) override;
   void close() noexcept override;
@@ -50,7 +50,7 @@ class lines final : public carrier {
   status is_over(const frame_head& head, std::span<const std::byte> body, endings& ended);
   // At the receiver.
   void ask(arriving& of, endings& ended);
-  bool ask_for_piece(arriving& of, std::size_t tensor, endings& ended);
+  bool ask_for_piece(arriving& of, bool& handed_over, endings& ended);
   void ask_all(endings& ended);
   std::uint64_t abandon(arriving& of) noexcept;
   static void has_come(arriving& of, const received_piece& piece, endings& ended);

@@ -200,7 +200,12 @@ std::shared_ptr<void> mapping::pass(std::vector<tensor_facts>& told, std::vector
 
 std::shared_ptr<void> mapping::announce(outgoing& message, std::vector<tensor_facts>& told, endings& /*ended*/) {
   auto* const of = message.find_departure<leaving>(*this);
-  return of == nullptr || of->exports.empty() ? nullptr : pass(told, of->exports);
+  if (of == nullptr) return nullptr;
+  if (!shares_.load()) {  // since it was prepared: nobody there would take what is passed
+    of->exports.clear();
+    for (auto& each : told) each.parts.clear();
+  }
+  return of->exports.empty() ? nullptr : pass(told, of->exports);
 }
 
 // --- targets of this end's

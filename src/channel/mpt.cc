@@ -38,7 +38,7 @@ class several final : public pieces, public stripe_owner {
     }
     return nullptr;
   }
-  void withdraw(outgoing& message) noexcept override {
+  void withdraw(outgoing& message) override {
     stripes_->withdraw(message.number);
     pieces::withdraw(message);
   }
@@ -53,7 +53,7 @@ class several final : public pieces, public stripe_owner {
     if (kind == connections_told) return told(head, body);
     if (kind != one_lost) return pieces::arrived(head, body);
     const std::lock_guard guard(owner_.lock());
-    if (lost_first_.ok()) lost_first_ = status_of(head.code, body);
+    if (owner_.hears() && lost_first_.ok()) lost_first_ = status_of(head.code, body);
     return {};
   }
 

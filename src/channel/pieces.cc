@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/no_memory.hpp"
+#include "staging/lanes.hpp"
 
 namespace penstock::channel {
 
@@ -55,11 +57,11 @@ void copy_over(Piece& piece, const staging::link& via, void* target, const void*
 // Asked for, or on its way into the target.
 struct pieces::received_piece : piece {
   void copied(const status& outcome);
-  // To memory of the host, by a lane.
-  void copy(staging::lanes& lanes, std::byte* target) {
+  // To memory of the host, by a lane. False: no lane takes it.
+  bool copy(staging::lanes& lanes, std::byte* target) {
     to_host.of = this;
     to_host.target = target;
-    if (!lanes.push(to_host.list, to_host).ok()) (void)to_host.run();
+    return lanes.push(to_host.list, to_host).ok();
   }
 
   arriving* of = nullptr;
@@ -328,21 +330,24 @@ void pieces::has_come(arriving& of, std::list<received_piece>::iterator come, en
   if (to.on_device()) {
     copy_over(piece, *to.via, target, piece.room.get(), true);
     with_.runtime->feeders().attend();
-  } else {
-    piece.copy(with_.staging->pullers(), target);
+  } else if (!piece.copy(with_.staging->pullers(), target)) {
+    std::memcpy(target, piece.room.get(), piece.bytes);
+    is_there(piece, {}, ended);
   }
 }
 
-void pieces::copied(received_piece& piece, const status& outcome) noexcept {
+void pieces::is_there(received_piece& piece, const status& outcome, endings& ended) {
   auto& of = *piece.of;
-  with_lock([&](endings& ended) {
-    of.copying.remove_if([&](const auto& each) { return &each == &piece; });
-    --of.left;
-    ended.of_parts.emplace_back(&of.message, 1);
-    if (!outcome.ok()) owner_.abandon(of.message, outcome, ended);
-    ask(of, ended);
-    ask_all(ended);
-  });
+  of.copying.remove_if([&](const auto& each) { return &each == &piece; });
+  --of.left;
+  ended.of_parts.emplace_back(&of.message, 1);
+  if (!outcome.ok()) owner_.abandon(of.message, outcome, ended);
+  ask(of, ended);
+  ask_all(ended);
+}
+
+void pieces::copied(received_piece& piece, const status& outcome) noexcept {
+  with_lock([&](endings& ended) { is_there(piece, outcome, ended); });
 }
 
 // The other end has used the slot that it was lent, or will not.
@@ -468,7 +473,7 @@ void pieces::copied(sent_piece& piece, const status& outcome) noexcept {
   });
 }
 
-void pieces::withdraw(outgoing& message) noexcept {
+void pieces::withdraw(outgoing& message) {
   auto* const of = message.find_departure<leaving>(*this);
   if (of == nullptr) return;
   for (const auto& each : of->waiting) say_unused(each.code);

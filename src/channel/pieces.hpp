@@ -7,13 +7,11 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <vector>
 
 #include "channel/carrier.hpp"
 #include "channel/inbox.hpp"
 #include "staging/feeder.hpp"
 #include "staging/landing.hpp"
-#include "staging/lanes.hpp"
 
 namespace penstock::channel {
 
@@ -24,7 +22,7 @@ class pieces : public carrier {
   std::optional<std::string> take(incoming& message, std::size_t tensor) override;
   delivery& delivery_of(incoming& message) override;
   std::uint64_t take_over(incoming& message, std::size_t tensor) override;
-  void withdraw(outgoing& message) noexcept override;
+  void withdraw(outgoing& message) override;
   result<frame_room> begins(const frame_head& head) override;
   status arrived(const frame_head& head, std::span<const std::byte> body) override;
   void close() noexcept override;
@@ -78,6 +76,7 @@ class pieces : public carrier {
   std::uint64_t abandon(arriving& of) noexcept;
   void go_on(arriving& of) noexcept;
   void has_come(arriving& of, std::list<received_piece>::iterator come, endings& ended);
+  void is_there(received_piece& piece, const status& outcome, endings& ended);
   void copied(received_piece& piece, const status& outcome) noexcept;
   status answered(std::uint32_t code, endings& ended);
   // --- at the sender

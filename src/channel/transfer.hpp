@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -44,7 +44,8 @@ struct endings {
   bool copies = false;                                        // some have been submitted to feeders, and have to be ahead of what is said
 };
 
-// What one carrier brings of one message, in parts, of which each ends exactly once: by incoming::parts_ended() or endings::of_parts.
+// What one carrier brings of one message, in parts, of which each ends exactly once: by incoming::parts_ended(), by endings::of_parts, or
+// because abandon() counts it.
 class delivery {
  public:
   delivery() = default;
@@ -52,7 +53,7 @@ class delivery {
   delivery& operator=(const delivery&) = delete;
   virtual ~delivery() = default;
 
-  // That have not ended. Before it begins, or with the lock.
+  // Before it begins: how many there are. With the lock: how many the other end still has to send, of a carrier that needs it for that.
   [[nodiscard]] virtual std::uint64_t parts() const noexcept = 0;
   // Each tensor of the message has its carrier. Without the lock, before anything begins.
   virtual void all_taken() {}
@@ -86,13 +87,24 @@ class incoming {
 
   std::vector<carrier*> by;  // of its tensors; null: it is in line, or empty
 
-  // The carrier's part of it, made when it is first asked for: before it begins. by: null for what is in line.
+  // The carrier's part of it, made when it is first asked for: before all are known. of: null for what is in line.
   template <class Delivery, class Make>
   Delivery& delivery_of(const carrier* of, Make make) {
     for (const auto& each : deliveries_) {
       if (each.of == of) return static_cast<Delivery&>(*each.what);
     }
+    assert(!deliveries_known_);
     return static_cast<Delivery&>(*deliveries_.emplace_back(of, make()).what);
+  }
+  // From here on there are no more, so that several threads may go through them. How many parts all have.
+  std::uint64_t all_deliveries_known() {
+    deliveries_known_ = true;
+    std::uint64_t parts = 0;
+    for (const auto& each : deliveries_) {
+      each.what->all_taken();
+      parts += each.what->parts();
+    }
+    return parts;
   }
   // Null: it has none of it.
   template <class Delivery>
@@ -136,6 +148,7 @@ class incoming {
     std::unique_ptr<delivery> what;
   };
   std::vector<entry> deliveries_;
+  bool deliveries_known_ = false;
   spin_lock error_lock_;  // guards error_
   status error_;
 };
@@ -171,6 +184,7 @@ class outgoing {
   // Nothing of it may begin to leave any more.
   [[nodiscard]] virtual bool has_ended() const noexcept = 0;
 
+  // Without the lock before it is queued, with it afterwards.
   template <class Departure, class Make>
   Departure& departure_of(const carrier& of, Make make) {
     if (auto* const found = find_departure<Departure>(of); found != nullptr) return *found;

@@ -20,7 +20,7 @@ inline constexpr std::uint32_t wire_version = 8;
 enum class frame_kind : std::uint32_t {
   hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
   reach,         // body: the names of the channels by which this end can receive, and why not by the others
-  announcement,  // message: its number. Body: announcement. code: 0, or one more than the permit by which its tensors are being pushed
+  announcement,  // message: its number. Body: announcement. code: 0, or what a channel makes of it that pushes its tensors
   taken,         // message: it was received (body: by which channels), or code and body: why it will not be
   withdrawn,     // message: it will not be sent. code and body: why
   challenge,     // before the greeting, where the ends have a secret. Body: 32 bytes at random
@@ -36,8 +36,8 @@ constexpr std::uint32_t kind_of_channel(std::uint8_t number, std::uint8_t own) n
   return static_cast<std::uint32_t>(frame_kind::of_channel) | std::uint32_t{number} << 8 | std::uint32_t{own} << 16;
 }
 constexpr frame_kind kind_of_frame(std::uint32_t kind) noexcept {
-  const bool plain = kind <= 0xff;
-  return static_cast<frame_kind>(plain || (kind & 0xff) == static_cast<std::uint32_t>(frame_kind::of_channel) ? kind & 0xff : 0);
+  const bool of_channel = (kind & 0xff) == static_cast<std::uint32_t>(frame_kind::of_channel) && kind >> 24 == 0;
+  return static_cast<frame_kind>(of_channel || kind <= 0xff ? kind & 0xff : 0);
 }
 constexpr std::uint8_t channel_of_frame(std::uint32_t kind) noexcept { return static_cast<std::uint8_t>(kind >> 8); }
 constexpr std::uint8_t own_kind_of_frame(std::uint32_t kind) noexcept { return static_cast<std::uint8_t>(kind >> 16); }

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -142,8 +141,9 @@ void session::tell_carriers(const std::vector<channel::reached_channel>& told) {
     const channel::agreement on{receiving_[i].refusal.empty(), find(sending_, name)->refusal.empty(),
                                 with_.channels[i] == first_between_devices};
     carriers_[i]->agreed(on);
+    if (!on.receives && !on.sends) continue;
     const auto number = static_cast<std::size_t>(find(told, name) - told.data());
-    if ((on.receives || on.sends) && number < carriers_of_other_.size()) carriers_of_other_[number] = carriers_[i].get();
+    if (number < carriers_of_other_.size()) carriers_of_other_[number] = carriers_[i].get();
   }
 }
 
@@ -158,7 +158,10 @@ status session::choose(receive_operation& op, std::size_t tensor) {
   const bool from_device = !from.device.empty();
   auto& chosen = op.by[tensor];
   chosen = known_way(from.device, to);
-  if (chosen != nullptr && !chosen->take(op, tensor)) return {};
+  if (chosen != nullptr && !chosen->take(op, tensor)) {
+    make_room_for_successor(op, tensor);
+    return {};
+  }
   chosen = nullptr;
   bool of_all_tensors = true;  // whatever was refused is so whichever tensor it is
   std::vector<channel_choice> choices;
@@ -173,9 +176,7 @@ status session::choose(receive_operation& op, std::size_t tensor) {
     if (takes) chosen = carriers_[i].get();
     choices.push_back({receiving_[i].name, takes, std::move(refusal)});
   }
-  // What may have to take it over has its part of the message before that begins.
-  auto* const next = chosen == nullptr ? nullptr : successor_of(*chosen, from_device, to.on_device());
-  if (next != nullptr) (void)next->delivery_of(op);
+  if (chosen != nullptr) make_room_for_successor(op, tensor);
   auto source = from_device ? from.device : std::string("host");
   auto target = core::name_of(to);
   const std::lock_guard guard(lock_);
@@ -187,6 +188,12 @@ status session::choose(receive_operation& op, std::size_t tensor) {
   remember_way(from.device, to, of_all_tensors ? chosen : nullptr);
   note_route(source, target, std::move(choices));
   return {};
+}
+
+// What may have to take a tensor over has its part of the message before that begins.
+void session::make_room_for_successor(receive_operation& op, std::size_t tensor) const {
+  auto* const next = successor_of(*op.by[tensor], !op.tensors[tensor].device.empty(), op.places[tensor].on_device());
+  if (next != nullptr) (void)next->delivery_of(op);
 }
 
 // Null: there is none, or it may not be used.

@@ -21,19 +21,26 @@ core::operation* session::next(incoming_message& into, const pipe_operation_opti
   op->set_callback(std::move(callback), options.calls_at_once);
   op->retain();
   auto problem = or_no_memory([&] { return op->watch_deadline(); });
+  bool known = false;
   with_lock([&](endings& ended) {
     if (problem.ok() && closed_) problem = pipe_closed();
     if (problem.ok() && come_.empty()) problem = lost_;
     if (problem.ok()) {
-      op->move_to(next_operation::stage::waiting);
       if (op->posted != nullptr) op->posted->waits = op;
       waiting_.push_back(op);
+      op->move_to(next_operation::stage::waiting);
+      known = true;
       post(*op);
       deliver(ended);
     } else {
       conclude(*op, {0, problem}, ended);
+      known = true;
     }
   });
+  if (!known) {  // the step ran out of memory
+    op->end();
+    op->tell_end({0, no_memory()});
+  }
   if (!op->stop_reason().ok()) stop(*op);
   return op;
 }

@@ -76,18 +76,14 @@ status session::prepare(receive_operation& op) {
     }
     in_line = in_line.subspan(tensors[i].length);
   }
-  std::uint64_t parts = 1;  // of who begins
-  op.for_deliveries([&](channel::delivery& each) {
-    each.all_taken();
-    parts += each.parts();
-  });
-  op.parts_left.store(parts);
+  op.parts_left.store(op.all_deliveries_known() + 1);  // one for who begins
   return op.watch_deadline();
 }
 
 void session::begin_receive(receive_operation& op) noexcept {
   auto& message = *op.message;
   auto problem = or_no_memory([&] { return prepare(op); });
+  bool known = false;
   with_lock([&](endings& ended) {
     if (problem.ok() && message.received) problem = received_before();
     if (problem.ok()) problem = closed_ ? pipe_closed() : message.withdrawn;
@@ -95,14 +91,21 @@ void session::begin_receive(receive_operation& op) noexcept {
     if (!problem.ok()) {
       if (!message.received) message.not_received = problem;
       conclude(op, {0, problem}, ended);
+      known = true;
       return;
     }
     message.received = true;
-    op.move_to(receive_operation::stage::waiting);
-    not_received_.erase(message.number);
     receiving_now_.emplace(message.number, &op);
     op.retain();  // for its parts
+    op.move_to(receive_operation::stage::waiting);
+    known = true;
+    not_received_.erase(message.number);
   });
+  if (!known) {  // the step ran out of memory
+    op.end();
+    op.tell_end({0, no_memory()});
+    return;
+  }
   if (!problem.ok()) return;
   if (op.turn.over()) {
     begin_parts(op);
@@ -154,8 +157,8 @@ void session::abandon(channel::incoming& message, const status& why, endings& en
 bool session::hand_over(channel::incoming& message, std::size_t tensor, endings& /*ended*/) {
   auto* const to = successor_of(*message.by[tensor], !message.tensors[tensor].device.empty(), message.places[tensor].on_device());
   if (to == nullptr) return false;
-  message.by[tensor] = to;
   message.parts_left.fetch_add(to->take_over(message, tensor));
+  message.by[tensor] = to;
   return true;
 }
 

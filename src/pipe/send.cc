@@ -1,6 +1,5 @@
 // Pipes: sending.
 #include <algorithm>
-#include <list>
 #include <string>
 #include <utility>
 
@@ -101,15 +100,18 @@ core::operation* session::send(const outgoing_message& message, const pipe_opera
     op->message = message;
     if (auto wrong = check(op->message); !wrong.ok()) return wrong;
     if (auto wrong = locate(*op); !wrong.ok()) return wrong;
+    op->asked_bytes.resize(op->places.size());
     for (const auto& each : carriers_) {
       if (each != nullptr) each->prepare(*op, op->turn.over());
     }
     return op->watch_deadline();
   });
+  bool known = false;
   with_lock([&](endings& ended) {
     if (problem.ok()) problem = why_over();
     if (!problem.ok()) {
       conclude(*op, {0, problem}, ended);
+      known = true;
       return;
     }
     for (const auto& each : message.tensors) op->tensor_bytes += each.length;
@@ -117,13 +119,18 @@ core::operation* session::send(const outgoing_message& message, const pipe_opera
     const bool of_host = std::none_of(op->places.begin(), op->places.end(), [](const auto& each) { return each.on_device(); });
     op->in_line = of_host && op->tensor_bytes <= most_in_line;
     op->announcement_bytes += op->in_line ? op->tensor_bytes : 0;
-    op->asked_bytes.resize(message.tensors.size());
     op->number = next_number_++;
-    op->move_to(send_operation::stage::queued);
     op->ready = op->turn.over();
     queued_.push_back(op);
+    op->move_to(send_operation::stage::queued);
+    known = true;
     announce_what_may(ended);
   });
+  if (!known) {  // the step ran out of memory
+    problem = no_memory();
+    op->end();
+    op->tell_end({0, problem});
+  }
   if (problem.ok() && !op->turn.over()) await_turn(*op, with_.runtime->feeders());
   if (!op->stop_reason().ok()) stop(*op);
   return op;
@@ -247,6 +254,9 @@ status session::taken(const channel::frame_head& head, endings& ended) {
 void session::end(send_operation& op, io_result outcome, endings& ended) {
   if (op.has_ended()) return;
   op.move_to(send_operation::stage::ending);
+  op.outcome_then = std::move(outcome);
+  announced_.erase(op.number);
+  std::erase(queued_, &op);
   if (op.guard != nullptr) {
     op.guard->store(0, std::memory_order_seq_cst);
     guards_.free.push_back(op.guard);
@@ -257,9 +267,6 @@ void session::end(send_operation& op, io_result outcome, endings& ended) {
       if (each != nullptr) each->withdraw(op);
     }
   }
-  announced_.erase(op.number);
-  std::erase(queued_, &op);
-  op.outcome_then = std::move(outcome);
   rests(op, ended);
 }
 

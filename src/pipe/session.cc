@@ -111,6 +111,10 @@ session::session(const pipe_shared& with, const std::string& url, bool local)
 session::~session() {
   if (with_.runtime->forked()) return;
   with_.staging->remove(*this);
+  {
+    const std::lock_guard guard(lock_);
+    closed_ = true;  // which carriers tell those who use what is theirs
+  }
   if (connection_ != nullptr) connection_->close(closes_within());
   close_carriers();
   carriers_.clear();
@@ -190,6 +194,7 @@ result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
       if (by == nullptr) return out_of_turn("a frame of a channel that is not in use");
       const auto room = by->begins(head);
       if (!room) return room.error();
+      body_.clear();
       if (room->most == 0) return room->at;
       most = room->most;
       break;
@@ -260,8 +265,8 @@ status session::arrived(const channel::frame_head& head) {
 // --- the end
 
 void session::conclude(pipe_operation& op, io_result outcome, endings& ended) {
-  op.end();
   ended.told.emplace_back(&op, std::move(outcome));
+  op.end();
 }
 
 // What only reads the sender's memory goes on when merely the connection was lost: the sender may be alive, and says so in its memory.
@@ -335,7 +340,7 @@ void session::close_carriers() noexcept {
 
 bool session::poll() noexcept {
   bool found = connection_->poll();
-  for (auto* each : polled_) found = found || each->poll();
+  for (auto* each : polled_) found = each->poll() || found;
   return found;
 }
 

@@ -203,6 +203,7 @@ class session final : public channel::frame_user,
   void tell_carriers(const std::vector<channel::reached_channel>& told);
   [[nodiscard]] const channel::channel* find_channel(std::string_view name) const noexcept;
   [[nodiscard]] channel::carrier* carrier_of(const channel::frame_head& head) const noexcept;
+  void make_room_for_successor(receive_operation& op, std::size_t tensor) const;
   [[nodiscard]] channel::carrier* successor_of(const channel::carrier& by, bool from_device, bool to_device) const noexcept;
   [[nodiscard]] channel::carrier* known_way(const std::string& from, const staging::place& to);
   void remember_way(const std::string& from, const staging::place& to, channel::carrier* by);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 #include <list>
@@ -691,6 +692,7 @@ class ucx_line final : public fabric_line {
     fabric_->state().call();
   }
   void end(const status& why) override {
+    assert(!why.ok());
     if (fabric_->state().fork.forked()) return;
     const std::lock_guard guard(fabric_->state().lock);
     if (std::exchange(state_->end_asked, true)) return;

@@ -239,6 +239,38 @@ TEST_F(pipe_fabric, what_the_fabric_does_not_move_ends_at_its_deadline_and_the_n
   EXPECT_GE(here_fabrics_->lines, 2);
 }
 
+TEST_F(pipe_fabric, a_tensor_that_takes_the_way_of_the_last_is_taken_over_too) {
+  there_fabrics_->no_lines = {errc::io, "no line just now"};
+  connect({"ucx", "basic"});
+  EXPECT_EQ(send(host, host), "basic");
+  EXPECT_EQ(send(host, host), "basic");
+}
+
+// The first tensor has a line; the second, of the GPU, has none at the other end, which shows while pieces of the first are under way.
+TEST_F(pipe_fabric, a_tensor_behind_others_is_taken_over_too) {
+  add_network_card("mlx5_0", "0000:3c:00.0", "4: ACTIVE");
+  add_module();
+  here_fabrics_->knows_cuda = true;
+  there_fabrics_->knows_cuda = true;
+  connect({"cuda_gdr", "cuda_basic"});
+  EXPECT_EQ(send(host, gpu), "cuda_gdr");
+  there_fabrics_->no_lines = {errc::io, "no line just now"};
+  const std::size_t size = 100 * mib;
+  const auto content = some_bytes(size, 5);
+  guarded_memory first(house_, gpu, size, 0);
+  guarded_memory source(house_, gpu, size, 0);
+  source.fill(content);
+  bytes second(size);
+  auto sent = there_.send({"", {}, {{content.data(), size}, {source.data(), size}}}, within(30s));
+  incoming_message come;
+  ASSERT_TRUE(here_.next(come).wait().ok());
+  const auto got = come.receive({{first.data(), size}, {second.data(), size}}, within(30s)).wait();
+  EXPECT_TRUE(got.ok()) << told(got.error);
+  EXPECT_TRUE(sent.wait().ok());
+  first.expect(content);
+  EXPECT_TRUE(second == content);
+}
+
 TEST_F(pipe_fabric, a_sender_that_takes_back_what_hangs_ends_too) {
   connect({"ucx"});
   there_fabrics_->hangs = true;
@@ -296,6 +328,7 @@ class pipe_fabric_faults : public pipe_fabric, public ::testing::WithParamInterf
       come = {};
       const auto left = sent.wait();
       EXPECT_EQ(got.ok(), left.ok()) << told(got.error) << "; " << told(left.error);
+      EXPECT_NE(got.error.code(), errc::timed_out) << "who waits is told";
       if (got.ok()) {
         EXPECT_EQ(room, content);
         target.expect(content);
