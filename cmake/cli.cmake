@@ -2,7 +2,7 @@
 # the shared library hides. They get those rooms a second time, from an archive: core is left out of it, so there is one engine.
 
 file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.cc)
-file(GLOB cli_sources CONFIGURE_DEPENDS src/cli/*.cc)
+file(GLOB_RECURSE cli_sources CONFIGURE_DEPENDS src/cli/*.cc)
 file(GLOB machine_sources CONFIGURE_DEPENDS src/machine/*.cc)
 
 add_library(penstock_lower_rooms STATIC EXCLUDE_FROM_ALL)
@@ -29,7 +29,7 @@ if(cli_sources)
   file(
     CONFIGURE
     OUTPUT ${PROJECT_BINARY_DIR}/peers_program.cc
-    CONTENT "#include \"cli/peers.hpp\"\nnamespace penstock::cli {\nconst char* const peers_program = R\"python(@peers_program@)python\";\n}\n"
+    CONTENT "#include \"cli/measure/peers.hpp\"\nnamespace penstock::cli {\nconst char* const peers_program = R\"python(@peers_program@)python\";\n}\n"
     @ONLY)
   add_executable(penstock_cli ${cli_sources} ${PROJECT_BINARY_DIR}/peers_program.cc)
   # Most of the time of a batch goes into CLI11, nlohmann/json and {fmt}: four batches take two thirds of what ten do.

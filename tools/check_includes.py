@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails when an #include points up: every room may use only the rooms that the table below gives it, and inside a room no file may
-use one that uses it (a .cc and its header are one).
+use one that uses it (a .cc and its header are one). In a room that has folders, a folder may use itself and the room's common one.
 
 The table is that of docs/ARCHITECTURE.md. Usage: check_includes.py [repository root]
 """
@@ -36,6 +36,9 @@ ROOMS = {
     "tests": None,
     "bench": None,
 }
+
+# Rooms that have folders, and the folder that the others of such a room may use: families of commands do not know each other.
+COMMON_FOLDER = {"cli": "common"}
 
 # Value types that every room speaks, and that are part of the public API.
 FLOOR = {"penstock/status.hpp", "penstock/options.hpp", "penstock/machine.hpp", "penstock/version.hpp"}
@@ -81,9 +84,13 @@ def violation(file: Path, name: str, quoted: bool, root: Path):
     allowed = ROOMS[room]
     if allowed is None:
         return None
+    if room in COMMON_FOLDER and len(file.parts) != 4:
+        return f"src/{room} is folders, and those have files: put it into the folder of its family"
     target = target_room(name, quoted, file, root)
-    if target is None or target == room:
+    if target is None:
         return None
+    if target == room:
+        return violation_of_folders(file, name, room)
     if target == "unknown":
         return "write the path from include/ or src/ (and <...> for headers of libraries)"
     if target == "include":
@@ -94,6 +101,14 @@ def violation(file: Path, name: str, quoted: bool, root: Path):
         return None
     may_use = ", ".join(sorted(allowed)) or ("the standard library" if room == "base" else "include/penstock")
     return f"{room} may not use {target}; it may use {may_use}"
+
+
+def violation_of_folders(file: Path, name: str, room: str):
+    """Why the file may not include the name, which is of its own room; None when it may."""
+    folder = name.split("/")[1] if name.count("/") > 1 else None
+    if room not in COMMON_FOLDER or folder in (None, file.parts[2], COMMON_FOLDER[room]):
+        return None
+    return f"{room}/{file.parts[2]} may not use {room}/{folder}; it may use {room}/{COMMON_FOLDER[room]}"
 
 
 def includes(root: Path):
@@ -127,7 +142,7 @@ def circles(all_includes):
             continue
         file = including.relative_to("src").with_suffix("")
         target = Path(name).with_suffix("")
-        if target != file and target.parent == file.parent:
+        if target != file and target.parts[0] == file.parts[0]:
             uses.setdefault(file, set()).add(target)
 
     found = []

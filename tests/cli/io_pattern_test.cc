@@ -1,9 +1,9 @@
 // What `penstock io` compares with, and how it counts time.
 #include <gtest/gtest.h>
 
-#include "cli/io_latency.hpp"
+#include "cli/io/io_latency.hpp"
 // The command is an executable, so this part of it is compiled in here once more.
-#include "cli/io_pattern.cc"  // NOLINT(bugprone-suspicious-include)
+#include "cli/io/io_pattern.cc"  // NOLINT(bugprone-suspicious-include)
 
 namespace penstock::cli {
 namespace {

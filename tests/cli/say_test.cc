@@ -10,8 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/common/say.cc"  // NOLINT(bugprone-suspicious-include)
 #include "cli/program.hpp"
-#include "cli/say.cc"  // NOLINT(bugprone-suspicious-include)
 #include "cli/terminal.hpp"
 #include "penstock/tensors.hpp"
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 // The command is an executable, so its parser is compiled in here once more.
-#include "cli/sizes.cc"  // NOLINT(bugprone-suspicious-include)
+#include "cli/common/sizes.cc"  // NOLINT(bugprone-suspicious-include)
 
 namespace penstock::cli {
 namespace {

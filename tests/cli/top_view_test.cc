@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/observed.cc"  // NOLINT(bugprone-suspicious-include)
-#include "cli/top_view.cc"  // NOLINT(bugprone-suspicious-include)
+#include "cli/watch/observed.cc"  // NOLINT(bugprone-suspicious-include)
+#include "cli/watch/top_view.cc"  // NOLINT(bugprone-suspicious-include)
 
 namespace penstock::cli {
 namespace {

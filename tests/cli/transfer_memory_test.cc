@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 // The command is an executable, so this part of it is compiled in here once more; sizes_test.cc has the other that it needs.
-#include "cli/transfer_memory.cc"  // NOLINT(bugprone-suspicious-include)
+#include "cli/common/transfer_memory.cc"  // NOLINT(bugprone-suspicious-include)
 
 namespace penstock::cli {
 namespace {

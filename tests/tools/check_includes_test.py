@@ -82,16 +82,33 @@ class check_includes(unittest.TestCase):
 
     def test_the_engine_is_for_core_and_the_faces(self):
         self.assert_accepted("src/core/engine_core.cc", '#include "penstock/engine.hpp"\n')
-        self.assert_accepted("src/cli/read.cc", '#include <penstock/penstock.hpp>\n')
+        self.assert_accepted("src/cli/files/read.cc", '#include <penstock/penstock.hpp>\n')
         self.assert_refused("src/path/posix.cc", '#include "penstock/engine.hpp"\n', "below core")
 
     def test_faces_use_the_public_api_only(self):
-        for face in ("src/cli/read.cc", "src/cufile/handle.cc", "python/module.cc", "examples/read.cc"):
+        for face in ("src/cli/files/read.cc", "src/cufile/handle.cc", "python/module.cc", "examples/read.cc"):
             self.assert_refused(face, '#include "sys/kernel.hpp"\n', "may not use sys")
 
     def test_the_command_may_use_the_benchmarks_and_other_faces_may_not(self):
-        self.assert_accepted("src/cli/bench.cc", '#include "bench/meter.hpp"\n')
+        self.assert_accepted("src/cli/measure/bench.cc", '#include "bench/meter.hpp"\n')
         self.assert_refused("src/cufile/handle.cc", '#include "bench/meter.hpp"\n', "bench")
+
+    def test_a_family_of_commands_uses_what_is_common_and_no_other_family(self):
+        for folder in ("files", "common", "shell"):
+            self.assert_accepted(f"src/cli/{folder}/read.cc", '#include "cli/common/say.hpp"\n')
+        self.assert_accepted("src/cli/files/read.cc", '#include "cli/files/digest.hpp"\n')
+        self.assert_refused("src/cli/files/read.cc", '#include "cli/io/io_plan.hpp"\n', "cli/files may not use cli/io")
+        self.assert_refused("src/cli/common/say.cc", '#include "cli/shell/grammar.hpp"\n', "cli/common may not use cli/shell")
+
+    def test_a_command_beside_the_families_is_refused(self):
+        self.assert_refused("src/cli/read.cc", '#include <vector>\n', "the folder of its family")
+
+    def test_files_of_two_folders_that_use_each_other_are_refused(self):
+        code, output = self.run_on(
+            {"src/core/wing/room.hpp": '#include "core/hall.hpp"\n', "src/core/hall.hpp": '#include "core/wing/room.hpp"\n'}
+        )
+        self.assertEqual(code, 1, output)
+        self.assertIn("in a circle", output)
 
     def test_public_headers_use_public_headers_only(self):
         self.assert_accepted("include/penstock/engine.hpp", '#include "penstock/status.hpp"\n')

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Paths, channels and counters are known by their registries alone: who adds one touches its own file and one line.
+"""Paths, channels, counters and commands are known by their registries alone: who adds one touches its own file and one line.
 
 Usage: seams_test.py [repository root]
 """
@@ -65,9 +65,19 @@ def main():
     # A counter is its field and its line in the table: no tool lists them.
     tools = [*sources("cli"), *sorted((ROOT / "python" / "native").glob("*.cc"))]
     problems += found(r'"(' + "|".join(counters) + r')"', tools)
+    # A command is a file of its own in the folder of its family, and a line in the registry.
+    commands = listed("src/cli/shell/registry.cc", r"^  declared\((\w+), ", 15)
+    for name in commands:
+        files = list((ROOT / "src" / "cli").glob(f"*/{name}.cc"))
+        if len(files) != 1:
+            problems.append(f"the command {name} has {len(files)} files src/cli/*/{name}.cc")
+    problems += found(r"\badd_(" + "|".join(commands) + r")\((?!CLI::App)", sources("cli"))
     for problem in problems:
         print(problem)
-    print(f"seams_test: {len(paths)} paths, {len(channels)} channels, {len(counters)} counters, {len(members)} members of a session; {len(problems)} problem(s)")
+    print(
+        f"seams_test: {len(paths)} paths, {len(channels)} channels, {len(counters)} counters, {len(commands)} commands, "
+        f"{len(members)} members of a session; {len(problems)} problem(s)"
+    )
     return 1 if problems else 0
 
 

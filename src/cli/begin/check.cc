@@ -1,0 +1,213 @@
+// penstock check: what of a machine is slow or broken; and which way the bytes of files would go, and why.
+#include "cli/begin/check.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "bench/machine.hpp"
+#include "cli/common/check_machine.hpp"
+#include "cli/common/command.hpp"
+#include "cli/common/inputs.hpp"
+#include "cli/common/interrupt.hpp"
+#include "cli/common/json.hpp"
+#include "cli/common/say.hpp"
+#include "cli/common/sizes.hpp"
+#include "cli/common/transfer.hpp"
+#include "cli/common/transfer_memory.hpp"
+
+namespace penstock::cli {
+namespace {
+
+struct check_options {
+  std::vector<std::string> files;
+  std::vector<std::string> more_files;  // behind -f
+  std::string root = "/";
+  bool platform = false;
+  bool catalogue = false;
+  machine_view view;
+  std::string device;
+  std::string settings_file;
+  output_options output;
+};
+
+// Neighbours that take the same path for the same reason are one part to a reader.
+std::vector<plan_part> merge(const std::vector<plan_part>& parts) {
+  std::vector<plan_part> out;
+  for (const plan_part& part : parts) {
+    if (!out.empty() && out.back().path == part.path && out.back().reason == part.reason &&
+        out.back().offset + out.back().length == part.offset) {
+      out.back().length += part.length;
+    } else {
+      out.push_back(part);
+    }
+  }
+  return out;
+}
+
+check_plan explain(const engine& owner, const file& target, const check_report& report, bool is_write) {
+  auto found = owner.explain(target, report.device, report.size, 0, is_write);
+  if (!found) return {found.error(), {}};
+  found->parts = merge(found->parts);
+  // The report says once why there is no GPU, for both plans.
+  std::erase(found->remarks, why_no_gpu(owner));
+  return {{}, std::move(*found)};
+}
+
+// Asked of the name: opening the file for writing would copy it up on overlayfs, and tell those who watch it that it may have changed.
+check_plan explain_write(const engine& owner, const file& target, const check_report& report) {
+  if (::access(target.path().c_str(), W_OK) != 0) return {status::from_errno(errno, fmt::format("write {}", target.path())), {}};
+  return explain(owner, target, report, true);
+}
+
+std::string describe_cached(const check_report& report) {
+  if (!report.read.what.cached_bytes) return "unknown";
+  const std::uint64_t cached = *report.read.what.cached_bytes;
+  const double percent = report.size > 0 ? 100.0 * static_cast<double>(cached) / static_cast<double>(report.size) : 0;
+  return fmt::format("{} ({:.0f}%)", format_size(cached), percent);
+}
+
+check_report look_at(const engine& owner, const input& named, const std::string& memory) {
+  check_report report;
+  report.file = named.name;
+  report.device = memory;
+  report.error = named.error;
+  if (!report.error.ok()) return report;
+  auto target = owner.open(named.name);
+  if (!target) return report.error = target.error(), report;
+  auto size = target->size();
+  if (!size) return report.error = size.error(), report;
+  report.file_system = bench::file_system_of(named.name);
+  report.size = *size;
+  report.read = explain(owner, *target, report, false);
+  report.write = explain_write(owner, *target, report);
+  report.devices = owner.devices();
+  report.cuda = owner.cuda_status();
+  return report;
+}
+
+void print_plan(std::string_view title, const check_plan& found) {
+  constexpr std::size_t most_lines = 16;
+  say("{}\n", title);
+  if (!found.error.ok()) {
+    say("  not possible: {}\n", found.error.message());
+    return;
+  }
+  std::size_t line = 0;
+  for (const plan_part& part : found.what.parts) {
+    if (line++ == most_lines) {
+      say("  ... and {} more parts (--json lists all)\n", found.what.parts.size() - most_lines);
+      break;
+    }
+    say_hanging(37, "  {:<9} {:>12} at {:<12} {}\n", part.path_name, format_size(part.length), part.offset, part.reason);
+  }
+  for (const std::string& remark : found.what.remarks) say("  note: {}\n", remark);
+}
+
+void print_report(const check_report& report) {
+  say("{}\n", report.file);
+  say("  size         {} ({} bytes)\n", format_size(report.size), report.size);
+  say("  file system  {}\n", report.file_system);
+  say("  page cache   {}\n", describe_cached(report));
+  print_plan(fmt::format("reads to {} would take", report.device), report.read);
+  print_plan(fmt::format("writes from {} would take", report.device), report.write);
+  print_findings(report.findings, false);
+}
+
+// The same for all files.
+void print_devices(const engine& owner) {
+  say("devices\n");
+  for (const device_info& device : owner.devices()) say("  {}, {}\n", describe_device(device), format_size(device.memory_bytes));
+  if (const std::string reason = why_no_gpu(owner); !reason.empty()) say("  {}\n", reason);
+}
+
+// One document for one file that was named, a list of them for several, or for a folder.
+void print_as_json(const std::vector<check_report>& reports, const std::vector<input>& inputs, const check_options& wanted) {
+  if (wanted.files.size() == 1 && inputs.size() == 1 && inputs.front().name == wanted.files.front())
+    return print_json(to_json(reports.front()));
+  auto documents = nlohmann::json::array();
+  for (const check_report& report : reports) documents.push_back(to_json(report));
+  print_json(documents);
+}
+
+int check_machine(const check_options& wanted) {
+  const auto report = examine(machine::tree(wanted.root));
+  auto view = wanted.view;
+  view.findings = wanted.platform || (!view.topology && !view.versions);
+  view.quiet = wanted.output.quiet;
+  wanted.output.json ? print_json(to_json(report, view)) : print_report(report, view);
+  return view.findings && report.findings.count(machine::verdict::broken) > 0 ? exit_broken : exit_success;
+}
+
+int check_files(const check_options& wanted) {
+  auto owner = engine::create();
+  if (!owner) return fail(owner.error());
+  const auto where = choose_memory(*owner, wanted.device);
+  if (!where) return fail(where.error());
+  const auto machine = examine(machine::tree());
+  const std::vector<input> inputs = expand_folders(wanted.files);
+  std::vector<check_report> reports;
+  int exit_code = exit_success;
+  bool is_broken = false;
+  for (const input& each : inputs) {
+    if (interrupted()) return interrupted_exit_code();
+    check_report report = look_at(*owner, each, where->name);
+    if (report.error.ok()) report.findings = findings_of_file(machine, report.file);
+    is_broken = is_broken || std::ranges::count(report.findings, machine::verdict::broken, &machine::finding::verdict) > 0;
+    if (wanted.output.json) reports.push_back(report);
+    if (!report.error.ok()) {
+      exit_code = fail(report.error);
+    } else if (!wanted.output.json) {
+      print_report(report);
+    }
+  }
+  if (wanted.output.json) {
+    print_as_json(reports, inputs, wanted);
+  } else if (!wanted.output.quiet && exit_code == exit_success) {
+    print_devices(*owner);
+  }
+  return exit_code == exit_success && is_broken ? exit_broken : exit_code;
+}
+
+int check(const check_options& wanted) {
+  if (wanted.catalogue) return print_catalogue(), exit_success;
+  if (!wanted.settings_file.empty()) return check_settings(wanted.settings_file, wanted.output.json);
+  return wanted.files.empty() ? check_machine(wanted) : check_files(wanted);
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, command& chosen) {
+  auto wanted = std::make_shared<check_options>();
+  CLI::App& sub = *app.add_subcommand(
+      "check", "List slow and broken parts of this machine with the fix for each, or the way of each part of a file, and why");
+  auto* file = sub.add_option("FILE", wanted->files, "Files to look at, or folders with such files (default: the machine)");
+  auto* named = sub.add_option("-f,--file", wanted->more_files, "The same as FILE");
+  auto* settings =
+      sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and show what each of its keys does")
+          ->type_name("FILE");
+  auto* platform = sub.add_flag("-p,--platform", wanted->platform, "Look at the machine, its libraries and file systems");
+  auto* topology = sub.add_flag("-t,--topology", wanted->view.topology, "Show which network cards and drives are near which GPU");
+  auto* versions = sub.add_flag("-v,--versions", wanted->view.versions, "Show the versions of drivers and libraries");
+  auto* root = sub.add_option("--root", wanted->root, "Look at a copy of a machine's /proc, /sys, /etc in this folder")
+                   ->check(CLI::ExistingDirectory)
+                   ->type_name("DIR");
+  sub.add_flag("--findings", wanted->catalogue, "List every finding there is, with what to do, as a table in Markdown");
+  for (auto* of_files : {file, named}) {
+    settings->excludes(of_files);
+    for (auto* of_machine : {platform, topology, versions, root}) of_machine->excludes(of_files);
+  }
+  for (auto* of_machine : {platform, topology, versions, root}) settings->excludes(of_machine);
+  add_memory_options(sub, wanted->device);
+  add_output_options(sub, wanted->output);
+  sub.footer("Exit code: 0; 1 where a file or the machine could not be looked at; 3 where something is broken. Slow parts do not count.");
+  sub.callback([wanted, &chosen] {
+    wanted->files.insert(wanted->files.end(), wanted->more_files.begin(), wanted->more_files.end());
+    chosen.run = [wanted] { return check(*wanted); };
+  });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,88 @@
+// How the findings of penstock check are printed for people.
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "cli/common/check_machine.hpp"
+#include "cli/common/say.hpp"
+#include "machine/topology.hpp"
+
+namespace penstock::cli {
+namespace {
+
+using machine::finding;
+using machine::verdict;
+
+std::string_view colour_of(verdict of) {
+  constexpr std::string_view colours[] = {"\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[36m"};
+  return colours[static_cast<std::size_t>(of)];
+}
+
+void print_finding(const finding& each, bool coloured) {
+  const auto word = fmt::format("{:<8}", to_string(each.verdict));
+  const auto shown_word = coloured ? fmt::format("{}{}\x1b[0m", colour_of(each.verdict), word) : word;
+  say_hanging(9, "  {} {}{}\n", as_is{shown_word}, each.subject.empty() ? "" : each.subject + ": ", each.reason);
+  if (!each.remedy.empty()) say_hanging(3, "           -> {}\n", each.remedy);
+}
+
+std::string_view title_of(machine::group of) {
+  constexpr std::string_view titles[] = {"platform", "libraries", "file systems"};
+  return titles[static_cast<std::size_t>(of)];
+}
+
+void print_versions(const machine_report& report) {
+  say("versions\n");
+  for (const auto& [name, found] : versions(report)) say("  {:<17}{}\n", name, found.empty() ? "none" : found);
+}
+
+void print_topology(const machine_report& report) {
+  say("topology\n");
+  const auto all = machine::neighbours(report.platform);
+  for (const auto& each : all) {
+    say("  GPU {}  {:<8} {}: {}{}\n", each.gpu, each.what, each.peer, each.relation, each.shared.empty() ? "" : ", " + each.shared);
+  }
+  if (all.empty()) say("  no GPU of NVIDIA beside a network card or an NVMe drive\n");
+}
+
+// For a cell of a table in Markdown.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) c == '|' ? out += "\\|" : out += c;
+  return out;
+}
+
+}  // namespace
+
+void print_findings(const std::vector<finding>& all, bool quiet) {
+  const bool coloured = has_colour();
+  for (const auto of : {machine::group::platform, machine::group::libraries, machine::group::file_systems}) {
+    bool titled = false;
+    for (const auto& each : all) {
+      if (each.where != of || (quiet && (each.verdict == verdict::ok || each.verdict == verdict::unknown))) continue;
+      if (!titled) say("{}\n", title_of(of));
+      titled = true;
+      print_finding(each, coloured);
+    }
+  }
+}
+
+void print_report(const machine_report& report, const machine_view& view) {
+  if (view.versions) print_versions(report);
+  if (view.topology) print_topology(report);
+  if (!view.findings) return;
+  print_findings(report.findings.all(), view.quiet);
+  const auto& found = report.findings;
+  if (!view.quiet) {
+    say("{} ok, {} slow, {} broken, {} unknown\n", found.count(verdict::ok), found.count(verdict::slow), found.count(verdict::broken),
+        found.count(verdict::unknown));
+  }
+}
+
+void print_catalogue() {
+  put_exactly("| finding | verdict | what is said | what to do |\n|---|---|---|---|\n");
+  for (const auto& each : machine::all_findings()) {
+    put_exactly(fmt::format("| `{}` | {} | {} | {} |\n", each.id, to_string(each.verdict), cell(each.reason), cell(each.remedy)));
+  }
+}
+
+}  // namespace penstock::cli

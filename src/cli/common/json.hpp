@@ -1,0 +1,40 @@
+// How the commands print JSON. One thread.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/common/say.hpp"
+#include "penstock/status.hpp"
+
+namespace penstock::cli {
+
+// JSON lets a string hold DEL and the control characters of two bytes (U+0080 to U+009F), which terminals obey: they are escaped as those
+// below U+0020 are. Outside of strings there are none.
+inline std::string without_controls(std::string_view json) {
+  std::string text;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(json[i]);
+    const auto next = i + 1 < json.size() ? static_cast<unsigned char>(json[i + 1]) : 0U;
+    const bool is_pair = byte == 0xc2 && next < 0xa0;
+    if (is_pair || byte == 0x7f) {
+      text += fmt::format("\\u{:04x}", is_pair ? next : byte);
+      i += is_pair ? 1 : 0;
+    } else {
+      text += json[i];
+    }
+  }
+  return text;
+}
+
+// To stdout, with a line feed. File names need not be UTF-8: what is not is replaced.
+inline void print_json(const nlohmann::json& document) {
+  put_exactly(without_controls(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
+}
+
+// The text of an error, or null.
+inline nlohmann::json error_json(const status& error) {
+  return error.ok() ? nlohmann::json(nullptr) : nlohmann::json(std::string(error.message()));
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,121 @@
+#include "cli/common/transfer_memory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/common/sizes.hpp"
+
+namespace penstock::cli {
+namespace {
+
+constexpr std::uint64_t large_piece = std::uint64_t{1} << 30;
+constexpr std::uint64_t small_piece = std::uint64_t{64} << 20;
+constexpr std::size_t page_bytes = 4096;
+
+// With the other words for each.
+std::string names_of(const std::vector<device_info>& devices, bool has_plain_memory) {
+  std::string names = has_plain_memory ? "host (also cpu)" : "";
+  for (const device_info& device : devices) {
+    names += (names.empty() ? "" : ", ") + device.name;
+    const std::string number = device.name.substr(device.name.find(':') + 1);
+    if (device.name.starts_with("cuda:")) names += number == "0" ? " (also cuda, 0)" : fmt::format(" (also {})", number);
+    if (device.name == "host:0" && !has_plain_memory) names += " (also host, cpu)";
+  }
+  return names;
+}
+
+result<device_info> find_device(const engine& owner, const std::string& word, bool has_plain_memory) {
+  const std::string name = device_called(word);
+  const std::vector<device_info> devices = owner.devices();
+  for (const device_info& device : devices) {
+    if (name.empty() || device.name == name) return device;
+  }
+  const std::string reason = why_no_gpu(owner);
+  return status(errc::not_found, fmt::format("there is no device \"{}\"{}; there is: {}", word, reason.empty() ? "" : " (" + reason + ")",
+                                             names_of(devices, has_plain_memory)));
+}
+
+}  // namespace
+
+std::string device_called(const std::string& word) {
+  const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number) return "cuda:" + word;
+  if (word == "cuda") return "cuda:0";
+  return word == "cpu" || word == host_memory ? "host:0" : word;
+}
+
+std::string why_no_gpu(const engine& owner) {
+  const status cuda = owner.cuda_status();
+  return cuda.ok() ? std::string() : fmt::format("no GPU: {}", cuda.message());
+}
+
+result<device_info> choose_device(const engine& owner, const std::string& name) { return find_device(owner, name, false); }
+
+result<device_info> choose_device_of_d(const engine& owner, const std::string& name) {
+  auto found = choose_device(owner, name);
+  const bool wants_gpu = device_called(name).starts_with("cuda:");
+  if (found || !wants_gpu || why_no_gpu(owner).empty()) return found;
+  return status(errc::not_found,
+                fmt::format("there is no device {} here; leave out -d, or use -d host:0 ({})", device_called(name), why_no_gpu(owner)));
+}
+
+result<device_info> choose_memory(const engine& owner, const std::string& name) {
+  if (name != host_memory && name != "cpu") return find_device(owner, name, true);
+  device_info plain;
+  plain.name = host_memory;
+  plain.description = "plain memory of this machine";
+  for (const device_info& device : owner.devices()) {
+    if (device.name.starts_with("host:")) plain.memory_bytes = device.memory_bytes;
+  }
+  return plain;
+}
+
+std::string describe_device(const device_info& device) { return fmt::format("{} ({})", device.name, device.description); }
+
+void transfer_memory::freer::operator()(void* memory) const noexcept { std::free(memory); }
+
+// All of it where there is the memory, else 1 GiB.
+std::uint64_t transfer_memory::most_at_once(std::uint64_t length) const {
+  // The host's is shared with everything else on the machine.
+  const bool on_host = where_.name.starts_with(host_memory);
+  const std::uint64_t room = on_host ? where_.memory_bytes / 2 : where_.memory_bytes / 10 * 9;
+  return length <= room ? length : large_piece;
+}
+
+status transfer_memory::allocate(std::uint64_t bytes) {
+  if (where_.name != host_memory) {
+    on_device_ = {};
+    auto made = owner_.allocate(where_.name, bytes);
+    if (!made) return made.error();
+    on_device_ = *std::move(made);
+    return {};
+  }
+  on_host_.reset();
+  const std::uint64_t whole_pages = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  on_host_.reset(std::aligned_alloc(page_bytes, whole_pages));
+  if (on_host_ == nullptr) return {errc::out_of_memory, fmt::format("no memory for {}", format_size(bytes))};
+  std::memset(on_host_.get(), 0, whole_pages);  // else the first transfer would also be a measurement of page faults
+  return {};
+}
+
+status transfer_memory::make_room(std::uint64_t length) {
+  const std::uint64_t wanted = std::max<std::uint64_t>(1, most_at_once(length));
+  if (size_ >= wanted || least_) return {};
+  status error;
+  for (std::uint64_t bytes : {wanted, large_piece, small_piece}) {
+    if (bytes > wanted) continue;
+    size_ = 0;
+    error = allocate(bytes);
+    if (error.ok()) {
+      size_ = bytes;
+      least_ = bytes < wanted;
+    }
+    if (error.ok() || error.code() != errc::out_of_memory) return error;
+  }
+  return error;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,134 @@
+// penstock run: starts a program that uses NVIDIA cuFile with Penstock's libcufile in its place. This process becomes that program.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cli/common/command.hpp"
+#include "cli/common/own_libraries.hpp"
+#include "cli/common/say.hpp"
+#include "cli/common/usage.hpp"
+
+namespace penstock::cli {
+namespace {
+
+// The exit codes of env(1), for what goes wrong before the program runs.
+constexpr int exit_not_started = 125;
+constexpr int exit_not_executable = 126;
+constexpr int exit_not_found = 127;
+
+constexpr auto node_name = "libpenstock_device_node.so";
+
+struct run_options {
+  bool no_audit = false;
+  bool nvidia_fs_node = false;
+  std::string log;
+  std::vector<std::string> words;  // the program and its arguments
+};
+
+template <class... Arguments>
+int refuse(int exit_code, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+  complain("penstock run: {}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
+  return exit_code;
+}
+
+// The folder with all that is needed; nothing, and a message, where there is none.
+std::optional<std::string> find_libraries(bool no_audit) {
+  own_libraries found = find_own_libraries(!no_audit);
+  if (!found.folder.empty()) return found.folder;
+  if (!found.error.empty()) {
+    refuse(exit_not_started, "cannot find out where this command is: {}", found.error);
+  } else {
+    refuse(exit_not_started, "{}{} not found; looked in {}", library_name, no_audit ? "" : fmt::format(" and {}", audit_name),
+           fmt::join(found.looked_in, ", "));
+  }
+  return std::nullopt;
+}
+
+// Puts an entry in front of the list that an environment variable holds; once, also when `penstock run` runs `penstock run`.
+void prepend(const char* variable, const std::string& entry) {
+  const char* present = std::getenv(variable);
+  const std::string_view list = present != nullptr ? present : "";
+  if (list == entry || list.substr(0, entry.size() + 1) == entry + ":") return;
+  ::setenv(variable, (list.empty() ? entry : fmt::format("{}:{}", entry, list)).c_str(), 1);
+}
+
+// An audit module makes the linker lay out the thread-local storage of a process before it has seen the program's libraries: all that want
+// static TLS share a surplus of some 1.6 KiB, and the program does not start where it is used up (glibc 2.36; rustc wants 23.2 KiB). The
+// surplus comes out of each thread's stack, so it cannot be any number: with 32 KiB, stacks of 40 KiB and more can be had.
+void widen_static_tls() {
+  constexpr std::string_view tunable = "glibc.rtld.optional_static_tls";
+  constexpr unsigned bytes = 32 * 1024;
+  const char* present = std::getenv("GLIBC_TUNABLES");
+  const std::string list = present != nullptr ? present : "";
+  if (fmt::format(":{}", list).find(fmt::format(":{}=", tunable)) != std::string::npos) return;  // the user's own, or ours
+  ::setenv("GLIBC_TUNABLES", fmt::format("{}{}{}={}", list, list.empty() ? "" : ":", tunable, bytes).c_str(), 1);
+}
+
+// Becomes the program; returns only when that fails.
+int become(const std::vector<std::string>& words) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  const int error = errno;
+  if (error == ENOENT && words[0].find('/') == std::string::npos) {
+    return refuse(exit_not_found, "{}: no such command on PATH", words[0]);
+  }
+  return refuse(error == ENOENT ? exit_not_found : exit_not_executable, "{}: {}", words[0], std::strerror(error));
+}
+
+int run_program(const run_options& options) {
+  const std::optional<std::string> folder = find_libraries(options.no_audit);
+  if (!folder) return exit_not_started;
+  if (folder->find_first_of(" \t\n:;") != std::string::npos) {
+    return refuse(exit_not_started, "'{}' holds a space, colon or semicolon, which LD_PRELOAD cannot name: move Penstock elsewhere",
+                  *folder);
+  }
+  if (options.nvidia_fs_node) {
+    if (std::error_code ignored; !std::filesystem::exists(std::filesystem::path(*folder) / node_name, ignored))
+      return refuse(exit_not_started, "{}/{} not found", *folder, node_name);
+    prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, node_name));
+  }
+  prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, library_name));
+  if (!options.no_audit) {
+    prepend("LD_AUDIT", fmt::format("{}/{}", *folder, audit_name));
+    widen_static_tls();
+  }
+  prepend("LD_LIBRARY_PATH", *folder);
+  if (!options.log.empty()) ::setenv("PENSTOCK_LOG", options.log.c_str(), 1);
+  return become(options.words);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, command& chosen) {
+  CLI::App& sub = *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile, with Penstock's libcufile in its place");
+  auto options = std::make_shared<run_options>();
+  sub.add_flag("--no-audit", options->no_audit,
+               "Preload only: a program that opens libcufile by its full path, or as libcufile.so, then gets the one it asks for");
+  sub.add_flag("--nvidia-fs-node", options->nvidia_fs_node,
+               "Tell the program that /dev/nvidia-fs0 is there: for programs that look for it before they use cuFile (fastsafetensors)");
+  sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
+  sub.footer("The exit code is that of COMMAND; 127 when there is no such command.");
+  sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without
+  sub.callback([&sub, &chosen, options] {
+    const std::vector<std::string>& program = chosen.program;
+    options->words = sub.remaining();
+    const bool after_separator = options->words.empty();
+    if (!after_separator && options->words.front().starts_with('-')) throw CLI::ExtrasError({options->words.front()});
+    options->words.insert(options->words.end(), program.begin() + (after_separator && !program.empty() ? 1 : 0), program.end());
+    if (options->words.empty()) throw CLI::RequiredError("COMMAND");
+    chosen.run = [options] { return run_program(*options); };
+  });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,277 @@
+#include "cli/files/copy_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "bench/page_cache.hpp"
+#include "cli/common/interrupt.hpp"
+#include "cli/common/plain_file.hpp"
+#include "cli/common/progress.hpp"
+#include "cli/files/file_reading.hpp"
+
+namespace penstock::cli {
+namespace {
+
+constexpr std::uint64_t copy_piece = std::uint64_t{4} << 20;
+constexpr std::size_t copy_slots = 8;             // of which half are read ahead
+constexpr std::uint64_t small_file = copy_piece;  // below, threads cost more than they bring
+
+status copy_stopped() { return {errc::cancelled, "interrupted"}; }
+
+// --- the data: pieces are read ahead, and written behind, by the lanes
+
+class copy_pipeline {
+ public:
+  copy_pipeline(const file& source, const file& target, std::string name) : source_(source), target_(target), name_(std::move(name)) {}
+  copy_pipeline(const copy_pipeline&) = delete;
+  copy_pipeline& operator=(const copy_pipeline&) = delete;
+  ~copy_pipeline() {
+    for (slot& each : slots_) each.under_way.cancel();
+    for (slot& each : slots_) each.under_way.wait();
+  }
+
+  status add(std::uint64_t offset, std::uint64_t length) {
+    if (added_ - written_ == copy_slots / 2) {
+      if (status error = write_oldest(); !error.ok()) return error;
+    }
+    slot& next = slots_[added_ % copy_slots];
+    if (status error = end_of_write(next); !error.ok()) return error;
+    if (next.memory == nullptr) next.memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, copy_piece)));
+    if (next.memory == nullptr) return {errc::out_of_memory, "no memory for a piece of a copy"};
+    next.offset = offset;
+    next.length = length;
+    next.under_way = source_.read_async(next.memory.get(), length, static_cast<std::int64_t>(offset));
+    ++added_;
+    return {};
+  }
+
+  status finish() {
+    while (written_ < added_) {
+      if (status error = write_oldest(); !error.ok()) return error;
+    }
+    for (slot& each : slots_) {
+      if (status error = end_of_write(each); !error.ok()) return error;
+    }
+    return {};
+  }
+
+ private:
+  struct freer {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+  };
+  struct slot {
+    std::unique_ptr<std::byte, freer> memory;
+    std::uint64_t offset = 0, length = 0;
+    operation under_way;
+    bool writes = false;
+  };
+
+  status write_oldest() {
+    slot& oldest = slots_[written_ % copy_slots];
+    const io_result read = oldest.under_way.wait();
+    if (!read.ok()) return read.error.with_context(name_);
+    if (read.bytes_done < oldest.length) return {errc::io, fmt::format("{} became shorter", name_)};
+    oldest.under_way = target_.write_async(oldest.memory.get(), oldest.length, static_cast<std::int64_t>(oldest.offset));
+    oldest.writes = true;
+    ++written_;
+    return {};
+  }
+
+  static status end_of_write(slot& each) {
+    if (!each.writes) return {};
+    each.writes = false;
+    const io_result done = each.under_way.wait();
+    if (done.ok() && done.bytes_done < each.length) return {errc::io, "a write fell short without an error"};
+    return done.error;
+  }
+
+  const file& source_;
+  const file& target_;
+  std::string name_;
+  std::array<slot, copy_slots> slots_;
+  std::uint64_t added_ = 0, written_ = 0;
+};
+
+// --- what of a file is data
+
+using piece_taker = std::function<status(std::uint64_t offset, std::uint64_t length)>;
+
+// Pieces of what is no hole, in order.
+status for_each_piece(int fd, const std::string& path, std::uint64_t size, const piece_taker& take) {
+  for (std::uint64_t at = 0; at < size;) {
+    off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
+    if (data < 0 && errno == ENXIO) return {};  // a hole to the end
+    off_t hole = static_cast<off_t>(size);
+    if (data < 0) {
+      if (errno != EINVAL && errno != EOPNOTSUPP) return status::from_errno(errno, fmt::format("look for holes in {}", path));
+      data = static_cast<off_t>(at);  // a file system that knows no holes
+    } else if (const off_t found = ::lseek(fd, data, SEEK_HOLE); found >= 0) {
+      hole = std::min(hole, found);
+    }
+    for (at = static_cast<std::uint64_t>(data); at < static_cast<std::uint64_t>(hole);) {
+      if (interrupted()) return copy_stopped();
+      const std::uint64_t length = std::min(copy_piece, static_cast<std::uint64_t>(hole) - at);
+      if (status error = take(at, length); !error.ok()) return error;
+      at += length;
+    }
+  }
+  return {};
+}
+
+status copy_by_lanes(const engine& owner, int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t size,
+                     std::uint64_t& copied) {
+  // Read once, so that it need not push out of the page cache what is read again.
+  const auto cache = owner.options().cache == cache_use::automatic ? cache_use::bypass : owner.options().cache;
+  auto source = owner.adopt(from_fd, {.cache = cache, .name = from});
+  if (!source) return source.error();
+  auto target = owner.adopt(to_fd, {.name = to});
+  if (!target) return target.error();
+  progress_bar bar("copying", from, size);
+  copy_pipeline pipeline(*source, *target, from);
+  const status error = for_each_piece(from_fd, from, size, [&](std::uint64_t offset, std::uint64_t length) {
+    bar.update(offset);
+    copied += length;
+    return pipeline.add(offset, length);
+  });
+  return error.ok() ? pipeline.finish() : error;
+}
+
+status copy_plainly(int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t size, std::uint64_t& copied) {
+  std::vector<std::byte> buffer(std::min(size, small_file));
+  return for_each_piece(from_fd, from, size, [&](std::uint64_t offset, std::uint64_t length) {
+    const auto bytes = std::span(buffer).first(length);
+    copied += length;
+    status error = read_plainly(from_fd, from, offset, bytes);
+    return error.ok() ? write_plainly(to_fd, to, offset, bytes) : error;
+  });
+}
+
+// Of files that say they are empty and are not, as those of /proc do.
+status copy_to_end(int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t& copied) {
+  std::vector<std::byte> buffer(std::size_t{64} << 10);
+  while (!interrupted()) {
+    const ssize_t count = ::pread(from_fd, buffer.data(), buffer.size(), static_cast<off_t>(copied));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return status::from_errno(errno, fmt::format("read at {} of {}", copied, from));
+    if (count == 0) return {};
+    const auto bytes = std::span<const std::byte>(buffer).first(static_cast<std::size_t>(count));
+    if (status error = write_plainly(to_fd, to, copied, bytes); !error.ok()) return error;
+    copied += bytes.size();
+  }
+  return copy_stopped();
+}
+
+// What was cut off while it was copied looks like a hole at the end.
+status has_size(int fd, const std::string& path, off_t size) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return status::from_errno(errno, path);
+  return info.st_size < size ? status(errc::io, fmt::format("{} became shorter", path)) : status();
+}
+
+// All of the source. Its size is in out, and may be found to be another.
+status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string& from, const std::string& to, copied_file& out) {
+  const auto size = static_cast<off_t>(out.bytes);
+  status error;
+  if (out.bytes == 0) {
+    error = copy_to_end(from_fd, to_fd, from, to, out.copied);
+    out.bytes = out.copied;
+  } else if (out.bytes < small_file) {
+    error = copy_plainly(from_fd, to_fd, from, to, out.bytes, out.copied);
+  } else {
+    error = copy_by_lanes(owner, from_fd, to_fd, from, to, out.bytes, out.copied);
+  }
+  if (error.ok()) error = has_size(from_fd, from, size);
+  // A hole at the end is made of size alone.
+  if (error.ok() && ::ftruncate(to_fd, static_cast<off_t>(out.bytes)) != 0)
+    error = status::from_errno(errno, fmt::format("set the size of {}", to));
+  return error;
+}
+
+// --- what is around it
+
+// What cp refuses besides what pending_file does.
+status may_replace(const std::string& from, const std::string& to, const struct stat& source) {
+  struct stat info {};
+  if (::stat(to.c_str(), &info) == 0) {
+    const bool same = info.st_dev == source.st_dev && info.st_ino == source.st_ino;
+    return same ? status(errc::invalid_argument, fmt::format("{} and {} are the same file", from, to)) : status();
+  }
+  const bool is_link = errno == ENOENT && ::lstat(to.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+  return is_link ? status(errc::not_a_file, fmt::format("{} is a link to nothing", to)) : status();
+}
+
+// The mode, without the bits to run as the owner or the group where these are not the ones that the mode was of.
+mode_t mode_for(int fd, const struct stat& like) {
+  struct stat now {};
+  const bool same = ::fstat(fd, &now) == 0 && now.st_uid == like.st_uid && now.st_gid == like.st_gid;
+  return like.st_mode & (same ? 07777 : 01777);
+}
+
+// What the disk has, as far as the file system lets go of its pages.
+status read_back(const engine& owner, const std::string& from, const std::string& to, int fd, std::uint64_t size) {
+  const std::string copy = fmt::format("/proc/self/fd/{}", fd);
+  if (status error = bench::drop_cached(copy, 0, size); !error.ok() && error.code() != errc::unsupported) return error.with_context(to);
+  progress_bar bar("verifying", to, size);
+  auto differs = first_difference(owner, from, copy, [&](std::uint64_t done) {
+    bar.update(done);
+    return interrupted();
+  });
+  if (!differs) return differs.error().with_context(fmt::format("verify {}", to));
+  if (!*differs) return {};
+  return {errc::internal, fmt::format("the copy of {} differs from it at offset {}; {} is as it was", from, (*differs)->offset, to)};
+}
+
+}  // namespace
+
+status preserve_facts(int fd, const struct stat& like, const std::string& path) {
+  // First, since it takes set-user-ID bits away.
+  if (::geteuid() == 0 && ::fchown(fd, like.st_uid, like.st_gid) != 0 && errno != EPERM && errno != EINVAL)
+    return status::from_errno(errno, fmt::format("set the owner of {}", path));
+  if (::fchmod(fd, mode_for(fd, like)) != 0) return status::from_errno(errno, fmt::format("set the mode of {}", path));
+  const std::array<timespec, 2> times{like.st_atim, like.st_mtim};
+  if (::futimens(fd, times.data()) != 0) return status::from_errno(errno, fmt::format("set the times of {}", path));
+  return {};
+}
+
+result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
+  // O_NONBLOCK: a FIFO is refused, not waited for.
+  const owned_fd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (source.get() < 0) return status::from_errno(errno, fmt::format("open {}", from));
+  struct stat info {};
+  if (::fstat(source.get(), &info) != 0) return status::from_errno(errno, from);
+  if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", from));
+  if (status error = may_replace(from, to, info); !error.ok()) return error;
+  // As cp does: a file that is there keeps its mode, a new one has that of the source less the umask.
+  pending_file_options facts{.new_mode = info.st_mode & 0777};
+  if (how.preserve) facts.mode = 0600;  // until it has those of the source
+  auto pending = pending_file::create(to, facts);
+  if (!pending) return pending.error();
+
+  copied_file out;
+  out.bytes = static_cast<std::uint64_t>(info.st_size);
+  out.cloned = how.clone && out.bytes > 0 && ::ioctl(pending->descriptor(), FICLONE, source.get()) == 0;
+  status error;
+  if (!out.cloned) error = copy_bytes(owner, source.get(), pending->descriptor(), from, to, out);
+  if (error.ok() && how.verify) error = read_back(owner, from, to, pending->descriptor(), out.bytes);
+  if (error.ok() && how.preserve) error = preserve_facts(pending->descriptor(), info, to);
+  // With its mode and its times.
+  if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
+  if (error.ok() && interrupted()) error = copy_stopped();
+  // Folders are synced once all of their files are there.
+  if (error.ok()) error = pending->publish({.replace = !how.keep_existing, .durable = false});
+  if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", from, to));
+  return out;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,297 @@
+// penstock cp: copies of files and folders that are whole or not there.
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <set>
+
+#include "bench/meter.hpp"
+#include "cli/common/command.hpp"
+#include "cli/common/interrupt.hpp"
+#include "cli/common/json.hpp"
+#include "cli/common/plain_file.hpp"
+#include "cli/common/say.hpp"
+#include "cli/common/sizes.hpp"
+#include "cli/files/copy_file.hpp"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct cp_options {
+  std::vector<std::string> paths;  // the last is where to
+  copy_options how;
+  bool no_clone = false;
+  bool verbose = false;
+  output_options output;
+};
+
+struct cp_totals {
+  std::uint64_t files = 0, links = 0, folders = 0, kept = 0, cloned = 0;
+  std::uint64_t bytes = 0, copied = 0;
+  std::vector<status> errors;
+};
+
+mode_t umask_of_process() {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  return mask;
+}
+
+class copier {
+ public:
+  copier(const engine& owner, const cp_options& wanted) : owner_(owner), wanted_(wanted), how_(wanted.how), umask_(umask_of_process()) {}
+
+  // Named on the command line: links are followed.
+  void copy_named(const std::string& from, const std::string& to) {
+    struct stat info {};
+    if (::stat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
+    if (!S_ISDIR(info.st_mode)) {
+      copy_one_file(from, to);
+      return sync_folder_of(to);
+    }
+    if (!how_.recursive) return failed({errc::invalid_argument, fmt::format("{} is a folder; -r copies it", from)});
+    if (lies_in(from, to)) return failed({errc::invalid_argument, fmt::format("{} is in {}, which is to be copied", to, from)});
+    copy_folder(from, to, info);
+    sync_folder_of(to);
+  }
+  [[nodiscard]] const cp_totals& totals() const { return totals_; }
+
+ private:
+  void failed(const status& error) {
+    if (error.code() == errc::cancelled && interrupted()) return;
+    totals_.errors.push_back(error);
+    (void)fail(error);
+  }
+
+  static bool lies_in(const std::string& folder, const std::string& path) {
+    std::error_code ignored;
+    const fs::path outer = fs::weakly_canonical(folder, ignored), inner = fs::weakly_canonical(path, ignored);
+    return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+  }
+
+  void told(const std::string& from, const std::string& to) const {
+    if (wanted_.verbose && !wanted_.output.json) say("{} -> {}\n", from, to);
+  }
+
+  // Whether this very command has made what is there, or what a link there leads to.
+  [[nodiscard]] bool has_made(const std::string& to) const {
+    struct stat info {};
+    if (::lstat(to.c_str(), &info) != 0) return false;
+    if (made_.contains({info.st_dev, info.st_ino})) return true;
+    return S_ISLNK(info.st_mode) && ::stat(to.c_str(), &info) == 0 && made_.contains({info.st_dev, info.st_ino});
+  }
+  void note_made(const struct stat& info) { made_.insert({info.st_dev, info.st_ino}); }
+
+  // Whether it may be made: what this very command has made is not replaced by another source.
+  bool may_make(const std::string& from, const std::string& to) {
+    struct stat info {};
+    if (how_.keep_existing && ::lstat(to.c_str(), &info) == 0) {
+      ++totals_.kept;
+      return false;
+    }
+    if (!has_made(to)) return true;
+    failed({errc::invalid_argument, fmt::format("{} would replace {}, which is a copy that was just made", from, to)});
+    return false;
+  }
+
+  void copy_one_file(const std::string& from, const std::string& to) {
+    if (!may_make(from, to)) return;
+    const auto copied = copy_file(owner_, from, to, how_);
+    if (!copied) return failed(copied.error());
+    ++totals_.files;
+    if (struct stat info{}; ::stat(to.c_str(), &info) == 0) note_made(info);
+    totals_.bytes += copied->bytes;
+    totals_.copied += copied->copied;
+    totals_.cloned += copied->cloned ? 1 : 0;
+    told(from, to);
+  }
+
+  void copy_link(const std::string& from, const std::string& to) {
+    if (!may_make(from, to)) return;
+    std::error_code error;
+    const fs::path target = fs::read_symlink(from, error);
+    if (error) return failed(status::from_errno(error.value(), fmt::format("read the link {}", from)));
+    struct stat there {};
+    if (::lstat(to.c_str(), &there) == 0 && S_ISDIR(there.st_mode))
+      return failed({errc::not_a_file, fmt::format("{} is a folder, and {} a link", to, from)});
+    std::string hidden;
+    int left = EEXIST;
+    for (int i = 0; i < pending_file::most_hidden_names && left == EEXIST; ++i) {
+      hidden = pending_file::hidden_name(to);
+      left = ::symlink(target.c_str(), hidden.c_str()) == 0 ? 0 : errno;
+    }
+    if (left != 0) return failed(status::from_errno(left, fmt::format("make the link {}", to)));
+    if (::rename(hidden.c_str(), to.c_str()) != 0) {
+      const int number = errno;
+      ::unlink(hidden.c_str());
+      return failed(status::from_errno(number, fmt::format("rename to {}", to)));
+    }
+    ++totals_.links;
+    if (::lstat(to.c_str(), &there) == 0) note_made(there);
+    told(from, to);
+  }
+
+  // Written to while it is being filled, whatever mode it will have.
+  status make_folder(const std::string& from, const std::string& to, const struct stat& like) {
+    if (::mkdir(to.c_str(), (like.st_mode & 0777 & ~umask_) | 0700) == 0) {
+      ++totals_.folders;
+      return {};
+    }
+    const int number = errno;
+    struct stat info {};
+    // Not through a link, also one that was just copied: it may lead to anywhere.
+    if (number == EEXIST && ::lstat(to.c_str(), &info) == 0) {
+      if (S_ISDIR(info.st_mode)) return {};
+      if (S_ISLNK(info.st_mode)) return {errc::not_a_file, fmt::format("{} is a link, and {} a folder", to, from)};
+    }
+    return status::from_errno(number, fmt::format("make the folder {}", to));
+  }
+
+  void finish_folder(const std::string& to, const struct stat& like, bool is_new) {
+    if (!how_.preserve && !is_new && !how_.to_disk) return;
+    const owned_fd fd(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.get() < 0) return failed(status::from_errno(errno, fmt::format("open {}", to)));
+    if (how_.preserve) {
+      if (status error = preserve_facts(fd.get(), like, to); !error.ok()) failed(error);
+    } else if (is_new) {
+      // The set-group-ID bit is of the folder that it was made in.
+      struct stat now {};
+      const mode_t inherited = ::fstat(fd.get(), &now) == 0 ? now.st_mode & S_ISGID : 0;
+      if (::fchmod(fd.get(), (like.st_mode & 0777 & ~umask_) | inherited) != 0)
+        failed(status::from_errno(errno, fmt::format("set the mode of {}", to)));
+    }
+    if (how_.to_disk) sync_folder(fd.get(), to);
+  }
+
+  // A name is on the disk once its folder is.
+  void sync_folder(int fd, const std::string& folder) {
+    // EINVAL: of a file system that has no such thing to do.
+    if (::fsync(fd) != 0 && errno != EINVAL) failed(status::from_errno(errno, fmt::format("fsync {}", folder)));
+  }
+  void sync_folder_of(const std::string& path) {
+    if (!how_.to_disk || interrupted()) return;
+    const std::string parent = fs::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
+    const owned_fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.get() < 0) return failed(status::from_errno(errno, fmt::format("open {}", folder)));
+    sync_folder(fd.get(), folder);
+  }
+
+  void copy_folder(const std::string& from, const std::string& to, const struct stat& info) {
+    const std::uint64_t before = totals_.folders;
+    if (status error = make_folder(from, to, info); !error.ok()) return failed(error);
+    const bool is_new = totals_.folders > before;
+    std::vector<std::string> names;
+    std::error_code error;
+    for (fs::directory_iterator each(from, error); !error && each != fs::directory_iterator(); each.increment(error))
+      names.push_back(each->path().filename().string());
+    if (error) failed(status::from_errno(error.value(), fmt::format("list {}", from)));
+    std::sort(names.begin(), names.end());
+    for (const std::string& name : names) {
+      if (interrupted()) return;
+      copy_entry(from + "/" + name, to + "/" + name);
+    }
+    finish_folder(to, info, is_new);
+  }
+
+  void copy_entry(const std::string& from, const std::string& to) {
+    struct stat info {};
+    if (::lstat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
+    if (S_ISDIR(info.st_mode)) return copy_folder(from, to, info);
+    if (S_ISLNK(info.st_mode)) return copy_link(from, to);
+    if (S_ISREG(info.st_mode)) return copy_one_file(from, to);
+    failed({errc::not_a_file, fmt::format("{} is neither a file, a folder nor a link: not copied", from)});
+  }
+
+  const engine& owner_;
+  const cp_options& wanted_;
+  copy_options how_;
+  mode_t umask_;
+  cp_totals totals_;
+  std::set<std::pair<dev_t, ino_t>> made_;  // files and links
+};
+
+bool is_folder(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// What a path ends with, without slashes: "b" of a/b/. A path like ".." has no name of its own.
+std::string last_name(const std::string& path) {
+  std::string name = path.substr(0, path.find_last_not_of('/') + 1);
+  name = name.substr(name.rfind('/') + 1);
+  return name == "." || name == ".." ? fs::weakly_canonical(path).filename().string() : name;
+}
+
+void print_totals(const cp_options& wanted, const cp_totals& totals, double seconds) {
+  const double speed = bench::gigabytes_per_second(totals.bytes, seconds);
+  if (wanted.output.json) {
+    auto errors = nlohmann::json::array();
+    for (const status& each : totals.errors) errors.push_back(std::string(each.message()));
+    print_json({{"files", totals.files},
+                {"folders", totals.folders},
+                {"links", totals.links},
+                {"kept", totals.kept},
+                {"cloned", totals.cloned},
+                {"bytes", totals.bytes},
+                {"copied_bytes", totals.copied},
+                {"seconds", seconds},
+                {"gb_per_s", speed},
+                {"verified", wanted.how.verify},
+                {"errors", std::move(errors)}});
+    return;
+  }
+  if (wanted.output.quiet || totals.files + totals.links + totals.folders + totals.kept == 0) return;
+  std::string text = fmt::format("{} {}, {} in {:.3f} s, {:.2f} GB/s", totals.files, totals.files == 1 ? "file" : "files",
+                                 format_size(totals.bytes), seconds, speed);
+  if (totals.cloned > 0) text += fmt::format(", {} by sharing blocks", totals.cloned);
+  if (totals.kept > 0) text += fmt::format(", {} kept", totals.kept);
+  say("{}{}\n", text, wanted.how.verify ? ", verified" : "");
+}
+
+int copy_all(cp_options wanted) {
+  wanted.how.clone = !wanted.no_clone;
+  const std::string to = wanted.paths.back();
+  wanted.paths.pop_back();
+  const bool into = is_folder(to);
+  if (!into && (wanted.paths.size() > 1 || to.ends_with('/'))) return fail({errc::invalid_argument, fmt::format("{} is no folder", to)});
+  auto owner = engine::create();
+  if (!owner) return fail(owner.error());
+  copier work(*owner, wanted);
+  const bench::stopwatch watch;
+  for (const std::string& from : wanted.paths) {
+    if (interrupted()) break;
+    work.copy_named(from, into ? fs::path(to) / last_name(from) : fs::path(to));
+  }
+  print_totals(wanted, work.totals(), watch.seconds());
+  if (interrupted()) return interrupted_exit_code();
+  return work.totals().errors.empty() ? exit_success : exit_failure;
+}
+
+}  // namespace
+
+void add_cp(CLI::App& app, command& chosen) {
+  auto wanted = std::make_shared<cp_options>();
+  CLI::App& sub = *app.add_subcommand("cp", "Copy files to a file or into a folder; a copy is whole under its name, or not there");
+  sub.add_option("FILE", wanted->paths, "What to copy, and where to: a file, or a folder that exists")
+      ->required()
+      ->expected(2, CLI::detail::expected_max_vector_size);
+  sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too, with the links in them as links");
+  sub.add_flag("-p,--preserve", wanted->how.preserve, "Keep modes and times, and as root owners");
+  sub.add_flag("--verify", wanted->how.verify, "Read each copy back from the disk, and compare it with its source");
+  sub.add_flag("--sync", wanted->how.to_disk, "Have each copy on the disk before it has its name, and then its name too");
+  sub.add_flag("--no-clone", wanted->no_clone, "Copy the bytes also where the file system could share them");
+  sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Replace no file that is there");
+  sub.add_flag("-v,--verbose", wanted->verbose, "Print each file that was copied");
+  add_output_options(sub, wanted->output);
+  sub.callback([wanted, &chosen] { chosen.run = [wanted] { return copy_all(*wanted); }; });
+}
+
+}  // namespace penstock::cli

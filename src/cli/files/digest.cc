@@ -1,0 +1,79 @@
+#include "cli/files/digest.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "cli/files/sha256.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace penstock::cli {
+namespace {
+
+constexpr std::array<std::size_t, 3> digest_digits{64, 16, 32};
+
+template <class Bytes>
+std::string in_hexadecimal(const Bytes& bytes) {
+  std::string text;
+  for (const unsigned each : bytes) text += fmt::format("{:02x}", each);
+  return text;
+}
+
+class digest_sha256 final : public digest {
+ public:
+  void update(std::span<const std::byte> bytes) override { state_.update(bytes); }
+  std::string value() override { return in_hexadecimal(state_.finish()); }
+
+ private:
+  sha256 state_;
+};
+
+class digest_xxh64 final : public digest {
+ public:
+  digest_xxh64() { XXH64_reset(&state_, 0); }
+  void update(std::span<const std::byte> bytes) override { XXH64_update(&state_, bytes.data(), bytes.size()); }
+  std::string value() override { return fmt::format("{:016x}", XXH64_digest(&state_)); }
+
+ private:
+  XXH64_state_t state_{};
+};
+
+class digest_xxh128 final : public digest {
+ public:
+  digest_xxh128() { XXH3_128bits_reset(&state_); }
+  void update(std::span<const std::byte> bytes) override { XXH3_128bits_update(&state_, bytes.data(), bytes.size()); }
+  std::string value() override {
+    const XXH128_hash_t hash = XXH3_128bits_digest(&state_);
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  }
+
+ private:
+  XXH3_state_t state_;  // reset in the constructor
+};
+
+}  // namespace
+
+std::optional<digest_kind> digest_named(std::string_view name) {
+  std::string small(name);
+  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto* const found = std::find(digest_names.begin(), digest_names.end(), small);
+  if (found == digest_names.end()) return std::nullopt;
+  return static_cast<digest_kind>(found - digest_names.begin());
+}
+
+std::optional<digest_kind> digest_of_length(std::size_t digits) {
+  const auto* const found = std::find(digest_digits.begin(), digest_digits.end(), digits);
+  if (found == digest_digits.end()) return std::nullopt;
+  return static_cast<digest_kind>(found - digest_digits.begin());
+}
+
+std::unique_ptr<digest> make_digest(digest_kind kind) {
+  if (kind == digest_kind::sha256) return std::make_unique<digest_sha256>();
+  if (kind == digest_kind::xxh64) return std::make_unique<digest_xxh64>();
+  return std::make_unique<digest_xxh128>();
+}
+
+}  // namespace penstock::cli

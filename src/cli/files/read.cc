@@ -1,0 +1,214 @@
+// penstock read: files into memory of a device or of the host.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bench/meter.hpp"
+#include "bench/sample_data.hpp"
+#include "bench/verify.hpp"
+#include "cli/common/command.hpp"
+#include "cli/common/figures.hpp"
+#include "cli/common/inputs.hpp"
+#include "cli/common/interrupt.hpp"
+#include "cli/common/json.hpp"
+#include "cli/common/say.hpp"
+#include "cli/common/sizes.hpp"
+#include "cli/common/transfer.hpp"
+#include "cli/common/transfer_memory.hpp"
+#include "cli/common/usage.hpp"
+
+namespace penstock::cli {
+namespace {
+
+constexpr std::uint64_t to_the_end = std::numeric_limits<std::uint64_t>::max();
+
+struct read_options {
+  std::vector<std::string> files;
+  std::string device;
+  std::uint64_t offset = 0;
+  std::uint64_t length = to_the_end;
+  bool verify = false;
+  std::string path = "automatic";
+  std::string prefer = "automatic";
+  std::string cache = "auto";
+  unsigned repeat = 1;
+  output_options output;
+};
+
+struct read_setup {
+  const read_options& wanted;
+  const engine& owner;
+  io_options io;
+  transfer_memory memory;  // of all files and repeats
+};
+
+result<io_options> io_options_of(const read_options& wanted) {
+  auto path = parse_path_kind(wanted.path);
+  if (!path) return path.error();
+  auto prefer = parse_preference(wanted.prefer);
+  if (!prefer) return prefer.error();
+  auto cache = parse_cache_use(wanted.cache);
+  if (!cache) return cache.error();
+  io_options io;
+  io.path = *path;
+  io.prefer = *prefer;
+  io.cache = *cache;
+  return io;
+}
+
+// Both hashes of what has been read so far.
+struct comparison {
+  bench::hasher file, memory;
+
+  status add(const read_setup& setup, const std::string& path, std::uint64_t offset, std::uint64_t length) {
+    progress_bar bar("hashing", path, 2 * length);
+    const auto stop = bar.counting(bench::piece_bytes);
+    if (status error = bench::hash_file(file, path, offset, length, stop); !error.ok()) return error;
+    return bench::hash_memory(memory, setup.owner, setup.memory.data(), length, stop);
+  }
+  [[nodiscard]] bool equal() const { return file.value() == memory.value(); }
+};
+
+// Reads the range in pieces, each over the one before. On failure the figures still tell what was read.
+figures read_pieces(const read_setup& setup, const file& source, std::uint64_t length) {
+  figures out;
+  comparison check;
+  const engine_stats before = setup.owner.stats();
+  while (out.bytes < length && out.error.ok()) {
+    const std::uint64_t offset = setup.wanted.offset + out.bytes;
+    const std::uint64_t want = std::min(setup.memory.size(), length - out.bytes);
+    // What the read before this one has left would pass for what this one should bring.
+    if (setup.wanted.verify) out.error = bench::clear_memory(setup.owner, setup.memory.data(), want);
+    if (!out.error.ok()) break;
+    io_result done;
+    {
+      progress_bar bar("reading", source.path(), length, out.bytes);
+      const bench::stopwatch watch;
+      done = finish(source.read_async(setup.memory.data(), want, static_cast<std::int64_t>(offset), setup.io), setup.owner, bar, out.bytes);
+      out.seconds += watch.seconds();
+      out.cpu_seconds += watch.cpu_seconds();
+    }
+    out.bytes += done.bytes_done;
+    out.error = done.error;
+    if (out.error.ok() && setup.wanted.verify) out.error = check.add(setup, source.path(), offset, done.bytes_done);
+    if (done.bytes_done < want) break;  // the file became shorter, or the error says why
+  }
+  out.path = bench::paths_between(before, setup.owner.stats());
+  if (out.error.ok() && setup.wanted.verify) out.equal = check.equal();
+  return out;
+}
+
+figures failed(const status& error) {
+  figures out;
+  out.error = error;
+  return out;
+}
+
+figures read_file(read_setup& setup, const std::string& name) {
+  auto source = setup.owner.open(name);
+  if (!source) return failed(source.error());
+  auto size = source->size();
+  if (!size) return failed(size.error());
+  const std::uint64_t length = *size > setup.wanted.offset ? std::min(*size - setup.wanted.offset, setup.wanted.length) : 0;
+  if (length == 0) {
+    figures nothing;
+    nothing.path = "none";
+    if (setup.wanted.verify) nothing.equal = true;
+    return nothing;
+  }
+  if (status error = setup.memory.make_room(length); !error.ok()) return failed(error);
+  figures out = read_pieces(setup, *source, length);
+  if (out.equal == false) out.error = {errc::internal, fmt::format("the bytes in device memory differ from those of {}", name)};
+  return out;
+}
+
+// All that was read, and the sum of it.
+struct read_report {
+  std::vector<std::pair<std::string, figures>> reads;  // with --json, which prints them at the end
+  std::size_t count = 0;
+  figures sum;
+  bool all_good = true;
+};
+
+void add(read_report& report, const std::string& name, const figures& told, const output_options& output) {
+  report.sum.bytes += told.bytes;
+  report.sum.seconds += told.seconds;
+  report.sum.cpu_seconds += told.cpu_seconds;
+  report.all_good = report.all_good && told.error.ok();
+  ++report.count;
+  if (output.json) report.reads.emplace_back(name, told);
+  if (!output.json && (told.error.ok() || told.bytes > 0)) say("{}: {}\n", name, describe(told));
+  if (interrupted()) {
+    complain("penstock: interrupted: {} of {} were read\n", format_size(told.bytes), name);
+  } else if (!told.error.ok()) {
+    fail(told.error);
+  }
+}
+
+void print_as_json(const read_report& report, const device_info& where) {
+  auto reads = nlohmann::json::array();
+  for (const auto& [name, told] : report.reads) reads.push_back(to_json(name, told));
+  print_json({{"device", where.name}, {"reads", std::move(reads)}});
+}
+
+void print_remarks(const read_options& wanted, const engine& owner, const device_info& where) {
+  if (wanted.output.json || wanted.output.quiet) return;
+  say("to {}\n", describe_device(where));
+  if (const std::string reason = why_no_gpu(owner); wanted.device.empty() && !reason.empty()) say("{}\n", reason);
+}
+
+void read_each(read_setup& setup, const std::vector<input>& inputs, read_report& report) {
+  for (unsigned pass = 0; pass < setup.wanted.repeat; ++pass) {
+    for (const input& each : inputs) {
+      if (interrupted()) return;
+      const figures told = each.error.ok() ? read_file(setup, each.name) : failed(each.error);
+      add(report, each.name, told, setup.wanted.output);
+    }
+  }
+}
+
+int read_all(const read_options& wanted) {
+  const auto io = io_options_of(wanted);
+  if (!io) return fail(io.error());
+  auto owner = engine::create();
+  if (!owner) return fail(owner.error());
+  auto where = choose_memory(*owner, wanted.device);
+  if (!where) return fail(where.error());
+  print_remarks(wanted, *owner, *where);
+  read_setup setup{wanted, *owner, *io, transfer_memory(*owner, *where)};
+  read_report report;
+  read_each(setup, expand_folders(wanted.files), report);
+  if (wanted.output.json) {
+    print_as_json(report, *where);
+  } else if (report.count > 1 && !wanted.output.quiet) {
+    say("{} reads: {}\n", report.count, describe(report.sum));
+  }
+  if (interrupted()) return interrupted_exit_code();
+  return report.all_good ? exit_success : exit_failure;
+}
+
+}  // namespace
+
+void add_read(CLI::App& app, command& chosen) {
+  auto wanted = std::make_shared<read_options>();
+  CLI::App& sub = *app.add_subcommand("read", "Read files into memory of a device or of the host");
+  sub.add_option("FILE", wanted->files, "Files to read, or folders with such files")->required();
+  add_memory_options(sub, wanted->device);
+  add_size_option(sub, "--offset", wanted->offset, "Start here in each file");
+  add_size_option(sub, "--length", wanted->length, "Read this much of each file (default: to its end)");
+  sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the file read plainly");
+  const auto paths = path_names();
+  sub.add_option("--path", wanted->path, "Force a path")->check(one_of({paths.begin(), paths.end()}));
+  sub.add_option("--prefer", wanted->prefer, "What to spend")->check(one_of({"automatic", "speed", "cpu"}));
+  sub.add_option("--cache", wanted->cache, "Bytes that are not in the page cache: read them through it, or past it")
+      ->check(one_of({"auto", "keep", "bypass"}));
+  sub.add_option("--repeat", wanted->repeat, "Read everything this many times (default 1)")->check(whole_number(1));
+  add_output_options(sub, wanted->output);
+  sub.callback([wanted, &chosen] { chosen.run = [wanted] { return read_all(*wanted); }; });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,50 @@
+// Carrying out what `penstock io` is asked to do, once for each size of request. One thread; the work has its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/io/io_latency.hpp"
+#include "cli/io/io_plan.hpp"
+#include "penstock/penstock.hpp"
+
+namespace penstock::cli {
+
+struct io_job_figures {
+  std::string name;  // of the file or folder
+  std::string device;
+  std::uint64_t bytes = 0;
+  std::uint64_t total_bytes = 0;  // of its data
+  unsigned threads = 0;
+  unsigned depth = 0;
+  double seconds = 0;
+  latency_counts latencies;
+};
+
+struct io_figures {
+  io_type io = io_type::read;
+  transfer_type transfer = transfer_type::gpu_direct;
+  std::uint64_t io_size = 0;
+  std::vector<io_job_figures> jobs;
+  io_job_figures all;  // its name and device are those of the first
+  double cpu_seconds = 0;
+  std::string path;                            // that carried the bytes
+  std::uint64_t data_bytes = 0;                // of all files, each once
+  std::optional<std::uint64_t> cached_before;  // of these; none where the kernel does not tell
+  std::uint64_t verified_bytes = 0;
+  std::uint64_t unwritten_bytes = 0;
+  std::vector<std::string> unverified;  // files
+  std::string ceiling_name;             // empty: none measured
+  double ceiling_gbs = 0;
+};
+
+// Errors: of the plan (invalid_argument), of files, devices and memory, and of bytes that are wrong. A file that the run has made is
+// removed then. remarks: what the user should know of this run, a line each.
+result<io_figures> run_io(const engine& owner, const io_plan& plan, std::uint64_t io_size, std::vector<std::string>& remarks);
+
+// What does not go together. Errors: invalid_argument.
+status check_plan(const io_plan& plan);
+
+}  // namespace penstock::cli

@@ -1,0 +1,290 @@
+// penstock inspect: what is in files of tensors.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/common/command.hpp"
+#include "cli/common/json.hpp"
+#include "cli/common/say.hpp"
+#include "cli/common/sizes.hpp"
+#include "cli/common/usage.hpp"
+
+namespace penstock::cli {
+namespace {
+
+using nlohmann::json;
+
+struct inspect_options {
+  std::vector<std::string> paths;
+  std::string order = "offset";
+  bool totals = false;
+  output_options output;
+};
+
+// A tensor, or a member of a zip file.
+struct line {
+  std::string name;
+  std::string type;  // of elements, or how a member is packed
+  std::optional<std::vector<std::uint64_t>> shape;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct contents {
+  std::string path;
+  std::string kind;  // "safetensors", "checkpoint" (of torch.save), or "zip": of that the members are told
+  std::uint64_t file_bytes = 0;
+  std::optional<std::uint64_t> cached_bytes;
+  std::uint64_t data_offset = 0;            // safetensors only
+  std::optional<tensor_metadata> metadata;  // likewise
+  std::vector<line> lines;
+  std::vector<checkpoint_entry> others;  // of a checkpoint, what is no tensor
+  std::string unread;                    // of a zip file that holds a pickle, why the tensors are not told
+};
+
+struct type_total {
+  std::uint64_t count = 0, bytes = 0;
+};
+
+// The largest power of two that divides the offset; what is more than a page is a page.
+std::uint64_t alignment_of(std::uint64_t offset) {
+  constexpr int most = 12;
+  return std::uint64_t{1} << std::min(most, std::countr_zero(offset | std::uint64_t{1} << most));
+}
+
+std::map<std::string, type_total> totals_of(const contents& of) {
+  std::map<std::string, type_total> totals;
+  for (const line& each : of.lines) {
+    ++totals[each.type].count;
+    totals[each.type].bytes += each.bytes;
+  }
+  return totals;
+}
+
+// --- finding out
+
+status list_tensors(const file& from, contents& to) {
+  auto header = read_safetensors(from);
+  if (!header) return header.error();
+  to.kind = "safetensors";
+  to.data_offset = header->data_offset();
+  to.metadata = header->metadata();
+  for (const tensor_facts& each : header->tensors()) {
+    to.lines.push_back({each.name, std::string(to_string(each.type)), each.shape, each.offset, each.bytes});
+  }
+  return {};
+}
+
+status list_members(const file& from, contents& to) {
+  auto members = read_zip_directory(from);
+  if (!members) return members.error();
+  to.kind = "zip";
+  for (const zip_member& each : *members) {
+    to.lines.push_back({each.name, each.stored ? "stored" : "packed", std::nullopt, each.offset, each.packed_bytes});
+  }
+  return {};
+}
+
+status list_checkpoint(const file& from, contents& to) {
+  auto found = read_torch_checkpoint(from);
+  if (!found) return found.error();
+  to.kind = "checkpoint";
+  for (const checkpoint_tensor& each : found->tensors) {
+    to.lines.push_back({each.name(), each.problem.ok() ? std::string(to_string(each.type)) : "?", each.shape, each.offset, each.bytes});
+  }
+  to.others = std::move(found->others);
+  if (!found->metadata.empty()) to.metadata = std::move(found->metadata);
+  return {};
+}
+
+// Of a checkpoint the tensors; of other zip files, and of one whose pickle is not read, what is in them.
+status list_zip(const file& from, contents& to) {
+  const status problem = list_checkpoint(from, to);
+  if (problem.ok()) return {};
+  if (status error = list_members(from, to); !error.ok()) return error;
+  if (std::ranges::any_of(to.lines, [](const line& each) { return each.name.ends_with("data.pkl"); })) to.unread = problem.message();
+  return {};
+}
+
+result<contents> look_into(const engine& owner, const std::string& path) {
+  const auto from = owner.open(path);
+  if (!from) return from.error();
+  contents found;
+  found.path = path;
+  const auto size = from->size();
+  if (!size) return size.error();
+  found.file_bytes = *size;
+  if (status error = is_zip(*from) ? list_zip(*from, found) : list_tensors(*from, found); !error.ok()) return error;
+  // Of a file that the kernel tells nothing about it stays unknown.
+  if (const auto told = owner.explain(*from, "host", *size, 0); told) found.cached_bytes = told->cached_bytes;
+  return found;
+}
+
+// Of tensors; the members of a zip file are none.
+std::vector<std::string_view> names_of(const contents& found) {
+  std::vector<std::string_view> names;
+  if (found.kind == "zip") return names;
+  for (const line& each : found.lines) names.emplace_back(each.name);
+  return names;
+}
+
+result<model_paths> read_index(const engine& owner, const std::string& path) {
+  const auto from = owner.open(path);
+  if (!from) return from.error();
+  const auto index = read_model_index(*from);
+  if (!index) return index.error();
+  return shards_of(*index, path);
+}
+
+// --- telling
+
+void sort_lines(std::vector<line>& lines, const std::string& order) {
+  const auto by = [&](const line& a, const line& b) {
+    if (order == "name") return a.name < b.name;
+    if (order == "bytes") return a.bytes != b.bytes ? a.bytes > b.bytes : a.offset < b.offset;
+    return a.offset < b.offset;
+  };
+  std::ranges::stable_sort(lines, by);
+}
+
+json to_json(const contents& of, bool totals) {
+  json document{{"file", of.path}, {"kind", of.kind}, {"bytes", of.file_bytes}, {"cached_bytes", nullptr}};
+  if (of.cached_bytes) document["cached_bytes"] = *of.cached_bytes;
+  if (of.kind == "safetensors") {
+    document["data_offset"] = of.data_offset;
+    document["metadata"] = nullptr;
+    if (of.metadata) document["metadata"] = json::object();
+    for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) document["metadata"][key] = value;
+  }
+  if (of.kind == "checkpoint") {
+    document["others"] = json::array();
+    for (const checkpoint_entry& each : of.others)
+      document["others"].push_back({{"name", fmt::format("{}", fmt::join(each.keys, "."))}, {"kind", each.kind}});
+  }
+  if (!of.unread.empty()) document["unread"] = of.unread;
+  document["by_type"] = json::object();
+  for (const auto& [type, total] : totals_of(of)) document["by_type"][type] = {{"count", total.count}, {"bytes", total.bytes}};
+  if (totals) return document;
+  json& list = document[of.kind == "zip" ? "members" : "tensors"] = json::array();
+  for (const line& each : of.lines) {
+    json entry{{"name", each.name},
+               {"type", each.type},
+               {"offset", each.offset},
+               {"bytes", each.bytes},
+               {"aligned_to", alignment_of(each.offset)}};
+    if (each.shape) entry["shape"] = *each.shape;
+    list.push_back(std::move(entry));
+  }
+  return document;
+}
+
+std::string cached_words(const contents& of) {
+  if (!of.cached_bytes || of.file_bytes == 0) return "";
+  return fmt::format(", {:.0f} % in the page cache", 100.0 * static_cast<double>(*of.cached_bytes) / static_cast<double>(of.file_bytes));
+}
+
+void print_contents(const contents& of, bool totals) {
+  const char* what = of.kind == "zip" ? "member" : "tensor";
+  say("{}: {}, {}, {}{}\n", of.path, of.kind, counted(of.lines.size(), what), format_size(of.file_bytes), cached_words(of));
+  for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) say("  {} = {}\n", key, value);
+  for (const auto& [type, total] : totals_of(of))
+    say("  {:<12} {:>7} {}{}, {}\n", type, total.count, what, total.count == 1 ? "" : "s", format_size(total.bytes));
+  if (!of.unread.empty()) say("  its tensors are not told: {}\n", of.unread);
+  if (totals) return;
+  for (const checkpoint_entry& each : of.others) say("  no tensor: {} ({})\n", fmt::format("{}", fmt::join(each.keys, ".")), each.kind);
+  if (of.lines.empty()) return;
+  say("  {:>15} {:>15} {:>7} {:<12} {}\n", "offset", "bytes", "aligned", "type", "name");
+  for (const line& each : of.lines) {
+    const std::string shape = each.shape ? fmt::format(" [{}]", fmt::join(*each.shape, ", ")) : "";
+    say("  {:>15} {:>15} {:>7} {:<12} {}{}\n", each.offset, each.bytes, alignment_of(each.offset), each.type, each.name, shape);
+  }
+}
+
+// What one command line asks for, file after file.
+class inspection {
+ public:
+  inspection(const engine& owner, const inspect_options& wanted) : owner_(owner), wanted_(wanted) {}
+
+  void look_at(const std::string& path) {
+    const auto found = find_model(path);
+    if (!found) return failed(found.error());
+    is_model_index(*found) ? look_at_index(*found) : (void)tell(*found);
+  }
+
+  int finish() {
+    if (wanted_.output.json) print_json(documents_);
+    return has_failed_ ? exit_failure : exit_success;
+  }
+
+ private:
+  void look_at_index(const std::string& path) {
+    const auto shards = read_index(owner_, path);
+    if (!shards) return failed(shards.error());
+    if (!wanted_.output.json) say("{}: index of {}\n", path, counted(shards->files.size(), "file"));
+    std::vector<contents> all;
+    for (const std::string& shard : shards->files) {
+      if (auto found = tell(shard)) all.push_back(*std::move(found));
+    }
+    if (all.size() < shards->files.size()) return;  // what is in the others is not known
+    std::vector<std::vector<std::string_view>> names;
+    for (const contents& each : all) names.push_back(names_of(each));
+    if (status error = check_tensors(*shards, names); !error.ok()) failed(error);
+  }
+  std::optional<contents> tell(const std::string& path) {
+    auto found = look_into(owner_, path);
+    if (!found) {
+      failed(found.error());
+      return std::nullopt;
+    }
+    sort_lines(found->lines, wanted_.order);
+    if (wanted_.output.json) {
+      documents_.push_back(to_json(*found, wanted_.totals));
+    } else {
+      print_contents(*found, wanted_.totals);
+    }
+    return *std::move(found);
+  }
+  void failed(const status& error) {
+    has_failed_ = true;
+    (void)fail(error);
+  }
+
+  const engine& owner_;
+  const inspect_options& wanted_;
+  json documents_ = json::array();
+  bool has_failed_ = false;
+};
+
+int inspect(const inspect_options& wanted) {
+  auto owner = engine::create();
+  if (!owner) return fail(owner.error());
+  inspection work(*owner, wanted);
+  for (const std::string& path : wanted.paths) work.look_at(path);
+  return work.finish();
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, command& chosen) {
+  auto wanted = std::make_shared<inspect_options>();
+  CLI::App& sub = *app.add_subcommand("inspect", "Show what is in files of tensors: types, shapes, bytes, and offsets");
+  sub.add_option(
+         "FILE", wanted->paths,
+         "safetensors files, checkpoints of torch.save, indexes (.json) of such files, or folders with model.safetensors or its index")
+      ->required();
+  sub.add_option("--sort", wanted->order, "Order of the tensors: offset (default), name, or bytes, the largest first")
+      ->check(one_of({"offset", "name", "bytes"}));
+  sub.add_flag("--totals", wanted->totals, "Leave out the tensors themselves");
+  add_output_options(sub, wanted->output);
+  sub.callback([wanted, &chosen] { chosen.run = [wanted] { return inspect(*wanted); }; });
+}
+
+}  // namespace penstock::cli

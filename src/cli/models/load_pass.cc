@@ -1,0 +1,224 @@
+#include "cli/models/load_pass.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "bench/machine.hpp"
+#include "bench/meter.hpp"
+#include "bench/sample_data.hpp"
+#include "bench/verify.hpp"
+#include "cli/common/interrupt.hpp"
+#include "cli/common/progress.hpp"
+#include "cli/common/sizes.hpp"
+#include "cli/common/transfer_memory.hpp"
+
+namespace penstock::cli {
+namespace {
+
+// When the last request of each device has ended: told by any thread, asked when all have ended.
+class device_clocks {
+ public:
+  explicit device_clocks(std::size_t devices) : ended_ns_(devices) {}
+  void tell(std::size_t device) {
+    const std::int64_t now = elapsed_ns();
+    std::int64_t before = ended_ns_[device].load(std::memory_order_relaxed);
+    while (before < now && !ended_ns_[device].compare_exchange_weak(before, now, std::memory_order_relaxed)) {
+    }
+  }
+  [[nodiscard]] double seconds(std::size_t device) const { return static_cast<double>(ended_ns_[device].load()) / 1e9; }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  [[nodiscard]] std::int64_t elapsed_ns() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - start_).count();
+  }
+  clock::time_point start_ = clock::now();
+  std::vector<std::atomic<std::int64_t>> ended_ns_;
+};
+
+class loader {
+ public:
+  loader(const engine& owner, const load_request& wanted) : owner_(owner), wanted_(wanted) {}
+
+  load_pass run() {
+    told_.error = load();
+    return std::move(told_);
+  }
+
+ private:
+  status load() {
+    if (status error = open(); !error.ok()) return error;
+    if (status error = check_room(); !error.ok()) return error;
+    if (status error = allocate(); !error.ok()) return error;
+    if (status error = explain(); !error.ok()) return error;
+    if (wanted_.verify) {
+      if (status error = clear(); !error.ok()) return error;
+    }
+    if (status error = read(); !error.ok()) return error;
+    return wanted_.verify ? verify() : status();
+  }
+
+  status open() {
+    const bench::stopwatch watch;
+    auto opened = model::open(owner_, wanted_.files);
+    if (!opened) return opened.error();
+    model_ = *std::move(opened);
+    auto layout = lay_out(model_);
+    if (!layout) return layout.error();
+    bytes_needed_ = layout->bytes;
+    auto ranges = ranges_of(*layout);
+    if (!ranges) return ranges.error();
+    ranges_ = *std::move(ranges);
+    told_.open_seconds = watch.seconds();
+    for (const model_file& each : model_.files()) {
+      told_.files.push_back({each.path, each.is_checkpoint ? "checkpoint" : "safetensors", each.file_bytes, each.tensor_bytes(),
+                             each.header.tensors().size(), std::nullopt});
+    }
+    told_.bytes = model_.tensor_bytes();
+    told_.tensors = model_.tensor_count();
+    return {};
+  }
+
+  // What a device has, or of the host what is not in use: its memory is taken page by page, so too much of it shows late and ends others.
+  [[nodiscard]] std::uint64_t room_of(const device_info& device) const {
+    if (!device.name.starts_with(host_memory)) return device.memory_bytes;
+    return std::min(device.memory_bytes, bench::available_memory().value_or(device.memory_bytes));
+  }
+  [[nodiscard]] status check_room() const {
+    std::map<std::string, std::uint64_t> needed;
+    for (const device_info& each : wanted_.devices) {
+      needed[each.name] += bytes_needed_;
+      const std::uint64_t room = room_of(each);
+      if (needed[each.name] <= room || room == 0) continue;
+      return {errc::out_of_memory, fmt::format("the model does not fit into {}: it needs {}, and there is {}", each.name,
+                                               format_size(needed[each.name]), format_size(room))};
+    }
+    return {};
+  }
+
+  status allocate() {
+    const bench::stopwatch watch;
+    for (const device_info& each : wanted_.devices) {
+      auto memory = owner_.allocate(each.name, std::max<std::uint64_t>(bytes_needed_, 1));
+      if (!memory) return memory.error().with_context(fmt::format("{} for the model in {}", format_size(bytes_needed_), each.name));
+      memory_.push_back(*std::move(memory));
+    }
+    told_.allocate_seconds = watch.seconds();
+    return {};
+  }
+
+  status explain() {
+    for (std::size_t i = 0; i < model_.files().size(); ++i) {
+      const model_file& from = model_.files()[i];
+      auto plan = owner_.explain(from.source, wanted_.devices.front().name, from.file_bytes, 0, false, wanted_.io);
+      if (!plan) return plan.error();
+      told_.files[i].cached_bytes = plan->cached_bytes;
+      for (const plan_part& each : plan->parts) add_way(each);
+      for (std::string& each : plan->remarks) {
+        // That there is no GPU is told once, with the device.
+        if (each != why_no_gpu(owner_) && !std::ranges::count(told_.remarks, each)) told_.remarks.push_back(std::move(each));
+      }
+    }
+    std::ranges::stable_sort(told_.ways, std::ranges::greater(), &load_way::bytes);
+    return {};
+  }
+  void add_way(const plan_part& part) {
+    const auto same = [&](const load_way& each) { return each.path == part.path_name && each.reason == part.reason; };
+    const auto found = std::ranges::find_if(told_.ways, same);
+    if (found != told_.ways.end()) {
+      found->bytes += part.length;
+    } else {
+      told_.ways.push_back({part.path_name, part.reason, part.length});
+    }
+  }
+
+  // All devices in one batch: the file is read for the first, and each other one has its bytes from the one before it.
+  status read() {
+    std::vector<void*> places;
+    for (const device_buffer& each : memory_) places.push_back(each.data());
+    const auto wanted = requests_of(ranges_, places);
+    if (!wanted) return wanted.error();
+    device_clocks clocks(memory_.size());
+    const std::size_t pieces = ranges_.size();
+    const engine_stats before = owner_.stats();
+    const bench::stopwatch watch;
+    auto work = owner_.submit(*wanted, wanted_.io, {}, [&](std::size_t i, const io_result&) { clocks.tell(i / pieces); });
+    wait(work, bench::carried_bytes(before));
+    const auto results = work.wait();
+    told_.read_seconds = watch.seconds();
+    told_.read_cpu_seconds = watch.cpu_seconds();
+    told_.path = bench::paths_between(before, owner_.stats());
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      std::uint64_t bytes = 0;
+      for (const io_result& each : std::span(results).subspan(i * pieces, pieces)) bytes += each.bytes_done;
+      told_.devices.push_back({wanted_.devices[i].name, bytes, clocks.seconds(i), std::nullopt});
+    }
+    return first_error(results);
+  }
+  [[nodiscard]] std::string first_path() const { return model_.files().empty() ? "nothing" : model_.files().front().path; }
+  void wait(batch& work, std::uint64_t start) const {
+    constexpr std::chrono::milliseconds tick{50};
+    progress_bar bar("loading", first_path(), told_.bytes * memory_.size());
+    while (!work.wait_for(tick)) {
+      if (interrupted()) return work.cancel();
+      bar.update(bench::carried_bytes(owner_.stats()) - start);
+    }
+  }
+  [[nodiscard]] status first_error(const std::vector<io_result>& results) const {
+    if (interrupted()) return {errc::cancelled, "interrupted"};
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      const status error = outcome_of(ranges_, std::span(results).subspan(i * ranges_.size(), ranges_.size()));
+      if (!error.ok()) return error.with_context("to " + wanted_.devices[i].name);
+    }
+    return {};
+  }
+
+  // --- verify
+
+  // What was there before would pass for what the reading should bring.
+  [[nodiscard]] status clear() const {
+    for (const device_buffer& memory : memory_) {
+      if (status error = bench::clear_memory(owner_, memory.data(), memory.size()); !error.ok()) return error;
+    }
+    return {};
+  }
+  status verify() {
+    progress_bar bar("hashing", first_path(), told_.bytes * (1 + memory_.size()));
+    const auto stop = bar.counting(bench::piece_bytes);
+    bench::hasher right;
+    for (const model_range& each : ranges_) {
+      if (status error = bench::hash_file(right, each.tensor.file->path, each.offset, each.length, stop); !error.ok()) return error;
+    }
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      bench::hasher found;
+      for (const model_range& each : ranges_) {
+        const auto* const place = static_cast<const std::byte*>(memory_[i].data()) + each.place;
+        if (status error = bench::hash_memory(found, owner_, place, each.length, stop); !error.ok()) return error;
+      }
+      told_.devices[i].equal = found.value() == right.value();
+      if (!*told_.devices[i].equal)
+        return {errc::internal, fmt::format("the bytes in the memory of {} differ from those of the files", told_.devices[i].name)};
+    }
+    return {};
+  }
+
+  const engine& owner_;
+  const load_request& wanted_;
+  load_pass told_;
+  model model_;
+  std::uint64_t bytes_needed_ = 0;  // in a device
+  std::vector<model_range> ranges_;
+  std::vector<device_buffer> memory_;
+};
+
+}  // namespace
+
+load_pass load_once(const engine& owner, const load_request& wanted) { return loader(owner, wanted).run(); }
+
+}  // namespace penstock::cli

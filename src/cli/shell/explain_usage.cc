@@ -1,0 +1,105 @@
+#include "cli/shell/explain_usage.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "cli/common/command.hpp"
+#include "cli/common/say.hpp"
+#include "cli/common/usage.hpp"
+#include "cli/shell/grammar.hpp"
+
+namespace penstock::cli {
+namespace {
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : app.get_subcommands([](const CLI::App* sub) { return !sub->get_name().empty(); })) {
+    names.push_back(each->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* each : app.get_options()) {
+    if (each->get_group().empty()) continue;  // for ourselves only
+    for (const std::string& name : each->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : each->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::string unknown_option(const CLI::App& app, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  return fmt::format("unknown option {}{}", name, suggestion(name, option_names(app)));
+}
+
+bool is_option(const std::string& word) { return word.size() > 1 && word.front() == '-'; }
+
+// Of the words before the command, and of the command itself.
+std::string describe_before(const CLI::App& app, const CLI::App* sub) {
+  const auto words = app.remaining();
+  if (words.empty()) return {};
+  const std::string& word = words.front();
+  if (!is_option(word)) return unknown_command(app, word);
+  const auto known = sub != nullptr ? option_names(*sub) : std::vector<std::string>();
+  if (std::find(known.begin(), known.end(), word) != known.end()) {
+    return fmt::format("{0} goes behind the command: penstock {1} {0}", word, sub->get_name());
+  }
+  return unknown_option(app, word);
+}
+
+std::string help_of(const CLI::App& app, const std::string& command) {
+  const auto grammar = grammar_of(app);
+  const auto page = std::ranges::find(grammar, command, &command_grammar::name);
+  return help_page(grammar, page == grammar.end() ? grammar.front() : *page);
+}
+
+// "--pid: 1 required PID missing", as CLI11 says it of an option without its value.
+std::string in_plain_words(const std::string& error) {
+  constexpr std::string_view before = ": 1 required ", behind = " missing";
+  const auto at = error.find(before);
+  if (at == std::string::npos || !error.ends_with(behind)) return error;
+  const auto type = error.substr(at + before.size(), error.size() - at - before.size() - behind.size());
+  return fmt::format("{}: {} is missing behind it", error.substr(0, at), type == "TEXT" ? "a word" : type.substr(0, type.find(':')));
+}
+
+// An unknown option is named rather than what its absence led to: `read --verfy` lacks a file only because of the slip.
+std::string describe_after(const CLI::App& sub, const CLI::ParseError& error) {
+  auto words = sub.remaining();
+  if (sub.get_prefix_command() && !words.empty()) words.resize(1);  // the others are another program's
+  if (const auto option = std::find_if(words.begin(), words.end(), is_option); option != words.end()) return unknown_option(sub, *option);
+  const bool left_over = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !words.empty();
+  return left_over ? fmt::format("unexpected word \"{}\"", words.front()) : in_plain_words(error.what());
+}
+
+}  // namespace
+
+std::string unknown_command(const CLI::App& app, const std::string& word) {
+  return fmt::format("unknown command \"{}\"{}", word, suggestion(word, command_names(app)));
+}
+
+int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
+  const auto commands = app.get_subcommands();
+  const CLI::App* sub = commands.empty() ? nullptr : commands.front();
+  if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr) {
+    put_exactly(help_of(app, sub == nullptr ? "" : sub->get_name()));
+    return exit_success;
+  }
+  if (error.get_exit_code() == 0) return app.exit(error);  // the version
+  if (sub == nullptr && app.remaining().empty()) {
+    complain("{}\npenstock: a command is required\n", as_is{help_of(app, "")});
+    return exit_usage;
+  }
+  if (const std::string wrong = describe_before(app, sub); !wrong.empty()) {
+    complain("penstock: {}\nRun `penstock help` for the commands and options there are.\n", wrong);
+  } else {
+    complain("penstock: {0}: {1}\nRun `penstock help {0}` for its options.\n", sub->get_name(), describe_after(*sub, error));
+  }
+  return exit_usage;
+}
+
+}  // namespace penstock::cli
