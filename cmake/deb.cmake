@@ -40,6 +40,7 @@ set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/deb/shlibs 
 
 set(CPACK_DEBIAN_COMMAND_PACKAGE_NAME penstock)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_COMMAND_PACKAGE_RECOMMENDS "libssl3 | libssl3t64") # opened by `penstock verify`, for sha256
 set(CPACK_COMPONENT_COMMAND_DESCRIPTION
     "command that moves bytes between files and GPU memory\nReads files into GPU or host memory and writes them from there, tells\nwhich way their bytes take and why, measures it beside the ceilings of\nthe machine, and starts programs that use NVIDIA cuFile on Penstock's\nlibrary. Works without a GPU, too."
 )

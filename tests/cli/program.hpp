@@ -4,6 +4,8 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,22 @@ class program {
 };
 
 ended_program run(const std::vector<std::string>& arguments);
+
+// Sets a variable for the programs that a test starts.
+class scoped_variable {
+ public:
+  scoped_variable(const char* name, const std::string& value) : name_(name) {
+    if (const char* present = std::getenv(name)) before_ = present;
+    ::setenv(name, value.c_str(), 1);
+  }
+  scoped_variable(const scoped_variable&) = delete;
+  scoped_variable& operator=(const scoped_variable&) = delete;
+  ~scoped_variable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
 
 // Of this process, for its host device.
 inline engine host_engine() {

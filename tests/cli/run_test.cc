@@ -23,22 +23,6 @@ ended_program run_shell(const std::string& script, std::vector<std::string> opti
   return run(words);
 }
 
-// Sets a variable for the programs that a test starts.
-class scoped_variable {
- public:
-  scoped_variable(const char* name, const std::string& value) : name_(name) {
-    if (const char* present = std::getenv(name)) before_ = present;
-    ::setenv(name, value.c_str(), 1);
-  }
-  scoped_variable(const scoped_variable&) = delete;
-  scoped_variable& operator=(const scoped_variable&) = delete;
-  ~scoped_variable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
-
 // Tests in which a program really is started with our libraries in it.
 class run_program : public testing::Test {
  protected:

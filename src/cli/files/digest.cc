@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "cli/files/sha256.hpp"
 
@@ -24,8 +25,13 @@ std::string in_hexadecimal(const Bytes& bytes) {
 
 class digest_sha256 final : public digest {
  public:
+  explicit digest_sha256(sha256 state) : state_(std::move(state)) {}
   void update(std::span<const std::byte> bytes) override { state_.update(bytes); }
-  std::string value() override { return in_hexadecimal(state_.finish()); }
+  result<std::string> value() override {
+    auto bytes = state_.finish();
+    if (!bytes) return bytes.error();
+    return in_hexadecimal(*bytes);
+  }
 
  private:
   sha256 state_;
@@ -35,7 +41,7 @@ class digest_xxh64 final : public digest {
  public:
   digest_xxh64() { XXH64_reset(&state_, 0); }
   void update(std::span<const std::byte> bytes) override { XXH64_update(&state_, bytes.data(), bytes.size()); }
-  std::string value() override { return fmt::format("{:016x}", XXH64_digest(&state_)); }
+  result<std::string> value() override { return fmt::format("{:016x}", XXH64_digest(&state_)); }
 
  private:
   XXH64_state_t state_{};
@@ -45,7 +51,7 @@ class digest_xxh128 final : public digest {
  public:
   digest_xxh128() { XXH3_128bits_reset(&state_); }
   void update(std::span<const std::byte> bytes) override { XXH3_128bits_update(&state_, bytes.data(), bytes.size()); }
-  std::string value() override {
+  result<std::string> value() override {
     const XXH128_hash_t hash = XXH3_128bits_digest(&state_);
     return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
   }
@@ -70,10 +76,12 @@ std::optional<digest_kind> digest_of_length(std::size_t digits) {
   return static_cast<digest_kind>(found - digest_digits.begin());
 }
 
-std::unique_ptr<digest> make_digest(digest_kind kind) {
-  if (kind == digest_kind::sha256) return std::make_unique<digest_sha256>();
-  if (kind == digest_kind::xxh64) return std::make_unique<digest_xxh64>();
-  return std::make_unique<digest_xxh128>();
+result<std::unique_ptr<digest>> make_digest(digest_kind kind) {
+  if (kind == digest_kind::xxh64) return std::unique_ptr<digest>(std::make_unique<digest_xxh64>());
+  if (kind == digest_kind::xxh128) return std::unique_ptr<digest>(std::make_unique<digest_xxh128>());
+  auto state = sha256::begin();
+  if (!state) return state.error();
+  return std::unique_ptr<digest>(std::make_unique<digest_sha256>(*std::move(state)));
 }
 
 }  // namespace penstock::cli

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "penstock/status.hpp"
+
 namespace penstock::cli {
 
 enum class digest_kind : std::uint8_t { sha256 = 0, xxh64, xxh128 };
@@ -25,9 +27,10 @@ class digest {
  public:
   virtual ~digest() = default;
   virtual void update(std::span<const std::byte> bytes) = 0;
-  // Of all that was given, in lower-case hexadecimal, as sha256sum and xxhsum print it. Ends the object.
-  [[nodiscard]] virtual std::string value() = 0;
+  // Of all that was given, in lower-case hexadecimal, as sha256sum and xxhsum print it. Ends the object. Errors: io (of libcrypto).
+  [[nodiscard]] virtual result<std::string> value() = 0;
 };
-std::unique_ptr<digest> make_digest(digest_kind kind);
+// Errors: unsupported (sha256 without libcrypto), which says what to install; io (of libcrypto).
+result<std::unique_ptr<digest>> make_digest(digest_kind kind);
 
 }  // namespace penstock::cli

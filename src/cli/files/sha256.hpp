@@ -1,27 +1,34 @@
-// SHA-256 (FIPS 180-4). One thread per object.
+// SHA-256 of OpenSSL's libcrypto, which is opened when it is first asked for, so that nothing else of the command needs it. One thread per
+// object.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
+
+#include "penstock/status.hpp"
 
 namespace penstock::cli {
 
 class sha256 {
  public:
-  // use_instructions: where the processor has some for it; about four times as fast.
-  explicit sha256(bool use_instructions = true);
+  // Errors: unsupported (neither libcrypto.so.3 nor libcrypto.so.1.1 is here); io (libcrypto refuses SHA-256).
+  static result<sha256> begin();
   void update(std::span<const std::byte> bytes);
-  // Pads what was given; nothing may follow.
-  std::array<std::uint8_t, 32> finish();
+  // Of all that was given; nothing may follow. Errors: io (libcrypto failed here or in an update).
+  result<std::array<std::uint8_t, 32>> finish();
 
  private:
-  void take_blocks(const std::byte* blocks, std::size_t count);
-  std::array<std::uint32_t, 8> state_;
-  std::array<std::byte, 64> rest_{};
-  std::uint64_t bytes_ = 0;
-  bool use_instructions_;
+  struct end_of_context {
+    void operator()(void* context) const noexcept;
+  };
+  using context = std::unique_ptr<void, end_of_context>;
+  explicit sha256(context state) : state_(std::move(state)) {}
+  context state_;
+  bool failed_ = false;
 };
 
 }  // namespace penstock::cli

@@ -100,6 +100,7 @@ class digest_pool {
   digest_outcome digest_of(const digest_job& job, std::size_t index) {
     if (!job.error.ok()) return {job.error, {}};
     const auto made = make_digest(job.kind);
+    if (!made) return {status(made.error()).with_context(job.file), {}};
     std::unique_ptr<progress_bar> bar;
     if (std::size_t none = 0; shown_.compare_exchange_strong(none, index + 1)) bar = make_bar(job.file);
     const auto progress = [&](std::uint64_t done) {
@@ -107,9 +108,12 @@ class digest_pool {
       return interrupted();
     };
     status error = read_in_order(
-        owner_, job.file, [&](std::span<const std::byte> bytes) { made->update(bytes); }, progress);
+        owner_, job.file, [&](std::span<const std::byte> bytes) { (*made)->update(bytes); }, progress);
     if (bar) bar.reset(), shown_ = 0;
-    return {std::move(error), made->value()};
+    if (!error.ok()) return {std::move(error), {}};
+    auto value = (*made)->value();
+    if (!value) return {status(value.error()).with_context(job.file), {}};
+    return {status(), *std::move(value)};
   }
 
   std::unique_ptr<progress_bar> make_bar(const std::string& path) const {
@@ -142,6 +146,7 @@ void print_checksum(const listed_checksum& one) {
 int print_checksums(const verify_options& wanted, const engine& owner) {
   std::vector<digest_job> jobs;
   const digest_kind kind = digest_named(wanted.algorithm).value_or(digest_kind::sha256);
+  if (const auto possible = make_digest(kind); !possible) return fail(possible.error());
   for (const input& each : expand_folders(wanted.files)) jobs.push_back({each.name, kind, each.error});
   auto documents = nlohmann::json::array();
   bool all_good = true;
