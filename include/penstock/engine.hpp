@@ -38,7 +38,7 @@ namespace penstock {
 namespace core {
 class engine_core;
 class file_core;
-class kept_entry;
+class pinned_entry;
 class operation;
 }  // namespace core
 
@@ -75,25 +75,24 @@ class registration {
   std::shared_ptr<void> held_;
 };
 
-// The page cache of a range of a file, registered with the driver as long as this lives: reads into device memory are then copied from it
-// by the GPU, at the speed of the link and for next to no CPU time, however often they come. From file::keep(). Keeps the engine alive, not
-// the file open; other files of this engine over the same file on the disk are served too.
-// It is given up before that where memory becomes short (see engine::trim()), and where the file has changed: reads then go their usual
-// way.
-class PENSTOCK_API kept_range {
+// The page cache of a range of a file, pinned (registered with the driver) as long as this lives: reads into device memory are then copied
+// from it by the GPU, at the speed of the link and for next to no CPU time, however often they come. From file::pin(). Keeps the engine
+// alive, not the file open; other files of this engine over the same file on the disk are served too. It is given up before that where
+// memory becomes short (see engine::trim()), and where the file has changed: reads then go their usual way.
+class PENSTOCK_API pinned_range {
  public:
-  kept_range() noexcept = default;  // of nothing
-  explicit kept_range(std::shared_ptr<core::kept_entry> made) noexcept : held_(std::move(made)) {}
-  kept_range(kept_range&&) noexcept = default;
-  kept_range& operator=(kept_range&&) noexcept = default;
-  ~kept_range() = default;  // may wait while the driver unregisters it (6 ms for each GiB); reads under way are finished first
-  // Bytes that are registered: 0 once it was given up.
+  pinned_range() noexcept = default;  // of nothing
+  explicit pinned_range(std::shared_ptr<core::pinned_entry> made) noexcept : held_(std::move(made)) {}
+  pinned_range(pinned_range&&) noexcept = default;
+  pinned_range& operator=(pinned_range&&) noexcept = default;
+  ~pinned_range() = default;  // may wait while the driver unregisters it (6 ms for each GiB); reads under way are finished first
+  // Bytes that are pinned: 0 once it was given up.
   [[nodiscard]] std::uint64_t size() const noexcept;
   // Why it was given up; ok as long as it is not.
   [[nodiscard]] status problem() const;
 
  private:
-  std::shared_ptr<core::kept_entry> held_;
+  std::shared_ptr<core::pinned_entry> held_;
 };
 
 // A request under way, from the *_async calls. Dropping it does not stop the request.
@@ -216,14 +215,14 @@ class PENSTOCK_API file {
   // Cuts the file, or lengthens it with zeros. Asks the file system. Requests under way are not waited for. Errors: permission_denied (not
   // open for writing), invalid_argument (also of a block device), no_space, io, closed, forked.
   status truncate(std::uint64_t size) const;
-  // Brings a range into the page cache and keeps it registered (see kept_range), to the end of the file at most. Blocks: for the disk,
+  // Brings a range into the page cache and pins it there for GPUs (see pinned_range), to the end of the file at most. Blocks: for the disk,
   // where it is not in the page cache; for the driver, where a GPU is in use (18 ms for each GiB), else the first read that finds it does
   // that; and up to 20 ms where the file was changed just now, since an unnoticed change could come within the same tick of its clock. A
-  // range that lies in one that is kept already shares its registration; others are counted each by itself. On tmpfs the GPU copies such
+  // range that lies in one that is pinned already shares its registration; others are counted each by itself. On tmpfs the GPU copies such
   // memory at 14 to 18 GB/s, so reads of it go their usual way unless CPU time is to be spared. Errors: invalid_argument (nothing of the
-  // file lies in the range), unsupported (it has no pages in the page cache), out_of_memory (beyond engine_options::kept_budget_bytes, or
-  // memory is short), would_block (somebody keeps changing it), io, closed, forked, device.
-  [[nodiscard]] result<kept_range> keep(std::uint64_t offset = 0, std::uint64_t length = ~std::uint64_t{0}) const;
+  // file lies in the range), unsupported (it has no pages in the page cache), out_of_memory (beyond
+  // engine_options::pinned_file_budget_bytes, or memory is short), would_block (somebody keeps changing it), io, closed, forked, device.
+  [[nodiscard]] result<pinned_range> pin(std::uint64_t offset = 0, std::uint64_t length = ~std::uint64_t{0}) const;
   // What the first read into that device needs (48 MiB of pinned memory, the first 16 of which take about 2.5 ms and the rest 7, streams, a
   // kernel) is made by the engine's threads from here on: for programs that know early where their bytes will go. Does not wait for it;
   // makes the device's context where there is none. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
@@ -311,7 +310,7 @@ class PENSTOCK_API engine {
   // Gives pinned staging memory that no request is using back to the system: stats().pinned_bytes less by what it returns, in bytes; and
   // the 32 MiB of each device through which pieces pass to many places, where none is under way. Later requests pin it anew (about 7 ms for
   // 32 MiB). Blocks while the driver unpins; requests under way are not disturbed, and keep theirs. Where less than a sixteenth of all
-  // memory is left besides what file::keep() holds, that is given up too, as it is by the next read.
+  // memory is left besides what file::pin() holds, that is given up too, as it is by the next read.
   std::size_t trim() const;
   // Why no file of this machine can be read or written GPU-direct; ok where some may be.
   [[nodiscard]] status gpu_direct_status() const;

@@ -153,8 +153,8 @@ struct engine_stats {
   std::uint64_t read_bytes = 0, written_bytes = 0;
   std::uint64_t failed = 0, cancelled = 0, timed_out = 0;
   std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
-  // Of the page cache, kept registered by file::keep(); and how often a range was given up before its owner gave it back.
-  std::uint64_t kept_bytes = 0, kept_drops = 0;
+  // Of the page cache, pinned by file::pin(); and how often a range was given up before its owner gave it back.
+  std::uint64_t pinned_file_bytes = 0, pinned_file_drops = 0;
   std::vector<device_stats> by_device;    // those that something was asked for
   std::vector<channel_stats> by_channel;  // of pipes: those by which tensors have gone or come
   usage_stats usage;

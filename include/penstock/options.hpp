@@ -41,8 +41,8 @@ struct engine_options {
   // Pinned staging memory of the whole engine, in bytes; nothing is pinned before the first device transfer.
   // 36 MiB or more.
   std::size_t pinned_budget_bytes = std::size_t{512} << 20;
-  // What file::keep() may keep registered in all, in bytes; 0: a quarter of the memory that this process may use.
-  std::size_t kept_budget_bytes = 0;
+  // What file::pin() may pin in all, in bytes; 0: a quarter of the memory that this process may use.
+  std::size_t pinned_file_budget_bytes = 0;
   // Worker threads for copies through the CPU; 0 chooses from the cores this process may use. At most 64.
   unsigned lanes = 0;
   // PCIe links over which one GPU is filled from the page cache: its own, and those of GPUs that copy to it straight (NVLink), whose memory
@@ -61,7 +61,7 @@ struct engine_options {
   // NVIDIA's libcufile for the direct path: a full file name. Empty searches the usual places.
   std::string cufile_library;
 
-  // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_KEPT_MIB,
+  // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_PINNED_FILE_MIB,
   // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary:
   // log_summary) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the variable.
   PENSTOCK_API static result<engine_options> from_environment();

@@ -18,8 +18,8 @@
 #include "errors.hpp"
 #include "futures.hpp"
 #include "gil.hpp"
-#include "kept.hpp"
 #include "options.hpp"
+#include "pinned.hpp"
 #include "position.hpp"
 #include "progress.hpp"
 #include "ranges.hpp"
@@ -309,16 +309,16 @@ void sync(const python_file& self) {
   raise_unless_ok(done, {target->path()});
 }
 
-kept_memory keep(const python_file& self, std::int64_t offset, optional_size size) {
+pinned_file_memory pin(const python_file& self, std::int64_t offset, optional_size size) {
   check_offset(offset);
   if (size && *size < 0) raise_invalid("size is " + std::to_string(*size));
   const auto target = self.target;
-  auto kept = [&] {
+  auto pinned = [&] {
     const without_gil unlocked;
-    return target->keep(static_cast<std::uint64_t>(offset), size ? static_cast<std::uint64_t>(*size) : ~std::uint64_t{0});
+    return target->pin(static_cast<std::uint64_t>(offset), size ? static_cast<std::uint64_t>(*size) : ~std::uint64_t{0});
   }();
-  if (!kept) raise(kept.error(), {target->path(), offset});
-  return kept_memory(std::move(*kept));
+  if (!pinned) raise(pinned.error(), {target->path(), offset});
+  return pinned_file_memory(std::move(*pinned));
 }
 
 // Of memory of the host there is nothing to prepare.
@@ -428,21 +428,21 @@ nb::object path_object(std::string_view path) {
   return made;
 }
 
-// --- what is kept
+// --- what is pinned
 
 // Unregistering takes the driver a while.
-void kept_memory::release() {
-  auto ended = std::exchange(range_, kept_range());
+void pinned_file_memory::release() {
+  auto ended = std::exchange(range_, pinned_range());
   released_ = true;
   const without_gil unlocked;
-  ended = kept_range();
+  ended = pinned_range();
 }
 
-kept_memory::~kept_memory() {
+pinned_file_memory::~pinned_file_memory() {
   if (!released_ && range_.problem().code() != errc::closed) release();
 }
 
-nb::object kept_memory::problem() const {
+nb::object pinned_file_memory::problem() const {
   if (released_) return nb::str("it was released");
   const auto why = range_.problem();
   if (why.ok()) return nb::none();
@@ -450,17 +450,18 @@ nb::object kept_memory::problem() const {
   return nb::str(text.data(), text.size());
 }
 
-void add_kept(nb::module_& module) {
-  nb::class_<kept_memory>(module, "KeptRange", nb::is_weak_referenceable(),
-                          "The page cache of a range of a file, kept registered for reads into device memory. From File.keep().")
-      .def_prop_ro("size", &kept_memory::size, "Bytes that are registered now: 0 once it was released, or given up.")
-      .def_prop_ro("problem", &kept_memory::problem, "Why it is not registered any more, as where memory became short; None while it is.")
-      .def("release", &kept_memory::release, "Gives it back. A second time does nothing.")
+void add_pinned(nb::module_& module) {
+  nb::class_<pinned_file_memory>(module, "PinnedRange", nb::is_weak_referenceable(),
+                                 "The page cache of a range of a file, pinned for reads into device memory. From File.pin().")
+      .def_prop_ro("size", &pinned_file_memory::size, "Bytes that are pinned now: 0 once it was released, or given up.")
+      .def_prop_ro("problem", &pinned_file_memory::problem,
+                   "Why it is not pinned any more, as where memory became short; None while it is.")
+      .def("release", &pinned_file_memory::release, "Gives it back. A second time does nothing.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
-          "__exit__", [](kept_memory& self, nb::handle, nb::handle, nb::handle) { self.release(); }, "type"_a.none(), "value"_a.none(),
-          "traceback"_a.none())
-      .def("__repr__", [](const kept_memory& self) { return nb::str("<penstock.KeptRange size={}>").format(self.size()); });
+          "__exit__", [](pinned_file_memory& self, nb::handle, nb::handle, nb::handle) { self.release(); }, "type"_a.none(),
+          "value"_a.none(), "traceback"_a.none())
+      .def("__repr__", [](const pinned_file_memory& self) { return nb::str("<penstock.PinnedRange size={}>").format(self.size()); });
 }
 
 std::uint64_t size_of(const python_file& self) {
@@ -471,7 +472,7 @@ std::uint64_t size_of(const python_file& self) {
 
 void add_files(nb::module_& module) {
   const auto none = nb::none();
-  add_kept(module);
+  add_pinned(module);
   nb::class_<python_file> type(
       module, "File", nb::is_weak_referenceable(),
       "An open file, from penstock.open(). Any thread may use it. Offsets and sizes are in bytes.\n\n"
@@ -546,11 +547,11 @@ void add_files(nb::module_& module) {
       .def("write_on_stream", &queue_bound<true>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
            "Queues a write from device memory onto a stream; otherwise as read_on_stream().")
-      .def("keep", &keep, "offset"_a = 0, "size"_a = none,
-           "Brings a range (size None: to the end) into the page cache and keeps it registered, so that reads into device memory are "
-           "copied\n"
-           "from it by the GPU, however often they come. Blocks. Returns a penstock.KeptRange, which gives it back at the end of a with\n"
-           "statement, by release(), or with its last reference.")
+      .def("pin", &pin, "offset"_a = 0, "size"_a = none,
+           "Brings a range (size None: to the end) into the page cache and pins it there: it is registered with the GPU's\n"
+           "driver, so that reads into device memory are copied from it by the GPU, however often they come. Blocks. Returns\n"
+           "a penstock.PinnedRange, which gives it back at the end of a with statement, by release(), or with its last\n"
+           "reference.")
       .def("prepare", &prepare, "device"_a.none(),
            "Begins to make, on the library's threads, what the first read into that device needs: pinned memory, streams, a kernel. For "
            "programs\n"

@@ -48,8 +48,8 @@ nb::dict stats() {
   told["timed_out"] = seen.timed_out;
   told["pinned_bytes"] = seen.pinned_bytes;
   told["pinned_peak_bytes"] = seen.pinned_peak_bytes;
-  told["kept_bytes"] = seen.kept_bytes;
-  told["kept_drops"] = seen.kept_drops;
+  told["pinned_file_bytes"] = seen.pinned_file_bytes;
+  told["pinned_file_drops"] = seen.pinned_file_drops;
   nb::dict paths;
   for (std::size_t i = 1; i < seen.by_path.size(); ++i) paths[words(seen.by_path[i].name)] = path_dict(seen.by_path[i]);
   told["paths"] = paths;

@@ -1,4 +1,4 @@
-"""What becomes of what is not in the page cache, and ranges that are kept registered."""
+"""What becomes of what is not in the page cache, and ranges that are pinned."""
 
 from __future__ import annotations
 
@@ -54,61 +54,61 @@ def test_an_unknown_word_is_refused(path: Path) -> None:
         file.pread(bytearray(1), cache=3)  # type: ignore[arg-type]
 
 
-def test_a_kept_range_is_read_and_given_back(device_memory: Any, path: Path) -> None:
+def test_a_pinned_range_is_read_and_given_back(device_memory: Any, path: Path) -> None:
     with penstock.open(path) as file:
-        before = penstock.stats()["kept_bytes"]
-        with file.keep() as kept:
-            assert kept.size == NBYTES
-            assert kept.problem is None
-            assert penstock.stats()["kept_bytes"] == before + NBYTES
-            assert any("kept registered" in part.reason for part in file.explain().parts)
+        before = penstock.stats()["pinned_file_bytes"]
+        with file.pin() as pinned:
+            assert pinned.size == NBYTES
+            assert pinned.problem is None
+            assert penstock.stats()["pinned_file_bytes"] == before + NBYTES
+            assert any("pinned" in part.reason for part in file.explain().parts)
             for _ in range(2):
                 target = device_memory.empty(NBYTES)
                 assert file.read_into(target) == NBYTES
                 assert device_memory.bytes(target) == path.read_bytes()
-        assert kept.size == 0
-        assert kept.problem == "it was released"
-        kept.release()
-        assert penstock.stats()["kept_bytes"] == before
+        assert pinned.size == 0
+        assert pinned.problem == "it was released"
+        pinned.release()
+        assert penstock.stats()["pinned_file_bytes"] == before
 
 
-def test_a_part_may_be_kept_and_goes_with_its_last_reference(path: Path) -> None:
+def test_a_part_may_be_pinned_and_goes_with_its_last_reference(path: Path) -> None:
     with penstock.open(path) as file:
-        before = penstock.stats()["kept_bytes"]
-        kept = file.keep(4096, 1 << 20)
-        assert kept.size == 1 << 20
-        del kept
-        assert penstock.stats()["kept_bytes"] == before
+        before = penstock.stats()["pinned_file_bytes"]
+        pinned = file.pin(4096, 1 << 20)
+        assert pinned.size == 1 << 20
+        del pinned
+        assert penstock.stats()["pinned_file_bytes"] == before
         with pytest.raises(penstock.InvalidArgument):
-            file.keep(NBYTES)
+            file.pin(NBYTES)
         with pytest.raises(penstock.InvalidArgument):
-            file.keep(-1)
+            file.pin(-1)
         with pytest.raises(penstock.InvalidArgument):
-            file.keep(0, -1)
+            file.pin(0, -1)
     with pytest.raises(penstock.Closed):
-        file.keep()
+        file.pin()
 
 
 def test_a_file_that_changes_is_told_of(device_memory: Any, path: Path) -> None:
-    with penstock.open(path) as file, file.keep() as kept:
+    with penstock.open(path) as file, file.pin() as pinned:
         changed = bytes(NBYTES)
         path.write_bytes(changed)
         target = device_memory.empty(NBYTES)
         assert file.read_into(target) == NBYTES
         assert device_memory.bytes(target) == changed
-        assert kept.size == 0
-        assert "has changed" in (kept.problem or "")
+        assert pinned.size == 0
+        assert "has changed" in (pinned.problem or "")
 
 
-def test_a_forked_child_has_nothing_that_is_kept(path: Path) -> None:
-    with penstock.open(path) as file, file.keep() as kept:
+def test_a_forked_child_has_nothing_that_is_pinned(path: Path) -> None:
+    with penstock.open(path) as file, file.pin() as pinned:
         child = os.fork()
         if child == 0:
-            right = kept.size == 0 and "parent" in (kept.problem or "")
-            kept.release()
+            right = pinned.size == 0 and "parent" in (pinned.problem or "")
+            pinned.release()
             os._exit(0 if right else 1)
         assert os.waitpid(child, 0)[1] == 0
-        assert kept.size == NBYTES
+        assert pinned.size == NBYTES
 
 
 @pytest.mark.parametrize("step", [4096, 1 << 20])

@@ -102,8 +102,8 @@ async def right(path: Path, file: penstock.File, memory: penstock.DeviceBuffer, 
     done, _ = concurrent.futures.wait([future])
     async with penstock.open(path, "r+") as other:
         other.truncate(count)
-    with penstock.open(path, cache="bypass").keep(0, 3) as kept:
-        left: int = kept.size
+    with penstock.open(path, cache="bypass").pin(0, 3) as pinned:
+        left: int = pinned.size
     penstock.load(path, np.float32, (-1, 3), device=0)
 """
 # Line and word of the error.
@@ -112,7 +112,7 @@ WRONG = {
     'file.pread(buffer, prefer="sped")': '"prefer"',
     'file.pread(buffer, cache="kept")': '"cache"',
     'file.pread(buffer, links="all")': '"links"',
-    'file.keep("all")': '"str"',
+    'file.pin("all")': '"str"',
     'file.write_from(buffer, order="F")': '"order"',
     'file.read_into(buffer, ofset=3)': '"ofset"',
     'file.read_into([1, 2])': '"list',

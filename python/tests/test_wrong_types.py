@@ -70,7 +70,7 @@ class Given:
             "read_on_stream": (file.read_on_stream, queued),
             "write_on_stream": (file.write_on_stream, queued),
             "explain": (file.explain, explained),
-            "keep": (file.keep, {"offset": 0, "size": 10}),
+            "pin": (file.pin, {"offset": 0, "size": 10}),
             "prepare": (file.prepare, {"device": "host:0"}),
             "__exit__": (penstock.open(self.path).__exit__, {"type": None, "value": None, "traceback": None}),
             "result": (future.result, {"timeout": None}),

@@ -31,7 +31,7 @@ std::optional<std::string> ahead_call::refuses(runtime& with, file_core& file, c
   if (auto problem = file.ahead()->problem(); !problem.ok()) return std::string(problem.message());
   if (with.preference_of(options) == preference::cpu) return "CPU time is to be spared";
   if (!suits(with, place, options)) return with.few_cores() ? "cores are few" : "another path was asked for";
-  if (with.kept().keeps(file.source())) return "it is kept registered";
+  if (with.pinned_pages().holds(file.source())) return "it is pinned";
   if (with.forced_path(options, true) != path_kind::automatic || place.via == nullptr) return std::nullopt;
   const auto* const better = carrier_of_whole(with, file, place, 0, source::read_ahead::piece_bytes, options);
   if (better == nullptr) return std::nullopt;

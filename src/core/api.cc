@@ -12,7 +12,7 @@
 #include "core/collector.hpp"
 #include "core/engine_core.hpp"
 #include "core/explain.hpp"
-#include "core/kept_entry.hpp"
+#include "core/pinned_entry.hpp"
 #include "core/preparation.hpp"
 #include "core/stream_queue.hpp"
 #include "path/cufile_library.hpp"
@@ -124,11 +124,11 @@ void batch::cancel() noexcept {
   if (state_ != nullptr) state_->cancel();
 }
 
-// --- what is kept
+// --- what is pinned
 
-std::uint64_t kept_range::size() const noexcept { return held_ == nullptr ? 0 : held_->size(); }
+std::uint64_t pinned_range::size() const noexcept { return held_ == nullptr ? 0 : held_->size(); }
 
-status kept_range::problem() const { return held_ == nullptr ? status(errc::closed, "nothing is kept") : held_->problem(); }
+status pinned_range::problem() const { return held_ == nullptr ? status(errc::closed, "nothing is pinned") : held_->problem(); }
 
 // --- file
 
@@ -195,12 +195,12 @@ result<std::uint64_t> file::size() const {
   return or_no_memory([&] { return core_->size(); });
 }
 
-result<kept_range> file::keep(std::uint64_t offset, std::uint64_t length) const {
+result<pinned_range> file::pin(std::uint64_t offset, std::uint64_t length) const {
   if (core_ == nullptr) return closed_file();
-  return or_no_memory([&]() -> result<kept_range> {
-    auto kept = core::kept_entry::make(*core_, offset, length);
-    if (!kept) return kept.error();
-    return kept_range(*std::move(kept));
+  return or_no_memory([&]() -> result<pinned_range> {
+    auto pinned = core::pinned_entry::make(*core_, offset, length);
+    if (!pinned) return pinned.error();
+    return pinned_range(*std::move(pinned));
   });
 }
 

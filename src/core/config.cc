@@ -68,9 +68,10 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
   if (variable("PENSTOCK_LINKS") != "auto") {
     if (auto problem = read_integer("PENSTOCK_LINKS", 1U, 8U, options.links); !problem.ok()) return problem;
   }
-  std::size_t kept_mib = options.kept_budget_bytes >> 20;
-  if (auto problem = read_integer("PENSTOCK_KEPT_MIB", std::size_t{0}, std::size_t{1} << 40, kept_mib); !problem.ok()) return problem;
-  options.kept_budget_bytes = kept_mib << 20;
+  std::size_t pinned_file_mib = options.pinned_file_budget_bytes >> 20;
+  if (auto problem = read_integer("PENSTOCK_PINNED_FILE_MIB", std::size_t{0}, std::size_t{1} << 40, pinned_file_mib); !problem.ok())
+    return problem;
+  options.pinned_file_budget_bytes = pinned_file_mib << 20;
   if (auto problem = read_switch("PENSTOCK_CUDA", options.use_cuda); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_IO_URING", options.use_io_uring); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_STATS", options.use_board); !problem.ok()) return problem;

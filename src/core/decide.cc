@@ -123,10 +123,10 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
     const auto bytes = from.resident_bytes(offset, length);
     return bytes ? std::optional(*bytes) : std::nullopt;
   };
-  if (!rest.is_write && !how.row && place.on_device() && !with.kept().empty()) {
-    with.give_up_kept_where_short();
+  if (!rest.is_write && !how.row && place.on_device() && !with.pinned_pages().empty()) {
+    with.give_up_pinned_pages_where_short();
     input.registered = [&](std::uint64_t offset, std::uint64_t length) -> plan_input::part {
-      const auto found = with.kept().find(from, offset, length);
+      const auto found = with.pinned_pages().find(from, offset, length);
       return {found.offset, found.length};
     };
   }

@@ -55,7 +55,7 @@ mount& engine_core::mount_of(std::uint64_t device) {
 
 std::size_t engine_core::trim() {
   memory_left().forget();
-  give_up_kept_where_short();
+  give_up_pinned_pages_where_short();
   ahead().give_back();
   const std::size_t trimmed = trim_pools();
   feeders().trim();
@@ -66,7 +66,7 @@ std::size_t engine_core::trim() {
 
 stats::board_teller::answer engine_core::tell() {
   const auto seen = snapshot();
-  return {seen.pinned_bytes, seen.pinned_peak_bytes, seen.kept_bytes, seen.kept_drops, under_way()};
+  return {seen.pinned_bytes, seen.pinned_peak_bytes, seen.pinned_file_bytes, seen.pinned_file_drops, under_way()};
 }
 
 std::vector<request_info> engine_core::under_way() {

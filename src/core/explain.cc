@@ -57,11 +57,10 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
     told.remarks.push_back(fmt::format("over the links of {} too: the bytes pass through up to {} MiB of the memory of each", names,
                                        staging::unpacker::room_count * staging::unpacker::room_bytes >> 20));
   }
-  if (const auto gone = with.kept().problem_of(from); !gone.ok())
-    told.remarks.push_back(fmt::format("what was kept registered of it has been given up: {}", gone.message()));
-  if (from.facts().in_memory && with.kept().keeps(from))
-    told.remarks.push_back(
-        "kept registered, but GPUs copy from tmpfs at 14 to 18 GB/s: read from there only where CPU time is to be spared");
+  if (const auto gone = with.pinned_pages().problem_of(from); !gone.ok())
+    told.remarks.push_back(fmt::format("what was pinned of it has been given up: {}", gone.message()));
+  if (from.facts().in_memory && with.pinned_pages().holds(from))
+    told.remarks.push_back("pinned, but GPUs copy from tmpfs at 14 to 18 GB/s: read from there only where CPU time is to be spared");
   if (!from.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", from.direct_problem().message()));
   if (!from.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", from.cached_problem().message()));
   if (auto rings = file.mount().disk().available(); !rings.ok()) {

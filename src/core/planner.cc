@@ -103,14 +103,14 @@ class planner {
   void read() {
     std::uint64_t may_ask = in_.most_asked;
     for (std::uint64_t at = in_.offset; at < end_;) {
-      const auto kept = registered(at);
-      const std::uint64_t end = asked_end(at, kept.offset, may_ask);
-      if (end < kept.offset) end_ = end;
+      const auto pinned = registered(at);
+      const std::uint64_t end = asked_end(at, pinned.offset, may_ask);
+      if (end < pinned.offset) end_ = end;
       read_unregistered(at, end - at);
-      if (end < kept.offset) return;
+      if (end < pinned.offset) return;
       may_ask -= std::min(may_ask, end - at);
-      cut_registered(kept.offset, kept.length);
-      at = kept.offset + kept.length;
+      cut_registered(pinned.offset, pinned.length);
+      at = pinned.offset + pinned.length;
     }
   }
 
@@ -343,7 +343,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::bypass_faster:
       return "not in the page cache: direct I/O, which has been faster here than reading through it";
     case plan_reason::registered:
-      return "kept registered (file::keep): the GPU copies it from the page cache";
+      return "pinned (file::pin): the GPU copies it from the page cache";
     case plan_reason::bypass_tried:
       return "not in the page cache: direct I/O for a part, to see which way is faster here";
     case plan_reason::residency_unknown:

@@ -30,7 +30,7 @@ enum class plan_reason : std::uint8_t {
   bypass_no_room,
   bypass_faster,
   bypass_tried,
-  registered,  // in the page cache, and kept registered by the user
+  registered,  // in the page cache, and pinned by the user
   residency_unknown,
   no_direct_io,
   buffered_write,
@@ -61,7 +61,7 @@ struct planned_piece {
   plan_reason reason = plan_reason::resident;
   std::uint32_t wave = 1;    // pieces, from this one on, that share a slab and a copy; 0: shares an earlier one's
   bool fills_cache = false;  // not in the page cache, and read through it: by few threads at a time
-  bool registered = false;   // what path::kept_pages holds
+  bool registered = false;   // what path::pinned_pages holds
 };
 
 struct plan_input {
@@ -95,7 +95,7 @@ struct plan_input {
   std::function<std::optional<std::string>(path_kind, std::uint64_t offset, std::uint64_t length)> refuses;
   // Bytes of a range in the page cache; nothing when that cannot be known.
   std::function<std::optional<std::uint64_t>(std::uint64_t offset, std::uint64_t length)> resident;
-  // The first part of a range that the user keeps registered; empty where there is none. The function may be empty: nothing is.
+  // The first part of a range that the user has pinned; empty where there is none. The function may be empty: nothing is.
   struct part {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;

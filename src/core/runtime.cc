@@ -58,7 +58,7 @@ runtime::runtime(const engine_options& options, seams doors)
       cuda_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       host_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
-      kept_(*doors_.kernel, fork_guard_),
+      pinned_pages_(*doors_.kernel, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
       ahead_(new ahead_book(deadlines_)),
       memory_left_(*doors_.kernel) {
@@ -68,7 +68,7 @@ runtime::runtime(const engine_options& options, seams doors)
   host_pool_.tell_of_waits(stats_, share_.is_cut);
   for (auto* pool : {&cuda_pool_, &host_pool_})
     pool->ask_back([](void* book) { static_cast<ahead_book*>(book)->give_back(); }, ahead_.get());
-  paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library, &kept_});
+  paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library, &pinned_pages_});
 }
 
 runtime::~runtime() {
@@ -103,20 +103,20 @@ void runtime::unregister_memory(void* memory) {
 }
 
 // What is registered counts as available with the kernel, since it lies in the page cache; but it cannot be had.
-bool runtime::is_short_with(std::uint64_t kept_bytes) noexcept {
+bool runtime::is_short_with(std::uint64_t pinned_file_bytes) noexcept {
   constexpr std::uint64_t spared_share = 16;
   const auto memory = memory_left_.at(about_now_ns());
-  return memory && memory->available_bytes < kept_bytes + memory->total_bytes / spared_share;
+  return memory && memory->available_bytes < pinned_file_bytes + memory->total_bytes / spared_share;
 }
 
-void runtime::give_up_kept_where_short() noexcept {
-  if (kept_.empty() || forked() || !is_short_with(kept_.used_bytes())) return;
-  kept_.drop_all({errc::out_of_memory, "memory became short"});
+void runtime::give_up_pinned_pages_where_short() noexcept {
+  if (pinned_pages_.empty() || forked() || !is_short_with(pinned_pages_.used_bytes())) return;
+  pinned_pages_.drop_all({errc::out_of_memory, "memory became short"});
 }
 
-status runtime::has_room_to_keep(std::uint64_t bytes) {
-  if (!is_short_with(kept_.used_bytes() + bytes)) return {};
-  return {errc::out_of_memory, fmt::format("memory is too short to keep {} bytes registered", bytes)};
+status runtime::has_room_to_pin(std::uint64_t bytes) {
+  if (!is_short_with(pinned_pages_.used_bytes() + bytes)) return {};
+  return {errc::out_of_memory, fmt::format("memory is too short to pin {} bytes", bytes)};
 }
 
 beside_files& runtime::beside(std::unique_ptr<beside_files> (*make)(runtime& with)) {
@@ -141,8 +141,8 @@ engine_stats runtime::snapshot() const {
   if (forked()) return {};  // a lock may have been taken when the process forked
   auto seen = stats_.snapshot();
   const auto other = beside() != nullptr ? beside()->pinned_now() : beside_files::pinned{};
-  seen.kept_bytes = kept_.used_bytes();
-  seen.kept_drops = kept_.drops();
+  seen.pinned_file_bytes = pinned_pages_.used_bytes();
+  seen.pinned_file_drops = pinned_pages_.drops();
   seen.pinned_bytes = budget_.used_bytes.load() + other.bytes;
   seen.pinned_peak_bytes = budget_.peak_bytes.load() + other.peak_bytes;
   return seen;

@@ -16,7 +16,7 @@
 #include "core/memory_map.hpp"
 #include "core/memory_watch.hpp"
 #include "device/device.hpp"
-#include "path/kept_pages.hpp"
+#include "path/pinned_pages.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
 #include "staging/feeder.hpp"
@@ -111,12 +111,12 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] core::cold_reads& cold_reads() noexcept { return cold_reads_; }
   // How much memory there is, as of a second ago at most.
   [[nodiscard]] memory_watch& memory_left() noexcept { return memory_left_; }
-  // What users keep registered of the page cache. Gives it up where memory is short; then nothing is kept.
-  [[nodiscard]] path::kept_pages& kept() noexcept { return kept_; }
-  void give_up_kept_where_short() noexcept;
-  // Whether so many bytes more can be kept registered without being given up at once; ok where the kernel does not say. Errors:
+  // What users have pinned of the page cache. Gives it up where memory is short; then nothing is pinned.
+  [[nodiscard]] path::pinned_pages& pinned_pages() noexcept { return pinned_pages_; }
+  void give_up_pinned_pages_where_short() noexcept;
+  // Whether so many bytes more can be pinned without being given up at once; ok where the kernel does not say. Errors:
   // out_of_memory.
-  [[nodiscard]] status has_room_to_keep(std::uint64_t bytes);
+  [[nodiscard]] status has_room_to_pin(std::uint64_t bytes);
   // The requests under way.
   [[nodiscard]] sharded_list<admission>& admitted() noexcept { return admitted_; }
   // Blocking requests under way on memory of a device.
@@ -149,8 +149,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   void widen_pools();
 
  private:
-  // Whether memory is short where so much of it is kept registered.
-  bool is_short_with(std::uint64_t kept_bytes) noexcept;
+  // Whether memory is short where so much of it is pinned.
+  bool is_short_with(std::uint64_t pinned_file_bytes) noexcept;
 
   // Of the pinned budget, in bytes.
   struct pinned_share {
@@ -173,7 +173,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   staging::slab_pool cuda_pool_;
   staging::slab_pool host_pool_;
   memory_map memory_;
-  path::kept_pages kept_;
+  path::pinned_pages pinned_pages_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;
   std::mutex making_beside_;

@@ -30,14 +30,14 @@ using source::direct_alignment;
 using source::round_down;
 using source::round_up;
 
-class kept_pages;
+class pinned_pages;
 
 // What all paths of an engine work with.
 struct services {
   std::shared_ptr<sys::kernel> kernel;
   staging::feeders* feeders = nullptr;
-  std::string cufile_library{};  // as in engine_options
-  kept_pages* kept = nullptr;    // null: nothing is kept registered
+  std::string cufile_library{};    // as in engine_options
+  pinned_pages* pinned = nullptr;  // null: nothing of a file is pinned
 };
 
 class data_path;
@@ -154,7 +154,7 @@ class job final : public staging::work {
   std::uint64_t asked_bytes = 0;  // by all requests under way, when it was planned
   bool bypass_cache = false;      // as planned: past the page cache
   bool fills_cache = false;       // as planned: through the page cache, in which it is not yet
-  bool registered = false;        // as planned: what is kept registered
+  bool registered = false;        // as planned: what is pinned
   bool on_disk_lane = false;      // its queue: there it may not wait for a slab
   std::uint32_t wave = 1;         // as planned: so many jobs from this one on lie in a row and travel best together; 0: in an earlier one's
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused

@@ -2,7 +2,7 @@
 // by the GPU. Half the speed of staged at a fifth of its CPU time, so it is for machines with few cores and for prefer = cpu. One range at
 // a time in a process: registering holds the driver's lock, and waits for copies under way (driver 580), so there is nothing to
 // gain from doing two at once. A file truncated in the meantime is harmless: registered pages stay pinned.
-// What the user keeps registered (kept_pages) is copied from there at the speed of the link, several ranges at a time.
+// What the user has pinned (pinned_pages) is copied from there at the speed of the link, several ranges at a time.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -15,8 +15,8 @@
 
 #include "device/owned.hpp"
 #include "path/data_path.hpp"
-#include "path/kept_pages.hpp"
 #include "path/link_pace.hpp"
+#include "path/pinned_pages.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::path {
@@ -36,7 +36,7 @@ constexpr std::chrono::nanoseconds least_slept = std::chrono::microseconds(160);
 
 class mapped final : public data_path {
  public:
-  explicit mapped(const services& with) : kernel_(with.kernel), kept_(with.kept) {}
+  explicit mapped(const services& with) : kernel_(with.kernel), pinned_(with.pinned) {}
 
   [[nodiscard]] const declaration& declared() const override { return declared_mapped; }
 
@@ -49,9 +49,9 @@ class mapped final : public data_path {
   }
 
   bool run(job& item) override {
-    if (const auto kept = kept_of(item); kept != nullptr) return run_registered(item, *kept);
+    if (const auto pinned = pinned_of(item); pinned != nullptr) return run_registered(item, *pinned);
     if (item.registered) {
-      hand_over(item, {errc::unsupported, "it is not kept registered any more"}, item.length);
+      hand_over(item, {errc::unsupported, "it is not pinned any more"}, item.length);
       return true;
     }
     const std::lock_guard one_at_a_time(busy_);
@@ -84,7 +84,7 @@ class mapped final : public data_path {
   }
 
  private:
-  // A stream of a device context, and an event, for one copy at a time; and the pace of all such copies of kept pages there.
+  // A stream of a device context, and an event, for one copy at a time; and the pace of all such copies of pinned pages there.
   struct line {
     device::session* session = nullptr;
     device::owned_stream stream;
@@ -110,22 +110,22 @@ class mapped final : public data_path {
     item.owner->hand_over(item, std::move(told));
   }
 
-  // --- what is kept registered
+  // --- what is pinned
 
-  std::shared_ptr<kept_pages::pages> kept_of(const job& item) {
-    if (kept_ == nullptr || kept_->empty() || item.is_write) return nullptr;
-    return kept_->find_whole(*item.file, item.offset, item.length);
+  std::shared_ptr<pinned_pages::pages> pinned_of(const job& item) {
+    if (pinned_ == nullptr || pinned_->empty() || item.is_write) return nullptr;
+    return pinned_->find_whole(*item.file, item.offset, item.length);
   }
 
   // The file is looked at before and after: what was copied in between is what it held.
-  bool run_registered(job& item, kept_pages::pages& kept) {
+  bool run_registered(job& item, pinned_pages::pages& pinned) {
     const pinning_session by{&item.place.via->session(), item.place.emulated()};
     item.moved = 0;
-    auto usable = kept.check(*item.file);
-    if (usable.ok()) usable = kept.register_for(by);
-    auto copied = usable.ok() ? copy_registered(item, kept.at(item.offset)) : status();
-    if (usable.ok() && copied.ok()) usable = kept.check(*item.file);
-    if (!usable.ok()) kept_->drop(kept, usable);
+    auto usable = pinned.check(*item.file);
+    if (usable.ok()) usable = pinned.register_for(by);
+    auto copied = usable.ok() ? copy_registered(item, pinned.at(item.offset)) : status();
+    if (usable.ok() && copied.ok()) usable = pinned.check(*item.file);
+    if (!usable.ok()) pinned_->drop(pinned, usable);
     if (usable.ok() && copied.ok()) {
       item.moved = item.length;
       item.owner->finished(item, item.length, {});
@@ -225,7 +225,7 @@ class mapped final : public data_path {
 
   std::shared_ptr<sys::kernel> kernel_;
   std::mutex busy_;  // keeps registrations apart
-  kept_pages* const kept_;
+  pinned_pages* const pinned_;
   std::mutex spare_lock_;  // guards what follows
   std::vector<line> spare_lines_;
   std::size_t lines_made_ = 0;

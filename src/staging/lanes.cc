@@ -21,7 +21,7 @@ namespace {
 // time between two calls.
 constexpr unsigned most_spinning = 9;
 // After a work that took so long the 20 us in which a thread wakes do not matter, and spinning for the next one may cost more CPU time than
-// the works do (copies of kept pages: 0.0073 s/GB with it, 0.0029 without).
+// the works do (copies of pinned pages: 0.0073 s/GB with it, 0.0029 without).
 constexpr std::chrono::milliseconds long_work{4};
 constexpr unsigned least_at_work = 4;
 constexpr unsigned feeds_between = 32;  // two adjustments

@@ -65,7 +65,7 @@ void add_to_ended(board_layout::engine_section& to, const board_layout::engine_s
   add(to.failed, from.failed);
   add(to.cancelled, from.cancelled);
   add(to.timed_out, from.timed_out);
-  add(to.kept_drops, from.kept_drops);
+  add(to.pinned_file_drops, from.pinned_file_drops);
   const auto peak = from.pinned_peak_bytes.load(relaxed);
   if (peak > to.pinned_peak_bytes.load(relaxed)) to.pinned_peak_bytes.store(peak, relaxed);
   for (std::size_t i = 0; i < to.paths.size(); ++i) add_path(to.paths[i], from.paths[i]);
@@ -258,8 +258,8 @@ void board::answer(board_layout::page& page) {
       const auto told = engine->tell();
       section->pinned_bytes.store(told.pinned_bytes, relaxed);
       section->pinned_peak_bytes.store(told.pinned_peak_bytes, relaxed);
-      section->kept_bytes.store(told.kept_bytes, relaxed);
-      section->kept_drops.store(told.kept_drops, relaxed);
+      section->pinned_file_bytes.store(told.pinned_file_bytes, relaxed);
+      section->pinned_file_drops.store(told.pinned_file_drops, relaxed);
       for (const auto& each : told.requests) {
         if (shown == page.requests.size()) {
           ++not_shown;

@@ -19,7 +19,7 @@ namespace penstock::stats {
 class board_teller {
  public:
   struct answer {
-    std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0, kept_bytes = 0, kept_drops = 0;
+    std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0, pinned_file_bytes = 0, pinned_file_drops = 0;
     std::vector<request_info> requests;
   };
   virtual answer tell() = 0;

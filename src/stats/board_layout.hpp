@@ -106,7 +106,7 @@ struct alignas(64) counted_usage {
 struct alignas(64) engine_section {
   std::atomic<std::uint32_t> used{0};
   counter failed{0}, cancelled{0}, timed_out{0};
-  counter pinned_bytes{0}, pinned_peak_bytes{0}, kept_bytes{0}, kept_drops{0};  // as of the last answer
+  counter pinned_bytes{0}, pinned_peak_bytes{0}, pinned_file_bytes{0}, pinned_file_drops{0};  // as of the last answer
   std::array<path_counters, most_paths> paths{};
   stats::board_layout::devices devices{};
   counted_usage usage{};

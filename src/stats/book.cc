@@ -246,8 +246,8 @@ void add_section(engine_stats& to, const board_layout::engine_section& from) {
   to.timed_out += from.timed_out.load(relaxed);
   to.pinned_bytes += from.pinned_bytes.load(relaxed);
   to.pinned_peak_bytes += from.pinned_peak_bytes.load(relaxed);
-  to.kept_bytes += from.kept_bytes.load(relaxed);
-  to.kept_drops += from.kept_drops.load(relaxed);
+  to.pinned_file_bytes += from.pinned_file_bytes.load(relaxed);
+  to.pinned_file_drops += from.pinned_file_drops.load(relaxed);
 }
 
 }  // namespace penstock::stats

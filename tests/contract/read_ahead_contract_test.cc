@@ -355,9 +355,9 @@ TEST_F(read_ahead_contract, explain_says_whether_it_will_serve) {
   io_options by_map;
   by_map.path = path_kind::mapped;
   EXPECT_NE(told_of(from, by_map).find("immutable, but not read ahead: another path was asked for"), std::string::npos);
-  const auto kept = from.keep();
+  const auto kept = from.pin();
   ASSERT_TRUE(kept.ok()) << told(kept.error());
-  EXPECT_NE(told_of(from).find("immutable, but not read ahead: it is kept registered"), std::string::npos);
+  EXPECT_NE(told_of(from).find("immutable, but not read ahead: it is pinned"), std::string::npos);
 }
 
 TEST_F(read_ahead_contract, a_file_for_writing_cannot_be_immutable) {

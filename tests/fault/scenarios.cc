@@ -147,7 +147,7 @@ struct transfer_case {
   heat temperature = heat::hot;
   bool direct_writes = false;
   io_options options = {};
-  bool is_kept = false;  // registered, by file::keep()
+  bool is_pinned = false;  // by file::pin()
 };
 
 class one_transfer final : public scenario {
@@ -166,7 +166,7 @@ class one_transfer final : public scenario {
     if (!what_.is_write) {
       read_file().make(what_.temperature, what_.asked.offset, std::min(what_.asked.length, file_bytes - what_.asked.offset));
       // Anew where a fault has ended it.
-      if (what_.is_kept && kept_.size() == 0) kept_ = *file_.keep(what_.asked.offset, what_.asked.length);
+      if (what_.is_pinned && pinned_.size() == 0) pinned_ = *file_.pin(what_.asked.offset, what_.asked.length);
       return;
     }
     memory_.put({new_bytes().data(), what_.asked.length}, guard_bytes);
@@ -267,7 +267,7 @@ class one_transfer final : public scenario {
   const transfer_case what_;
   buffer memory_;
   file file_;
-  kept_range kept_;
+  pinned_range pinned_;
   device::owned_stream stream_;
   io_result outcome_;
   std::string wrong_;
@@ -536,17 +536,17 @@ std::unique_ptr<scenario> registering(faulty_world& world) {
   });
 }
 
-std::unique_ptr<scenario> keeping(faulty_world& world) {
+std::unique_ptr<scenario> pinning(faulty_world& world) {
   const auto from = std::make_shared<file>(must_open(world, read_file()));
-  const auto made = std::make_shared<kept_range>();
+  const auto made = std::make_shared<pinned_range>();
   return std::make_unique<simple>(simple::steps{
-      [made] { *made = kept_range(); },
+      [made] { *made = pinned_range(); },
       [from, made] {
-        auto kept = from->keep(5, 9 * mib);
-        if (kept) *made = *std::move(kept);
-        return kept.error();
+        auto pinned = from->pin(5, 9 * mib);
+        if (pinned) *made = *std::move(pinned);
+        return pinned.error();
       },
-      [made] { return made->size() == 9 * mib ? "" : "it is not all registered; "; },
+      [made] { return made->size() == 9 * mib ? "" : "it is not all pinned; "; },
       read_file().path(),
   });
 }
@@ -607,7 +607,7 @@ class listing {
     add("explain_host", [](faulty_world& world) { return explaining(world, "", false); });
     add("allocate", allocating);
     add("register_memory", registering);
-    add("keep", keeping);
+    add("pin", pinning);
     add("copy_to_device", [](faulty_world& world) { return copying(world, true); });
     add("copy_from_device", [](faulty_world& world) { return copying(world, false); });
   }
@@ -642,8 +642,8 @@ class listing {
         {.how = manner::callback, .asked = {1000, mib}, .temperature = heat::cold, .options = {.cache = cache_use::bypass}});
     add("read_cold_auto", {.asked = {300 * kib, 9 * mib}, .temperature = heat::cold});
     add("read_cold_kept", {.asked = {300 * kib, 9 * mib}, .temperature = heat::cold, .options = {.cache = cache_use::keep}});
-    add("read_registered", {.asked = {300 * kib, 9 * mib}, .is_kept = true});
-    add("read_registered_async", {.how = manner::async, .asked = {1 * mib, 9 * mib}, .is_kept = true});
+    add("read_pinned", {.asked = {300 * kib, 9 * mib}, .is_pinned = true});
+    add("read_pinned_async", {.how = manner::async, .asked = {1 * mib, 9 * mib}, .is_pinned = true});
     add("read_half_kept",
         {.how = manner::async, .asked = {300 * kib, 9 * mib}, .temperature = heat::half, .options = {.cache = cache_use::keep}});
     add("read_stream_4k", {.how = manner::stream, .asked = {8 * kib, 4 * kib}});

@@ -162,8 +162,8 @@ std::string describe(const process_stats& seen, int level) {
   text += fmt::format("  failed   {}, cancelled {}, timed out {}\n", stats.failed, stats.cancelled, stats.timed_out);
   if (seen.requests) {
     text += fmt::format("  pinned   {} (at most {})\n", format_size(stats.pinned_bytes), format_size(stats.pinned_peak_bytes));
-    if (stats.kept_bytes + stats.kept_drops > 0) {
-      text += fmt::format("  kept     {} registered, {} ranges given up\n", format_size(stats.kept_bytes), stats.kept_drops);
+    if (stats.pinned_file_bytes + stats.pinned_file_drops > 0) {
+      text += fmt::format("  files    {} pinned, {} ranges given up\n", format_size(stats.pinned_file_bytes), stats.pinned_file_drops);
     }
   } else if (!seen.ended) {
     text += "  the process does not answer (it is stopped, or very busy): its requests under way are not known\n";
@@ -212,8 +212,8 @@ nlohmann::json to_json(const process_stats& seen) {
                 {"timed_out", stats.timed_out},
                 {"pinned_bytes", stats.pinned_bytes},
                 {"pinned_peak_bytes", stats.pinned_peak_bytes},
-                {"kept_bytes", stats.kept_bytes},
-                {"kept_drops", stats.kept_drops}};
+                {"pinned_file_bytes", stats.pinned_file_bytes},
+                {"pinned_file_drops", stats.pinned_file_drops}};
   document["paths"] = json::array();
   for (const auto& path : stats.by_path) {
     if (path.operations + path.fallbacks == 0) continue;

@@ -1,4 +1,4 @@
-// file::keep(): what is kept registered is read from its registration, and never anything but what the file holds. With the embedded
+// file::pin(): what is pinned is read from its registration, and never anything but what the file holds. With the embedded
 // device, over a kernel and a driver that count and fail.
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 #include "support/faulty_kernel.hpp"
 #include "support/forwarding_kernel.hpp"
 
-namespace penstock::testing::kept_range_tests {
+namespace penstock::testing::pinned_range_tests {
 namespace {
 
 constexpr std::size_t size = 9 * mib + 5;
@@ -28,13 +28,13 @@ class told_kernel final : public forwarding_kernel {
   result<sys::memory_state> memory_now() override { return sys::memory_state{total_bytes, available_bytes}; }
 };
 
-class kept_ranges : public ::testing::Test {
+class pinned_ranges : public ::testing::Test {
  protected:
-  kept_ranges() {
+  pinned_ranges() {
     content_ = pattern::make(size, 3);
     store_file(name_, content_);
   }
-  ~kept_ranges() override {
+  ~pinned_ranges() override {
     kernel_->disarm();
     device_->clear_faults();
     house_.reset();
@@ -49,10 +49,10 @@ class kept_ranges : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << told(opened.error());
     return opened.ok() ? *std::move(opened) : file();
   }
-  static kept_range keep(const file& of, std::uint64_t offset = 0, std::uint64_t length = ~std::uint64_t{0}) {
-    auto kept = of.keep(offset, length);
-    EXPECT_TRUE(kept.ok()) << told(kept.error());
-    return kept.ok() ? *std::move(kept) : kept_range();
+  static pinned_range pin(const file& of, std::uint64_t offset = 0, std::uint64_t length = ~std::uint64_t{0}) {
+    auto pinned = of.pin(offset, length);
+    EXPECT_TRUE(pinned.ok()) << told(pinned.error());
+    return pinned.ok() ? *std::move(pinned) : pinned_range();
   }
   // Reads all and compares it with what the file ought to hold. before: what happens at the first call of that name while it is read.
   void read_all(const file& from, const bytes& expected, std::string_view call = {}, const std::function<void()>& before = {}) {
@@ -93,7 +93,7 @@ class kept_ranges : public ::testing::Test {
   static engine_options options() {
     engine_options made;
     made.use_cuda = false;
-    made.kept_budget_bytes = 64 * mib;
+    made.pinned_file_budget_bytes = 64 * mib;
     return made;
   }
 
@@ -106,37 +106,37 @@ class kept_ranges : public ::testing::Test {
   bytes content_;
 };
 
-TEST_F(kept_ranges, are_read_from_their_registration_which_is_made_once) {
+TEST_F(pinned_ranges, are_read_from_their_registration_which_is_made_once) {
   const auto from = open();
-  const auto kept = keep(from);
-  EXPECT_EQ(kept.size(), size);
-  EXPECT_TRUE(kept.problem().ok());
-  EXPECT_EQ(owner().stats().kept_bytes, size);
-  EXPECT_NE(reason(from).find("kept registered"), std::string::npos) << reason(from);
+  const auto pinned = pin(from);
+  EXPECT_EQ(pinned.size(), size);
+  EXPECT_TRUE(pinned.problem().ok());
+  EXPECT_EQ(owner().stats().pinned_file_bytes, size);
+  EXPECT_NE(reason(from).find("pinned"), std::string::npos) << reason(from);
   for (int i = 0; i < 3; ++i) read_all(from);
   EXPECT_EQ(mapped(), 3 * size);
   EXPECT_EQ(kernel_->count("map_file"), 1U);
   EXPECT_EQ(owner().stats().path(path_kind::mapped).fallbacks, 0U);
 }
 
-TEST_F(kept_ranges, end_with_their_owner) {
+TEST_F(pinned_ranges, end_with_their_owner) {
   const auto from = open();
   {
-    const auto kept = keep(from);
+    const auto pinned = pin(from);
     read_all(from);
   }
-  EXPECT_EQ(owner().stats().kept_bytes, 0U);
+  EXPECT_EQ(owner().stats().pinned_file_bytes, 0U);
   EXPECT_EQ(kernel_->mapped_bytes() > 0, owner().stats().pinned_bytes > 0) << "slabs only";
   const auto before = mapped();
   read_all(from);
   EXPECT_EQ(mapped(), before);
-  EXPECT_EQ(owner().stats().kept_drops, 0U);
+  EXPECT_EQ(owner().stats().pinned_file_drops, 0U);
 }
 
-TEST_F(kept_ranges, serve_a_part_of_a_read_and_the_rest_goes_its_way) {
+TEST_F(pinned_ranges, serve_a_part_of_a_read_and_the_rest_goes_its_way) {
   const auto from = open();
-  const auto kept = keep(from, 2 * mib + 3, 4 * mib);
-  EXPECT_EQ(kept.size(), 4 * mib);
+  const auto pinned = pin(from, 2 * mib + 3, 4 * mib);
+  EXPECT_EQ(pinned.size(), 4 * mib);
   read_all(from);
   EXPECT_EQ(mapped(), 4 * mib);
   guarded_memory memory(*house_, memory_place::device, 3 * mib);
@@ -145,18 +145,18 @@ TEST_F(kept_ranges, serve_a_part_of_a_read_and_the_rest_goes_its_way) {
   EXPECT_EQ(mapped(), 7 * mib);
 }
 
-TEST_F(kept_ranges, serve_every_file_over_the_same_bytes_and_outlive_theirs) {
+TEST_F(pinned_ranges, serve_every_file_over_the_same_bytes_and_outlive_theirs) {
   auto first = open();
-  const auto kept = keep(first);
+  const auto pinned = pin(first);
   EXPECT_TRUE(first.close().ok());
   const auto second = open();
   read_all(second);
   EXPECT_EQ(mapped(), size);
 }
 
-TEST_F(kept_ranges, requests_of_every_kind_are_right) {
+TEST_F(pinned_ranges, requests_of_every_kind_are_right) {
   const auto from = open();
-  const auto kept = keep(from);
+  const auto pinned = pin(from);
   guarded_memory memory(*house_, memory_place::device, size);
   EXPECT_EQ(from.read_async(memory.data(), size, 0).wait().bytes_done, size);
   memory.expect(content_);
@@ -172,136 +172,136 @@ TEST_F(kept_ranges, requests_of_every_kind_are_right) {
   host.expect(content_);
 }
 
-TEST_F(kept_ranges, overlapping_ones_are_counted_each_and_one_within_another_shares_it) {
+TEST_F(pinned_ranges, overlapping_ones_are_counted_each_and_one_within_another_shares_it) {
   const auto from = open();
-  auto whole = keep(from, 0, 6 * mib);
-  const auto inner = keep(from, mib, 2 * mib);
-  EXPECT_EQ(owner().stats().kept_bytes, 6 * mib);
-  const auto over = keep(from, 5 * mib, 4 * mib);
-  EXPECT_EQ(owner().stats().kept_bytes, 10 * mib);
+  auto whole = pin(from, 0, 6 * mib);
+  const auto inner = pin(from, mib, 2 * mib);
+  EXPECT_EQ(owner().stats().pinned_file_bytes, 6 * mib);
+  const auto over = pin(from, 5 * mib, 4 * mib);
+  EXPECT_EQ(owner().stats().pinned_file_bytes, 10 * mib);
   EXPECT_EQ(kernel_->count("map_file"), 2U);
   read_all(from);
-  whole = kept_range();
+  whole = pinned_range();
   EXPECT_EQ(inner.size(), 2 * mib);
-  EXPECT_EQ(owner().stats().kept_bytes, 10 * mib) << "the one within holds it";
+  EXPECT_EQ(owner().stats().pinned_file_bytes, 10 * mib) << "the one within holds it";
   const auto before = mapped();
   read_all(from);
   EXPECT_EQ(mapped() - before, 6 * mib) << "what is asked for, not what is registered";
 }
 
-TEST_F(kept_ranges, the_budget_is_named_where_it_is_exceeded) {
+TEST_F(pinned_ranges, the_budget_is_named_where_it_is_exceeded) {
   open_house small(
       [] {
         auto made = options();
-        made.kept_budget_bytes = 8 * mib;
+        made.pinned_file_budget_bytes = 8 * mib;
         return made;
       }(),
       core::seams{kernel_, nullptr, device_});
   auto opened = small.engine().open(name_);
   ASSERT_TRUE(opened.ok()) << told(opened.error());
-  const auto refused = opened->keep();
+  const auto refused = opened->pin();
   EXPECT_EQ(refused.error().code(), errc::out_of_memory);
-  EXPECT_NE(refused.error().message().find("PENSTOCK_KEPT_MIB"), std::string_view::npos) << told(refused.error());
+  EXPECT_NE(refused.error().message().find("PENSTOCK_PINNED_FILE_MIB"), std::string_view::npos) << told(refused.error());
   EXPECT_NE(refused.error().message().find(name_), std::string_view::npos) << told(refused.error());
-  const auto most = opened->keep(0, 8 * mib);
+  const auto most = opened->pin(0, 8 * mib);
   EXPECT_TRUE(most.ok()) << told(most.error());
-  EXPECT_EQ(opened->keep(8 * mib, 1).error().code(), errc::out_of_memory);
+  EXPECT_EQ(opened->pin(8 * mib, 1).error().code(), errc::out_of_memory);
 }
 
-TEST_F(kept_ranges, a_quarter_of_all_memory_may_be_kept_unless_asked_otherwise) {
+TEST_F(pinned_ranges, a_quarter_of_all_memory_may_be_pinned_unless_asked_otherwise) {
   auto made = options();
-  made.kept_budget_bytes = 0;
+  made.pinned_file_budget_bytes = 0;
   memory_->total_bytes = 32 * mib;
   memory_->available_bytes = 32 * mib;
   open_house other(made, core::seams{kernel_, nullptr, device_});
   auto opened = other.engine().open(name_);
   ASSERT_TRUE(opened.ok()) << told(opened.error());
-  EXPECT_EQ(opened->keep().error().code(), errc::out_of_memory);
-  EXPECT_TRUE(opened->keep(0, 8 * mib).ok());
+  EXPECT_EQ(opened->pin().error().code(), errc::out_of_memory);
+  EXPECT_TRUE(opened->pin(0, 8 * mib).ok());
 }
 
-TEST_F(kept_ranges, the_environment_sets_the_budget) {
-  ::setenv("PENSTOCK_KEPT_MIB", "48", 1);
+TEST_F(pinned_ranges, the_environment_sets_the_budget) {
+  ::setenv("PENSTOCK_PINNED_FILE_MIB", "48", 1);
   const auto asked = engine_options::from_environment();
-  ::setenv("PENSTOCK_KEPT_MIB", "much", 1);
+  ::setenv("PENSTOCK_PINNED_FILE_MIB", "much", 1);
   const auto wrong = engine_options::from_environment();
-  ::unsetenv("PENSTOCK_KEPT_MIB");
+  ::unsetenv("PENSTOCK_PINNED_FILE_MIB");
   ASSERT_TRUE(asked.ok()) << told(asked.error());
-  EXPECT_EQ(asked->kept_budget_bytes, 48 * mib);
+  EXPECT_EQ(asked->pinned_file_budget_bytes, 48 * mib);
   EXPECT_EQ(wrong.error().code(), errc::invalid_argument);
 }
 
-TEST_F(kept_ranges, are_given_up_where_memory_is_short_and_that_is_said) {
+TEST_F(pinned_ranges, are_given_up_where_memory_is_short_and_that_is_said) {
   const auto from = open();
-  const auto kept = keep(from);
+  const auto pinned = pin(from);
   read_all(from);
-  memory_->available_bytes = size + (memory_->total_bytes / 16) - 1;  // what is kept counts as available
+  memory_->available_bytes = size + (memory_->total_bytes / 16) - 1;  // what is pinned counts as available
   (void)owner().trim();
-  EXPECT_EQ(kept.size(), 0U);
-  EXPECT_EQ(kept.problem().code(), errc::out_of_memory) << told(kept.problem());
-  EXPECT_EQ(owner().stats().kept_bytes, 0U);
-  EXPECT_EQ(owner().stats().kept_drops, 1U);
+  EXPECT_EQ(pinned.size(), 0U);
+  EXPECT_EQ(pinned.problem().code(), errc::out_of_memory) << told(pinned.problem());
+  EXPECT_EQ(owner().stats().pinned_file_bytes, 0U);
+  EXPECT_EQ(owner().stats().pinned_file_drops, 1U);
   EXPECT_TRUE(remarks_say(from, "memory became short"));
   const auto before = mapped();
   read_all(from);
   EXPECT_EQ(mapped(), before);
-  EXPECT_EQ(from.keep().error().code(), errc::out_of_memory) << "it would be given up at once";
+  EXPECT_EQ(from.pin().error().code(), errc::out_of_memory) << "it would be given up at once";
   memory_->available_bytes = memory_->total_bytes.load();
   (void)owner().trim();
-  const auto again = keep(from);
+  const auto again = pin(from);
   EXPECT_EQ(again.size(), size);
 }
 
-TEST_F(kept_ranges, trim_leaves_them_where_memory_is_plenty) {
+TEST_F(pinned_ranges, trim_leaves_them_where_memory_is_plenty) {
   const auto from = open();
-  const auto kept = keep(from);
+  const auto pinned = pin(from);
   read_all(from);
   (void)owner().trim();
-  EXPECT_EQ(kept.size(), size);
+  EXPECT_EQ(pinned.size(), size);
 }
 
-TEST_F(kept_ranges, of_a_file_that_has_changed_are_given_up_before_they_are_read) {
+TEST_F(pinned_ranges, of_a_file_that_has_changed_are_given_up_before_they_are_read) {
   const auto from = open();
-  const auto kept = keep(from);
+  const auto pinned = pin(from);
   read_all(from);
   change_file();
   read_all(from);
   EXPECT_EQ(mapped(), size);
-  EXPECT_EQ(kept.size(), 0U);
-  EXPECT_NE(kept.problem().message().find("has changed"), std::string_view::npos) << told(kept.problem());
+  EXPECT_EQ(pinned.size(), 0U);
+  EXPECT_NE(pinned.problem().message().find("has changed"), std::string_view::npos) << told(pinned.problem());
   EXPECT_TRUE(remarks_say(from, "has changed"));
-  EXPECT_EQ(keep(from).size(), size) << "anew";
+  EXPECT_EQ(pin(from).size(), size) << "anew";
 }
 
-TEST_F(kept_ranges, are_given_up_where_their_own_file_is_written) {
+TEST_F(pinned_ranges, are_given_up_where_their_own_file_is_written) {
   const auto both = open();
-  const auto kept = keep(both);
+  const auto pinned = pin(both);
   guarded_memory memory(*house_, memory_place::device, mib);
   const auto fresh = pattern::make(mib, 99);
   memory.fill(fresh);
   EXPECT_EQ(both.write(memory.data(), mib, 3 * mib).bytes_done, mib);
   overlay(content_, 3 * mib, fresh);
   read_all(both);
-  EXPECT_EQ(kept.size(), 0U);
+  EXPECT_EQ(pinned.size(), 0U);
 }
 
 // Cut and written anew under a read that has begun: other pages take the place of those that are registered.
-TEST_F(kept_ranges, a_file_that_changes_under_a_read_is_read_again_the_usual_way) {
+TEST_F(pinned_ranges, a_file_that_changes_under_a_read_is_read_again_the_usual_way) {
   const auto from = open();
-  const auto kept = keep(from);
+  const auto pinned = pin(from);
   const auto after = pattern::make(size, 77);
   read_all(from, after, "copy", [&] {
     EXPECT_EQ(::truncate(name_.c_str(), 0), 0);
     store_file(name_, after);
   });
-  EXPECT_EQ(kept.size(), 0U);
+  EXPECT_EQ(pinned.size(), 0U);
   EXPECT_EQ(owner().stats().path(path_kind::mapped).fallbacks, 1U);
-  EXPECT_EQ(owner().stats().kept_drops, 1U);
+  EXPECT_EQ(owner().stats().pinned_file_drops, 1U);
 }
 
-TEST_F(kept_ranges, a_file_that_becomes_shorter_under_a_read_ends_there) {
+TEST_F(pinned_ranges, a_file_that_becomes_shorter_under_a_read_ends_there) {
   const auto from = open();
-  const auto kept = keep(from);
+  const auto pinned = pin(from);
   guarded_memory memory(*house_, memory_place::device, size);
   std::atomic<bool> changed{false};
   device_->set_hook([&](std::string_view call, std::uint64_t) -> std::optional<status> {
@@ -322,34 +322,34 @@ TEST_F(kept_ranges, a_file_that_becomes_shorter_under_a_read_ends_there) {
   read_all(from, content_);
 }
 
-TEST_F(kept_ranges, what_cannot_be_mapped_registered_or_looked_at_is_no_range_and_leaves_nothing) {
+TEST_F(pinned_ranges, what_cannot_be_mapped_registered_or_looked_at_is_no_range_and_leaves_nothing) {
   const auto from = open();
   guarded_memory memory(*house_, memory_place::device, 1);  // the device is in use: registered at once
   for (const char* call : {"describe", "map_file", "file_size"}) {
     kernel_->fail({.call = call, .nth = 1, .error = EIO});
-    const auto refused = from.keep();
+    const auto refused = from.pin();
     EXPECT_EQ(refused.error().code(), errc::io) << call;
     EXPECT_NE(refused.error().message().find(name_), std::string_view::npos) << call << ": " << told(refused.error());
     kernel_->disarm();
   }
   kernel_->fail({.call = "describe", .nth = 2, .error = EIO});
-  EXPECT_EQ(from.keep().error().code(), errc::io) << "after it was mapped";
+  EXPECT_EQ(from.pin().error().code(), errc::io) << "after it was mapped";
   kernel_->disarm();
   device_->fail("pin", 1, {errc::out_of_memory, "the test refuses"});
-  EXPECT_EQ(from.keep().error().code(), errc::out_of_memory);
+  EXPECT_EQ(from.pin().error().code(), errc::out_of_memory);
   device_->clear_faults();
-  EXPECT_EQ(owner().stats().kept_bytes, 0U);
-  EXPECT_EQ(keep(from).size(), size);
+  EXPECT_EQ(owner().stats().pinned_file_bytes, 0U);
+  EXPECT_EQ(pin(from).size(), size);
 }
 
-TEST_F(kept_ranges, what_a_read_cannot_do_with_them_goes_the_usual_way) {
+TEST_F(pinned_ranges, what_a_read_cannot_do_with_them_goes_the_usual_way) {
   const auto from = open();
   for (const char* call : {"pin", "make_stream", "make_event", "copy", "record", "reached"}) {
     SCOPED_TRACE(call);
     house_.reset();
     house_.emplace(options(), core::seams{kernel_, nullptr, device_});
     const auto here = open();
-    const auto kept = keep(here);
+    const auto pinned = pin(here);
     guarded_memory memory(*house_, memory_place::device, size);
     // The first of its kind is that of the registration: no slab has been wanted yet.
     device_->fail(call, 1, {errc::device, "the test refuses"});
@@ -361,12 +361,12 @@ TEST_F(kept_ranges, what_a_read_cannot_do_with_them_goes_the_usual_way) {
   }
 }
 
-TEST_F(kept_ranges, a_file_that_cannot_be_looked_at_is_read_the_usual_way) {
+TEST_F(pinned_ranges, a_file_that_cannot_be_looked_at_is_read_the_usual_way) {
   const auto from = open();
-  const auto kept = keep(from);
+  const auto pinned = pin(from);
   guarded_memory memory(*house_, memory_place::device, size);
   for (const std::uint64_t nth : {1, 2, 3}) {  // by the plan, before the copy, and after it
-    auto again = keep(from);
+    auto again = pin(from);
     kernel_->fail({.call = "describe", .nth = nth, .error = EIO});
     const auto outcome = from.read(memory.data(), size, 0);
     kernel_->disarm();
@@ -376,62 +376,62 @@ TEST_F(kept_ranges, a_file_that_cannot_be_looked_at_is_read_the_usual_way) {
   }
 }
 
-TEST_F(kept_ranges, nothing_is_kept_of_nothing) {
+TEST_F(pinned_ranges, nothing_is_pinned_of_nothing) {
   const auto from = open();
-  EXPECT_EQ(from.keep(size).error().code(), errc::invalid_argument);
-  EXPECT_EQ(from.keep(0, 0).error().code(), errc::invalid_argument);
-  EXPECT_EQ(file().keep().error().code(), errc::closed);
+  EXPECT_EQ(from.pin(size).error().code(), errc::invalid_argument);
+  EXPECT_EQ(from.pin(0, 0).error().code(), errc::invalid_argument);
+  EXPECT_EQ(file().pin().error().code(), errc::closed);
   auto closed = open();
   EXPECT_TRUE(closed.close().ok());
-  EXPECT_EQ(closed.keep().error().code(), errc::closed);
-  EXPECT_EQ(kept_range().size(), 0U);
-  EXPECT_EQ(kept_range().problem().code(), errc::closed);
+  EXPECT_EQ(closed.pin().error().code(), errc::closed);
+  EXPECT_EQ(pinned_range().size(), 0U);
+  EXPECT_EQ(pinned_range().problem().code(), errc::closed);
 }
 
-TEST_F(kept_ranges, files_open_for_writing_only_and_sources_without_pages_are_refused) {
-  EXPECT_EQ(open({.read = false, .write = true}).keep().error().code(), errc::permission_denied);
+TEST_F(pinned_ranges, files_open_for_writing_only_and_sources_without_pages_are_refused) {
+  EXPECT_EQ(open({.read = false, .write = true}).pin().error().code(), errc::permission_denied);
   memory_files in_memory(true);
   in_memory.put("x", content_);
   auto source = in_memory.open(owner(), "x", {});
   ASSERT_TRUE(source.ok()) << told(source.error());
-  EXPECT_EQ(source->keep().error().code(), errc::unsupported);
+  EXPECT_EQ(source->pin().error().code(), errc::unsupported);
 }
 
-TEST_F(kept_ranges, may_end_while_they_are_read) {
+TEST_F(pinned_ranges, may_end_while_they_are_read) {
   const auto from = open();
-  auto kept = keep(from);
-  read_all(from, content_, "record", [&] { kept = kept_range(); });  // a copy is under way
+  auto pinned = pin(from);
+  read_all(from, content_, "record", [&] { pinned = pinned_range(); });  // a copy is under way
   EXPECT_EQ(mapped(), size);
-  EXPECT_EQ(owner().stats().kept_bytes, 0U);
+  EXPECT_EQ(owner().stats().pinned_file_bytes, 0U);
 }
 
-TEST_F(kept_ranges, keep_their_engine) {
-  kept_range kept;
+TEST_F(pinned_ranges, keep_their_engine) {
+  pinned_range pinned;
   {
     const auto from = open();
-    kept = keep(from);
+    pinned = pin(from);
   }
   house_.reset();
-  EXPECT_EQ(kept.size(), size);
+  EXPECT_EQ(pinned.size(), size);
 }
 
-TEST_F(kept_ranges, many_threads_read_keep_and_let_go_at_once) {
+TEST_F(pinned_ranges, many_threads_read_pin_and_let_go_at_once) {
   const auto from = open();
   std::vector<std::thread> threads;
   threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       for (int round = 0; round < 5; ++round) {
-        const auto mine = keep(from, static_cast<std::uint64_t>(i) * mib, 5 * mib);
+        const auto mine = pin(from, static_cast<std::uint64_t>(i) * mib, 5 * mib);
         EXPECT_EQ(mine.size(), 5 * mib);
         read_all(from);
       }
     });
   }
   for (auto& each : threads) each.join();
-  EXPECT_EQ(owner().stats().kept_bytes, 0U);
-  EXPECT_EQ(owner().stats().kept_drops, 0U);
+  EXPECT_EQ(owner().stats().pinned_file_bytes, 0U);
+  EXPECT_EQ(owner().stats().pinned_file_drops, 0U);
 }
 
 }  // namespace
-}  // namespace penstock::testing::kept_range_tests
+}  // namespace penstock::testing::pinned_range_tests

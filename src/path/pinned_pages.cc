@@ -1,4 +1,4 @@
-#include "path/kept_pages.hpp"
+#include "path/pinned_pages.hpp"
 
 #include <time.h>
 
@@ -33,7 +33,7 @@ status changed(const source::source& file) {
 
 // --- pages
 
-status kept_pages::pages::map(int descriptor) {
+status pinned_pages::pages::map(int descriptor) {
   skip_ = offset_ % mapping_page_bytes;
   const std::size_t bytes = (skip_ + length_ + mapping_page_bytes - 1) / mapping_page_bytes * mapping_page_bytes;
   const auto base = owner_.kernel_.map_file(descriptor, offset_ - skip_, bytes);
@@ -43,7 +43,7 @@ status kept_pages::pages::map(int descriptor) {
   return {};
 }
 
-status kept_pages::pages::register_for(const pinning_session& by) {
+status pinned_pages::pages::register_for(const pinning_session& by) {
   const std::lock_guard guard(lock_);
   auto& registered = registered_[by.emulated ? 1 : 0];
   if (registered != nullptr) return {};
@@ -52,14 +52,14 @@ status kept_pages::pages::register_for(const pinning_session& by) {
   return pinned;
 }
 
-status kept_pages::pages::check(source::source& file) const {
+status pinned_pages::pages::check(source::source& file) const {
   const auto now = owner_.version_of(file);
   if (!now) return now.error();
   return *now == version_ ? status() : changed(file);
 }
 
 // In a forked child nothing is undone: the registration is the parent's.
-kept_pages::pages::~pages() {
+pinned_pages::pages::~pages() {
   if (owner_.fork_.forked()) return;
   for (auto* session : registered_) {
     if (session != nullptr) (void)or_no_memory([&] { return session->unpin(base_); });
@@ -70,23 +70,23 @@ kept_pages::pages::~pages() {
 
 // --- entries
 
-std::uint64_t kept_pages::entry::registered_bytes() const noexcept {
+std::uint64_t pinned_pages::entry::registered_bytes() const noexcept {
   const std::lock_guard guard(lock_);
   return held_ == nullptr ? 0 : length_;
 }
 
-status kept_pages::entry::problem() const {
+status pinned_pages::entry::problem() const {
   const std::lock_guard guard(lock_);
   return problem_;
 }
 
-bool kept_pages::entry::is_of(const source::source& file) const noexcept {
+bool pinned_pages::entry::is_of(const source::source& file) const noexcept {
   return device_ == file.facts().device && inode_ == file.facts().inode;
 }
 
-// --- keeping
+// --- pinning
 
-result<file_version> kept_pages::version_of(source::source& file) const {
+result<file_version> pinned_pages::version_of(source::source& file) const {
   const int descriptor = file.descriptors().cached;
   if (descriptor < 0) return file.cached_problem().ok() ? status(errc::unsupported, "the file has no descriptor") : file.cached_problem();
   const auto seen = kernel_.describe(descriptor);
@@ -97,7 +97,7 @@ result<file_version> kept_pages::version_of(source::source& file) const {
 
 // Whose next change will be noticed: one that was made some ticks ago. (Times ahead of this machine's clock are another machine's, which
 // nobody can wait for.)
-result<file_version> kept_pages::settled_version_of(source::source& file) const {
+result<file_version> pinned_pages::settled_version_of(source::source& file) const {
   for (int looks = 0; looks < most_version_looks; ++looks) {
     auto seen = version_of(file);
     if (!seen) return seen;
@@ -108,7 +108,8 @@ result<file_version> kept_pages::settled_version_of(source::source& file) const 
   return status(errc::would_block, fmt::format("{} keeps changing", file.name()));
 }
 
-std::shared_ptr<kept_pages::pages> kept_pages::shared_with(const file_version& version, std::uint64_t offset, std::uint64_t length) const {
+std::shared_ptr<pinned_pages::pages> pinned_pages::shared_with(const file_version& version, std::uint64_t offset,
+                                                               std::uint64_t length) const {
   const std::lock_guard guard(lock_);
   for (const auto& each : entries_) {
     const std::lock_guard inner(each->lock_);
@@ -117,20 +118,21 @@ std::shared_ptr<kept_pages::pages> kept_pages::shared_with(const file_version& v
   return nullptr;
 }
 
-status kept_pages::reserve(std::uint64_t bytes, std::uint64_t most_bytes, const std::string& name) {
+status pinned_pages::reserve(std::uint64_t bytes, std::uint64_t most_bytes, const std::string& name) {
   auto used = used_bytes_.load(std::memory_order_relaxed);
   do {
     if (bytes <= most_bytes && used <= most_bytes - bytes) continue;
-    return {errc::out_of_memory,
-            fmt::format("{} bytes of {} cannot be kept registered: of the budget of {} MiB (kept_budget_bytes, PENSTOCK_KEPT_MIB) {} are "
-                        "in use",
-                        bytes, name, most_bytes >> 20, used >> 20)};
+    return {
+        errc::out_of_memory,
+        fmt::format("{} bytes of {} cannot be pinned: of the budget of {} MiB (pinned_file_budget_bytes, PENSTOCK_PINNED_FILE_MIB) {} are "
+                    "in use",
+                    bytes, name, most_bytes >> 20, used >> 20)};
   } while (!used_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   return {};
 }
 
-result<std::shared_ptr<kept_pages::entry>> kept_pages::keep(source::source& file, std::uint64_t offset, std::uint64_t length,
-                                                            std::uint64_t most_bytes, std::span<const pinning_session> by) {
+result<std::shared_ptr<pinned_pages::entry>> pinned_pages::pin(source::source& file, std::uint64_t offset, std::uint64_t length,
+                                                               std::uint64_t most_bytes, std::span<const pinning_session> by) {
   auto made = std::make_shared<entry>();
   std::shared_ptr<pages> held;
   for (int looks = 0; held == nullptr; ++looks) {
@@ -138,8 +140,7 @@ result<std::shared_ptr<kept_pages::entry>> kept_pages::keep(source::source& file
     if (!version) return version.error();
     if (looks == most_version_looks) return status(errc::would_block, fmt::format("{} keeps changing", file.name()));
     if (offset >= version->size_bytes || length == 0) {
-      return status(errc::invalid_argument,
-                    fmt::format("keep {} at {}: {} has {} bytes", length, offset, file.name(), version->size_bytes));
+      return status(errc::invalid_argument, fmt::format("pin {} at {}: {} has {} bytes", length, offset, file.name(), version->size_bytes));
     }
     made->device_ = version->device;
     made->inode_ = version->inode;
@@ -164,7 +165,7 @@ result<std::shared_ptr<kept_pages::entry>> kept_pages::keep(source::source& file
     if (unchanged.code() == errc::unsupported) held = nullptr;
     if (held == nullptr) continue;
     if (!unchanged.ok()) return unchanged;
-    if (!mapped.ok()) return mapped.with_context(fmt::format("keep {} at {} of {}", made->length_, offset, file.name()));
+    if (!mapped.ok()) return mapped.with_context(fmt::format("pin {} at {} of {}", made->length_, offset, file.name()));
   }
   made->held_ = std::move(held);
   const std::lock_guard guard(lock_);
@@ -173,7 +174,7 @@ result<std::shared_ptr<kept_pages::entry>> kept_pages::keep(source::source& file
   return made;
 }
 
-void kept_pages::release(const std::shared_ptr<entry>& done) noexcept {
+void pinned_pages::release(const std::shared_ptr<entry>& done) noexcept {
   std::shared_ptr<pages> gone;  // unregistered once nothing is locked
   const std::lock_guard guard(lock_);
   std::erase(entries_, done);
@@ -184,7 +185,7 @@ void kept_pages::release(const std::shared_ptr<entry>& done) noexcept {
 
 // --- looking
 
-kept_pages::part kept_pages::find(source::source& file, std::uint64_t offset, std::uint64_t length) {
+pinned_pages::part pinned_pages::find(source::source& file, std::uint64_t offset, std::uint64_t length) {
   const std::uint64_t end = offset + length;
   for (;;) {
     part first{end, 0};
@@ -208,7 +209,7 @@ kept_pages::part kept_pages::find(source::source& file, std::uint64_t offset, st
   }
 }
 
-std::shared_ptr<kept_pages::pages> kept_pages::find_whole(source::source& file, std::uint64_t offset, std::uint64_t length) {
+std::shared_ptr<pinned_pages::pages> pinned_pages::find_whole(source::source& file, std::uint64_t offset, std::uint64_t length) {
   const std::lock_guard guard(lock_);
   for (const auto& each : entries_) {
     const std::lock_guard inner(each->lock_);
@@ -218,7 +219,7 @@ std::shared_ptr<kept_pages::pages> kept_pages::find_whole(source::source& file, 
   return nullptr;
 }
 
-status kept_pages::problem_of(source::source& file) const {
+status pinned_pages::problem_of(source::source& file) const {
   const std::lock_guard guard(lock_);
   for (const auto& each : entries_) {
     const std::lock_guard inner(each->lock_);
@@ -227,7 +228,7 @@ status kept_pages::problem_of(source::source& file) const {
   return {};
 }
 
-bool kept_pages::keeps(source::source& file) const {
+bool pinned_pages::holds(source::source& file) const {
   const std::lock_guard guard(lock_);
   return std::any_of(entries_.begin(), entries_.end(), [&](const auto& each) {
     const std::lock_guard inner(each->lock_);
@@ -239,7 +240,7 @@ bool kept_pages::keeps(source::source& file) const {
 
 // One at a time, so that nothing is unregistered with a lock held, and no list has to be made of them.
 template <class Gone>
-void kept_pages::drop_where(Gone gone, const status& why) noexcept {
+void pinned_pages::drop_where(Gone gone, const status& why) noexcept {
   for (bool any = true; any;) {
     any = false;
     std::shared_ptr<pages> dropped;
@@ -257,11 +258,11 @@ void kept_pages::drop_where(Gone gone, const status& why) noexcept {
   }
 }
 
-void kept_pages::drop(const pages& gone, const status& why) noexcept {
+void pinned_pages::drop(const pages& gone, const status& why) noexcept {
   drop_where([&](const pages& held) { return &held == &gone; }, why);
 }
 
-void kept_pages::drop_all(const status& why) noexcept {
+void pinned_pages::drop_all(const status& why) noexcept {
   drop_where([](const pages&) { return true; }, why);
 }
 

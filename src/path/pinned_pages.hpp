@@ -38,12 +38,12 @@ struct file_version {
   friend bool operator==(const file_version&, const file_version&) = default;
 };
 
-class kept_pages {
+class pinned_pages {
  public:
-  // The pages of one mapping. Lives as long as somebody reads from it or keeps it; then it is unregistered and unmapped.
+  // The pages of one mapping. Lives as long as somebody reads from it or has it pinned; then it is unregistered and unmapped.
   class pages {
    public:
-    pages(kept_pages& owner, const file_version& version, std::uint64_t offset, std::uint64_t length) noexcept
+    pages(pinned_pages& owner, const file_version& version, std::uint64_t offset, std::uint64_t length) noexcept
         : owner_(owner), version_(version), offset_(offset), length_(length) {}
     pages(const pages&) = delete;
     pages& operator=(const pages&) = delete;
@@ -59,10 +59,10 @@ class kept_pages {
     status check(source::source& file) const;
 
    private:
-    friend class kept_pages;
+    friend class pinned_pages;
     status map(int descriptor);
 
-    kept_pages& owner_;
+    pinned_pages& owner_;
     const file_version version_;
     const std::uint64_t offset_;
     const std::uint64_t length_;
@@ -73,7 +73,7 @@ class kept_pages {
     std::array<device::session*, 2> registered_{};  // with the driver of GPUs, and with that of the host device
   };
 
-  // What one caller keeps. Its owner is the only one who holds it for long.
+  // What one caller has pinned. Its owner is the only one who holds it for long.
   class entry {
    public:
     [[nodiscard]] std::uint64_t registered_bytes() const noexcept;
@@ -81,7 +81,7 @@ class kept_pages {
     [[nodiscard]] status problem() const;
 
    private:
-    friend class kept_pages;
+    friend class pinned_pages;
     [[nodiscard]] bool is_of(const source::source& file) const noexcept;
 
     mutable std::mutex lock_;  // guards held_ and problem_
@@ -99,21 +99,21 @@ class kept_pages {
   };
 
   // Both outlive it.
-  kept_pages(sys::kernel& kernel, const sys::fork_guard& fork) noexcept : kernel_(kernel), fork_(fork) {}
-  kept_pages(const kept_pages&) = delete;
-  kept_pages& operator=(const kept_pages&) = delete;
+  pinned_pages(sys::kernel& kernel, const sys::fork_guard& fork) noexcept : kernel_(kernel), fork_(fork) {}
+  pinned_pages(const pinned_pages&) = delete;
+  pinned_pages& operator=(const pinned_pages&) = delete;
 
-  // Maps what the file has of a range, and registers it with those drivers; others do at the first read. most_bytes: of all that is kept.
+  // Maps what the file has of a range, and registers it with those drivers; others do at the first read. most_bytes: of all that is pinned.
   // Blocks. Errors: invalid_argument (the file has nothing there), unsupported, out_of_memory (more than most_bytes), would_block (the file
   // keeps changing), those of mapping and pinning.
-  result<std::shared_ptr<entry>> keep(source::source& file, std::uint64_t offset, std::uint64_t length, std::uint64_t most_bytes,
-                                      std::span<const pinning_session> by);
+  result<std::shared_ptr<entry>> pin(source::source& file, std::uint64_t offset, std::uint64_t length, std::uint64_t most_bytes,
+                                     std::span<const pinning_session> by);
   // Its owner is done with it.
   void release(const std::shared_ptr<entry>& done) noexcept;
 
-  // Nothing is kept: nobody need ask what follows.
+  // Nothing is pinned: nobody need ask what follows.
   [[nodiscard]] bool empty() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
-  // The first part of a range that is kept; of no length, at its end, where none is. What has changed is given up here. Asks the file
+  // The first part of a range that is pinned; of no length, at its end, where none is. What has changed is given up here. Asks the file
   // system.
   part find(source::source& file, std::uint64_t offset, std::uint64_t length);
   // What holds all of a range; null where nothing does.
@@ -121,10 +121,10 @@ class kept_pages {
   // Gives up what stands on these pages, or all there is.
   void drop(const pages& gone, const status& why) noexcept;
   void drop_all(const status& why) noexcept;
-  // Why what was kept of a file, and has not been given back, is not any more; ok where that is not so.
+  // Why what was pinned of a file, and has not been given back, is not any more; ok where that is not so.
   [[nodiscard]] status problem_of(source::source& file) const;
-  // Whether anything of it is kept.
-  [[nodiscard]] bool keeps(source::source& file) const;
+  // Whether anything of it is pinned.
+  [[nodiscard]] bool holds(source::source& file) const;
 
   [[nodiscard]] std::uint64_t used_bytes() const noexcept { return used_bytes_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t drops() const noexcept { return drops_.load(std::memory_order_relaxed); }
