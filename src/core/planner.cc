@@ -17,20 +17,14 @@ constexpr std::uint64_t mib = 1024 * kib;
 constexpr std::uint64_t least_direct_write = mib;
 // An edge beside a GPU-direct body is a job of its own, which costs about what staging this much does (18 us).
 constexpr std::uint64_t least_body_beside_edges = 64 * kib;
-// Residency is asked and direct reads are cut at multiples of this in the file.
+// Residency is asked at multiples of this in the file, on which pieces end too.
 constexpr std::uint64_t granule = 4 * mib;
-constexpr std::uint64_t least_wave = 512 * kib;
-constexpr std::uint64_t least_wave_piece = 32 * kib;
-constexpr std::uint64_t host_piece = 4 * mib;
-// Of whole blocks that are brought into the page cache at once (sys/cache_fill.hpp).
-constexpr std::uint64_t kept_piece = 4 * mib;
 // The copy of less is over sooner than a thread that waits for it is awake.
 constexpr std::uint64_t least_registered = mib;
-constexpr std::uint64_t registered_piece = 64 * mib;
-// The page cache takes data best while it is still in the CPU's cache, where the device's writes land.
-constexpr std::uint64_t cached_write_piece = mib;
 
 constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
+
+using path::file_side;
 
 class planner {
  public:
@@ -49,7 +43,7 @@ class planner {
     }
     if (!pieces_.empty()) return std::move(pieces_);
     if (!in_.on_device) {
-      cut(in_.offset, in_.length, base(), false, plan_reason::host_memory, host_length());
+      cut(in_.offset, in_.length, base(), file_side::cached, plan_reason::host_memory);
     } else if (in_.is_write) {
       write();
     } else {
@@ -94,9 +88,10 @@ class planner {
     }
     const auto beside = in_.paths->successor(kind);
     const auto edge = in_.is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge;
-    cut(in_.offset, body - in_.offset, beside, !in_.is_write, edge, cached_write_piece);
+    const auto side = in_.is_write ? file_side::cached : file_side::past_cache;
+    cut(in_.offset, body - in_.offset, beside, side, edge);
     if (length > 0) whole(body, length, kind, in_.device_in_use ? plan_reason::declared : plan_reason::declared_untried);
-    cut(body_end, end - body_end, beside, !in_.is_write, edge, cached_write_piece);
+    cut(body_end, end - body_end, beside, side, edge);
     return {};
   }
 
@@ -119,7 +114,7 @@ class planner {
     if (!in_.has_direct) {
       resident_run(offset, length, plan_reason::no_direct_io);
     } else if (!in_.has_cached) {
-      cut_direct(offset, length, plan_reason::not_resident);
+      cut(offset, length, base(), file_side::past_cache, plan_reason::not_resident);
     } else {
       read_by_residency(offset, length);
     }
@@ -142,7 +137,7 @@ class planner {
   }
 
   void cut_registered(std::uint64_t offset, std::uint64_t length) {
-    for (auto& each : cut(offset, length, *registered_path(), false, plan_reason::registered, registered_piece)) each.registered = true;
+    cut(offset, length, *registered_path(), file_side::pinned, plan_reason::registered);
   }
 
   [[nodiscard]] bool spares_cpu() const {
@@ -193,13 +188,13 @@ class planner {
   void cut_cold(std::uint64_t offset, std::uint64_t length, plan_reason found) {
     if (!cold_) cold_ = in_.cold ? in_.cold() : cold_way{};
     if (!cold_->keeps) {
-      cut_direct(offset, length, cold_->why == plan_reason::not_resident ? found : cold_->why);
+      cut(offset, length, base(), file_side::past_cache, cold_->why == plan_reason::not_resident ? found : cold_->why);
       return;
     }
     const std::uint64_t tried = std::min(cold_->tried_bytes, length);
     cold_->tried_bytes -= tried;  // the next of these parts goes on with it
-    cut_direct(offset, tried, plan_reason::bypass_tried);
-    for (auto& each : cut(offset + tried, length - tried, base(), false, cold_->why, kept_piece)) each.fills_cache = true;
+    cut(offset, tried, base(), file_side::past_cache, plan_reason::bypass_tried);
+    cut(offset + tried, length - tried, base(), file_side::filling, cold_->why);
   }
 
   void end_after_cold(std::uint64_t bytes) {
@@ -219,7 +214,7 @@ class planner {
         return;
       }
     }
-    cut_waves(offset, length, reason);
+    cut(offset, length, base(), file_side::cached, reason);
   }
 
   void write() {
@@ -231,12 +226,12 @@ class planner {
     if (!direct) {
       const bool for_edges = in_.has_direct && in_.direct_writes && in_.length >= least_direct_write;
       const auto why = for_edges ? plan_reason::too_little_aligned : plan_reason::buffered_write;
-      cut(in_.offset, in_.length, base(), false, why, cached_write_piece);
+      cut(in_.offset, in_.length, base(), file_side::cached, why);
       return;
     }
-    cut(in_.offset, body - in_.offset, base(), false, plan_reason::unaligned_edge, cached_write_piece);
-    cut(body, body_end - body, base(), true, plan_reason::direct_write, granule);
-    cut(body_end, end - body_end, base(), false, plan_reason::unaligned_edge, cached_write_piece);
+    cut(in_.offset, body - in_.offset, base(), file_side::cached, plan_reason::unaligned_edge);
+    cut(body, body_end - body, base(), file_side::past_cache, plan_reason::direct_write);
+    cut(body_end, end - body_end, base(), file_side::cached, plan_reason::unaligned_edge);
   }
 
   // One piece for all, merged with its neighbour where that is of the same kind.
@@ -248,60 +243,36 @@ class planner {
     }
   }
 
-  // Equal pieces on multiples of unit. What was added is valid until more is.
-  std::span<planned_piece> cut(std::uint64_t offset, std::uint64_t length, path_kind path, bool bypass, plan_reason reason,
-                               std::uint64_t unit) {
-    const std::size_t first = pieces_.size();
-    for (const std::uint64_t end = offset + length; offset < end;) {
-      const std::uint64_t bytes = std::min(round_down(offset + unit, unit), end) - offset;
-      pieces_.push_back({offset, bytes, path, bypass, reason});
-      offset += bytes;
+  // As the path cuts it, for one that carries parts of requests.
+  void cut(std::uint64_t offset, std::uint64_t length, path_kind kind, file_side side, plan_reason reason) {
+    if (length == 0) return;
+    const path::range_to_cut range{offset,
+                                   length,
+                                   run_length(offset, length),
+                                   side,
+                                   in_.is_write,
+                                   follows_others(offset),
+                                   precedes_others(offset + length),
+                                   in_.lanes,
+                                   in_.shared_link,
+                                   in_.most_bytes};
+    cuts_.assign(1, {length});
+    if (const auto by = in_.paths->of(kind).cut; by != nullptr) {
+      cuts_.clear();
+      by(range, cuts_);
     }
-    return std::span(pieces_).subspan(first);
-  }
-
-  // Direct pieces end on multiples of their unit, so that whole blocks around a piece fit a slab.
-  void cut_direct(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
-    cut(offset, length, base(), true, reason, std::clamp(std::bit_ceil(run_length(offset, length) / 8), 128 * kib, granule));
-  }
-
-  // Cached reads into a device: waves that start and end small, so that the first copy starts early and the last ends soon after its
-  // read. Each wave is shared by the lanes. (H200: 16 MiB calls in pieces of 1 MiB, each with a copy of its own, reach 20 GB/s.)
-  void cut_waves(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
-    const std::uint64_t end = offset + length;
-    const bool alone = in_.lanes <= 1;
-    const std::uint64_t least = alone || in_.shared_link ? mib : least_wave;
-    const std::uint64_t part = std::bit_floor(std::max<std::uint64_t>(run_length(offset, length) / (alone ? 4 : 8), 1));
-    const std::uint64_t usual = std::clamp(part, least, alone ? granule : in_.most_bytes);
-    for (std::uint64_t at = offset; at < end;) {
-      const std::uint64_t before = follows_others(offset) ? usual : at - offset;
-      const std::uint64_t behind = precedes_others(end) ? usual : end - at;
-      const std::uint64_t ramp = std::bit_floor(std::max(std::min(before, behind), least));
-      const std::uint64_t bytes = std::min(alone ? usual : std::min(usual, ramp), end - at);
-      cut_wave(at, bytes, reason);
-      at += bytes;
+    for (const auto& each : cuts_) {
+      pieces_.push_back({offset, each.length, kind, side == file_side::past_cache, reason, each.wave, side == file_side::filling,
+                         side == file_side::pinned});
+      offset += each.length;
     }
-  }
-
-  void cut_wave(std::uint64_t offset, std::uint64_t length, plan_reason reason) {
-    const std::uint64_t share = std::bit_ceil((length + in_.lanes - 1) / std::max(1U, in_.lanes));
-    const std::uint64_t unit = in_.lanes <= 1 ? length : std::max(share, least_wave_piece);
-    const std::size_t first = pieces_.size();
-    for (std::uint64_t at = 0; at < length; at += unit) {
-      pieces_.push_back({offset + at, std::min(unit, length - at), base(), false, reason, 0});
-    }
-    pieces_[first].wave = static_cast<std::uint32_t>(pieces_.size() - first);
-  }
-
-  // Host memory: enough pieces for all lanes, none so small that handing it over costs more than reading it.
-  [[nodiscard]] std::uint64_t host_length() const {
-    return std::clamp(std::bit_ceil(in_.length / std::max(1U, in_.lanes)), 256 * kib, host_piece);
   }
 
   const plan_input& in_;
   std::uint64_t end_;             // of the plan
   std::optional<cold_way> cold_;  // once it was asked for
   std::vector<planned_piece> pieces_;
+  std::vector<path::cut_piece> cuts_;  // of the range at hand
 };
 
 }  // namespace

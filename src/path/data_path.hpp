@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "path/cut.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
 #include "source/source.hpp"
@@ -185,6 +186,7 @@ struct declaration {
   std::uint64_t most_carried_now = 0;  // requests of at most so many bytes it carries on the thread of a caller who waits (carry_now)
   std::uint64_t alignment = 1;  // of whole_requests: in the file; a write that cannot be aligned in memory and file at once is refused
   std::string_view reason{};    // why it is taken, where that is not the planner's to say
+  cutter cut = nullptr;         // of portions of requests; null: each goes in one piece
   std::unique_ptr<data_path> (*make)(const services& with) = nullptr;
 };
 

@@ -26,6 +26,7 @@ extern const declaration declared_mapped;
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
+constexpr std::uint64_t pinned_piece = std::uint64_t{64} << 20;
 constexpr std::uint64_t mapped_piece_bytes = std::uint64_t{256} << 20;
 // Registering a small range costs as much as copying it (4 MiB pieces reach 14 GB/s, 64 MiB pieces 23).
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
@@ -240,6 +241,7 @@ constinit const declaration declared_mapped{
     .successor = "staged",
     .carries = portion::cached_ranges,
     .reason = "in the page cache, and CPU time is to be saved: the GPU copies it from there",
+    .cut = [](const range_to_cut& range, std::vector<cut_piece>& pieces) { cut_at_multiples(range, pinned_piece, pieces); },
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<mapped>(with); },
 };
 

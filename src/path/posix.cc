@@ -1,4 +1,7 @@
 // Host memory, filled and drained where it lies: the reference that every other path is compared with.
+#include <algorithm>
+#include <bit>
+
 #include <memory>
 
 #include "path/data_path.hpp"
@@ -52,6 +55,13 @@ class posix final : public data_path {
   }
 };
 
+// Enough pieces for all lanes, none so small that handing it over costs more than reading it.
+void cut_for_lanes(const range_to_cut& range, std::vector<cut_piece>& pieces) {
+  constexpr std::uint64_t least = std::uint64_t{256} << 10;
+  constexpr std::uint64_t most = std::uint64_t{4} << 20;
+  cut_at_multiples(range, std::clamp(std::bit_ceil(range.length / std::max(1U, range.lanes)), least, most), pieces);
+}
+
 }  // namespace
 
 constinit const declaration declared_posix{
@@ -60,6 +70,7 @@ constinit const declaration declared_posix{
     .of_device = false,
     .carries = portion::everything,
     .most_carried_now = std::uint64_t{1} << 20,
+    .cut = cut_for_lanes,
     .make = [](const services& /*with*/) -> std::unique_ptr<data_path> { return std::make_unique<posix>(); },
 };
 

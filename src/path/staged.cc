@@ -325,6 +325,7 @@ constinit const declaration declared_staged{
     .rank = 30,
     .carries = portion::everything,
     .most_carried_now = std::uint64_t{128} << 10,  // over two lanes 64 KiB take 26 us, alone 18
+    .cut = cut_for_staged,
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<staged>(with); },
 };
 

@@ -1,6 +1,6 @@
 // The staged path, for the files that it is made of: staged.cc (one extent), staged_wave.cc (neighbouring extents that share a slab),
-// staged_slab.cc (where the bytes of a full slab go, and over which link), staged_gather.cc (many small ranges in one slab) and
-// staged_drain.cc (from slabs to the page cache). Thread-safe.
+// staged_slab.cc (where the bytes of a full slab go, and over which link), staged_gather.cc (many small ranges in one slab),
+// staged_drain.cc (from slabs to the page cache) and staged_cut.cc (how a range is cut). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,7 @@
 namespace penstock::path {
 
 extern const declaration declared_staged;
+void cut_for_staged(const range_to_cut& range, std::vector<cut_piece>& pieces);
 
 class staged final : public data_path {
  public:

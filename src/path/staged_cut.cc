@@ -1,0 +1,69 @@
+// The staged path: how it cuts what it carries.
+#include <algorithm>
+#include <bit>
+
+#include "path/staged.hpp"
+
+namespace penstock::path {
+
+namespace {
+
+constexpr std::uint64_t kib = 1024;
+constexpr std::uint64_t mib = 1024 * kib;
+constexpr std::uint64_t most_direct = 4 * mib;
+constexpr std::uint64_t least_direct = 128 * kib;
+constexpr std::uint64_t least_wave = 512 * kib;
+constexpr std::uint64_t least_wave_piece = 32 * kib;
+constexpr std::uint64_t most_alone = 4 * mib;
+// Of whole blocks that are brought into the page cache at once (sys/cache_fill.hpp).
+constexpr std::uint64_t filling_piece = 4 * mib;
+// The page cache takes data best while it is still in the CPU's cache, where the device's writes land.
+constexpr std::uint64_t cached_write_piece = mib;
+
+void cut_wave(std::uint64_t length, unsigned lanes, std::vector<cut_piece>& pieces) {
+  const std::uint64_t share = std::bit_ceil((length + lanes - 1) / lanes);
+  const std::uint64_t unit = lanes <= 1 ? length : std::max(share, least_wave_piece);
+  const std::size_t first = pieces.size();
+  for (std::uint64_t at = 0; at < length; at += unit) pieces.push_back({std::min(unit, length - at), 0});
+  pieces[first].wave = static_cast<std::uint32_t>(pieces.size() - first);
+}
+
+// Cached reads into a device: waves that start and end small, so that the first copy starts early and the last ends soon after its
+// read. Each wave is shared by the lanes. (H200: 16 MiB calls in pieces of 1 MiB, each with a copy of its own, reach 20 GB/s.)
+void cut_waves(const range_to_cut& range, std::vector<cut_piece>& pieces) {
+  const bool alone = range.lanes <= 1;
+  const std::uint64_t least = alone || range.shared_link ? mib : least_wave;
+  const std::uint64_t part = std::bit_floor(std::max<std::uint64_t>(range.run_length / (alone ? 4 : 8), 1));
+  const std::uint64_t usual = std::clamp(part, least, alone ? most_alone : range.most_bytes);
+  for (std::uint64_t at = 0; at < range.length;) {
+    const std::uint64_t before = range.follows_others ? usual : at;
+    const std::uint64_t behind = range.precedes_others ? usual : range.length - at;
+    const std::uint64_t ramp = std::bit_floor(std::max(std::min(before, behind), least));
+    const std::uint64_t bytes = std::min(alone ? usual : std::min(usual, ramp), range.length - at);
+    cut_wave(bytes, std::max(1U, range.lanes), pieces);
+    at += bytes;
+  }
+}
+
+// Direct pieces end on multiples of their unit, so that whole blocks around a piece fit a slab.
+std::uint64_t direct_unit(const range_to_cut& range) {
+  return range.is_write ? most_direct : std::clamp(std::bit_ceil(range.run_length / 8), least_direct, most_direct);
+}
+
+}  // namespace
+
+void cut_for_staged(const range_to_cut& range, std::vector<cut_piece>& pieces) {
+  switch (range.side) {
+    case file_side::past_cache:
+      return cut_at_multiples(range, direct_unit(range), pieces);
+    case file_side::filling:
+      return cut_at_multiples(range, filling_piece, pieces);
+    case file_side::cached:
+    case file_side::pinned:
+      break;
+  }
+  if (range.is_write) return cut_at_multiples(range, cached_write_piece, pieces);
+  cut_waves(range, pieces);
+}
+
+}  // namespace penstock::path
