@@ -39,6 +39,8 @@ ROOMS = {
 
 # Rooms that have folders, and the folder that the others of such a room may use: families of commands do not know each other.
 COMMON_FOLDER = {"cli": "common"}
+# Or the folders in their order, each of which may use those before it; and what lies in no folder, as all of the room may.
+FOLDERS_IN_ORDER = {"core": ("cache", "request", "stream")}
 
 # Value types that every room speaks, and that are part of the public API.
 FLOOR = {"penstock/status.hpp", "penstock/options.hpp", "penstock/machine.hpp", "penstock/version.hpp"}
@@ -106,6 +108,9 @@ def violation(file: Path, name: str, quoted: bool, root: Path):
 def violation_of_folders(file: Path, name: str, room: str):
     """Why the file may not include the name, which is of its own room; None when it may."""
     folder = name.split("/")[1] if name.count("/") > 1 else None
+    order = FOLDERS_IN_ORDER.get(room, ())
+    if folder in order and file.parts[2] in order and order.index(folder) > order.index(file.parts[2]):
+        return f"{room}/{file.parts[2]} may not use {room}/{folder}, which stands above it"
     if room not in COMMON_FOLDER or folder in (None, file.parts[2], COMMON_FOLDER[room]):
         return None
     return f"{room}/{file.parts[2]} may not use {room}/{folder}; it may use {room}/{COMMON_FOLDER[room]}"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/no_memory.hpp"
-#include "core/asynchronous.hpp"
 #include "core/file_core.hpp"
+#include "core/request/asynchronous.hpp"
 #include "source/process_memory.hpp"
 #include "staging/work.hpp"
 

@@ -6,15 +6,15 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/asynchronous.hpp"
-#include "core/batch_request.hpp"
-#include "core/blocking.hpp"
-#include "core/collector.hpp"
 #include "core/engine_core.hpp"
 #include "core/explain.hpp"
 #include "core/pinned_entry.hpp"
 #include "core/preparation.hpp"
-#include "core/stream_queue.hpp"
+#include "core/request/asynchronous.hpp"
+#include "core/request/batch_request.hpp"
+#include "core/request/blocking.hpp"
+#include "core/request/collector.hpp"
+#include "core/stream/stream_queue.hpp"
 #include "path/cufile_library.hpp"
 #include "penstock/engine.hpp"
 

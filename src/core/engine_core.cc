@@ -9,7 +9,7 @@
 
 #include "base/no_memory.hpp"
 #include "base/printable.hpp"
-#include "core/admission.hpp"
+#include "core/request/admission.hpp"
 #include "path/cufile_library.hpp"
 #include "staging/worker.hpp"
 #include "stats/advisor.hpp"

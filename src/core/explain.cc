@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "base/checked.hpp"
-#include "core/ahead_call.hpp"
 #include "core/mount.hpp"
+#include "core/request/ahead_call.hpp"
 #include "path/refusals.hpp"
 
 namespace penstock::core {

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "core/decide.hpp"
+#include "core/request/decide.hpp"
 #include "penstock/facts.hpp"
 
 namespace penstock::core {

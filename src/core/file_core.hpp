@@ -11,7 +11,7 @@
 
 #include "base/spin_lock.hpp"
 #include "base/thread_number.hpp"
-#include "core/cold_reads.hpp"
+#include "core/cache/cold_reads.hpp"
 #include "core/runtime.hpp"
 #include "penstock/facts.hpp"
 #include "source/read_ahead.hpp"

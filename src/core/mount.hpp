@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "core/cold_speeds.hpp"
-#include "core/collector.hpp"
-#include "core/stream_memory.hpp"
+#include "core/cache/cold_speeds.hpp"
+#include "core/request/collector.hpp"
+#include "core/stream/stream_memory.hpp"
 #include "path/data_path.hpp"
 #include "staging/disk_lanes.hpp"
 #include "staging/lanes.hpp"

@@ -21,7 +21,7 @@ enum class plan_reason : std::uint8_t {
   resident,
   not_resident,
   partly_resident,
-  kept,  // not in the page cache, and read through it (core/cache_policy tells when)
+  kept,  // not in the page cache, and read through it (core/cache/cache_policy tells when)
   kept_as_asked,
   bypass_as_asked,  // not in the page cache, and read past it
   bypass_as_lent,

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "base/sharded_list.hpp"
-#include "core/ahead_book.hpp"
-#include "core/cold_reads.hpp"
-#include "core/cold_speeds.hpp"
+#include "core/cache/ahead_book.hpp"
+#include "core/cache/cold_reads.hpp"
+#include "core/cache/cold_speeds.hpp"
+#include "core/cache/memory_watch.hpp"
 #include "core/deadlines.hpp"
 #include "core/memory_map.hpp"
-#include "core/memory_watch.hpp"
 #include "device/device.hpp"
 #include "path/pinned_pages.hpp"
 #include "path/registry.hpp"

@@ -10,8 +10,8 @@
 #include "channel/carrier.hpp"
 #include "channel/stream_turn.hpp"
 #include "channel/transfer.hpp"
-#include "core/admission.hpp"
 #include "core/operation.hpp"
+#include "core/request/admission.hpp"
 #include "penstock/engine.hpp"
 #include "penstock/pipe.hpp"
 

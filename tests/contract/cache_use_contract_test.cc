@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
-#include "core/decide.hpp"
+#include "core/request/decide.hpp"
 #include "support/forwarding_kernel.hpp"
 
 namespace penstock::testing::cache_use_tests {

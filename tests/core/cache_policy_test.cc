@@ -1,11 +1,11 @@
 // Which way cold bytes go, and what that is decided by.
-#include "core/cache_policy.hpp"
+#include "core/cache/cache_policy.hpp"
 
 #include <gtest/gtest.h>
 
 #include <optional>
 
-#include "core/memory_watch.hpp"
+#include "core/cache/memory_watch.hpp"
 #include "support/forwarding_kernel.hpp"
 
 namespace penstock::core::cache_policy_tests {

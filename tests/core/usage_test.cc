@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cold_reads.hpp"
+#include "core/cache/cold_reads.hpp"
 #include "core/engine_core.hpp"
 #include "stats/advisor.hpp"
 #include "stats/processes.hpp"

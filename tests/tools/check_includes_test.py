@@ -100,6 +100,11 @@ class check_includes(unittest.TestCase):
         self.assert_refused("src/cli/files/read.cc", '#include "cli/io/io_plan.hpp"\n', "cli/files may not use cli/io")
         self.assert_refused("src/cli/common/say.cc", '#include "cli/shell/grammar.hpp"\n', "cli/common may not use cli/shell")
 
+    def test_folders_of_core_may_use_those_below_them(self):
+        self.assert_accepted("src/core/stream/queue.cc", '#include "core/request/request.hpp"\n')
+        self.assert_accepted("src/core/cache/policy.cc", '#include "core/planner.hpp"\n')
+        self.assert_refused("src/core/cache/policy.cc", '#include "core/stream/queue.hpp"\n', "core/stream, which stands above it")
+
     def test_a_command_beside_the_families_is_refused(self):
         self.assert_refused("src/cli/read.cc", '#include <vector>\n', "the folder of its family")
 

@@ -1,0 +1,124 @@
+#include "core/request/blocking.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "core/mount.hpp"
+#include "core/request/ahead_call.hpp"
+#include "core/request/request.hpp"
+#include "core/request/usage.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Calls up to this are split over lanes that are still awake, and the caller lends a hand.
+constexpr std::uint64_t helped_request_bytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t spun_request_bytes = std::uint64_t{64} << 20;
+
+// Counts what is under way.
+struct in_use {
+  std::atomic<unsigned>* count;
+  explicit in_use(std::atomic<unsigned>* counter) : count(counter) {
+    if (count != nullptr) count->fetch_add(1);
+  }
+  in_use(const in_use&) = delete;
+  in_use& operator=(const in_use&) = delete;
+  ~in_use() {
+    if (count != nullptr) count->fetch_sub(1);
+  }
+};
+
+io_result run_now(runtime& with, const admission& admitted, const io_options& options) {
+  const auto began = now_ns();
+  const auto& what = admitted.what();
+  auto& path = with.path(admitted.route().path);
+  const std::function<void(const status&)> did_without = [&](const status& why) {
+    with.stats().count_fallback(path.kind(), why.message());
+  };
+  auto outcome = path.carry_now({&admitted.file().source(), &admitted.place(), what.memory, what.offset, what.length, what.is_write,
+                                 admitted.route().cache, &admitted.file().mount().lanes(), options.deadline, &did_without});
+  if (!outcome.ok()) outcome.error = outcome.error.with_context(path.name());
+  const auto ended = now_ns();
+  with.stats().count_piece(path.kind(), what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok());
+  if (outcome.ok()) note_call_use(with, admitted, outcome.bytes_done, ended - began);
+  return outcome;
+}
+
+bool is_cold(const planned_piece& piece) { return piece.bypass_cache || piece.fills_cache; }
+
+io_result run_pieces(runtime& with, admission& admitted, const io_options& options) {
+  const auto what = admitted.what();
+  const bool on_device = admitted.place().on_device();
+  // Where many callers are at work on a device, each reads its own slabs: splitting would only make the copies smaller.
+  const in_use counted(on_device ? &with.blocking() : nullptr);
+  const unsigned active = with.blocking().load();
+  const unsigned lanes = with.lane_count();
+  const bool crowded = on_device && !what.is_write && active > 2 && active + lanes > with.cores() + with.cores() / 4;
+  auto* op = new request(with.shared_from_this(), std::move(admitted), options);
+  op->retain();
+  auto planned = or_no_memory([&] { return op->plan({crowded ? 1 : lanes, active > 2}); });
+  const auto pieces = op->pieces();
+  // Disks are slow, and what is waited for long should be slept for.
+  const bool soon_over = what.length <= spun_request_bytes && planned.ok() && std::none_of(pieces.begin(), pieces.end(), &is_cold);
+  if (!planned.ok()) {
+    op->fail(std::move(planned));
+  } else {
+    const auto carries = [&](const planned_piece& piece) { return with.paths().of(piece.path).carries; };
+    const auto on_caller = [&](const planned_piece& piece) { return carries(piece) == path::portion::everything && !is_cold(piece); };
+    const bool alone = (crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
+                       (pieces.size() == 1 && carries(pieces.front()) == path::portion::cached_ranges);
+    op->start(alone);
+    if (!alone && what.length <= helped_request_bytes) op->help();
+  }
+  op->wait(soon_over && with.cores() > 2 ? 2000us : 0us);
+  io_result outcome = op->outcome();
+  op->release();
+  return outcome;
+}
+
+io_result run_on_caller(runtime& with, admission& admitted, const io_options& options) {
+  admitted.list();
+  return or_without_memory([&] { return run_now(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
+}
+
+// Of a file that was declared immutable.
+io_result run_ahead(runtime& with, admission& admitted, const io_options& options) {
+  admitted.list();
+  ahead_call ahead(with, admitted, options);
+  if (auto served = ahead.serve(admitted)) {
+    admitted.count(*served);
+    return *std::move(served);
+  }
+  io_result outcome;
+  if (admitted.route().by == carrier::caller) {
+    outcome = run_on_caller(with, admitted, options);
+    admitted.count(outcome);
+  } else {
+    outcome = run_pieces(with, admitted, options);
+  }
+  if (outcome.ok()) ahead.passed();
+  return outcome;
+}
+
+}  // namespace
+
+io_result run(runtime& with, file_core& file, const transfer& what, const io_options& options) {
+  admission admitted;
+  io_result outcome;
+  outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options, asker::waits); });
+  if (outcome.ok() && what.length > 0) {
+    if (file.ahead() != nullptr) return run_ahead(with, admitted, options);
+    if (admitted.route().by == carrier::lanes) return run_pieces(with, admitted, options);
+    outcome = run_on_caller(with, admitted, options);
+  }
+  admitted.count(outcome);
+  return outcome;
+}
+
+}  // namespace penstock::core

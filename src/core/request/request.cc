@@ -1,0 +1,430 @@
+#include "core/request/request.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "core/mount.hpp"
+#include "core/request/usage.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+constexpr std::size_t most_writes_at_once = 12;
+// What another path left is cut so that whole blocks around a piece fit a slab.
+constexpr std::uint64_t rest_bytes = staging::large_slab_bytes / 2;
+
+// Paths make what they keep for their jobs: of neighbours of one path together.
+void prepare(std::span<path::job> jobs) {
+  while (!jobs.empty()) {
+    auto* const by = jobs.front().path;
+    const auto end = std::find_if(jobs.begin(), jobs.end(), [&](const path::job& item) { return item.path != by; });
+    const auto row = jobs.first(static_cast<std::size_t>(end - jobs.begin()));
+    by->prepare(row);
+    jobs = jobs.subspan(row.size());
+  }
+}
+
+}  // namespace
+
+request::request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options, std::vector<path::row_part> row)
+    : operation(std::move(with)),
+      admitted_(std::move(admitted)),
+      options_(options),
+      row_(std::move(row)),
+      cursor_(admitted_.what().offset) {
+  queues_.lanes = &admitted_.file().mount().lanes();
+  queues_.disk = &admitted_.file().mount().disk();
+  queues_.keeping = &admitted_.file().mount().keeping_lanes();
+  planning_work_.owner = this;
+  if (row_.empty()) admitted_.list();
+  runtime().asked_bytes().fetch_add(admitted_.what().length, std::memory_order_relaxed);
+  set_deadline(options.deadline);
+}
+
+void request::begin() noexcept {
+  // Where works are waiting for every lane, each request is best carried by one: cutting it up would only cost time.
+  const bool crowded = queues_.lanes->backlog() >= queues_.lanes->count();
+  auto planned = or_no_memory([&] { return plan({crowded ? 1 : runtime().lane_count(), crowded, !row_.empty()}); });
+  planned.ok() ? start(false) : fail(std::move(planned));
+}
+
+// --- planning
+
+status request::plan(const cutting& how) {
+  assert(admitted_.route().by != carrier::undecided);
+  how_ = how;
+  neighbours_ = neighbours_of(runtime(), admitted_.what(), admitted_.place(), options_);
+  if (auto problem = watch_deadline(); !problem.ok()) return problem;
+  auto& first = sections_[0];
+  if (auto problem = plan_section(first); !problem.ok()) return problem;
+  if (first.length == 0) {
+    no_more_ = true;
+  } else {
+    planned_ = 1;
+    past_size_ = first.past_size;
+    cursor_ += first.length;
+    if (!admitted_.what().is_write) admitted_.file().planned(admitted_.what().offset + admitted_.what().length);
+  }
+  return {};
+}
+
+// The pieces from cursor_ on, with jobs for them; a length of 0 where the file ends there.
+status request::plan_section(section& next) {
+  auto whole = admitted_.what();
+  auto rest = whole;
+  rest.offset = cursor_;
+  rest.length -= cursor_ - whole.offset;
+  if (row_.empty()) rest.memory += cursor_ - whole.offset;
+  next.length = 0;
+  if (rest.length == 0) return {};
+  if (cursor_ > whole.offset) {
+    if (auto stop = stop_reason(); !stop.ok()) return stop;
+  }
+  auto how = how_;
+  if (!whole.is_write) {
+    const auto found = readable(admitted_.file().source(), rest);
+    if (!found) return found.error();
+    rest.length = found->length;
+    whole.length = cursor_ - whole.offset + rest.length;
+    next.past_size = found->past_size;
+    // Files without a size are mostly made up as they are read (/proc), quickest by one reader from front to back.
+    if (found->past_size) how.lanes = 1;
+  }
+  if (rest.length == 0) return {};
+  auto pieces = decide(runtime(), admitted_.file(), rest, whole, admitted_.place(), options_, admitted_.route().cache, how);
+  if (!pieces) return pieces.error();
+  next.pieces = *std::move(pieces);
+  next.offset = rest.offset;
+  next.job_count = next.pieces.size();
+  next.jobs = std::make_unique<path::job[]>(next.job_count);
+  next.later_jobs.clear();
+  const auto index = static_cast<std::uint32_t>(&next - sections_.data());
+  for (std::size_t i = 0; i < next.job_count; ++i) fill(next.jobs[i], next.pieces[i], index);
+  prepare({next.jobs.get(), next.job_count});
+  next.remaining.store(static_cast<std::uint32_t>(next.job_count) + 1);
+  next.over = false;
+  next.length = length_of(next.pieces);
+  return {};
+}
+
+void request::fill(path::job& added, const planned_piece& piece, std::uint32_t part) noexcept {
+  added.owner = this;
+  added.queues = &queues_;
+  added.path = &runtime().path(piece.path);
+  added.file = &admitted_.file().source();
+  added.place = admitted_.place();
+  if (row_.empty()) added.memory = admitted_.what().memory + (piece.offset - admitted_.what().offset);
+  added.row = row_;
+  added.neighbours = neighbours_;
+  added.offset = piece.offset;
+  added.length = piece.length;
+  added.is_write = admitted_.what().is_write;
+  added.bypass_cache = piece.bypass_cache;
+  added.fills_cache = piece.fills_cache;
+  added.registered = piece.registered;
+  if (piece.reason == plan_reason::bypass_tried) admitted_.file().cold_speeds().tries(piece.length);
+  added.unaligned = piece.reason == plan_reason::unaligned_edge || piece.reason == plan_reason::unaligned_read_edge ||
+                    piece.reason == plan_reason::too_little_aligned;
+  added.wave = piece.wave;
+  added.asked_bytes = runtime().asked_bytes().load(std::memory_order_relaxed);
+  added.part = part;
+}
+
+bool request::claim_planning() noexcept {
+  // Of writes to the page cache more at once would only push each other out of the CPU's cache.
+  const std::size_t most_sections = past_size_ || (admitted_.what().is_write && admitted_.place().on_device()) ? 1 : sections_.size();
+  if (planning_ || no_more_ || planned_ - folded_ >= most_sections || cursor_ - admitted_.what().offset == admitted_.what().length)
+    return false;
+  return planning_ = true;
+}
+
+// Plans and launches what there is room for. planning_ was claimed.
+void request::plan_more() noexcept {
+  for (bool more = true; more;) {
+    section* next = &sections_[planned_ % sections_.size()];  // nobody else plans, nor touches it
+    auto problem = or_no_memory([&] { return plan_section(*next); });
+    bool over = false;
+    {
+      const std::lock_guard guard(lock_);
+      planning_ = false;
+      if (!problem.ok()) note_error(cursor_, std::move(problem));
+      no_more_ = no_more_ || first_error_at_ == cursor_ || next->length == 0;
+      if (no_more_) {
+        next = nullptr;
+      } else {
+        ++planned_;
+        past_size_ = next->past_size;
+        cursor_ += next->length;
+      }
+      more = claim_planning();
+      over = is_over();
+    }
+    if (next != nullptr) launch(*next, false);
+    if (over) finish();
+  }
+}
+
+bool request::planning_work::run() {
+  auto& of = *owner;
+  of.plan_more();
+  of.release();
+  return true;
+}
+
+// --- running
+
+void request::start(bool alone) noexcept {
+  retain();
+  const bool any = planned_ > 0;
+  bool more = false;
+  bool over = false;
+  {
+    const std::lock_guard guard(lock_);
+    more = claim_planning();
+    over = is_over();
+  }
+  if (any) launch(sections_[0], alone);
+  if (more) plan_more();
+  if (over) finish();
+  release();
+}
+
+void request::launch(section& next, bool alone) noexcept {
+  const std::span<path::job> jobs(next.jobs.get(), next.job_count);
+  if (alone) {
+    for (auto& item : jobs) {
+      item.started_ns = now_ns();
+      (void)item.run();
+    }
+  } else if (admitted_.place().on_device() && admitted_.what().is_write && jobs.size() > most_writes_at_once) {
+    {
+      const std::lock_guard guard(lock_);
+      next.held = jobs.subspan(most_writes_at_once);
+    }
+    auto first = jobs.first(most_writes_at_once);
+    dispatch(first);
+  } else {
+    dispatch(jobs);
+  }
+  job_ended(next);
+}
+
+template <class Jobs>
+void request::dispatch(Jobs& jobs) noexcept {
+  const auto now = now_ns();
+  staging::work_chain cpu;
+  staging::work_chain disk;
+  staging::work_chain keeping;
+  std::optional<bool> rings;  // asked for by what can use them, since the first question makes them, and not when a copy has ended
+  for (auto& item : jobs) {
+    item.started_ns = now;
+    const bool past_cache = item.bypass_cache && item.file->descriptors().direct >= 0;
+    if (past_cache && !rings) rings = queues_.disk->available().ok();
+    item.on_disk_lane = past_cache && *rings && !item.is_write;
+    (item.on_disk_lane ? disk : item.fills_cache ? keeping : cpu).add(item);
+  }
+  if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
+  queues_.keeping->push_or_run(queues_.keeping_works, keeping);
+  queues_.lanes->push_or_run(queues_.cpu_works, cpu);
+  // Who has stopped it may have come before there was anything to end.
+  if (!stop_reason().ok()) path::end_queued(queues_);
+}
+
+void request::help() {
+  while (!done() && queues_.lanes->help(queues_.cpu_works)) runtime().feeders().pump();
+}
+
+void request::end_queued() {
+  path::end_queued(queues_);
+  for (auto& each : sections_) run_next_held(each);
+}
+
+void request::fail(status why) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    note_error(0, std::move(why));
+    no_more_ = true;
+    finished_ = true;
+  }
+  finish();
+}
+
+// --- what becomes of jobs
+
+void request::note_error(std::uint64_t offset, status error) noexcept {
+  if (offset >= first_error_at_) return;
+  first_error_at_ = offset;
+  first_error_ = std::move(error);
+}
+
+void request::begins(path::job& item) noexcept {
+  item.node = runtime().kernel().current_node();
+  const bool cold = !admitted_.what().is_write && (item.fills_cache || item.bypass_cache);
+  if (!cold || admitted_.what().length < cold_speeds::least_request_bytes) return;
+  if (item.begun_ns != 0) return;  // a disk lane that found no slab for it takes it up again
+  admitted_.file().cold_speeds().begins(item.bypass_cache);
+  item.begun_ns = now_ns();
+}
+
+void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept {
+  // Stopped when there was nothing left to do.
+  if (bytes == ended.length && (error.code() == errc::cancelled || error.code() == errc::timed_out)) error = {};
+  const auto now = now_ns();
+  runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
+  note_use(runtime(), admitted_.file(), ended, bytes, now);
+  if (ended.begun_ns != 0) admitted_.file().cold_speeds().note({ended.bypass_cache, bytes, ended.begun_ns, now, ended.filling_cpu_ns});
+  ended.done = bytes;
+  if (error.ok()) return;
+  const std::lock_guard guard(lock_);
+  note_error(ended.offset, std::move(error));
+}
+
+void request::finished(path::job& ended, std::uint64_t bytes, status error) {
+  auto& of = sections_[ended.part];
+  note(ended, bytes, std::move(error));
+  if (admitted_.what().is_write) run_next_held(of);
+  job_ended(of);
+}
+
+// Those of a request that was stopped end here, one after the other.
+void request::run_next_held(section& of) noexcept {
+  for (;;) {
+    std::span<path::job> next;
+    {
+      const std::lock_guard guard(lock_);
+      if (of.held.empty()) return;
+      next = of.held.first(1);
+      of.held = of.held.subspan(1);
+    }
+    auto stop = stop_reason();
+    if (stop.ok()) {
+      dispatch(next);
+      return;
+    }
+    note(next.front(), 0, std::move(stop));
+    job_ended(of);
+  }
+}
+
+// What was to go past the page cache goes through it, by the same path, where the file has one; else the successor has the rest.
+void request::hand_over(path::job& refused, status why) {
+  runtime().stats().count_fallback(refused.path->kind(), why.message());
+  const bool again = refused.bypass_cache && refused.file->cached_problem().ok();
+  const auto successor = runtime().forced(options_) ? path_kind::automatic : runtime().paths().successor(refused.path->kind());
+  const auto next = again ? refused.path->kind() : successor;
+  // The part that was moved is done; the rest becomes new jobs, cut for slabs.
+  const std::uint64_t moved = refused.moved;
+  std::list<path::job> rest;
+  if (refused.ranges.empty() && next != path_kind::automatic) {
+    const auto made = or_no_memory([&]() -> status {
+      for (std::uint64_t at = moved; at < refused.length; at += rest_bytes) {
+        auto& added = rest.emplace_back();
+        fill(added,
+             {refused.offset + at, std::min(rest_bytes, refused.length - at), next, !refused.file->cached_problem().ok(),
+              plan_reason::forced},
+             refused.part);
+        prepare({&added, 1});
+      }
+      return {};
+    });
+    if (!made.ok()) {
+      rest.clear();
+      why = made;
+    }
+  }
+  if (rest.empty()) {
+    finished(refused, moved, std::move(why));
+    return;
+  }
+  auto& of = sections_[refused.part];
+  of.remaining.fetch_add(static_cast<std::uint32_t>(rest.size()));
+  refused.length = moved;
+  dispatch(rest);
+  {
+    const std::lock_guard guard(lock_);
+    of.later_jobs.splice(of.later_jobs.end(), rest);
+  }
+  finished(refused, moved, {});
+}
+
+void request::did_without(const path::job& carried, const status& why) {
+  runtime().stats().count_fallback(carried.path->kind(), why.message());
+}
+
+// The last job of a section brings it into the total, in order, and makes room for another.
+void request::job_ended(section& of) noexcept {
+  if (of.remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  bool more = false;
+  bool over = false;
+  const bool tells = static_cast<bool>(on_progress_);
+  std::uint64_t moved = 0;
+  {
+    const std::lock_guard guard(lock_);
+    of.over = true;
+    while (folded_ < planned_ && sections_[folded_ % sections_.size()].over) fold(sections_[folded_++ % sections_.size()]);
+    more = claim_planning();
+    if (tells) ++telling_;
+    moved = bytes_done_;
+    over = is_over();
+  }
+  if (more) {
+    // Not here: this may be the thread that looks after copies, and planning asks the file system.
+    retain();
+    queues_.lanes->push_urgent(queues_.urgent_works, planning_work_);
+  }
+  if (tells) {
+    on_progress_(moved);
+    const std::lock_guard guard(lock_);
+    --telling_;
+    over = is_over();
+  }
+  if (over) finish();
+}
+
+// Jobs end in any order; what counts is the part from the start on that has no gap.
+void request::fold(section& ended) noexcept {
+  ended.over = false;
+  auto& later = ended.later_jobs;
+  later.sort([](const path::job& a, const path::job& b) { return a.offset < b.offset; });
+  auto next_later = later.begin();
+  const auto count = [&](const path::job& item) {
+    if (gap_at_ != none) return;
+    bytes_done_ += item.done;
+    if (item.done < item.length) gap_at_ = item.offset;
+  };
+  for (std::size_t i = 0; i < ended.job_count; ++i) {
+    for (; next_later != later.end() && next_later->offset < ended.jobs[i].offset; ++next_later) count(*next_later);
+    count(ended.jobs[i]);
+  }
+  for (; next_later != later.end(); ++next_later) count(*next_later);
+  no_more_ = no_more_ || gap_at_ != none || first_error_at_ != none;
+}
+
+bool request::is_over() noexcept {
+  const bool all_planned = no_more_ || cursor_ - admitted_.what().offset == admitted_.what().length;
+  if (finished_ || planning_ || telling_ > 0 || planned_ != folded_ || !all_planned) return false;
+  return finished_ = true;
+}
+
+// A gap without an error of its own is the end of the file, and later errors do not matter.
+void request::finish() noexcept {
+  io_result outcome;
+  {
+    const std::lock_guard guard(lock_);
+    outcome.bytes_done = bytes_done_;
+    if (first_error_at_ != none && (gap_at_ == none || first_error_at_ <= gap_at_)) outcome.error = first_error_;
+  }
+  runtime().asked_bytes().fetch_sub(admitted_.what().length, std::memory_order_relaxed);
+  if (row_.empty()) admitted_.count(outcome);
+  // Told before the file is let go: whoever closes the file may then count on it.
+  if (on_end_) std::exchange(on_end_, {})(outcome);
+  admitted_.let_go();
+  complete(std::move(outcome));
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,121 @@
+// One read or write under way: its jobs, what they have moved, and the first error. A long one is carried section by section, with jobs for
+// two sections at a time, so that what it allocates does not grow with its length.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/spin_lock.hpp"
+#include "core/operation.hpp"
+#include "core/request/admission.hpp"
+#include "core/request/decide.hpp"
+#include "path/data_path.hpp"
+
+namespace penstock::core {
+
+class request final : public operation, public path::job_owner {
+ public:
+  // row: where the bytes of a read into a device go, in place of the memory that was admitted. Such a request is part of others, which
+  // are listed and counted by themselves.
+  request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options, std::vector<path::row_part> row = {});
+
+  // Told the outcome instead of completing alone: a batch that this is part of.
+  using on_end = std::function<void(const io_result&)>;
+  void set_on_end(on_end told) { on_end_ = std::move(told); }
+  // Told meanwhile, on any thread, how many bytes from the start on have been moved; never after the outcome. Must not throw.
+  using on_progress = std::function<void(std::uint64_t)>;
+  void set_on_progress(on_progress told) { on_progress_ = std::move(told); }
+
+  // Runs it on the lanes, or ends it where that cannot be planned.
+  void begin() noexcept;
+  // The same in steps. Plans the first section. After it comes start() where this was ok, else fail().
+  status plan(const cutting& how);
+  // The pieces of the first section, before start().
+  [[nodiscard]] std::span<const planned_piece> pieces() const noexcept { return sections_[0].pieces; }
+  // Runs it. alone: the first section on the calling thread only, which waits (the caller must be about to wait).
+  void start(bool alone) noexcept;
+  // Runs pieces of this request that no lane has taken yet, on the calling thread.
+  void help();
+  // Ends a request that never started.
+  void fail(status why) noexcept;
+
+  void end_queued() override;
+  staging::lanes* lanes_without_threads() noexcept override { return queues_.lanes->without_threads() ? queues_.lanes : nullptr; }
+  void finished(path::job& ended, std::uint64_t bytes, status error) override;
+  void hand_over(path::job& refused, status why) override;
+  void did_without(const path::job& carried, const status& why) override;
+  void begins(path::job& item) noexcept override;
+  [[nodiscard]] status stopped() const override { return stop_reason(); }
+
+ private:
+  // A part of the range, all of whose jobs exist at once.
+  struct section {
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    bool past_size = false;
+    std::vector<planned_piece> pieces;
+    std::unique_ptr<path::job[]> jobs;  // as planned
+    std::size_t job_count = 0;
+    // Writes that wait for earlier ones: more at once would only push each other out of the CPU's cache. With the lock.
+    std::span<path::job> held;
+    std::list<path::job> later_jobs;       // from hand_over
+    std::atomic<std::uint32_t> remaining;  // jobs, and one while it is launched
+    bool over = false;
+  };
+  struct planning_work final : staging::work {
+    bool run() override;
+    request* owner = nullptr;
+  };
+
+  ~request() override = default;
+  void fill(path::job& target, const planned_piece& piece, std::uint32_t part) noexcept;
+  status plan_section(section& next);
+  void launch(section& next, bool alone) noexcept;
+  void plan_more() noexcept;
+  template <class Jobs>
+  void dispatch(Jobs& jobs) noexcept;
+  void note(path::job& ended, std::uint64_t bytes, status error) noexcept;
+  void run_next_held(section& of) noexcept;
+  void job_ended(section& of) noexcept;
+  void finish() noexcept;
+
+  // --- with the lock
+  [[nodiscard]] bool claim_planning() noexcept;
+  [[nodiscard]] bool is_over() noexcept;
+  void fold(section& ended) noexcept;
+  void note_error(std::uint64_t offset, status error) noexcept;
+
+  admission admitted_;
+  const io_options options_;
+  cutting how_;
+  std::uint32_t neighbours_ = 0;  // over whose links it may go too
+  path::job_queues queues_;
+  on_end on_end_;
+  on_progress on_progress_;
+  const std::vector<path::row_part> row_;
+  std::array<section, 2> sections_;
+  std::uint64_t cursor_;  // where the next section begins; belongs to who plans
+  planning_work planning_work_;
+
+  spin_lock lock_;           // guards what follows
+  std::size_t planned_ = 0;  // sections
+  std::size_t folded_ = 0;   // sections whose outcome is in the total, in order
+  bool planning_ = false;
+  bool past_size_ = false;  // the last section planned
+  unsigned telling_ = 0;    // who tell of progress now
+  bool no_more_ = false;    // the file ends, or an error ends the request: what lies behind is not planned
+  bool finished_ = false;
+  std::uint64_t bytes_done_ = 0;
+  std::uint64_t gap_at_ = none;
+  std::uint64_t first_error_at_ = none;
+  status first_error_;
+  static constexpr std::uint64_t none = ~std::uint64_t{0};
+};
+
+}  // namespace penstock::core

@@ -1,0 +1,49 @@
+#include "core/request/route.hpp"
+
+#include <cassert>
+
+namespace penstock::core {
+
+namespace {
+
+// The path by which a caller carries such a request himself; automatic: none. The first by rank that declares to and does not refuse; the
+// one that carries everything is not asked.
+path_kind path_of_caller(runtime& with, const path::question& asked, const io_options& options) {
+  const bool on_device = asked.memory->on_device();
+  const auto carries = [&](path_kind kind) {
+    if (!with.paths().has(kind)) return false;
+    const auto& declared = with.paths().of(kind);
+    return declared.of_device == on_device && asked.length <= declared.most_carried_now;
+  };
+  const auto base = with.paths().base(on_device);
+  if (const auto forced = with.forced_path(options, on_device); forced != path_kind::automatic) {
+    return carries(forced) && (forced == base || !with.path(forced).refuses(asked)) ? forced : path_kind::automatic;
+  }
+  for (const auto kind : with.paths().by_rank()) {
+    if (carries(kind) && (kind == base || !with.path(kind).refuses(asked))) return kind;
+  }
+  return path_kind::automatic;
+}
+
+}  // namespace
+
+bool starts_at_once(const runtime& with, std::uint64_t length, const io_options& options) noexcept {
+  return length <= small_request_bytes && !with.forced(options) && !options.after_default_stream;
+}
+
+route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,
+                 const staging::place* memory, const io_options& options, asker who) {
+  assert(with.paths().count() <= 16);
+  route found{carrier::lanes, file.asked_cache(options)};
+  if (who == asker::waits) {
+    found.path = path_of_caller(with, {&file.source(), memory, is_write, offset, length}, options);
+    if (found.path != path_kind::automatic) found.by = carrier::caller;
+  } else if (who == asker::stream) {
+    return found;
+  } else if (who == asker::batch ? length <= small_request_bytes && !with.forced(options) : starts_at_once(with, length, options)) {
+    found.by = carrier::collector;
+  }
+  return found;
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,144 @@
+#include "core/request/row.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "core/mount.hpp"
+#include "core/planner.hpp"
+#include "core/request/decide.hpp"
+#include "core/request/request.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+bool wants_to_spare_cpu(const runtime& with, const io_options& options) {
+  const auto prefer = with.preference_of(options);
+  return prefer == preference::cpu || (prefer == preference::automatic && with.few_cores());
+}
+
+// Of such a read, when so many bytes have been moved from there on.
+std::uint64_t moved_bytes(const transfer& of, std::uint64_t from, std::uint64_t bytes) {
+  const auto before = of.offset - from;
+  return bytes > before ? std::min(bytes - before, of.length) : 0;
+}
+
+}  // namespace
+
+// --- finding them
+
+row_finder::row_finder(runtime& with, const io_options& options)
+    : with_(with), options_(options), any_(!with.forced(options)), spares_cpu_(wants_to_spare_cpu(with, options)) {}
+
+bool row_finder::suits(const admission& item) const noexcept {
+  if (!any_ || item.what().is_write || !item.place().on_device()) return false;
+  return !spares_cpu_ || item.place().emulated() || item.what().length < least_mapped_bytes;
+}
+
+bool row_finder::continues(const admission& item, std::uint32_t index) const noexcept {
+  if (count_ == 0 || index != first_ + count_ || file_ != &item.file() || place_.via != item.place().via) return false;
+  return item.what().offset >= ends_ && item.what().offset - ends_ <= most_gap_bytes;
+}
+
+void row_finder::add(const admission& item, std::uint32_t index) noexcept {
+  if (count_++ == 0) {
+    file_ = &item.file();
+    place_ = item.place();
+    begins_ = item.what().offset;
+    first_ = index;
+  }
+  ends_ = item.what().offset + item.what().length;
+}
+
+bool row_finder::worth_it() {
+  if (count_ < 2 || ends_ - begins_ < least_bytes) return false;
+  return carrier_of_whole(with_, *file_, place_, begins_, ends_ - begins_, options_) == nullptr;
+}
+
+// --- one of them
+
+result<request*> row::make(const io_options& options, std::shared_ptr<file_core> file) {
+  const auto& front = items_.front().what();
+  const auto& back = items_.back().what();
+  std::vector<path::row_part> parts;
+  parts.reserve(items_.size());
+  for (const auto& each : items_) {
+    const auto& what = each.what();
+    auto* const last = parts.empty() ? nullptr : &parts.back();
+    if (last != nullptr && last->offset + last->length == what.offset && last->memory + last->length == what.memory) {
+      last->length += what.length;
+    } else {
+      parts.push_back({what.offset, what.length, what.memory});
+    }
+  }
+  options_ = options;
+  file_ = std::move(file);
+  admission admitted;
+  const transfer whole{nullptr, back.offset + back.length - front.offset, front.offset, false};
+  if (auto refused = admitted.enter(with_, *file_, whole, file_); !refused.ok()) return refused;
+  admitted.place_at(items_.front().place());
+  admitted.decide(options_, asker::batch);
+  auto* made = new request(with_.shared_from_this(), std::move(admitted), options_, std::move(parts));
+  made->set_on_progress([this](std::uint64_t bytes) { moved(bytes); });
+  made->set_on_end([this](const io_result& outcome) { ended(outcome); });
+  return made;
+}
+
+std::uint64_t row::moved_of(const admission& item, std::uint64_t bytes) const noexcept {
+  return moved_bytes(item.what(), items_.front().what().offset, bytes);
+}
+
+// Those that are there end.
+void row::moved(std::uint64_t bytes) noexcept {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  {
+    const std::lock_guard guard(lock_);
+    from = to = ended_;
+    // The last one ends with the request, which is still at work here.
+    while (to + 1 < items_.size() && moved_of(items_[to], bytes) == items_[to].what().length) ++to;
+    ended_ = to;
+  }
+  for (; from < to; ++from) of_.item_ended(first_ + static_cast<std::uint32_t>(from), {items_[from].what().length, {}});
+}
+
+// What an error did not let through goes again.
+void row::ended(const io_result& outcome) {
+  const auto code = outcome.error.code();
+  const bool again = !outcome.ok() && code != errc::cancelled && code != errc::timed_out;
+  auto& of = of_;
+  const auto items = items_;
+  const auto first = first_;
+  const auto begins = items.front().what().offset;
+  std::size_t from = 0;
+  std::size_t to = 0;
+  {
+    const std::lock_guard guard(lock_);
+    from = to = ended_;
+    while (to < items.size() && (!again || moved_of(items[to], outcome.bytes_done) == items[to].what().length)) ++to;
+    ended_ = to;
+  }
+  const bool any_left = to < items.size();
+  if (any_left) with_.stats().count_fallback(with_.paths().base(true), outcome.error.message());
+  // With the last of all this is gone, and the batch may be.
+  for (; from < to; ++from) {
+    const auto& what = items[from].what();
+    const auto moved = moved_bytes(what, begins, outcome.bytes_done);
+    of.item_ended(first + static_cast<std::uint32_t>(from), {moved, moved == what.length ? status() : outcome.error});
+  }
+  // Not here: this may be the thread that looks after copies, and planning asks the file system.
+  if (any_left) file_->mount().lanes().push_urgent(again_, *this);
+}
+
+bool row::run() {
+  auto& of = of_;
+  const auto file = file_;
+  const auto options = options_;
+  const auto end = first_ + static_cast<std::uint32_t>(items_.size());
+  for (auto index = first_ + static_cast<std::uint32_t>(ended_); index < end; ++index) of.go_alone(options, file, index);
+  return true;
+}
+
+}  // namespace penstock::core

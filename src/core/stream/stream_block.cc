@@ -1,0 +1,64 @@
+#include "core/stream/stream_block.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+namespace penstock::core {
+
+namespace {
+
+// Of a table. The kernel gives each segment a block of threads; 256 keep PCIe busy.
+constexpr std::uint64_t most_segments = 256;
+constexpr std::uint64_t least_segment_bytes = 4096;
+
+void store(std::uint32_t& word, std::uint32_t value) { std::atomic_ref(word).store(value, std::memory_order_release); }
+
+}  // namespace
+
+stream_block::stream_block(std::uint64_t most, bool waits_for_end) noexcept
+    : waits_for_end_(waits_for_end),
+      size_(most <= most_bytes(stream_memory::kind::small) ? stream_memory::kind::small : stream_memory::kind::large),
+      waves_(std::max<std::uint64_t>((most + wave_bytes() - 1) / wave_bytes(), 1)),
+      segments_(std::clamp<std::uint64_t>(std::min(most, wave_bytes()) / least_segment_bytes, 1, most_segments)) {
+  static_assert(sizeof(words) + most_bytes(stream_memory::kind::small) / least_segment_bytes * sizeof(device::segment) <=
+                stream_memory::block_bytes(stream_memory::kind::small));
+  static_assert(sizeof(words) + waves_at_once * most_segments * sizeof(device::segment) <=
+                stream_memory::block_bytes(stream_memory::kind::large));
+}
+
+status stream_block::put_wave(device::session& session, device::stream on, std::size_t index) const {
+  auto outcome = session.wait_value(on, &shared().turn, static_cast<std::uint32_t>(index + 1));
+  return outcome.ok() ? session.scatter(table(index), segments_, on) : outcome;
+}
+
+status stream_block::put_wait_for_end(device::session& session, device::stream on) const {
+  return session.wait_value(on, &shared().ended, 1);
+}
+
+status stream_block::put_count(device::session& session, device::stream on, std::int64_t* target) const {
+  shared().count_segment = {&shared().count, target, sizeof(std::int64_t)};
+  return session.scatter(&shared().count_segment, 1, on);
+}
+
+void stream_block::let_copy(std::size_t index, const device::segment& whole) const noexcept {
+  const std::uint64_t share = std::max(path::round_up((whole.bytes + segments_ - 1) / segments_), least_segment_bytes);
+  const auto* const source = static_cast<const std::byte*>(whole.source);
+  auto* const target = static_cast<std::byte*>(whole.target);
+  for (std::size_t i = 0; i < segments_; ++i) {
+    const std::uint64_t start = std::min(whole.bytes, i * share);
+    table(index)[i] = {source + start, target + start, std::min(share, whole.bytes - start)};
+  }
+  store(shared().turn, static_cast<std::uint32_t>(index + 1));
+}
+
+// Tables that the device may be reading stay as they are: their slabs are kept until it has passed.
+void stream_block::let_pass(std::int64_t count, std::size_t copied) const noexcept {
+  const std::size_t turn = std::atomic_ref(shared().turn).load(std::memory_order_relaxed);
+  // Each of the waves from copied to turn has a table of its own; what is left are those of the waves behind.
+  for (std::size_t wave = turn; wave < copied + tables(); ++wave) std::fill_n(table(wave), segments_, device::segment{nullptr, nullptr, 0});
+  shared().count = count;
+  store(shared().turn, static_cast<std::uint32_t>(waves_));
+  if (waits_for_end_) store(shared().ended, 1);
+}
+
+}  // namespace penstock::core

@@ -1,0 +1,74 @@
+// The block of pinned memory that a stream-ordered request shares with its device: words that the stream waits for, and tables that tell
+// the copies on the stream what to carry. While the request is queued, waits and copies are put onto the stream; what they find in the
+// block is filled in as the stream gets there, by threads that never call the device.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/stream/stream_memory.hpp"
+#include "device/device.hpp"
+#include "path/data_path.hpp"
+
+namespace penstock::core {
+
+class stream_block {
+ public:
+  static constexpr std::size_t waves_at_once = 3;  // with a table each
+
+  // For a request of at most so many bytes. waits_for_end: the stream does, behind the last wave.
+  stream_block(std::uint64_t most_bytes, bool waits_for_end) noexcept;
+
+  [[nodiscard]] stream_memory::kind size() const noexcept { return size_; }
+  [[nodiscard]] std::uint64_t wave_bytes() const noexcept { return most_bytes(size_); }
+  [[nodiscard]] std::size_t waves() const noexcept { return waves_; }  // that the stream waits for
+  // Null until lie_in().
+  [[nodiscard]] std::byte* memory() const noexcept { return memory_; }
+  // Zeros, of stream_memory::block_bytes().
+  void lie_in(std::byte* memory) noexcept { memory_ = memory; }
+
+  // --- while the request is queued: each is put onto the stream behind what is there
+  // Waits for the turn of the wave, and copies.
+  status put_wave(device::session& session, device::stream on, std::size_t index) const;
+  // Waits until let_pass().
+  status put_wait_for_end(device::session& session, device::stream on) const;
+  // Copies the count that let_pass() was given to memory of the device.
+  status put_count(device::session& session, device::stream on, std::int64_t* target) const;
+
+  // --- as the stream gets there, by one thread at a time
+  // It is the turn of the wave, which copies what the segment says.
+  void let_copy(std::size_t index, const device::segment& whole) const noexcept;
+  // The stream goes past all that it still waits for, and copies nothing more but what it may be copying now, since so many waves are known
+  // to have been copied. The block may be another request's at once.
+  void let_pass(std::int64_t count, std::size_t copied) const noexcept;
+  [[nodiscard]] std::int64_t count() const noexcept { return shared().count; }
+
+ private:
+  // At the start of the block; the tables follow. Words that the device waits for have a cache line each.
+  struct words {
+    alignas(64) std::uint32_t turn;   // waves that the device may copy
+    alignas(64) std::uint32_t ended;  // 1: nothing more is to be waited for
+    alignas(64) std::int64_t count;
+    device::segment count_segment;
+  };
+
+  // In a slab a wave lies as in the file, so that whole blocks around it can be read past the page cache: a page is lost at each end.
+  static constexpr std::uint64_t most_bytes(stream_memory::kind of) noexcept {
+    return stream_memory::slab_bytes(of) - 2 * path::direct_alignment;
+  }
+  [[nodiscard]] words& shared() const noexcept { return *reinterpret_cast<words*>(memory_); }
+  [[nodiscard]] std::size_t tables() const noexcept { return std::min(waves_at_once, waves_); }
+  // Of a wave; so many waves on, another has the same.
+  [[nodiscard]] device::segment* table(std::size_t wave) const noexcept {
+    return reinterpret_cast<device::segment*>(memory_ + sizeof(words)) + wave % tables() * segments_;
+  }
+
+  bool waits_for_end_;
+  stream_memory::kind size_;
+  std::size_t waves_;
+  std::size_t segments_;  // of a table
+  std::byte* memory_ = nullptr;
+};
+
+}  // namespace penstock::core

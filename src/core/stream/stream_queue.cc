@@ -1,0 +1,71 @@
+#include "core/stream/stream_queue.hpp"
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "core/mount.hpp"
+#include "core/request/blocking.hpp"
+#include "core/stream/stream_operation.hpp"
+
+namespace penstock::core {
+
+namespace {
+
+// Of the engine's options; a request has none of its own.
+status check_path(const runtime& with) {
+  const auto forced = with.forced_path({}, true);
+  if (forced == path_kind::automatic || forced == with.paths().base(true)) return {};
+  return {errc::unsupported, fmt::format("path {} was asked for, but requests in the order of a stream are staged", to_string(forced))};
+}
+
+// On the calling thread, once the stream is quiet.
+status run_now(runtime& with, file_core& file, const stream_request& what, bool is_write) {
+  const std::int64_t skip = memory_offset_of(what);
+  io_result outcome;
+  if (skip < 0) {
+    outcome.error = {errc::invalid_argument, "negative memory offset"};
+  } else {
+    outcome = run(with, file,
+                  {static_cast<std::byte*>(what.memory) + skip, *what.length, static_cast<std::uint64_t>(*what.offset), is_write}, {});
+  }
+  const std::int64_t count = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
+  if (what.bytes_done != nullptr) {
+    if (auto told = with.memory().copy(what.bytes_done, &count, sizeof(count)); !told.ok()) return told;
+  }
+  if (what.ended) what.ended(outcome);
+  return {};
+}
+
+}  // namespace
+
+status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_ptr<file_core>& file, const stream_request& what,
+                       bool is_write) {
+  if (what.memory == nullptr) return {errc::bad_memory, "null pointer"};
+  if (what.length == nullptr || what.offset == nullptr) return {errc::invalid_argument, "length and offset pointers must not be null"};
+  if (with->forked()) return {errc::forked, "the engine belongs to the parent process"};
+  const auto place = with->memory().place_of(what.memory, 1);
+  if (!place) return place.error();
+  if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
+  if (auto problem = check_path(*with); !problem.ok()) return problem;
+  if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
+  if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
+  admission admitted;  // its range is known when the stream gets there
+  constexpr auto not_known = ~std::uint64_t{0};
+  if (auto refused = admitted.enter(*with, *file, {nullptr, *what.length, not_known, is_write}, file); !refused.ok()) return refused;
+  admitted.place_at(*place);
+  admitted.decide({}, asker::stream);
+  (void)file->source().descriptors();  // opened now, while nothing is held
+
+  auto* made = new stream_operation(with, std::move(admitted), what);
+  auto outcome = or_no_memory([&] { return made->prepare(*place); });
+  if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(place->via->session()); });
+  if (outcome.ok()) return outcome;
+  // As the last means to keep the order, the host waits.
+  if (made->give_up(place->via->session())) {
+    with->stats().count_fallback(with->paths().base(true), outcome.message());
+    outcome = or_no_memory([&] { return run_now(*with, *file, what, is_write); });
+  }
+  return outcome.ok() ? outcome : outcome.with_context("stream-ordered request");
+}
+
+}  // namespace penstock::core
