@@ -28,22 +28,20 @@ status deadlines::watch(timed& request) {
         return {errc::out_of_memory, fmt::format("starting a worker thread: {}", problem.what()), error_domain::os, problem.code().value()};
       }
     }
-    const auto added = watched_.emplace(request.deadline(), &request);
-    request.retain();
+    const auto added = watched_.emplace(request.deadline(), timed_ref(request));
     if (added == watched_.begin()) changed_.notify_one();
     return {};
   });
 }
 
 void deadlines::forget(timed& request) noexcept {
-  {
-    const std::lock_guard guard(lock_);
-    auto [at, end] = watched_.equal_range(request.deadline());
-    while (at != end && at->second != &request) ++at;
-    if (at == end) return;  // it has passed
-    watched_.erase(at);
-  }
-  request.release();
+  timed_ref<timed> forgotten;  // let go of once the lock is open
+  const std::lock_guard guard(lock_);
+  auto [at, end] = watched_.equal_range(request.deadline());
+  while (at != end && at->second.get() != &request) ++at;
+  if (at == end) return;  // it has passed
+  forgotten = std::move(at->second);
+  watched_.erase(at);
 }
 
 void deadlines::loop() {
@@ -60,11 +58,11 @@ void deadlines::loop() {
       changed_.wait_until(guard, when);
       continue;
     }
-    auto* late = next->second;
+    auto late = std::move(next->second);
     watched_.erase(next);
     guard.unlock();
     late->end_queued();
-    late->release();
+    late = {};
     guard.lock();
   }
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
@@ -20,9 +22,14 @@ class timed {
   timed(const timed&) = delete;
   timed& operator=(const timed&) = delete;
 
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void retain() noexcept {
+    const auto before = references_.fetch_add(1, std::memory_order_relaxed);
+    assert(before > 0);
+  }
   void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    const auto before = references_.fetch_sub(1, std::memory_order_acq_rel);
+    assert(before > 0);
+    if (before == 1) delete this;
   }
   void set_deadline(deadline_clock::time_point when) noexcept { deadline_ = when; }
   [[nodiscard]] deadline_clock::time_point deadline() const noexcept { return deadline_; }
@@ -35,6 +42,31 @@ class timed {
  private:
   std::atomic<std::uint32_t> references_{1};
   deadline_clock::time_point deadline_ = deadline_clock::time_point::max();
+};
+
+// One reference, let go of with this. A value; the object behind it may be shared between threads.
+template <class Timed>
+class timed_ref {
+ public:
+  timed_ref() noexcept = default;  // to nothing
+  explicit timed_ref(Timed& of) noexcept : of_(&of) { of.retain(); }
+  timed_ref(const timed_ref& other) noexcept : of_(other.of_) {
+    if (of_ != nullptr) of_->retain();
+  }
+  timed_ref(timed_ref&& other) noexcept : of_(std::exchange(other.of_, nullptr)) {}
+  timed_ref& operator=(timed_ref other) noexcept {
+    std::swap(of_, other.of_);
+    return *this;
+  }
+  ~timed_ref() {
+    if (of_ != nullptr) of_->release();
+  }
+  [[nodiscard]] Timed* get() const noexcept { return of_; }
+  Timed* operator->() const noexcept { return of_; }
+  Timed& operator*() const noexcept { return *of_; }
+
+ private:
+  Timed* of_ = nullptr;
 };
 
 class deadlines {
@@ -55,7 +87,7 @@ class deadlines {
 
   std::mutex lock_;  // guards what follows
   std::condition_variable changed_;
-  std::multimap<deadline_clock::time_point, timed*> watched_;
+  std::multimap<deadline_clock::time_point, timed_ref<timed>> watched_;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -1,5 +1,7 @@
 #include "core/request/batch_request.hpp"
 
+#include <cassert>
+
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
@@ -25,22 +27,18 @@ batch_request::batch_request(std::shared_ptr<core::runtime> with, std::span<cons
   if (batch_copies::any(requests)) copies_.emplace(runtime(), *this, requests);
 }
 
-batch_request::~batch_request() {
-  for (auto* part : parts_) part->release();
-}
+batch_request::~batch_request() = default;
 
 void batch_request::end_cancelled() {
   end_queued();
   for (std::size_t i = 0;; ++i) {
-    request* part = nullptr;
+    timed_ref<request> part;
     {
       const std::lock_guard guard(parts_lock_);
       if (i == parts_.size()) return;
       part = parts_[i];
-      part->retain();
     }
     part->cancel();
-    part->release();
   }
 }
 
@@ -189,10 +187,9 @@ void batch_request::make_room_for_part() {
 
 // There is room for it. The batch may be gone on return.
 void batch_request::run_part(request& part) {
-  part.retain();
   {
     const std::lock_guard guard(parts_lock_);
-    parts_.push_back(&part);
+    parts_.emplace_back(part);
   }
   // Who cancels the batch finds it from here on; who did so before is seen.
   if (stop_reason().code() == errc::cancelled) part.cancel();  // it has the deadline itself
@@ -227,7 +224,9 @@ void batch_request::tell(std::uint32_t index) noexcept {
 }
 
 void batch_request::ended(std::size_t count) noexcept {
-  if (remaining_.fetch_sub(count, std::memory_order_acq_rel) != count) return;
+  const auto before = remaining_.fetch_sub(count, std::memory_order_acq_rel);
+  assert(before >= count);
+  if (before != count) return;
   if (!admitted_.empty()) admitted_.front().unlist();
   io_result total;
   for (const auto& item : items_) {

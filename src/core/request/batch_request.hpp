@@ -61,9 +61,9 @@ class batch_request final : public sender, public part_owner {
   std::vector<admission> admitted_;
   std::list<shipment> shipments_;
   std::list<row> rows_;
-  std::optional<batch_copies> copies_;  // where there are any
-  spin_lock parts_lock_;                // guards what follows
-  std::vector<request*> parts_;         // that carry some of it
+  std::optional<batch_copies> copies_;     // where there are any
+  spin_lock parts_lock_;                   // guards what follows
+  std::vector<timed_ref<request>> parts_;  // that carry some of it
   item_callback each_;
   staging::link* settled_ = nullptr;  // whose default stream was waited for last, and what came of it
   status settled_problem_;

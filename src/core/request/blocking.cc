@@ -60,8 +60,7 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   const unsigned active = with.blocking().load();
   const unsigned lanes = with.lane_count();
   const bool crowded = on_device && !what.is_write && active > 2 && active + lanes > with.cores() + with.cores() / 4;
-  auto* op = new request(with.shared_from_this(), std::move(admitted), options);
-  op->retain();
+  const timed_ref op(*new request(with.shared_from_this(), std::move(admitted), options));
   auto planned = or_no_memory([&] { return op->plan({crowded ? 1 : lanes, active > 2}); });
   const auto pieces = op->pieces();
   // Disks are slow, and what is waited for long should be slept for.
@@ -77,9 +76,7 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
     if (!alone && what.length <= helped_request_bytes) op->help();
   }
   op->wait(soon_over && with.cores() > 2 ? 2000us : 0us);
-  io_result outcome = op->outcome();
-  op->release();
-  return outcome;
+  return op->outcome();
 }
 
 io_result run_on_caller(runtime& with, admission& admitted, const io_options& options) {

@@ -1,6 +1,7 @@
 #include "core/request/collector.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -139,6 +140,7 @@ void load::count(stats::book& stats) noexcept {
   std::uint64_t bytes = 0;
   bool any_past_cache = false;
   for (auto& range : job.ranges) {
+    assert(range.moved <= range.length);
     if (range.error.ok()) {
       ++requests;
       bytes += range.moved;
@@ -292,10 +294,10 @@ void collector::with_lock(Change change) noexcept {
 }
 
 void collector::add(small_request& added) noexcept {
-  added.retain();
+  const timed_ref here(added);
   with_lock([&] {
+    assert(!added.waits_ && added.load_ == nullptr);
     added.waits_ = true;
-    added.load_ = nullptr;
     added.next_ = nullptr;
     added.previous_ = tail_;
     (tail_ == nullptr ? head_ : tail_->next_) = &added;
@@ -303,10 +305,10 @@ void collector::add(small_request& added) noexcept {
     ++waiting_;
   });
   if (!added.stop_reason().ok()) withdraw(added);  // who has stopped it may have come too early to find it here
-  added.release();
 }
 
 void collector::unlink(small_request& gone) noexcept {
+  assert(gone.waits_ && waiting_ > 0);
   (gone.previous_ == nullptr ? head_ : gone.previous_->next_) = gone.next_;
   (gone.next_ == nullptr ? tail_ : gone.next_->previous_) = gone.previous_;
   gone.waits_ = false;
@@ -379,6 +381,7 @@ load* collector::take() {
 
 void collector::arrived(const load& ended) noexcept {
   with_lock([&] {
+    assert(under_way_ > 0);
     for (auto* single : ended.singles) single->load_ = nullptr;
     --under_way_;
   });

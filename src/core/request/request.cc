@@ -151,6 +151,7 @@ void request::plan_more() noexcept {
     bool over = false;
     {
       const std::lock_guard guard(lock_);
+      assert(planning_ && !finished_);
       planning_ = false;
       if (!problem.ok()) note_error(cursor_, std::move(problem));
       no_more_ = no_more_ || first_error_at_ == cursor_ || next->length == 0;
@@ -179,7 +180,7 @@ bool request::planning_work::run() {
 // --- running
 
 void request::start(bool alone) noexcept {
-  retain();
+  const timed_ref here(*this);
   const bool any = planned_ > 0;
   bool more = false;
   bool over = false;
@@ -191,7 +192,6 @@ void request::start(bool alone) noexcept {
   if (any) launch(sections_[0], alone);
   if (more) plan_more();
   if (over) finish();
-  release();
 }
 
 void request::launch(section& next, bool alone) noexcept {
@@ -247,6 +247,7 @@ void request::end_queued() {
 void request::fail(status why) noexcept {
   {
     const std::lock_guard guard(lock_);
+    assert(!finished_ && !planning_);
     note_error(0, std::move(why));
     no_more_ = true;
     finished_ = true;
@@ -358,13 +359,16 @@ void request::did_without(const path::job& carried, const status& why) {
 
 // The last job of a section brings it into the total, in order, and makes room for another.
 void request::job_ended(section& of) noexcept {
-  if (of.remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const auto before = of.remaining.fetch_sub(1, std::memory_order_acq_rel);
+  assert(before > 0);
+  if (before != 1) return;
   bool more = false;
   bool over = false;
   const bool tells = static_cast<bool>(on_progress_);
   std::uint64_t moved = 0;
   {
     const std::lock_guard guard(lock_);
+    assert(!of.over && !finished_);
     of.over = true;
     while (folded_ < planned_ && sections_[folded_ % sections_.size()].over) fold(sections_[folded_++ % sections_.size()]);
     more = claim_planning();
