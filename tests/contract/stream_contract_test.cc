@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
@@ -386,9 +387,14 @@ TEST_P(stream_contract, closing_the_file_waits_for_the_stream) {
 
 TEST_P(stream_contract, a_write_may_wait_for_the_default_stream) {
   constexpr std::size_t length = 50 * kib;
-  const auto to = open_for_writing();
-  auto& session = house_.session();
-  const guarded_memory memory(house_, memory_place::device, length);
+  auto doors = core::real_seams({});
+  auto& driver = house_.on_gpu() ? doors.cuda : doors.host;
+  const auto watched = make_faulty_driver(driver);
+  driver = watched;
+  open_house house({}, doors);
+  const auto to = open_in(house.engine(), "data", {.read = true, .write = true, .create = true});
+  auto& session = house.session();
+  const guarded_memory memory(house, memory_place::device, length);
   pinned_memory source(session, length);
   gate held(session);
   const io_options after{.after_default_stream = true};
@@ -397,20 +403,23 @@ TEST_P(stream_contract, a_write_may_wait_for_the_default_stream) {
       [&] { EXPECT_EQ(to.write_async(memory.data(), length, 0, after).wait().bytes_done, length); },
       [&] {
         const io_request request{&to, memory.data(), length, 0, true};
-        EXPECT_EQ(house_.engine().submit(std::span(&request, 1), after).wait().at(0).bytes_done, length);
+        EXPECT_EQ(house.engine().submit(std::span(&request, 1), after).wait().at(0).bytes_done, length);
       }};
+  ways.front()();  // what the first request makes may wait for the device
   for (std::uint64_t i = 0; i < ways.size(); ++i) {
     const auto made = pattern::make(length, 20 + i);
     source.fill(made);
     held.shut();
     PENSTOCK_EXPECT_OK(held.close(session, nullptr));
     PENSTOCK_EXPECT_OK(session.copy(memory.data(), source.data(), length, nullptr));
-    std::thread opener([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      held.open();
+    // The stream goes on once the request asks for its end. One that did not would write what the memory held before.
+    watched->set_hook([&held](std::string_view call, std::uint64_t) -> std::optional<status> {
+      if (call == "synchronize") held.open();
+      return std::nullopt;
     });
     ways[i]();
-    opener.join();
+    watched->set_hook(nullptr);
+    held.open();
     expect_file(to.path(), made);
   }
 }

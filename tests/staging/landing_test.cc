@@ -36,6 +36,13 @@ class landing_test : public ::testing::Test {
     }
   }
 
+  // Returns once the only lane has run all that was pushed to it before.
+  void let_lane_run() {
+    counted_waiter last;
+    EXPECT_TRUE(lanes_.push(last.list, last).ok());
+    while (last.runs.load() == 0) std::this_thread::yield();
+  }
+
   std::shared_ptr<sys::kernel> kernel_ = sys::make_kernel();
   std::shared_ptr<testing::faulty_driver> driver_ = testing::make_faulty_driver(device::make_host_driver());
   device::session& session_ = *testing::value_of(driver_->open(0, nullptr));
@@ -52,12 +59,12 @@ TEST_F(landing_test, who_finds_no_room_is_run_once_when_some_comes_back) {
   auto held = take_all(waiter);
   EXPECT_GE(held.size(), 8U);
   EXPECT_LE(landing_.pinned_bytes(), landing::most_bytes);
-  std::this_thread::sleep_for(5ms);
+  let_lane_run();
   EXPECT_EQ(waiter.runs.load(), 0);
   held.pop_back();
   while (waiter.runs.load() == 0) std::this_thread::yield();
   held.pop_back();
-  std::this_thread::sleep_for(5ms);
+  let_lane_run();
   EXPECT_EQ(waiter.runs.load(), 1);
   EXPECT_FALSE(landing_.forget(waiter));
   EXPECT_NE(*landing_.take(link_, waiter), nullptr);
@@ -68,7 +75,7 @@ TEST_F(landing_test, who_is_forgotten_is_not_run) {
   auto held = take_all(waiter);
   EXPECT_TRUE(landing_.forget(waiter));
   held.clear();
-  std::this_thread::sleep_for(5ms);
+  let_lane_run();
   EXPECT_EQ(waiter.runs.load(), 0);
 }
 
