@@ -8,28 +8,38 @@
     with safe_open("model.safetensors", framework="pt", device="cuda:0") as file:
         part = file.get_slice("embedding")[:, :128]               # reads this part
 
+    install()                                                     # programs that import safetensors get Penstock's speed
+
 The submodules torch, numpy and cupy are as safetensors.torch and safetensors.numpy are. PyTorch is imported by the submodule torch, and where the
 framework "pt" is asked for.
 """
 
 from __future__ import annotations
 
+from ._door import Explanation, explain, install, uninstall
 from ._errors import Mismatch, SafetensorError
 from ._into import LoadResult, load_into
 from ._load import load_file
 from ._open import Slice, safe_open
+from ._prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
 from ._ranks import load_rank
 from ._raw import TensorSpec, deserialize, serialize, serialize_file
 from ._save import save_file
 from ._sharded import load_sharded
 
 __all__ = [
+    "Explanation",
     "LoadResult",
     "Mismatch",
+    "PrefetchLoader",
+    "PrefetchPlan",
     "SafetensorError",
     "Slice",
+    "TensorMeta",
     "TensorSpec",
     "deserialize",
+    "explain",
+    "install",
     "load_file",
     "load_into",
     "load_rank",
@@ -38,4 +48,5 @@ __all__ = [
     "save_file",
     "serialize",
     "serialize_file",
+    "uninstall",
 ]

@@ -16,7 +16,7 @@ from ._slices import Part, part_of, picks_of
 from ._sources import Path, Source, check_names
 from ._types import BITS
 
-__all__ = ["Slice", "check_backend", "safe_open"]
+__all__ = ["Slice", "check_backend", "read_part", "safe_open"]
 
 
 class safe_open:
@@ -63,7 +63,7 @@ class safe_open:
     def get_tensor(self, name: str) -> Any:
         """A tensor. Blocks."""
         source = self._source
-        return _read(source, source.row(name), self._place, None)
+        return read_part(source, source.row(name), self._place, None)
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Those of these names, or all, in the order of their bytes, as load_file() reads them. Blocks."""
@@ -107,12 +107,12 @@ class Slice:
         if not place.indexes and (picks is None or BITS[word] % 8):
             raise SafetensorError(f'tensor "{name}": {index!r} of type {word} is nothing that can be read without a library', code="invalid_argument")
         if picks is None:
-            return _read(self._source, self._row, place, None)[index]
+            return read_part(self._source, self._row, place, None)[index]
         part = part_of(shape, max(1, BITS[word] // 8), picks, not place.indexes, place.device in ("host", "cpu"))
-        return _read(self._source, self._row, place, part)
+        return read_part(self._source, self._row, place, part)
 
 
-def _read(source: Source, row: int, place: Framework, part: Part | None) -> Any:
+def read_part(source: Source, row: int, place: Framework, part: Part | None) -> Any:
     header = source.header
     name, word = header.names[row], header.types[row]
     dtype = place.dtype(word)

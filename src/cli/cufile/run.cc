@@ -1,4 +1,4 @@
-// penstock run: starts a program that uses NVIDIA cuFile with Penstock's libcufile in its place. This process becomes that program.
+// penstock run: starts a program that uses NVIDIA cuFile, or Python's safetensors, with Penstock in its place. This process becomes that program.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -61,6 +61,12 @@ void prepend(const char* variable, const std::string& entry) {
   ::setenv(variable, (list.empty() ? entry : fmt::format("{}:{}", entry, list)).c_str(), 1);
 }
 
+// The folder that has every Python of the program import Penstock's stand-in for the safetensors library with it. The Python package carries it.
+void prepend_python_startup(const std::filesystem::path& libraries) {
+  const std::filesystem::path folder = libraries.parent_path().parent_path() / "_startup";
+  if (std::error_code ignored; std::filesystem::exists(folder / "sitecustomize.py", ignored)) prepend("PYTHONPATH", folder.string());
+}
+
 // An audit module makes the linker lay out the thread-local storage of a process before it has seen the program's libraries: all that want
 // static TLS share a surplus of some 1.6 KiB, and the program does not start where it is used up (glibc 2.36; rustc wants 23.2 KiB). The
 // surplus comes out of each thread's stack, so it cannot be any number: with 32 KiB, stacks of 40 KiB and more can be had.
@@ -104,6 +110,7 @@ int run_program(const run_options& options) {
     widen_static_tls();
   }
   prepend("LD_LIBRARY_PATH", *folder);
+  prepend_python_startup(*folder);
   if (!options.log.empty()) ::setenv("PENSTOCK_LOG", options.log.c_str(), 1);
   return become(options.words);
 }
@@ -111,14 +118,14 @@ int run_program(const run_options& options) {
 }  // namespace
 
 void add_run(CLI::App& app, command& chosen) {
-  CLI::App& sub = *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile, with Penstock's libcufile in its place");
+  CLI::App& sub = *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile, or Python's safetensors, with Penstock in its place");
   auto options = std::make_shared<run_options>();
   sub.add_flag("--no-audit", options->no_audit,
                "Preload only: a program that opens libcufile by its full path, or as libcufile.so, then gets the one it asks for");
   sub.add_flag("--nvidia-fs-node", options->nvidia_fs_node,
                "Tell the program that /dev/nvidia-fs0 is there: for programs that look for it before they use cuFile (fastsafetensors)");
   sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
-  sub.footer("The exit code is that of COMMAND; 127 when there is no such command.");
+  sub.footer("PENSTOCK_SAFETENSORS=0 leaves the safetensors library as it is. The exit code is that of COMMAND; 127 when there is no such command.");
   sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without
   sub.callback([&sub, &chosen, options] {
     const std::vector<std::string>& program = chosen.program;

@@ -1,0 +1,74 @@
+"""The first `import safetensors` of a program that `penstock run` has started: as it would be anyway, and Penstock installed after it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from types import ModuleType
+from typing import Any
+
+__all__ = ["found"]
+
+
+def found(door: Any) -> ModuleSpec | None:
+    """Where safetensors is. door: our finder, which is not asked again once there is an answer. None: there is no such library."""
+    finders: list[Any] = sys.meta_path
+    place = finders.index(door)
+    del finders[place]
+    spec = find_spec("safetensors")
+    if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
+        finders.insert(place, door)
+        return None
+    loader: Any = _Loader(spec.loader)
+    spec.loader = loader
+    return spec
+
+
+class _Loader:
+    """The library's own loader, and the installing after it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        door = _door()
+        if door is not None:
+            door.install()
+
+
+def _door() -> Any:
+    """penstock.safetensors, of this interpreter or else beside this file; None where neither can be imported."""
+    try:
+        if find_spec("penstock") is None:
+            _import_beside()
+        import penstock.safetensors as door
+    except (ImportError, OSError) as problem:
+        if os.environ.get("PENSTOCK_LOG"):
+            print(f"penstock: the safetensors library stays as it is: {problem}", file=sys.stderr)
+        return None
+    return door
+
+
+def _import_beside() -> None:
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    spec = spec_from_file_location("penstock", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["penstock"] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["penstock"]
+        raise

@@ -1,0 +1,114 @@
+"""install(): Penstock in place of the safetensors library, for all of a process, without a change to any file."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from dataclasses import dataclass
+from types import ModuleType, TracebackType
+from typing import Any
+
+__all__ = ["Explanation", "Installed", "explain", "install", "uninstall"]
+
+_lock = threading.RLock()
+_replaced: list[tuple[Any, str, Any]] = []  # namespace, name, and what it had; _absent: nothing
+_absent = object()
+
+
+class Installed:
+    """What install() returns. As a context manager it is undone at the end of the block."""
+
+    def __enter__(self) -> Installed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        uninstall()
+
+    def __repr__(self) -> str:
+        return str(explain())
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What explain() returns: what was replaced and by what, what Penstock has read since, and what it left to the library.
+
+    library: the version of the safetensors library, None where it is not installed. replaced: "module.name", in the order of replacing.
+    """
+
+    installed: bool
+    library: str | None
+    replaced: list[str]
+    counts: dict[str, int]
+
+    def __str__(self) -> str:
+        if not self.installed:
+            return "the safetensors library is used as it is: penstock.safetensors.install() puts Penstock in its place"
+        lines = [f"Penstock is in place of the safetensors library {self.library}"]
+        lines.append(f"  replaced: {', '.join(self.replaced)}")
+        lines += [f"  {name}: {count}" for name, count in sorted(self.counts.items())]
+        return "\n".join(lines)
+
+
+def install() -> Installed:
+    """From now on safetensors.safe_open, of all modules of this process, reads through Penstock what goes to a GPU.
+
+    The library's load_file(), load_model() and whatever else opens files with it do so too. Its modules stay, with every name they have; names that
+    newer versions have (PrefetchPlan, PrefetchLoader, TensorMeta, PySafeSlice) are added. Modules that took safe_open before get the new one.
+    Installing again changes nothing. uninstall() undoes it, as does the end of a block: with install(): ...
+
+    Raises ImportError: the library is not installed.
+    """
+    from . import _door_open, _prefetch, original
+
+    library = importlib.import_module("safetensors")
+    with _lock:
+        if _replaced:
+            return Installed()
+        theirs = original.safe_open
+        for module in list(sys.modules.values()):
+            if module is original or not isinstance(module, ModuleType) or module.__name__ == "safetensors._safetensors_rust":
+                continue
+            for name, value in list(vars(module).items()):
+                if value is theirs:
+                    _replace(module, name, _door_open.safe_open)
+        added = {"PrefetchPlan": _prefetch.PrefetchPlan, "PrefetchLoader": _prefetch.PrefetchLoader, "TensorMeta": _prefetch.TensorMeta}
+        for name, value in {**added, "PySafeSlice": _door_open.Slice}.items():
+            if not hasattr(library, name):
+                _replace(library, name, value)
+    return Installed()
+
+
+def uninstall() -> None:
+    """The safetensors library as it was. What was opened through Penstock stays open and valid."""
+    with _lock:
+        while _replaced:
+            namespace, name, before = _replaced.pop()
+            if before is _absent:
+                vars(namespace).pop(name, None)
+            else:
+                setattr(namespace, name, before)
+        from ._door_open import safe_open as ours
+
+        from . import original
+
+        for module in list(sys.modules.values()):  # those that were imported meanwhile
+            if isinstance(module, ModuleType) and module.__name__ != ours.__module__:
+                for name, value in list(vars(module).items()):
+                    if value is ours:
+                        setattr(module, name, original.safe_open)
+
+
+def explain() -> Explanation:
+    """What install() has replaced in this process, and what has gone which way since."""
+    from ._door_open import counts
+
+    with _lock:
+        library = sys.modules.get("safetensors")
+        version = None if library is None else str(getattr(library, "__version__", "of unknown version"))
+        return Explanation(bool(_replaced), version, [f"{each.__name__}.{name}" for each, name, _ in _replaced], dict(counts))
+
+
+def _replace(namespace: Any, name: str, value: Any) -> None:
+    _replaced.append((namespace, name, vars(namespace).get(name, _absent)))
+    setattr(namespace, name, value)

@@ -1,0 +1,21 @@
+"""The safetensors library itself, also while Penstock stands in for it: its modules' names, each as the library made it.
+
+    from penstock.safetensors import original
+
+    with original.safe_open("model.safetensors", framework="jax") as file: ...
+
+ImportError: the library is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    library = importlib.import_module("safetensors")
+    made = importlib.import_module("safetensors._safetensors_rust")  # what it takes its names from, which nobody replaces
+    return getattr(made, name) if hasattr(made, name) else getattr(library, name)

@@ -1,0 +1,184 @@
+"""Tensors that are read before they are asked for: every byte, whatever the order, and no more memory than the budget."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import penstock
+from penstock.safetensors import PrefetchLoader, SafetensorError, _ahead
+from penstock.safetensors import torch as ours
+from penstock.safetensors._ahead import Ahead
+from penstock.safetensors._sources import Source
+
+CPU = torch.device("cpu")  # which stands for a GPU here
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda:0", marks=pytest.mark.skipif(penstock.cuda_status() is not None or not torch.cuda.is_available(), reason="no GPU"))])
+def device(request: pytest.FixtureRequest) -> Any:
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ahead, "_batch_bytes", 4096)
+    monkeypatch.setattr(_ahead, "_default_ahead_bytes", 16384)
+
+
+def model(layers: int = 24, width: int = 16) -> dict[str, Any]:
+    numbers = torch.Generator().manual_seed(1)
+    found = {"embed": torch.randn(64, width, generator=numbers), "scalar": torch.tensor(3.5), "empty": torch.empty(0, 5)}
+    for layer in range(layers):
+        found[f"layers.{layer}.weight"] = torch.randn(width, width, generator=numbers)
+        found[f"layers.{layer}.half"] = torch.randn(width, 3, generator=numbers).half()
+        found[f"layers.{layer}.bytes"] = torch.arange(7, dtype=torch.uint8)
+    return found
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[tuple[Source, dict[str, Any]]]:
+    tensors = model()
+    ours.save_file(tensors, tmp_path / "model.safetensors")
+    source = Source(str(tmp_path / "model.safetensors"))
+    yield source, tensors
+    source.file.close()
+
+
+def natural(name: str) -> list[Any]:
+    return _ahead._natural(name)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("order", ["of the file", "of the layers", "backwards", "at random"])
+def test_every_tensor_is_right_in_any_order(opened: Any, device: Any, order: str) -> None:
+    source, tensors = opened
+    names = list(source.header.names)
+    if order == "of the layers":
+        names.sort(key=natural)
+    elif order == "backwards":
+        names.reverse()
+    elif order == "at random":
+        random.Random(1).shuffle(names)
+    ahead = Ahead(source, device)
+    most = 0
+    for name in names + names[:5]:
+        found = ahead.take(source.row(name))
+        assert found.device == device and torch.equal(found.cpu(), tensors[name]) and found.dtype == tensors[name].dtype
+        assert found.untyped_storage().nbytes() == tensors[name].nbytes  # nobody else's bytes hang on it
+        most = max(most, ahead.waiting_bytes)
+    assert most <= 16384
+    if order in ("of the file", "of the layers"):
+        assert most > 0
+    if order == "backwards":
+        assert most == 0
+    ahead.drop()
+    assert ahead.waiting_bytes == 0
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_program_that_wants_few_is_not_read_ahead_for_long(tmp_path: Path) -> None:
+    tensors = {f"layers.{each:04}": torch.full((256,), float(each)) for each in range(2000)}
+    ours.save_file(tensors, tmp_path / "model.safetensors")
+    source = Source(str(tmp_path / "model.safetensors"))
+    ahead = Ahead(source, CPU)
+    started = []
+    start = ahead._start
+    ahead._start = lambda rows: started.extend(rows) or start(rows)  # type: ignore[method-assign,func-returns-value]
+    for row in range(0, 2000, 8):  # each 8th: near enough to be foreseen, and seven of eight in vain
+        assert ahead.take(row)[0] == row
+        other = Ahead(source, CPU)  # whose room is taken from what waits
+        _ahead._Neighbours.of(CPU).make_room(other, 1 << 20, 0)
+    assert len(started) < 500
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_threads_that_ask_at_once_get_theirs(opened: Any, device: Any) -> None:
+    source, tensors = opened
+    ahead = Ahead(source, device)
+    names = sorted(tensors, key=natural)
+    wrong: list[str] = []
+
+    def ask(mine: list[str]) -> None:
+        wrong.extend(name for name in mine if not torch.equal(ahead.take(source.row(name)).cpu(), tensors[name]))
+
+    threads = [threading.Thread(target=ask, args=(names[each::4],)) for each in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_files_share_the_budget(tmp_path: Path) -> None:
+    aheads = []
+    for number in range(4):
+        ours.save_file({f"t{each:03}": torch.full((256,), float(each)) for each in range(100)}, tmp_path / f"{number}.safetensors")
+        ahead = Ahead(Source(str(tmp_path / f"{number}.safetensors")), CPU)
+        for row in range(20):
+            ahead.take(row)
+        aheads.append(ahead)
+        assert sum(each.waiting_bytes for each in aheads) <= 16384
+
+
+def test_a_tensor_that_is_cut_off_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours.save_file({f"t{each:03}": torch.full((1024,), float(each)) for each in range(64)}, tmp_path / "model.safetensors")
+    source = Source(str(tmp_path / "model.safetensors"))
+    with open(tmp_path / "model.safetensors", "r+b") as file:
+        file.truncate(source.header.offsets[40] + 100)
+    ahead = Ahead(source, CPU)
+    for row in range(40):
+        assert ahead.take(row)[7] == row
+    with pytest.raises(penstock.ShortRead, match="t040"):
+        ahead.take(40)
+    with pytest.raises(penstock.ShortRead, match="t041"):
+        ahead.take(41)
+
+
+def test_nothing_is_read_ahead_where_that_is_asked_for(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_SAFETENSORS_AHEAD_MIB", "0")
+    source, _ = opened
+    ahead = Ahead(source, CPU)
+    for row in range(len(source.header)):
+        ahead.take(row)
+        assert ahead.waiting_bytes == 0
+
+
+# --- prefetch()
+
+
+def test_a_plan_is_handed_out_once(opened: Any, device: Any) -> None:
+    source, tensors = opened
+    with PrefetchLoader(source, device, None) as loader:
+        assert len(loader) == len(tensors) and loader.names() == source.header.names
+        assert torch.equal(loader.take("embed").cpu(), tensors["embed"])
+        with pytest.raises(SafetensorError, match="already delivered"):
+            loader.take("embed")
+        rest = dict(loader)
+    assert rest.keys() == tensors.keys() - {"embed"}
+    assert all(torch.equal(tensor.cpu(), tensors[name]) for name, tensor in rest.items())
+    with pytest.raises(SafetensorError, match="closed"):
+        loader.take("scalar")
+
+
+def test_a_plan_takes_rows(opened: Any, device: Any) -> None:
+    source, tensors = opened
+    plan = {"embed": slice(3, 60), "layers.2.weight": slice(0, 0), "layers.3.half": slice(5, None), "scalar": None}
+    with PrefetchLoader(source, device, plan) as loader:
+        for name, rows in plan.items():
+            expected = tensors[name] if rows is None else tensors[name][rows]
+            found = loader.take(name)
+            assert found.shape == expected.shape and torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("plan", [{"scalar": slice(0, 1)}, {"embed": slice(0, 8, 2)}, {"embed": 3}, {"no such tensor": None}])
+def test_a_plan_that_cannot_be_is_refused(opened: Any, plan: Any) -> None:
+    with pytest.raises(SafetensorError):
+        PrefetchLoader(opened[0], CPU, plan)

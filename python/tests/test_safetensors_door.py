@@ -1,0 +1,182 @@
+"""Penstock in the place of the safetensors library: in this process, and by `penstock run` in programs and their children."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.__main__ import command
+from penstock.safetensors import explain, install, original, uninstall
+
+library = pytest.importorskip("safetensors", reason="the safetensors library, which Penstock stands in for, is not installed")
+theirs = pytest.importorskip("safetensors.numpy")
+
+STARTUP = Path(penstock.__file__).parent / "_startup"
+WHO = "import safetensors; print(safetensors.safe_open.__module__)"
+OURS, THEIRS = "penstock.safetensors._door_open", "builtins"
+
+
+@pytest.fixture
+def installed() -> Iterator[None]:
+    with install():
+        yield
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    name = str(tmp_path / "model.safetensors")
+    theirs.save_file({"a": np.arange(12, dtype="f4").reshape(3, 4), "b": np.ones(3, "i2")}, name, {"who": "np"})
+    return name
+
+
+def run(*words: Any, **environment: str) -> str:
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PENSTOCK_SAFETENSORS")}
+    told = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120, env=variables | environment)
+    assert told.returncode == 0, told.stderr
+    return told.stdout.strip()
+
+
+def test_all_modules_get_it_and_give_it_back() -> None:
+    before = library.safe_open
+    mine = types.ModuleType("a_module_that_took_it_before")
+    sys.modules[mine.__name__] = mine
+    mine.safe_open = before  # type: ignore[attr-defined]
+    try:
+        with install():
+            assert library.safe_open is theirs.safe_open is mine.safe_open is not before  # type: ignore[attr-defined]
+            assert original.safe_open is before
+            install()
+            taken_meanwhile = library.safe_open
+            late = sys.modules["a_later_one"] = types.ModuleType("a_later_one")
+            late.safe_open = taken_meanwhile  # type: ignore[attr-defined]
+        assert library.safe_open is theirs.safe_open is mine.safe_open is late.safe_open is before  # type: ignore[attr-defined]
+        uninstall()
+    finally:
+        del sys.modules[mine.__name__], sys.modules["a_later_one"]
+
+
+def test_names_of_newer_versions_are_there(installed: None) -> None:
+    from safetensors import PrefetchLoader, PrefetchPlan, PySafeSlice, TensorMeta
+
+    assert {each.__name__ for each in (PrefetchLoader, PySafeSlice, TensorMeta)} and PrefetchPlan == dict[str, slice | None]
+
+
+def test_names_of_newer_versions_go_with_it() -> None:
+    before = set(vars(library))
+    with install():
+        pass
+    assert set(vars(library)) == before
+
+
+def test_memory_of_the_cpu_is_the_librarys(installed: None, path: str) -> None:
+    with library.safe_open(path, framework="np") as file:
+        assert file.keys() == ["a", "b"] and file.metadata() == {"who": "np"} and set(file.offset_keys()) == {"a", "b"}
+        assert np.array_equal(file.get_tensor("a"), np.arange(12, dtype="f4").reshape(3, 4))
+        assert np.array_equal(file.get_slice("a")[1:, :2], [[4, 5], [8, 9]])
+        assert set(file.get_tensors()) == {"a", "b"}
+    assert set(theirs.load_file(path)) == {"a", "b"}
+    assert explain().counts["files left to the library: framework np"] >= 2
+
+
+def test_backend_is_taken_of_any_version(installed: None, path: str) -> None:
+    for backend in ("mmap", "pread"):
+        with library.safe_open(path, "np", backend=backend) as file:
+            assert file.get_tensor("b").tolist() == [1, 1, 1]
+    with pytest.raises(library.SafetensorError):
+        library.safe_open(path, "np", backend="tape")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda path: library.safe_open("no such file", "np"),
+        lambda path: library.safe_open(path, "no such library"),
+        lambda path: library.safe_open(path, "np", device="tpu"),
+        lambda path: library.safe_open(path, "np", no_such_argument=1),
+        lambda path: library.safe_open(path, "np").get_tensor("c"),
+        lambda path: library.safe_open(path, "np").get_slice("a")[:20],
+        lambda path: library.safe_open(path, "np").get_slice("a")[[0, 1]],
+        lambda path: library.safe_open(path),
+    ],
+)
+def test_errors_are_the_librarys(path: str, asked: Any) -> None:
+    with pytest.raises(Exception) as expected:
+        asked(path)
+    with install(), pytest.raises(Exception) as found:
+        asked(path)
+    assert type(found.value) is type(expected.value)
+    if not isinstance(found.value, TypeError):
+        assert str(found.value) == str(expected.value)
+
+
+def test_a_closed_file_is_closed(installed: None, path: str) -> None:
+    with library.safe_open(path, "np") as file:
+        pass
+    for asked in (file.keys, file.get_tensors, lambda: file.get_tensor("a"), lambda: file.get_slice("a"), lambda: file.get_tensor_meta("a")):
+        with pytest.raises(library.SafetensorError):
+            asked()
+
+
+def test_prefetch_needs_a_gpu(installed: None, path: str) -> None:
+    with library.safe_open(path, "np") as file, pytest.raises(library.SafetensorError, match="cuda"):
+        file.prefetch()
+
+
+def test_explain_says_what_is_what(path: str) -> None:
+    assert "used as it is" in str(explain()) and not explain().installed
+    with install() as door:
+        told = explain()
+        assert told.installed and told.library == library.__version__ and "safetensors.safe_open" in told.replaced
+        assert "safetensors.numpy.safe_open" in str(told) and repr(door) == str(told)
+
+
+# --- programs
+
+
+def test_run_puts_it_into_programs_and_their_children() -> None:
+    children = f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {WHO!r}], text=True))"
+    for program in (WHO, children):
+        assert run(command(), "run", "--", sys.executable, "-c", program) == OURS
+        assert run(command(), "run", "--", sys.executable, "-c", program, PENSTOCK_SAFETENSORS="0") == THEIRS
+
+
+def test_it_comes_with_the_library_and_not_before() -> None:
+    program = "import sys; before = 'penstock' in sys.modules; import safetensors; print(before, 'penstock' in sys.modules)"
+    assert run(sys.executable, "-c", program, PYTHONPATH=str(STARTUP)) == "False True"
+    program = "import sys, json; print('penstock' in sys.modules, len([1 for each in sys.meta_path if getattr(each, '__name__', '') == '_Door']))"
+    assert run(sys.executable, "-c", program, PYTHONPATH=str(STARTUP)) == "False 1"
+
+
+def test_submodules_get_it() -> None:
+    program = "import safetensors.numpy as module; print(module.safe_open.__module__)"
+    assert run(sys.executable, "-c", program, PYTHONPATH=str(STARTUP)) == OURS
+
+
+def test_the_programs_own_sitecustomize_runs_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.mine = True; here = __file__\n")
+    paths = f"{STARTUP}:{tmp_path}"
+    assert run(sys.executable, "-c", f"import sys, sitecustomize; print(sys.mine, sitecustomize.here); {WHO}", PYTHONPATH=paths) == (
+        f"True {tmp_path}/sitecustomize.py\n{OURS}"
+    )
+    assert run(sys.executable, "-c", f"import sys; print(sys.mine); {WHO}", PYTHONPATH=paths, PENSTOCK_SAFETENSORS="0") == f"True\n{THEIRS}"
+
+
+def test_a_program_without_the_library_hears_what_it_would() -> None:
+    program = "import sys; sys.path = [each for each in sys.path if 'site-packages' not in each]\ntry: import safetensors\nexcept ModuleNotFoundError as e: print(e)"
+    assert run(sys.executable, "-c", program, PYTHONPATH=str(STARTUP)) == "No module named 'safetensors'"
+
+
+def test_penstock_of_another_interpreter_is_taken_from_beside(tmp_path: Path) -> None:
+    """As when the program's virtual environment has the library, and not Penstock."""
+    (tmp_path / "safetensors").symlink_to(Path(library.__file__).parent)
+    program = "import sys; sys.path = [each for each in sys.path if 'site-packages' not in each]; import safetensors; print(safetensors.safe_open.__module__)"
+    assert run(sys.executable, "-c", program, PYTHONPATH=f"{STARTUP}:{tmp_path}") == OURS
