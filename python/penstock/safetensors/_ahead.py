@@ -38,8 +38,11 @@ def most_ahead_bytes() -> int:
 class Ahead:
     """Of one file and one device of PyTorch. Any thread may use it."""
 
-    def __init__(self, source: Source, device: Any, rows_of: Mapping[int, Part] | None = None) -> None:
-        """device: a torch.device with its number. rows_of: tensors of which only so many rows are wanted, each one run of bytes."""
+    def __init__(self, source: Source, device: Any, rows_of: Mapping[int, Part] | None = None, least_bytes: int = 0) -> None:
+        """device: a torch.device with its number. rows_of: tensors of which only so many rows are wanted, each one run of bytes.
+
+        least_bytes: smaller tensors are not read before they are asked for.
+        """
         self._source = source
         self._device = device
         self._pieces = _Pieces(source, rows_of or {})
@@ -48,7 +51,7 @@ class Ahead:
         self._waiting: dict[int, _Batch] = {}  # rows that are read, or being read, and not asked for
         self._waiting_bytes = 0
         self._orders: list[_Order] = []
-        self._asked: set[int] = set()
+        self._asked = {row for row, nbytes in enumerate(source.header.sizes) if nbytes < least_bytes}
         self._last: int | None = None
         self._steps = 0.0  # from one to the next, the last ones counting most
         self._depth = 0  # bytes to have waiting: nothing before two have been asked for in an order that is known

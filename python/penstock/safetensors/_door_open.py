@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,12 +28,19 @@ from ._slices import part_of, picks_of
 from ._sources import Source
 from ._types import BITS
 
-__all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "safe_open"]
+__all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "is_plain", "safe_open", "takes_all"]
 
 # Of this process: what Penstock has read, and what it has left to the library, by the reason.
 counts: Counter[str] = Counter()
+_counting = threading.Lock()
+_most_reasons = 100  # some name a file
 
 _pytorch = ("pt", "torch", "pytorch")
+
+
+def _count(what: str, number: int = 1) -> None:
+    with _counting:
+        counts[what if what in counts or len(counts) < _most_reasons else "left to the library for other reasons"] += number
 
 
 class safe_open:
@@ -48,11 +57,16 @@ class safe_open:
         self._loader: PrefetchLoader | None = None
         self._inner = _opened(library, filename, framework, "cpu" if gpu is not None else device, options)
         self._file: DoorFile | None = None
+        self._noted: DoorFile | None = None  # of memory of the CPU that may go on to a GPU
         if gpu is not None:
             self._file, reason = DoorFile.find(filename)
-        if gpu is not None and self._file is None:  # as it would be without Penstock
-            self._inner = _opened(library, filename, framework, device, options)
-        counts["files, for a GPU" if self._file is not None else f"files left to the library: {reason}"] += 1
+            if self._file is None:  # as it would be without Penstock
+                self._inner = _opened(library, filename, framework, device, options)
+        elif framework in _pytorch and device in (None, "cpu") and _in_file().gpus_may_be_used():
+            self._noted = DoorFile.on_the_way(filename)
+        if self._file is None and self._noted is None:  # it costs nothing that Penstock is there
+            vars(self).update(get_tensor=self._inner.get_tensor, get_slice=self._inner.get_slice)
+        _count(_words_of(self._file, self._noted, reason))
 
     def __enter__(self) -> safe_open:
         return self
@@ -62,8 +76,9 @@ class safe_open:
         loader, self._loader = self._loader, None
         if loader is not None:
             loader.close()
-        if self._file is not None:
-            self._file.stop_reading_on()
+        for each in (self._file, self._noted):
+            if each is not None:
+                each.stop_reading_on()
         self._inner.__exit__(kind, value, traceback)
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +103,8 @@ class safe_open:
         """A tensor. Blocks."""
         file, row = self._found(name)
         if file is None or row is None:
-            return self._inner.get_tensor(name)
+            tensor = self._inner.get_tensor(name)
+            return tensor if self._noted is None else _in_file().in_file(tensor, self._noted, name)
         with error_of_the_library():
             if self._loader is not None and self._loader.has_whole(name):
                 return self._loader.take(name)
@@ -98,7 +114,9 @@ class safe_open:
         """All of them, by their names, in the order of their bytes. Blocks."""
         if self._file is None or self._closed:
             every = getattr(self._inner, "get_tensors", None)
-            return dict(every()) if every is not None else {name: self._inner.get_tensor(name) for name in self._inner.offset_keys()}
+            found = dict(every()) if every is not None else {name: self._inner.get_tensor(name) for name in self._inner.offset_keys()}
+            noted = self._noted
+            return found if noted is None else {name: _in_file().in_file(tensor, noted, name) for name, tensor in found.items()}
         with error_of_the_library():
             return self._file.take_all(self._device)
 
@@ -106,6 +124,8 @@ class safe_open:
         """A tensor to take a part of, which is what is read then."""
         file, row = self._found(name)
         inner = self._inner.get_slice(name)
+        if self._noted is not None:
+            return SliceOnTheWay(inner, self._noted, name)
         return inner if file is None or row is None else Slice(inner, file, row, self._device)
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
@@ -148,6 +168,37 @@ class safe_open:
         return self._file, self._file.row(name)
 
 
+class SliceOnTheWay:
+    """What get_slice() gives of a file that is opened for the CPU, where there is a GPU."""
+
+    def __init__(self, inner: Any, file: DoorFile, name: str) -> None:
+        self._inner = inner
+        self._file = file
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def get_shape(self) -> list[int]:
+        return list(self._inner.get_shape())
+
+    def get_dtype(self) -> str:
+        """As the file has it, such as "BF16"."""
+        return str(self._inner.get_dtype())
+
+    def __getitem__(self, index: Any) -> Any:
+        tensor = self._inner[index]
+        if takes_all(index):
+            return _in_file().in_file(tensor, self._file, self._name)
+        if is_plain(index, self._inner.get_shape()):
+            tensor = _in_file().in_file(tensor, self._file, self._name, index)
+        if not isinstance(tensor, _in_file().TensorInFile):  # its memory may be that of others of this name
+            self._file.touch(self._name)
+        return tensor
+
+
 class Slice:
     """What get_slice() gives of a file that is read into a GPU."""
 
@@ -181,34 +232,114 @@ class Slice:
 
 
 class DoorFile:
-    """A file that Penstock reads tensors of, for any GPU. Any thread may use it."""
+    """A file that Penstock reads tensors of, for any GPU. Any thread may use it. Who has a tensor that may go on to a GPU has the file, too."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._rows = {name: row for row, name in enumerate(source.header.names)}
+    def __init__(self, name: str, descriptor: int | None = None, source: Source | None = None) -> None:
+        self._name = name
+        self._descriptor = descriptor  # what is in the file is looked up when the first tensor goes to a GPU
+        self._source = source
+        self._lock = threading.Lock()
+        self._rows: dict[str, int] | None = None
         self._aheads: dict[Any, Ahead] = {}
+        self._touched: set[str] = set()
+        self._least_bytes = 0 if descriptor is None else _in_file().LEAST_BYTES
+        self._opened_bytes = 0
+        if descriptor is not None:
+            self._opened_bytes = os.fstat(descriptor).st_size
+            weakref.finalize(self, os.close, descriptor)
 
     @classmethod
     def find(cls, filename: Any) -> tuple[DoorFile | None, str]:
         """None, and why: Penstock does not read this file."""
         try:
-            return cls(Source(os.fspath(filename))), ""
-        except SafetensorError as problem:
-            return None, str(problem)
+            name = os.fspath(filename)
+            return cls(name, source=Source(name)), ""
         except (Error, TypeError) as problem:
             return None, str(problem)
 
+    @classmethod
+    def on_the_way(cls, filename: Any) -> DoorFile | None:
+        """Of a file that the library has opened. It stays this file, also where its name is another's later. None: it is gone already."""
+        try:
+            name = os.fsdecode(filename)
+            return cls(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            return None
+
+    @property
+    def source(self) -> Source:
+        """Raises SafetensorError where Penstock refuses what is in the file."""
+        with self._lock:
+            if self._source is None:
+                self._source = Source(self._name, descriptor=None if self._has_its_name() else self._descriptor)
+            return self._source
+
+    def _has_its_name(self) -> bool:
+        """Errors name a file that is opened by its name."""
+        if self._descriptor is None:
+            return True
+        try:
+            return os.path.samestat(os.stat(self._name), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def row(self, name: str) -> int | None:
         """None: the library is to say what is wrong with it, or has a type that PyTorch has not."""
+        header = self.source.header
+        if self._rows is None:
+            self._rows = {each: row for row, each in enumerate(header.names)}
         row = self._rows.get(name)
-        if row is None or framework_on("pt", None).dtype(self.source.header.types[row]) is None or self.source.header.types[row] == "F4":
+        if row is None or header.types[row] == "F4" or framework_on("pt", None).dtype(header.types[row]) is None:
             return None
         return row
 
+    # --- tensors that were asked for on the CPU
+
+    def is_untouched(self, name: str) -> bool:
+        """Whether nobody can have changed this tensor in the CPU's memory, which all that ask for it share."""
+        return name not in self._touched
+
+    def touch(self, name: str) -> None:
+        """Its bytes are the CPU's from now on."""
+        self._touched.add(name)
+        if self._aheads:
+            row = self.row(name)
+            for each in list(self._aheads.values()):
+                if row is not None:
+                    each.forget(row)
+
+    def on_gpu(self, name: str, index: Any, device: Any) -> Any:
+        """A tensor, or the part of it that index names, in new memory of a GPU. None: Penstock does not read it."""
+        if not self.is_untouched(name):
+            return None
+        gpu = _known_gpu(device)
+        if gpu is None:
+            return None
+        try:
+            row = self.row(name)
+        except SafetensorError as problem:
+            if self._was_cut():  # which to touch in memory would end the process
+                with error_of_the_library():
+                    raise
+            _count(f"tensors left to the library: {problem}")
+            return None
+        if row is None:
+            return None
+        with error_of_the_library():
+            if index is None:
+                return self.take(row, gpu)
+            part = self.part(row, index)
+            return None if part is None else self.read_part(row, part, gpu)
+
+    def _was_cut(self) -> bool:
+        return self._descriptor is not None and os.fstat(self._descriptor).st_size < self._opened_bytes
+
+    # --- reading
+
     def take(self, row: int, device: Any) -> Any:
         """All of a tensor. Blocks."""
-        counts["tensors read into a GPU"] += 1
-        counts["bytes read into a GPU"] += self.source.header.sizes[row]
+        _count("tensors read into a GPU")
+        _count("bytes read into a GPU", self.source.header.sizes[row])
         for each, ahead in list(self._aheads.items()):
             if each != device:
                 ahead.forget(row)
@@ -216,8 +347,8 @@ class DoorFile:
 
     def take_all(self, device: Any) -> dict[str, Any]:
         header = self.source.header
-        counts["tensors read into a GPU"] += len(header)
-        counts["bytes read into a GPU"] += sum(header.sizes)
+        _count("tensors read into a GPU", len(header))
+        _count("bytes read into a GPU", sum(header.sizes))
         found = self.ahead(device).take_all(range(len(header)))
         return {name: found[row] for row, name in enumerate(header.names)}
 
@@ -225,23 +356,20 @@ class DoorFile:
         """None: the library is to take it, or to say what is wrong with it."""
         header = self.source.header
         shape, bits = header.shapes[row], BITS[header.types[row]]
-        if bits % 8 or not _is_plain(index, shape):
+        if bits % 8 or not is_plain(index, shape):
             return None
         picks = picks_of(index, shape)
         return None if picks is None else part_of(shape, bits // 8, picks)
 
     def read_part(self, row: int, part: Any, device: Any) -> Any:
-        counts["parts of tensors read into a GPU"] += 1
+        _count("parts of tensors read into a GPU")
         return read_part(self.source, row, framework_on("pt", device), part)
 
     def ahead(self, device: Any) -> Ahead:
         found = self._aheads.get(device)
-        return found if found is not None else self._aheads.setdefault(device, Ahead(self.source, device))
-
-    def is_not_for_gpus(self, row: int) -> None:
-        """A tensor that stays on the CPU."""
-        for each in list(self._aheads.values()):
-            each.forget(row)
+        if found is not None:
+            return found
+        return self._aheads.setdefault(device, Ahead(self.source, device, least_bytes=self._least_bytes))
 
     def stop_reading_on(self) -> None:
         """Lets go of all that was read and nobody has asked for."""
@@ -250,12 +378,13 @@ class DoorFile:
 
 
 def takes_all(index: Any) -> bool:
-    """..., (), [:] and tuples of these."""
-    whole = slice(None)
-    return index is Ellipsis or index == () or (isinstance(index, slice) and index == whole)
+    """..., () and [:]."""
+    if isinstance(index, slice):
+        return index.start is None and index.stop is None and index.step is None
+    return index is Ellipsis or (isinstance(index, tuple) and not index)
 
 
-def _is_plain(index: Any, shape: tuple[int, ...]) -> bool:
+def is_plain(index: Any, shape: tuple[int, ...]) -> bool:
     """Ints and slices within the tensor, as all versions of the library take them."""
     items = index if isinstance(index, tuple) else (index,)
     if len(items) > len(shape):
@@ -268,6 +397,28 @@ def _is_within(each: Any, length: int) -> bool:
         start, stop = 0 if each.start is None else each.start, length if each.stop is None else each.stop
         return each.step in (None, 1) and type(start) is int and type(stop) is int and 0 <= start <= stop <= length
     return type(each) is int and -length <= each < length
+
+
+def _in_file() -> Any:
+    """What needs PyTorch, once the library has imported it."""
+    from . import _in_file as found
+
+    return found
+
+
+def _words_of(file: DoorFile | None, noted: DoorFile | None, reason: str) -> str:
+    if file is not None:
+        return "files opened for a GPU"
+    return "files opened for the CPU, whose tensors may go on to a GPU" if noted is not None else f"files left to the library: {reason}"
+
+
+def _known_gpu(device: Any) -> Any:
+    """With its number; None where Penstock cannot read into it."""
+    import torch
+
+    if torch.version.cuda is None or _native.cuda_status() is not None:
+        return None
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
 def _library() -> Any:

@@ -23,9 +23,10 @@ Paths = Path | Sequence[Path]
 class Source:
     """An open tensor file and what is in it. Closed when nobody has it any more: parts of tensors outlive who opened it."""
 
-    def __init__(self, name: str, devices: Iterable[str] = ()) -> None:
+    def __init__(self, name: str, devices: Iterable[str] = (), descriptor: int | None = None) -> None:
+        """descriptor: of the file of that name, which may be another's by now; the caller's own, to close any time."""
         self.name = name
-        self.file = _native.open(name)
+        self.file = _native.open(name if descriptor is None else descriptor)
         try:
             for each in devices:  # while the header is read
                 self.file.prepare(each)

@@ -1,0 +1,299 @@
+"""Tensors of PyTorch that were asked for on the CPU, and may go on to a GPU: what they are read from is known until their bytes are wanted.
+
+The library maps files, so that a tensor of the CPU costs nothing before its first byte is touched. Such a tensor is a plain tensor of PyTorch in all
+but its class: memory, strides and storage are those that the library gave. Its class notes which range of which file it is. Moving it to a GPU, or
+copying it into a tensor there, has Penstock read the file into the GPU's memory. Any other operation makes it an ordinary torch.Tensor (or
+Parameter) first, for good: no value is ever taken from the file that a program may have changed in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ._door_open import is_plain, takes_all
+
+if TYPE_CHECKING:
+    from ._door_open import DoorFile
+
+__all__ = ["LEAST_BYTES", "TensorInFile", "gpus_may_be_used", "in_file"]
+
+# A smaller one is copied in less time than a note of it takes.
+LEAST_BYTES = 32 << 10
+
+
+class _Origin:
+    """Where a tensor's bytes are."""
+
+    __slots__ = ("file", "name", "index", "version")
+
+    def __init__(self, file: DoorFile, name: str, index: Any, version: int) -> None:
+        self.file = file
+        self.name = name
+        self.index = index  # of the part of the tensor of that name; None: all of it
+        self.version = version  # of the memory: counted up when something is written to it
+
+
+def in_file(tensor: Any, file: DoorFile, name: str, index: Any = None) -> Any:
+    """The same tensor, as one that knows its file; or just the same, where that is of no use."""
+    if type(tensor) is not torch.Tensor or tensor.nbytes < LEAST_BYTES or tensor.is_inference() or not file.is_untouched(name):
+        return tensor
+    return _noted(tensor, _Origin(file, name, index, tensor._version))
+
+
+class TensorInFile(torch.Tensor):  # type: ignore[misc,unused-ignore]
+    """A tensor of the CPU whose bytes are those of a file, until any of them is wanted on the CPU."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _called(func, args, kwargs or {})
+
+    @property
+    def _is_param(self) -> bool:
+        return False
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        """torch.nn.Parameter() sets this in what detach() gave it."""
+        if value:
+            self.__class__ = ParameterInFile
+
+
+class ParameterInFile(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
+    """What torch.nn.Parameter() makes of a TensorInFile."""
+
+    def __new__(cls, data: Any = None, requires_grad: bool = True) -> Any:
+        """A torch.nn.Parameter: of this class only a tensor of a file can be."""
+        return torch.nn.Parameter(data, requires_grad)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        _make_ordinary(self)
+        return self.__deepcopy__(memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _make_ordinary(self)
+        return self.__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _called(func, args, kwargs or {})
+
+
+_ordinary = {TensorInFile: torch.Tensor, ParameterInFile: torch.nn.Parameter}
+
+
+def _called(func: Any, args: Any, kwargs: Any) -> Any:
+    """What every function of PyTorch does that gets such a tensor."""
+    handler = _handlers.get(func)
+    if handler is not None:
+        with torch._C.DisableTorchFunctionSubclass():
+            found = handler(func, *args, **kwargs)
+        if found is not _passed_on:
+            return found
+    for each in _in_files((args, kwargs)):
+        _make_ordinary(each)
+    return func(*args, **kwargs)
+
+
+def _is_in_file(value: Any) -> bool:
+    return type(value) in _ordinary
+
+
+def _noted(tensor: Any, origin: _Origin) -> Any:
+    tensor.__class__ = TensorInFile
+    tensor._penstock_origin = origin
+    return tensor
+
+
+def _make_ordinary(tensor: Any) -> None:
+    """From here on it is what it would be without Penstock, as are all others of the same bytes."""
+    origin = tensor.__dict__.pop("_penstock_origin", None)
+    tensor.__class__ = _ordinary.get(type(tensor), type(tensor))
+    if origin is not None:  # None: another thread was first
+        origin.file.touch(origin.name)
+
+
+def _in_files(value: Any) -> Iterator[Any]:
+    if _is_in_file(value):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _in_files(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _in_files(each)
+
+
+def _on_gpu(tensor: Any, device: Any) -> Any:
+    """Its values, of its type, in new memory of a GPU; None: they are to be taken from its memory, as those of any tensor."""
+    origin = tensor.__dict__.get("_penstock_origin")
+    if origin is None or tensor._version != origin.version or (tensor.requires_grad and torch.is_grad_enabled()):
+        return None
+    found = origin.file.on_gpu(origin.name, origin.index, device)
+    if found is None or found.dtype != tensor.dtype or found.shape != tensor.shape:
+        return None
+    return found
+
+
+def _is_gpu(device: Any) -> bool:
+    return device is not None and device.type == "cuda"
+
+
+# --- what is done without the bytes. Each handler is called as the function would be; _passed_on: with the bytes after all.
+
+_passed_on = object()
+
+
+def _moved(func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """Tensor.to()."""
+    copy = kwargs.get("copy", False)
+    try:
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **{name: value for name, value in kwargs.items() if name != "copy"})
+    except (TypeError, RuntimeError):
+        return _passed_on
+    if not _is_in_file(tensor):
+        return _passed_on
+    if _is_gpu(device):
+        return _moved_to_gpu(tensor, device, dtype, memory_format)
+    stays = (device is None or device.type == "cpu") and dtype in (None, tensor.dtype) and memory_format in (None, torch.preserve_format)
+    return tensor if stays and not copy else _passed_on
+
+
+def _moved_by_cuda(func: Any, tensor: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
+    """Tensor.cuda()."""
+    where = torch.device("cuda") if device is None else torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return _moved_to_gpu(tensor, where, None, memory_format) if _is_gpu(where) else _passed_on
+
+
+def _moved_to_gpu(tensor: Any, device: Any, dtype: Any, memory_format: Any) -> Any:
+    found = _on_gpu(tensor, device)
+    if found is None:
+        return _passed_on
+    if memory_format not in (None, torch.preserve_format):
+        found = found.contiguous(memory_format=memory_format)
+    return found if dtype is None else found.to(dtype)
+
+
+def _copied(func: Any, target: Any, source: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Tensor.copy_()."""
+    if source is None:
+        source = kwargs.pop("src", kwargs.pop("other", None))
+    if _is_in_file(target) or not _is_in_file(source) or not _is_gpu(target.device):
+        return _passed_on
+    found = _on_gpu(source, target.device)
+    return _passed_on if found is None else func(target, found, *args, **kwargs)
+
+
+def _assigned(func: Any, target: Any, index: Any, value: Any) -> Any:
+    """target[index] = value."""
+    if _is_in_file(target) or not _is_in_file(value) or not _is_gpu(target.device) or any(_in_files(index)):
+        return _passed_on
+    found = _on_gpu(value, target.device)
+    return _passed_on if found is None else func(target, index, found)
+
+
+def _all_copied(func: Any, targets: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch._foreach_copy_()."""
+    if any(True for _ in _in_files(targets)) or not all(_is_gpu(each.device) for each in targets):
+        return _passed_on
+    found = [_on_gpu(each, target.device) if _is_in_file(each) else each for each, target in zip(sources, targets)]
+    return _passed_on if any(each is None for each in found) else func(targets, found, *args, **kwargs)
+
+
+def _indexed(func: Any, tensor: Any, index: Any) -> Any:
+    origin = tensor.__dict__.get("_penstock_origin") if _is_in_file(tensor) else None
+    if origin is None or tensor.requires_grad:
+        return _passed_on
+    if takes_all(index):
+        return _alias(func, tensor, index)
+    if origin.index is not None or not is_plain(index, tensor.shape):
+        return _passed_on
+    part = func(tensor, index)
+    if part.nbytes < LEAST_BYTES:
+        return _passed_on
+    return _noted(part, _Origin(origin.file, origin.name, index, origin.version))
+
+
+def _alias(func: Any, tensor: Any, *args: Any) -> Any:
+    """The same bytes: detach(), data, and [...]."""
+    if not _is_in_file(tensor):
+        return _passed_on
+    origin = tensor.__dict__.get("_penstock_origin")
+    found = func(tensor, *args)
+    return found if origin is None else _noted(found, origin)
+
+
+def _same_if_contiguous(func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return tensor if not args and not kwargs and tensor.is_contiguous() else _passed_on
+
+
+def _itself(func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return _passed_on if args or kwargs else tensor
+
+
+def _told(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """What is known without the bytes."""
+    return func(*args, **kwargs)
+
+
+def _set_needs_gradient(func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    func(tensor, *args, **kwargs)
+    return tensor
+
+
+def _methods(*names: str) -> list[Any]:
+    return [getattr(torch.Tensor, name) for name in names if hasattr(torch.Tensor, name)]
+
+
+def _getters(*names: str) -> list[Any]:
+    return [getattr(torch.Tensor, name).__get__ for name in names if hasattr(getattr(torch.Tensor, name, None), "__get__")]
+
+
+def _table() -> dict[Any, Callable[..., Any]]:
+    table: dict[Any, Callable[..., Any]] = {}
+    told = _getters(*"shape dtype device layout ndim is_cuda is_cpu is_meta is_sparse is_quantized is_nested requires_grad grad grad_fn is_leaf".split())
+    told += _getters(*"itemsize nbytes names _version is_mps is_xpu is_xla is_mkldnn is_sparse_csr is_vulkan is_ipu is_maia is_mtia _base retains_grad".split())
+    told += _methods(*"size stride dim ndimension numel nelement element_size is_contiguous storage_offset get_device is_floating_point".split())
+    told += _methods(*"is_complex is_signed is_inference is_conj is_neg __len__ type new_empty new_zeros new_ones new_full is_same_size".split())
+    told += [torch.empty_like, torch.zeros_like, torch.ones_like, torch.full_like, torch.rand_like, torch.randn_like, torch.numel, torch.is_same_size]
+    told += [torch.is_floating_point, torch.is_complex, torch.result_type, torch.is_inference, torch.is_conj, torch.is_neg]
+    table.update(dict.fromkeys(told, _told))
+    table.update(dict.fromkeys([*_methods("detach"), torch.detach, *_getters("data")], _alias))
+    table[torch.Tensor.type] = lambda func, tensor, *args, **kwargs: _passed_on if args or kwargs else func(tensor)
+    table[torch.Tensor.to] = _moved
+    table[torch.Tensor.cuda] = _moved_by_cuda
+    table[torch.Tensor.cpu] = _itself
+    table[torch.Tensor.contiguous] = _same_if_contiguous
+    table[torch.Tensor.copy_] = _copied
+    table[torch.Tensor.__getitem__] = _indexed
+    table[torch.Tensor.__setitem__] = _assigned
+    table[torch.Tensor.requires_grad_] = _set_needs_gradient
+    table[torch.Tensor.requires_grad.__set__] = _told
+    if hasattr(torch, "_foreach_copy_"):
+        table[torch._foreach_copy_] = _all_copied
+    return table
+
+
+_handlers = _table()
+
+
+def _reduced(tensor: Any) -> Any:
+    """For another process: as PyTorch has ordinary ones shared."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    _make_ordinary(tensor)
+    return reduce_tensor(tensor)
+
+
+ForkingPickler.register(TensorInFile, _reduced)
+ForkingPickler.register(ParameterInFile, _reduced)
+
+
+@functools.cache
+def gpus_may_be_used() -> bool:
+    """Whether this process has a GPU. Without a call of CUDA's, after which a process could not fork."""
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0
