@@ -128,6 +128,26 @@ def test_parts_are_read_as_parts(path: str, gpu: str, index: Any, of: str) -> No
     assert equal(part, expected)
 
 
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "narrow": lambda tensor: tensor.narrow(0, 4, 64),
+    "narrow of columns": lambda tensor: torch.narrow(tensor, -1, 128, 128),
+    "narrow of all": lambda tensor: tensor.narrow(0, 0, ROWS),
+    "chunk": lambda tensor: tensor.chunk(2)[1],
+    "chunk of columns": lambda tensor: torch.chunk(tensor, 2, dim=1)[0],
+    "split": lambda tensor: tensor.split(48)[1],
+    "split by sizes": lambda tensor: torch.split(tensor, [40, 56], dim=0)[1],
+    "split of columns": lambda tensor: tensor.split(split_size=128, dim=-1)[1],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_ranks_take_their_parts(path: str, gpu: str, part: str) -> None:
+    found = PARTS[part](WAYS["get_tensor"](path, "embed"))
+    assert equal(found.to(gpu), PARTS[part](TENSORS["embed"]))
+    assert reads() == (0, 1)
+    assert equal(found, PARTS[part](TENSORS["embed"]))
+
+
 def test_what_is_not_plain_is_the_librarys(path: str, gpu: str) -> None:
     tensor = WAYS["get_tensor"](path, "embed")
     for index in (slice(None, None, 2), [0, 3], None, torch.tensor([1, 2]), (Ellipsis, slice(0, 128)), tensor > 3):
@@ -155,7 +175,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "reshape": lambda tensor: tensor.reshape(-1, 2),
     "transpose": lambda tensor: tensor.t().contiguous(),
     "view of bytes": lambda tensor: tensor.view(torch.uint8),
-    "chunk": lambda tensor: tensor.chunk(3)[1],
+    "chunk": lambda tensor: tensor.chunk(32)[1],
     "narrow": lambda tensor: tensor.narrow(0, 2, 3),
     "half": lambda tensor: tensor.half(),
     "clone": lambda tensor: tensor.clone(),

@@ -205,17 +205,44 @@ def _all_copied(func: Any, targets: Any, sources: Any, *args: Any, **kwargs: Any
 
 
 def _indexed(func: Any, tensor: Any, index: Any) -> Any:
-    origin = tensor.__dict__.get("_penstock_origin") if _is_in_file(tensor) else None
-    if origin is None or tensor.requires_grad:
-        return _passed_on
     if takes_all(index):
         return _alias(func, tensor, index)
-    if origin.index is not None or not is_plain(index, tensor.shape):
+    return _part(tensor, index, lambda: func(tensor, index))
+
+
+def _narrowed(func: Any, tensor: Any, dim: Any, start: Any, length: Any) -> Any:
+    """narrow(): how engines take a rank's part."""
+    if not all(type(each) is int for each in (dim, start, length)) or not _is_in_file(tensor) or not -tensor.dim() <= dim < tensor.dim():
         return _passed_on
-    part = func(tensor, index)
-    if part.nbytes < LEAST_BYTES:
+    return _part(tensor, _index_of(tensor, dim, start, length), lambda: func(tensor, dim, start, length))
+
+
+def _cut(func: Any, tensor: Any, size: Any, dim: Any = 0) -> Any:
+    """chunk() and split()."""
+    if type(dim) is not int or not _is_in_file(tensor):
         return _passed_on
-    return _noted(part, _Origin(origin.file, origin.name, index, origin.version))
+    found, start = [], 0
+    for part in func(tensor, size, dim):
+        length = part.shape[dim]
+        noted = _part(tensor, _index_of(tensor, dim, start, length), lambda part=part: part)  # type: ignore[misc]
+        if noted is _passed_on:
+            return _passed_on
+        found.append(noted)
+        start += length
+    return tuple(found)
+
+
+def _index_of(tensor: Any, dim: int, start: int, length: int) -> Any:
+    return (*[slice(None)] * (dim % tensor.dim()), slice(start, start + length))
+
+
+def _part(tensor: Any, index: Any, made: Callable[[], Any]) -> Any:
+    """A part of a whole tensor, of the same memory. made: makes it."""
+    origin = tensor.__dict__.get("_penstock_origin") if _is_in_file(tensor) else None
+    if origin is None or origin.index is not None or tensor.requires_grad or not is_plain(index, tensor.shape):
+        return _passed_on
+    part = made()
+    return _noted(part, _Origin(origin.file, origin.name, index, origin.version)) if part.nbytes >= LEAST_BYTES else _passed_on
 
 
 def _alias(func: Any, tensor: Any, *args: Any) -> Any:
@@ -271,6 +298,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
     table[torch.Tensor.copy_] = _copied
     table[torch.Tensor.__getitem__] = _indexed
     table[torch.Tensor.__setitem__] = _assigned
+    table[torch.Tensor.narrow] = table[torch.narrow] = _narrowed
+    table.update(dict.fromkeys([torch.Tensor.chunk, torch.chunk, torch.Tensor.split, torch.split], _cut))
     table[torch.Tensor.requires_grad_] = _set_needs_gradient
     table[torch.Tensor.requires_grad.__set__] = _told
     if hasattr(torch, "_foreach_copy_"):
