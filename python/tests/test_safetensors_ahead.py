@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import penstock
-from penstock.safetensors import PrefetchLoader, SafetensorError, _ahead
+from penstock.safetensors import PrefetchLoader, SafetensorError, _ahead, safe_open
 from penstock.safetensors import torch as ours
 from penstock.safetensors._ahead import Ahead
 from penstock.safetensors._sources import Source
@@ -182,3 +182,16 @@ def test_a_plan_takes_rows(opened: Any, device: Any) -> None:
 def test_a_plan_that_cannot_be_is_refused(opened: Any, plan: Any) -> None:
     with pytest.raises(SafetensorError):
         PrefetchLoader(opened[0], CPU, plan)
+
+
+def test_safe_open_begins_a_plan(opened: Any, device: Any) -> None:
+    source, tensors = opened
+    with safe_open(source.name, "pt", device) as file:
+        meta = file.get_tensor_meta("embed")
+        assert (meta.dtype, meta.shape, meta.data_offsets[1] - meta.data_offsets[0]) == ("F32", [64, 16], 4096)
+        if device.type == "cpu":
+            with pytest.raises(SafetensorError, match="into a GPU"):
+                file.prefetch()
+            return
+        with file.prefetch({"embed": slice(1, 3)}) as loader:
+            assert torch.equal(loader.take("embed").cpu(), tensors["embed"][1:3])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from .._devices import is_gpu
 from ._devices import Places
 from ._errors import SafetensorError
-from ._frameworks import Framework, only_view
+from ._frameworks import Framework, framework_on, only_view
 from ._load import check_type, read_tensors
+from ._prefetch import PrefetchLoader, TensorMeta, tensor_meta
 from ._reading import Ranges, Reads, read_now
 from ._slices import Part, part_of, picks_of
 from ._sources import Path, Source, check_names
@@ -73,6 +75,24 @@ class safe_open:
         """A tensor to take a part of, which is what is read then."""
         source = self._source
         return Slice(source, source.row(name), self._place)
+
+    def get_tensor_meta(self, name: str) -> TensorMeta:
+        """What the header says of a tensor. Reads nothing."""
+        source = self._source
+        return tensor_meta(source.header, source.row(name))
+
+    def prefetch(self, plan: Mapping[str, slice | None] | None = None, *, device: Any = None, threads: int = 8) -> PrefetchLoader:
+        """Begins to read tensors of PyTorch, or rows of them, into a GPU, and returns what hands each out once.
+
+        plan: names, and the rows of the first dimension or None for all; None is every tensor. device: None is the one that the file was opened for.
+        threads is ignored: Penstock has its own for all files. Raises SafetensorError: it is no GPU, or the file has not what the plan names.
+        """
+        place = self._place if device is None else framework_on("pt", device)
+        if place.name != "PyTorch" or not is_gpu(place.device):
+            raise SafetensorError(f"prefetch reads tensors of PyTorch into a GPU, not {place.name}'s on {place.device}", code="invalid_argument")
+        import torch
+
+        return PrefetchLoader(self._source, torch.device(place.device), plan)
 
 
 class Slice:
