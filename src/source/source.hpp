@@ -1,7 +1,11 @@
 // A source: an end whose bytes have offsets, which requests read from and write to by range. One file per kind of source. It owns the
 // descriptors behind it, where there are any; paths that need one ask for it, and refuse where there is none. Thread-safe, but for close().
+//
+// Most answer at once: a thread calls fill(), and has the bytes when that returns. A far source, whose answers come over a network, begins
+// fills (begin_fill) and tells when they have ended, so that hundreds of them need no thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -40,6 +44,46 @@ struct source_facts {
   bool writable = true;
   bool direct_writes = false;    // large writes shall go past the cache
   bool lent_past_cache = false;  // it was lent by an O_DIRECT descriptor
+  unsigned fills_at_once = 0;    // of a far source: so many fills under way serve it best; 0: it answers at once
+};
+
+// A read that a far source begins. It and its memory stay until it has ended, however long that takes: whoever does not want to wait for it
+// leaves it behind, and asks the source to be done with it (source::cancel). It ends once it has been told and begun() was called.
+class far_fill {
+ public:
+  far_fill(const far_fill&) = delete;
+  far_fill& operator=(const far_fill&) = delete;
+
+  // --- for the source
+  [[nodiscard]] std::byte* target() const noexcept { return target_; }
+  [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  // How it ended, as source::fill() would return it. Exactly once, on any thread, also before begin_fill() returns, and with no lock that
+  // begin_fill() or cancel() takes. The source touches neither the memory nor this any more.
+  void tell(io_result outcome) noexcept;
+  far_fill* next_of_source = nullptr;  // for a list of the source's
+  far_fill* previous_of_source = nullptr;
+
+  // --- for whoever made it
+  // begin_fill() has returned, and nothing more is done with it here.
+  void begun() noexcept { step(); }
+
+ protected:
+  far_fill() noexcept = default;
+  ~far_fill() = default;
+  // Before it is begun, each time.
+  void aim(std::byte* target, std::uint64_t length, std::uint64_t offset) noexcept;
+  // Exactly once for each aim(), on the thread of tell() or of begun(). Must not block, nor let go of the source's file.
+  virtual void ended(io_result outcome) noexcept = 0;
+
+ private:
+  void step() noexcept;
+
+  std::byte* target_ = nullptr;
+  std::uint64_t length_ = 0;
+  std::uint64_t offset_ = 0;
+  io_result outcome_;
+  std::atomic<int> steps_{0};  // to come: tell() and begun()
 };
 
 class source {
@@ -61,7 +105,8 @@ class source {
   [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
 
   // --- all that follows blocks. Errors of these four do not name the source.
-  // As of now. May be old or wrong (/proc, FUSE, a block device that grew): only ends_at() tells where a source ends.
+  // As of now. May be old or wrong (/proc, FUSE, a block device that grew): only ends_at() tells where a source ends. A far source answers
+  // both from what it knows, since plans ask them.
   virtual result<std::uint64_t> size() = 0;
   virtual status sync() = 0;  // what was written is on the device
   virtual status truncate(std::uint64_t /*size*/) { return {errc::unsupported, "the source has a size of its own"}; }
@@ -77,8 +122,8 @@ class source {
   virtual result<bool> ends_at(std::uint64_t offset) = 0;
 
   // Reads length bytes at offset into host memory, through the cache if that can be. Short count only at the end of the source; bytes_done
-  // is true on failure.
-  virtual io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) = 0;
+  // is true on failure. Of a far source it begins one fill and waits for it.
+  virtual io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset);
   // The same, where target is a slab that a device reads at once, and had better not be left dirty in this CPU's caches (see
   // base/stream_copy.hpp).
   virtual io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
@@ -99,7 +144,15 @@ class source {
     return {0, direct_problem()};
   }
 
-  // Lets go of what the source owns: once, with nothing under way and nothing to come.
+  // --- of a far source
+  // Begins to read what.length() bytes at what.offset() into what.target(). Does not block, and does not fail: it tells.
+  virtual void begin_fill(far_fill& what) noexcept { what.tell({0, {errc::unsupported, "the source begins no fills"}}); }
+  // Nobody wants what a fill brings, for which begin_fill() has returned: the source tells it as soon as it can be done with the memory,
+  // whatever it has brought. Does not block. The fill stays until this returns, and may be told before or meanwhile: then nothing is done.
+  virtual void cancel(far_fill& /*what*/) noexcept {}
+
+  // Lets go of what the source owns: once, with no request under way and none to come. A far source tells what is still under way, all of
+  // which has been left behind, and returns when each call of tell() has. So a source that does not answer holds up who closes it.
   virtual status close() { return {}; }
 
  protected:

@@ -6,8 +6,8 @@
 
 namespace penstock::staging {
 
-result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helped, feeders& copies,
-                                const std::function<status()>& stopped) {
+result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helped, feeders& copies, const std::function<status()>& stopped,
+                                slab_user user) {
   auto& pool = via.pool();
   feeders::watch watch;
   struct timed_wait {
@@ -19,12 +19,12 @@ result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helpe
     ~timed_wait() { of.end_wait(began_ns); }
   } wait(pool);
   for (bool first = true;; first = false) {
-    const auto taken = pool.try_take(bytes, via.session(), slab_user::cpu);
+    const auto taken = pool.try_take(bytes, via.session(), user);
     if (!taken) return taken.error();
     if (*taken) return lent_slab(pool, *taken);
     if (first) {
       helped.waited();
-      wait.began_ns = pool.begin_wait(slab_user::cpu);
+      wait.began_ns = pool.begin_wait(user);
     }
     if (helped.help_urgent() || copies.pump()) continue;
     if (auto stop = stopped(); !stop.ok()) return stop;

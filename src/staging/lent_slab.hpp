@@ -41,6 +41,7 @@ class lent_slab {
 
 // Blocks until a link has a slab of at least bytes. Does meanwhile what else would keep slabs from coming back: the urgent works of the
 // lanes, and copies under way. stopped: asked before each sleep; its error ends the wait. Errors: that, and those of slab_pool::try_take.
-result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helped, feeders& copies, const std::function<status()>& stopped);
+result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helped, feeders& copies, const std::function<status()>& stopped,
+                                slab_user user = slab_user::cpu);
 
 }  // namespace penstock::staging

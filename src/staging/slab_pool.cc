@@ -31,7 +31,7 @@ bool pinned_budget::reserve(std::size_t bytes) noexcept {
 slab_pool::slab_pool(sys::kernel& kernel, pinned_budget& budget, std::size_t most_for_cpu, std::size_t most_for_disk)
     : kernel_(kernel),
       budget_(budget),
-      most_bytes_{most_for_cpu, most_for_disk, budget.limit_bytes / 4, share_ahead(budget.limit_bytes)},
+      most_bytes_{most_for_cpu, most_for_disk, budget.limit_bytes / 4, share_ahead(budget.limit_bytes), share_far(budget.limit_bytes)},
       chunks_(max_chunks) {}
 
 void slab_pool::widen(std::size_t for_cpu, std::size_t for_disk) noexcept {
@@ -146,7 +146,8 @@ slab slab_pool::take_from(std::size_t of_class, slab_user user) {
 
 bool slab_pool::at_limit(std::size_t of_class, slab_user user) const noexcept {
   const auto index = static_cast<std::size_t>(user);
-  return of_class != 0 && bytes_out_[index] > 0 && bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index];
+  return (of_class != 0 || user == slab_user::far) && bytes_out_[index] > 0 &&
+         bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index];
 }
 
 // Slabs of the smallest size are few, and those who hold them do not move much.
@@ -161,7 +162,7 @@ bool slab_pool::may_grow(std::size_t of_class, slab_user user) const noexcept {
 void slab_pool::count(const slab& used, bool taken) noexcept {
   auto& slabs = slabs_out_[static_cast<std::size_t>(used.user)];
   taken ? ++slabs : --slabs;
-  if (used.size == small_slab_bytes) return;
+  if (used.size == small_slab_bytes && used.user != slab_user::far) return;
   auto& bytes = bytes_out_[static_cast<std::size_t>(used.user)];
   bytes = taken ? bytes + used.size : bytes - used.size;
 }

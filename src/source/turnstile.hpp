@@ -1,0 +1,60 @@
+// Where the works wait that begin fills of a far source: they pass on a lane, one after the other and the requests in turn, as long as the
+// source wants more fills under way and has memory for them. Thread-safe. Shared by the file, its fills and the lane that is called.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "base/spin_lock.hpp"
+#include "staging/lanes.hpp"
+#include "staging/work.hpp"
+
+namespace penstock::source {
+
+class turnstile final : public staging::work, public std::enable_shared_from_this<turnstile> {
+ public:
+  // Of an engine's staging memory: what fills of all far sources may use. Each source may use half of what the others leave, so one that
+  // does not answer never has it all.
+  struct share {
+    explicit share(std::uint64_t limit) noexcept : limit_bytes(limit) {}
+    const std::uint64_t limit_bytes;
+    std::atomic<std::uint64_t> used_bytes{0};
+  };
+  // at_once: fills, as the source wants them. Both outlive the fills.
+  turnstile(staging::lanes& by, share& of, unsigned at_once) noexcept;
+
+  // How long a fill of a request of so many bytes is: short enough that as many are under way at once as the source wants.
+  [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t request_bytes) const noexcept;
+  [[nodiscard]] unsigned under_way() const noexcept {
+    const std::lock_guard guard(lock_);
+    return under_way_;
+  }
+
+  // Queues works, if there are any. Each begins one fill when it runs, and says so, or ends.
+  void push(staging::work_list& list, const staging::work_chain& works) noexcept;
+  // Runs one work of the list on the calling thread: of a request that was stopped, so that it only ends. False: there was none.
+  bool help(staging::work_list& list);
+  // A fill begins, or has ended.
+  void began() noexcept;
+  void ended() noexcept;
+  // On a lane.
+  bool run() override;
+
+ private:
+  void call() noexcept;
+  [[nodiscard]] bool is_open() const noexcept;
+
+  staging::lanes& lanes_;
+  share& share_;
+  const unsigned at_once_;
+  const std::uint64_t most_piece_bytes_;
+  staging::work_list list_;
+  staging::work_queue queue_;
+  mutable spin_lock lock_;             // guards what follows
+  unsigned under_way_ = 0;             // fills
+  std::shared_ptr<turnstile> called_;  // this, while a lane is called or at work here
+};
+
+}  // namespace penstock::source
