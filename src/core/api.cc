@@ -164,7 +164,7 @@ operation file::write_async(const void* memory, std::uint64_t length, std::int64
 }
 
 bool file::starts_without_blocking(std::uint64_t length, const io_options& options) const noexcept {
-  return core_ != nullptr && core::starts_at_once(core_->runtime(), length, options);
+  return core_ != nullptr && core::starts_at_once(*core_, length, options);
 }
 
 status file::read_on_stream(const stream_request& request) const {

@@ -13,7 +13,10 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
       source_(std::move(from)),
       mount_(&runtime_->mount_of(source_->facts().device)),
       cold_speeds_(&runtime_->cold_speeds_of(*mount_)),
-      cache_(cache) {}
+      cache_(cache) {
+  if (const auto at_once = source_->facts().fills_at_once; at_once > 0)
+    turns_ = std::make_shared<source::turnstile>(runtime_->lanes_of(*mount_), runtime_->far_share(), at_once);
+}
 
 file_core::~file_core() {
   if ((uses_.load() & closed_bit) == 0) (void)close();

@@ -68,6 +68,9 @@ class file_core : public std::enable_shared_from_this<file_core> {
   // What is read ahead of blocking reads; null where the file was not declared immutable.
   [[nodiscard]] source::read_ahead* ahead() const noexcept { return ahead_.get(); }
 
+  // What fills of a far source pass; null of any other.
+  [[nodiscard]] source::turnstile* turns() const noexcept { return turns_.get(); }
+
   // Of that mount.
   [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
 
@@ -126,7 +129,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   const std::unique_ptr<source::source> source_;
   core::mount* const mount_;
   core::cold_speeds* const cold_speeds_;
-  const cache_use cache_;                      // as it was opened
+  const cache_use cache_;  // as it was opened
+  std::shared_ptr<source::turnstile> turns_;
   std::unique_ptr<source::read_ahead> ahead_;  // set before anybody else has the file
   // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
   // file.

@@ -42,7 +42,9 @@ class planner {
       }
     }
     if (!pieces_.empty()) return std::move(pieces_);
-    if (!in_.on_device) {
+    if (in_.far_piece > 0) {
+      cut_far();
+    } else if (!in_.on_device) {
       cut(in_.offset, in_.length, base(), file_side::cached, plan_reason::host_memory);
     } else if (in_.is_write) {
       write();
@@ -268,6 +270,16 @@ class planner {
     }
   }
 
+  // What a far source is asked for at once.
+  void cut_far() {
+    path::cut_at_multiples({.offset = in_.offset, .length = in_.length}, in_.far_piece, cuts_);
+    std::uint64_t at = in_.offset;
+    for (const auto& each : cuts_) {
+      pieces_.push_back({.offset = at, .length = each.length, .path = base(), .reason = plan_reason::far, .far = true});
+      at += each.length;
+    }
+  }
+
   const plan_input& in_;
   std::uint64_t end_;             // of the plan
   std::optional<cold_way> cold_;  // once it was asked for
@@ -321,6 +333,8 @@ std::string describe(plan_reason reason, const path::declaration& path) {
       return "the kernel does not say whether it is in the page cache";
     case plan_reason::no_direct_io:
       return "the file system has no direct I/O: through the page cache";
+    case plan_reason::far:
+      return "the source answers late: it is asked for many pieces at once";
     case plan_reason::buffered_write:
       return "written to the page cache";
     case plan_reason::direct_write:

@@ -33,6 +33,7 @@ enum class plan_reason : std::uint8_t {
   registered,  // in the page cache, and pinned by the user
   residency_unknown,
   no_direct_io,
+  far,
   buffered_write,
   direct_write,
   unaligned_edge,
@@ -62,6 +63,7 @@ struct planned_piece {
   std::uint32_t wave = 1;    // pieces, from this one on, that share a slab and a copy; 0: shares an earlier one's
   bool fills_cache = false;  // not in the page cache, and read through it: by few threads at a time
   bool registered = false;   // what path::pinned_pages holds
+  bool far = false;          // its far source begins it
 };
 
 struct plan_input {
@@ -81,6 +83,7 @@ struct plan_input {
   bool aligned_together = true;  // where the file offset is a multiple of direct_alignment, the address is one too
   bool has_cached = true;        // descriptors
   bool has_direct = false;
+  std::uint64_t far_piece = 0;  // of a read: the source is far, and wants fills of this length; 0: it answers at once
   const path::path_table* paths = &path::built_in_paths();
   path_kind forced = path_kind::automatic;
   preference prefer = preference::automatic;

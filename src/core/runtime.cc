@@ -54,6 +54,7 @@ runtime::runtime(const engine_options& options, seams doors)
       path_table_(doors_.further_paths),
       stats_(path_table_, doors_.board),
       budget_(options.pinned_budget_bytes),
+      far_share_(staging::share_far(options.pinned_budget_bytes)),
       share_(share_of_each_mount(options, lanes_.most, cores_)),
       cuda_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       host_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),

@@ -19,6 +19,7 @@
 #include "path/pinned_pages.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
+#include "source/turnstile.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
 #include "staging/slab_pool.hpp"
@@ -92,6 +93,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   beside_files& beside(std::unique_ptr<beside_files> (*make)(runtime& with));
   [[nodiscard]] beside_files* beside() const noexcept { return beside_.load(std::memory_order_acquire); }  // null: none was made
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
+  // Of the pinned budget, for fills of far sources.
+  [[nodiscard]] source::turnstile::share& far_share() noexcept { return far_share_; }
   // What files read ahead.
   [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
@@ -168,6 +171,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   const path::path_table path_table_;
   stats::book stats_;
   staging::pinned_budget budget_;
+  source::turnstile::share far_share_;
   staging::feeders feeders_;
   const pinned_share share_;  // of each file system
   staging::slab_pool cuda_pool_;

@@ -30,6 +30,9 @@ void end_queued(job_queues& queues) {
   while (queues.disk->help(queues.disk_works)) {
   }
   queues.disk->end_ready(&queues);
+  while (queues.turns != nullptr && queues.turns->help(queues.far_works)) {
+  }
+  queues.far.leave_all();
   while (queues.lanes->help_urgent(queues.urgent_works)) {
   }
   while (auto* waits = queues.cached_writes.take()) (void)waits->run();

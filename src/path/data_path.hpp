@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "path/begun_reads.hpp"
 #include "path/cut.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
 #include "source/source.hpp"
+#include "source/turnstile.hpp"
 #include "staging/disk_lanes.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
@@ -68,19 +70,22 @@ class job_owner {
 struct job_queues {
   staging::lanes* lanes = nullptr;
   staging::disk_lanes* disk = nullptr;
-  staging::lanes* keeping = nullptr;  // null: such jobs go to the other lanes
+  staging::lanes* keeping = nullptr;   // null: such jobs go to the other lanes
+  source::turnstile* turns = nullptr;  // of a far source
   staging::work_list cpu_works;
   staging::work_list keeping_works;  // jobs that fill the page cache as they read, in file order
   staging::work_list shared_works;   // jobs that have begun, and that others may help to read; none ends later for want of help
   staging::work_list disk_works;
+  staging::work_list far_works;  // jobs that wait at the turnstile
+  begun_reads far;               // those of them that have begun
   staging::work_list urgent_works;
   // What is written to the page cache, one job at a time: the kernel lets one writer at a time into a file, and the others burn CPU
   // waiting (H200 machine: 1 thread 7.8 GB/s, more threads never faster, 8 for seven times the CPU).
   staging::turn_list cached_writes;
 };
 
-// Runs, on the calling thread, the jobs that are queued and have not begun. For requests that were stopped: their jobs then only end, so
-// this does not block.
+// Runs, on the calling thread, the jobs that are queued and have not begun, and ends those that a far source has. For requests that were
+// stopped: their jobs then only end, so this does not block.
 void end_queued(job_queues& queues);
 
 // A small range that its caller carries himself.
@@ -156,6 +161,7 @@ class job final : public staging::work {
   bool bypass_cache = false;      // as planned: past the page cache
   bool fills_cache = false;       // as planned: through the page cache, in which it is not yet
   bool registered = false;        // as planned: what is pinned
+  bool far = false;               // as planned: what its far source begins, once it has passed the turnstile
   bool on_disk_lane = false;      // its queue: there it may not wait for a slab
   std::uint32_t wave = 1;         // as planned: so many jobs from this one on lie in a row and travel best together; 0: in an earlier one's
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused

@@ -3,8 +3,12 @@
 #include <bit>
 
 #include <memory>
+#include <utility>
 
+#include "base/no_memory.hpp"
 #include "path/data_path.hpp"
+#include "path/far_read.hpp"
+#include "sys/checked_copy.hpp"
 
 namespace penstock::path {
 
@@ -23,6 +27,10 @@ class posix final : public data_path {
 
   bool run(job& item) override {
     if (!item.ranges.empty()) return run_ranges(item);
+    if (item.far) {
+      far_read::begin(item, {{}, std::make_unique_for_overwrite<std::byte[]>(item.length)}, &posix::arrived);
+      return true;
+    }
     auto outcome = transfer(*item.file, item.is_write, item.memory, item.length, item.offset);
     item.queues->lanes->feed(nullptr, true);
     item.owner->finished(item, outcome.bytes_done, std::move(outcome.error));
@@ -38,6 +46,15 @@ class posix final : public data_path {
     auto outcome = is_write ? file.drain(memory, length, offset) : file.fill(memory, length, offset);
     outcome.error = outcome.error.with_context("posix");
     return outcome;
+  }
+
+  static void arrived(job& item, far_read::memory into, io_result got) {
+    const auto copied = got.bytes_done == 0 ? result<std::size_t>(0)
+                                            : or_no_memory([&] { return sys::copy_checked(item.memory, into.data(), got.bytes_done); });
+    if (!copied || *copied < got.bytes_done)
+      got = {copied.value_or(0), copied ? status(errc::bad_memory, "it cannot be written") : copied.error()};
+    into = {};  // before anybody is told
+    item.owner->finished(item, got.bytes_done, got.error.with_context("posix"));
   }
 
   bool run_ranges(job& item) {

@@ -1,6 +1,6 @@
 // Device memory by way of pinned slabs. Ranges in the page cache are read with pread by the copy lanes, others past the cache by
-// the disk lanes; the feeder sends full slabs. Writes run the same way backwards. A gathering job carries many small ranges in
-// one slab, scattered (or gathered) on the device by one kernel.
+// the disk lanes, and those of far sources are begun at a turnstile; the feeder sends full slabs. Writes run the same way backwards. A
+// gathering job carries many small ranges in one slab, scattered (or gathered) on the device by one kernel.
 #include "path/staged.hpp"
 
 #include <algorithm>
@@ -104,6 +104,8 @@ bool staged::run(job& item) {
       send(item, item.length, false);
     } else if (item.on_disk_lane) {
       start_ring_read(item);
+    } else if (item.far) {
+      begin_far_read(item);
     } else {
       read_here(item);
     }
@@ -123,7 +125,7 @@ slab_route staged::route_of(const job& item) {
 staged::slab_wait staged::take_slab(job& item) {
   const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
   auto taken = or_no_memory([&]() -> result<staging::lent_slab> {
-    if (!item.on_disk_lane) return wait_for_slab(item, bytes);
+    if (!item.on_disk_lane) return wait_for_slab(item, bytes, item.far ? staging::slab_user::far : staging::slab_user::cpu);
     auto& pool = item.place.via->pool();
     auto& waits_since = progress_of(item).slab_wanted_ns;
     const auto free = pool.try_take(bytes, item.place.via->session(), staging::slab_user::disk);
@@ -144,8 +146,9 @@ staged::slab_wait staged::take_slab(job& item) {
   return slab ? slab_wait::taken : slab_wait::not_now;
 }
 
-result<staging::lent_slab> staged::wait_for_slab(const job& item, std::uint64_t bytes) {
-  return staging::wait_for_slab(*item.place.via, bytes, *item.queues->lanes, *with_.feeders, [&] { return item.owner->stopped(); });
+result<staging::lent_slab> staged::wait_for_slab(const job& item, std::uint64_t bytes, staging::slab_user user) {
+  return staging::wait_for_slab(
+      *item.place.via, bytes, *item.queues->lanes, *with_.feeders, [&] { return item.owner->stopped(); }, user);
 }
 
 std::uint64_t staged::slab_need(const job& item) { return item.bypass_cache ? blocks_around(item.offset, item.length) : item.length; }
@@ -176,6 +179,18 @@ void staged::read_here(job& item) {
   }
   mine.failure = std::move(got.error);
   read_arrived(item, got.bytes_done, skip);
+}
+
+void staged::begin_far_read(job& item) {
+  far_read::memory into{std::move(progress_of(item).slab), nullptr};
+  far_read::begin(item, std::move(into), &staged::far_arrived);
+}
+
+void staged::far_arrived(job& item, far_read::memory into, io_result got) {
+  auto& mine = progress_of(item);
+  mine.slab = std::move(into.slab);
+  mine.failure = std::move(got.error);
+  step(item, [&] { path_of(item).read_arrived(item, got.bytes_done, 0); });
 }
 
 void staged::start_ring_read(job& item) {

@@ -15,6 +15,7 @@
 
 #include "base/no_memory.hpp"
 #include "path/data_path.hpp"
+#include "path/far_read.hpp"
 #include "path/slab_io.hpp"
 #include "staging/lent_slab.hpp"
 
@@ -67,7 +68,7 @@ class staged final : public data_path {
 
   enum class slab_wait { taken, not_now, ended };
   slab_wait take_slab(job& item);
-  result<staging::lent_slab> wait_for_slab(const job& item, std::uint64_t bytes);
+  result<staging::lent_slab> wait_for_slab(const job& item, std::uint64_t bytes, staging::slab_user user = staging::slab_user::cpu);
   static std::uint64_t slab_need(const job& item);
   static void finish(job& item, std::uint64_t bytes, status error);
   static void hand_over(job& item, status why);
@@ -96,6 +97,8 @@ class staged final : public data_path {
 
   // --- one extent
   void read_here(job& item);
+  void begin_far_read(job& item);
+  static void far_arrived(job& item, far_read::memory into, io_result got);
   void start_ring_read(job& item);
   void ring_read_done(job& item);
   void read_arrived(job& item, std::uint64_t bytes, std::uint64_t skip);

@@ -214,16 +214,20 @@ inline core::seams doors_with(const engine_options& options, std::vector<const p
   return doors;
 }
 
-// Where the files of a test lie: on the disk of the build; in memory, with no descriptor; and the same, with a cache that transfers may go
-// past.
-enum class file_home { disk, memory, cached_memory };
+// Where the files of a test lie: on the disk of the build; in memory, with no descriptor; the same, with a cache that transfers may go
+// past; and in memory that is far, and answers out of order.
+enum class file_home { disk, memory, cached_memory, far_memory };
 
 inline std::string to_string(file_home home) {
-  return home == file_home::disk ? "disk" : home == file_home::memory ? "memory" : "cached_memory";
+  constexpr std::array names{"disk", "memory", "cached_memory", "far_memory"};
+  return names.at(static_cast<std::size_t>(home));
 }
 inline std::string name_of_home(const ::testing::TestParamInfo<file_home>& info) { return to_string(info.param); }
 // What runs on sources of every kind.
-inline const auto every_home = ::testing::Values(file_home::disk, file_home::memory, file_home::cached_memory);
+inline const auto every_home = ::testing::Values(file_home::disk, file_home::memory, file_home::cached_memory, file_home::far_memory);
+inline std::shared_ptr<far_network> network_to(file_home home) {
+  return home == file_home::far_memory ? std::make_shared<far_network>(far_network::answers::out_of_order) : nullptr;
+}
 
 class contract_fixture : public ::testing::Test {
  protected:
@@ -231,7 +235,7 @@ class contract_fixture : public ::testing::Test {
   explicit contract_fixture(const engine_options& options, file_home home = file_home::disk,
                             std::vector<const path::declaration*> further_paths = {})
       : on_disk_(home == file_home::disk),
-        in_memory_(home == file_home::cached_memory),
+        in_memory_(home == file_home::cached_memory, {}, network_to(home)),
         house_(options, doors_with(options, std::move(further_paths))) {}
 
   engine& engine_of() { return house_.engine(); }

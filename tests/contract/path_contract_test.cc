@@ -626,7 +626,7 @@ const auto local_files = ::testing::Values(
 // The paths that need no descriptor.
 const std::vector<contract_case> sources_in_memory = [] {
   std::vector<contract_case> cases;
-  for (const auto home : {file_home::memory, file_home::cached_memory}) {
+  for (const auto home : {file_home::memory, file_home::cached_memory, file_home::far_memory}) {
     for (const auto place : {memory_place::pageable, memory_place::aligned}) {
       cases.push_back({"automatic", place, home});
       cases.push_back({"posix", place, home});

@@ -277,7 +277,9 @@ TEST_P(small_requests_contract, of_many_threads_all_arrive) {
   for (auto& each : crew) each.join();
 }
 
-INSTANTIATE_TEST_SUITE_P(on, small_requests_contract, every_home, name_of_home);
+// Of far sources nothing is gathered.
+INSTANTIATE_TEST_SUITE_P(on, small_requests_contract, ::testing::Values(file_home::disk, file_home::memory, file_home::cached_memory),
+                         name_of_home);
 
 }  // namespace
 }  // namespace penstock::testing::small_requests

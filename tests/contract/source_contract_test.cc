@@ -30,10 +30,12 @@ class source_contract : public ::testing::TestWithParam<file_home> {
   const bytes content_ = pattern::make(length, 1);
   std::atomic<std::uint64_t> reads_fail_from_{std::numeric_limits<std::uint64_t>::max()};
   std::atomic<std::uint64_t> writes_fail_from_{std::numeric_limits<std::uint64_t>::max()};
-  memory_files files_{GetParam() == file_home::cached_memory, [this](bool is_write, std::uint64_t offset) {
+  memory_files files_{GetParam() == file_home::cached_memory,
+                      [this](bool is_write, std::uint64_t offset) {
                         const bool fails = offset >= (is_write ? writes_fail_from_ : reads_fail_from_).load();
                         return fails ? status(errc::io, "the test refuses") : status();
-                      }};
+                      },
+                      network_to(GetParam())};
   std::shared_ptr<faulty_kernel> kernel_ = std::make_shared<faulty_kernel>();
   open_house house_{engine_options{}, doors(kernel_)};
 };
@@ -111,7 +113,8 @@ TEST_P(source_contract, a_failure_in_the_middle_names_the_source_and_tells_how_f
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(on, source_contract, ::testing::Values(file_home::memory, file_home::cached_memory), name_of_home);
+INSTANTIATE_TEST_SUITE_P(on, source_contract, ::testing::Values(file_home::memory, file_home::cached_memory, file_home::far_memory),
+                         name_of_home);
 
 }  // namespace
 }  // namespace penstock::testing

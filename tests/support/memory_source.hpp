@@ -1,4 +1,5 @@
-// Files in memory: sources with no descriptor, no kernel and no page cache behind them. What runs on them runs on any source.
+// Files in memory: sources with no descriptor, no kernel and no page cache behind them. What runs on them runs on any source. Behind a
+// far_network they are far sources, which answer as that says.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 
 #include "core/engine_core.hpp"
 #include "source/source.hpp"
+#include "support/far_network.hpp"
 
 namespace penstock::testing {
 
@@ -34,9 +36,12 @@ using memory_hook = std::function<status(bool is_write, std::uint64_t offset)>;
 class memory_source final : public source::source {
  public:
   // cached: bytes can go past a cache too, of which the source then tells what is in it.
-  memory_source(std::string name, const open_options& options, bool cached, std::shared_ptr<memory_bytes> bytes, memory_hook hook)
-      : source(std::move(name)), bytes_(std::move(bytes)), hook_(std::move(hook)), cached_(cached) {
+  // through: null: it answers at once.
+  memory_source(std::string name, const open_options& options, bool cached, std::shared_ptr<memory_bytes> bytes, memory_hook hook,
+                std::shared_ptr<far_network> through = nullptr)
+      : source(std::move(name)), bytes_(std::move(bytes)), hook_(std::move(hook)), cached_(cached), through_(std::move(through)) {
     facts_ = {.in_memory = true, .readable = options.read, .writable = options.write, .direct_writes = options.direct_writes};
+    if (through_ != nullptr) facts_.fills_at_once = through_->fills_at_once();
     if (!cached) direct_problem_ = {errc::unsupported, "it lies in memory"};
   }
 
@@ -59,12 +64,16 @@ class memory_source final : public source::source {
   }
 
   io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override {
-    if (auto refused = ask(false, offset); !refused.ok()) return {0, std::move(refused)};
-    const std::shared_lock guard(bytes_->lock);
-    const auto& content = bytes_->content;
-    const std::uint64_t there = offset < content.size() ? std::min<std::uint64_t>(length, content.size() - offset) : 0;
-    if (there > 0) std::memcpy(target, content.data() + offset, there);
-    return {there, {}};
+    return through_ != nullptr ? source::fill(target, length, offset) : read(target, length, offset);
+  }
+  void begin_fill(::penstock::source::far_fill& what) noexcept override {
+    through_->begin(what, *this,
+                    [this](::penstock::source::far_fill& asked) { return read(asked.target(), asked.length(), asked.offset()); });
+  }
+  void cancel(::penstock::source::far_fill& what) noexcept override { through_->cancel(what); }
+  status close() override {
+    if (through_ != nullptr) through_->close(*this);
+    return {};
   }
   io_result fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) override {
     if (!cached_) return source::fill_direct(block, length, offset);
@@ -86,23 +95,33 @@ class memory_source final : public source::source {
   }
 
  private:
+  io_result read(std::byte* target, std::uint64_t length, std::uint64_t offset) const {
+    if (auto refused = ask(false, offset); !refused.ok()) return {0, std::move(refused)};
+    const std::shared_lock guard(bytes_->lock);
+    const auto& content = bytes_->content;
+    const std::uint64_t there = offset < content.size() ? std::min<std::uint64_t>(length, content.size() - offset) : 0;
+    if (there > 0) std::memcpy(target, content.data() + offset, there);
+    return {there, {}};
+  }
   [[nodiscard]] status ask(bool is_write, std::uint64_t offset) const { return hook_ ? hook_(is_write, offset) : status(); }
 
   const std::shared_ptr<memory_bytes> bytes_;
   const memory_hook hook_;
   const bool cached_;
+  const std::shared_ptr<far_network> through_;
 };
 
 // Files in memory by name, as a folder has them. Thread-safe.
 class memory_files {
  public:
-  explicit memory_files(bool cached, memory_hook hook = {}) : cached_(cached), hook_(std::move(hook)) {}
+  explicit memory_files(bool cached, memory_hook hook = {}, std::shared_ptr<far_network> through = nullptr)
+      : cached_(cached), hook_(std::move(hook)), through_(std::move(through)) {}
 
   result<file> open(const engine& with, const std::string& name, const open_options& options) {
     const auto bytes = find(name, options.create);
     if (bytes == nullptr) return status(errc::not_found, name);
     if (options.truncate) resize(name, 0);
-    return core::open_source(with, std::make_unique<memory_source>(name, options, cached_, bytes, hook_));
+    return core::open_source(with, std::make_unique<memory_source>(name, options, cached_, bytes, hook_, through_));
   }
   void put(const std::string& name, std::span<const std::byte> content) {
     const auto bytes = find(name, true);
@@ -145,6 +164,7 @@ class memory_files {
 
   const bool cached_;
   const memory_hook hook_;
+  const std::shared_ptr<far_network> through_;
   std::mutex lock_;  // guards files_
   std::map<std::string, std::shared_ptr<memory_bytes>> files_;
 };

@@ -1,4 +1,5 @@
-// penstock run: starts a program that uses NVIDIA cuFile, or Python's safetensors, with Penstock in its place. This process becomes that program.
+// penstock run: starts a program that uses NVIDIA cuFile, or Python's safetensors, with Penstock in its place. This process becomes that
+// program.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -61,7 +62,8 @@ void prepend(const char* variable, const std::string& entry) {
   ::setenv(variable, (list.empty() ? entry : fmt::format("{}:{}", entry, list)).c_str(), 1);
 }
 
-// The folder that has every Python of the program import Penstock's stand-in for the safetensors library with it. The Python package carries it.
+// The folder that has every Python of the program import Penstock's stand-in for the safetensors library with it. The Python package
+// carries it.
 void prepend_python_startup(const std::filesystem::path& libraries) {
   const std::filesystem::path folder = libraries.parent_path().parent_path() / "_startup";
   if (std::error_code ignored; std::filesystem::exists(folder / "sitecustomize.py", ignored)) prepend("PYTHONPATH", folder.string());
@@ -125,7 +127,9 @@ void add_run(CLI::App& app, command& chosen) {
   sub.add_flag("--nvidia-fs-node", options->nvidia_fs_node,
                "Tell the program that /dev/nvidia-fs0 is there: for programs that look for it before they use cuFile (fastsafetensors)");
   sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
-  sub.footer("PENSTOCK_SAFETENSORS=0 leaves the safetensors library as it is. The exit code is that of COMMAND; 127 when there is no such command.");
+  sub.footer(
+      "PENSTOCK_SAFETENSORS=0 leaves the safetensors library as it is. The exit code is that of COMMAND; 127 when there is no such "
+      "command.");
   sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without
   sub.callback([&sub, &chosen, options] {
     const std::vector<std::string>& program = chosen.program;

@@ -56,8 +56,8 @@ operation* begin_large(runtime& with, const std::shared_ptr<file_core>& file, co
 
 operation* begin(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
                  io_callback& callback) {
-  return starts_at_once(with, what.length, options) ? begin_small(with, file, what, options, callback)
-                                                    : begin_large(with, file, what, options, callback);
+  return starts_at_once(*file, what.length, options) ? begin_small(with, file, what, options, callback)
+                                                     : begin_large(with, file, what, options, callback);
 }
 
 }  // namespace penstock::core

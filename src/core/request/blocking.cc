@@ -50,7 +50,7 @@ io_result run_now(runtime& with, const admission& admitted, const io_options& op
   return outcome;
 }
 
-bool is_cold(const planned_piece& piece) { return piece.bypass_cache || piece.fills_cache; }
+bool is_cold(const planned_piece& piece) { return piece.bypass_cache || piece.fills_cache || piece.far; }
 
 io_result run_pieces(runtime& with, admission& admitted, const io_options& options) {
   const auto what = admitted.what();
@@ -63,7 +63,7 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   const timed_ref op(*new request(with.shared_from_this(), std::move(admitted), options));
   auto planned = or_no_memory([&] { return op->plan({crowded ? 1 : lanes, active > 2}); });
   const auto pieces = op->pieces();
-  // Disks are slow, and what is waited for long should be slept for.
+  // Disks and far sources are slow, and what is waited for long should be slept for.
   const bool soon_over = what.length <= spun_request_bytes && planned.ok() && std::none_of(pieces.begin(), pieces.end(), &is_cold);
   if (!planned.ok()) {
     op->fail(std::move(planned));

@@ -40,6 +40,7 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
   queues_.lanes = &admitted_.file().mount().lanes();
   queues_.disk = &admitted_.file().mount().disk();
   queues_.keeping = &admitted_.file().mount().keeping_lanes();
+  queues_.turns = admitted_.file().turns();
   planning_work_.owner = this;
   if (row_.empty()) admitted_.list();
   runtime().asked_bytes().fetch_add(admitted_.what().length, std::memory_order_relaxed);
@@ -127,6 +128,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.bypass_cache = piece.bypass_cache;
   added.fills_cache = piece.fills_cache;
   added.registered = piece.registered;
+  added.far = piece.far;
   if (piece.reason == plan_reason::bypass_tried) admitted_.file().cold_speeds().tries(piece.length);
   added.unaligned = piece.reason == plan_reason::unaligned_edge || piece.reason == plan_reason::unaligned_read_edge ||
                     piece.reason == plan_reason::too_little_aligned;
@@ -220,17 +222,19 @@ void request::dispatch(Jobs& jobs) noexcept {
   staging::work_chain cpu;
   staging::work_chain disk;
   staging::work_chain keeping;
+  staging::work_chain far;
   std::optional<bool> rings;  // asked for by what can use them, since the first question makes them, and not when a copy has ended
   for (auto& item : jobs) {
     item.started_ns = now;
     const bool past_cache = item.bypass_cache && item.file->descriptors().direct >= 0;
     if (past_cache && !rings) rings = queues_.disk->available().ok();
     item.on_disk_lane = past_cache && *rings && !item.is_write;
-    (item.on_disk_lane ? disk : item.fills_cache ? keeping : cpu).add(item);
+    (item.on_disk_lane ? disk : item.fills_cache ? keeping : item.far ? far : cpu).add(item);
   }
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
   queues_.keeping->push_or_run(queues_.keeping_works, keeping);
   queues_.lanes->push_or_run(queues_.cpu_works, cpu);
+  if (far.count > 0) queues_.turns->push(queues_.far_works, far);
   // Who has stopped it may have come before there was anything to end.
   if (!stop_reason().ok()) path::end_queued(queues_);
 }

@@ -27,20 +27,20 @@ path_kind path_of_caller(runtime& with, const path::question& asked, const io_op
 
 }  // namespace
 
-bool starts_at_once(const runtime& with, std::uint64_t length, const io_options& options) noexcept {
-  return length <= small_request_bytes && !with.forced(options) && !options.after_default_stream;
+// Of a far source nothing is gathered, since all that it is asked for is under way at once.
+bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept {
+  return length <= small_request_bytes && file.turns() == nullptr && !file.runtime().forced(options) && !options.after_default_stream;
 }
 
 route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,
                  const staging::place* memory, const io_options& options, asker who) {
   assert(with.paths().count() <= 16);
   route found{carrier::lanes, file.asked_cache(options)};
+  if (file.turns() != nullptr || who == asker::stream) return found;
   if (who == asker::waits) {
     found.path = path_of_caller(with, {&file.source(), memory, is_write, offset, length}, options);
     if (found.path != path_kind::automatic) found.by = carrier::caller;
-  } else if (who == asker::stream) {
-    return found;
-  } else if (who == asker::batch ? length <= small_request_bytes && !with.forced(options) : starts_at_once(with, length, options)) {
+  } else if (who == asker::batch ? length <= small_request_bytes && !with.forced(options) : starts_at_once(file, length, options)) {
     found.by = carrier::collector;
   }
   return found;

@@ -38,7 +38,7 @@ struct route {
 static_assert(sizeof(route) == 1);  // each request of a batch of thousands has one
 
 // Whether such a request, whose caller goes on, is for the collector: beginning it makes no driver call and no file I/O.
-bool starts_at_once(const runtime& with, std::uint64_t length, const io_options& options) noexcept;
+bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept;
 
 // memory: null where it is not known yet, which is so for those that go on only.
 route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,

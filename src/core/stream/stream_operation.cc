@@ -273,7 +273,10 @@ void stream_operation::let_copy(std::size_t index, std::uint64_t bytes) {
 
 // Between file and slab, by the threads that never call the device. Writes to one file take turns in the kernel: one part.
 void stream_operation::carry(line& which) {
-  const std::size_t crew = is_write_ ? 1 : std::min<std::size_t>(most_parts, admitted_.file().mount().stream_lanes().count());
+  const bool far = !is_write_ && admitted_.file().turns() != nullptr;
+  const std::size_t crew = far         ? most_parts
+                           : is_write_ ? 1
+                                       : std::min<std::size_t>(most_parts, admitted_.file().mount().stream_lanes().count());
   const std::uint64_t share = std::max(round_up(which.length / crew), least_part_bytes);
   which.part_count = 0;
   for (std::uint64_t at = which.offset; at < which.offset + which.length;) {
@@ -282,6 +285,7 @@ void stream_operation::carry(line& which) {
         which.part_count == crew ? which.offset + which.length : std::min(round_down(at) + share, which.offset + which.length);
     next.offset = at;
     next.length = end - at;
+    next.next = far ? part::step::begin : part::step::carry;
     next.outcome = {};
     at = end;
   }
@@ -357,13 +361,36 @@ void stream_operation::resume() {
 }
 
 bool stream_operation::part::run() {
-  const auto& from = owner->lines_[of];
-  outcome = or_without_memory([&] { return owner->is_write_ ? owner->write(*this, from) : owner->read(*this, from); },
-                              [] {
-                                return io_result{0, no_memory()};
-                              });
+  const auto& in = owner->lines_[of];
+  switch (next) {
+    case step::begin:
+      next = step::over;
+      aim(memory_of(*this, in), length, offset);
+      owner->admitted_.file().source().begin_fill(*this);
+      begun();
+      return true;
+    case step::carry:
+      outcome = or_without_memory([&] { return owner->is_write_ ? owner->write(*this, in) : owner->read(*this, in); },
+                                  [] {
+                                    return io_result{0, no_memory()};
+                                  });
+      break;
+    case step::over:
+      break;
+  }
   owner->finished(*this);
   return true;
+}
+
+// On a thread of the source's, where neither the operation nor its file may end.
+void stream_operation::part::ended(io_result outcome_of_fill) noexcept {
+  outcome = std::move(outcome_of_fill);
+  owner->admitted_.file().mount().stream_lanes().push_urgent(owner->parts_, *this);
+}
+
+// In a slab a wave lies as in the file, so that whole blocks around it fit.
+std::byte* stream_operation::memory_of(const part& which, const line& in) noexcept {
+  return in.slab + (which.offset - round_down(in.offset));
 }
 
 void stream_operation::finished(part& done) {
@@ -379,8 +406,7 @@ void stream_operation::finished(part& done) {
 io_result stream_operation::read(const part& which, const line& from) {
   auto& file = admitted_.file().source();
   const bool past_cache = path::goes_past_cache(file, which.offset, which.length, admitted_.route().cache);
-  return path::fill_slab(file, from.slab + (which.offset - round_down(from.offset)), which.length, which.offset,
-                         {.past_cache = past_cache, .sent_at_once = !emulated_},
+  return path::fill_slab(file, memory_of(which, from), which.length, which.offset, {.past_cache = past_cache, .sent_at_once = !emulated_},
                          [this](const status& why) { runtime_->stats().count_fallback(runtime_->paths().base(true), why.message()); });
 }
 

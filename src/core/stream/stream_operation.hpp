@@ -57,10 +57,13 @@ class stream_operation final : public slab_waiter {
     left,      // given up: nothing in it, and gone with the last call that is still to come
   };
 
-  // What a thread moves between a file and a slab.
-  struct part final : staging::work {
+  // What a thread moves between a file and a slab; or has a far source begin, and hears of.
+  struct part final : staging::work, source::far_fill {
+    enum class step : std::uint8_t { carry, begin, over };
     bool run() override;
+    void ended(io_result outcome_of_fill) noexcept override;
     stream_operation* owner = nullptr;
+    step next = step::carry;
     std::size_t of = 0;  // index of its wave's line
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
@@ -108,6 +111,7 @@ class stream_operation final : public slab_waiter {
   // --- without
   class visit;
   void finished(part& done);
+  [[nodiscard]] static std::byte* memory_of(const part& which, const line& in) noexcept;
   io_result read(const part& which, const line& from);
   io_result write(const part& which, const line& from);
   [[nodiscard]] std::vector<planned_piece> plan_write(const part& which) const;
