@@ -151,6 +151,16 @@ def test_nothing_is_read_ahead_where_that_is_asked_for(opened: Any, monkeypatch:
         assert ahead.waiting_bytes == 0
 
 
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this PyTorch has no elements of four bits")
+def test_elements_of_four_bits_come_by_twos(tmp_path: Path, device: Any) -> None:
+    tensor = torch.arange(48, dtype=torch.uint8).reshape(6, 8).view(torch.float4_e2m1fn_x2)
+    ours.save_file({"a": tensor}, tmp_path / "model.safetensors")
+    source = Source(str(tmp_path / "model.safetensors"))
+    found = Ahead(source, device).take(0)
+    assert found.dtype == tensor.dtype and found.shape == (6, 8) and torch.equal(found.cpu().view(torch.uint8), tensor.view(torch.uint8))
+    source.file.close()
+
+
 # --- prefetch()
 
 

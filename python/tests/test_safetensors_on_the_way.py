@@ -34,6 +34,8 @@ TENSORS = {
 }
 if hasattr(torch, "float8_e4m3fn"):
     TENSORS["eight"] = torch.randn(ROWS, 512, generator=torch.Generator().manual_seed(2)).to(torch.float8_e4m3fn)
+if hasattr(torch, "float4_e2m1fn_x2"):
+    TENSORS["four"] = torch.arange(ROWS * 512).reshape(ROWS, 512).to(torch.uint8).view(torch.float4_e2m1fn_x2)
 
 
 @pytest.fixture
@@ -81,6 +83,8 @@ WAYS: dict[str, Callable[[str, str], Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", TENSORS)
 def test_a_move_reads_the_file(path: str, gpu: str, way: str, name: str) -> None:
+    if name == "four" and way.startswith("get_slice"):
+        pytest.skip("the library has no slices of elements of four bits")
     tensor = WAYS[way](path, name)
     moved = tensor.to(gpu)
     if name != "small":

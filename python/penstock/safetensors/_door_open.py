@@ -284,14 +284,12 @@ class DoorFile:
             return False
 
     def row(self, name: str) -> int | None:
-        """None: the library is to say what is wrong with it, or has a type that PyTorch has not."""
+        """None: there is none of this name, or PyTorch has not its type, which the library says."""
         header = self.source.header
         if self._rows is None:
             self._rows = {each: row for row, each in enumerate(header.names)}
         row = self._rows.get(name)
-        if row is None or header.types[row] == "F4" or framework_on("pt", None).dtype(header.types[row]) is None:
-            return None
-        return row
+        return None if row is None or framework_on("pt", None).dtype(header.types[row]) is None else row
 
     # --- tensors that were asked for on the CPU
 
