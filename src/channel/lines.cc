@@ -305,7 +305,7 @@ bool lines::ask_for_piece(arriving& of, bool& handed_over, endings& ended) {
   return true;
 }
 
-void lines::has_come(arriving& of, const received_piece& piece, endings& ended) {
+void lines::piece_ended(arriving& of, const received_piece& piece, endings& ended) {
   of.under_way.remove_if([&](const auto& each) { return &each == &piece; });
   --of.left;
   ended.of_parts.emplace_back(&of.message, 1);
@@ -318,7 +318,7 @@ void lines::come(received_piece& piece, const status& outcome) noexcept {
     piece.come = true;
     const bool stopping = of.message.stopping.load();
     if (outcome.ok() && !piece.answered && !stopping) return;  // the sender has not said yet that it counts
-    has_come(of, piece, ended);
+    piece_ended(of, piece, ended);
     if (!outcome.ok() && !stopping) owner_.abandon(of.message, outcome, ended);
     if (!of.message.stopping.load()) ask(of, ended);
   });
@@ -336,7 +336,7 @@ status lines::has_left(const frame_head& head, std::span<const std::byte> body, 
     if (!piece->come) piece->on->over->cancel(piece->number);
     owner_.abandon(*message, status_of(head.code, body), ended);
   } else if (piece->come) {
-    has_come(*of, *piece, ended);
+    piece_ended(*of, *piece, ended);
     ask(*of, ended);
   }
   return {};

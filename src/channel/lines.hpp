@@ -53,7 +53,7 @@ class lines final : public carrier {
   bool ask_for_piece(arriving& of, bool& handed_over, endings& ended);
   void ask_all(endings& ended);
   std::uint64_t abandon(arriving& of) noexcept;
-  static void has_come(arriving& of, const received_piece& piece, endings& ended);
+  static void piece_ended(arriving& of, const received_piece& piece, endings& ended);
   void come(received_piece& piece, const status& outcome) noexcept;
   status has_left(const frame_head& head, std::span<const std::byte> body, endings& ended);
   // At the sender.

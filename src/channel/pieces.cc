@@ -310,12 +310,12 @@ status pieces::come(const frame_head& head, endings& ended) {
   auto* const message = owner_.find_incoming(head.message);
   if (auto* const of = message == nullptr ? nullptr : message->find_delivery<arriving>(*this); of != nullptr) {
     const auto piece = of->find(head, head.length > 0);
-    if (piece != of->asked.end()) has_come(*of, piece, ended);  // else it was stopped
+    if (piece != of->asked.end()) piece_came(*of, piece, ended);  // else it was stopped
   }
   return has_slots() ? answered(head.code, ended) : status();
 }
 
-void pieces::has_come(arriving& of, std::list<received_piece>::iterator come, endings& ended) {
+void pieces::piece_came(arriving& of, std::list<received_piece>::iterator come, endings& ended) {
   auto& piece = *come;
   if (piece.room == nullptr) {
     of.asked.erase(come);

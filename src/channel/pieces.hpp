@@ -75,7 +75,7 @@ class pieces : public carrier {
   void ask_all(endings& ended);
   std::uint64_t abandon(arriving& of) noexcept;
   void go_on(arriving& of) noexcept;
-  void has_come(arriving& of, std::list<received_piece>::iterator come, endings& ended);
+  void piece_came(arriving& of, std::list<received_piece>::iterator come, endings& ended);
   void is_there(received_piece& piece, const status& outcome, endings& ended);
   void copied(received_piece& piece, const status& outcome) noexcept;
   status answered(std::uint32_t code, endings& ended);

@@ -166,11 +166,11 @@ class contents_reader {
   [[nodiscard]] result<const zip_member*> find(std::string_view key) const {
     const std::string name = fmt::format("{}data/{}", folder_, key);
     const auto [first, last] = members_.equal_range(name);
-    if (first == last) return malformed(fmt::format("its storage {} is not in the archive", quoted(name)));
-    if (std::next(first) != last) return malformed(fmt::format("its storage {} is in the archive twice", quoted(name)));
+    if (first == last) return malformed(fmt::format("its storage {} is not in the archive", tensors::quoted(name)));
+    if (std::next(first) != last) return malformed(fmt::format("its storage {} is in the archive twice", tensors::quoted(name)));
     const zip_member& found = *first->second;
     if (found.stored && found.bytes == found.packed_bytes) return &found;
-    return status(errc::unsupported, fmt::format("its storage {} is packed", quoted(name)));
+    return status(errc::unsupported, fmt::format("its storage {} is packed", tensors::quoted(name)));
   }
 
   // to.offset is that of the storage before.
@@ -179,7 +179,7 @@ class contents_reader {
     const bool is_untyped = storage.type == untyped_storage;
     std::uint64_t needed = 0;
     if (__builtin_mul_overflow(storage.count, is_untyped ? 1 : unit, &needed) || needed != to.storage_bytes) {
-      return malformed(fmt::format("its storage {} has {} bytes, but the pickle speaks of {} elements of {}", quoted(to.storage),
+      return malformed(fmt::format("its storage {} has {} bytes, but the pickle speaks of {} elements of {}", tensors::quoted(to.storage),
                                    to.storage_bytes, storage.count, is_untyped ? "1 byte" : plain_name(storage.type)));
     }
     const auto bytes = tensor_bytes(to.type, from.shape);
@@ -192,7 +192,7 @@ class contents_reader {
     const auto end = reach ? checked_add(from.offset, *reach) : std::nullopt;
     if (!end || *end > there) {
       return malformed(fmt::format("it begins at element {} of its storage {} and reaches beyond it, which has {} elements", from.offset,
-                                   quoted(to.storage), there));
+                                   tensors::quoted(to.storage), there));
     }
     to.offset += from.offset * unit;
     to.extent = *reach * unit;

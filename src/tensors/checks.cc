@@ -14,12 +14,12 @@ std::string quoted(std::string_view text) {
   return fmt::format("\"{}\"{}", printable_text(std::string(text.substr(0, most))), text.size() > most ? "..." : "");
 }
 
-std::string tensor_called(std::string_view name) { return fmt::format("tensor {}", quoted(name)); }
+std::string tensor_called(std::string_view name) { return fmt::format("tensor {}", tensors::quoted(name)); }
 
 std::string listed(std::span<const std::string_view> names) {
   std::string told;
   for (const std::string_view each : names.first(std::min(names.size(), most_listed))) {
-    told += fmt::format("{}{}", told.empty() ? "" : ", ", quoted(each));
+    told += fmt::format("{}{}", told.empty() ? "" : ", ", tensors::quoted(each));
   }
   return names.size() <= most_listed ? told : fmt::format("{} and {} more", told, names.size() - most_listed);
 }
@@ -37,13 +37,13 @@ status check_keys(const tensor_metadata& metadata) {
   for (const auto& [key, value] : metadata) keys.emplace_back(key);
   const auto twice = repeated(std::move(keys));
   if (!twice) return {};
-  return {errc::invalid_argument, fmt::format("the key {} comes twice in the metadata", quoted(*twice))};
+  return {errc::invalid_argument, fmt::format("the key {} comes twice in the metadata", tensors::quoted(*twice))};
 }
 
 status check_texts(const tensor_metadata& metadata) {
   for (const auto& [key, value] : metadata) {
     if (!is_utf8(key) || !is_utf8(value))
-      return {errc::invalid_argument, fmt::format("{} in the metadata, or its value, is not UTF-8", quoted(key))};
+      return {errc::invalid_argument, fmt::format("{} in the metadata, or its value, is not UTF-8", tensors::quoted(key))};
   }
   return check_keys(metadata);
 }

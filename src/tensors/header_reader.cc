@@ -39,7 +39,7 @@ class header_reader {
     return json_.object([&](std::string_view key) {
       std::string name(key);
       std::string_view value;
-      if (json_.next() != '"') return json_.fail(fmt::format("the value of {} in the metadata is no string", quoted(name)));
+      if (json_.next() != '"') return json_.fail(fmt::format("the value of {} in the metadata is no string", tensors::quoted(name)));
       if (!json_.string(value)) return false;
       to->emplace_back(std::move(name), value);
       return true;
@@ -56,7 +56,7 @@ class header_reader {
       if (field == "dtype") return once(has_type, field) && read_type(to.type);
       if (field == "shape") return once(has_shape, field) && read_shape(to.shape);
       if (field == "data_offsets") return once(has_offsets, field) && read_offsets(to);
-      return json_.fail(fmt::format("there is no field {} of tensors", quoted(field)));
+      return json_.fail(fmt::format("there is no field {} of tensors", tensors::quoted(field)));
     });
     if (!done) return false;
     if (!has_type) return json_.fail("\"dtype\" is missing");

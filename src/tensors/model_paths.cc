@@ -82,7 +82,8 @@ status check_doubles(const model_paths& paths, std::span<const named_tensor> all
   std::ranges::sort(doubles, {}, [](const auto& each) { return each.second->order; });
   std::string told;
   for (const auto& [one, other] : std::span(doubles).first(std::min(doubles.size(), tensors::most_listed))) {
-    told += fmt::format("{}{} in {} and {}", told.empty() ? "" : "; ", quoted(one->name), paths.files[one->file], paths.files[other->file]);
+    told += fmt::format("{}{} in {} and {}", told.empty() ? "" : "; ", tensors::quoted(one->name), paths.files[one->file],
+                        paths.files[other->file]);
   }
   if (doubles.size() > tensors::most_listed) told += fmt::format(" and {} more", doubles.size() - tensors::most_listed);
   return {errc::invalid_argument, fmt::format("tensors that are in two files: {}", told)};
