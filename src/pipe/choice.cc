@@ -61,7 +61,10 @@ status session::proven(std::span<const std::byte> body) {
     return refuse(wrong.message(), std::move(here));
   }
   secret_.is_proven = true;
-  if (!connects_) return {};
+  if (!connects_) {
+    make_carriers();
+    return {};
+  }
   auto answer = secret_.proof->answer();
   if (!answer) return answer.error();
   say(frame_kind::proof, 0, *std::move(answer));

@@ -53,12 +53,7 @@ result<std::shared_ptr<session>> session::make(const pipe_shared& with, sys::own
 status session::start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting) {
   connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting);
-  for (const auto* each : with_.channels) {
-    carriers_.push_back(each->make(with_, *this));
-    auto* const made = carriers_.back().get();
-    if (made != nullptr) made->set_number(static_cast<std::uint8_t>(carriers_.size() - 1));
-    if (made != nullptr && made->polls()) polled_.push_back(made);
-  }
+  if (connecting || !secret_.proof) make_carriers();  // else once it is known that the other end is no stranger
   if (connecting && secret_.proof) {
     say(frame_kind::challenge, 0, secret_.proof->challenge());
   } else if (connecting) {
@@ -72,6 +67,15 @@ status session::start(const std::shared_ptr<session>& self, sys::owned_descripto
   with_.staging->add(self);
   if (!with_.runtime->stats().begun()) with_.runtime->join_board();
   return {};
+}
+
+void session::make_carriers() {
+  for (const auto* each : with_.channels) {
+    carriers_.push_back(each->make(with_, *this));
+    auto* const made = carriers_.back().get();
+    if (made != nullptr) made->set_number(static_cast<std::uint8_t>(carriers_.size() - 1));
+    if (made != nullptr && made->polls()) polled_.push_back(made);
+  }
 }
 
 void session::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes) {

@@ -212,6 +212,8 @@ class session final : public channel::frame_user,
   // --- without it
   [[nodiscard]] std::chrono::milliseconds closes_within() noexcept;
   void close_carriers() noexcept;
+  // Before anybody has the pipe.
+  void make_carriers();
   void say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes);
   void agree_on_ring(std::uint64_t bytes);
   status start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting);
