@@ -168,13 +168,11 @@ class safe_open:
         return self._file, self._file.row(name)
 
 
-class SliceOnTheWay:
-    """What get_slice() gives of a file that is opened for the CPU, where there is a GPU."""
+class _LibrarySlice:
+    """What the library's get_slice() gives, for who takes the parts in another way."""
 
-    def __init__(self, inner: Any, file: DoorFile, name: str) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._file = file
-        self._name = name
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -187,6 +185,15 @@ class SliceOnTheWay:
     def get_dtype(self) -> str:
         """As the file has it, such as "BF16"."""
         return str(self._inner.get_dtype())
+
+
+class SliceOnTheWay(_LibrarySlice):
+    """What get_slice() gives of a file that is opened for the CPU, where there is a GPU."""
+
+    def __init__(self, inner: Any, file: DoorFile, name: str) -> None:
+        super().__init__(inner)
+        self._file = file
+        self._name = name
 
     def __getitem__(self, index: Any) -> Any:
         tensor = self._inner[index]
@@ -199,26 +206,14 @@ class SliceOnTheWay:
         return tensor
 
 
-class Slice:
+class Slice(_LibrarySlice):
     """What get_slice() gives of a file that is read into a GPU."""
 
     def __init__(self, inner: Any, file: DoorFile, row: int, device: Any) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._file = file
         self._row = row
         self._device = device
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-    def get_shape(self) -> list[int]:
-        return list(self._inner.get_shape())
-
-    def get_dtype(self) -> str:
-        """As the file has it, such as "BF16"."""
-        return str(self._inner.get_dtype())
 
     def __getitem__(self, index: Any) -> Any:
         if takes_all(index):
