@@ -263,20 +263,27 @@ class planner {
       cuts_.clear();
       by(range, cuts_);
     }
-    for (const auto& each : cuts_) {
-      pieces_.push_back({offset, each.length, kind, side == file_side::past_cache, reason, each.wave, side == file_side::filling,
-                         side == file_side::pinned});
-      offset += each.length;
-    }
+    add_cuts({.offset = offset,
+              .path = kind,
+              .bypass_cache = side == file_side::past_cache,
+              .reason = reason,
+              .fills_cache = side == file_side::filling,
+              .registered = side == file_side::pinned});
   }
 
   // What a far source is asked for at once.
   void cut_far() {
     path::cut_at_multiples({.offset = in_.offset, .length = in_.length}, in_.far_piece, cuts_);
-    std::uint64_t at = in_.offset;
+    add_cuts({.offset = in_.offset, .path = base(), .reason = plan_reason::far, .far = true});
+  }
+
+  // A piece for each, which are alike but for their lengths and waves.
+  void add_cuts(planned_piece next) {
     for (const auto& each : cuts_) {
-      pieces_.push_back({.offset = at, .length = each.length, .path = base(), .reason = plan_reason::far, .far = true});
-      at += each.length;
+      next.length = each.length;
+      next.wave = each.wave;
+      pieces_.push_back(next);
+      next.offset += each.length;
     }
   }
 
