@@ -257,7 +257,8 @@ class DoorFile:
         """Of a file that the library has opened. It stays this file, also where its name is another's later. None: it is gone already."""
         try:
             name = os.fsdecode(filename)
-            return cls(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+            # Should a pipe have the name by now, nobody waits for who writes to it.
+            return cls(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except OSError:
             return None
 
