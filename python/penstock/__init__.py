@@ -15,10 +15,10 @@ __dlpack__, memory of penstock.device("cuda:0").empty(nbytes), and penstock.Poin
 from __future__ import annotations
 
 import atexit as _atexit
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import _interpreter as _interpreter  # first: it may refuse
 from . import _native
-from ._arrays import fromfile, tofile
 from ._errors import (
     BufferError,
     Cancelled,
@@ -35,7 +35,7 @@ from ._errors import (
     TimedOut,
 )
 from ._futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, DoneAndNotDone, as_completed, wait
-from ._load import load, load_sharded
+from ._lazy import lazily as _lazily
 from ._native import (
     Device,
     DeviceBuffer,
@@ -60,8 +60,18 @@ from ._native import (
     summary,
     trim,
 )
-from ._plan import Plan, PlanPart
-from ._requests import Request
+
+if _TYPE_CHECKING:
+    from ._arrays import fromfile, tofile
+    from ._load import load, load_sharded
+    from ._plan import Plan, PlanPart
+    from ._requests import Request
+else:
+    __getattr__ = _lazily(
+        __name__,
+        __name__,
+        {"_arrays": ("fromfile", "tofile"), "_load": ("load", "load_sharded"), "_plan": ("Plan", "PlanPart"), "_requests": ("Request",)},
+    )
 
 __all__ = [
     "ALL_COMPLETED",
@@ -113,6 +123,11 @@ __all__ = [
     "tofile",
     "wait",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 # Before Python ends, what is under way ends: requests hold on to objects of Python.
 _atexit.register(_native._finish)

@@ -16,16 +16,36 @@ framework "pt" is asked for.
 
 from __future__ import annotations
 
-from ._door import Explanation, explain, install, uninstall
+from typing import TYPE_CHECKING
+
+from .._lazy import lazily
 from ._errors import Mismatch, SafetensorError
-from ._into import LoadResult, load_into
 from ._load import load_file
-from ._open import Slice, safe_open
-from ._prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
-from ._ranks import load_rank
-from ._raw import TensorSpec, deserialize, serialize, serialize_file
-from ._save import save_file
-from ._sharded import load_sharded
+
+if TYPE_CHECKING:
+    from ._door import Explanation, explain, install, uninstall
+    from ._into import LoadResult, load_into
+    from ._open import Slice, safe_open
+    from ._prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
+    from ._ranks import load_rank
+    from ._raw import TensorSpec, deserialize, serialize, serialize_file
+    from ._save import save_file
+    from ._sharded import load_sharded
+else:
+    __getattr__ = lazily(
+        __name__,
+        __name__,
+        {
+            "_door": ("Explanation", "explain", "install", "uninstall"),
+            "_into": ("LoadResult", "load_into"),
+            "_open": ("Slice", "safe_open"),
+            "_prefetch": ("PrefetchLoader", "PrefetchPlan", "TensorMeta"),
+            "_ranks": ("load_rank",),
+            "_raw": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
+            "_save": ("save_file",),
+            "_sharded": ("load_sharded",),
+        },
+    )
 
 __all__ = [
     "Explanation",
@@ -50,3 +70,7 @@ __all__ = [
     "serialize_file",
     "uninstall",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

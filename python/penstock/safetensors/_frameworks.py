@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from .. import _native
 from .._devices import device_name, is_gpu, known_device, name_for_torch, number_of
-from .._tensors import Room
 from ._errors import SafetensorError
 from ._types import NAMES
 
@@ -329,6 +328,8 @@ def _with_memory(device: Any) -> str:
 def _by_device(device: Any) -> Framework:
     if device is None:
         return _Numpy()
+    from .._tensors import Room
+
     room = Room(device)
     library = None if room.library is None else room.library.__name__
     if library == "torch":

@@ -18,7 +18,7 @@ from ._slices import Part, part_of, picks_of, shard_of
 from ._sources import Paths, Source, Sources, check_names
 from ._types import BITS
 
-__all__ = ["Layout", "Slices", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
+__all__ = ["Layout", "Slices", "check_backend", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
 
 # (dim, rank, world), or an index of slices and ints; None: all of it.
 Slices = Mapping[str, Any] | Callable[[str, tuple[int, ...]], Any]
@@ -271,3 +271,8 @@ def part_wanted(
             f'{source.name}: slices of tensor "{name}" of shape {list(shape)}: {problem}', code="invalid_argument", filename=source.name
         ) from None
     return part_of(shape, max(1, BITS[word] // 8), picks, exact)
+
+
+def check_backend(backend: str) -> None:
+    if backend not in ("mmap", "pread"):
+        raise SafetensorError(f"backend {backend} is invalid: it is mmap or pread, and changes nothing", code="invalid_argument")

@@ -11,14 +11,14 @@ from .._devices import is_gpu
 from ._devices import Places
 from ._errors import SafetensorError
 from ._frameworks import Framework, framework_on, only_view
-from ._load import check_type, read_tensors
+from ._load import check_backend, check_type, read_tensors
 from ._prefetch import PrefetchLoader, TensorMeta, tensor_meta
 from ._reading import Ranges, Reads, read_now
 from ._slices import Part, part_of, picks_of
 from ._sources import Path, Source, check_names
 from ._types import BITS
 
-__all__ = ["Slice", "check_backend", "read_part", "safe_open"]
+__all__ = ["Slice", "read_part", "safe_open"]
 
 
 class safe_open:
@@ -152,8 +152,3 @@ def read_part(source: Source, row: int, place: Framework, part: Part | None) -> 
         reads.wait()
     array = only_view(arena, dtype, part.shape, part.nbytes)
     return array if part.cut is None else place.copied(array[part.cut])
-
-
-def check_backend(backend: str) -> None:
-    if backend not in ("mmap", "pread"):
-        raise SafetensorError(f"backend {backend} is invalid: it is mmap or pread, and changes nothing", code="invalid_argument")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 
 from ._frameworks import framework_on
-from ._load import Slices
+from ._load import Slices, check_backend
 from ._load import load_file as _load_file
 from ._memory import loaded
-from ._open import check_backend, safe_open
+from ._open import safe_open
 from ._raw import TensorSpec, deserialize, serialize, serialize_file
 from ._save import save_file as _save_file
 from ._save import saved, tensor_of

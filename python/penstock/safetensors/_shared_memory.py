@@ -1,0 +1,60 @@
+"""Tensors of PyTorch that share memory: they would be in a file more than once, and be apart once they are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ._errors import listed
+
+__all__ = ["removable", "sharing"]
+
+
+def sharing(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
+    """The names of tensors whose bytes overlap, and each of the others alone."""
+    storages: dict[tuple[torch.device, int, int], list[tuple[int, int, str]]] = {}
+    for name, tensor in tensors.items():
+        if tensor.device.type == "meta" or tensor.layout != torch.strided:
+            continue
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() and storage.nbytes():
+            key = tensor.device, storage.data_ptr(), storage.nbytes()
+            storages.setdefault(key, []).append((tensor.data_ptr(), _end_of(tensor), name))
+    groups: list[set[str]] = []
+    for spans in storages.values():
+        end = 0
+        for start, stop, name in sorted(spans):
+            if start < end:
+                groups[-1].add(name)
+            else:
+                groups.append({name})
+            end = max(end, stop)
+    return groups
+
+
+def _end_of(tensor: torch.Tensor) -> int:
+    """The address behind its last element."""
+    if tensor.numel() == 0:
+        return int(tensor.data_ptr())
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
+    return int(tensor.data_ptr() + (last + 1) * tensor.element_size())
+
+
+def removable(state: Mapping[str, torch.Tensor], preferred: set[str] | None = None) -> dict[str, list[str]]:
+    """Of each group that shares memory, the name to keep: the others. preferred: names to keep rather than the first one."""
+    found = {}
+    for group in sharing(state):
+        if len(group) < 2:
+            continue
+        complete = sorted(name for name in group if _is_all_of_its_storage(state[name]))
+        if not complete:
+            raise RuntimeError(f"none of these tensors, which share memory, is all of it, so that none can be saved for the others: {listed(sorted(group))}")
+        kept = next((name for name in complete if preferred is not None and name in preferred), complete[0])
+        found[kept] = sorted(group - {kept})
+    return found
+
+
+def _is_all_of_its_storage(tensor: torch.Tensor) -> bool:
+    storage = tensor.untyped_storage()
+    return bool(tensor.data_ptr() == storage.data_ptr() and tensor.numel() * tensor.element_size() == storage.nbytes())

@@ -1,0 +1,52 @@
+"""A module's state to a file and back, as safetensors.torch has it: of tensors that share memory one is in the file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._errors import listed
+from ._shared_memory import removable
+from ._sources import Path, Paths
+from ._torch_save import save_file
+from .torch import load_file
+
+__all__ = ["load_model", "save_model"]
+
+
+def save_model(model: torch.nn.Module, filename: Path, metadata: dict[str, str] | None = None, force_contiguous: bool = True) -> None:
+    """Writes a module's state. Of tensors that share memory one is written, and the metadata says for the others which.
+
+    RuntimeError: none of those that share memory is all of it.
+    """
+    state = model.state_dict()
+    told = metadata
+    for kept, others in removable(state).items():
+        told = {} if told is None else told
+        for each in others:
+            told.setdefault(each, kept)
+            del state[each]
+    if force_contiguous:
+        state = {name: tensor.contiguous() for name, tensor in state.items()}
+    save_file(dict(state), filename, told)
+
+
+def load_model(
+    model: torch.nn.Module, filename: Paths, strict: bool = True, device: Any = "cpu", *, backend: str = "mmap"
+) -> tuple[set[str], list[str]]:
+    """Loads what save_model() has written, by way of device, and by the module's own load_state_dict(). penstock.safetensors.load_into() needs no
+    second copy. Returns the names that are missing in the file, and those that the module has not. RuntimeError: strict, and there are some.
+    """
+    loaded_state = load_file(filename, device, backend=backend)
+    shared = removable(model.state_dict(), preferred=set(loaded_state))
+    result = model.load_state_dict(loaded_state, strict=False)
+    missing, unexpected = set(result.missing_keys), list(result.unexpected_keys)
+    for others in shared.values():
+        unexpected += [each for each in others if each not in missing]
+        missing -= set(others)
+    if strict and (missing or unexpected):
+        problems = [f"Missing key(s) in state_dict: {listed(sorted(missing))}"] if missing else []
+        problems += [f"Unexpected key(s) in state_dict: {listed(sorted(unexpected))}"] if unexpected else []
+        raise RuntimeError("\n    ".join([f"Error(s) in loading state_dict for {type(model).__name__}:", *problems]))
+    return missing, unexpected

@@ -1,0 +1,67 @@
+"""Writing tensors of PyTorch: what penstock.safetensors.torch has for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .._pieces import Progress
+from .._saving import SaveFuture, save_in_background
+from ._errors import listed
+from ._image import TensorsImage
+from ._save import Tensor, saved, tensor_of, write_file
+from ._shared_memory import sharing
+from ._sources import Path
+
+__all__ = ["save", "save_file", "save_file_async"]
+
+
+def save_file(tensors: dict[str, torch.Tensor], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes tensors to a file. See penstock.safetensors.save_file().
+
+    Raises ValueError for tensors that are not contiguous or sparse, and for what is no dict of tensors; RuntimeError for tensors that share memory.
+    """
+    write_file(_checked(tensors), filename, metadata)
+
+
+def save_file_async(
+    tensors: dict[str, torch.Tensor],
+    filename: Path,
+    metadata: Mapping[str, str] | None = None,
+    snapshot: str = "auto",
+    *,
+    progress: Progress | None = None,
+) -> SaveFuture:
+    """As save_file(), in the background, of a copy of the tensors: they may be changed as soon as this returns. Not a name of safetensors'.
+
+    snapshot, progress, the order of several saves to one path, and the future are those of penstock.torch.save_async().
+    Raises at once what save_file() raises for its arguments.
+    """
+    return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress)
+
+
+def save(tensors: dict[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The content of a file of these tensors. Raises as save_file()."""
+    return saved(_checked(tensors), metadata)
+
+
+def _checked(tensors: Any) -> dict[str, Tensor]:
+    if not isinstance(tensors, dict):
+        raise ValueError(f"Expected a dict of [str, torch.Tensor] but received {type(tensors)}")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"Key `{name}` is invalid, expected torch.Tensor but received {type(tensor)}")
+    sparse = [name for name, tensor in tensors.items() if tensor.layout != torch.strided]
+    if sparse:
+        raise ValueError(f"sparse tensors cannot be saved: {listed(sparse)}; to_dense() makes them dense, and maybe much larger")
+    shared = [sorted(group) for group in sharing(tensors) if len(group) > 1]
+    if shared:
+        groups = "; ".join(listed(group) for group in shared)
+        raise RuntimeError(f"tensors that share memory would be in the file twice, and be apart once they are loaded: {groups}; save_model() saves one of them")
+    scattered = [name for name, tensor in tensors.items() if not tensor.is_contiguous()]
+    if scattered:
+        raise ValueError(f"non contiguous tensors cannot be saved: {listed(scattered)}; contiguous() makes a copy that can")
+    return {name: tensor_of(name, tensor) for name, tensor in tensors.items()}
