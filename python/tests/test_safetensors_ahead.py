@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import penstock
 from penstock.safetensors import PrefetchLoader, SafetensorError, _ahead, safe_open
 from penstock.safetensors import torch as ours
-from penstock.safetensors._ahead import Ahead
+from penstock.safetensors._ahead import Ahead, Sequence
 from penstock.safetensors._sources import Source
 
 CPU = torch.device("cpu")  # which stands for a GPU here
@@ -52,7 +53,7 @@ def opened(tmp_path: Path) -> Iterator[tuple[Source, dict[str, Any]]]:
 
 
 def natural(name: str) -> list[Any]:
-    return _ahead._natural(name)
+    return _ahead.natural_order(name)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -93,8 +94,7 @@ def test_a_program_that_wants_few_is_not_read_ahead_for_long(tmp_path: Path) -> 
     ahead._start = lambda rows: started.extend(rows) or start(rows)  # type: ignore[method-assign,func-returns-value]
     for row in range(0, 2000, 8):  # each 8th: near enough to be foreseen, and seven of eight in vain
         assert ahead.take(row)[0] == row
-        other = Ahead(source, CPU)  # whose room is taken from what waits
-        _ahead._Neighbours.of(CPU).make_room(other, 1 << 20, 0)
+        _ahead._Neighbours.of(CPU).make_room(Sequence(CPU), 1 << 20, 0)  # whose room is taken from what waits
     assert len(started) < 500
 
 
@@ -126,6 +126,57 @@ def test_files_share_the_budget(tmp_path: Path) -> None:
             ahead.take(row)
         aheads.append(ahead)
         assert sum(each.waiting_bytes for each in aheads) <= 16384
+
+
+def shards(folder: Path, names: list[list[str]], elements: int = 256) -> list[Source]:
+    found = []
+    for number, mine in enumerate(names):
+        path = folder / f"model-{number}.safetensors"
+        ours.save_file({name: torch.full((elements,), float(number * 1000 + place)) for place, name in enumerate(mine)}, path)
+        found.append(Source(str(path)))
+    return found
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_shards_are_read_ahead_in_the_order_of_their_names(tmp_path: Path, device: Any) -> None:
+    names = [[f"layers.{each}" for each in range(0, 40)], [f"layers.{each}" for each in range(40, 80)], ["head", *(f"layers.{each}" for each in range(80, 90))]]
+    sequence = Sequence(device)
+    files = [Ahead(source, device, sequence=sequence) for source in shards(tmp_path, names)]
+    where = {name: (file, file.source.row(name)) for file in files for name in file.source.header.names}
+    waiting_at_a_seam = []
+    for name in sorted(where, key=natural):
+        file, row = where[name]
+        waiting_at_a_seam += [sequence.waiting_bytes] if name in ("layers.40", "layers.80") else []
+        number = files.index(file)
+        assert file.take(row)[0] == number * 1000 + names[number].index(name)
+        assert sequence.waiting_bytes <= 16384
+    assert min(waiting_at_a_seam) > 0  # the next file was begun before this one ended
+    assert sequence.waiting_bytes == 0
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_file_that_is_gone_waits_for_nothing(tmp_path: Path) -> None:
+    sequence = Sequence(CPU)
+    first, second = (Ahead(source, CPU, sequence=sequence) for source in shards(tmp_path, [[f"a{each:03}" for each in range(8)], [f"b{each:03}" for each in range(50)]]))
+    for row in range(6):
+        first.take(row)
+    assert second.waiting_bytes > 0
+    gone = weakref.ref(second)
+    del second
+    assert gone() is None and sequence.has_lost
+    for row in range(6, 8):
+        assert first.take(row)[0] == row
+    assert sequence.waiting_bytes == 0
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_file_that_has_ended_is_not_read_ahead(tmp_path: Path) -> None:
+    sequence = Sequence(CPU)
+    first, second = (Ahead(source, CPU, sequence=sequence) for source in shards(tmp_path, [[f"a{each:03}" for each in range(8)], [f"b{each:03}" for each in range(50)]]))
+    second.end()
+    for row in range(8):
+        first.take(row)
+        assert second.waiting_bytes == 0
 
 
 def test_a_tensor_that_is_cut_off_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

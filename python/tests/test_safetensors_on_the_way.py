@@ -393,3 +393,19 @@ def test_nothing_stays_open(path: str, gpu: str) -> None:
 def test_compiled_functions_take_them(path: str, gpu: str) -> None:
     compiled = torch.compile(lambda tensor: tensor * 2 + 1, backend="eager")
     assert equal(compiled(WAYS["get_tensor"](path, "embed")), TENSORS["embed"] * 2 + 1)
+
+
+def test_what_is_read_ahead_goes_on_in_the_next_shard(tmp_path: Path, gpu: str) -> None:
+    shards = [{f"layers.{each}": torch.full((64, 256), float(each)) for each in range(first, first + 8)} for first in (0, 8, 16)]
+    for number, tensors in enumerate(shards):
+        library.save_file(tensors, tmp_path / f"model-{number}.safetensors")
+    files = [safetensors.safe_open(tmp_path / f"model-{number}.safetensors", "pt") for number in range(3)]
+    slices = [(name, file.get_slice(name)) for file, tensors in zip(files, shards) for name in tensors]
+    for name, each in slices[:4]:
+        assert each[...].to(gpu).flatten()[0] == float(name.partition(".")[2])
+    waiting = [next(iter(file._noted._aheads.values())).waiting_bytes for file in files]
+    assert all(waiting)  # of all three: they are small
+    for name, each in slices[4:]:
+        assert each[...].to(gpu).flatten()[0] == float(name.partition(".")[2])
+    assert not any(next(iter(file._noted._aheads.values())).waiting_bytes for file in files)
+    del slices, files

@@ -1,16 +1,19 @@
-"""Tensors of one file for one device, one after the other: each batch of reads takes the next ones along before they are asked for.
+"""Tensors of files for one device, one after the other: each batch of reads takes the next ones along before they are asked for.
 
 A program that moves tensors one by one would wait for each. The bytes of those that it is likely to ask for next are on their way meanwhile, each
-in an allocation of its own, so that the memory of a tensor that nobody asks for can be let go of by itself.
+in an allocation of its own, so that the memory of a tensor that nobody asks for can be let go of by itself. Files that belong together, such as the
+shards of a model, are one Sequence: programs go through the tensors of all of them in the order of their names, from one file to another and back.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Numbers
 from typing import Any
 
 from .. import _native
@@ -21,7 +24,7 @@ from ._reading import Ranges, Reads
 from ._slices import Part
 from ._sources import Source
 
-__all__ = ["Ahead", "most_ahead_bytes"]
+__all__ = ["Ahead", "Sequence", "most_ahead_bytes", "natural_order"]
 
 _batch_bytes = 64 << 20
 _batch_tensors = 1024
@@ -38,26 +41,28 @@ def most_ahead_bytes() -> int:
 class Ahead:
     """Of one file and one device of PyTorch. Any thread may use it."""
 
-    def __init__(self, source: Source, device: Any, rows_of: Mapping[int, Part] | None = None, least_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        source: Source,
+        device: Any,
+        rows_of: Mapping[int, Part] | None = None,
+        least_bytes: int = 0,
+        sequence: Sequence | None = None,
+    ) -> None:
         """device: a torch.device with its number. rows_of: tensors of which only so many rows are wanted, each one run of bytes.
 
-        least_bytes: smaller tensors are not read before they are asked for.
+        least_bytes: smaller tensors are not read before they are asked for. sequence: of the files that belong together; None: it is alone.
         """
-        self._source = source
+        self.source = source
         self._device = device
         self._pieces = _Pieces(source, rows_of or {})
         self._place: Framework = framework_on("pt", device)
-        self._lock = threading.Lock()
         self._waiting: dict[int, _Batch] = {}  # rows that are read, or being read, and not asked for
         self._waiting_bytes = 0
-        self._orders: list[_Order] = []
         self._asked = {row for row, nbytes in enumerate(source.header.sizes) if nbytes < least_bytes}
-        self._last: int | None = None
-        self._steps = 0.0  # from one to the next, the last ones counting most
-        self._depth = 0  # bytes to have waiting: nothing before two have been asked for in an order that is known
-        self._unwanted_bytes = 0
-        self._wanted_bytes = 0
-        _Neighbours.of(device).add(self)
+        self._sequence = Sequence(device) if sequence is None else sequence
+        self._lock = self._sequence.lock
+        self.first = self._sequence.add(self)  # the number of its first tensor
 
     def take(self, row: int) -> Any:
         """The tensor, of the file's type. Blocks until its bytes are there. Whoever has it is its only owner."""
@@ -67,9 +72,10 @@ class Ahead:
             if batch is None:
                 batch = self._start([row])
             else:
-                self._waiting_bytes -= self._pieces.nbytes(row)
+                self._waits_for(-self._pieces.nbytes(row))
             tensor = batch.tensors.pop(row)
-            self._read_on(row, was_waiting)
+            self._asked.add(row)
+            self._sequence.read_on(self, row, was_waiting)
         try:
             batch.wait()
         except Error:
@@ -79,18 +85,17 @@ class Ahead:
         batch.used_in_current_stream(tensor)
         return tensor
 
-    def take_all(self, rows: Sequence[int]) -> dict[int, Any]:
+    def take_all(self, rows: Numbers[int]) -> dict[int, Any]:
         """Several at once, as fast as a whole file."""
         with self._lock:
             batch = self._start(rows)
         batch.wait()
         return batch.tensors
 
-    def start(self, rows: Sequence[int]) -> None:
+    def begin(self, rows: Numbers[int]) -> None:
         """Begins to read these: take() gives each then."""
         with self._lock:
-            for group in self._groups([row for row in rows if row not in self._waiting]):
-                self._wait_for(group)
+            self.wait_for([row for row in rows if row not in self._waiting])
 
     def forget(self, row: int) -> None:
         """Nobody will ask this device for it."""
@@ -98,16 +103,45 @@ class Ahead:
             self._drop(row)
             self._asked.add(row)
 
-    def drop(self) -> int:
-        """Lets go of all that waits. Returns the bytes."""
+    def drop(self) -> None:
+        """Lets go of all that waits."""
         with self._lock:
-            return self._drop_all()
+            self.drop_all()
+
+    def end(self) -> None:
+        """Nobody will ask for any more."""
+        with self._lock:
+            self.drop_all()
+            self._asked.update(range(len(self.source.header)))
 
     @property
     def waiting_bytes(self) -> int:
         return self._waiting_bytes
 
-    # --- under the lock
+    def nbytes(self, row: int) -> int:
+        """Of what is wanted of the tensor."""
+        return self._pieces.nbytes(row)
+
+    # --- under the sequence's lock
+
+    def is_to_come(self, row: int) -> bool:
+        """Neither asked for nor read."""
+        return row not in self._asked and row not in self._waiting
+
+    def wait_for(self, rows: Iterable[int]) -> None:
+        for group in self._groups(rows):
+            batch = self._start(group)
+            for row in group:
+                self._waiting[row] = batch
+                self._waits_for(self._pieces.nbytes(row))
+
+    def drop_all(self) -> int:
+        """Returns the bytes."""
+        nbytes = self._waiting_bytes
+        for row in list(self._waiting):
+            self._drop(row)
+        self._sequence.unwanted(nbytes)
+        return nbytes
 
     def _alone(self, row: int) -> Any:
         with self._lock:
@@ -119,59 +153,14 @@ class Ahead:
         batch = self._waiting.pop(row, None)
         if batch is not None:
             batch.tensors.pop(row)
-            self._waiting_bytes -= self._pieces.nbytes(row)
+            self._waits_for(-self._pieces.nbytes(row))
 
-    def _drop_all(self) -> int:
-        nbytes = self._waiting_bytes
-        for row in list(self._waiting):
-            self._drop(row)
-        self._unwanted_bytes += nbytes
-        return nbytes
+    def _waits_for(self, nbytes: int) -> None:
+        """More, or fewer."""
+        self._waiting_bytes += nbytes
+        self._sequence.waits_for(nbytes)
 
-    def _read_on(self, row: int, was_waiting: bool) -> None:
-        self._asked.add(row)
-        nbytes = self._pieces.nbytes(row)
-        if was_waiting:
-            self._wanted_bytes += nbytes
-        most = most_ahead_bytes()
-        order = self._foreseen(row)
-        if order is None or not most:
-            return
-        if self._unwanted_bytes > _batch_bytes + self._wanted_bytes:  # this program asks for few of them
-            return
-        self._depth = min(most, max(_batch_bytes, self._depth * 2 if was_waiting else self._depth))
-        if not was_waiting:
-            order.front = order.rank[row] + 1
-        room = self._depth - self._waiting_bytes
-        if room < min(self._depth // 2, _batch_bytes):
-            return
-        rows = order.next_rows(room, self._pieces, self._asked, self._waiting)
-        _Neighbours.of(self._device).make_room(self, sum(self._pieces.nbytes(each) for each in rows), most)
-        try:
-            for group in self._groups(rows):
-                self._wait_for(group)
-        except Exception as problem:  # such as PyTorch's OutOfMemoryError: what was asked for is there
-            if not isinstance(problem, (RuntimeError, Error)):
-                raise
-            self._drop_all()
-            self._depth = 0
-
-    def _foreseen(self, row: int) -> _Order | None:
-        """The order that the program asks in; None: not known yet."""
-        last, self._last = self._last, row
-        if last is None or len(self._source.header) < 2:
-            return None
-        if not self._orders:
-            names = self._source.header.names
-            by_name = sorted(range(len(names)), key=lambda each: _natural(names[each]))
-            self._orders = [_Order(range(len(names))), _Order(by_name)]
-        self._steps = self._steps * 0.9 + 1
-        for each in self._orders:
-            each.score = each.score * 0.9 + (0 < each.rank[row] - each.rank[last] <= _near)
-        best = max(self._orders, key=lambda each: each.score)
-        return best if best.score >= self._steps / 2 else None
-
-    def _groups(self, rows: Sequence[int]) -> Iterable[list[int]]:
+    def _groups(self, rows: Iterable[int]) -> Iterator[list[int]]:
         group: list[int] = []
         nbytes = 0
         for row in rows:
@@ -183,14 +172,137 @@ class Ahead:
         if group:
             yield group
 
-    def _wait_for(self, rows: Sequence[int]) -> None:
-        batch = self._start(rows)
-        for row in rows:
-            self._waiting[row] = batch
-            self._waiting_bytes += self._pieces.nbytes(row)
-
-    def _start(self, rows: Sequence[int]) -> _Batch:
+    def _start(self, rows: Numbers[int]) -> _Batch:
         return _Batch(self._pieces, self._place, self._device, rows)
+
+
+class Sequence:
+    """The tensors of files that belong together, in the orders that a program may ask for them. Has no file alive."""
+
+    def __init__(self, device: Any) -> None:
+        self.lock = threading.Lock()
+        self._device = device
+        self._files: list[weakref.ref[Ahead]] = []
+        self._starts: list[int] = []  # the number of each file's first tensor, of all tensors
+        self._file_of: list[int] = []  # by a tensor's number
+        self._last: int | None = None
+        self._orders: list[_Order] = []
+        self._steps = 0.0  # from one to the next, the last ones counting most
+        self._waiting_bytes = 0
+        self._has_lost = self._counts_anew = False
+        self._depth = 0  # bytes to have waiting: nothing before two have been asked for in an order that is known
+        self._unwanted_bytes = 0
+        self._wanted_bytes = 0
+        _Neighbours.of(device).add(self)
+
+    def add(self, file: Ahead) -> int:
+        """Returns the number of its first tensor. Files come in the order of their names, where they come together."""
+        with self.lock:
+            start = len(self._file_of)
+            self._file_of += [len(self._files)] * len(file.source.header)
+            self._starts.append(start)
+            self._files.append(weakref.ref(file, self._lose))
+            for each in self._orders:
+                each.clear()
+            return start
+
+    @property
+    def has_lost(self) -> bool:
+        """Some of its files are gone."""
+        return self._has_lost
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of tensors that are read, or being read, and not asked for."""
+        return self._waiting_bytes
+
+    def _lose(self, _: weakref.ref[Ahead]) -> None:
+        """A file is gone, with all that it had waiting. Called wherever that happens, under any lock."""
+        self._has_lost = self._counts_anew = True
+
+    # --- under the lock
+
+    def read_on(self, file: Ahead, row: int, was_waiting: bool) -> None:
+        """After a tensor was asked for."""
+        nbytes = file.nbytes(row)
+        if was_waiting:
+            self._wanted_bytes += nbytes
+        most = most_ahead_bytes()
+        order = self._foreseen(file.first + row)
+        if order is None or not most:
+            return
+        if self._unwanted_bytes > _batch_bytes + self._wanted_bytes:  # this program asks for few of them
+            return
+        self._depth = min(most, max(_batch_bytes, 2 * nbytes, self._depth * 2 if was_waiting else self._depth))
+        if self._counts_anew:
+            self._counts_anew = False
+            self._waiting_bytes = sum(each.waiting_bytes for each in self._living())
+        room = self._depth - self._waiting_bytes
+        if room < min(self._depth // 2, _batch_bytes):
+            return
+        rows = self._next(order, file.first + row, room)
+        _Neighbours.of(self._device).make_room(self, sum(each.nbytes(number) for each, number in rows), most)
+        try:
+            for each, group in itertools.groupby(rows, key=lambda found: found[0]):
+                each.wait_for([number for _, number in group])
+        except Exception as problem:  # such as PyTorch's OutOfMemoryError: what was asked for is there
+            if not isinstance(problem, (RuntimeError, Error)):
+                raise
+            self.drop_all()
+            self._depth = 0
+
+    def waits_for(self, nbytes: int) -> None:
+        """More, or fewer."""
+        self._waiting_bytes += nbytes
+
+    def unwanted(self, nbytes: int) -> None:
+        """So many were read, and let go of."""
+        self._unwanted_bytes += nbytes
+
+    def drop_all(self) -> int:
+        return sum(each.drop_all() for each in self._living())
+
+    def _living(self) -> Iterator[Ahead]:
+        return (file for each in self._files if (file := each()) is not None)
+
+    def _foreseen(self, number: int) -> _Order | None:
+        """The order that the program asks in; None: not known yet."""
+        last, self._last = self._last, number
+        if last is None:
+            return None
+        if not self._orders:
+            self._orders = [_Order(self._as_they_lie), _Order(self._by_name)]
+        self._steps = self._steps * 0.9 + 1
+        for each in self._orders:
+            each.score = each.score * 0.9 + (0 < each.rank(number) - each.rank(last) <= _near)
+        best = max(self._orders, key=lambda each: each.score)
+        return best if best.score >= self._steps / 2 else None
+
+    def _as_they_lie(self) -> Numbers[int]:
+        return range(len(self._file_of))
+
+    def _by_name(self) -> Numbers[int]:
+        names: list[Any] = [(1, "")] * len(self._file_of)  # of a file that is gone: wherever
+        for reference, start in zip(self._files, self._starts):
+            file = reference()
+            if file is not None:
+                for row, name in enumerate(file.source.header.names):
+                    names[start + row] = natural_order(name)
+        return sorted(range(len(names)), key=names.__getitem__)
+
+    def _next(self, order: _Order, number: int, room: int) -> list[tuple[Ahead, int]]:
+        """Those that follow, of so many bytes at most."""
+        found: list[tuple[Ahead, int]] = []
+        for each in order.after(number):
+            at = self._file_of[each]
+            file, row = self._files[at](), each - self._starts[at]
+            if file is None or not file.is_to_come(row):
+                continue
+            room -= file.nbytes(row)
+            if room < 0:
+                break
+            found.append((file, row))
+        return found
 
 
 class _Pieces:
@@ -216,7 +328,7 @@ class _Pieces:
 class _Batch:
     """Some tensors, each an allocation of its own, filled by one request."""
 
-    def __init__(self, pieces: _Pieces, place: Framework, device: Any, rows: Sequence[int]) -> None:
+    def __init__(self, pieces: _Pieces, place: Framework, device: Any, rows: Numbers[int]) -> None:
         import torch
 
         source, header = pieces.source, pieces.source.header
@@ -265,66 +377,75 @@ class _Batch:
 
 
 class _Order:
-    """One in which the tensors may be asked for."""
+    """One in which the tensors may be asked for, by their numbers."""
 
-    def __init__(self, rows: Iterable[int]) -> None:
-        self.rows = list(rows)
-        self.rank = [0] * len(self.rows)
-        for place, row in enumerate(self.rows):
-            self.rank[row] = place
-        self.front = 0  # where reading on goes on
+    def __init__(self, made: Callable[[], Numbers[int]]) -> None:
+        self._made = made  # for all files that there are by now
+        self._numbers: Numbers[int] | None = None
+        self._ranks: Numbers[int] = ()
         self.score = 0.0
 
-    def next_rows(self, nbytes: int, pieces: _Pieces, asked: set[int], waiting: dict[int, Any]) -> list[int]:
-        """Those that follow, of so many bytes at most."""
-        found: list[int] = []
-        while self.front < len(self.rows):
-            row = self.rows[self.front]
-            if row not in asked and row not in waiting:
-                if pieces.nbytes(row) > nbytes:
-                    break
-                nbytes -= pieces.nbytes(row)
-                found.append(row)
-            self.front += 1
-        return found
+    def clear(self) -> None:
+        """There are more of them."""
+        self._numbers = None
+
+    def rank(self, number: int) -> int:
+        self._every()
+        return self._ranks[number]
+
+    def after(self, number: int) -> Iterator[int]:
+        every = self._every()
+        return (every[rank] for rank in range(self._ranks[number] + 1, len(every)))
+
+    def _every(self) -> Numbers[int]:
+        if self._numbers is None:
+            self._numbers = self._made()
+            if isinstance(self._numbers, range):
+                self._ranks = self._numbers
+            else:
+                ranks = [0] * len(self._numbers)
+                for rank, number in enumerate(self._numbers):
+                    ranks[number] = rank
+                self._ranks = ranks
+        return self._numbers
 
 
 _digits = re.compile(r"(\d+)")
 
 
-def _natural(name: str) -> list[Any]:
+def natural_order(name: str) -> list[Any]:
     """layers.2 before layers.10, as programs go through layers."""
     return [(0, int(each)) if each.isdigit() else (1, each) for each in _digits.split(name)]
 
 
 class _Neighbours:
-    """All files that one device reads ahead of: they share its budget."""
+    """All that is read ahead into one device: it shares one budget."""
 
     _every: dict[str, _Neighbours] = {}
     _lock = threading.Lock()
 
     def __init__(self) -> None:
-        self._files: weakref.WeakSet[Ahead] = weakref.WeakSet()
+        self._sequences: weakref.WeakSet[Sequence] = weakref.WeakSet()
 
     @classmethod
     def of(cls, device: Any) -> _Neighbours:
         with cls._lock:
             return cls._every.setdefault(str(device), cls())
 
-    def add(self, file: Ahead) -> None:
+    def add(self, sequence: Sequence) -> None:
         with self._lock:
-            self._files.add(file)
+            self._sequences.add(sequence)
 
-    def make_room(self, asker: Ahead, nbytes: int, most: int) -> None:
-        """Lets go of what other files have waiting, as far as that is more than the budget. Called under the asker's lock."""
+    def make_room(self, asker: Sequence, nbytes: int, most: int) -> None:
+        """Lets go of what others have waiting, as far as that is more than the budget. Called under the asker's lock."""
         with self._lock:
-            others = [each for each in self._files if each is not asker]
+            others = [each for each in self._sequences if each is not asker]
         excess = sum(each.waiting_bytes for each in others) + asker.waiting_bytes + nbytes - most
         for each in others:
             if excess <= 0:
                 return
-            if each.waiting_bytes and each._lock.acquire(blocking=False):  # whoever holds it is being asked just now
+            if each.waiting_bytes and each.lock.acquire(blocking=False):  # whoever holds it is being asked just now
                 try:
-                    excess -= each._drop_all()
+                    excess -= each.drop_all()
                 finally:
-                    each._lock.release()
+                    each.lock.release()

@@ -13,13 +13,13 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 from .. import _native
 from .._errors import Error
-from ._ahead import Ahead
+from ._ahead import Ahead, Sequence, natural_order
 from ._errors import SafetensorError
 from ._frameworks import framework_on
 from ._open import read_part
@@ -59,7 +59,7 @@ class safe_open:
         self._file: DoorFile | None = None
         self._noted: DoorFile | None = None  # of memory of the CPU that may go on to a GPU
         if gpu is not None:
-            self._file, reason = DoorFile.find(filename)
+            self._file, reason = DoorFile.find(filename, gpu)
             if self._file is None:  # as it would be without Penstock
                 self._inner = _opened(library, filename, framework, device, options)
         elif framework in _pytorch and device in (None, "cpu") and _in_file().gpus_may_be_used():
@@ -76,9 +76,10 @@ class safe_open:
         loader, self._loader = self._loader, None
         if loader is not None:
             loader.close()
-        for each in (self._file, self._noted):
-            if each is not None:
-                each.stop_reading_on()
+        if self._file is not None:
+            self._file.end()
+        if self._noted is not None:
+            self._noted.stop_reading_on()
         self._inner.__exit__(kind, value, traceback)
 
     def __getattr__(self, name: str) -> Any:
@@ -229,8 +230,8 @@ class Slice(_LibrarySlice):
 class DoorFile:
     """A file that Penstock reads tensors of, for any GPU. Any thread may use it. Who has a tensor that may go on to a GPU has the file, too."""
 
-    def __init__(self, name: str, descriptor: int | None = None, source: Source | None = None) -> None:
-        self._name = name
+    def __init__(self, name: str, descriptor: int | None = None, source: Source | None = None, device: Any = None) -> None:
+        """device: the only one that its tensors go to; None: whatever they are moved to."""
         self._descriptor = descriptor  # what is in the file is looked up when the first tensor goes to a GPU
         self._source = source
         self._lock = threading.Lock()
@@ -239,16 +240,20 @@ class DoorFile:
         self._touched: set[str] = set()
         self._least_bytes = 0 if descriptor is None else _in_file().LEAST_BYTES
         self._opened_bytes = 0
+        self._only_device = device
+        self.name = name
+        self.folder = os.path.dirname(os.path.abspath(os.fsdecode(name)))
+        _register(self, self.folder)
         if descriptor is not None:
             self._opened_bytes = os.fstat(descriptor).st_size
             weakref.finalize(self, os.close, descriptor)
 
     @classmethod
-    def find(cls, filename: Any) -> tuple[DoorFile | None, str]:
+    def find(cls, filename: Any, device: Any) -> tuple[DoorFile | None, str]:
         """None, and why: Penstock does not read this file."""
         try:
             name = os.fspath(filename)
-            return cls(name, source=Source(name)), ""
+            return cls(name, source=Source(name), device=device), ""
         except (Error, TypeError) as problem:
             return None, str(problem)
 
@@ -267,7 +272,7 @@ class DoorFile:
         """Raises SafetensorError where Penstock refuses what is in the file."""
         with self._lock:
             if self._source is None:
-                self._source = Source(self._name, descriptor=None if self._has_its_name() else self._descriptor)
+                self._source = Source(self.name, descriptor=None if self._has_its_name() else self._descriptor)
             return self._source
 
     def _has_its_name(self) -> bool:
@@ -275,7 +280,7 @@ class DoorFile:
         if self._descriptor is None:
             return True
         try:
-            return os.path.samestat(os.stat(self._name), os.fstat(self._descriptor))
+            return os.path.samestat(os.stat(self.name), os.fstat(self._descriptor))
         except OSError:
             return False
 
@@ -361,14 +366,60 @@ class DoorFile:
 
     def ahead(self, device: Any) -> Ahead:
         found = self._aheads.get(device)
-        if found is not None:
-            return found
-        return self._aheads.setdefault(device, Ahead(self.source, device, least_bytes=self._least_bytes))
+        if found is None:
+            _join_all(self, device)
+            self.join(device)
+            found = self._aheads[device]
+        return found
+
+    def join(self, device: Any) -> None:
+        """Its tensors are among those that are read ahead into the device, if they may be asked for there. Raises as source."""
+        if self._only_device not in (None, device):
+            return
+        source = self.source
+        with self._lock:
+            if device not in self._aheads:
+                self._aheads[device] = Ahead(source, device, least_bytes=self._least_bytes, sequence=_sequence_of(self.folder, device))
 
     def stop_reading_on(self) -> None:
         """Lets go of all that was read and nobody has asked for."""
         for each in list(self._aheads.values()):
             each.drop()
+
+    def end(self) -> None:
+        """Nobody will ask for any more."""
+        for each in list(self._aheads.values()):
+            each.end()
+
+
+# Files of one folder that are open, such as the shards of a model: what is read ahead goes from one to the next.
+_files_of: dict[str, weakref.WeakSet[DoorFile]] = {}
+_sequences: weakref.WeakValueDictionary[tuple[str, str], Sequence] = weakref.WeakValueDictionary()
+_registering = threading.Lock()
+
+
+def _register(file: DoorFile, folder: str) -> None:
+    with _registering:
+        for each in [each for each, files in _files_of.items() if not files]:
+            del _files_of[each]
+        _files_of.setdefault(folder, weakref.WeakSet()).add(file)
+
+
+def _sequence_of(folder: str, device: Any) -> Sequence:
+    with _registering:
+        found = _sequences.get((folder, str(device)))
+        if found is None or found.has_lost:  # those that are left are of an earlier load
+            found = _sequences[folder, str(device)] = Sequence(device)
+        return found
+
+
+def _join_all(file: DoorFile, device: Any) -> None:
+    """All that are open. A file that Penstock cannot read says so when a tensor of it is asked for."""
+    with _registering:
+        others = sorted(_files_of.get(file.folder, ()), key=lambda each: natural_order(os.fsdecode(each.name)))
+    for each in others:
+        with suppress(Error):
+            each.join(device)
 
 
 def takes_all(index: Any) -> bool:

@@ -54,7 +54,7 @@ class PrefetchLoader:
         self._names = sorted(self._rows, key=self._rows.__getitem__)
         self._left = set(self._names)
         self._ahead: Ahead | None = Ahead(source, device, self._parts)
-        self._ahead.start(sorted(self._rows.values()))
+        self._ahead.begin(sorted(self._rows.values()))
 
     def names(self) -> list[str]:
         """Those of the plan, in the order of the file."""
@@ -90,7 +90,7 @@ class PrefetchLoader:
         with self._lock:
             ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            ahead.drop()
+            ahead.end()
 
     def __enter__(self) -> PrefetchLoader:
         return self
