@@ -1,6 +1,6 @@
 """PyTorch tensors from GPU to GPU of another process: penstock.pipe, NCCL and torch.distributed.rpc (TensorPipe), one after the other.
 
-    python pipe_peers_bench.py
+    python pipe_peers_bench.py [penstock] [nccl] [rpc]      # those alone
 
 Two GPUs and a PyTorch with NCCL and RPC. A tensor goes there and back, one at a time; half of the median trip is told, by the clock of the
 process that begins, until the bytes are there. Penstock's tensors are named before they come; NCCL's are, too.
@@ -10,6 +10,7 @@ import functools
 import multiprocessing
 import os
 import statistics
+import sys
 import time
 
 SIZES = ((4096, 500), (1 << 20, 500), (16 << 20, 100), (1 << 30, 10))  # bytes, trips
@@ -111,7 +112,8 @@ def main():
     loopback = {name: "lo" for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     os.environ.update(MASTER_ADDR="127.0.0.1", **loopback)
     spawn = multiprocessing.get_context("spawn")
-    for end in (penstock_end, nccl_end, rpc_end):
+    ends = {"penstock": penstock_end, "nccl": nccl_end, "rpc": rpc_end}
+    for end in [ends[each] for each in sys.argv[1:]] or ends.values():
         urls = spawn.Queue()
         processes = [spawn.Process(target=end, args=(rank, urls)) for rank in (0, 1)]
         for process in processes:

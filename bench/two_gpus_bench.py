@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""What only a machine of two GPUs shows: one table, with the commit, the machine and the ceilings of the same run.
+
+    python two_gpus_bench.py --folder /dev/shm/two             # cuda:0 and cuda:1
+    python two_gpus_bench.py --devices cuda:0,cuda:0 --gb 1    # two processes on one GPU: whether it runs
+
+Builds nothing. Needs penstock and, for rows of Python, torch and cupy; rows whose libraries are not there, and rows that fail or take more than
+their time, say so. Takes at most nine minutes (--minutes); rows that come too late are left out by name.
+
+Rows. pipes: `penstock pipe-bench` between the two, receives posted, beside a bare copy. peers: PyTorch tensors from Python, Penstock, NCCL and
+torch.distributed.rpc; once more with expandable segments. links: one file into one GPU over one link and over two. sharded: one model to both, all
+to each, and cut in two. chain: one buffer to four receivers that take the GPUs in turn. cpu: CPU seconds per GB of a hot file into one, and into both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+GB = 10**9
+
+
+def told(command: list[str], seconds: float, **environment: str) -> str:
+    """What a program prints. CalledProcessError and TimeoutExpired say what went wrong."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env={**os.environ, **environment})
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        raise RuntimeError(f"{Path(command[0]).name} {Path(command[1]).name}: {last}")
+    return done.stdout
+
+
+def machine() -> str:
+    import penstock
+
+    commit = (Path(penstock.__file__).parent / "GIT_COMMIT").read_text().strip()
+    names = {line.split(":", 1)[1].split("(")[0].strip() for line in told(["nvidia-smi", "-L"], 20).splitlines()} if penstock.cuda_status() is None else {"no GPU"}
+    return f"{', '.join(sorted(names))}; {os.cpu_count()} CPU cores; kernel {os.uname().release}; penstock {commit}"
+
+
+# --- pipes
+
+
+def pipes(devices: list[str], seconds: float) -> Iterator[str]:
+    command = [sys.executable, "-m", "penstock", "pipe-bench", "--from", devices[0], "--to", devices[1], "--sizes", "4KiB,64KiB,1MiB,16MiB,1GiB"]
+    found = json.loads(told([*command, "--seconds", "0.4", "--json", "-q"], seconds))
+    yield f"channels: {', '.join(each['name'] for each in found['channels'] if each['refusal'] is None)}"
+    for row in found["rows"]:
+        yield (
+            f"{row['bytes'] / 1024:>9.0f} KiB  one way {row['one_way_us']:>8.1f} us (bare {row['bare_copy_us']:.1f}: {row['bare_copy_us'] / row['one_way_us']:.2f})  "
+            f"many {row['gb_per_s']:>6.1f} GB/s (bare {row['bare_gb_per_s']:.1f}: {row['gb_per_s'] / row['bare_gb_per_s']:.2f}) at {row['cpu_s_per_gb']:.3f} CPU s/GB  "
+            f"{row['channel']}{'' if row['verified'] else '  WRONG BYTES'}"
+        )
+
+
+def peers(devices: list[str], seconds: float) -> Iterator[str]:
+    yield from told([sys.executable, str(HERE / "pipe_peers_bench.py")], seconds).splitlines()
+
+
+def expandable(devices: list[str], seconds: float) -> Iterator[str]:
+    yield from told([sys.executable, str(HERE / "pipe_peers_bench.py"), "penstock"], seconds, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True").splitlines()
+
+
+def chain(devices: list[str], seconds: float) -> Iterator[str]:
+    example = HERE.parent / "examples" / "python" / "pipe_fan_out.py"
+    yield from told([sys.executable, str(example), "4", "8192", ",".join(devices)], seconds).splitlines()
+
+
+# --- files
+
+
+def median_of(call: Callable[[], Any], times: int = 5) -> tuple[float, float, float]:
+    """Seconds of the first, the median of later ones, and CPU seconds of one of these."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+        if len(taken) == 1:
+            cpu = time.process_time()
+    return taken[0], statistics.median(taken[1:]), (time.process_time() - cpu) / (times - 1)
+
+
+def figure(label: str, nbytes: int, call: Callable[[], Any]) -> str:
+    first, later, cpu = median_of(call)
+    return f"{label:<40} first {nbytes / first / GB:>6.1f}, later {nbytes / later / GB:>6.1f} GB/s at {cpu / (nbytes / GB):.3f} CPU s/GB"
+
+
+def in_child(row: str, devices: list[str], file: Path) -> Iterator[str]:
+    """In a process of its own: what one row has made ready is not another's."""
+    import torch
+
+    import penstock
+    from penstock.safetensors import load_sharded
+    from penstock.safetensors.torch import load_file
+
+    nbytes = file.stat().st_size
+    on = [torch.empty(1 << 20, dtype=torch.uint8, device=each if each.startswith("cuda") else "cpu") for each in devices]
+    if on[0].is_cuda:
+        pinned = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True)
+        target = torch.empty_like(pinned, device=devices[0])
+        target.copy_(pinned)
+        _, later, _ = median_of(lambda: (target.copy_(pinned), torch.cuda.synchronize()), 20)
+        yield f"ceiling: {pinned.nbytes / later / GB:.1f} GB/s, copies of 64 MiB from pinned memory to {devices[0]}"
+    if row == "links":
+        for links in (1, 2) if on[0].is_cuda else (None,):
+            yield figure(f"load_file, links={links}", nbytes, lambda links=links: load_file(file, devices[0], links=links))
+        with penstock.open(file) as opened:
+            memory = torch.empty(nbytes, dtype=torch.uint8, device=on[0].device)
+            for links in (1, 2) if on[0].is_cuda else (None,):
+                yield figure(f"one read into one tensor, links={links}", nbytes, lambda links=links: opened.pread_ranges(memory, [0], [nbytes], [0], links=links).result())
+    elif row == "sharded":
+        yield figure("load_file to the first alone", nbytes, lambda: load_file(file, devices[0]))
+        yield figure("load_sharded, all of it to both", 2 * nbytes, lambda: load_sharded(file, devices, framework="pt"))
+        yield figure("load_sharded, cut in two", nbytes, lambda: load_sharded(file, devices, {"*": 0}, "pt"))
+    elif row == "cpu":
+        with penstock.open(file) as opened:
+            memories = [torch.empty(nbytes, dtype=torch.uint8, device=each.device) for each in on]
+            yield figure("one read, into one GPU", nbytes, lambda: opened.read_into(memories[0]))
+
+            def both() -> None:
+                for each in [opened.pread(memory) for memory in memories]:
+                    each.result()
+
+            yield figure("two reads at once, into both", 2 * nbytes, both)
+
+
+def of_file(row: str, file: Path) -> Callable[[list[str], float], Iterator[str]]:
+    def run(devices: list[str], seconds: float) -> Iterator[str]:
+        yield from told([sys.executable, __file__, "--devices", ",".join(devices), "--child", row, str(file)], seconds).splitlines()
+
+    return run
+
+
+def make_file(path: Path, nbytes: int) -> None:
+    sys.path.insert(0, str(HERE))
+    import tensors_bench
+
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tensors_bench.make_file(path, "big", nbytes / (90 * 48 * tensors_bench.MIB))
+    tensors_bench.warm(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=Path("/dev/shm/penstock_two_gpus"), help="for the file, which stays there")
+    parser.add_argument("--gb", type=float, default=4.3, help="of the file")
+    parser.add_argument("--devices", default="cuda:0,cuda:1")
+    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--rows", help="names of rows, with commas between them; else all")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    devices = args.devices.split(",")
+    if args.child:
+        for line in in_child(args.child[0], devices, Path(args.child[1])):
+            print(line, flush=True)
+        return 0
+    ends = time.monotonic() + args.minutes * 60
+    print(machine(), flush=True)
+    file = args.folder / "big.safetensors"
+    make_file(file, int(args.gb * GB))
+    rows = {"pipes": pipes, "links": of_file("links", file), "sharded": of_file("sharded", file), "cpu": of_file("cpu", file)}
+    rows |= {"chain": chain, "peers": peers, "expandable": expandable}
+    failed = False
+    for name, row in rows.items():
+        if args.rows and name not in args.rows.split(","):
+            continue
+        left = ends - time.monotonic()
+        print(f"== {name}" + ("" if left > 5 else ": left out, no time"), flush=True)
+        if left <= 5:
+            continue
+        try:
+            for line in row(devices, min(left, 150)):
+                print("  " + line, flush=True)
+        except (RuntimeError, subprocess.TimeoutExpired, ImportError) as problem:
+            failed = True
+            print(f"  failed: {problem}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
