@@ -73,6 +73,9 @@ else:
         {"_arrays": ("fromfile", "tofile"), "_load": ("load", "load_sharded"), "_plan": ("Plan", "PlanPart"), "_requests": ("Request",)},
     )
 
+if _TYPE_CHECKING:
+    from .weights import load_weights, serve_weights
+
 __all__ = [
     "ALL_COMPLETED",
     "FIRST_COMPLETED",
@@ -113,10 +116,12 @@ __all__ = [
     "gpu_direct_status",
     "load",
     "load_sharded",
+    "load_weights",
     "open",
     "pread_many",
     "pwrite_many",
     "requests",
+    "serve_weights",
     "stats",
     "summary",
     "trim",
@@ -131,3 +136,13 @@ def __dir__() -> list[str]:
 
 # Before Python ends, what is under way ends: requests hold on to objects of Python.
 _atexit.register(_native._finish)
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """What few programs use is imported once it is used."""
+        if name in ("load_weights", "serve_weights"):
+            from . import weights
+
+            return getattr(weights, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

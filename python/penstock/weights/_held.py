@@ -1,0 +1,150 @@
+"""The tensors of a module or a mapping by their names: which part of each whole tensor this process has, and in which array."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from .._errors import InvalidArgument
+from ..safetensors._errors import listed, meant
+from ._boxes import Box, chunk_of
+from ._memory import Local, local_of
+
+__all__ = ["Held", "Holder", "Parts", "names_of", "part_of"]
+
+# For a tensor's name the shape of all of it, and the slices that this process has: one for each dimension, from the first on.
+Parts = Mapping[str, tuple[Iterable[int], Any]]
+
+
+class Held(NamedTuple):
+    """One of them."""
+
+    name: str
+    dtype: str | None  # None: bytes, which hold any
+    whole: tuple[int, ...] | None  # None: likewise
+    box: Box | None  # of the whole: what is here; None: likewise, all of it
+    local: Local
+
+
+def names_of(names: Iterable[str] | None) -> set[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+        raise TypeError(f"names is an iterable of names, not {type(names).__name__}")
+    return set(names)
+
+
+class Holder:
+    """Finds what is held, and is quick where it is the same as the time before: the list is that of before then."""
+
+    def __init__(self, argument: str, names: set[str] | None, parts: Parts | None) -> None:
+        self._argument = argument  # for errors
+        self.names, self.parts = names, parts
+        self._values: list[tuple[str, Any, int]] = []
+        self._held: list[Held] | None = None
+
+    def held(self, weights: Any) -> list[Held]:
+        """In the order of the module or mapping. Raises TypeError, and InvalidArgument for names that are not there and parts that do not fit."""
+        found = _tensors_of(weights, self._argument)
+        values = [(name, value, _address_of(value)) for name, value in found.items()]
+        if self._held is None or not _are_same(values, self._values):
+            self._held = None
+            self._held = self._found(found)
+            self._values = values
+        return self._held
+
+    def _found(self, found: Mapping[str, Any]) -> list[Held]:
+        for kind, asked in (("names", self.names), ("parts", self.parts)):
+            absent = [each for each in asked or () if each not in found]
+            if absent:
+                raise _wrong(f"{kind} has {listed(sorted(map(str, absent)))}, which {self._argument} has not{meant(map(str, absent), found)}")
+        return [_held(name, value, self.parts) for name, value in found.items() if self.names is None or name in self.names]
+
+
+def _address_of(value: Any) -> int:
+    """Of a tensor of PyTorch, which may get other memory; -1: it has to be looked at again."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return 0
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta" or value.layout != torch.strided:
+        return -1
+    return int(value.data_ptr())
+
+
+def _are_same(values: list[tuple[str, Any, int]], before: list[tuple[str, Any, int]]) -> bool:
+    return len(values) == len(before) and all(
+        name == name_before and value is value_before and address == address_before != -1
+        for (name, value, address), (name_before, value_before, address_before) in zip(values, before)
+    )
+
+
+def _tensors_of(weights: Any, argument: str) -> Mapping[str, Any]:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(weights, torch.nn.Module):
+        return {name: value for name, value in weights.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"{argument} is a torch.nn.Module or a mapping of names and tensors, not {type(weights).__name__}")
+    for name in weights:
+        if not isinstance(name, str):
+            raise TypeError(f"a name in {argument} is a {type(name).__name__}")
+    return weights
+
+
+def _held(name: str, value: Any, parts: Parts | None) -> Held:
+    spread = _spread_over_ranks(name, value)
+    if spread is not None:
+        whole, box, value = spread
+    local = local_of(name, value)
+    if parts is not None and name in parts:
+        if spread is not None:
+            raise _wrong(f'parts has "{name}", which is a DTensor and knows its part itself')
+        whole, box = part_of(name, parts[name])
+        if local.shape is None:
+            raise _wrong(f'parts has "{name}", which is a DeviceBuffer: of parts, arrays have to tell the type')
+    elif spread is None:
+        if local.shape is None:
+            return Held(name, None, None, None, local)
+        whole, box = local.shape, Box.whole(local.shape)
+    if local.shape != box.shape:
+        raise _wrong(f'"{name}" has the shape {list(local.shape or ())} here, and its part is {box} of {list(whole)}')
+    return Held(name, local.dtype, whole, box, local)
+
+
+def part_of(name: str, part: Any) -> tuple[tuple[int, ...], Box]:
+    try:
+        shape, slices = part
+        whole = tuple(operator.index(each) for each in shape)
+        cuts = (slices,) if isinstance(slices, slice) else tuple(slices)
+        ranges = [each.indices(extent) for each, extent in zip(cuts, whole)]
+    except (TypeError, ValueError, AttributeError):
+        raise TypeError(f'parts["{name}"] is a pair of the whole shape and of slices, one for each dimension, not {part!r}') from None
+    if len(cuts) > len(whole) or any(step != 1 or stop < start for start, stop, step in ranges):
+        raise _wrong(f'parts["{name}"]: {slices!r} are no slices of step 1 within {list(whole)}')
+    ranges += [(0, extent, 1) for extent in whole[len(ranges) :]]
+    return whole, Box(tuple(start for start, _, _ in ranges), tuple(stop - start for start, stop, _ in ranges))
+
+
+def _spread_over_ranks(name: str, value: Any) -> tuple[tuple[int, ...], Box, Any] | None:
+    """Of a DTensor: its shape, this rank's part, and the tensor of that; None: it is none."""
+    tensor_module = sys.modules.get("torch.distributed.tensor")
+    if tensor_module is None or not isinstance(value, tensor_module.DTensor):
+        return None
+    whole = tuple(value.shape)
+    for each in value.placements:
+        if type(each) not in (tensor_module.Shard, tensor_module.Replicate):
+            raise _wrong(f'"{name}" is a DTensor with the placement {each}, of which ranks have no parts: redistribute() it first')
+    coordinate = value.device_mesh.get_coordinate()
+    local = value.detach().to_local()
+    if coordinate is None:  # not of this mesh
+        return whole, Box((0,) * len(whole), tuple(local.shape)), local
+    cuts = [
+        (each.dim if isinstance(each, tensor_module.Shard) else None, value.device_mesh.size(axis), coordinate[axis])
+        for axis, each in enumerate(value.placements)
+    ]
+    return whole, chunk_of(whole, cuts), local
+
+
+def _wrong(message: str) -> InvalidArgument:
+    return InvalidArgument(message, code="invalid_argument")

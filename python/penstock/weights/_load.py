@@ -1,0 +1,465 @@
+"""load_weights(): weights that other processes serve, into tensors that are there or are made."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from .. import _native, pipe
+from .._errors import Closed, Error, InvalidArgument, TimedOut
+from .._futures import FIRST_COMPLETED, wait
+from .._pieces import remade
+from .._tensors import seconds_of
+from ..safetensors._errors import listed
+from ..safetensors._frameworks import framework_on
+from ._held import Held, Holder, Parts, names_of, part_of
+from ._memory import have_changed, marks_of, places_of
+from ._plan import Batch, Plan, made_for, planned
+from ._serve import secret_of
+from ._wire import GATHERED_BYTES, PROTOCOL, Catalog, failure_of, malformed, number_in, packed_pieces, word_of
+
+__all__ = ["LoadedWeights", "WeightsReceiver", "load_weights"]
+
+_most_posted = 16  # messages of a server that are received at once
+_most_room = 2 * GATHERED_BYTES  # of a server, beside the tensors
+_grace = 1.0  # seconds that a server has to say what it could not do in time
+
+
+class LoadedWeights(NamedTuple):
+    """What load_weights() returns."""
+
+    version: int
+    changed: bool  # False: there is nothing newer than newer_than, and nothing was loaded
+    missing_keys: list[str]  # of the module or mapping, which no server has
+    unexpected_keys: list[str]  # of the servers, which the module or mapping has not
+    tensors: dict[str, Any]  # that were made; empty where a module or mapping was filled
+
+
+def load_weights(
+    url: str | Sequence[str],
+    module: Any = None,
+    *,
+    device: Any = None,
+    framework: str | None = None,
+    names: Iterable[str] | None = None,
+    parts: Parts | None = None,
+    strict: bool = True,
+    newer_than: int | None = None,
+    at_least: int = 0,
+    secret: str | bytes | None = None,
+    channels: Sequence[str] = (),
+    connections: int = 4,
+    timeout: float = 300.0,
+) -> LoadedWeights:
+    """Loads weights that processes serve with serve_weights(), all of one version. Blocks.
+
+    url: of the server; or the URLs of several, of which each has all or a part of the tensors. Every byte comes once.
+    module: a torch.nn.Module, or a mapping of names to tensors of PyTorch, arrays of NumPy or CuPy, or DeviceBuffers, which are filled in place.
+    None makes new tensors: on device and of framework, which are those of penstock.safetensors.load_file(); they are in the result.
+    names: of the tensors that are loaded; None is all.
+    parts: for tensors that are parts of larger ones, as for serve_weights(). Of a DTensor the part is known.
+    strict: names that only one side has are an error; else they are in the result, as load_state_dict() has it.
+    newer_than: a version; where the servers have none that is newer, nothing is loaded, and changed is False in the result.
+    at_least: a version; where the servers have none that is as new, this waits for it. A receiver that follows a trainer asks for the next one.
+    secret, channels, connections: as for penstock.pipe.connect(); secret None takes the one in PENSTOCK_WEIGHTS_SECRET.
+    timeout: seconds for everything, of which some may be spent on waiting for a server's update() behind its pause().
+
+    On a GPU, tensors are written after the work that the current stream holds, and every stream sees the values once this returns. Names, types,
+    shapes and parts are compared before anything is written: InvalidArgument names all that does not fit. Raises what penstock.pipe.connect()
+    raises (NotFound where nobody listens), TimedOut, Closed where a server has gone, Error of the code io for one that is none. Where
+    tensors may have been written by then, the message says which: those are to be loaded again before they are used.
+    """
+    receiver = WeightsReceiver(
+        url,
+        module,
+        device=device,
+        framework=framework,
+        names=names,
+        parts=parts,
+        strict=strict,
+        secret=secret,
+        channels=channels,
+        connections=connections,
+    )
+    with receiver:
+        return receiver.load(newer_than=newer_than, at_least=at_least, timeout=timeout)
+
+
+class WeightsReceiver:
+    """Loads weights again and again, over connections that stay: load_weights() for one that follows a trainer. For one thread at a time.
+
+    The arguments are those of load_weights(). A connection is made when it is first needed, and again after an error.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        module: Any = None,
+        *,
+        device: Any = None,
+        framework: str | None = None,
+        names: Iterable[str] | None = None,
+        parts: Parts | None = None,
+        strict: bool = True,
+        secret: str | bytes | None = None,
+        channels: Sequence[str] = (),
+        connections: int = 4,
+    ) -> None:
+        if module is not None and (device is not None or framework is not None):
+            raise InvalidArgument("device and framework are for tensors that are made, and module has tensors already", code="invalid_argument")
+        self._lines = [_Line(each, secret_of(secret), list(channels), connections) for each in _urls(url)]
+        self._module, self._parts, self._names, self._strict = module, parts, names_of(names), strict
+        self._device, self._framework = device, framework
+        self._holder = Holder("module", None, parts)
+        self._last: tuple[list[str], list[Held], Plan] | None = None
+
+    def load(self, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0) -> LoadedWeights:
+        """As load_weights()."""
+        until = time.monotonic() + (seconds_of(timeout) or 0.0)
+        with self._version(newer_than, at_least, until) as (version, changed):
+            if not changed:
+                return LoadedWeights(version, False, [], [], {})
+            made, plan = self._plan()
+            self._fill(plan, version, until)
+            return LoadedWeights(version, True, plan.missing, plan.unexpected, made)
+
+    def load_in_groups(
+        self, most_bytes: int, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0
+    ) -> Iterator[dict[str, Any]]:
+        """New tensors, of one version, in groups of at most most_bytes (or one tensor that is larger): for weights that are put elsewhere, or
+        changed, and that memory has no room for all at once. The servers keep the version until the iterator ends, or is closed.
+        """
+        if self._module is not None:
+            raise InvalidArgument("load_in_groups() makes new tensors, and this receiver fills those of a module", code="invalid_argument")
+        return self._in_groups(most_bytes, newer_than, at_least, time.monotonic() + (seconds_of(timeout) or 0.0))
+
+    def _in_groups(self, most_bytes: int, newer_than: int | None, at_least: int, until: float) -> Iterator[dict[str, Any]]:
+        with self._version(newer_than, at_least, until) as (version, changed):
+            for names in self._groups(most_bytes) if changed else ():
+                made, plan = self._plan_of_made(names)
+                self._fill(plan, version, until)
+                yield made
+
+    def explain(self) -> list[pipe.PipePlan]:
+        """Of each connection: by which channels tensors have come, and why not by better ones."""
+        return [each.explain() for each in self._lines]
+
+    def close(self) -> None:
+        for each in self._lines:
+            each.close()
+
+    def __enter__(self) -> WeightsReceiver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _version(self, newer_than: int | None, at_least: int, until: float) -> Iterator[tuple[int, bool]]:
+        """That all servers keep meanwhile, and whether it is newer. Errors close the connections: whatever is under way there ends."""
+        try:
+            yield self._agreed(-1 if newer_than is None else newer_than, at_least, until)
+            for each in self._lines:
+                each.done()
+        except BaseException:
+            self.close()
+            raise
+
+    def _agreed(self, newer_than: int, at_least: int, until: float) -> tuple[int, bool]:
+        for each in self._lines:
+            each.version = None
+        while True:
+            behind = [each for each in self._lines if each.version is None or each.version < at_least]
+            for each in behind:
+                each.ask_catalog(at_least, newer_than, until)
+            for each in behind:
+                each.take_catalog(until)
+            versions = [each.version for each in self._lines if each.version is not None]
+            if max(versions) <= newer_than:
+                return min(versions), False
+            if min(versions) == max(versions):
+                return versions[0], True
+            at_least = max(versions)
+
+    def _catalogs(self) -> list[Catalog]:
+        return [each.catalog for each in self._lines if each.catalog is not None]
+
+    def _plan(self) -> tuple[dict[str, Any], Plan]:
+        if self._module is None:
+            return self._plan_of_made(self._names)
+        held = self._holder.held(self._module)
+        digests = [each.digest for each in self._lines]
+        if self._last is None or self._last[0] != digests or self._last[1] is not held:
+            wanted = [each for each in held if self._names is None or each.name in self._names]
+            catalogs = self._catalogs()
+            self._check_names({each.name for each in held}, catalogs)
+            self._last = digests, held, planned(wanted, catalogs, self._names, self._strict, type(self._module).__name__)
+        return {}, self._last[2]
+
+    def _plan_of_made(self, names: set[str] | None) -> tuple[dict[str, Any], Plan]:
+        catalogs = self._catalogs()
+        self._check_names(set(), catalogs)
+        parts = {name: part_of(name, part) for name, part in (self._parts or {}).items()}
+        made, held = made_for(catalogs, framework_on(self._framework, self._device), names, parts)
+        return made, planned(held, catalogs, names, True, "arrays that were made for them")
+
+    def _check_names(self, here: set[str], catalogs: list[Catalog]) -> None:
+        for argument, names in (("names", self._names), ("parts", self._parts)):
+            absent = set(names or ()) - here
+            for each in catalogs if absent else ():
+                absent -= {row.name for row in each.rows}
+            if absent:
+                raise InvalidArgument(f"{argument} has {listed(sorted(absent))}, which neither side has", code="invalid_argument")
+
+    def _groups(self, most_bytes: int) -> Iterator[set[str]]:
+        sizes = {row.name: math.prod(row.whole) * row.itemsize for each in self._catalogs() for row in each.rows}
+        group: set[str] = set()
+        total = 0
+        for name, nbytes in sizes.items():
+            if self._names is not None and name not in self._names:
+                continue
+            if group and total + nbytes > most_bytes:
+                yield group
+                group, total = set(), 0
+            group.add(name)
+            total += nbytes
+        if group:
+            yield group
+
+    def _fill(self, plan: Plan, version: int, until: float) -> None:
+        tracks = [_Track(line, batches) for line, batches in zip(self._lines, plan.batches) if batches]
+        try:
+            for each in tracks:
+                each.begin(until)
+            while under_way := [each for each in tracks if each.is_under_way]:
+                _wait_for_one([each.head for each in under_way], until)
+                for each in under_way:
+                    each.go_on(until)
+            for each in tracks:
+                each.end(version, until)
+        except BaseException as error:
+            reason = _reason_of(error, tracks)
+            self.close()
+            for each in tracks:
+                each.stop()
+            if isinstance(reason, Error):
+                raise remade(reason, f"{reason}; {_touched(plan, tracks)}") from None
+            raise
+        finally:
+            have_changed(plan.filled)
+        if any(batch.room for of in plan.batches for batch in of):
+            for mark in marks_of(places_of(plan.filled)):
+                mark.synchronize()
+
+
+def _urls(url: str | Sequence[str]) -> list[str]:
+    urls = [url] if isinstance(url, str) else list(url)
+    if not urls or not all(isinstance(each, str) for each in urls):
+        raise TypeError("url is a str, or a sequence of them which is not empty")
+    return urls
+
+
+def _wait_for_one(futures: list[_native.Future[Any]], until: float) -> None:
+    if not wait(futures, max(0.0, until - time.monotonic()), FIRST_COMPLETED).done:
+        raise TimedOut("the weights have not come in time", code="timed_out")
+
+
+def _reason_of(error: BaseException, tracks: list[_Track]) -> BaseException:
+    """What a server says it failed for, if it does."""
+    return next((said for said in (each.failure(error) for each in tracks) if said is not None), error)
+
+
+def _touched(plan: Plan, tracks: list[_Track]) -> str:
+    """What the tensors hold after an error."""
+    done = [each for track in tracks for batch in track.done for each in batch.landings]
+    begun = {each.name for track in tracks for batch in (*track.done, *track.failed) for each in batch.landings}
+    left = {each.name for track in tracks for batch in (*track.failed, *track.left) for each in batch.landings}
+    new = {each.name for each in done} - left
+    torn = sorted(begun - new)
+    if not begun:
+        return "no tensor has been written"
+    others = f", and {listed(torn, 5)} may be written in part" if torn else ""
+    return f"of {len(plan.names)} tensors {len(new)} have the new values{others}; the rest is as it was"
+
+
+class _Line:
+    """The connection to one server, and what is known of what it has."""
+
+    def __init__(self, url: str, secret: str | bytes, channels: list[str], connections: int) -> None:
+        self.url = url
+        self._settings = channels, secret, connections
+        self._pipe: pipe.Pipe | None = None
+        self.version: int | None = None  # that it keeps for this end; or its latest, where that is not newer
+        self.catalog: Catalog | None = None
+        self.digest = ""
+        self.asked: list[Batch] | None = None  # for which it knows the pieces
+
+    def _open(self) -> pipe.Pipe:
+        if self._pipe is None:
+            self._pipe = pipe.connect(self.url, *self._settings)
+        return self._pipe
+
+    def explain(self) -> pipe.PipePlan:
+        return self._open().explain()
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+        self._pipe, self.asked = None, None
+
+    def ask_catalog(self, at_least: int, newer_than: int, until: float) -> None:
+        wait_ms = max(0, int((until - time.monotonic()) * 1000))
+        word = {"weights": PROTOCOL, "ask": "catalog", "at_least": at_least, "newer_than": newer_than, "wait_ms": wait_ms, "known": self.digest}
+        self.say(word, [], until)
+
+    def take_catalog(self, until: float) -> None:
+        word, payloads = self.hear(until)
+        with self._errors_named():
+            if "unchanged" in word:
+                self.version = number_in(word, "unchanged")
+                return
+            self.version = number_in(word, "version")
+            if payloads:
+                catalog = Catalog.read(payloads)
+                self.catalog, self.digest, self.asked = catalog, catalog.digest, None
+            elif self.catalog is None or word.get("digest") != self.digest:
+                raise malformed("no catalog")
+
+    def done(self) -> None:
+        """It may let go of the version."""
+        if self._pipe is not None:
+            self._pipe.send(json.dumps({"ask": "done"}).encode())
+
+    def say(self, word: dict[str, Any], payloads: list[bytes], until: float) -> None:
+        with self._errors_named():
+            with_ = self._open()
+            try:
+                with_.send(json.dumps(word).encode(), payloads, timeout=_left(until)).result()
+            except Closed as problem:
+                raise _last_word_of(with_) or problem from None
+
+    def hear(self, until: float) -> tuple[dict[str, Any], list[bytes]]:
+        with self._errors_named():
+            message = self._open().next(_left(until) + _grace).result()
+            word = word_of(message)
+            if failed := failure_of(word):
+                raise failed
+            return word, message.payloads
+
+    def receive(self, into: list[Any], until: float) -> _native.Future[pipe.Message]:
+        return self._open().receive(into=into, timeout=_left(until))
+
+    def outcome(self, future: _native.Future[Any]) -> None:
+        with self._errors_named():
+            future.result()
+
+    @contextlib.contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except Error as problem:
+            raise self.named(problem) from None
+
+    def named(self, problem: Error) -> Error:
+        return remade(problem, f"{self.url}: {problem}")
+
+
+def _last_word_of(ended: pipe.Pipe) -> Error | None:
+    """Why the server has ended it, where it has said so before."""
+    try:
+        return failure_of(word_of(ended.next(_grace).result()))
+    except Error:
+        return None
+
+
+def _left(until: float) -> float:
+    return max(0.0, until - time.monotonic())
+
+
+class _Track:
+    """What comes from one server. Receives are posted before it is asked to send, in the order that it sends in."""
+
+    def __init__(self, line: _Line, batches: list[Batch]) -> None:
+        self.line = line
+        self._batches = batches
+        self._next = 0  # to be posted
+        self._posted: collections.deque[tuple[Batch, list[Any], _native.Future[pipe.Message]]] = collections.deque()
+        self._room = 0  # bytes beside the tensors that those take
+        self.done: list[Batch] = []
+        self.failed: list[Batch] = []  # posted, and not done
+
+    def begin(self, until: float) -> None:
+        self._post(until)
+        known = self.line.asked is self._batches
+        pieces = [] if known else packed_pieces([each.piece for each in batch.landings] for batch in self._batches)
+        self.line.say({"ask": "send"}, pieces, until)
+        self.line.asked = self._batches
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._posted)
+
+    @property
+    def head(self) -> _native.Future[pipe.Message]:
+        return self._posted[0][2]
+
+    @property
+    def left(self) -> list[Batch]:
+        """Those that were never posted."""
+        return self._batches[self._next :]
+
+    def _post(self, until: float) -> None:
+        while self._next < len(self._batches) and len(self._posted) < _most_posted:
+            batch = self._batches[self._next]
+            if self._posted and self._room + batch.room > _most_room:
+                return
+            buffers = [each.view if each.direct else each.local.room_for(each.view) for each in batch.landings]
+            self._posted.append((batch, buffers, self.line.receive(buffers, until)))
+            self._room += batch.room
+            self._next += 1
+
+    def go_on(self, until: float) -> None:
+        """Takes what has come, and posts more."""
+        while self._posted and self.head.done():
+            batch, buffers, future = self._posted[0]
+            self.line.outcome(future)
+            for each, buffer in zip(batch.landings, buffers):
+                if not each.direct:
+                    each.local.put(each.view, buffer)
+            self._posted.popleft()
+            self._room -= batch.room
+            self.done.append(batch)
+        self._post(until)
+
+    def end(self, version: int, until: float) -> None:
+        word, _ = self.line.hear(until)
+        if word.get("sent") != version:
+            raise self.line.named(malformed(f"another version than {version}"))
+
+    def failure(self, error: BaseException) -> Error | None:
+        """Why the server sends nothing, where it says so in place of what was posted."""
+        if not isinstance(error, InvalidArgument) or not self._posted:
+            return None
+        until = time.monotonic() + _grace
+        try:
+            for _ in range(len(self.left) + 1):
+                self.line.hear(until)
+        except (Closed, TimedOut):
+            return None
+        except Error as said:
+            return said
+        return None
+
+    def stop(self) -> None:
+        """Once the connection is closed: nothing is written any more when this returns."""
+        for batch, _, future in self._posted:
+            future.cancel()
+            future.exception()
+            self.failed.append(batch)
+        self._posted.clear()

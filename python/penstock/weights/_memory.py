@@ -1,0 +1,297 @@
+"""The arrays that weights are in, of PyTorch, NumPy, CuPy, and DeviceBuffers: looked at, cut, copied, in the order of their streams."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .. import _native
+from .._devices import number_of
+from ..safetensors._frameworks import View, framework_on
+from ..safetensors._targets import count_changes
+from ._boxes import Box
+
+__all__ = ["Local", "Places", "copy_all", "have_changed", "local_of", "marks_of", "places_of", "quiet_streams", "rooms_for"]
+
+
+@functools.lru_cache(256)
+def _word_for(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Local:
+    """An array of this process."""
+
+    dtype: str | None = None  # None: bytes, which hold elements of any type
+    shape: tuple[int, ...] | None = None  # likewise
+    itemsize = 1  # bytes
+    nbytes = 0
+    device = "host"  # "host", "host:0" or "cuda:1"
+    library = "penstock"
+    key: Any = None  # equal for those that are one and the same memory
+    problem: str | None = None  # why it has no bytes to take or to fill
+    readonly = False
+    is_contiguous = True
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
+        """The view of a box, where all of this is that frame."""
+        return self.array if box == frame else self.array[box.index_in(frame)]
+
+    @staticmethod
+    def contiguous(view: Any) -> bool:
+        return True
+
+    @staticmethod
+    def copied(view: Any) -> Any:
+        """A contiguous copy, in the current stream."""
+        raise AssertionError("DeviceBuffers are contiguous")
+
+    @staticmethod
+    def room_for(view: Any) -> Any:
+        """Contiguous memory like it."""
+        raise AssertionError("DeviceBuffers are contiguous")
+
+    @staticmethod
+    def put(view: Any, source: Any) -> None:
+        """Copies into the view, in the current stream."""
+        raise AssertionError("DeviceBuffers are contiguous")
+
+
+class _OfTorch(Local):
+    library = "pt"
+
+    def __init__(self, torch: Any, tensor: Any) -> None:
+        super().__init__(tensor.detach())
+        self.dtype = _word_for(tensor.dtype)
+        self.shape = tuple(tensor.shape)
+        if tensor.device.type not in ("cpu", "cuda"):
+            self.problem = f"is on the device {tensor.device.type}, where it has no bytes"
+            return
+        if tensor.layout != torch.strided:
+            self.problem = f"is of the layout {tensor.layout}"
+            return
+        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            self.problem = f"is a {type(tensor).__name__}, whose bytes are not those of a plain tensor"
+            return
+        self.itemsize = tensor.element_size()
+        self.nbytes = tensor.numel() * self.itemsize
+        self.device = str(tensor.device) if tensor.is_cuda else "host"
+        self.is_contiguous = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+        if self.nbytes and not tensor.data_ptr():
+            self.problem = "has no memory: its storage has been let go of"
+        self.key = (self.device, tensor.data_ptr(), self.shape, tuple(tensor.stride()), self.dtype) if self.nbytes else id(tensor)
+
+    @staticmethod
+    def contiguous(view: Any) -> bool:
+        return bool(view.is_contiguous()) and not view.is_conj() and not view.is_neg()
+
+    @staticmethod
+    def copied(view: Any) -> Any:
+        torch = sys.modules["torch"]
+        return view.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def room_for(view: Any) -> Any:
+        torch = sys.modules["torch"]
+        return torch.empty(view.shape, dtype=view.dtype, device=view.device)
+
+    @staticmethod
+    def put(view: Any, source: Any) -> None:
+        with sys.modules["torch"].no_grad():
+            view.copy_(source)
+
+
+class _OfNumpy(Local):
+    library = "np"
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        _take_facts(self, array)
+        self.readonly = not array.flags.writeable
+        self.key = (array.ctypes.data, array.shape, array.strides, self.dtype) if self.nbytes else id(array)
+        if array.dtype.hasobject:
+            self.problem = "has Python objects for elements"
+
+    @staticmethod
+    def contiguous(view: Any) -> bool:
+        return bool(view.flags.c_contiguous)
+
+    @staticmethod
+    def copied(view: Any) -> Any:
+        return view.copy(order="C")
+
+    @staticmethod
+    def room_for(view: Any) -> Any:
+        return sys.modules["numpy"].empty(view.shape, view.dtype)
+
+    @staticmethod
+    def put(view: Any, source: Any) -> None:
+        view[...] = source
+
+
+class _OfCupy(Local):
+    library = "cupy"
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        _take_facts(self, array)
+        self.device = f"cuda:{array.device.id}"
+        self.key = (self.device, array.data.ptr, array.shape, array.strides, self.dtype) if self.nbytes else id(array)
+
+    @staticmethod
+    def contiguous(view: Any) -> bool:
+        return bool(view.flags.c_contiguous)
+
+    @staticmethod
+    def copied(view: Any) -> Any:
+        with view.device:
+            return view.copy(order="C")
+
+    @staticmethod
+    def room_for(view: Any) -> Any:
+        with view.device:
+            return sys.modules["cupy"].empty(view.shape, view.dtype)
+
+    @staticmethod
+    def put(view: Any, source: Any) -> None:
+        with view.device:
+            view[...] = source
+
+
+def _take_facts(local: Local, array: Any) -> None:
+    local.dtype, local.shape = _word_for(array.dtype), array.shape
+    local.itemsize, local.nbytes = array.dtype.itemsize, array.nbytes
+    local.is_contiguous = array.flags.c_contiguous
+    if not local.itemsize:
+        local.problem = "has elements of no bytes"
+
+
+class _OfBuffer(Local):
+    def __init__(self, buffer: _native.DeviceBuffer) -> None:
+        super().__init__(buffer)
+        self.nbytes = buffer.nbytes
+        self.device = buffer.device
+        self.key = (self.device, buffer.ptr, self.nbytes)
+
+    def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
+        """Of a run: what lies apart in these bytes is not cut out of them."""
+        start = box.offset_in(frame) * itemsize
+        return self.array[start : start + box.size * itemsize]
+
+
+def local_of(name: str, value: Any) -> Local:
+    """TypeError: it is no tensor."""
+    torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _OfTorch(torch, value)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return _OfNumpy(value)
+    if cupy is not None and isinstance(value, cupy.ndarray):
+        return _OfCupy(value)
+    if isinstance(value, _native.DeviceBuffer):
+        return _OfBuffer(value)
+    raise TypeError(f'"{name}" is no tensor of PyTorch, array of NumPy or CuPy, or penstock.DeviceBuffer, but {type(value).__name__}')
+
+
+# --- copies of many
+
+
+_ALIGNMENT = _native.MODEL_ALIGNMENT
+
+
+def copy_all(locals_: list[Local], copies: list[Any]) -> None:
+    """Into memory that rooms_for() made for arrays like these; of PyTorch and CuPy in the current streams."""
+    by_torch = [at for at, each in enumerate(locals_) if each.library == "pt"]
+    if by_torch:
+        _copy_of_torch([copies[at] for at in by_torch], [locals_[at].array for at in by_torch])
+    for copy, each in zip(copies, locals_):
+        if each.library == "penstock" and each.nbytes:
+            _native.copy(copy, each.array)
+        elif each.library in ("np", "cupy"):
+            each.put(copy, each.array)
+
+
+def rooms_for(locals_: list[Local]) -> list[Any]:
+    """Contiguous arrays like these, in their order: views of one allocation for each device."""
+    rows: dict[tuple[str, str], list[View]] = {}
+    ends: dict[tuple[str, str], int] = {}
+    for at, each in enumerate(locals_):
+        place = (each.library, each.device)
+        start = ends.get(place, 0)
+        dtype = each.array.dtype if each.dtype is not None else None
+        rows.setdefault(place, []).append((str(at), dtype, each.shape or (), start, each.nbytes))
+        ends[place] = (start + each.nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
+    found: dict[str, Any] = {}
+    for (library, device), of in rows.items():
+        framework_on("bytes" if library == "penstock" else library, device).arena(ends[library, device]).views(of, found)
+    return [found[str(at)] for at in range(len(locals_))]
+
+
+def _copy_of_torch(targets: list[Any], sources: list[Any]) -> None:
+    torch = sys.modules["torch"]
+    with torch.no_grad():
+        together = getattr(torch, "_foreach_copy_", None)
+        if together is not None:
+            together(targets, sources)
+            return
+        for target, source in zip(targets, sources):
+            target.copy_(source)
+
+
+# --- streams
+
+
+Places = list[tuple[str, str]]  # libraries, and GPUs that they have arrays on
+
+
+def places_of(locals_: Iterable[Local]) -> Places:
+    return sorted({(each.library, each.device) for each in locals_ if each.library in ("pt", "cupy") and each.device.startswith("cuda:")})
+
+
+def marks_of(places: Places) -> list[Any]:
+    """Events of what their current streams have now, each with synchronize()."""
+    return [_mark(*each) for each in places]
+
+
+def _mark(library: str, device: str) -> Any:
+    if library == "pt":
+        return sys.modules["torch"].cuda.current_stream(device).record_event()
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.Device(number_of(device)):
+        return cupy.cuda.get_current_stream().record()
+
+
+@functools.cache
+def _quiet_stream(library: str, device: str) -> Any:
+    if library == "pt":
+        return sys.modules["torch"].cuda.Stream(device)
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.Device(number_of(device)):
+        return cupy.cuda.Stream(non_blocking=True)
+
+
+@contextlib.contextmanager
+def quiet_streams(places: Places) -> Iterator[None]:
+    """Streams of Penstock's are this thread's current ones: what it sends does not wait for what the program has queued in the default stream."""
+    with contextlib.ExitStack() as stack:
+        for library, device in places:
+            stream = _quiet_stream(library, device)
+            if library == "pt":
+                stack.enter_context(sys.modules["torch"].cuda.stream(stream))
+            else:
+                stack.enter_context(sys.modules["cupy"].cuda.Device(number_of(device)))
+                stack.enter_context(stream)
+        yield
+
+
+def have_changed(locals_: Iterable[Local]) -> None:
+    """PyTorch's autograd hears that the values are others now."""
+    tensors = [each.array for each in locals_ if each.library == "pt"]
+    if tensors:
+        count_changes(tensors)

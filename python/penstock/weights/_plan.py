@@ -1,0 +1,224 @@
+"""What a receiver asks whom for: of each tensor that it wants the parts that servers have, every byte once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .. import _native
+from .._errors import InvalidArgument, OutOfMemory
+from ..safetensors._errors import listed
+from ..safetensors._frameworks import Framework, View
+from ..safetensors._types import WORDS
+from ._boxes import Box
+from ._held import Held
+from ._memory import Local, local_of
+from ._wire import BATCH_BYTES, GATHERED_BYTES, Catalog, Piece, Row, in_batches
+
+__all__ = ["Batch", "Landing", "Plan", "made_for", "planned"]
+
+_most_of_one = 4096  # pieces of a tensor
+_alignment = _native.MODEL_ALIGNMENT
+
+
+class Landing(NamedTuple):
+    """A piece, and where it goes."""
+
+    piece: Piece
+    nbytes: int
+    name: str
+    local: Local
+    view: Any  # of the array
+    direct: bool  # it can be received there as it is; else by way of contiguous memory
+
+
+class Batch(NamedTuple):
+    """What comes in one message."""
+
+    landings: list[Landing]
+
+    @property
+    def room(self) -> int:
+        """Bytes of memory that it takes beside the tensors."""
+        return sum(each.nbytes for each in self.landings if not each.direct)
+
+
+class Plan(NamedTuple):
+    batches: list[list[Batch]]  # for each server
+    missing: list[str]
+    unexpected: list[str]
+    filled: list[Local]
+
+    @property
+    def names(self) -> set[str]:
+        return {each.name for of in self.batches for batch in of for each in batch.landings}
+
+
+class _Source(NamedTuple):
+    server: int
+    number: int  # of its row
+    row: Row
+
+
+def _sources_of(catalogs: Sequence[Catalog], names: set[str] | None, problems: list[str]) -> dict[str, list[_Source]]:
+    found: dict[str, list[_Source]] = {}
+    for server, catalog in enumerate(catalogs):
+        for number, row in enumerate(catalog.rows):
+            if names is None or row.name in names:
+                found.setdefault(row.name, []).append(_Source(server, number, row))
+    for name, sources in found.items():
+        first = sources[0].row
+        for each in sources[1:]:
+            if (each.row.dtype, each.row.itemsize, each.row.whole) != (first.dtype, first.itemsize, first.whole):
+                problems.append(f'"{name}" is {_told(first)} at one server and {_told(each.row)} at another')
+                break
+    return found
+
+
+def _told(row: Row) -> str:
+    return f"{row.dtype} {list(row.whole)}"
+
+
+def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | None, strict: bool, into: str) -> Plan:
+    """Raises InvalidArgument with everything that does not fit."""
+    problems: list[str] = []
+    sources = _sources_of(catalogs, names, problems)
+    loads = [0] * len(catalogs)
+    landings: list[list[Landing]] = [[] for _ in catalogs]
+    filled: dict[Any, Local] = {}
+    for each in held:
+        if each.name not in sources or (each.local.key, each.box) in filled:
+            continue
+        fitted = _fitted(each, sources[each.name][0].row)
+        if isinstance(fitted, str):
+            problems.append(f'"{each.name}" {fitted}')
+            continue
+        filled[each.local.key, each.box] = each.local
+        _find_pieces(fitted, sources[each.name], loads, landings, problems)
+    missing = [each.name for each in held if each.name not in sources and (each.local.key, each.box) not in filled]
+    wanted = {each.name for each in held}
+    unexpected = [name for name in sources if name not in wanted]
+    if strict and missing:
+        problems.append(f"missing at the server: {listed(missing)}")
+    if strict and unexpected:
+        problems.append(f"unexpected from the server: {listed(unexpected)}")
+    if problems:
+        told = "".join(f"\n    {each}" for each in problems[:100])
+        raise InvalidArgument(f"the weights do not fit into the {into}:{told}", code="invalid_argument")
+    return Plan([_batches(each) for each in landings], missing, unexpected, list(filled.values()))
+
+
+class _Fitted(NamedTuple):
+    """What is wanted of a tensor, with its type and shape."""
+
+    name: str
+    itemsize: int
+    whole: tuple[int, ...]
+    box: Box
+    local: Local
+
+
+def _fitted(held: Held, row: Row) -> _Fitted | str:
+    """Or what is wrong."""
+    local = held.local
+    if local.problem is not None:
+        return f"cannot be filled: it {local.problem}"
+    if local.readonly:
+        return "cannot be filled: it is read-only"
+    whole, box = held.whole, held.box
+    if whole is None or box is None:
+        whole, box = row.whole, Box.whole(row.whole)
+        if box.size * row.itemsize != local.nbytes:
+            return f"has {box.size * row.itemsize} bytes at the server and {local.nbytes} here"
+    elif held.dtype != row.dtype or local.itemsize != row.itemsize:
+        return f"is {row.dtype} at the server and {held.dtype} here"
+    elif whole != row.whole:
+        return f"has the shape {list(row.whole)} at the server and {list(whole)} here"
+    return _Fitted(held.name, row.itemsize, whole, box, local)
+
+
+def _find_pieces(wanted: _Fitted, sources: list[_Source], loads: list[int], landings: list[list[Landing]], problems: list[str]) -> None:
+    """From the servers that have the least to send so far, where several have the same."""
+    left = [wanted.box] if wanted.box.size else []
+    for source in sorted(sources, key=lambda each: loads[each.server]):
+        still: list[Box] = []
+        for box in left:
+            common = box.common(source.row.box)
+            if common is None:
+                still.append(box)
+                continue
+            still += box.without(common)
+            landings[source.server] += _landings(wanted, source, common)
+            loads[source.server] += common.size * wanted.itemsize
+        left = still
+        if len(left) > _most_of_one:
+            problems.append(f'"{wanted.name}" is in more than {_most_of_one} pieces')
+            return
+    if left:
+        more = f" and {len(left) - 1} other parts" if len(left) > 1 else ""
+        problems.append(f'"{wanted.name}": no server has {left[0]}{more} of {list(wanted.whole)}')
+
+
+def _landings(wanted: _Fitted, source: _Source, box: Box) -> list[Landing]:
+    row, local = source.row, wanted.local
+    lands_in_a_run = local.is_contiguous and box.is_run_in(wanted.box)
+    together = lands_in_a_run and row.is_contiguous and box.is_run_in(row.box)
+    boxes = [box] if together else box.pieces(max(1, GATHERED_BYTES // wanted.itemsize))
+    if local.shape is None and not lands_in_a_run:
+        raise InvalidArgument(f'"{wanted.name}" is a DeviceBuffer, into which {box} of {list(wanted.whole)} does not go in one run', code="invalid_argument")
+    return [_landing(wanted, source.number, each) for each in boxes]
+
+
+def _landing(wanted: _Fitted, number: int, box: Box) -> Landing:
+    view = wanted.local.cut(wanted.box, box, wanted.itemsize)
+    return Landing(Piece(number, box), box.size * wanted.itemsize, wanted.name, wanted.local, view, wanted.local.contiguous(view))
+
+
+def _batches(landings: list[Landing]) -> list[Batch]:
+    """Those first that go into the tensors as they are, which need no other memory."""
+    direct = [each for each in landings if each.direct]
+    apart = [each for each in landings if not each.direct]
+    return [Batch(each) for each in (*in_batches(direct, BATCH_BYTES), *in_batches(apart, GATHERED_BYTES))]
+
+
+# --- tensors that are made
+
+
+def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | None, parts: Any) -> tuple[dict[str, Any], list[Held]]:
+    """New tensors for all that the servers have, or for those of these names: of the whole, or of the parts."""
+    problems: list[str] = []
+    sources = _sources_of(catalogs, names, problems)
+    rows: list[View] = []
+    boxes: dict[str, tuple[Row, Box]] = {}
+    total = 0
+    for name, of in sources.items():
+        row = of[0].row
+        whole, box = parts.get(name, (row.whole, Box.whole(row.whole)))
+        dtype = place.dtype(WORDS.get(row.dtype, row.dtype))
+        if dtype is None or getattr(dtype, "itemsize", row.itemsize) != row.itemsize:
+            problems.append(f'"{name}" is {_told(row)}, of which {place.name} has no arrays')
+        elif whole != row.whole:
+            problems.append(f'"{name}" has the shape {list(row.whole)} at the server and {list(whole)} in parts')
+        boxes[name] = row, box
+        nbytes = box.size * row.itemsize
+        rows.append((name, dtype, box.shape, total, nbytes))
+        total = (total + nbytes + _alignment - 1) & -_alignment
+    if problems:
+        raise InvalidArgument("the weights cannot be loaded:" + "".join(f"\n    {each}" for each in problems[:100]), code="invalid_argument")
+    _check_room(total, place)
+    found: dict[str, Any] = {}
+    place.arena(total).views(rows, found)
+    return found, [_held_of_made(name, found[name], *boxes[name]) for name in found]
+
+
+def _check_room(nbytes: int, place: Framework) -> None:
+    """Of the host the kernel would promise memory that there is none of, to whatever a server claims to have."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if nbytes > there and ":" not in place.device:
+        raise OutOfMemory(f"the weights are {nbytes} bytes, and this machine has {there} bytes of memory", code="out_of_memory")
+
+
+def _held_of_made(name: str, array: Any, row: Row, box: Box) -> Held:
+    local = Local(array) if isinstance(array, bytes) else local_of(name, array)  # of nothing there is no DeviceBuffer
+    return Held(name, None, None, None, local) if local.shape is None else Held(name, row.dtype, row.whole, box, local)

@@ -1,0 +1,209 @@
+"""Versions of weights: one after the other is current, and each stays as it is while somebody reads it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .._errors import Closed, InvalidArgument, TimedOut
+from ._boxes import Box
+from ._held import Held
+from ._memory import Local, Places, copy_all, local_of, marks_of, places_of, rooms_for
+from ._wire import MOST_TENSORS, Catalog, Piece, Row, problem_for_catalog
+
+__all__ = ["Snapshot", "Version", "Versions"]
+
+
+class Version:
+    """Tensors with a number. What is queued in their devices' streams when it is made belongs to it."""
+
+    def __init__(self, number: int, held: list[Held], snapshot: Snapshot | None, before: Version | None) -> None:
+        self.number = number
+        self.held = held
+        self.snapshot = snapshot
+        self.readers = 0
+        same = before if before is not None and before.held is held else None
+        self.locals: list[Local] = [each.local for each in held] if same is None else same.locals
+        self.places: Places = places_of(self.locals) if same is None else same.places
+        self.catalog: Catalog = _catalog_of(held, before) if same is None else same.catalog
+        self._marks = marks_of(self.places)
+
+    def settle(self) -> None:
+        """Blocks until the values are there."""
+        for mark in self._marks:
+            mark.synchronize()
+        self._marks = []
+
+    def view(self, piece: Piece) -> tuple[Any, Local]:
+        row, local = self.catalog.rows[piece.row], self.locals[piece.row]
+        return local.cut(row.box, piece.box, row.itemsize), local
+
+
+def _catalog_of(held: list[Held], before: Version | None) -> Catalog:
+    rows = [_row(each) for each in held]
+    return before.catalog if before is not None and before.catalog.rows == rows else Catalog.of(rows)
+
+
+def _row(held: Held) -> Row:
+    local = held.local
+    if held.whole is None or held.box is None:  # bytes
+        whole = (local.nbytes,)
+        return Row(held.name, "uint8", 1, True, whole, Box.whole(whole))
+    return Row(held.name, held.dtype or "uint8", local.itemsize, local.is_contiguous, held.whole, held.box)
+
+
+def check_sendable(held: list[Held]) -> None:
+    """Raises InvalidArgument."""
+    if len(held) > MOST_TENSORS:
+        raise InvalidArgument(f"{len(held)} tensors; at most {MOST_TENSORS} can be served", code="invalid_argument")
+    for each in held:
+        problem = each.local.problem or problem_for_catalog(each.name, len(each.whole or ()))
+        if problem is not None:
+            raise InvalidArgument(f'"{each.name}" cannot be served: {problem}', code="invalid_argument")
+
+
+class Snapshot:
+    """Memory for the copies of one version, which later ones of the same tensors are copied over."""
+
+    def __init__(self) -> None:
+        self._of: list[Held] | None = None
+        self._like: list[Any] = []
+        self._copies: list[Any] = []
+        self._held: list[Held] = []
+
+    def take(self, held: list[Held]) -> list[Held]:
+        """Queues the copying in the current streams. Tensors that are one and the same memory are copied once."""
+        distinct = {each.local.key: each.local for each in held}
+        if held is not self._of:
+            self._make_room(list(distinct.values()))
+        copy_all(list(distinct.values()), self._copies)
+        if held is not self._of:
+            copies = dict(zip(distinct, self._copies))
+            self._held = [each._replace(local=_local_like(each, copies[each.local.key])) for each in held]
+            self._of = held
+        return self._held
+
+    def _make_room(self, locals_: list[Local]) -> None:
+        like = [(each.library, each.device, each.dtype, each.shape, each.nbytes) for each in locals_]
+        self._of = None
+        if like != self._like:
+            self._like, self._copies, self._held = [], [], []  # goes before the new one is made
+            self._copies = rooms_for(locals_)
+            self._like = like
+
+
+def _local_like(held: Held, copy: Any) -> Local:
+    return held.local if isinstance(copy, bytes) else local_of(held.name, copy)  # of nothing there is no DeviceBuffer
+
+
+class Versions:
+    """The current one and who reads which. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._current: Version | None = None
+        self._last: Version | None = None
+        self._reading: set[Version] = set()
+        self._closed = False
+
+    @property
+    def latest(self) -> int:
+        """Its number; -1: there has been none."""
+        return -1 if self._last is None else self._last.number
+
+    @property
+    def last(self) -> Version | None:
+        """The current one, or the one before a withdraw()."""
+        return self._last
+
+    @property
+    def current(self) -> Version | None:
+        return self._current
+
+    def publish(self, version: Version) -> None:
+        with self._changed:
+            self._check()
+            self._current = self._last = version
+            self._changed.notify_all()
+
+    def lease(self, at_least: int, newer_than: int, until: float, gone: Callable[[], bool]) -> Version | int:
+        """The current version, which stays until release(); or its number, where that is not newer. Waits for one; raises TimedOut, Closed."""
+        with self._changed:
+            while True:
+                self._check()
+                found = self._current
+                if found is not None and found.number >= at_least:
+                    if found.number <= newer_than:
+                        return found.number
+                    found.readers += 1
+                    self._reading.add(found)
+                    return found
+                left = until - time.monotonic()
+                if gone():
+                    raise Closed("the receiver has gone", code="closed")
+                if left <= 0:
+                    wanted = f"version {at_least}" if at_least > self.latest else "the next version"
+                    raise TimedOut(f"{wanted} has not come: the latest is {self.latest}", code="timed_out")
+                self._changed.wait(left)
+
+    def release(self, version: Version) -> None:
+        with self._changed:
+            version.readers -= 1
+            if not version.readers:
+                self._reading.discard(version)
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Those who wait look again at what they wait for."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def withdraw(self, until: float) -> None:
+        """Nobody begins to read, and once this returns nobody reads. Raises TimedOut, and all is as before; Closed."""
+        with self._changed:
+            self._check()
+            withdrawn, self._current = self._current, None
+            try:
+                self._wait(lambda: not self._reading, until)
+            except BaseException:
+                self._current = withdrawn
+                self._changed.notify_all()
+                raise
+
+    def free_snapshot(self, among: list[Snapshot], until: float) -> Snapshot:
+        """One that is neither current nor read; where there is only one, its version is withdrawn. Raises as withdraw()."""
+        if len(among) == 1:
+            self.withdraw(until)
+            return among[0]
+
+        def free() -> Snapshot | None:
+            used = {version.snapshot for version in (*self._reading, self._current) if version is not None}
+            return next((each for each in among if each not in used), None)
+
+        with self._changed:
+            self._wait(lambda: free() is not None, until)
+            found = free()
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._current = None
+            self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool], until: float) -> None:
+        while not condition():
+            self._check()
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimedOut(f"{sum(each.readers for each in self._reading)} receivers still read", code="timed_out")
+            self._changed.wait(left)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed("the server of weights is closed", code="closed")
+
+

@@ -1,0 +1,286 @@
+"""What servers of weights and their receivers say to each other, over a pipe.
+
+A receiver asks with a word, which is a small JSON object in the metadata of a message; the answer is a word too:
+
+    {"weights": 1, "ask": "catalog", ...}    {"version": 3, ...}, and the catalog: which tensors, and which part of each
+    {"ask": "send"}, and the pieces          the pieces as tensors of messages, in the order asked for; then {"sent": 3}
+    {"ask": "done"}                          nothing: the version may go
+
+A server that cannot answer says {"failed": code, "reason": ...}. Where it fails amid the pieces, each message that is left has this word
+instead of its tensors. Catalogs and pieces are not JSON: what they come to in memory is bounded by their bytes.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from .. import pipe
+from .._errors import Error, make_error
+from ._boxes import Box
+
+__all__ = [
+    "BATCH_BYTES",
+    "GATHERED_BYTES",
+    "MOST_TENSORS",
+    "PROTOCOL",
+    "Catalog",
+    "Piece",
+    "Row",
+    "failure_of",
+    "failure_word",
+    "in_batches",
+    "malformed",
+    "number_in",
+    "packed_pieces",
+    "problem_for_catalog",
+    "unpacked_pieces",
+    "word_of",
+]
+
+PROTOCOL = 1
+BATCH_BYTES = 256 << 20  # of tensors in a message, at most, where it has several
+MOST_IN_BATCH = 4096  # tensors of a message: what may be told of posted receives has room for them
+GATHERED_BYTES = 64 << 20  # of a message's tensors that do not lie in one run at both ends
+MOST_TENSORS = 1 << 18
+MOST_PIECES = 1 << 18
+_most_batches = 1 << 16
+_most_catalog = 32 << 20  # bytes
+_most_word = 8192
+_most_dims = 32
+_most_name = 4096
+_most_elements = 1 << 48
+_most_reason = 2000
+_codes = {"closed", "timed_out", "invalid_argument", "out_of_memory", "unsupported", "io", "would_block", "internal"}
+
+
+class Row(NamedTuple):
+    """A tensor of a catalog."""
+
+    name: str
+    dtype: str
+    itemsize: int
+    is_contiguous: bool  # where it lies
+    whole: tuple[int, ...]
+    box: Box  # that is there, of the whole
+
+
+def malformed(problem: str) -> Error:
+    return Error(f"the other end sent {problem}", code="io")
+
+
+class Catalog:
+    """Rows, and what they are on the wire."""
+
+    def __init__(self, rows: list[Row], payloads: list[bytes]) -> None:
+        self.rows = rows
+        self.payloads = payloads
+        self.digest = hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in payloads)).hexdigest()
+
+    @staticmethod
+    def of(rows: list[Row]) -> Catalog:
+        words = list(dict.fromkeys(each.dtype for each in rows))
+        numbers = array.array("q")
+        for each in rows:
+            numbers.extend([words.index(each.dtype), each.itemsize, each.is_contiguous, len(each.whole)])
+            numbers.extend([*each.whole, *each.box.starts, *each.box.shape])
+        return Catalog(rows, [_joined(each.name for each in rows), _joined(words), _as_bytes(numbers)])
+
+    @staticmethod
+    def read(payloads: Sequence[bytes]) -> Catalog:
+        """Raises Error (io)."""
+        if len(payloads) != 3 or sum(map(len, payloads)) > _most_catalog:
+            raise malformed(f"a catalog of {len(payloads)} payloads with {sum(map(len, payloads))} bytes")
+        names, words = _split(payloads[0], MOST_TENSORS), _split(payloads[1], 256)
+        numbers = _Numbers(payloads[2])
+        rows = [_row(name, words, numbers) for name in names]
+        numbers.end()
+        if len({each.name for each in rows}) != len(rows):
+            raise malformed("a catalog that names a tensor twice")
+        return Catalog(rows, list(payloads))
+
+
+def problem_for_catalog(name: str, dims: int) -> str | None:
+    """Why a tensor cannot be in one."""
+    try:
+        named = 0 < len(name.encode()) <= _most_name and "\0" not in name
+    except UnicodeEncodeError:
+        named = False
+    if not named:
+        return f"its name is empty, no Unicode, has a zero byte or is longer than {_most_name} bytes"
+    return f"it has more than {_most_dims} dimensions" if dims > _most_dims else None
+
+
+def _row(name: str, words: list[str], numbers: _Numbers) -> Row:
+    word, itemsize, contiguous, dims = numbers.take(4)
+    if not 0 <= word < len(words) or not 1 <= itemsize <= 1024 or contiguous not in (0, 1) or not 0 <= dims <= _most_dims or len(name) > _most_name:
+        raise malformed(f'a type or dimensions of "{name[:200]}" that cannot be')
+    whole, starts, shape = (tuple(numbers.take(dims)) for _ in range(3))
+    box = Box(starts, shape)
+    if min((*whole, *starts, *shape), default=0) < 0 or not Box.whole(whole).contains(box) or math.prod(whole) * itemsize > _most_elements:
+        raise malformed(f'a shape or a part of "{name[:200]}" that cannot be')
+    return Row(name, words[word], itemsize, bool(contiguous), whole, box)
+
+
+class Piece(NamedTuple):
+    """A part of the tensor of that row."""
+
+    row: int
+    box: Box
+
+
+def packed_pieces(batches: Iterable[Sequence[Piece]]) -> list[bytes]:
+    numbers = array.array("q")
+    for batch in batches:
+        numbers.append(len(batch))
+        for each in batch:
+            numbers.append(each.row)
+            numbers.extend([*each.box.starts, *each.box.shape])
+    return [_as_bytes(numbers)]
+
+
+def unpacked_pieces(payloads: Sequence[bytes], rows: Sequence[Row]) -> list[list[Piece]]:
+    """Each within the part that its row has. Raises Error (io)."""
+    if len(payloads) != 1:
+        raise malformed(f"{len(payloads)} payloads with pieces")
+    numbers, count = _Numbers(payloads[0]), 0
+    batches: list[list[Piece]] = []
+    while numbers:
+        (length,) = numbers.take(1)
+        count += max(length, 0)
+        if not 1 <= length <= MOST_IN_BATCH or count > MOST_PIECES or len(batches) == _most_batches:
+            raise malformed(f"a message of {length} pieces, of {count} in {len(batches) + 1} messages")
+        batches.append([_piece(rows, numbers) for _ in range(length)])
+    if sum(_bytes_of(each, rows) for batch in batches for each in batch) > sum(each.box.size * each.itemsize for each in rows):
+        raise malformed("a request for more bytes than there are")
+    return batches
+
+
+def _piece(rows: Sequence[Row], numbers: _Numbers) -> Piece:
+    (row,) = numbers.take(1)
+    if not 0 <= row < len(rows):
+        raise malformed(f"a piece of tensor {row} of {len(rows)}")
+    dims = len(rows[row].whole)
+    box = Box(tuple(numbers.take(dims)), tuple(numbers.take(dims)))
+    if min(box.shape, default=1) < 1 or not rows[row].box.contains(box):
+        raise malformed(f'a piece {box} of "{rows[row].name}", of which {rows[row].box} is here')
+    return Piece(row, box)
+
+
+def _bytes_of(piece: Piece, rows: Sequence[Row]) -> int:
+    return piece.box.size * rows[piece.row].itemsize
+
+
+class _HasBytes(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+_Sized = TypeVar("_Sized", bound=_HasBytes)
+
+
+def in_batches(pieces: Iterable[_Sized], most_bytes: int) -> Iterator[list[_Sized]]:
+    """As many as go into a message, in their order."""
+    batch: list[_Sized] = []
+    total = 0
+    for each in pieces:
+        if batch and (total + each.nbytes > most_bytes or len(batch) == MOST_IN_BATCH):
+            yield batch
+            batch, total = [], 0
+        batch.append(each)
+        total += each.nbytes
+    if batch:
+        yield batch
+
+
+# --- words
+
+
+def word_of(message: pipe.Message | pipe.Descriptor) -> dict[str, Any]:
+    """Raises Error (io): it is none, or has tensors."""
+    if message.tensors or len(message.metadata) > _most_word:
+        raise malformed(f"{len(message.tensors)} tensors and {len(message.metadata)} bytes of metadata where a word was expected")
+    try:
+        word = json.loads(message.metadata)
+    except (ValueError, RecursionError):
+        word = None
+    if not isinstance(word, dict):
+        raise malformed("a word that is no JSON object")
+    return word
+
+
+def number_in(word: dict[str, Any], name: str, otherwise: int | None = None) -> int:
+    """Raises Error (io): it is no count."""
+    value = word.get(name, otherwise)
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < 1 << 53:
+        raise malformed(f"{str(value)[:100]!r} for {name}")
+    return value
+
+
+def failure_word(error: BaseException) -> bytes:
+    code = error.code if isinstance(error, Error) and error.code in _codes else "internal"
+    text = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+    return json.dumps({"failed": code, "reason": text[:_most_reason]}).encode()
+
+
+def failure_of(word: dict[str, Any]) -> Error | None:
+    """What the other end says instead of an answer."""
+    code, reason = word.get("failed"), word.get("reason")
+    if not isinstance(code, str) or not isinstance(reason, str):
+        return None
+    return make_error(code if code in _codes else "internal", reason[:_most_reason], "penstock", 0, None, None, 0)
+
+
+# --- columns
+
+
+def _joined(texts: Iterable[str]) -> bytes:
+    return "".join(f"{each}\0" for each in texts).encode()
+
+
+def _split(packed: bytes, most: int) -> list[str]:
+    if packed.count(b"\0") > most or (packed and not packed.endswith(b"\0")):
+        raise malformed(f"more than {most} names, or none at their end")
+    try:
+        return packed.decode().split("\0")[:-1]
+    except UnicodeDecodeError:
+        raise malformed("names that are not UTF-8") from None
+
+
+def _as_bytes(numbers: array.array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+class _Numbers:
+    """Integers of 8 bytes, little-endian, that are taken one after the other."""
+
+    def __init__(self, packed: bytes) -> None:
+        if len(packed) > _most_catalog or len(packed) % 8:
+            raise malformed(f"{len(packed)} bytes of numbers")
+        numbers = array.array("q")
+        numbers.frombytes(packed)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        self._numbers = numbers
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._numbers)
+
+    def take(self, count: int) -> array.array[int]:
+        found = self._numbers[self._at : self._at + count]
+        if len(found) < count:
+            raise malformed("numbers that end too early")
+        self._at += count
+        return found
+
+    def end(self) -> None:
+        if self:
+            raise malformed("numbers behind the last")

@@ -1,0 +1,155 @@
+"""Weights of PyTorch's modules, on the CPU and on GPUs, in other processes too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import penstock
+import penstock.pipe
+from penstock.weights import WeightsReceiver, load_weights, serve_weights
+from penstock.weights._boxes import chunk_of
+
+torch = pytest.importorskip("torch")
+GPUS = torch.cuda.device_count() if penstock.cuda_status() is None else 0
+DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.skipif(not GPUS, reason="no GPU"))]
+
+
+def model(device="cpu", seed=0):
+    """Of several types and layouts, with a buffer, weights that are tied and many small ones."""
+    torch.manual_seed(seed)
+    made = torch.nn.Module()
+    made.first = torch.nn.Linear(300, 200, dtype=torch.bfloat16)
+    made.tied = made.first
+    made.norms = torch.nn.ModuleList(torch.nn.LayerNorm(64) for _ in range(50))
+    made.images = torch.nn.Conv2d(3, 16, 3).to(memory_format=torch.channels_last)
+    made.register_buffer("steps", torch.tensor(seed))
+    return made.to(device)
+
+
+def same(got, expected):
+    got = got if isinstance(got, dict) else got.state_dict()
+    expected = expected.state_dict()
+    assert list(got) == list(expected)
+    for name, value in expected.items():
+        assert got[name].dtype == value.dtype and torch.equal(got[name].cpu(), value.cpu()), name
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+@pytest.mark.parametrize("there", DEVICES)
+@pytest.mark.parametrize("here", DEVICES)
+def test_a_module_is_filled_in_place(there, here, snapshot):
+    source, target = model(there), model(here, seed=1)
+    addresses = [each.data_ptr() for each in target.parameters()]
+    version = target.first.weight._version
+    with serve_weights(source, snapshot=snapshot) as server:
+        assert load_weights(server.url, target, timeout=60).missing_keys == []
+        same(target, source)
+        assert [each.data_ptr() for each in target.parameters()] == addresses
+        assert target.first.weight._version > version  # autograd knows
+        made = load_weights(server.url, device=torch.device(here), timeout=60).tensors
+        same(made, source)
+        assert made["steps"].device.type == torch.device(here).type
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_goes_on_and_each_update_is_whole(device):
+    source, target = model(device), model(device)
+    with serve_weights(source) as server, WeightsReceiver(server.url, target) as receiver:
+        for version in range(4):
+            assert receiver.load(timeout=60).version == version
+            same(target, source)
+            with torch.no_grad():
+                for each in source.parameters():
+                    each.mul_(3).add_(1)
+            assert server.update() == version + 1
+
+
+def test_what_torch_has_no_bytes_of_is_refused():
+    with pytest.raises(penstock.InvalidArgument, match='"steps" cannot be served: is on the device meta'):
+        serve_weights(model().to("meta"))
+    with pytest.raises(penstock.InvalidArgument, match="is of the layout torch.sparse_coo"):
+        serve_weights({"it": torch.eye(3).to_sparse()})
+    with serve_weights(model()) as server, pytest.raises(penstock.InvalidArgument, match='"steps" cannot be filled: it is on the device meta'):
+        load_weights(server.url, model().to("meta"), timeout=60)
+
+
+def test_chunks_are_those_of_torch():
+    for extent, world in [(10, 4), (5, 4), (8, 2), (3, 8)]:
+        chunks = torch.arange(extent).chunk(world)
+        for rank in range(world):
+            box = chunk_of((extent,), [(0, world, rank)])
+            assert list(range(box.starts[0], box.starts[0] + box.shape[0])) == (chunks[rank].tolist() if rank < len(chunks) else [])
+
+
+def test_of_a_dtensor_the_part_is_known():
+    """This process is rank 3 of 4 in a mesh of two axes: columns are cut over the second, and ranks of the first have the same."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    whole = torch.arange(70.0).reshape(10, 7)
+    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=3, world_size=4)
+    try:
+        mesh = init_device_mesh("cpu", (2, 2))
+        local = DTensor.from_local(torch.zeros(10, 3), mesh, [Replicate(), Shard(1)], run_check=False, shape=whole.shape, stride=whole.stride())
+        spread = torch.nn.Parameter(local)
+        with serve_weights({"it": whole}) as server:
+            load_weights(server.url, {"it": spread}, timeout=60)
+        assert torch.equal(spread.to_local(), whole[:, 4:])
+        left = {"it": ((10, 7), (slice(None), slice(0, 4)))}
+        with serve_weights({"it": spread}) as mine, serve_weights({"it": whole[:, :4]}, parts=left) as other:
+            assert torch.equal(load_weights([mine.url, other.url], device=torch.device("cpu"), timeout=60).tensors["it"], whole)
+        with pytest.raises(penstock.InvalidArgument, match="knows its part itself"):
+            serve_weights({"it": spread}, parts=left)
+        with pytest.raises(penstock.InvalidArgument, match="of which ranks have no parts"):
+            serve_weights({"it": DTensor.from_local(torch.zeros(10, 7), mesh, [Partial(), Replicate()], run_check=False)})
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not GPUS, reason="no GPU")
+def test_between_processes_a_gpu_copies_into_the_parameters():
+    code = """
+        import sys, torch, penstock
+        weights = {f"{i}": torch.full((1000, 1000), float(i), device="cuda:0") for i in range(8)}
+        with penstock.serve_weights(weights, snapshot=False) as server:
+            print(server.url, flush=True)
+            for line in sys.stdin:
+                server.pause()
+                for each in weights.values():
+                    each += 100
+                print(server.update(), flush=True)
+        """
+    trainer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with trainer:
+        target = {f"{i}": torch.zeros((1000, 1000), device="cuda:0") for i in range(8)}
+        with WeightsReceiver(trainer.stdout.readline().strip(), target) as receiver:
+            for version in range(3):
+                assert receiver.load(timeout=60).version == version
+                assert all(bool((value == i + 100 * version).all()) for i, value in enumerate(target.values()))
+                trainer.stdin.write("go on\n")
+                trainer.stdin.flush()
+                assert int(trainer.stdout.readline()) == version + 1
+            (channel,) = {choice.name for route in receiver.explain()[0].received for choice in route.channels if choice.chosen}
+            assert channel == "cuda_ipc"
+        trainer.stdin.close()
+        assert trainer.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(not GPUS, reason="no GPU")
+def test_a_snapshot_is_of_what_the_stream_holds_when_it_is_taken():
+    stream = torch.cuda.Stream()
+    weight = torch.zeros(1 << 22, device="cuda:0")
+    with serve_weights({"it": weight}) as server:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(50_000_000)
+            weight.add_(1)
+            server.update()
+            torch.cuda._sleep(50_000_000)
+            weight.add_(1)
+        assert bool((load_weights(server.url, device=torch.device("cuda:0"), timeout=60).tensors["it"] == 1).all())
+    torch.cuda.synchronize()
