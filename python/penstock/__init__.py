@@ -66,15 +66,19 @@ if _TYPE_CHECKING:
     from ._load import load, load_sharded
     from ._plan import Plan, PlanPart
     from ._requests import Request
+    from .weights import load_weights, serve_weights
 else:
     __getattr__ = _lazily(
         __name__,
         __name__,
-        {"_arrays": ("fromfile", "tofile"), "_load": ("load", "load_sharded"), "_plan": ("Plan", "PlanPart"), "_requests": ("Request",)},
+        {
+            "_arrays": ("fromfile", "tofile"),
+            "_load": ("load", "load_sharded"),
+            "_plan": ("Plan", "PlanPart"),
+            "_requests": ("Request",),
+            "weights": ("load_weights", "serve_weights"),
+        },
     )
-
-if _TYPE_CHECKING:
-    from .weights import load_weights, serve_weights
 
 __all__ = [
     "ALL_COMPLETED",
@@ -136,13 +140,3 @@ def __dir__() -> list[str]:
 
 # Before Python ends, what is under way ends: requests hold on to objects of Python.
 _atexit.register(_native._finish)
-
-if not _TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """What few programs use is imported once it is used."""
-        if name in ("load_weights", "serve_weights"):
-            from . import weights
-
-            return getattr(weights, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
