@@ -313,6 +313,18 @@ def test_random_parts_come_together(monkeypatch):
         assert np.array_equal(target["it"], source["it"][parts["it"][1]]), seed
 
 
+def test_many_tensors_that_the_server_has_to_gather_go_in_messages_that_it_sends(monkeypatch):
+    for module in (_plan, _serve):
+        monkeypatch.setattr(module, "GATHERED_BYTES", 256)
+    source = {str(number): np.random.default_rng(number).random((6, 8)) for number in range(20)}
+    parts = {name: (value.shape, (slice(None), slice(0, 4))) for name, value in source.items()}
+    with contextlib.ExitStack() as stack:
+        urls = serve_parts(stack, source, (2, 1))
+        target = {name: np.zeros((6, 4)) for name in source}
+        load_weights(urls, target, parts=parts, timeout=30)
+    same(target, {name: value[:, :4] for name, value in source.items()})
+
+
 def test_servers_that_have_the_same_share_the_work():
     source = {f"{number}": np.full(10_000, number, "f4") for number in range(8)}
     with serve_weights(source) as first, serve_weights(source) as second, WeightsReceiver([first.url, second.url], empty_like(source)) as receiver:

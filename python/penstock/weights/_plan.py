@@ -31,6 +31,7 @@ class Landing(NamedTuple):
     local: Local
     view: Any  # of the array
     direct: bool  # it can be received there as it is; else by way of contiguous memory
+    in_runs: bool  # and sent as it is: at neither end it has to be gathered
 
 
 class Batch(NamedTuple):
@@ -167,19 +168,21 @@ def _landings(wanted: _Fitted, source: _Source, box: Box) -> list[Landing]:
     boxes = [box] if together else box.pieces(max(1, GATHERED_BYTES // wanted.itemsize))
     if local.shape is None and not lands_in_a_run:
         raise InvalidArgument(f'"{wanted.name}" is a DeviceBuffer, into which {box} of {list(wanted.whole)} does not go in one run', code="invalid_argument")
-    return [_landing(wanted, source.number, each) for each in boxes]
+    return [_landing(wanted, source, each) for each in boxes]
 
 
-def _landing(wanted: _Fitted, number: int, box: Box) -> Landing:
+def _landing(wanted: _Fitted, source: _Source, box: Box) -> Landing:
     view = wanted.local.cut(wanted.box, box, wanted.itemsize)
-    return Landing(Piece(number, box), box.size * wanted.itemsize, wanted.name, wanted.local, view, wanted.local.contiguous(view))
+    direct = wanted.local.contiguous(view)
+    in_runs = direct and source.row.is_contiguous and box.is_run_in(source.row.box)
+    return Landing(Piece(source.number, box), box.size * wanted.itemsize, wanted.name, wanted.local, view, direct, in_runs)
 
 
 def _batches(landings: list[Landing]) -> list[Batch]:
-    """Those first that go into the tensors as they are, which need no other memory."""
-    direct = [each for each in landings if each.direct]
-    apart = [each for each in landings if not each.direct]
-    return [Batch(each) for each in (*in_batches(direct, BATCH_BYTES), *in_batches(apart, GATHERED_BYTES))]
+    """Those first that go from tensor to tensor as they are, which need no other memory."""
+    in_runs = [each for each in landings if each.in_runs]
+    gathered = [each for each in landings if not each.in_runs]
+    return [Batch(each) for each in (*in_batches(in_runs, BATCH_BYTES), *in_batches(gathered, GATHERED_BYTES))]
 
 
 # --- tensors that are made
