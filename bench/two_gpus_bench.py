@@ -165,6 +165,7 @@ def weights(devices: list[str], file: Path) -> Iterator[str]:
     import torch
 
     import penstock
+    from penstock.weights import WeightsReceiver
 
     nbytes = file.stat().st_size
     spawn = multiprocessing.get_context("spawn")
@@ -183,7 +184,10 @@ def weights(devices: list[str], file: Path) -> Iterator[str]:
             for each in mine.values():
                 each.zero_()
             total = sum(each.nbytes for each in mine.values())
-            yield figure(f"load_weights, {ranks} to 1{', rows to columns' if ranks == 2 else ''}", total, lambda: penstock.load_weights(found, mine, parts=parts))
+            what = f"{ranks} to 1{', rows to columns' if ranks == 2 else ''}"
+            yield figure(f"load_weights, {what}", total, lambda: penstock.load_weights(found, mine, parts=parts))
+            with WeightsReceiver(found, mine, parts=parts) as receiver:
+                yield figure(f"a receiver that stays, {what}", total, receiver.load)
             right = all(bool((each == int(name.split(".")[1]) % (7 if name.endswith("weight") else 5)).all()) for name, each in mine.items())
             if not right:
                 yield "  WRONG VALUES"
