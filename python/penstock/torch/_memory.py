@@ -11,7 +11,7 @@ import torch
 from .. import _native
 from .._errors import InvalidArgument
 
-__all__ = ["Memory", "Snapshot", "memory_of", "new_storage", "reaches", "snapshot_of", "snapshot_of_bytes", "synchronize"]
+__all__ = ["Memory", "Snapshot", "has_room", "is_plain", "memory_of", "new_storage", "reaches", "snapshot_of", "snapshot_of_bytes", "synchronize"]
 
 # PyTorch's allocator of pinned memory rounds up to powers of two: a snapshot takes blocks of this size, which are one.
 _BLOCK_BYTES = 256 << 20
@@ -42,6 +42,11 @@ class Snapshot(NamedTuple):
 def reaches(device: torch.device) -> bool:
     """Whether Penstock moves bytes from and to memory there."""
     return device.type == "cpu" or (device.type == "cuda" and _reaches_gpus())
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether its elements are bytes at its address and strides: no subclass, no sparse or quantized one."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 @functools.cache
@@ -98,7 +103,7 @@ def snapshot_of_bytes(sources: Sequence[Any], where: str) -> Snapshot:
 def _copies(sources: Sequence[Any], device: torch.device, where: str) -> list[list[Memory]]:
     if device.type == "cpu":
         return [_memory_of_copy(each) for each in sources]
-    if where == "device" or (where == "auto" and _has_room(device, sum(each.numel() for each in sources))):
+    if where == "device" or (where == "auto" and has_room(device, sum(each.numel() for each in sources))):
         try:
             return [_memory_of_copy(each) for each in sources]
         except torch.cuda.OutOfMemoryError:
@@ -111,7 +116,8 @@ def _memory_of_copy(source: Any) -> list[Memory]:
     return memory_of(source.clone().untyped_storage())
 
 
-def _has_room(device: torch.device, nbytes: int) -> bool:
+def has_room(device: torch.device, nbytes: int) -> bool:
+    """Whether so many bytes more on a GPU leave free there what a snapshot has to."""
     free, total = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return bool(free + cached // 2 - nbytes >= total * _LEFT_FREE)  # of what is cached some is in pieces too small

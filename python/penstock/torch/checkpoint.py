@@ -6,7 +6,7 @@
     dcp.save(state_dict, storage_writer=FileSystemWriter("checkpoint"))
     dcp.load(state_dict, storage_reader=FileSystemReader("checkpoint"))
 
-What one has written the other reads, in both directions.
+What one has written the other reads, in both directions. HuggingFaceStorageReader does the same for safetensors files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint
 from torch.distributed.checkpoint import filesystem as _filesystem
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
@@ -30,11 +31,16 @@ from .._pieces import Piece, move_pieces
 from .._saving import save_image
 from ._blobs import Blob, blobs_of
 from ._image import CheckpointImage, piece_of
-from ._memory import Memory, Snapshot, memory_of, new_storage, reaches, synchronize
+from ._memory import Memory, Snapshot, is_plain, memory_of, new_storage, reaches, synchronize
 from ._runs import runs_of
 from ._save import plan_of, wants_crc32
 
 __all__ = ["FileSystemReader", "FileSystemWriter"]
+
+if hasattr(torch.distributed.checkpoint, "QuantizedHuggingFaceStorageReader"):  # PyTorch 2.9 and newer
+    from ._huggingface_reader import HuggingFaceStorageReader, QuantizedHuggingFaceStorageReader
+
+    __all__ += ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
 
 _ALIGNMENT = 4096  # of what one tensor has of a file
 
@@ -158,7 +164,7 @@ class _FileReads:
         if source.numel() == 0:
             return
         runs = None
-        if target.dtype == source.dtype and reaches(target.device) and type(target) in (torch.Tensor, torch.nn.Parameter):
+        if target.dtype == source.dtype and reaches(target.device) and is_plain(target):
             runs = runs_of(source, target)
         if runs is not None:
             for run in runs:
@@ -210,7 +216,7 @@ class _ItemsImage:
         for item in sorted(items, key=lambda each: bool(each.type != WriteItemType.BYTE_IO)):
             data = planner.resolve_data(item)
             name = f"tensor {item.index.fqn}" if item.type != WriteItemType.BYTE_IO else f"object {item.index.fqn}"
-            content = data.getvalue() if item.type == WriteItemType.BYTE_IO else None if _is_plain(data) else _saved_by_torch(data)
+            content = data.getvalue() if item.type == WriteItemType.BYTE_IO else None if is_plain(data) else _saved_by_torch(data)
             if content is not None:
                 offset, nbytes = end, len(content)
                 if content:
@@ -230,10 +236,6 @@ class _ItemsImage:
 
     def rest(self) -> Sequence[Piece]:
         return [piece for image in self._images for piece in image.rest()]
-
-
-def _is_plain(tensor: Any) -> bool:
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def _saved_by_torch(data: Any) -> bytes:

@@ -1,0 +1,187 @@
+"""HuggingFaceStorageReader: tensors of safetensors files, or the parts of them that a rank needs, for torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import _hf_utils
+from torch.distributed.checkpoint import hf_storage as _hf_storage
+from torch.distributed.checkpoint import quantized_hf_storage as _quantized
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, StorageMeta, TensorProperties, TensorStorageMetadata
+from torch.futures import Future
+
+from .._errors import InvalidArgument
+from ..safetensors._errors import of_file
+from ..safetensors._frameworks import Framework, framework_on
+from ..safetensors._load import check_type
+from ..safetensors._open import safe_open
+from ..safetensors._sources import Source
+from ._tensor_reads import TensorRead, read_tensors
+
+__all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
+
+_most_open = 256  # files at once: a checkpoint of many ranks has thousands
+_most_elements = 2**63 - 1
+
+
+class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: ignore[misc]
+    """Reads what a rank needs of each tensor straight into the tensor that it is for, on its device, all files at once.
+
+    Arguments, metadata and results are those of torch.distributed.checkpoint.HuggingFaceStorageReader. Files are those of HuggingFaceStorageWriter, in
+    shards or whole, and of any other program. Penstock uses its own threads, whatever thread_count is. A tensor of another type than its target is
+    converted. Errors are penstock.Error, and name the file and the tensor.
+    """
+
+    _sources: dict[str, Source] = {}  # open since read_metadata(), by path
+
+    def read_metadata(self) -> Any:
+        self._sources = {}
+        metadata = Metadata(state_dict_metadata={}, storage_data={}, storage_meta=StorageMeta(load_id=self.load_id))
+        place = framework_on("pt", "cpu")
+        for path in sorted(each for each in self.fs.ls(self.path) if each.endswith(_hf_utils.SUFFIX)):
+            source = Source(path)
+            _add_file(metadata, source, place)
+            if len(self._sources) < _most_open:
+                self._sources[path] = source
+            else:
+                source.file.close()
+        return metadata
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        try:
+            for each in _in_turns(_by_file(self.storage_data, plan.items)):
+                self._read_files(each, planner)
+        finally:
+            self._close()
+        return _done()
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        self._close()
+        super().reset(checkpoint_id)
+
+    def _read_files(self, files: dict[str, list[Any]], planner: Any) -> None:
+        opened = {path: self._sources.pop(path) if path in self._sources else Source(path) for path in files}
+        try:
+            found = [_read_of(opened[path], item, planner) for path, items in files.items() for item in items]
+            read_tensors([read for read, _ in found])
+            for read, item in found:
+                planner.commit_tensor(item, read.target)
+        finally:
+            for each in opened.values():
+                each.file.close()
+
+    def _close(self) -> None:
+        for each in self._sources.values():
+            each.file.close()
+        self._sources = {}
+
+
+class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageReader, HuggingFaceStorageReader):  # type: ignore[misc]
+    """As torch.distributed.checkpoint.QuantizedHuggingFaceStorageReader: PyTorch dequantizes what Penstock reads for it, tensor by tensor; tensors
+    that are not quantized are read as HuggingFaceStorageReader reads them."""
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        plain = []
+        for path, items in _by_file(self.storage_data, plan.items).items():
+            quantized = [each for each in items if self._is_tensor_quantized(each.storage_index.fqn)]
+            plain += [each for each in items if each not in quantized]
+            if quantized:
+                with safe_open(path, framework="pt") as file:
+                    for each in quantized:
+                        self._process_read_request(file, each, planner)
+        return HuggingFaceStorageReader.read_data(self, dataclasses.replace(plan, items=plain), planner)
+
+
+def _done() -> Any:
+    future: Any = Future()
+    future.set_result(None)
+    return future
+
+
+# --- what the files have
+
+
+def _add_file(metadata: Any, source: Source, place: Framework) -> None:
+    header = source.header
+    saved = _saved_offsets(source)
+    for name, word, told in zip(header.names, header.types, header.shapes):
+        dtype = place.dtype(word)
+        shape = check_type(source.name, name, word, told, place, dtype)
+        offsets = [0] * len(shape) if saved is None else _offsets_of(source, saved, name, shape)
+        chunk = ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=torch.Size(shape))
+        ends = [offset + length for offset, length in zip(offsets, shape)]
+        found = metadata.state_dict_metadata.get(name)
+        if found is None:
+            found = TensorStorageMetadata(properties=TensorProperties(dtype=dtype), size=torch.Size(ends), chunks=[])
+            metadata.state_dict_metadata[name] = found
+        elif len(found.size) != len(ends):
+            raise of_file(source.name, f'tensor "{name}" has {len(ends)} dimensions there, and {len(found.size)} in another file')
+        found.size = torch.Size([max(each) for each in zip(found.size, ends)])
+        found.chunks.append(chunk)
+        info = _hf_utils._HFStorageInfo(relative_path=source.name, shape=torch.Size(shape), dtype=dtype)
+        metadata.storage_data[MetadataIndex(fqn=name, offset=offsets)] = info
+
+
+def _saved_offsets(source: Source) -> dict[str, Any] | None:
+    """What torch.distributed.checkpoint says of the place of each tensor in one that is in several files; None: each is whole."""
+    told = (source.header.metadata or {}).get(_hf_utils.CUSTOM_METADATA_KEY)
+    if not told:
+        return None
+    try:
+        saved = json.loads(told)
+    except (ValueError, RecursionError):
+        saved = None
+    if not isinstance(saved, dict):
+        raise of_file(source.name, f"its {_hf_utils.CUSTOM_METADATA_KEY} is no JSON object")
+    return saved
+
+
+def _offsets_of(source: Source, saved: dict[str, Any], name: str, shape: tuple[int, ...]) -> list[int]:
+    told = saved.get(name)
+    offsets = told.get(_hf_utils.SAVED_OFFSETS_KEY) if isinstance(told, dict) else None
+    if not isinstance(offsets, list) or len(offsets) != len(shape) or not all(_is_offset(*each) for each in zip(offsets, shape)):
+        shown = f"{told!r:.100}"
+        raise of_file(source.name, f'{_hf_utils.CUSTOM_METADATA_KEY} says {shown} of tensor "{name}" of shape {list(shape)}, which is no place for it')
+    return offsets
+
+
+def _is_offset(value: Any, length: int) -> bool:
+    return type(value) is int and 0 <= value <= _most_elements - length
+
+
+# --- what a plan wants of them
+
+
+def _by_file(infos: Any, items: Sequence[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for each in items:
+        found.setdefault(os.fspath(infos[each.storage_index].relative_path), []).append(each)
+    return found
+
+
+def _in_turns(files: dict[str, list[Any]]) -> Iterator[dict[str, list[Any]]]:
+    left = iter(files.items())
+    while turn := dict(itertools.islice(left, _most_open)):
+        yield turn
+
+
+def _read_of(source: Source, item: Any, planner: Any) -> tuple[TensorRead, Any]:
+    name = item.storage_index.fqn
+    row = source.row(name)
+    word, place = source.header.types[row], framework_on("pt", "cpu")
+    dtype = place.dtype(word)
+    shape = check_type(source.name, name, word, source.header.shapes[row], place, dtype)
+    offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
+    if len(offsets) != len(shape) or any(start < 0 or length < 0 or start + length > whole for start, length, whole in zip(offsets, lengths, shape)):
+        problem = f'{source.name}: tensor "{name}" has the shape {list(shape)}, and not {list(lengths)} from {list(offsets)} on'
+        raise InvalidArgument(problem, code="invalid_argument", filename=source.name)
+    target = planner.resolve_tensor(item).detach()
+    if tuple(target.size()) != lengths:
+        raise AssertionError(f"req {item.storage_index} mismatch sizes {target.size()} vs {torch.Size(lengths)}")
+    return TensorRead(source, source.header.offsets[row], dtype, shape, offsets, target), item

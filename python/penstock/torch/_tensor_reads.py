@@ -1,0 +1,181 @@
+"""Parts of tensors in files, on their way into tensors of PyTorch that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import _native
+from ..safetensors._frameworks import framework_on
+from ..safetensors._load import ALIGNMENT
+from ..safetensors._reading import Ranges, Reads
+from ..safetensors._slices import Part, Pick, part_of
+from ..safetensors._sources import Source
+from ..safetensors._targets import count_changes
+from ._memory import is_plain, reaches, synchronize
+from ._runs import Run, runs_of
+
+__all__ = ["TensorRead", "read_tensors"]
+
+_BESIDE_BYTES = 512 << 20  # of memory for what cannot be read in place, and as much again while that is copied
+
+
+class TensorRead(NamedTuple):
+    """A part of a tensor of a file, of the shape of its target."""
+
+    source: Source
+    offset: int  # of the tensor in the file, in bytes
+    dtype: torch.dtype
+    shape: tuple[int, ...]  # of all of the tensor
+    starts: tuple[int, ...]  # of the part in each dimension
+    target: Any  # a tensor, detached
+
+    def part(self) -> Part:
+        picks = [Pick(start, length, 1) for start, length in zip(self.starts, self.target.size())]
+        return part_of(self.shape, self.dtype.itemsize, picks, on_host=self.target.device.type == "cpu")
+
+    def runs(self) -> list[Run] | None:
+        """The bytes that follow each other in the file and in the target, which has another order of memory."""
+        whole = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        for axis, (start, length) in enumerate(zip(self.starts, self.target.size())):
+            whole = whole.narrow(axis, start, length)
+        return runs_of(whole, self.target)
+
+
+def read_tensors(reads: Sequence[TensorRead]) -> None:
+    """Fills all targets; blocks. What has the file's type is read in place, all of it at once; the rest by way of memory on the target's device,
+    from which it is copied, while more comes. On a GPU this waits for what the current stream has. Raises penstock.Error; what is in the targets is not
+    known then.
+    """
+    direct, beside = _sorted(reads)
+    synchronize(each.target.device for each, _ in direct)
+    under_way = [Reads()]
+    try:
+        _start_direct(direct, under_way[0])
+        last: _Beside | None = None
+        for group in _groups(beside):
+            following = _Beside(group)
+            under_way.append(following.reads)
+            following.start()
+            if last is not None:
+                last.finish()
+            last = following
+        if last is not None:
+            last.finish()
+        under_way[0].wait()
+    finally:
+        for each in under_way:
+            each.stop()
+    count_changes([each.target for each, _ in direct])
+
+
+_Direct = list[tuple[TensorRead, "Part | list[Run]"]]
+
+
+def _sorted(reads: Sequence[TensorRead]) -> tuple[_Direct, list[tuple[TensorRead, Part]]]:
+    """Those that are read in place, in the order of the files, and the others."""
+    direct: _Direct = []
+    beside: list[tuple[TensorRead, Part]] = []
+    for each in sorted(reads, key=lambda read: read.offset):
+        part = each.part()
+        if not part.nbytes:
+            continue
+        way: Part | list[Run] | None = part
+        if not _takes_bytes(each) or part.cut is not None:
+            way = None
+        elif not each.target.is_contiguous():
+            way = each.runs()
+        if way is None:
+            beside.append((each, part))
+        else:
+            direct.append((each, way))
+    return direct, beside
+
+
+def _takes_bytes(read: TensorRead) -> bool:
+    target = read.target
+    return bool(target.dtype == read.dtype and is_plain(target) and reaches(target.device) and not target.is_conj() and not target.is_neg())
+
+
+def _start_direct(direct: _Direct, reads: Reads) -> None:
+    groups: dict[tuple[int, torch.device], _Direct] = {}
+    for each in direct:
+        groups.setdefault((id(each[0].source), each[0].target.device), []).append(each)
+    for group in groups.values():
+        first = min(each.target.data_ptr() for each, _ in group)
+        end = max(_end_of(each.target) for each, _ in group)
+        ranges = Ranges()
+        for read, way in group:
+            _add(ranges, read, way, read.target.data_ptr() - first)
+        reads.start(group[0][0].source, _native.Pointer(first, end - first, group), ranges)
+
+
+def _add(ranges: Ranges, read: TensorRead, way: Part | list[Run], place: int) -> None:
+    if isinstance(way, Part):
+        ranges.add_part(read.offset, way, place)
+    else:
+        ranges.add_all([read.offset + each.source for each in way], [each.nbytes for each in way], [place + each.target for each in way])
+
+
+def _end_of(tensor: Any) -> int:
+    """The address behind its last element."""
+    last = sum((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride()))
+    return int(tensor.data_ptr() + (last + 1) * tensor.element_size())
+
+
+# --- by way of other memory
+
+
+def _groups(beside: Iterable[tuple[TensorRead, Part]]) -> Iterator[list[tuple[TensorRead, Part]]]:
+    """Each of so many bytes, or of one tensor that has more."""
+    group: list[tuple[TensorRead, Part]] = []
+    nbytes = 0
+    for each in beside:
+        if group and nbytes + each[1].nbytes > _BESIDE_BYTES:
+            yield group
+            group, nbytes = [], 0
+        group.append(each)
+        nbytes += each[1].nbytes
+    if group:
+        yield group
+
+
+class _Beside:
+    """Some that are read into one piece of memory for each device, and copied into their targets."""
+
+    def __init__(self, group: list[tuple[TensorRead, Part]]) -> None:
+        self.reads = Reads()
+        self._group = group
+        self._found: list[tuple[TensorRead, Part, Any]] = []
+
+    def start(self) -> None:
+        by_device: dict[torch.device, list[tuple[TensorRead, Part]]] = {}
+        for each in self._group:
+            device = each[0].target.device
+            by_device.setdefault(device if reaches(device) else torch.device("cpu"), []).append(each)
+        for device, group in by_device.items():
+            self._start_on(device, group)
+
+    def _start_on(self, device: torch.device, group: list[tuple[TensorRead, Part]]) -> None:
+        places = [0]
+        for _, part in group:
+            places.append(-(-(places[-1] + part.nbytes) // ALIGNMENT) * ALIGNMENT)
+        arena = framework_on("pt", device).arena(places[-1])
+        ranges: dict[int, tuple[Source, Ranges]] = {}
+        for (read, part), place in zip(group, places):
+            ranges.setdefault(id(read.source), (read.source, Ranges()))[1].add_part(read.offset, part, place)
+            view: dict[str, Any] = {}
+            arena.views([("", read.dtype, part.shape, place, part.nbytes)], view)
+            self._found.append((read, part, view[""]))
+        for source, each in ranges.values():
+            self.reads.start(source, arena.memory, each)
+
+    def finish(self) -> None:
+        self.reads.wait()
+        with torch.no_grad():
+            for read, part, array in self._found:
+                read.target.copy_(array if part.cut is None else array[part.cut])
+        self._found = []  # and with it the memory
+        self._group = []
