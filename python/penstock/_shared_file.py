@@ -14,10 +14,10 @@ import os
 import stat
 import uuid
 import weakref
+from collections.abc import Iterator
 
 from . import _native
 from ._errors import Error, InvalidArgument, NotFound, make_error
-from ._pieces import remade
 
 __all__ = ["SharedFile", "abandon", "open_shared", "remove_left"]
 
@@ -25,7 +25,7 @@ _ending = ".penstock-save-"
 
 
 class SharedFile:
-    """Made by one process, on whose local or shared file system the others are. Locked (flock) until it is published or dropped, or garbage."""
+    """Made by one process, whose file system the others see. Locked (flock, shared) until it is published or dropped, or garbage."""
 
     def __init__(self, path: str, beginning: bytes, nbytes: int) -> None:
         """nbytes: of the whole file, room for which is reserved where the file system can do that. Raises penstock.Error, which names path."""
@@ -57,18 +57,17 @@ class SharedFile:
         self._pending.drop()
 
 
-def open_shared(path: str, hidden: str, nbytes: int) -> _native.File:
-    """For writing a part of it, in any process. path: where it will be; hidden, nbytes: as the one has told that has made it. Raises penstock.Error."""
-    try:
-        file = _native.open(_path_of(path, hidden), "r+", direct=True)  # past the page cache, where that goes: it is on its way to the disk
-    except NotFound as problem:
-        why = "another process that writes it has failed, or this one does not see the same folder"
-        raise remade(problem, f"{path}: there is no {hidden} to write it to: {why}") from None
-    if file.size() == nbytes:
-        return file
-    problem_ = f"{path}: {hidden} has {file.size()} bytes, and not {nbytes}: it is another file than the one that was made for this save"
-    file.close()
-    raise InvalidArgument(problem_, code="invalid_argument", filename=path)
+@contextlib.contextmanager
+def open_shared(path: str, hidden: str, nbytes: int) -> Iterator[_native.File]:
+    """For writing a part of it, in any process, which is on the disk when this ends. path: where it will be; hidden, nbytes: as the one has told that has
+    made it. Raises penstock.Error."""
+    place = _path_of(path, hidden)
+    with _locked(path, place), _native.open(place, "r+", direct=True) as file:  # past the page cache, where that goes: it is on its way to the disk
+        if file.size() != nbytes:
+            problem = f"{path}: {hidden} has {file.size()} bytes, and not {nbytes}: it is another file than the one that was made for this save"
+            raise InvalidArgument(problem, code="invalid_argument", filename=path)
+        yield file
+        file.sync()
 
 
 def abandon(path: str, hidden: str) -> None:
@@ -113,10 +112,28 @@ def _remove(path: str, facts: os.stat_result, process: int) -> None:
             os.unlink(path)
 
 
+@contextlib.contextmanager
+def _locked(path: str, place: str) -> Iterator[None]:
+    try:
+        descriptor = os.open(place, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        why = "another process that writes it has failed, or this one does not see the same folder"
+        raise NotFound(f"{path}: there is no {place} to write it to: {why}", code="not_found", filename=path) from None
+    except OSError as problem:
+        raise _error_of(problem.errno or 0, f"{path}: open {place}", path) from None
+    try:
+        _lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _lock(descriptor: int) -> None:
-    """Where the file system has no locks, what a killed process leaves is not told from what is being written, and stays."""
+    """As one of those who write it. By that what a killed process leaves is told from what is being written; where the file system has no locks, it stays.
+    And a client of NFS that has a file to itself may write a page as a whole of which it was given a part, over what another has written there; with
+    a lock that is shared it does not."""
     with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def _link(descriptor: int, name: str, path: str) -> None:

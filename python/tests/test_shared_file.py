@@ -65,7 +65,8 @@ def test_who_fails_takes_the_name_from_all(tmp_path: Path) -> None:
     abandon(path, shared.hidden)
     abandon(path, shared.hidden)
     with pytest.raises(FileNotFoundError, match=f"{path}: there is no .*: another process that writes it has failed, or"):
-        open_shared(path, shared.hidden, 100)
+        with open_shared(path, shared.hidden, 100):
+            pass
     shared.drop()
     assert os.listdir(tmp_path) == []
 
@@ -74,7 +75,8 @@ def test_another_file_under_its_hidden_name_is_not_written(tmp_path: Path) -> No
     path = str(tmp_path / "model")
     shared = SharedFile(path, b"head", 100)
     with pytest.raises(penstock.InvalidArgument, match="has 100 bytes, and not 101"):
-        open_shared(path, shared.hidden, 101)
+        with open_shared(path, shared.hidden, 101):
+            pass
     (tmp_path / shared.hidden).unlink()
     (tmp_path / shared.hidden).write_bytes(b"another's")
     shared.drop()
@@ -103,6 +105,8 @@ def test_what_a_killed_process_leaves_goes_and_what_is_being_written_stays(tmp_p
         assert other.wait() == -signal.SIGKILL
     remove_left(str(tmp_path))
     assert sorted(hidden_files(tmp_path)) == sorted([own.hidden, ".model.penstock-save-link"])
+    with open_shared(str(tmp_path / "model"), own.hidden, 100):  # by a rank that goes on for a while
+        remove_left(str(tmp_path))
     own.drop()
     remove_left(str(tmp_path / "missing"))
 
