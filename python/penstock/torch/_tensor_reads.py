@@ -34,7 +34,7 @@ class TensorRead(NamedTuple):
 
     def part(self) -> Part:
         picks = [Pick(start, length, 1) for start, length in zip(self.starts, self.target.size())]
-        return part_of(self.shape, self.dtype.itemsize, picks, on_host=self.target.device.type == "cpu")
+        return part_of(self.shape, self.dtype.itemsize, picks)
 
     def runs(self) -> list[Run] | None:
         """The bytes that follow each other in the file and in the target, which has another order of memory."""
