@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
@@ -13,7 +13,7 @@ from ._errors import SafetensorError
 from ._sources import Path
 from ._types import NAMES, WORDS
 
-__all__ = ["Tensor", "beginning_of", "saved", "save_file", "tensor_of", "word_of", "write_file"]
+__all__ = ["Tensor", "beginning_of", "saved", "save_file", "settle", "shape_in_file", "tensor_of", "word_of", "write_file"]
 
 class Tensor(NamedTuple):
     """One to be saved."""
@@ -39,7 +39,7 @@ def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str,
 
 def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[str, str] | None) -> None:
     beginning, order = beginning_of(tensors, metadata)
-    _settle(tensors)
+    settle(tensors.values())
     requests: list[tuple[Any, int, int]] = [(beginning, 0, len(beginning))]
     place = len(beginning)
     for name in order:
@@ -61,7 +61,7 @@ def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[
 
 def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
     beginning, order = beginning_of(tensors, metadata)
-    _settle(tensors)
+    settle(tensors.values())
     return b"".join([beginning, *(_on_host(tensors[name]) for name in order if tensors[name].nbytes)])
 
 
@@ -94,13 +94,18 @@ def word_of(name: Any, dtype: str) -> str:
     return word
 
 
+def shape_in_file(word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a tensor of PyTorch, which counts two elements of four bits as one."""
+    if word != "F4":
+        return shape
+    return (*shape[:-1], shape[-1] * 2) if shape else (2,)
+
+
 def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
     word = word_of(name, str(tensor.dtype).removeprefix("torch."))
     if tensor.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(f'tensor "{name}" is on the device {tensor.device.type}, which has no bytes to save')
-    shape = tuple(tensor.shape)
-    if word == "F4":  # of which PyTorch counts two as one
-        shape = (*shape[:-1], shape[-1] * 2) if shape else (2,)
+    shape = shape_in_file(word, tuple(tensor.shape))
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     nbytes = plain.numel() * plain.element_size()
     memory = _native.Pointer(plain.data_ptr(), nbytes, plain, True) if nbytes else b""
@@ -124,9 +129,9 @@ def _of_cupy(cupy: Any, name: Any, array: Any) -> Tensor:
     return Tensor(word, array.shape, plain.nbytes, plain, ("cupy", array.device.id))
 
 
-def _settle(tensors: Mapping[str, Tensor]) -> None:
+def settle(tensors: Iterable[Tensor]) -> None:
     """Waits for what the current streams have: for the values of tensors, and for copies in C's order."""
-    for library, number in {each.stream for each in tensors.values() if each.stream is not None}:
+    for library, number in {each.stream for each in tensors if each.stream is not None}:
         if library == "torch":
             sys.modules["torch"].cuda.current_stream(number).synchronize()
         else:

@@ -6,7 +6,8 @@
     dcp.save(state_dict, storage_writer=FileSystemWriter("checkpoint"))
     dcp.load(state_dict, storage_reader=FileSystemReader("checkpoint"))
 
-What one has written the other reads, in both directions. HuggingFaceStorageReader does the same for safetensors files.
+What one has written the other reads, in both directions. HuggingFaceStorageReader and
+HuggingFaceStorageWriter do the same for safetensors files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ __all__ = ["FileSystemReader", "FileSystemWriter"]
 if hasattr(torch.distributed.checkpoint, "QuantizedHuggingFaceStorageReader"):  # PyTorch 2.9 and newer
     from ._huggingface_reader import HuggingFaceStorageReader, QuantizedHuggingFaceStorageReader
 
-    __all__ += ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
+    from ._huggingface_writer import HuggingFaceStorageWriter
+
+    __all__ += ["HuggingFaceStorageReader", "HuggingFaceStorageWriter", "QuantizedHuggingFaceStorageReader"]
 
 _ALIGNMENT = 4096  # of what one tensor has of a file
 

@@ -1,0 +1,297 @@
+"""HuggingFaceStorageWriter: safetensors files of torch.distributed.checkpoint, in shards, or whole and written by all ranks together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint import _hf_utils
+from torch.distributed.checkpoint import hf_storage as _hf_storage
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from .. import _native
+from .._errors import InvalidArgument
+from .._shared_file import SharedFile, abandon, open_shared, remove_left
+from ..safetensors._save import Tensor, settle, tensor_of, write_file
+from ..safetensors._slices import Part, Pick, part_of
+from ._memory import reaches
+from ._model_files import ModelFile, check_plans, index_of, model_files
+from ._stager import DeviceStager
+from ._tensor_writes import TensorWrite, write_tensors
+
+__all__ = ["HuggingFaceStorageWriter"]
+
+
+class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWriter):  # type: ignore[misc]
+    """Writes safetensors files, each whole under its name or not there at all, straight from where the tensors are.
+
+    path, fqn_to_index_mapping, save_distributed, enable_consolidation: as for torch.distributed.checkpoint.HuggingFaceStorageWriter. With save_distributed
+    and without enable_consolidation each rank writes files of its own. Otherwise all ranks write their parts of the files of the whole model at once: the
+    coordinator makes them under hidden names, and gives them their own when all ranks have finished, with model.safetensors.index.json last. So with
+    enable_consolidation there is no second pass, and no folder "sharded"; all ranks have to see one folder.
+
+    thread_count, thread_count_consolidation and token, which some versions of PyTorch have, change nothing. snapshot: where async_save() copies the
+    tensors of a GPU to before it returns: "device", on that GPU; "host", in pinned memory; "auto", on the GPU if it has room, else pinned.
+    Use a writer for one save at a time. Errors are penstock.Error, and name the file and the tensor; a save that fails leaves the files that were there.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        fqn_to_index_mapping: dict[str, int] | None = None,
+        thread_count: int = 1,
+        save_distributed: bool = False,
+        enable_consolidation: bool = False,
+        thread_count_consolidation: int = 1,
+        *,
+        token: Any = None,
+        snapshot: str = "auto",
+    ) -> None:
+        super().__init__(
+            snapshot=snapshot,
+            path=path,
+            fqn_to_index_mapping=fqn_to_index_mapping,
+            thread_count=thread_count,
+            save_distributed=save_distributed,
+            enable_consolidation=enable_consolidation,
+            thread_count_consolidation=thread_count_consolidation,
+        )
+        self._save: _Save | None = None  # on the coordinator, while the files have hidden names
+        self._set_path(path)
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        self._drop()
+        super().reset(checkpoint_id)
+        if checkpoint_id:
+            self._set_path(checkpoint_id)
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        self._drop()
+        if self._has_own_files():
+            return self._prepared_shards(plans)
+        self._check_is_together(plans)
+        if not all(getattr(each, "usable", True) for each in plans):
+            raise _wrong("the places of tensors are made of the plans of all ranks, some of which a planner with enable_plan_caching=True has left out")
+        files = model_files(plans, self.fqn_to_index_mapping, self._metadata_of)
+        self._save = _Save(os.fspath(self.path), files, sum(len(each.items) for each in plans))
+        return [dataclasses.replace(each, storage_data=self._save.part_of_rank(each)) for each in plans]
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        self.wait_for_copies()
+        folder = os.fspath(self.path)
+        if self._has_own_files():
+            return _done(self._write_shards(folder, plan, planner))
+        try:
+            return _done(_write_parts(folder, plan, planner))
+        except BaseException:
+            self._drop()
+            for each in plan.storage_data.files:
+                abandon(os.path.join(folder, each.name), each.hidden)
+            raise
+
+    def finish(self, metadata: Any, results: list[list[Any]]) -> None:
+        if self._has_own_files():
+            return
+        save, self._save = self._save, None
+        if save is None:
+            raise _wrong("this save was given up: another one with the same writer has begun since")
+        with contextlib.closing(save):
+            save.check([each.storage_data for of_rank in results for each in of_rank])
+            save.publish()
+
+    def _has_own_files(self) -> bool:
+        """Whether each rank does."""
+        return bool(self.save_distributed and not self.enable_consolidation)
+
+    def _set_path(self, path: Any) -> None:
+        self.path = self.fs.init_path(path)
+        if self.enable_consolidation:
+            self.consolidated_output_path = str(path)
+
+    def _drop(self) -> None:
+        save, self._save = self._save, None
+        if save is not None:
+            save.close()
+
+    def _check_is_together(self, plans: Sequence[Any]) -> None:
+        world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        if not getattr(self, "use_collectives", True) and world > 1 and len(plans) == 1:
+            raise _wrong("use_collectives=False: the ranks write the same files together, and have to know of each other; save_distributed=True gives each its own")
+
+    def _metadata_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+        if self.enable_consolidation:
+            return {_hf_utils.FORMAT_KEY: _hf_utils.FORMAT_VALUE}
+        return _sharding_info({name: [0] * len(shape) for name, shape in shapes.items()})
+
+    # --- files of each rank
+
+    def _prepared_shards(self, plans: list[Any]) -> list[Any]:
+        check_plans(plans, self.fqn_to_index_mapping)
+        prepared = super().prepare_global_plan(plans)
+        if not getattr(self, "use_collectives", True) and self.rank is not None:
+            for each in prepared:  # one, of this rank, which takes itself for the first
+                each.storage_data["shard_index"] = self.rank + 1
+        return list(prepared)
+
+    def _write_shards(self, folder: str, plan: Any, planner: Any) -> list[Any]:
+        results = []
+        indexes = plan.storage_data.get("fqn_to_index_mapping")
+        highest = max(indexes.values()) if indexes else 1
+        for number, items in self._split_by_storage_plan(indexes, plan.items).items():
+            name = _hf_utils._gen_file_name(number, highest, plan.storage_data["shard_index"])
+            tensors = _shards_of(name, items, planner)
+            write_file(tensors, os.path.join(folder, name), _sharding_info({each.index.fqn: list(each.tensor_data.chunk.offsets) for each in items}))
+            results += [_result(item, _Written(name, 0, tensors[item.index.fqn].nbytes, "")) for item in items]
+        return results
+
+
+def _wrong(problem: str) -> InvalidArgument:
+    return InvalidArgument(problem, code="invalid_argument")
+
+
+def _done(result: Any) -> Any:
+    future: Any = Future()
+    future.set_result(result)
+    return future
+
+
+def _sharding_info(offsets: dict[str, list[int]]) -> dict[str, str]:
+    told = {name: {_hf_utils.SAVED_OFFSETS_KEY: each} for name, each in offsets.items()}
+    return {
+        _hf_utils.CUSTOM_METADATA_KEY: json.dumps(told),
+        _hf_utils.DCP_VERSION_KEY: str(_hf_utils.HF_DCP_VERSION),
+        _hf_utils.FORMAT_KEY: _hf_utils.FORMAT_VALUE,
+    }
+
+
+def _result(item: Any, written: _Written) -> Any:
+    return WriteResult(index=item.index, size_in_bytes=written.length, storage_data=written)
+
+
+def _tensor(item: Any, planner: Any) -> Tensor:
+    """What the planner has for an item, which is to be as the plan says: other tensors of the file begin behind it."""
+    data, name, planned = planner.resolve_data(item).detach(), item.index.fqn, item.tensor_data
+    if tuple(data.size()) != tuple(planned.chunk.sizes) or data.dtype != planned.properties.dtype:
+        is_ = f"is {data.dtype} of {list(data.size())}"
+        raise _wrong(f'tensor "{name}" {is_} by now, and {planned.properties.dtype} of {list(planned.chunk.sizes)} in the plan')
+    if data.layout is not torch.strided:
+        raise _wrong(f'tensor "{name}" is sparse, which safetensors files have not: to_dense() makes it dense')
+    return tensor_of(name, data if reaches(data.device) else data.cpu())
+
+
+def _shards_of(file: str, items: Sequence[Any], planner: Any) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for each in items:
+        if each.index.fqn in found:
+            raise _wrong(f'{file}: this rank has several parts of tensor "{each.index.fqn}", of which a file has one')
+        found[each.index.fqn] = _tensor(each, planner)
+    return found
+
+
+# --- files of all ranks
+
+
+class _Written(NamedTuple):
+    """What a rank says of an item that it has written."""
+
+    relative_path: str
+    offset: int  # in the file, of its first byte
+    length: int
+    save: str
+
+
+class _HiddenFile(NamedTuple):
+    name: str
+    hidden: str
+    nbytes: int
+
+
+class _RankPart(NamedTuple):
+    """What a rank has to know to write its parts."""
+
+    save: str
+    files: list[_HiddenFile]
+    places: dict[str, tuple[int, int]]  # of its tensors the number in files, and the offset there
+
+
+class _Save:
+    """The coordinator's: the files while they are being written."""
+
+    def __init__(self, folder: str, files: list[ModelFile], items: int) -> None:
+        self._name = uuid.uuid4().hex
+        self._folder = folder
+        self._files = files
+        self._items = items
+        self._numbers = {name: number for number, file in enumerate(files) for name in file.places}  # of each tensor's file
+        self._shared: list[SharedFile] = []
+        remove_left(folder)
+        try:
+            for each in files:
+                self._shared.append(SharedFile(os.path.join(folder, each.name), each.beginning, each.nbytes))
+        except BaseException:
+            self.close()
+            raise
+
+    def part_of_rank(self, plan: Any) -> _RankPart:
+        wanted = {item.index.fqn for item in plan.items}
+        used = {old: new for new, old in enumerate(sorted({self._numbers[name] for name in wanted}))}
+        hidden = [_HiddenFile(self._files[at].name, self._shared[at].hidden, self._files[at].nbytes) for at in used]
+        places = {name: (used[at], self._files[at].places[name][0]) for name, at in ((name, self._numbers[name]) for name in wanted)}
+        return _RankPart(self._name, hidden, places)
+
+    def check(self, written: Sequence[Any]) -> None:
+        """That all that was planned is written, and for this save."""
+        mine = [each for each in written if getattr(each, "save", None) == self._name]
+        if len(mine) != len(written) or len(mine) != self._items:
+            raise _wrong(f"{self._folder}: {len(mine)} of {self._items} parts were written for this save, and {len(written) - len(mine)} for another one")
+
+    def publish(self) -> None:
+        for each in self._shared:
+            each.publish()
+        _write_index(os.path.join(self._folder, _hf_utils._metadata_fn), index_of(self._files))
+
+    def close(self) -> None:
+        """What was not published is gone."""
+        for each in self._shared:
+            each.drop()
+
+
+def _write_index(path: str, content: dict[str, Any]) -> None:
+    with _native.PendingFile(path) as pending:
+        with pending.open() as file:
+            file.write_from(json.dumps(content, indent=2).encode())
+        pending.publish()
+
+
+def _write_parts(folder: str, plan: Any, planner: Any) -> list[Any]:
+    part: _RankPart = plan.storage_data
+    results: list[Any] = []
+    for number, file in enumerate(part.files):
+        items = [each for each in plan.items if part.places[each.index.fqn][0] == number]
+        writes = [_write_of(each, part.places[each.index.fqn][1], planner) for each in items]
+        settle(each.tensor for each in writes)
+        path = os.path.join(folder, file.name)
+        with open_shared(path, file.hidden, file.nbytes) as opened:
+            write_tensors(opened, path, writes)
+        for item, write in zip(items, writes):
+            first = write.offset + (write.part.starts[0] if write.part.starts else 0)
+            results.append(_result(item, _Written(file.name, first, write.tensor.nbytes, part.save)))
+    return results
+
+
+def _write_of(item: Any, offset: int, planner: Any) -> TensorWrite:
+    tensor = _tensor(item, planner)
+    return TensorWrite(item.index.fqn, tensor, offset, _part_of(item))
+
+
+def _part_of(item: Any) -> Part:
+    data = item.tensor_data
+    picks = [Pick(start, length, 1) for start, length in zip(data.chunk.offsets, data.chunk.sizes)]
+    return part_of(tuple(data.size), data.properties.dtype.itemsize, picks, exact=True)

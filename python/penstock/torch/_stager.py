@@ -1,0 +1,102 @@
+"""What torch.distributed.checkpoint.async_save() copies before it returns: tensors of a GPU on that GPU, which takes no longer than its memory does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.tensor import DTensor
+
+from .._errors import InvalidArgument
+from ._memory import has_room, is_plain
+
+__all__ = ["DeviceStager"]
+
+
+class DeviceStager:
+    """Part of a writer, which is its own AsyncStager then.
+
+    snapshot: where the copy of a GPU's tensors is: "device" on that GPU, "host" in pinned memory, "auto" on the GPU if it has room, else pinned.
+    """
+
+    def __init__(self, *arguments: Any, snapshot: str = "auto", **named: Any) -> None:
+        if snapshot not in ("auto", "device", "host"):
+            raise InvalidArgument(f"snapshot is 'auto', 'device' or 'host', not {snapshot!r}", code="invalid_argument")
+        super().__init__(*arguments, **named)
+        self.snapshot = snapshot
+        self._copying: list[Any] = []  # events of streams
+
+    def stage(self, state_dict: Any) -> Any:
+        """A copy that stays as it is: of tensors of the CPU made at once, of a GPU's queued in its current stream, where that is "device"."""
+        tensors = list(_tensors_of(state_dict))
+        if not self._stays_on_device(tensors):
+            return _staged_by_torch(state_dict)
+        try:
+            copied = _copied(state_dict)
+        except torch.cuda.OutOfMemoryError:
+            if self.snapshot == "device":
+                raise
+            return _staged_by_torch(state_dict)
+        for device in {each.device for each in tensors if each.is_cuda}:
+            with torch.cuda.device(device):
+                self._copying.append(torch.cuda.current_stream().record_event())
+        return copied
+
+    def wait_for_copies(self) -> None:
+        """Until what stage() has queued is done. Blocks."""
+        while self._copying:
+            self._copying.pop().synchronize()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which cannot wait for the events of this one."""
+        self.wait_for_copies()
+        return self.__dict__
+
+    def _stays_on_device(self, tensors: list[Any]) -> bool:
+        if not all(is_plain(each) for each in tensors):
+            return False
+        nbytes: dict[Any, int] = {}
+        for each in tensors:
+            if each.is_cuda:
+                nbytes[each.device] = nbytes.get(each.device, 0) + each.numel() * each.element_size()
+        if not nbytes or self.snapshot == "device":
+            return True
+        return self.snapshot == "auto" and all(has_room(device, each) for device, each in nbytes.items())
+
+
+def _tensors_of(value: Any) -> Iterator[Any]:
+    """Those that have the memory; of spread ones the parts that are here."""
+    if isinstance(value, DTensor):
+        yield value.to_local()
+    elif isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors_of(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors_of(each)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {name: _copied(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_copied(each) for each in value]
+    return tuple(_copied(each) for each in value) if type(value) is tuple else copy.deepcopy(value)
+
+
+def _staged_by_torch(state_dict: Any) -> Any:
+    """In pinned memory, where there are GPUs."""
+    pins = torch.cuda.is_available()
+    options = StagingOptions(use_pinned_memory=pins, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pins)
+    stager = DefaultStager(options)
+    try:
+        return stager.stage(state_dict)
+    finally:
+        stager.close()

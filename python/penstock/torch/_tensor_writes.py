@@ -1,0 +1,90 @@
+"""Parts of tensors, written into a file that has the whole ones."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .. import _native
+from .._errors import Error, ShortRead
+from .._futures import wait
+from .._pieces import Piece, move_pieces, remade
+from ..safetensors._reading import Ranges
+from ..safetensors._save import Tensor
+from ..safetensors._slices import Part
+
+__all__ = ["TensorWrite", "write_tensors"]
+
+
+class TensorWrite(NamedTuple):
+    """A part of a tensor, which has its bytes one after the other in memory."""
+
+    name: str
+    tensor: Tensor  # the part
+    offset: int  # of the whole tensor in the file, in bytes
+    part: Part  # of the whole tensor
+
+
+def write_tensors(file: _native.File, label: str, writes: Sequence[TensorWrite]) -> None:
+    """Writes all of them at once; blocks. label: the file's name for errors. Raises penstock.Error, which names the tensor; nothing is written any more
+    then."""
+    filled = [each for each in writes if each.tensor.nbytes]
+    scattered = _Scattered(file, label)
+    try:
+        move_pieces(
+            file,
+            [_piece_of(each) for each in filled if len(each.part.starts) == 1],
+            label=label,
+            write=True,
+            meanwhile=lambda: scattered.start([each for each in filled if len(each.part.starts) > 1]),
+        )
+        scattered.finish()
+    finally:
+        scattered.stop()
+
+
+def _piece_of(write: TensorWrite) -> Piece:
+    memory = write.tensor.memory
+    return Piece(_called(write), write.offset + write.part.starts[0], memory.nbytes, memory.address, memory, write.tensor.stream)
+
+
+def _called(write: TensorWrite) -> str:
+    return f'tensor "{write.name}"'
+
+
+class _Scattered:
+    """Those with many places in the file, such as the columns that one rank has of a matrix."""
+
+    def __init__(self, file: _native.File, label: str) -> None:
+        self._file = file
+        self._label = label
+        self._under_way: list[tuple[_native.Future[list[int]], TensorWrite, array[int]]] = []
+
+    def start(self, writes: Sequence[TensorWrite]) -> None:
+        for each in writes:
+            ranges = Ranges()
+            ranges.add_part(each.offset, each.part, 0)
+            future = self._file.pwrite_ranges(each.tensor.memory, ranges.offsets, ranges.sizes, ranges.places)
+            self._under_way.append((future, each, ranges.offsets))
+
+    def finish(self) -> None:
+        for future, write, offsets in self._under_way:
+            self._check(future, write, offsets)
+
+    def stop(self) -> None:
+        """Nothing touches their memory after it."""
+        running = [future for future, _, _ in self._under_way if not future.done()]
+        for each in running:
+            each.cancel()
+        wait(running)
+
+    def _check(self, future: Any, write: TensorWrite, offsets: array[int]) -> None:
+        try:
+            counts = future.result()
+        except Error as error:
+            raise remade(error, f"{self._label}: {_called(write)}: {error}") from error
+        short = next((at for at, count in enumerate(counts) if count != write.part.run_bytes), None)
+        if short is not None:
+            message = f"{self._label}: {_called(write)}: wrote {counts[short]} of {write.part.run_bytes} bytes at offset {offsets[short]}"
+            raise ShortRead(f"{message}: the file takes no more", code="short_read", filename=self._label, offset=offsets[short], bytes_done=counts[short])
