@@ -1,7 +1,8 @@
 """load_rank(): one model for the processes of a job, of which each calls for its part.
 
 Rank 0 reads what everyone gets, and hands it on to rank 1 over a pipe, piece by piece; that one hands it on to rank 2, and so on. So it leaves the
-file once, and each process once. What only one rank gets it reads itself.
+file once, and each process once. What only one rank gets it reads itself. In a process group of PyTorch each rank reads a part of what everyone gets, and
+the group hands it on (_group.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .. import _native, pipe
 from .._errors import Closed, Error, InvalidArgument, PermissionDenied, TimedOut
@@ -24,7 +25,7 @@ from ._reading import Ranges, Reads
 from ._sharded import Plan, Rank, Shard, dims_of, planned
 from ._sources import Paths, Source, Sources, check_names
 
-__all__ = ["load_rank"]
+__all__ = ["Failed", "Piece", "failure_of", "load_rank", "unlike", "word_of_failure"]
 
 _piece_bytes = 32 << 20
 _most_under_way = 16  # pieces, at each end
@@ -41,15 +42,16 @@ _T = TypeVar("_T")
 def load_rank(
     filename: Paths,
     device: Any,
-    rank: int,
-    world: int,
-    address: str | Sequence[str],
+    rank: int | None = None,
+    world: int | None = None,
+    address: str | Sequence[str] | None = None,
     shard: Shard | None = None,
     framework: str | None = None,
     *,
     names: Iterable[str] | None = None,
     secret: str | bytes = b"",
     timeout: float = 300.0,
+    group: Any = None,
 ) -> dict[str, Any]:
     """The part of a model that is one rank's, in a job of several processes that all call this with the same files, shard and names. Blocks.
 
@@ -58,22 +60,66 @@ def load_rank(
     (penstock.pipe.listen()), one for each but the last, such as tcp://host:port, for ranks of several hosts; these need the secret.
     timeout: seconds that a rank waits for the others to come, and for each piece. A rank that waits for another for more than 5 s says so to the logger
     "penstock".
+    group: in the place of rank, world and address, a process group of torch.distributed, such as torch.distributed.group.WORLD, of whose backend the
+    device is. Each rank reads its part of what everyone gets, and broadcasts hand it on; the tensors are PyTorch's. The group's own timeout counts, also for a
+    rank that was killed or interrupted; secret is of no use.
 
     Raises InvalidArgument where neighbours do not load the same (files by their headers, not by what is in the tensors; shard, names, world), TimedOut,
     what load_sharded() and penstock.pipe raise; Closed where another rank has failed: its message names that rank and its reason. A rank that fails
     waits for its neighbours for 10 s at most, to tell them.
     """
-    urls = _urls(address, rank, world)
     try:
-        with _Chain(rank, world, urls, secret, timeout) as chain:
-            return _load(filename, framework_on(framework, device), chain, shard, names)
-    except _Failed as problem:
+        with _ranks(rank, world, address, secret, timeout, group) as ranks:
+            return _load(filename, framework_on(framework if group is None else _of_group(framework), device), ranks, shard, names)
+    except Failed as problem:
         raise Closed(str(problem), code="closed") from None
 
 
-def _load(filename: Paths, place: Any, chain: _Chain, shard: Shard | None, names: Iterable[str] | None) -> dict[str, Any]:
-    rank, world = chain.rank, chain.world
-    with Sources(filename, [place.device] if rank == 0 and ":" in place.device else []) as sources:
+class Ranks(Protocol):
+    """The ranks of a job, as one of them sees them. A context manager: whatever ends it is told to the others."""
+
+    rank: int
+    world: int
+
+    @property
+    def reads(self) -> bool:
+        """Whether this one reads of what everyone gets."""
+
+    def meet(self, digest: str) -> None:
+        """The others. InvalidArgument: theirs is another one."""
+
+    def carry(self, pieces: list[Piece]) -> None:
+        """Until all have come, and been taken. Their memory is of each rank alike."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Ranks: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None: ...
+
+
+def _ranks(rank: int | None, world: int | None, address: str | Sequence[str] | None, secret: str | bytes, timeout: float, group: Any) -> Ranks:
+    told = (rank, world, address)
+    if group is not None:
+        if told != (None, None, None):
+            raise TypeError("group= has the rank and the world, and is where the ranks meet: leave out rank, world and address")
+        from ._group import Group
+
+        return Group(group)
+    if rank is None or world is None or address is None:
+        raise TypeError("rank, world and address are needed, or group=")
+    return _Chain(rank, world, _urls(address, rank, world), secret, timeout)
+
+
+def _of_group(framework: str | None) -> str:
+    if framework not in (None, "pt"):
+        raise InvalidArgument(f"framework {framework!r}: with group= the tensors are PyTorch's", code="invalid_argument")
+    return "pt"
+
+
+def _load(filename: Paths, place: Any, ranks: Ranks, shard: Shard | None, names: Iterable[str] | None) -> dict[str, Any]:
+    rank, world = ranks.rank, ranks.world
+    with Sources(filename, [place.device] if ranks.reads and ":" in place.device else []) as sources:
         mine = Rank(rank, place)
         plan = planned(sources, [mine], world, dims_of(shard), check_names(names))
         reads = Reads()
@@ -83,9 +129,9 @@ def _load(filename: Paths, place: Any, chain: _Chain, shard: Shard | None, names
                 reads.start(source, own.memory, ranges)
             found = mine.views(own, passing, plan.dims)
             shared = [(own.memory, plan.whole_bytes, plan.whole), (passing.memory, mine.passing.nbytes, mine.passing.ranges)]
-            chain.meet(_digest(plan, mine, world, sources))
-            chain.carry([piece for each in shared for piece in _pieces(*each)])
-            chain.close()
+            ranks.meet(_digest(plan, mine, world, sources))
+            ranks.carry([piece for each in shared for piece in _pieces(*each)])
+            ranks.close()
         except BaseException:
             reads.stop()
             raise
@@ -113,7 +159,7 @@ def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-class _Piece:
+class Piece:
     """Of the memory that every rank has alike; at rank 0 with what is read into it."""
 
     def __init__(self, memory: Any) -> None:
@@ -121,8 +167,8 @@ class _Piece:
         self.reads: list[tuple[Source, Ranges]] = []
 
 
-def _pieces(memory: Any, nbytes: int, ranges: list[tuple[Source, Ranges]]) -> list[_Piece]:
-    pieces = [_Piece(_part(memory, at, min(_piece_bytes, nbytes - at))) for at in range(0, nbytes, _piece_bytes)]
+def _pieces(memory: Any, nbytes: int, ranges: list[tuple[Source, Ranges]]) -> list[Piece]:
+    pieces = [Piece(_part(memory, at, min(_piece_bytes, nbytes - at))) for at in range(0, nbytes, _piece_bytes)]
     for source, each in ranges:
         for offset, size, place in zip(each.offsets, each.sizes, each.places):
             while size:
@@ -142,11 +188,15 @@ def _part(memory: Any, at: int, nbytes: int) -> Any:
     return memory[at : at + nbytes]
 
 
-_Coming = collections.deque[tuple[_Piece, "Reads | _native.Future[pipe.Message]"]]
+_Coming = collections.deque[tuple[Piece, "Reads | _native.Future[pipe.Message]"]]
 _Going = collections.deque["_native.Future[int]"]
 
 
-class _Failed(Closed):
+def unlike(first: int, second: int) -> InvalidArgument:
+    return InvalidArgument(f"ranks {first} and {second} do not load the same: other files, shard, names, world or framework", code="invalid_argument")
+
+
+class Failed(Closed):
     """Another rank has failed."""
 
     def __init__(self, message: str, rank: int = -1, reason: str = "", **fields: Any) -> None:
@@ -168,10 +218,10 @@ class _Neighbour:
         self.digest: Any = None
         self.heard = words.receive()  # its next word
 
-    def failure(self, within: float = 0.0) -> _Failed | None:
+    def failure(self, within: float = 0.0) -> Failed | None:
         """What it says instead of going on."""
         try:
-            return _failure_of(_word_of(self.heard.result(timeout=within)))
+            return failure_of(_word_of(self.heard.result(timeout=within)))
         except (Error, TimeoutError):
             return None
 
@@ -189,12 +239,19 @@ def _word_of(message: pipe.Message) -> dict[str, Any]:
     return word if isinstance(word, dict) else {}
 
 
-def _failure_of(word: dict[str, Any]) -> _Failed | None:
+def word_of_failure(rank: int, error: BaseException) -> dict[str, Any]:
+    """As a rank tells it to another: the rank that has failed, and why."""
+    if isinstance(error, Failed):
+        return {"failed": error.rank, "reason": error.reason}
+    return {"failed": rank, "reason": f"{type(error).__name__}: {error}"[:_most_reason]}
+
+
+def failure_of(word: dict[str, Any]) -> Failed | None:
     rank, reason = word.get("failed"), word.get("reason")
     if not isinstance(rank, int) or not isinstance(reason, str):
         return None
     shown = "".join(each if each.isprintable() else "?" for each in reason[:_most_reason])
-    return _Failed(f"rank {rank} has failed: {shown}", rank, shown)
+    return Failed(f"rank {rank} has failed: {shown}", rank, shown)
 
 
 class _Chain:
@@ -211,6 +268,10 @@ class _Chain:
         self._before: _Neighbour | None = None
         self._behind: _Neighbour | None = None
         self._telling = False  # why this rank does not go on
+
+    @property
+    def reads(self) -> bool:
+        return self.rank == 0
 
     def __enter__(self) -> _Chain:
         return self
@@ -256,7 +317,7 @@ class _Chain:
         """The words that each begins with."""
         self._outcome(other.words.send(json.dumps(word).encode()), other.rank, deadline)
         theirs = _word_of(self._outcome(other.heard, other.rank, deadline))
-        if failed := _failure_of(theirs):
+        if failed := failure_of(theirs):
             raise failed
         other.digest = theirs.get("digest")
         other.heard = other.words.receive()
@@ -307,7 +368,7 @@ class _Chain:
             try:
                 self._before = _Neighbour(self.rank - 1, pipe.connect(url, secret=self._secret))
                 return talk(self._before)
-            except (InvalidArgument, PermissionDenied, _Failed) as problem:
+            except (InvalidArgument, PermissionDenied, Failed) as problem:
                 with self._told(self.rank - 1):
                     raise problem
             except Error as problem:
@@ -317,7 +378,7 @@ class _Chain:
                     raise TimedOut(late, code="timed_out") from None
             self._look_behind()
             if not self._telling and self._behind is not None and (failed := self._behind.failure()):
-                raise _Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason)
+                raise Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason)
             if not said and time.monotonic() - began > _silent:
                 said = True
                 _log.warning("load_rank: rank %d waits for rank %d to listen at %s", self.rank, self.rank - 1, url)
@@ -331,9 +392,8 @@ class _Chain:
     def _tell(self, error: BaseException) -> None:
         """Those who wait for this rank, why it does not go on."""
         self._telling = True
-        failed = error if isinstance(error, _Failed) else None
         reason = f"{type(error).__name__}: {error}"
-        word = json.dumps({"failed": failed.rank if failed else self.rank, "reason": failed.reason if failed else reason[:_most_reason]}).encode()
+        word = json.dumps(word_of_failure(self.rank, error)).encode()
         for each in (self._before, self._behind):
             if each is not None:
                 with contextlib.suppress(Error):
@@ -374,7 +434,7 @@ class _Chain:
             other.heard.result(timeout=max(0.0, deadline - time.monotonic()))
         other.close()
 
-    def carry(self, pieces: list[_Piece]) -> None:
+    def carry(self, pieces: list[Piece]) -> None:
         """Until all have come, and been taken."""
         coming: _Coming = collections.deque()
         going: _Going = collections.deque()
@@ -401,7 +461,7 @@ class _Chain:
             for sent in going:
                 _ended(sent)
 
-    def _begin(self, piece: _Piece) -> Reads | _native.Future[pipe.Message]:
+    def _begin(self, piece: Piece) -> Reads | _native.Future[pipe.Message]:
         if self._before is not None:
             assert self._before.pieces is not None
             return self._before.pieces.receive(into=[piece.memory], timeout=self._timeout)
@@ -431,7 +491,7 @@ class _Chain:
         """Once all ranks behind have everything: a rank that sent to one which then failed would otherwise not hear of it."""
         if self._behind is not None:
             with self._told(self.rank + 1):
-                if failed := _failure_of(_word_of(self._outcome(self._behind.heard, self.rank + 1, time.monotonic() + self._timeout))):
+                if failed := failure_of(_word_of(self._outcome(self._behind.heard, self.rank + 1, time.monotonic() + self._timeout))):
                     raise failed
         if self._before is not None:
             with self._told(self.rank - 1):
@@ -441,19 +501,19 @@ class _Chain:
     def _compare(first: int, digest: str, other: _Neighbour) -> None:
         """Of two neighbours, the first of which has that number."""
         if other.digest != digest:
-            raise InvalidArgument(f"ranks {first} and {first + 1} do not load the same: other files, shard, names, world or framework", code="invalid_argument")
+            raise unlike(first, first + 1)
 
     @contextlib.contextmanager
     def _told(self, other: int) -> Iterator[None]:
         """Errors say which rank they are about; and why it has failed, where it has said so."""
         try:
             yield
-        except _Failed as problem:
-            raise _Failed(f"rank {self.rank}: {problem}", problem.rank, problem.reason) from None
+        except Failed as problem:
+            raise Failed(f"rank {self.rank}: {problem}", problem.rank, problem.reason) from None
         except Error as problem:
             for each in (self._before, self._behind):
                 if each is not None and (failed := each.failure(1.0 if each.rank == other else 0.0)):
-                    raise _Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason) from None
+                    raise Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason) from None
             raise remade(problem, f"rank {self.rank}: of rank {other}: {problem}") from None
 
 

@@ -1,0 +1,153 @@
+"""The ranks of load_rank() as a process group of torch.distributed has them.
+
+Of what everyone gets each rank reads every so many pieces, by its number, and the group's broadcasts hand them on, in the order of the pieces. A rank
+that cannot read one takes part until the end, and says so then: the others would wait for its broadcasts.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .._errors import Closed, InvalidArgument
+from ._ranks import Failed, Piece, failure_of, unlike, word_of_failure
+from ._reading import Reads
+
+__all__ = ["Group"]
+
+_most_under_way = 16  # pieces
+
+
+class Group:
+    """See _ranks.Ranks."""
+
+    reads = True
+
+    def __init__(self, group: Any) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise InvalidArgument("group: torch.distributed.init_process_group() has not been called", code="invalid_argument")
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.world = dist.get_world_size(group)
+        self._met = False
+        if self.rank < 0:
+            raise InvalidArgument("group: this process is none of it", code="invalid_argument")
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not self._met:
+            with contextlib.suppress(Closed):
+                self._told_by_all(word_of_failure(self.rank, error))
+
+    def close(self) -> None:
+        """The group is its user's."""
+
+    def meet(self, digest: str) -> None:
+        words = self._told_by_all({"digest": digest})
+        self._raise_failure(words)
+        for first, (one, other) in enumerate(zip(words, words[1:])):
+            if one.get("digest") != other.get("digest"):
+                raise unlike(first, first + 1)
+
+    def carry(self, pieces: list[Piece]) -> None:
+        mine = _Mine(pieces[self.rank :: self.world])
+        going: collections.deque[Any] = collections.deque()
+        try:
+            for number, piece in enumerate(pieces):
+                if number % self.world == self.rank:
+                    mine.wait_for_next()
+                going.append(self._begin(piece, number % self.world))
+                if len(going) == _most_under_way:
+                    going.popleft().wait()
+            while going:
+                going.popleft().wait()
+        except RuntimeError as problem:
+            raise self._gone(problem) from None
+        finally:
+            mine.stop()
+        if pieces:
+            _settle(_bytes_of(pieces[0]).device)
+        self._end(mine.error)
+
+    def _begin(self, piece: Piece, source: int) -> Any:
+        return dist.broadcast(_bytes_of(piece), src=dist.get_global_rank(self._group, source), group=self._group, async_op=True)
+
+    def _end(self, error: Exception | None) -> None:
+        """Once all have everything, or know that they have not."""
+        words = self._told_by_all({} if error is None else word_of_failure(self.rank, error))
+        if error is not None:
+            raise error
+        self._raise_failure(words)
+
+    def _told_by_all(self, word: dict[str, Any]) -> list[dict[str, Any]]:
+        self._met = True
+        words: list[Any] = [None] * self.world
+        try:
+            dist.all_gather_object(words, word, group=self._group)
+        except RuntimeError as problem:
+            raise self._gone(problem) from None
+        return [each if isinstance(each, dict) else {} for each in words]
+
+    def _gone(self, problem: RuntimeError) -> Closed:
+        return Closed(f"rank {self.rank}: the process group has failed, or another rank of it has gone: {problem}", code="closed")
+
+    def _raise_failure(self, words: list[dict[str, Any]]) -> None:
+        for each in words:
+            if failed := failure_of(each):
+                raise Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason)
+
+
+class _Mine:
+    """The pieces that this rank reads, some of them under way. error: why there will be no more."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self.error: Exception | None = None
+        self._left = collections.deque(pieces)
+        self._under_way: collections.deque[Reads] = collections.deque()
+        self._begin()
+
+    def wait_for_next(self) -> None:
+        """Until it is there, or never will be."""
+        if self.error is None:
+            try:
+                self._under_way[0].wait()
+                self._under_way.popleft()
+            except Exception as problem:
+                self._fail(problem)
+            self._begin()
+
+    def stop(self) -> None:
+        while self._under_way:
+            self._under_way.popleft().stop()
+
+    def _begin(self) -> None:
+        try:
+            while self.error is None and self._left and len(self._under_way) < _most_under_way:
+                reads, piece = Reads(), self._left.popleft()
+                self._under_way.append(reads)
+                for source, ranges in piece.reads:
+                    reads.start(source, piece.memory, ranges)
+        except Exception as problem:
+            self._fail(problem)
+
+    def _fail(self, problem: Exception) -> None:
+        self.error = problem
+        self.stop()
+
+
+def _bytes_of(piece: Piece) -> Any:
+    """Of PyTorch's arena."""
+    arena = piece.memory.owner
+    start = piece.memory.address - arena.data_ptr()
+    return arena[start : start + piece.memory.nbytes]
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
