@@ -222,6 +222,22 @@ def test_chunks_of_other_dimensions_are_refused(tmp_path: Path) -> None:
         checkpoint.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
 
 
+def test_a_folder_without_one_of_the_shards_is_an_error(tmp_path: Path) -> None:
+    write_chunks(tmp_path, "a", torch.randn(12, 5), 0, 3)
+    (tmp_path / "shard-1.safetensors").unlink()
+    with pytest.raises(penstock.Error, match=r'the files have 40 elements of tensor "a" of shape \[12, 5\], which has 60: files are missing'):
+        checkpoint.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
+
+
+def test_a_tensor_that_two_files_have_is_an_error_unless_it_is_empty(tmp_path: Path) -> None:
+    for name in "ab":
+        save_file({"twice": torch.ones(3), "empty": torch.ones(0, 3)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(penstock.Error, match='b.safetensors: tensor "twice" is in .*a.safetensors too'):
+        checkpoint.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
+    save_file({"empty": torch.ones(0, 3)}, tmp_path / "b.safetensors")
+    checkpoint.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
+
+
 # --- quantized tensors
 
 

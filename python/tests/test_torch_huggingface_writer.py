@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -111,6 +112,44 @@ def test_where_a_save_names_a_folder_the_files_are_there(tmp_path: Path) -> None
     assert not (tmp_path / "first").exists()
 
 
+def grid_of(size: tuple[int, ...], cuts: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Offsets and sizes of the parts of a tensor that is cut in so many in each dimension, in the order of no rank."""
+    edges = [[length * i // parts for i in range(parts + 1)] for length, parts in zip(size, cuts)]
+    found = [tuple(zip(*each)) for each in itertools.product(*([(a, b - a) for a, b in zip(axis, axis[1:])] for axis in edges))]
+    return found[::2] + found[1::2]
+
+
+@pytest.mark.parametrize("cuts", [(1, 1, 1), (3, 1, 1), (1, 4, 1), (1, 1, 5), (3, 2, 2)])
+def test_parts_of_any_grid_make_the_whole(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+    from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+
+    wanted = {f"{dtype}"[6:]: torch.randn(7, 50, 33).to(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float8_e5m2, torch.bool)}
+    parts: dict[Any, Any] = {}
+    plans: list[Any] = []
+    for offsets, sizes in grid_of((7, 50, 33), cuts):
+        items = []
+        for name, whole in wanted.items():
+            index = MetadataIndex(name, offsets)
+            parts[index] = whole[tuple(slice(start, start + length) for start, length in zip(offsets, sizes))]
+            chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+            items.append(WriteItem(index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, TensorProperties(whole.dtype), whole.size())))
+        plans.append(SavePlan(items))
+
+    class Resolves:
+        def resolve_data(self, item: Any) -> Any:
+            return parts[item.index]
+
+    writer = checkpoint.HuggingFaceStorageWriter(str(tmp_path), {name: number % 2 + 1 for number, name in enumerate(wanted)})
+    results = [writer.write_data(plan, Resolves()).value() for plan in writer.prepare_global_plan(plans)]
+    assert contents(tmp_path) == {}
+    writer.finish(None, results)
+    found = contents(tmp_path)
+    assert sorted(found) == sorted(wanted)
+    for name, each in wanted.items():
+        assert torch.equal(found[name].view(torch.uint8), each.view(torch.uint8)), name
+
+
 # --- what fails
 
 
@@ -163,12 +202,20 @@ def test_what_was_left_by_a_killed_save_is_removed(tmp_path: Path) -> None:
         ({"a": torch.ones(3), "step": 7}, {"save_distributed": True}, 'no objects of Python: "step"'),
         ({"a": torch.ones(3)}, {"fqn_to_index_mapping": {"b": 1}}, 'gives tensor "a" the file None'),
         ({"a": torch.ones(3)}, {"fqn_to_index_mapping": {"a": 0}, "save_distributed": True}, 'gives tensor "a" the file 0'),
-        ({"a": torch.quantize_per_tensor(torch.randn(5), 0.1, 0, torch.qint8)}, {}, 'tensor "a": Unknown dtype "qint8"'),
     ],
 )
 def test_what_such_files_cannot_have_is_named(tmp_path: Path, tensors: dict[str, Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(dcp.CheckpointException, match=message):
         save(tensors, tmp_path, **options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_tensors_of_types_that_such_files_lack_are_named(tmp_path: Path) -> None:
+    with pytest.raises(dcp.CheckpointException, match='tensor "a": Unknown dtype "qint8"'):
+        save({"a": torch.quantize_per_tensor(torch.randn(5), 0.1, 0, torch.qint8)}, tmp_path)
+    for options in ({}, {"save_distributed": True}):
+        with pytest.raises(dcp.CheckpointException, match='tensor "a" is sparse, which safetensors files have not'):
+            save({"a": torch.eye(3).to_sparse()}, tmp_path, **options)
     assert os.listdir(tmp_path) == []
 
 

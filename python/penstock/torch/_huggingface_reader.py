@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
 
     Arguments, metadata and results are those of torch.distributed.checkpoint.HuggingFaceStorageReader. Files are those of HuggingFaceStorageWriter, in
     shards or whole, and of any other program. Penstock uses its own threads, whatever thread_count is. A tensor of another type than its target is
-    converted. Errors are penstock.Error, and name the file and the tensor.
+    converted. Errors are penstock.Error, and name the file and the tensor; a folder in which files are missing, or which has a tensor twice, is one.
     """
 
     _sources: dict[str, Source] = {}  # open since read_metadata(), by path
@@ -51,6 +52,7 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
                 self._sources[path] = source
             else:
                 source.file.close()
+        _check_is_whole(metadata, os.fspath(self.path))
         return metadata
 
     def read_data(self, plan: Any, planner: Any) -> Any:
@@ -124,8 +126,21 @@ def _add_file(metadata: Any, source: Source, place: Framework) -> None:
             raise of_file(source.name, f'tensor "{name}" has {len(ends)} dimensions there, and {len(found.size)} in another file')
         found.size = torch.Size([max(each) for each in zip(found.size, ends)])
         found.chunks.append(chunk)
-        info = _hf_utils._HFStorageInfo(relative_path=source.name, shape=torch.Size(shape), dtype=dtype)
-        metadata.storage_data[MetadataIndex(fqn=name, offset=offsets)] = info
+        index = MetadataIndex(fqn=name, offset=offsets)
+        other = metadata.storage_data.get(index)
+        if other is not None and 0 not in shape and 0 not in other.shape:
+            raise of_file(source.name, f'tensor "{name}" is in {other.relative_path} too, and which of them counts is not known')
+        if other is None or 0 not in shape:
+            metadata.storage_data[index] = _hf_utils._HFStorageInfo(relative_path=source.name, shape=torch.Size(shape), dtype=dtype)
+
+
+def _check_is_whole(metadata: Any, folder: str) -> None:
+    """What no file has would be left as it is in the tensors that are loaded."""
+    for name, each in metadata.state_dict_metadata.items():
+        there, wanted = sum(math.prod(chunk.sizes) for chunk in each.chunks), math.prod(each.size)
+        if there != wanted:
+            problem = f'the files have {there} elements of tensor "{name}" of shape {list(each.size)}, which has {wanted}'
+            raise of_file(folder, f"{problem}: files are missing, or of another checkpoint")
 
 
 def _saved_offsets(source: Source) -> dict[str, Any] | None:

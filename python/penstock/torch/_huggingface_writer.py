@@ -123,7 +123,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
     def _check_is_together(self, plans: Sequence[Any]) -> None:
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         if not getattr(self, "use_collectives", True) and world > 1 and len(plans) == 1:
-            raise _wrong("use_collectives=False: the ranks write the same files together, and have to know of each other; save_distributed=True gives each its own")
+            raise _wrong("use_collectives=False: the ranks write the same files and have to know of each other; save_distributed=True alone gives each its own")
 
     def _metadata_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         if self.enable_consolidation:
@@ -144,7 +144,8 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
         results = []
         indexes = plan.storage_data.get("fqn_to_index_mapping")
         highest = max(indexes.values()) if indexes else 1
-        for number, items in self._split_by_storage_plan(indexes, plan.items).items():
+        buckets: Any = self._split_by_storage_plan(indexes, plan.items)
+        for number, items in buckets.items():
             name = _hf_utils._gen_file_name(number, highest, plan.storage_data["shard_index"])
             tensors = _shards_of(name, items, planner)
             write_file(tensors, os.path.join(folder, name), _sharding_info({each.index.fqn: list(each.tensor_data.chunk.offsets) for each in items}))
