@@ -27,7 +27,7 @@ from ._tensor_reads import TensorRead, read_tensors
 
 __all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
 
-_most_open = 256  # files at once: a checkpoint of many ranks has thousands
+_most_open = 128  # files at once: a checkpoint of many ranks has thousands, and a process may often open 1024
 _most_elements = 2**63 - 1
 
 
@@ -42,17 +42,15 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
     _sources: dict[str, Source] = {}  # open since read_metadata(), by path
 
     def read_metadata(self) -> Any:
-        self._sources = {}
+        self._close()
         metadata = Metadata(state_dict_metadata={}, storage_data={}, storage_meta=StorageMeta(load_id=self.load_id))
-        place = framework_on("pt", "cpu")
-        for path in sorted(each for each in self.fs.ls(self.path) if each.endswith(_hf_utils.SUFFIX)):
-            source = Source(path)
-            _add_file(metadata, source, place)
-            if len(self._sources) < _most_open:
-                self._sources[path] = source
-            else:
-                source.file.close()
-        _check_is_whole(metadata, os.fspath(self.path))
+        try:
+            for path in sorted(each for each in self.fs.ls(self.path) if each.endswith(_hf_utils.SUFFIX)):
+                self._add_file(metadata, path)
+            _check_is_whole(metadata, os.fspath(self.path))
+        except BaseException:
+            self._close()
+            raise
         return metadata
 
     def read_data(self, plan: Any, planner: Any) -> Any:
@@ -66,6 +64,14 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
     def reset(self, checkpoint_id: Any = None) -> None:
         self._close()
         super().reset(checkpoint_id)
+
+    def _add_file(self, metadata: Any, path: str) -> None:
+        source = Source(path)
+        _add_tensors(metadata, source, framework_on("pt", "cpu"))
+        if len(self._sources) < _most_open:
+            self._sources[path] = source
+        else:
+            source.file.close()
 
     def _read_files(self, files: dict[str, list[Any]], planner: Any) -> None:
         opened = {path: self._sources.pop(path) if path in self._sources else Source(path) for path in files}
@@ -89,10 +95,11 @@ class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageRe
     that are not quantized are read as HuggingFaceStorageReader reads them."""
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        plain = []
+        plain: list[Any] = []
         for path, items in _by_file(self.storage_data, plan.items).items():
-            quantized = [each for each in items if self._is_tensor_quantized(each.storage_index.fqn)]
-            plain += [each for each in items if each not in quantized]
+            quantized: list[Any] = []
+            for each in items:
+                (quantized if self._is_tensor_quantized(each.storage_index.fqn) else plain).append(each)
             if quantized:
                 with safe_open(path, framework="pt") as file:
                     for each in quantized:
@@ -109,7 +116,7 @@ def _done() -> Any:
 # --- what the files have
 
 
-def _add_file(metadata: Any, source: Source, place: Framework) -> None:
+def _add_tensors(metadata: Any, source: Source, place: Framework) -> None:
     header = source.header
     saved = _saved_offsets(source)
     for name, word, told in zip(header.names, header.types, header.shapes):
