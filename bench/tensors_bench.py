@@ -24,6 +24,7 @@ import argparse
 import json
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -232,6 +233,19 @@ def child(row: str, peer: str, path: Path, repeat: int) -> dict[str, Any]:
             for _ in range(repeat):
                 loaded = None
                 loaded = timed(load)
+    elif row == "stream":
+        from penstock.safetensors import stream
+
+        def consume() -> int:
+            done = 0
+            for _, tensor in stream(str(path), device=device):
+                done += tensor.float().numel() if tensor.dtype == torch.bfloat16 else tensor.numel()
+            return done
+
+        for _ in range(repeat + 1):
+            timed(consume)
+    elif row in ("dcp load", "dcp save"):
+        move_checkpoint(torch, row, peer, path, device, timed, repeat, told)
     elif row == "load_into":
         from penstock.safetensors import load_into
         from safetensors.torch import load_file as reference
@@ -292,10 +306,58 @@ def child(row: str, peer: str, path: Path, repeat: int) -> dict[str, Any]:
     return told
 
 
+def move_checkpoint(
+    torch: Any, row: str, peer: str, path: Path, device: str, timed: Callable[[Callable[[], Any]], Any], repeat: int, told: dict[str, Any]
+) -> None:
+    """torch.distributed.checkpoint with its safetensors files, of one rank."""
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import load_file as reference
+
+    if peer == "penstock":
+        from penstock.torch import checkpoint as storage
+    else:
+        from torch.distributed import checkpoint as storage
+    folder = path.with_suffix(".checkpoint")
+    folder.mkdir(exist_ok=True)
+    state = reference(str(path), device=device)
+    if row == "dcp load":
+        link = folder / "model.safetensors"
+        link.unlink(missing_ok=True)
+        os.link(path, link)
+        expected, state = state, {name: torch.zeros_like(each) for name, each in state.items()}
+        for _ in range(repeat + 1):
+            timed(lambda: dcp.load(state, storage_reader=storage.HuggingFaceStorageReader(str(folder)), no_dist=True))
+        assert all(torch.equal(state[name].view(torch.uint8), each.view(torch.uint8)) for name, each in expected.items())
+    else:
+        ceilings = []
+        raw = path.with_suffix(".raw")
+        for _ in range(ROUNDS):
+            raw.unlink(missing_ok=True)
+            ceilings.append(direct_ceiling(raw, path.stat().st_size, True))
+            raw.unlink()
+            shutil.rmtree(folder)
+            folder.mkdir()
+            timed(lambda: save_checkpoint(dcp, storage, peer, state, folder))
+        told["ceiling"] = max(ceilings)
+    shutil.rmtree(folder)
+
+
+def save_checkpoint(dcp: Any, storage: Any, peer: str, state: dict[str, Any], folder: Path) -> None:
+    """Durably, in files that everybody reads."""
+    names = dict.fromkeys(state, 1)
+    writer = storage.HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=names, save_distributed=True, enable_consolidation=True)
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    for each in folder.glob("*.safetensors"):
+        if peer != "penstock":
+            fd = os.open(each, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+
+
 # --- the rows
 
 
-HOT = ("load", "load_into")
+HOT = ("load", "load_into", "stream", "dcp load")
 
 
 def rows(folder: Path) -> Iterator[tuple[str, str, Path]]:
@@ -304,6 +366,11 @@ def rows(folder: Path) -> Iterator[tuple[str, str, Path]]:
         for peer in ("penstock", "safetensors", "instanttensor"):
             yield "load", peer, path
     yield "load_into", "penstock", moe
+    yield "stream", "penstock", big
+    yield "stream", "penstock", moe
+    for peer in ("penstock", "torch"):
+        yield "dcp load", peer, big
+        yield "dcp save", peer, big
     for peer in ("penstock", "safetensors"):
         yield "cold", peer, big
         yield "after cold", peer, big
