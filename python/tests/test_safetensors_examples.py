@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import pathlib
 import re
 import subprocess
@@ -50,9 +49,11 @@ def test_adapters_are_swapped(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_weights_come_lazily(device: str) -> None:
+def test_weights_are_cast_as_they_come(tmp_path: pathlib.Path, device: str) -> None:
     told = run("safetensors_weights.py", "--device", device, "--mib", 2)
-    assert f"16 weights, 8.4 MB by way of {device}" in told and "at most 2.1 MB in a group" in told
+    assert f"16 weights, 16.8 MB in half precision, on {device}" in told and "2 MiB of the model at a time" in told
+    save_file({"norm.weight": np.ones(10, "f4"), "w": np.ones((4, 4), "f4")}, tmp_path / "model.safetensors")
+    assert "2 weights, 0.0 MB" in run("safetensors_weights.py", tmp_path, "--device", device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -61,32 +62,6 @@ def test_ranks_compute_together_what_one_does(device: str, ranks: int) -> None:
     told = run("safetensors_tensor_parallel.py", "--device", device, "--ranks", ranks)
     assert told.count(f"of {ranks}: ") == ranks and f"on {device} in" in told
     assert f"{ranks} ranks together compute what one does" in told
-
-
-def test_a_loader_holds_no_more_than_two_groups(tmp_path: pathlib.Path) -> None:
-    """As an engine's load_weights() takes it: copies as it goes, and may stop early."""
-    spec = importlib.util.spec_from_file_location("safetensors_weights", EXAMPLES / "safetensors_weights.py")
-    assert spec is not None and spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    everything = {f"w{i:02}": np.full(1000, i, "u1") for i in range(20)} | {"large": np.full(9000, 7, "u1")}
-    shards = {"a.safetensors": sorted(everything)[:11], "b.safetensors": sorted(everything)[11:]}
-    for shard, names in shards.items():
-        save_file({name: everything[name] for name in names}, tmp_path / shard)
-    weight_map = {name: shard for shard, names in shards.items() for name in names}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    loader = module.WeightLoader("np", "cpu", 3500)
-    parameters: dict[str, Any] = {}
-    for name, tensor in loader.weights(tmp_path):
-        parameters[name] = tensor.copy()
-    assert parameters.keys() == everything.keys() and all((parameters[name] == each).all() for name, each in everything.items())
-    assert loader.most_bytes == 9000
-    early = loader.weights(tmp_path)
-    assert next(early)[0] in everything
-    early.close()
-    (tmp_path / "b.safetensors").write_bytes(b"damaged")
-    with pytest.raises(penstock.Error, match="b.safetensors"):
-        dict(loader.weights(tmp_path))
 
 
 def snippets() -> list[str]:

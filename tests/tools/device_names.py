@@ -64,6 +64,7 @@ def functions() -> dict[str, Callable[[Any], Any]]:
         found["penstock.load"] = lambda device: penstock.load(FILE, device=device)
         found["penstock.fromfile"] = lambda device: penstock.fromfile(FILE, device=device)
         found["penstock.safetensors.load_file"] = lambda device: penstock.safetensors.load_file(TENSORS, device=device)
+        found["penstock.safetensors.stream"] = lambda device: dict(penstock.safetensors.stream(TENSORS, framework=None, device=device))
     if has("numpy") and has("zarr"):
         from penstock.zarr import load
 

@@ -5,6 +5,8 @@
 
     weights = load_file("model.safetensors", device="cuda:0", framework="pt")
     load_into("folder/of/a/model", module)                        # index and shards, into the memory that is there
+    for name, tensor in stream("folder/of/a/model", device=0):    # one after the other, in bounded memory
+        ...
     with safe_open("model.safetensors", framework="pt", device="cuda:0") as file:
         part = file.get_slice("embedding")[:, :128]               # reads this part
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from ._raw import TensorSpec, deserialize, serialize, serialize_file
     from ._save import save_file
     from ._sharded import load_sharded
+    from ._stream import Stream, stream
 else:
     __getattr__ = lazily(
         __name__,
@@ -44,6 +47,7 @@ else:
             "_raw": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
             "_save": ("save_file",),
             "_sharded": ("load_sharded",),
+            "_stream": ("Stream", "stream"),
         },
     )
 
@@ -55,6 +59,7 @@ __all__ = [
     "PrefetchPlan",
     "SafetensorError",
     "Slice",
+    "Stream",
     "TensorMeta",
     "TensorSpec",
     "deserialize",
@@ -68,6 +73,7 @@ __all__ = [
     "save_file",
     "serialize",
     "serialize_file",
+    "stream",
     "uninstall",
 ]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from .. import _native
@@ -32,6 +33,36 @@ class Arena(Protocol):
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
         """Adds the tensors to found, by their names. Many thousands take few milliseconds."""
+
+    def settled(self) -> bool:
+        """Whether the memory may be written to: what the current stream had when it was made, in which it may have been used, has ended."""
+
+    def settle(self) -> None:
+        """Waits until it is settled()."""
+
+    def use(self) -> None:
+        """The tensors are used in the current stream from now on, which the library's allocator has to know."""
+
+    def held(self) -> Callable[[], bool]:
+        """What tells whether anybody has any of the memory still, and holds none of it. To be asked for before the views are made."""
+
+
+class _Memory:
+    """What arenas of memory have that no stream is behind."""
+
+    def settled(self) -> bool:
+        return True
+
+    def settle(self) -> None:
+        pass
+
+    def use(self) -> None:
+        pass
+
+
+def _lives(what: Any) -> Callable[[], bool]:
+    reference = weakref.ref(what)
+    return lambda: reference() is not None
 
 
 def only_view(arena: Arena, dtype: Any, shape: tuple[int, ...], nbytes: int) -> Any:
@@ -65,21 +96,47 @@ class Framework(Protocol):
     def arena(self, nbytes: int) -> Arena:
         """Waits for what the current stream has, in which the memory may have been used before."""
 
+    def unsettled_arena(self, nbytes: int) -> Arena:
+        """The same without waiting: it is to be written to once it is settled()."""
+
     def copied(self, array: Any) -> Any:
         """A contiguous array of memory of its own."""
+
+    def copied_into(self, arena: Arena, array: Any) -> Any:
+        """The same, in an arena of so many bytes. On a GPU in the order of the current stream, so that it need not be settled."""
+
+
+class _Library:
+    """What all frameworks have."""
+
+    def arena(self, nbytes: int) -> Arena:
+        found = self.unsettled_arena(nbytes)
+        found.settle()
+        return found
+
+    def unsettled_arena(self, nbytes: int) -> Arena:
+        raise NotImplementedError
+
+    def copied_into(self, arena: Arena, array: Any) -> Any:
+        copy = only_view(arena, array.dtype, tuple(array.shape), array.nbytes)
+        copy[...] = array
+        return copy
 
 
 # --- NumPy
 
 
-class _NumpyArena:
+class _NumpyArena(_Memory):
     def __init__(self, nbytes: int) -> None:
         import numpy
 
-        room = numpy.empty(nbytes + _numpy_alignment, numpy.uint8)
-        skip = -room.ctypes.data % _numpy_alignment
-        self.memory = room[skip : skip + nbytes]
+        self._room = numpy.empty(nbytes + _numpy_alignment, numpy.uint8)
+        skip = -self._room.ctypes.data % _numpy_alignment
+        self.memory = self._room[skip : skip + nbytes]
         self._ndarray = numpy.ndarray
+
+    def held(self) -> Callable[[], bool]:
+        return _lives(self._room)
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
         memory, ndarray = self.memory, self._ndarray
@@ -90,7 +147,7 @@ class _NumpyArena:
 _numpy_alignment = 64  # a line of the cache, and the widest registers
 
 
-class _Numpy:
+class _Numpy(_Library):
     name = "NumPy"
     device = "host"
     indexes = True
@@ -101,7 +158,7 @@ class _Numpy:
     def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape
 
-    def arena(self, nbytes: int) -> Arena:
+    def unsettled_arena(self, nbytes: int) -> Arena:
         return _NumpyArena(nbytes)
 
     def copied(self, array: Any) -> Any:
@@ -157,10 +214,14 @@ _libc = ctypes.CDLL(None)
 class _TorchArena:
     def __init__(self, torch: Any, device: str, nbytes: int) -> None:
         self._as_strided = torch.as_strided
+        self._current_stream = torch.cuda.current_stream
+        self._storage_reference = torch.multiprocessing.reductions.StorageWeakRef
         self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self._bases: dict[Any, tuple[Any, int]] = {}
+        self._stream = self._before = None
         if self._bytes.is_cuda:
-            torch.cuda.current_stream(self._bytes.device).synchronize()
+            self._stream = torch.cuda.current_stream(self._bytes.device)
+            self._before = self._stream.record_event()
         else:
             _ask_for_huge_pages(self._bytes.data_ptr(), nbytes)
         self.memory = _native.Pointer(self._bytes.data_ptr(), nbytes, self._bytes) if nbytes else b""
@@ -174,7 +235,26 @@ class _TorchArena:
             found[name] = as_strided(base[0], shape, strides_of(shape), start // base[1])
 
 
-class _Torch:
+    def settled(self) -> bool:
+        return self._before is None or bool(self._before.query())
+
+    def settle(self) -> None:
+        if self._before is not None:
+            self._before.synchronize()
+
+    def use(self) -> None:
+        if self._stream is None:
+            return
+        current = self._current_stream(self._bytes.device)
+        if current != self._stream:
+            self._bytes.record_stream(current)
+
+    def held(self) -> Callable[[], bool]:
+        storage = self._storage_reference(self._bytes.untyped_storage())
+        return lambda: not storage.expired()
+
+
+class _Torch(_Library):
     name = "PyTorch"
     indexes = True
 
@@ -195,7 +275,7 @@ class _Torch:
             raise ValueError("PyTorch has two of them in a byte, and its last dimension is not even")
         return *shape[:-1], shape[-1] // 2
 
-    def arena(self, nbytes: int) -> Arena:
+    def unsettled_arena(self, nbytes: int) -> Arena:
         return _TorchArena(self._torch, self.device, nbytes)
 
     def copied(self, array: Any) -> Any:
@@ -211,16 +291,40 @@ class _CupyArena:
         self._device = number_of(device)
         with cupy.cuda.Device(self._device):
             self.memory = cupy.empty(nbytes, "u1")
-            cupy.cuda.get_current_stream().synchronize()
+            self._before = cupy.cuda.get_current_stream().record()
+        self._data = self.memory.data
+
+    def settled(self) -> bool:
+        return bool(self._before.done)
+
+    def settle(self) -> None:
+        self._before.synchronize()
+
+    def use(self) -> None:
+        pass  # CuPy's allocator keeps no account of streams that use memory of another one
+
+    def held(self) -> Callable[[], bool]:
+        owner = _Owner(self.memory)  # CuPy's own memory takes no weak references
+        with self._cupy.cuda.Device(self._device):
+            memory = self._cupy.cuda.UnownedMemory(self.memory.data.ptr, self.memory.nbytes, owner, self._device)
+        self._data = self._cupy.cuda.MemoryPointer(memory, 0)
+        return _lives(owner)
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
-        data, ndarray = self.memory.data, self._cupy.ndarray
+        data, ndarray = self._data, self._cupy.ndarray
         with self._cupy.cuda.Device(self._device):
             for name, dtype, shape, start, _ in rows:
                 found[name] = ndarray(shape, dtype, data + start)
 
 
-class _Cupy:
+class _Owner:
+    """Of an array's memory."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+
+class _Cupy(_Library):
     name = "CuPy"
     indexes = True
 
@@ -246,28 +350,40 @@ class _Cupy:
     def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape
 
-    def arena(self, nbytes: int) -> Arena:
+    def unsettled_arena(self, nbytes: int) -> Arena:
         return _CupyArena(self._cupy, self.device, nbytes)
 
     def copied(self, array: Any) -> Any:
         with array.device:
             return array.copy(order="C")
 
+    def copied_into(self, arena: Arena, array: Any) -> Any:
+        with array.device:
+            return super().copied_into(arena, array)
+
 
 # --- none
 
 
-class _BufferArena:
+class _BufferArena(_Memory):
     def __init__(self, device: str, nbytes: int) -> None:
         self._device = device
         self.memory: Any = _native.device(device).empty(nbytes) if nbytes else b""
+        self._held: list[Callable[[], bool]] | None = None
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
         for name, _, _, start, nbytes in rows:
-            found[name] = self.memory[start : start + nbytes] if nbytes else b""  # of nothing there is no DeviceBuffer
+            part = found[name] = self.memory[start : start + nbytes] if nbytes else b""  # of nothing there is no DeviceBuffer
+            if self._held is not None and nbytes:
+                self._held.append(_lives(part))
+
+    def held(self) -> Callable[[], bool]:
+        """Slices that outlive the buffer they are of do not count."""
+        held = self._held = [_lives(self.memory)] if self.memory else []
+        return lambda: any(each() for each in held)
 
 
-class _Buffers:
+class _Buffers(_Library):
     """Of the bytes: types and shapes are the header's to tell."""
 
     name = "penstock"
@@ -282,7 +398,7 @@ class _Buffers:
     def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape
 
-    def arena(self, nbytes: int) -> Arena:
+    def unsettled_arena(self, nbytes: int) -> Arena:
         return _BufferArena(self.device, nbytes)
 
     def copied(self, array: Any) -> Any:

@@ -13,7 +13,7 @@ from ._devices import DeviceMap, Places
 from ._errors import SafetensorError, listed, meant
 from ._frameworks import Arena, Framework, View
 from ._header import Header
-from ._reading import Links, Ranges, Reads
+from ._reading import Links, Ranges, Reads, check_bytes
 from ._slices import Part, part_of, picks_of, shard_of
 from ._sources import Paths, Source, Sources, check_names
 from ._types import BITS
@@ -35,6 +35,7 @@ def load_file(
     slices: Slices | None = None,
     names: Iterable[str] | None = None,
     links: Links | None = None,
+    max_host_bytes: int | None = None,
 ) -> dict[str, Any]:
     """The tensors of a safetensors file, by their names, in the order of the file. Blocks; KeyboardInterrupt stops it.
 
@@ -49,19 +50,28 @@ def load_file(
     names: of the tensors wanted; None is all.
     links: PCIe links that one GPU may be filled over, 1 to 8: its own, and those of GPUs that copy to it straight. 32 MiB of the memory of each
     are in use meanwhile, and a context is made there. None and "auto": those of GPUs that the program uses through the library anyway.
+    max_host_bytes: bytes that are read at once, 1 MiB at least. Beside its result a load needs memory of the host only for those: on their way to a
+    GPU they are in pinned staging buffers, of a pool that the whole process shares. None: all at once, as far as the pool goes.
 
     The tensors of one device are views of one allocation of the library's own, which lives as long as any of them. On a GPU this waits for what
     the current stream has, in which the memory may have been used before; the tensors may be used in any stream.
     Raises SafetensorError for a file that is none, and for a type that the library has not; penstock.Error.
     """
     places = Places(framework, device, device_map)
+    most_bytes = check_bytes("max_host_bytes", max_host_bytes)
     with Sources(filename, places.devices()) as sources:
-        return read_tensors(sources, places, slices, check_names(names), links)
+        return read_tensors(sources, places, slices, check_names(names), links, most_bytes)
 
 
 def read_tensors(
-    sources: Iterable[Source], places: Places, slices: Slices | None, names: set[str] | None, links: Links | None = None
+    sources: Iterable[Source],
+    places: Places,
+    slices: Slices | None,
+    names: set[str] | None,
+    links: Links | None = None,
+    most_bytes: int | None = None,
 ) -> dict[str, Any]:
+    """most_bytes: under way at once."""
     files = list(sources)
     check_wanted(files, names, slices)
     layouts = _Layouts()
@@ -76,7 +86,7 @@ def read_tensors(
     found: dict[str, Any] = {}
     if len(layouts.every) > 1:  # in the order of the files, not of the devices
         found = dict.fromkeys(name for each in files for name in each.header.names if names is None or name in names)
-    reads = Reads(links)
+    reads = Reads(links, most_bytes)
     try:
         arenas = [(each, each.started(reads)) for each in layouts.every.values()]
         for layout, arena in arenas:  # while the bytes come

@@ -6,17 +6,17 @@ import bisect
 import itertools
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .. import _native
-from .._errors import Error, ShortRead
-from .._futures import FIRST_EXCEPTION, wait
+from .._errors import Error, InvalidArgument, ShortRead
+from .._futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
 from .._pieces import remade
 from ._errors import listed
 from ._slices import Part
 from ._sources import Source
 
-__all__ = ["Links", "Ranges", "Reads", "read_now"]
+__all__ = ["Links", "Ranges", "Reads", "check_bytes", "read_now"]
 
 Links = int | Literal["auto"]
 
@@ -72,15 +72,45 @@ class Ranges:
 _handed_on_bytes = _native.MOST_MODEL_REQUEST_BYTES
 
 
+# Less under way at once would be a request for each piece of a tensor.
+_LEAST_UNDER_WAY = 1 << 20
+_TURNS = 4  # under way at once, where there is a limit
+
+
+def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | None:
+    """nbytes, once it is known to be a limit. what: the name of the argument. TypeError, InvalidArgument."""
+    if nbytes is None:
+        return None
+    if isinstance(nbytes, bool) or not isinstance(nbytes, int):
+        raise TypeError(f"{what} is an int, in bytes, or None, not {type(nbytes).__name__}")
+    if nbytes < least:
+        raise InvalidArgument(f"{what} is {nbytes}: it is {least} at least", code="invalid_argument")
+    return nbytes
+
+
+class _Request(NamedTuple):
+    """One batch under way."""
+
+    future: _native.Future[list[int]]
+    source: Source
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+
+    def check(self) -> None:
+        """Raises what went wrong, once it has ended."""
+        _check(self.future, self.source, self.offsets, self.sizes)
+
+
 class Reads:
     """Batches under way. wait() ends them all, one way or another: after it nothing touches their memory any more.
 
-    links: as for File.pread_ranges().
+    links: as for File.pread_ranges(). most_bytes: under way at once, 1 MiB at least; start() waits until there is room.
     """
 
-    def __init__(self, links: Links | None = None) -> None:
+    def __init__(self, links: Links | None = None, most_bytes: int | None = None) -> None:
         self._links = links
-        self._batches: list[tuple[_native.Future[list[int]], Source, Sequence[int], Sequence[int]]] = []
+        self._most_bytes = most_bytes
+        self._batches: list[_Request] = []
 
     def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
         """copies: of other devices, which get the same from the one before. The file is read once."""
@@ -88,25 +118,54 @@ class Reads:
             return
         if copies:
             ranges = ranges.cut(_handed_on_bytes)
-        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies, links=self._links)
-        self._batches.append((future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
+        if self._most_bytes is None:
+            self._start(source, memory, ranges, copies)
+            return
+        turn_bytes = self._most_bytes // (2 * _TURNS)  # a turn has less than twice as many
+        for turn in ranges.cut(turn_bytes).in_turns(turn_bytes):
+            self._make_room(sum(turn.sizes))
+            self._start(source, memory, turn, copies)
 
     def wait(self) -> None:
         """Raises as the first that failed, and what a handler of a signal raises; the others are cancelled then."""
         try:
-            wait([each[0] for each in self._batches], return_when=FIRST_EXCEPTION)
-            for future, source, offsets, sizes in self._batches:
-                if future.done():
-                    _check(future, source, offsets, sizes)
+            wait([each.future for each in self._batches], return_when=FIRST_EXCEPTION)
+            for each in self._batches:
+                if each.future.done():
+                    each.check()
         finally:
             self.stop()
 
     def stop(self) -> None:
         """Cancels what is under way still, and waits for its end."""
-        running = [each[0] for each in self._batches if not each[0].done()]
+        wait(self.cancel())
+
+    def cancel(self) -> list[Any]:
+        """What is under way still, of which the memory is in use until it has ended."""
+        running = [each.future for each in self._batches if not each.future.done()]
         for each in running:
             each.cancel()
-        wait(running)
+        return running
+
+    def done(self) -> bool:
+        """Whether nothing is under way any more."""
+        return all(each.future.done() for each in self._batches)
+
+    def _start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any]) -> None:
+        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies, links=self._links)
+        self._batches.append(_Request(future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
+
+    def _make_room(self, nbytes: int) -> None:
+        assert self._most_bytes is not None
+        while self._batches and sum(sum(each.sizes) for each in self._batches) + nbytes > self._most_bytes:
+            wait([each.future for each in self._batches], return_when=FIRST_COMPLETED)
+            running: list[_Request] = []
+            ended: list[_Request] = []
+            for each in self._batches:
+                (ended if each.future.done() else running).append(each)
+            self._batches = running
+            for each in ended:
+                each.check()
 
 
 def read_now(source: Source, memory: Any, offset: int, size: int) -> None:

@@ -77,6 +77,9 @@ class Sources:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._stack.close()
 
     def __iter__(self) -> Iterator[Source]:

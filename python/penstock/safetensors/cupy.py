@@ -28,9 +28,10 @@ def load_file(
     slices: Slices | None = None,
     names: Iterable[str] | None = None,
     links: Links | None = None,
+    max_host_bytes: int | None = None,
 ) -> dict[str, Any]:
     """The tensors of a file as CuPy's arrays. device: "cuda:1" or a number; None is CuPy's current one. See penstock.safetensors.load_file()."""
-    return _load_file(filename, device, "cupy", device_map=device_map, slices=slices, names=names, links=links)
+    return _load_file(filename, device, "cupy", device_map=device_map, slices=slices, names=names, links=links, max_host_bytes=max_host_bytes)
 
 
 def load(data: bytes, device: Any = None) -> dict[str, Any]:

@@ -59,10 +59,11 @@ def load_file(
     slices: Slices | None = None,
     names: Iterable[str] | None = None,
     links: Links | None = None,
+    max_host_bytes: int | None = None,
 ) -> dict[str, torch.Tensor]:
     """The tensors of a file. See penstock.safetensors.load_file(). backend changes nothing."""
     check_backend(backend)
-    return _load_file(filename, device, "pt", device_map=device_map, slices=slices, names=names, links=links)
+    return _load_file(filename, device, "pt", device_map=device_map, slices=slices, names=names, links=links, max_host_bytes=max_host_bytes)
 
 
 def load(data: bytes) -> dict[str, torch.Tensor]:

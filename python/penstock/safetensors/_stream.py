@@ -1,0 +1,408 @@
+"""stream(): the tensors of files one after the other, in bounded memory, while more are read.
+
+They come in batches of many tensors, each batch one allocation and one request for each file. Memory is never used again by the stream: it goes back
+to the library that gave it when nobody has any of it, and only then is there room for another batch. So whatever a caller keeps stays as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from .._errors import Error
+from ._frameworks import Framework, framework_on
+from ._load import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
+from ._reading import Reads, check_bytes
+from ._slices import Part
+from ._sources import Paths, Source, Sources, check_names
+
+__all__ = ["Stream", "stream"]
+
+_default_bytes = 512 << 20
+_batch_bytes = 64 << 20
+_batch_tensors = 1024
+_batches = 8  # that the memory is for, at least: one that is handed out, and others that are read meanwhile
+
+
+def stream(
+    files: Paths,
+    names: Iterable[str] | None = None,
+    *,
+    device: Any = "cpu",
+    framework: str | None = "pt",
+    slices: Slices | None = None,
+    max_device_bytes: int | None = None,
+    max_host_bytes: int | None = None,
+) -> Stream:
+    """The tensors of safetensors files as pairs of name and tensor, one after the other in the order of the files, while more are read.
+
+    files, names, device, framework, slices: as for load_file(). The result is an iterator, and a context manager. One thread at a time may use it.
+    max_device_bytes: of the device's memory that the stream has allocated and somebody has still: tensors that are read ahead, and those that the
+    caller holds. None: 512 MiB. On the host max_host_bytes says it instead, and this changes nothing.
+    max_host_bytes: on the host, the same of its memory. For a GPU, bytes that are read at once, 1 MiB at least, as for load_file(): those are in pinned
+    staging buffers, of a pool that the whole process shares and that has a limit of its own.
+
+    A tensor is a view of an allocation of up to an eighth of the limit, 64 MiB at most, which lives as long as any of its tensors, and is never
+    written to again. So a tensor that is kept counts with all of its allocation. Where what the caller holds leaves no room, the stream goes on with
+    one tensor at a time, in an allocation of its own: beyond the limit there is only what the caller holds, and one tensor. A tensor that is larger
+    than the limit is read alone.
+
+    Leaving the loop, close(), and an exception end the reads and free what nobody holds. Nothing waits for the caller's stream of a GPU, but for the
+    reads into memory that was used in it before.
+    Raises what load_file() raises for files, names and device, at once. An error of reading names file and tensor, and comes in the turn of that
+    tensor, as does an error of slices; it ends the stream.
+    """
+    return Stream(files, names, framework_on(framework, device), slices, max_device_bytes, max_host_bytes)
+
+
+class Stream:
+    """What stream() gives."""
+
+    def __init__(
+        self,
+        files: Paths,
+        names: Iterable[str] | None,
+        place: Framework,
+        slices: Slices | None,
+        max_device_bytes: int | None,
+        max_host_bytes: int | None,
+    ) -> None:
+        limits = _limits(place, max_device_bytes, max_host_bytes)
+        sources = Sources(files, [place.device] if ":" in place.device else [])
+        try:
+            wanted = check_names(names)
+            check_wanted(sources.files, wanted, slices)
+            self._flow = _Flow(_plan(sources, place, wanted, slices), place, limits)
+        except BaseException:
+            sources.close()
+            raise
+        self._end = weakref.finalize(self, _end, self._flow, sources)  # also when the interpreter ends
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> tuple[str, Any]:
+        try:
+            found = self._flow.take() if self._end.alive else None
+        except BaseException:
+            self.close()
+            raise
+        if found is None:
+            self.close()
+            raise StopIteration
+        return found
+
+    def close(self) -> None:
+        """Ends the reads, frees what nobody holds and closes the files. What was handed out stays valid. More than once changes nothing."""
+        self._end()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+class _Limits(NamedTuple):
+    """In bytes."""
+
+    memory: int
+    under_way: int | None
+
+    @property
+    def batch(self) -> int:
+        most = min(_batch_bytes, self.memory // _batches)
+        return most if self.under_way is None else min(most, self.under_way // 2)
+
+
+def _limits(place: Framework, max_device_bytes: int | None, max_host_bytes: int | None) -> _Limits:
+    check_bytes("max_device_bytes", max_device_bytes, 1)
+    if place.device in ("host", "cpu"):
+        return _Limits(check_bytes("max_host_bytes", max_host_bytes, 1) or _default_bytes, None)
+    return _Limits(max_device_bytes or _default_bytes, check_bytes("max_host_bytes", max_host_bytes))
+
+
+def _end(flow: _Flow, sources: Sources) -> None:
+    try:
+        flow.stop()
+    finally:
+        sources.close()
+
+
+class _Item(NamedTuple):
+    """A tensor to read."""
+
+    source: Source
+    row: int
+    dtype: Any
+    part: Part | None  # None: all of it
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory: for what is cut out of what is read, too."""
+        if self.part is None:
+            return _aligned(self.source.header.sizes[self.row])
+        return _aligned(self.part.nbytes) * (1 if self.part.cut is None else 2)
+
+
+def _aligned(nbytes: int) -> int:
+    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def _plan(sources: Sources, place: Framework, names: set[str] | None, slices: Slices | None) -> Iterator[_Item]:
+    """All types are looked at now, the slices of a tensor when it is to be read: the ranges of all together may be many."""
+    found: list[tuple[Source, int, Any, tuple[int, ...]]] = []
+    for source in sources:
+        header = source.header
+        for row in source.rows_of(names):
+            word = header.types[row]
+            dtype = place.dtype(word)
+            found.append((source, row, dtype, check_type(source.name, header.names[row], word, header.shapes[row], place, dtype)))
+    return (_Item(source, row, dtype, _part(source, row, shape, place, slices)) for source, row, dtype, shape in found)
+
+
+def _part(source: Source, row: int, shape: tuple[int, ...], place: Framework, slices: Slices | None) -> Part | None:
+    if slices is None:
+        return None
+    header = source.header
+    return part_wanted(source, header.names[row], header.types[row], shape, slices, exact=not place.indexes)
+
+
+class _Flow:
+    """What is read ahead and what is handed out. Of one thread."""
+
+    def __init__(self, plan: Iterator[_Item], place: Framework, limits: _Limits) -> None:
+        self._coming = _Coming(plan, limits.batch)
+        self._place = place
+        self._limits = limits
+        self._held = _Held()
+        self._ahead: deque[_Batch] = deque()
+        self._current: _Batch | None = None
+        self._alone: deque[_Item] = deque()  # of a batch that failed: the error is one tensor's, and its turn has not come
+
+    def take(self) -> tuple[str, Any] | None:
+        """The next one. None: there are no more."""
+        self._read_on()
+        while self._current is None:
+            batch = self._next()
+            if batch is None:
+                return None
+            self._current = self._filled(batch)
+        found = self._current.take(self._held)
+        if not self._current.left:  # from here on the memory is the caller's
+            self._current = None
+        return found
+
+    def stop(self) -> None:
+        """Nothing touches any memory any more."""
+        batches, self._ahead, self._current = list(self._ahead), deque(), None
+        for batch in batches:
+            batch.cancel()
+        for batch in batches:
+            batch.stop()
+
+    def _next(self) -> _Batch | None:
+        if self._alone:
+            return self._batch([self._alone.popleft()])
+        if self._ahead:
+            return self._ahead.popleft()
+        self._coming.check()
+        return None
+
+    def _filled(self, batch: _Batch) -> _Batch | None:
+        """None: something in it did not come."""
+        try:
+            batch.start()
+            self._start_reads(batch)
+            batch.wait()
+        except BaseException as problem:
+            batch.stop()
+            if not isinstance(problem, Error) or len(batch.items) == 1:
+                raise
+            self._alone.extend(batch.items)
+            return None
+        return batch
+
+    def _read_on(self) -> None:
+        """As far as there is room."""
+        while items := self._coming.items:
+            self._held.look()
+            idle = self._current is None and not self._ahead and not self._alone
+            if self._held.nbytes + self._coming.nbytes > self._limits.memory:
+                if not idle:
+                    break
+                items = items[:1]
+            if not self._begin(items, idle):
+                break
+        self._start_reads()
+
+    def _begin(self, items: list[_Item], idle: bool) -> bool:
+        """False: the device has no memory for it now. idle: nothing else is there, so that this would not change."""
+        try:
+            batch = self._batch(items)
+        except (MemoryError, RuntimeError, Error):  # PyTorch's OutOfMemoryError is a RuntimeError
+            if not idle:
+                return False
+            if len(items) == 1:
+                raise
+            return self._begin(items[:1], idle)
+        self._ahead.append(batch)
+        self._coming.begun(len(items))
+        return True
+
+    def _batch(self, items: list[_Item]) -> _Batch:
+        batch = _Batch(items, self._place, self._limits.under_way)
+        self._held.add(batch.nbytes, batch.held)
+        return batch
+
+    def _start_reads(self, first: _Batch | None = None) -> None:
+        """Of those whose memory may be written to by now. first: is read before them."""
+        most = self._limits.under_way
+        under_way = 0 if first is None or most is None else first.bytes_under_way()
+        for batch in self._ahead:
+            if not batch.started:
+                if most is not None and under_way + batch.nbytes > most or not batch.settled():
+                    return
+                batch.start()
+            if most is not None:
+                under_way += batch.bytes_under_way()
+
+
+class _Coming:
+    """What no memory was made for yet, a batch at a time."""
+
+    def __init__(self, plan: Iterator[_Item], batch_bytes: int) -> None:
+        self._plan = plan
+        self._batch_bytes = batch_bytes
+        self._first: _Item | None = None  # of those behind items
+        self._problem: Exception | None = None
+        self.items: list[_Item] = []
+        self.nbytes = 0  # of the items
+        self._collect()
+
+    def begun(self, count: int) -> None:
+        """The first ones are on their way."""
+        self.nbytes -= sum(each.nbytes for each in self.items[:count])
+        self.items = self.items[count:]  # a list of its own: the batch has the other one
+        if not self.items:
+            self._collect()
+
+    def check(self) -> None:
+        """Raises what is wrong with the first that has no item."""
+        if self._problem is not None:
+            raise self._problem
+
+    def _collect(self) -> None:
+        while len(self.items) < _batch_tensors:
+            item = self._first or self._planned()
+            self._first = None
+            if item is None:
+                return
+            if self.items and self.nbytes + item.nbytes > self._batch_bytes:
+                self._first = item
+                return
+            self.items.append(item)
+            self.nbytes += item.nbytes
+
+    def _planned(self) -> _Item | None:
+        if self._problem is not None:
+            return None
+        try:
+            return next(self._plan, None)
+        except Exception as problem:  # of slices, which may be anything: it is raised when all before have been handed out
+            self._problem = problem
+            return None
+
+
+class _Batch:
+    """Tensors that come together, in memory of their own."""
+
+    def __init__(self, items: list[_Item], place: Framework, most_under_way: int | None) -> None:
+        self.items = items
+        self.left: list[tuple[str, Any]] = []  # the last one comes first
+        self.started = False
+        self._place = place
+        self._layout = _laid_out(items, place)
+        self._arena = place.unsettled_arena(self._layout.nbytes)
+        self._reads = Reads(None, most_under_way)
+        self.nbytes = sum(each.nbytes for each in items)
+        self.held = self._arena.held() if self._layout.nbytes else lambda: False
+
+    def settled(self) -> bool:
+        return self._arena.settled()
+
+    def start(self) -> None:
+        """Begins to read; waits for what the current stream had when the memory was made."""
+        if self.started:
+            return
+        self.started = True
+        self._arena.settle()
+        for source, ranges in self._layout.taken_ranges():
+            self._reads.start(source, self._arena.memory, ranges)
+        found: dict[str, Any] = {}
+        self._arena.views(self._layout.rows(), found)
+        self.left = list(reversed(found.items()))
+
+    def bytes_under_way(self) -> int:
+        """At most."""
+        return 0 if self._reads.done() else self.nbytes
+
+    def wait(self) -> None:
+        self._reads.wait()
+
+    def cancel(self) -> None:
+        self._reads.cancel()
+
+    def stop(self) -> None:
+        self._reads.stop()
+
+    def take(self, held: _Held) -> tuple[str, Any]:
+        name, tensor = self.left.pop()
+        self._arena.use()
+        cut = self._layout.cuts.get(name)
+        return name, tensor if cut is None else self._cut(tensor[cut], held)
+
+    def _cut(self, part: Any, held: _Held) -> Any:
+        """A copy, in memory of its own."""
+        arena = self._place.unsettled_arena(part.nbytes)
+        held.add(part.nbytes, arena.held())
+        return self._place.copied_into(arena, part)
+
+
+def _laid_out(items: list[_Item], place: Framework) -> Layout:
+    layout = Layout(place)
+    for (source, whole), group in itertools.groupby(items, lambda each: (each.source, each.part is None)):
+        if whole:
+            layout.add_whole(source, [each.row for each in group])
+        else:
+            for each in group:
+                assert each.part is not None
+                layout.add_part(source, each.row, each.dtype, each.part)
+    return layout
+
+
+class _Held:
+    """Memory that was allocated and that somebody has still."""
+
+    _looks = 64  # at once: who keeps thousands of tensors does not wait for a look at each
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._every: deque[tuple[int, Callable[[], bool]]] = deque()
+
+    def add(self, nbytes: int, held: Callable[[], bool]) -> None:
+        self.nbytes += nbytes
+        self._every.append((nbytes, held))
+
+    def look(self) -> None:
+        """Counts what was freed meanwhile."""
+        for _ in range(min(self._looks, len(self._every))):
+            nbytes, held = self._every.popleft()
+            if held():
+                self._every.append((nbytes, held))
+            else:
+                self.nbytes -= nbytes
