@@ -1,4 +1,4 @@
-"""The programs of examples/python about tensor files, and what docs/TENSORS.md shows."""
+"""The programs of examples/python about tensor files, and what docs/TENSORS.md and docs/ENGINES.md show."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_ranks_compute_together_what_one_does(device: str, ranks: int) -> None:
 
 
 def snippets() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "TENSORS.md").read_text(), re.DOTALL | re.MULTILINE)
+    pages = [(ROOT / "docs" / name).read_text() for name in ("TENSORS.md", "ENGINES.md")]
+    return [code for page in pages for code in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)]
 
 
 def test_there_are_snippets() -> None:

@@ -1,0 +1,116 @@
+"""The load format "penstock": vLLM's own loader, but for the reading of safetensors files.
+
+Which files there are, what is downloaded, which of them and of their tensors are left out, and what a model does with a tensor is all vLLM's.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from vllm.model_executor.model_loader import default_loader, register_model_loader  # type: ignore[import-not-found,unused-ignore]
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # type: ignore[import-not-found,unused-ignore]
+
+from .. import _native
+from ._weights import Skip, parts_of, streamed
+
+__all__ = ["PenstockLoader", "registered"]
+
+_FORMAT = "penstock"
+_ITERATOR = "safetensors_weights_iterator"  # of vLLM, by which its loader reads files
+_OPTIONS = ("read", "max_device_bytes", "max_host_bytes")
+
+_replacing = threading.Lock()
+getattr(default_loader, _ITERATOR)  # AttributeError: another vLLM than this is for
+
+
+class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
+    """Options, in --model-loader-extra-config:
+
+    read: "whole" has each rank read whole tensors into its GPU, as penstock.safetensors.stream() does. "parts" has it read only what the model takes
+    of each. Without it, parts where there are several ranks, else whole.
+    max_device_bytes, max_host_bytes: of stream(). For "whole" only.
+    """
+
+    def __init__(self, load_config: Any) -> None:
+        self._options, rest = _options_of(load_config.model_loader_extra_config)
+        config = copy.copy(load_config)
+        config.load_format = "auto"
+        config.model_loader_extra_config = rest
+        super().__init__(config)
+
+    def _get_weights_iterator(self, source: Any) -> Any:
+        with _replacing:
+            theirs = getattr(default_loader, _ITERATOR)
+            setattr(default_loader, _ITERATOR, functools.partial(self._weights, theirs))
+            try:  # which calls the iterator by its name, and returns before anything is read
+                return super()._get_weights_iterator(source)
+            finally:
+                setattr(default_loader, _ITERATOR, theirs)
+
+    def _weights(self, theirs: Any, files: list[str], *arguments: Any, local_expert_ids: set[int] | None = None, **others: Any) -> Iterator[tuple[str, Any]]:
+        """What vLLM's safetensors_weights_iterator() yields. It takes other arguments in each version."""
+        device = _device(self.load_config.device)
+        if "torchao" in (*arguments, *others.values()) or device.type not in ("cpu", "cuda"):
+            if local_expert_ids is not None:
+                others["local_expert_ids"] = local_expert_ids
+            found: Iterator[tuple[str, Any]] = theirs(files, *arguments, **others)
+            return found
+        whole = self._options.get("read", "parts" if _ranks() > 1 else "whole") == "whole"
+        logging.getLogger("penstock").info("reading %s of tensors from %d files for %s", "all" if whole else "parts", len(files), device)
+        skip = _skip(local_expert_ids)
+        if not whole:
+            return parts_of(files, skip)
+        return streamed(files, device, skip, self._options.get("max_device_bytes"), self._options.get("max_host_bytes"))
+
+
+def registered() -> None:
+    from vllm.model_executor import model_loader  # type: ignore[import-not-found,unused-ignore]
+
+    known: Mapping[str, Any] = getattr(model_loader, "_LOAD_FORMAT_TO_MODEL_LOADER", {})
+    if known.get(_FORMAT) is not PenstockLoader:
+        register_model_loader(_FORMAT)(PenstockLoader)
+
+
+def _options_of(extra_config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of this loader, and of vLLM's. ValueError, as vLLM raises for its own."""
+    if not isinstance(extra_config, Mapping):
+        raise ValueError(f"model_loader_extra_config is a dict for load format {_FORMAT}, not {type(extra_config).__name__}")
+    options = {name: value for name, value in extra_config.items() if name in _OPTIONS}
+    rest = {name: value for name, value in extra_config.items() if name not in _OPTIONS}
+    if options.get("read", "whole") not in ("whole", "parts"):
+        raise ValueError(f'model_loader_extra_config: read is "whole" or "parts" for load format {_FORMAT}, not {options["read"]!r}')
+    for name in _OPTIONS[1:]:
+        if type(options.get(name, 1)) is not int or options.get(name, 1) < 1:
+            raise ValueError(f"model_loader_extra_config: {name} is a number of bytes for load format {_FORMAT}, not {options[name]!r}")
+    if rest.get("enable_multithread_load") or "num_threads" in rest:
+        raise ValueError(f"model_loader_extra_config: load format {_FORMAT} has threads of its own, and takes no enable_multithread_load and num_threads")
+    return options, rest
+
+
+def _device(told: Any) -> Any:
+    """That tensors are read into. told: in vLLM's load config."""
+    if told is not None and torch.device(told).type != "cuda":
+        return torch.device(told)
+    if _native.cuda_status() is not None or torch.version.cuda is None or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device(told) if told is not None and torch.device(told).index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+def _ranks() -> int:
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def _skip(local_expert_ids: set[int] | None) -> Skip | None:
+    """Of the experts that are other ranks', by vLLM's rule."""
+    if local_expert_ids is None:
+        return None
+    from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight  # type: ignore[import-not-found,unused-ignore]
+
+    return lambda name: bool(should_skip_weight(name, local_expert_ids))
