@@ -136,12 +136,50 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "narrow": lambda tensor: tensor.narrow(0, 4, 64),
     "narrow of columns": lambda tensor: torch.narrow(tensor, -1, 128, 128),
     "narrow of all": lambda tensor: tensor.narrow(0, 0, ROWS),
+    "narrow of a narrow": lambda tensor: tensor.narrow(0, 4, 64).narrow(0, 8, 48),
+    "narrow of a narrow of columns": lambda tensor: tensor.narrow(1, 64, 192).narrow(0, 16, 64),
+    "part of a part of a chunk": lambda tensor: tensor.chunk(2)[1][:40][2:, 8:],
     "chunk": lambda tensor: tensor.chunk(2)[1],
     "chunk of columns": lambda tensor: torch.chunk(tensor, 2, dim=1)[0],
     "split": lambda tensor: tensor.split(48)[1],
     "split by sizes": lambda tensor: torch.split(tensor, [40, 56], dim=0)[1],
     "split of columns": lambda tensor: tensor.split(split_size=128, dim=-1)[1],
 }
+
+
+def test_experts_of_a_stack_are_read_as_parts(tmp_path: Path, gpu: str) -> None:
+    """As weight loaders take them: one expert, half of it, and a rank's rows of that."""
+    stack = torch.arange(4 * 256 * 128, dtype=torch.float32).reshape(4, 256, 128)
+    library.save_file({"experts": stack}, tmp_path / "stack.safetensors")
+    for way in ("get_tensor", "get_slice"):
+        tensor = WAYS[way](str(tmp_path / "stack.safetensors"), "experts")
+        for expert in (0, 3, -2):
+            _door_open.counts.clear()
+            part = tensor[expert].chunk(2)[1].narrow(0, 32, 96)
+            assert equal(part.to(gpu), stack[expert, 160:256]) and isinstance(part, TensorInFile) and reads() == (0, 1)
+    part = safetensors.safe_open(tmp_path / "stack.safetensors", "pt").get_slice("experts")[1:3, 10:200]
+    assert equal(part[1].narrow(1, 32, 64).to(gpu), stack[2, 10:200, 32:96]) and reads() == (0, 2)
+
+
+def test_parts_of_parts_are_what_numpy_takes() -> None:
+    numbers = np.random.default_rng(1)
+    for _ in range(500):
+        array = np.arange(7 * 5 * 6).reshape(7, 5, 6)
+        outer, inner = plain_index(numbers, array.shape), ()
+        part = array[outer]
+        if part.ndim:
+            inner = plain_index(numbers, part.shape)
+        index = _door_open.part_of_part(array.shape, outer, inner)
+        assert np.array_equal(array[index], part[inner]) and _door_open.is_plain(index, array.shape)
+
+
+def plain_index(numbers: Any, shape: tuple[int, ...]) -> Any:
+    found: list[Any] = []
+    for length in shape[: numbers.integers(1, len(shape) + 1)]:
+        low, high = sorted(numbers.integers(0, length + 1, 2).tolist())
+        choices = [slice(low, high), slice(low, None), slice(None, high), slice(None)]
+        found.append(int(numbers.integers(-length, length)) if length and numbers.random() < 0.3 else choices[numbers.integers(4)])
+    return found[0] if len(found) == 1 and numbers.random() < 0.5 else tuple(found)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -28,7 +28,7 @@ from ._slices import part_of, picks_of
 from ._sources import Source
 from ._types import BITS
 
-__all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "is_plain", "safe_open", "takes_all"]
+__all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "is_plain", "part_of_part", "safe_open", "takes_all"]
 
 # Of this process: what Penstock has read, and what it has left to the library, by the reason.
 counts: Counter[str] = Counter()
@@ -200,8 +200,9 @@ class SliceOnTheWay(_LibrarySlice):
         tensor = self._inner[index]
         if takes_all(index):
             return _in_file().in_file(tensor, self._file, self._name)
-        if is_plain(index, self._inner.get_shape()):
-            tensor = _in_file().in_file(tensor, self._file, self._name, index)
+        shape = self._inner.get_shape()
+        if is_plain(index, shape):
+            tensor = _in_file().in_file(tensor, self._file, self._name, index, shape)
         if not isinstance(tensor, _in_file().TensorInFile):  # its memory may be that of others of this name
             self._file.touch(self._name)
         return tensor
@@ -442,6 +443,21 @@ def _is_within(each: Any, length: int) -> bool:
         start, stop = 0 if each.start is None else each.start, length if each.stop is None else each.stop
         return each.step in (None, 1) and type(start) is int and type(stop) is int and 0 <= start <= stop <= length
     return type(each) is int and -length <= each < length
+
+
+def part_of_part(shape: tuple[int, ...], outer: Any, inner: Any) -> tuple[Any, ...]:
+    """The index of what inner takes of what outer takes of a tensor of this shape. Both are plain, for what they are taken of."""
+    picks = list(inner) if isinstance(inner, tuple) else [inner]
+    found: list[Any] = []
+    of = outer if isinstance(outer, tuple) else (outer,)
+    for each, length in zip((*of, *[slice(None)] * (len(shape) - len(of))), shape):
+        if isinstance(each, slice):
+            start, stop, _ = each.indices(length)
+            pick = picks.pop(0) if picks else slice(None)
+            taken = range(start, stop)[pick]
+            each = slice(taken.start, taken.stop) if isinstance(taken, range) else taken
+        found.append(each)
+    return tuple(found)
 
 
 def _in_file() -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ._door_open import is_plain, takes_all
+from ._door_open import is_plain, part_of_part, takes_all
 
 if TYPE_CHECKING:
     from ._door_open import DoorFile
@@ -29,20 +29,25 @@ LEAST_BYTES = 32 << 10
 class _Origin:
     """Where a tensor's bytes are."""
 
-    __slots__ = ("file", "name", "index", "version")
+    __slots__ = ("file", "name", "shape", "index", "version")
 
-    def __init__(self, file: DoorFile, name: str, index: Any, version: int) -> None:
+    def __init__(self, file: DoorFile, name: str, shape: tuple[int, ...], index: Any, version: int) -> None:
         self.file = file
         self.name = name
-        self.index = index  # of the part of the tensor of that name; None: all of it
+        self.shape = shape  # of all of the tensor of that name
+        self.index = index  # of the part of it; None: all of it
         self.version = version  # of the memory: counted up when something is written to it
 
+    def part(self, index: Any) -> _Origin:
+        """Of what a plain index takes of it."""
+        return _Origin(self.file, self.name, self.shape, index if self.index is None else part_of_part(self.shape, self.index, index), self.version)
 
-def in_file(tensor: Any, file: DoorFile, name: str, index: Any = None) -> Any:
-    """The same tensor, as one that knows its file; or just the same, where that is of no use."""
+
+def in_file(tensor: Any, file: DoorFile, name: str, index: Any = None, shape: tuple[int, ...] | None = None) -> Any:
+    """The same tensor, as one that knows its file; or just the same, where that is of no use. index, shape: of a part, and of all of the tensor."""
     if type(tensor) is not torch.Tensor or tensor.nbytes < LEAST_BYTES or tensor.is_inference() or not file.is_untouched(name):
         return tensor
-    return _noted(tensor, _Origin(file, name, index, tensor._version))
+    return _noted(tensor, _Origin(file, name, tuple(tensor.shape if shape is None else shape), index, tensor._version))
 
 
 class TensorInFile(torch.Tensor):  # type: ignore[misc,unused-ignore]
@@ -237,12 +242,12 @@ def _index_of(tensor: Any, dim: int, start: int, length: int) -> Any:
 
 
 def _part(tensor: Any, index: Any, made: Callable[[], Any]) -> Any:
-    """A part of a whole tensor, of the same memory. made: makes it."""
+    """A part of a tensor, or of a part, of the same memory. made: makes it."""
     origin = tensor.__dict__.get("_penstock_origin") if _is_in_file(tensor) else None
-    if origin is None or origin.index is not None or tensor.requires_grad or not is_plain(index, tensor.shape):
+    if origin is None or tensor.requires_grad or not is_plain(index, tensor.shape):
         return _passed_on
     part = made()
-    return _noted(part, _Origin(origin.file, origin.name, index, origin.version)) if part.nbytes >= LEAST_BYTES else _passed_on
+    return _noted(part, origin.part(index)) if part.nbytes >= LEAST_BYTES else _passed_on
 
 
 def _alias(func: Any, tensor: Any, *args: Any) -> Any:
