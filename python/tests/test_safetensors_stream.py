@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from penstock import _native
-from penstock.safetensors import SafetensorError, _frameworks, _reading, load_file, save_file, stream
+from penstock.safetensors import SafetensorError, _frameworks, _reading, load_file, safe_open, save_file, stream
 from penstock.safetensors import _stream as inside
 
 LIMIT = 64 << 10
@@ -257,9 +257,29 @@ def test_too_little_memory_ahead_is_no_error(file: Path, tensors: dict[str, Any]
         for name, tensor in stream(file, **limited(limit)):
             assert same(tensor, tensors[name])
             found += 1
-        assert found == len(tensors) and refused
+        assert found == len(tensors) and 0 < len(refused) <= 2 * len(memory.sizes)
         refused.clear()
         del tensor
+
+
+def test_memory_that_is_in_use_is_not_read_into(file: Path, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a GPU, whose stream works on it still. What is read ahead waits for none, and nothing is read into it before."""
+    waited, start = [], _reading.Reads._start
+
+    def settle(self: Any) -> None:
+        waited.append(self.memory)
+
+    def checked(self: Any, source: Any, memory: Any, *arguments: Any) -> None:
+        assert any(memory is each for each in waited)
+        start(self, source, memory, *arguments)
+
+    monkeypatch.setattr(_frameworks._NumpyArena, "settled", lambda self: len(waited) > 2, raising=False)
+    monkeypatch.setattr(_frameworks._NumpyArena, "settle", settle, raising=False)
+    monkeypatch.setattr(_reading.Reads, "_start", checked)
+    flow = stream(file, **limited(LIMIT))
+    name, tensor = next(flow)
+    assert same(tensor, tensors[name]) and len(waited) == 1 and len(flow._flow._ahead) > 3
+    assert all(same(tensor, tensors[name]) for name, tensor in flow)
 
 
 def test_no_memory_at_all_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,6 +462,29 @@ def test_an_error_comes_in_its_turn(file: Path, tensors: dict[str, Any], place: 
             assert same(tensor, tensors[name])
     assert found == before
     assert list(flow) == []
+
+
+def test_a_read_that_does_not_begin_is_told_in_its_turn(file: Path, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    start, begun = _reading.Reads._start, []
+
+    def refused(self: Any, source: Any, memory: Any, ranges: Any, copies: Any) -> None:
+        begun.append(ranges)
+        if ranges.offsets[-1] >= source.header.offsets[source.row("layers.100.weight")]:
+            raise penstock.Error("the engine has ended", code="closed")
+        start(self, source, memory, ranges, copies)
+
+    monkeypatch.setattr(_reading.Reads, "_start", refused)
+    found = []
+    with pytest.raises(penstock.Error, match="the engine has ended"):
+        for name, tensor in stream(file, **limited(LIMIT)):
+            found.append(name)
+            assert same(tensor, tensors[name])
+    assert found == list(load_names(file))[: len(found)] and found[-1] == "layers.099.weight"
+
+
+def load_names(file: Path) -> list[str]:
+    with safe_open(file, "np") as opened:
+        return opened.offset_keys()
 
 
 def test_an_error_of_a_later_shard_comes_after_the_others(shards: Path) -> None:

@@ -234,7 +234,6 @@ class _TorchArena:
                 base = bases[dtype] = self._bytes.view(dtype), dtype.itemsize
             found[name] = as_strided(base[0], shape, strides_of(shape), start // base[1])
 
-
     def settled(self) -> bool:
         return self._before is None or bool(self._before.query())
 

@@ -51,8 +51,8 @@ def stream(
     one tensor at a time, in an allocation of its own: beyond the limit there is only what the caller holds, and one tensor. A tensor that is larger
     than the limit is read alone.
 
-    Leaving the loop, close(), and an exception end the reads and free what nobody holds. Nothing waits for the caller's stream of a GPU, but for the
-    reads into memory that was used in it before.
+    close(), the end of a with block, an error, and leaving the loop where nobody else has the iterator end the reads, and free what nobody holds.
+    Nothing waits for the caller's stream of a GPU, but for the reads into memory that was used in it before.
     Raises what load_file() raises for files, names and device, at once. An error of reading names file and tensor, and comes in the turn of that
     tensor, as does an error of slices; it ends the stream.
     """
@@ -183,6 +183,7 @@ class _Flow:
         self._ahead: deque[_Batch] = deque()
         self._current: _Batch | None = None
         self._alone: deque[_Item] = deque()  # of a batch that failed: the error is one tensor's, and its turn has not come
+        self._is_short = False  # of memory: until the current batch has been handed out
 
     def take(self) -> tuple[str, Any] | None:
         """The next one. None: there are no more."""
@@ -195,6 +196,7 @@ class _Flow:
         found = self._current.take(self._held)
         if not self._current.left:  # from here on the memory is the caller's
             self._current = None
+            self._is_short = False
         return found
 
     def stop(self) -> None:
@@ -229,7 +231,7 @@ class _Flow:
 
     def _read_on(self) -> None:
         """As far as there is room."""
-        while items := self._coming.items:
+        while (items := self._coming.items) and not self._is_short:
             self._held.look()
             idle = self._current is None and not self._ahead and not self._alone
             if self._held.nbytes + self._coming.nbytes > self._limits.memory:
@@ -246,6 +248,7 @@ class _Flow:
             batch = self._batch(items)
         except (MemoryError, RuntimeError, Error):  # PyTorch's OutOfMemoryError is a RuntimeError
             if not idle:
+                self._is_short = True
                 return False
             if len(items) == 1:
                 raise
@@ -329,6 +332,7 @@ class _Batch:
         self._layout = _laid_out(items, place)
         self._arena = place.unsettled_arena(self._layout.nbytes)
         self._reads = Reads(None, most_under_way)
+        self._problem: Error | None = None
         self.nbytes = sum(each.nbytes for each in items)
         self.held = self._arena.held() if self._layout.nbytes else lambda: False
 
@@ -341,8 +345,12 @@ class _Batch:
             return
         self.started = True
         self._arena.settle()
-        for source, ranges in self._layout.taken_ranges():
-            self._reads.start(source, self._arena.memory, ranges)
+        try:
+            for source, ranges in self._layout.taken_ranges():
+                self._reads.start(source, self._arena.memory, ranges)
+        except Error as problem:  # whose turn has not come
+            self._problem = problem
+            return
         found: dict[str, Any] = {}
         self._arena.views(self._layout.rows(), found)
         self.left = list(reversed(found.items()))
@@ -352,6 +360,9 @@ class _Batch:
         return 0 if self._reads.done() else self.nbytes
 
     def wait(self) -> None:
+        """Raises what was wrong with reading."""
+        if self._problem is not None:
+            raise self._problem
         self._reads.wait()
 
     def cancel(self) -> None:
@@ -369,7 +380,8 @@ class _Batch:
     def _cut(self, part: Any, held: _Held) -> Any:
         """A copy, in memory of its own."""
         arena = self._place.unsettled_arena(part.nbytes)
-        held.add(part.nbytes, arena.held())
+        if part.nbytes:
+            held.add(part.nbytes, arena.held())
         return self._place.copied_into(arena, part)
 
 
