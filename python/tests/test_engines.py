@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +139,15 @@ def test_importing_it_imports_no_engine() -> None:
     code = "import sys, penstock.vllm; assert 'vllm' not in sys.modules and 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_entry_point_is_there() -> None:
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    tomllib = pytest.importorskip("tomllib", reason="this Python reads no TOML")
+    if not project.exists():
+        pytest.skip("pyproject.toml is not beside the tests")
+    entries = tomllib.loads(project.read_text())["project"]["entry-points"]["vllm.general_plugins"]
+    assert callable(EntryPoint("penstock", entries["penstock"], "vllm.general_plugins").load())
 
 
 def test_another_vllm_goes_on_without_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
