@@ -223,6 +223,13 @@ def test_vllm_loads_what_its_own_loader_does(vllm: Any, folder: Path, options: d
     assert all(equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("read", ["whole", "parts"])
+def test_a_bar_shows_the_progress(vllm: Any, folder: Path, capsys: pytest.CaptureFixture[str], read: str) -> None:
+    loaded(vllm, folder, use_tqdm_on_load=True, model_loader_extra_config={"read": read})
+    counted = f"{len(model())}/{len(model())}" if read == "whole" else "11/11"
+    assert "Loading safetensors by Penstock: 100%" in (told := capsys.readouterr().err) and counted in told
+
+
 def test_vllms_iterator_is_its_own_afterwards(vllm: Any, folder: Path) -> None:
     theirs = vllm.default_loader.safetensors_weights_iterator
     loaded(vllm, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import operator
 import subprocess
 import sys
 import threading
@@ -146,6 +147,15 @@ def test_names_are_those_that_come(shards: Path, tensors: dict[str, Any], memory
     assert found.keys() == set(names) and all(same(found[name], tensors[name]) for name in names)
     assert memory.most <= 4096
     assert list(stream(shards, [], framework="np")) == []
+
+
+def test_a_stream_tells_how_many_are_to_come(shards: Path) -> None:
+    flow = stream(shards, ["scalar", "empty", "halves"], framework="np")
+    assert operator.length_hint(flow) == 3
+    assert [operator.length_hint(flow) for _ in flow] == [2, 1, 0]
+    with stream(shards, framework="np") as flow:
+        next(flow)
+    assert operator.length_hint(flow) == 0
 
 
 def test_a_rank_gets_its_part(shards: Path, tensors: dict[str, Any], place: dict[str, Any]) -> None:

@@ -76,7 +76,9 @@ class Stream:
         try:
             wanted = check_names(names)
             check_wanted(sources.files, wanted, slices)
-            self._flow = _Flow(_plan(sources, place, wanted, slices), place, limits)
+            tensors = _tensors(sources, place, wanted)
+            self._left = len(tensors)
+            self._flow = _Flow(_plan(tensors, place, slices), place, limits)
         except BaseException:
             sources.close()
             raise
@@ -94,7 +96,12 @@ class Stream:
         if found is None:
             self.close()
             raise StopIteration
+        self._left -= 1
         return found
+
+    def __length_hint__(self) -> int:
+        """How many tensors are to come, unless an error does: for bars of progress, by operator.length_hint()."""
+        return self._left if self._end.alive else 0
 
     def close(self) -> None:
         """Ends the reads, frees what nobody holds and closes the files. What was handed out stays valid. More than once changes nothing."""
@@ -153,16 +160,24 @@ def _aligned(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
-def _plan(sources: Sources, place: Framework, names: set[str] | None, slices: Slices | None) -> Iterator[_Item]:
-    """All types are looked at now, the slices of a tensor when it is to be read: the ranges of all together may be many."""
-    found: list[tuple[Source, int, Any, tuple[int, ...]]] = []
+_Tensor = tuple[Source, int, Any, tuple[int, ...]]  # its row, and the type and shape that it gets
+
+
+def _tensors(sources: Sources, place: Framework, names: set[str] | None) -> list[_Tensor]:
+    """Raises SafetensorError where the library has no such type."""
+    found = []
     for source in sources:
         header = source.header
         for row in source.rows_of(names):
             word = header.types[row]
             dtype = place.dtype(word)
             found.append((source, row, dtype, check_type(source.name, header.names[row], word, header.shapes[row], place, dtype)))
-    return (_Item(source, row, dtype, _part(source, row, shape, place, slices)) for source, row, dtype, shape in found)
+    return found
+
+
+def _plan(tensors: Iterable[_Tensor], place: Framework, slices: Slices | None) -> Iterator[_Item]:
+    """The slices of a tensor are looked at when it is to be read: the ranges of all together may be many."""
+    return (_Item(source, row, dtype, _part(source, row, shape, place, slices)) for source, row, dtype, shape in tensors)
 
 
 def _part(source: Source, row: int, shape: tuple[int, ...], place: Framework, slices: Slices | None) -> Part | None:

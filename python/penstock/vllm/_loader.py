@@ -17,7 +17,7 @@ from vllm.model_executor.model_loader import default_loader, register_model_load
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _native
-from ._weights import Skip, parts_of, streamed
+from ._weights import Bar, Skip, parts_of, streamed
 
 __all__ = ["PenstockLoader", "registered"]
 
@@ -63,10 +63,10 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
             return found
         whole = self._options.get("read", "parts" if _ranks() > 1 else "whole") == "whole"
         logging.getLogger("penstock").info("reading %s of tensors from %d files for %s", "all" if whole else "parts", len(files), device)
-        skip = _skip(local_expert_ids)
+        skip, bar = _skip(local_expert_ids), _bar(self.load_config.use_tqdm_on_load)
         if not whole:
-            return parts_of(files, skip)
-        return streamed(files, device, skip, self._options.get("max_device_bytes"), self._options.get("max_host_bytes"))
+            return parts_of(files, skip, bar)
+        return streamed(files, device, skip, bar, max_device_bytes=self._options.get("max_device_bytes"), max_host_bytes=self._options.get("max_host_bytes"))
 
 
 def registered() -> None:
@@ -105,6 +105,14 @@ def _device(told: Any) -> Any:
 def _ranks() -> int:
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def _bar(wanted: bool) -> Bar:
+    """As vLLM shows one: by its first rank."""
+    from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
+    from vllm.model_executor.model_loader.weight_utils import enable_tqdm  # type: ignore[import-not-found,unused-ignore]
+
+    return functools.partial(tqdm, desc="Loading safetensors by Penstock", disable=not enable_tqdm(wanted))
 
 
 def _skip(local_expert_ids: set[int] | None) -> Skip | None:

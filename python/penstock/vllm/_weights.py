@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..safetensors import SafetensorError, Stream, safe_open, stream
 from ..safetensors._ahead import natural_order
 
-__all__ = ["Skip", "parts_of", "streamed"]
+__all__ = ["Bar", "Skip", "parts_of", "streamed"]
 
 Skip = Callable[[str], bool]  # by its name, whether a tensor is left out
+Bar = Callable[..., Iterable[Any]]  # of an iterable, with total= and unit=: the same, with a bar of progress, as tqdm makes it
+
+
+def _no_bar(of: Iterable[Any], **options: Any) -> Iterable[Any]:
+    return of
 
 
 def streamed(
-    files: Sequence[str], device: Any, skip: Skip | None, max_device_bytes: int | None = None, max_host_bytes: int | None = None
+    files: Sequence[str],
+    device: Any,
+    skip: Skip | None,
+    bar: Bar = _no_bar,
+    *,
+    max_device_bytes: int | None = None,
+    max_host_bytes: int | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """In the memory of the device, the next ones on their way. device: a torch.device."""
     limits = {"max_device_bytes": max_device_bytes, "max_host_bytes": max_host_bytes}
     for flow in _streams(_sorted(files), skip, {"device": device, **limits}):
         with flow:
-            yield from flow
+            yield from bar(flow, total=operator.length_hint(flow), unit=" tensors")
 
 
-def parts_of(files: Sequence[str], skip: Skip | None) -> Iterator[tuple[str, Any]]:
+def parts_of(files: Sequence[str], skip: Skip | None, bar: Bar = _no_bar) -> Iterator[tuple[str, Any]]:
     """Of the CPU, and not read yet: what a model narrows out of a tensor, and copies into a parameter on a GPU, is read from the file into the GPU."""
     from ..safetensors._door_open import safe_open as safe_open_of_the_library
 
-    for file in _sorted(files):
+    for file in bar(_sorted(files), total=len(files), unit=" files"):
         with safe_open_of_the_library(file, framework="pt") as opened:
             for name in opened.keys():
                 if skip is None or not skip(name):
