@@ -161,7 +161,8 @@ def test_another_vllm_goes_on_without_it(monkeypatch: pytest.MonkeyPatch, caplog
 # --- vLLM
 
 
-VLLM = [LOADERS, f"{LOADERS}.base_loader", f"{LOADERS}.default_loader", f"{LOADERS}.weight_utils", f"{LOADERS}.ep_weight_filter"]
+PARAMETERS = "vllm.model_executor.parameter"
+VLLM = [LOADERS, PARAMETERS, f"{LOADERS}.base_loader", f"{LOADERS}.default_loader", f"{LOADERS}.weight_utils", f"{LOADERS}.ep_weight_filter"]
 SETTINGS = SimpleNamespace(VLLM_USE_MODELSCOPE=False)
 
 
@@ -256,6 +257,27 @@ def test_ranks_of_vllm_read_their_parts(vllm: Any, folder: Path, monkeypatch: py
         for name, each in parameters.items():
             assert torch.equal(each, taken(tensors[name], 1 if "down" in name else 0, rank) if name in cut else tensors[name])
     assert read_bytes() - before <= 1.02 * sum(each.nbytes for each in tensors.values()) + RANKS * 11 * HEADER_BYTES
+
+
+@pytest.mark.usefixtures("cpu_as_gpu")
+def test_parameters_of_vllm_take_their_parts(vllm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of linear layers, cut by columns and by rows, and merged: query, key and value are three cuts of one parameter."""
+    up, down, embed = (model()[name] for name in ("layers.0.up.weight", "layers.0.down.weight", "embed.weight"))
+    monkeypatch.setattr(vllm.parameter, "get_tensor_model_parallel_world_size", lambda: RANKS)
+    for rank in range(RANKS):
+        monkeypatch.setattr(vllm.parameter, "get_tensor_model_parallel_rank", lambda rank=rank: rank)
+        weights = dict(_weights.parts_of(files_of(folder), lambda name: name not in ("layers.0.up.weight", "layers.0.down.weight", "embed.weight")))
+        _door_open.counts.clear()
+        rows = vllm.parameter.ModelWeightParameter(data=torch.zeros(128, 256, dtype=up.dtype), input_dim=1, output_dim=0, weight_loader=None)
+        rows.load_column_parallel_weight(weights["layers.0.up.weight"])
+        columns = vllm.parameter.ModelWeightParameter(data=torch.zeros(128, 1024, dtype=down.dtype), input_dim=1, output_dim=0, weight_loader=None)
+        columns.load_row_parallel_weight(weights["layers.0.down.weight"])
+        merged = vllm.parameter.ModelWeightParameter(data=torch.zeros(3 * 2048, 256), input_dim=1, output_dim=0, weight_loader=None)
+        for number, shard in enumerate("qkv"):
+            merged.load_qkv_weight(weights["embed.weight"], shard_offset=2048 * number, shard_size=2048, shard_id=shard, num_heads=1)
+        assert torch.equal(rows.data, taken(up, 0, rank)) and torch.equal(columns.data, taken(down, 1, rank))
+        assert torch.equal(merged.data, torch.cat([taken(embed, 0, rank)] * 3))
+        assert _door_open.counts["parts of tensors read into a GPU"] == 5 and not _door_open.counts["tensors read into a GPU"]
 
 
 def test_prefixes_and_experts_are_vllms(vllm: Any, folder: Path) -> None:
