@@ -249,13 +249,13 @@ def test_ranks_of_vllm_read_their_parts(vllm: Any, folder: Path, monkeypatch: py
     for rank in range(RANKS):
         monkeypatch.setattr(vllm.weight_utils, "get_tensor_model_parallel_rank", lambda rank=rank: rank)
         monkeypatch.setattr("penstock.vllm._loader._ranks", lambda: RANKS)
-        parameters = {name: torch.zeros_like(taken(each, 1 if "down" in name else 0, rank)) if name in cut else torch.zeros_like(each) for name, each in tensors.items()}
+        expected = {name: taken(each, 1 if "down" in name else 0, rank) if name in cut else each for name, each in tensors.items()}
+        parameters = {name: torch.zeros_like(each) for name, each in expected.items()}
 
         for name, tensor in vllm.model_loader.get_model_loader(load_config()).get_all_weights(model_config(folder), Model()):
             loader = vllm.weight_utils.sharded_weight_loader(1 if "down" in name else 0) if name in cut else vllm.weight_utils.default_weight_loader
             loader(parameters[name], tensor)
-        for name, each in parameters.items():
-            assert torch.equal(each, taken(tensors[name], 1 if "down" in name else 0, rank) if name in cut else tensors[name])
+        assert all(torch.equal(each, expected[name]) for name, each in parameters.items())
     assert read_bytes() - before <= 1.02 * sum(each.nbytes for each in tensors.values()) + RANKS * 11 * HEADER_BYTES
 
 
