@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import operator
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native
-from ._arrays import Path, item_type_of, short_read
-from ._devices import Place, name_for_torch, number_of
+from ._arrays import Path, short_read
+from ._devices import Place
 from ._errors import InvalidArgument
-from ._tensors import Room, torch_dtype
+from ._makers import maker_of
+from ._npy import MAGIC, load_npy
+from ._npz import load_npz
 from ._unsized import read_to_the_end
 
 if TYPE_CHECKING:
@@ -40,25 +41,34 @@ def load(
     offset: int = 0,
     exact: bool = True,
 ) -> Any:
-    """The file's content from offset (bytes) on, as a new array of dtype and shape. Blocks.
+    """The file's content from offset (bytes) on, as a new array of dtype and shape; or the array, or arrays, of a file of NumPy's. Blocks.
 
-    dtype: NumPy's or PyTorch's, or the name of one; None is bytes ("u1"), except that a safetensors file is refused then, unless shape or offset
-    is given: penstock.safetensors loads its tensors, and dtype="u1" the bytes of the file with its header. shape: an int or several, of which one may be -1, for as many as there are; None is -1.
+    dtype: NumPy's or PyTorch's, or the name of one; None is bytes ("u1"), and besides, where neither shape nor offset is given, the kind of the
+    file counts, which dtype="u1" loads with its header:
+    - of numpy.save (.npy): its array, with its own dtype and shape, read straight to the device. In Fortran's order it is the transpose of an
+      array in C's order ("host:0" has the bytes as they are). Structured dtypes, dates and text are NumPy's alone.
+    - of numpy.savez (a name that ends with .npz): a dict of its arrays by their names. The CPU inflates those of numpy.savez_compressed, and
+      compares their checksums; stored ones are read straight from the file, unchecked.
+    - safetensors files are refused: penstock.safetensors loads their tensors.
+    shape: an int or several, of which one may be -1, for as many as there are; None is -1.
     device: "host" or "cpu" gives a NumPy array; "cuda:N", N, or "cuda" for the current device, a CuPy array (where CuPy is not installed, a
     PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
     DeviceBuffer of the bytes, which must be some. On a GPU this waits for what the library's current stream has, in which the memory may have
     been used before; the array may be used in any stream.
     exact: a file that ends before the array does, or within an item, raises ShortRead; else the array has fewer rows (along its first axis).
-    Raises penstock.Error, InvalidArgument for a dtype that the library has not, TypeError.
+    Raises penstock.Error; InvalidArgument for a dtype that the library has not, for a file of NumPy's that is damaged, and for one that holds
+    Python objects, which are a pickle; TypeError.
     """
     if offset < 0:
         raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
-    maker = _maker_of("u1" if dtype is None else dtype, device)
+    maker = maker_of("u1" if dtype is None else dtype, device)
     wanted = _shape_of(shape)
     with _native.open(path) as file:
         size = file.size()
-        if dtype is None and shape is None and offset == 0:
-            _refuse_tensors(file, size, path)
+        if dtype is None and shape is None and offset == 0 and size > 0:
+            found = _load_by_kind(file, size, path, device)
+            if found is not None:
+                return found
         if size == 0:
             content: bytes | None = read_to_the_end(file.read_into, offset, _bytes_wanted(wanted, maker.item_bytes))
             there = len(content or b"")
@@ -66,9 +76,9 @@ def load(
             content = None
             there = max(0, size - offset)
         while True:
-            found = _fitted(wanted, there, maker.item_bytes, exact, path, offset)
-            array, memory = maker.make(found)
-            nbytes = math.prod(found) * maker.item_bytes
+            fitted = _fitted(wanted, there, maker.item_bytes, exact, path, offset)
+            array, memory = maker.make(fitted)
+            nbytes = math.prod(fitted) * maker.item_bytes
             if content is not None:
                 done = nbytes
                 if nbytes:
@@ -81,81 +91,33 @@ def load(
             there = done  # the file has been cut since
 
 
-def _refuse_tensors(file: _native.File, size: int, path: Path) -> None:
-    """Raises InvalidArgument for a safetensors file: the length of its header, and the header, which is JSON, and spaces."""
+def _load_by_kind(file: _native.File, size: int, path: Path, device: Any) -> Any:
+    """What is in a file of arrays; None for all others. Raises InvalidArgument for a file of tensors, which has loaders of its own."""
     start = bytearray(10)
-    if size < len(start) or file.read_into(start) < len(start):
-        return
+    count = file.read_into(start)
+    name = str(path) if isinstance(path, int) else os.fsdecode(path)
+    if start.startswith(MAGIC):
+        return load_npy(file, name, device)
+    if start.startswith((b"PK\3\4", b"PK\5\6")) and name.endswith(".npz"):
+        return load_npz(file, name, device)
+    if count == len(start) and _is_safetensors(file, size, start):
+        _refuse(name, "safetensors", "penstock.safetensors.load_file(), or penstock.safetensors.torch.load_file(), loads its tensors")
+    return None
+
+
+def _is_safetensors(file: _native.File, size: int, start: bytearray) -> bool:
+    """The length of its header, and the header, which is JSON, and spaces."""
     past = 8 + int.from_bytes(start[:8], "little")
     if bytes(start[8:]) not in (b'{"', b"{}") or past > size:
-        return
+        return False
     end = bytearray(1)
     file.read_into(end, past - 1)
-    if bytes(end) in (b"}", b" "):
-        name = path if isinstance(path, int) else os.fsdecode(path)
-        ways = "penstock.safetensors.load_file(), or penstock.safetensors.torch.load_file(), loads its tensors"
-        problem = f'{name} is a safetensors file: {ways}; dtype="u1" (numpy.uint8) loads its bytes, with the header'
-        raise InvalidArgument(problem, code="invalid_argument", filename=str(name))
+    return bytes(end) in (b"}", b" ")
 
 
-class _Maker(NamedTuple):
-    """Makes arrays of a dtype on a device."""
-
-    item_bytes: int
-    make: Callable[[tuple[int, ...]], tuple[Any, Any]]  # (shape) -> the array, and its memory as a buffer
-
-
-def _maker_of(dtype: Any, device: Any) -> _Maker:
-    room = Room(device)
-    name = room.device
-    torch = sys.modules.get("torch")
-    if torch is not None and (room.library is torch or isinstance(dtype, torch.dtype)):
-        return _maker_of_torch(torch, name, dtype)
-    item_type = item_type_of(dtype)
-    if room.library is not None:
-        return _maker_of_cupy(room.library, name, item_type)
-    if name == "host":
-        return _Maker(item_type.itemsize, lambda shape: _twice(_numpy_empty(shape, item_type)))
-    return _Maker(item_type.itemsize, lambda shape: _twice(_native.device(name).empty(math.prod(shape) * item_type.itemsize)))
-
-
-def _numpy_empty(shape: tuple[int, ...], item_type: Any) -> Any:
-    import numpy
-
-    return numpy.empty(shape, item_type)
-
-
-def _maker_of_torch(torch: Any, name: str, dtype: Any) -> _Maker:
-    found = dtype
-    if not isinstance(dtype, torch.dtype):
-        found = torch_dtype(torch, dtype if isinstance(dtype, str) else item_type_of(dtype).str)
-    if found is None:
-        raise InvalidArgument(f"dtype {dtype} is none of PyTorch's", code="invalid_argument")
-
-    def make(shape: tuple[int, ...]) -> tuple[Any, Any]:
-        tensor = torch.empty(shape, dtype=found, device=name_for_torch(name))
-        if tensor.is_cuda:
-            torch.cuda.current_stream(tensor.device).synchronize()
-        return tensor, _native.Pointer(tensor.data_ptr(), tensor.numel() * found.itemsize, tensor)
-
-    return _Maker(found.itemsize, make)
-
-
-def _maker_of_cupy(cupy: Any, name: str, item_type: Any) -> _Maker:
-    if item_type.kind not in "biufc" or not item_type.isnative:
-        raise InvalidArgument(f"dtype {item_type} is none of CuPy's", code="invalid_argument")
-
-    def make(shape: tuple[int, ...]) -> tuple[Any, Any]:
-        with cupy.cuda.Device(number_of(name)):
-            array = cupy.empty(shape, item_type)
-            cupy.cuda.get_current_stream().synchronize()
-        return _twice(array)
-
-    return _Maker(item_type.itemsize, make)
-
-
-def _twice(array: Any) -> tuple[Any, Any]:
-    return array, array
+def _refuse(name: str, kind: str, ways: str) -> NoReturn:
+    problem = f'{name} is a {kind} file: {ways}; dtype="u1" (numpy.uint8) loads its bytes, with the header'
+    raise InvalidArgument(problem, code="invalid_argument", filename=name)
 
 
 def _shape_of(shape: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -1,0 +1,153 @@
+"""NumPy's files (.npy): what their header says, and their bytes read straight into an array of any library on any device."""
+
+from __future__ import annotations
+
+import ast
+import math
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _native
+from ._errors import InvalidArgument, ShortRead
+from ._makers import maker_of
+from ._pieces import Piece, move_pieces
+
+if TYPE_CHECKING:
+    import numpy
+
+__all__ = ["MAGIC", "NpyHeader", "empty_like_header", "load_npy", "piece_of", "read_header", "reader_of"]
+
+MAGIC = b"\x93NUMPY"
+
+_BEGINNING_BYTES = len(MAGIC) + 2
+# By version: how long the length of the header is, and the header's characters.
+_VERSIONS = {(1, 0): ("<H", "latin1"), (2, 0): ("<I", "latin1"), (3, 0): ("<I", "utf-8")}
+_MOST_HEADER_BYTES = 10_000  # NumPy's own bound: Python's parser can end the process over a longer text
+_MOST_DIMENSIONS = 64
+_MOST_BYTES = (1 << 63) - 1
+
+
+class NpyHeader(NamedTuple):
+    dtype: numpy.dtype[Any]
+    shape: tuple[int, ...]
+    is_fortran: bool  # the first dimension is the one whose items lie side by side
+    offset: int  # of the items, from the beginning of the header
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def load_npy(file: _native.File, name: str, device: Any) -> Any:
+    """The array of a file, which may have more behind it. Blocks. name: the file's, for errors.
+
+    Raises InvalidArgument for what is no such file, for Python's objects, and for a dtype that the device's library has not; ShortRead.
+    """
+    size = file.size()
+    header = read_header(reader_of(file, 0, size), name)
+    there = max(0, size - header.offset)
+    if there < header.nbytes:
+        problem = f"{name}: the array takes {header.nbytes} bytes at {header.offset}, of which the file has {there}: the rest of it is missing"
+        raise ShortRead(problem, code="short_read", filename=name, offset=header.offset, bytes_done=there)
+    array, memory = empty_like_header(header, device, name)
+    if header.nbytes:
+        move_pieces(file, [piece_of("the array", header.offset, header.nbytes, memory)], label=name)
+    return array
+
+
+def read_header(read: Callable[[int], bytes], name: str) -> NpyHeader:
+    """read(n): the next n bytes, fewer where there are none. name: for errors. Raises InvalidArgument for what is no such header."""
+    beginning = read(_BEGINNING_BYTES)
+    if len(beginning) < _BEGINNING_BYTES or not beginning.startswith(MAGIC):
+        raise _wrong(name, "it does not begin as .npy files do")
+    version = (beginning[-2], beginning[-1])
+    if version not in _VERSIONS:
+        raise _wrong(name, f"its version of the .npy format is {version[0]}.{version[1]}: 1.0, 2.0 and 3.0 are read")
+    form, encoding = _VERSIONS[version]
+    length_bytes = read(struct.calcsize(form))
+    if len(length_bytes) < struct.calcsize(form):
+        raise _wrong(name, "it ends inside of its header")
+    (length,) = struct.unpack(form, length_bytes)
+    if length > _MOST_HEADER_BYTES:
+        raise _wrong(name, f"its header has {length} bytes, which is more than {_MOST_HEADER_BYTES}")
+    text = read(length)
+    if len(text) < length:
+        raise _wrong(name, "it ends inside of its header")
+    fields = _fields_of(text, encoding, name)
+    shape = _shape_of(fields["shape"], name)
+    if not isinstance(fields["fortran_order"], bool):
+        raise _wrong(name, "its fortran_order is neither True nor False")
+    found = NpyHeader(_dtype_of(fields["descr"], name), shape, fields["fortran_order"], len(beginning) + len(length_bytes) + length)
+    if math.prod(each for each in shape if each) * found.dtype.itemsize > _MOST_BYTES:
+        raise _wrong(name, f"its shape {shape} is larger than any memory")
+    return found
+
+
+def empty_like_header(header: NpyHeader, device: Any, name: str) -> tuple[Any, Any]:
+    """A new array for what the header tells, and its memory. Raises InvalidArgument for a dtype that the device's library has not."""
+    try:
+        array, memory = maker_of(header.dtype, device).make(header.shape[::-1] if header.is_fortran else header.shape)
+    except ValueError as problem:  # InvalidArgument too
+        raise _wrong(name, str(problem)) from None
+    if header.is_fortran and len(header.shape) > 1 and not isinstance(array, _native.DeviceBuffer):
+        array = array.permute(*range(array.ndim - 1, -1, -1)) if hasattr(array, "permute") else array.T  # PyTorch's, or NumPy's and CuPy's
+    return array, memory
+
+
+def piece_of(name: str, offset: int, nbytes: int, memory: Any) -> Piece:
+    """Of a file, on its way into memory of empty_like_header()."""
+    address, _ = _native.resolve(memory, True)
+    return Piece(name, offset, nbytes, address, memory)
+
+
+def reader_of(file: _native.File, begin: int, end: int) -> Callable[[int], bytes]:
+    """For read_header(), of these bytes of a file."""
+    at = begin
+
+    def read(count: int) -> bytes:
+        nonlocal at
+        found = bytearray(max(0, min(count, end - at)))
+        done = file.read_into(found, at) if found else 0
+        at += done
+        return bytes(found[:done])
+
+    return read
+
+
+def _fields_of(text: bytes, encoding: str, name: str) -> dict[str, Any]:
+    try:
+        fields = ast.literal_eval(text.decode(encoding))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as problem:
+        raise _wrong(name, f"its header is no dict of Python: {str(problem)[:100]}") from None
+    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+        raise _wrong(name, "its header has not the fields descr, fortran_order and shape, and no others")
+    return fields
+
+
+def _shape_of(told: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(told, tuple) or not all(type(each) is int and 0 <= each <= _MOST_BYTES for each in told):
+        raise _wrong(name, "its shape is no tuple of lengths")
+    if len(told) > _MOST_DIMENSIONS:
+        raise _wrong(name, f"its shape has {len(told)} dimensions, which is more than {_MOST_DIMENSIONS}")
+    return told
+
+
+def _dtype_of(descr: Any, name: str) -> numpy.dtype[Any]:
+    import numpy
+
+    try:
+        found: numpy.dtype[Any] = numpy.lib.format.descr_to_dtype(descr)
+    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RecursionError) as problem:
+        raise _wrong(name, f"its descr is no dtype: {str(problem)[:100]}") from None
+    if found.hasobject:
+        raise _wrong(
+            name,
+            "it holds Python objects as a pickle, which Penstock does not read, since a pickle can run any code; numpy.load(allow_pickle=True) "
+            "does, for files that you trust",
+        )
+    return found
+
+
+def _wrong(name: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"{name}: {problem}", code="invalid_argument", filename=name)

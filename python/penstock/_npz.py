@@ -1,0 +1,147 @@
+"""Archives of NumPy's arrays (.npz): members that are stored are read straight from their place in the file, compressed ones inflated here."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import zipfile
+import zlib
+from typing import IO, Any, cast
+
+from . import _native
+from ._errors import InvalidArgument
+from ._npy import empty_like_header, piece_of, read_header, reader_of
+from ._pieces import Piece, move_pieces
+
+__all__ = ["load_npz"]
+
+_log = logging.getLogger("penstock")
+
+_local = struct.Struct("<4s5H3L2H")  # signature, version, flags, method, time, date, CRC, two sizes, lengths of name and extra
+_MOST_INFLATION = 1100  # deflate makes at most 1032 bytes of one; a few more for streams of no bytes
+_INFLATED_BYTES = 1 << 20  # at a time
+
+
+def load_npz(file: _native.File, name: str, device: Any) -> dict[str, Any]:
+    """The arrays by their names, without ".npy", in the order of the archive. Blocks.
+
+    Stored members go as one batch. name: the file's, for errors. Raises InvalidArgument for what is no such archive, and for compression other
+    than numpy.savez_compressed's; ShortRead; penstock.Error.
+    """
+    with _opened(file, name) as archive:
+        return _load_members(file, archive, _checked_members(archive.infolist(), file.size(), name), name, device)
+
+
+def _opened(file: _native.File, name: str) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(cast(IO[bytes], file))  # which has of a file what this needs
+    except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, IndexError) as problem:
+        raise _wrong(name, f"it begins as a zip archive and has no directory of one at its end ({problem}): it is not whole") from None
+
+
+def _load_members(file: _native.File, archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str, device: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    pieces: list[Piece] = []
+    compressed: list[str] = []
+    for each in members:
+        label = f"{name}: {each.filename}"
+        key = each.filename.removesuffix(".npy")
+        if each.compress_type == zipfile.ZIP_STORED:
+            found[key] = _place_stored(file, each, label, device, pieces)
+        else:
+            compressed.append(each.filename)
+            found[key] = _inflated(archive, each, label, device)
+    if compressed:
+        _log.info("%s: the CPU inflates %d compressed members: %s", name, len(compressed), ", ".join(compressed[:20]))
+    move_pieces(file, pieces, label=name)
+    return found
+
+
+# --- which members
+
+
+def _checked_members(members: list[zipfile.ZipInfo], size: int, name: str) -> list[zipfile.ZipInfo]:
+    seen: set[str] = set()
+    for each in members:
+        key = each.filename.removesuffix(".npy")
+        if key in seen:
+            raise _wrong(name, f"{each.filename} comes twice")
+        seen.add(key)
+        _check_member(each, f"{name}: {each.filename}")
+    if sum(each.compress_size for each in members) > size:
+        raise _wrong(name, f"its members have more bytes than the file, {size}: they overlap")
+    return members
+
+
+def _check_member(member: zipfile.ZipInfo, label: str) -> None:
+    if member.header_offset < 0:
+        raise _wrong(label, "it begins before the file")
+    if member.flag_bits & 1:
+        raise _wrong(label, "it is encrypted")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise _wrong(label, f"it is compressed by method {member.compress_type} of zip archives: stored (0) and deflated (8) members are read")
+    is_stored = member.compress_type == zipfile.ZIP_STORED
+    if is_stored and member.compress_size != member.file_size:
+        raise _wrong(label, f"it is stored, and has {member.compress_size} bytes in the file and {member.file_size} of its own")
+    if not is_stored and member.file_size > (member.compress_size + 1) * _MOST_INFLATION:
+        raise _wrong(label, f"{member.compress_size} compressed bytes cannot be {member.file_size}")
+
+
+# --- stored
+
+
+def _place_stored(file: _native.File, member: zipfile.ZipInfo, label: str, device: Any, pieces: list[Piece]) -> Any:
+    """The array that is to be, whose bytes pieces will bring."""
+    begin = _begin_of(file, member, label)
+    header = read_header(reader_of(file, begin, begin + member.file_size), label)
+    _check_length(header.offset + header.nbytes, member, label)
+    array, memory = empty_like_header(header, device, label)
+    if header.nbytes:
+        pieces.append(piece_of(member.filename, begin + header.offset, header.nbytes, memory))
+    return array
+
+
+def _begin_of(file: _native.File, member: zipfile.ZipInfo, label: str) -> int:
+    """The bytes of a member stand behind a header of its own, whose length only it tells."""
+    header = bytearray(_local.size)
+    if file.read_into(header, member.header_offset) < len(header) or not header.startswith(b"PK\x03\x04"):
+        raise _wrong(label, "it does not begin where the archive's list says")
+    *_, name_bytes, extra_bytes = _local.unpack(header)
+    return int(member.header_offset + _local.size + name_bytes + extra_bytes)
+
+
+# --- compressed
+
+
+def _inflated(archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str, device: Any) -> Any:
+    try:
+        with archive.open(member) as stream:
+            header = read_header(stream.read, label)
+            _check_length(header.offset + header.nbytes, member, label)
+            array, memory = empty_like_header(header, device, label)
+            _copy_stream(stream, memory, header.nbytes, label)
+            return array
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as problem:
+        raise _wrong(label, f"its compressed bytes are damaged: {problem}") from None
+
+
+def _copy_stream(stream: IO[bytes], memory: Any, nbytes: int, label: str) -> None:
+    address = _native.resolve(memory, True)[0] if nbytes else 0
+    done = 0
+    while done < nbytes:
+        piece = stream.read(min(_INFLATED_BYTES, nbytes - done))
+        if not piece:
+            raise _wrong(label, f"it ends after {done} of {nbytes} bytes")
+        source, _ = _native.resolve(piece)
+        _native.copy(_native.Pointer(address + done, len(piece), memory), _native.Pointer(source, len(piece), piece, True))
+        done += len(piece)
+    stream.read(1)  # its end: where the checksum is compared
+
+
+def _check_length(wanted: int, member: zipfile.ZipInfo, label: str) -> None:
+    if wanted != member.file_size:
+        raise _wrong(label, f"its header and its array take {wanted} bytes, and it has {member.file_size}")
+
+
+def _wrong(name: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"{name}: {problem}", code="invalid_argument", filename=name)

@@ -1,0 +1,273 @@
+"""load() of NumPy's own files (.npy, .npz): every dtype and order against numpy.load(), what is refused, and files that are damaged."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import random
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+
+GPUS = [device.name for device in penstock.devices() if device.name.startswith("cuda:")]
+NO_GPU = pytest.mark.skipif(not GPUS, reason="no GPU that Penstock can use")
+
+ARRAYS = {
+    "plain": np.arange(24, dtype="<f4").reshape(2, 3, 4),
+    "fortran": np.asfortranarray(np.arange(24, dtype="<i8").reshape(2, 3, 4)),
+    "scalar": np.array(7, "<u2"),
+    "none": np.zeros((0, 3), "<f8"),
+    "bools": np.array([True, False]),
+    "complex": np.array([1 + 2j], "<c16"),
+    "half": np.ones((3, 1), "<f2"),
+    "big_endian": np.arange(5, dtype=">i4"),
+    "records": np.array([(1, (2.5, 3))], dtype=[("a", "<i4"), ("b", [("x", "<f8"), ("y", "u1", (1,))])]),
+    "dates": np.array(["2026-11-25"], "M8[D]"),
+    "text": np.array(["a", "bé"]),
+}
+
+
+def saved(tmp_path: Path, array: Any, name: str = "a.npy", version: Any = None) -> Path:
+    with open(tmp_path / name, "wb") as file:
+        np.lib.format.write_array(file, array, version=version)
+    return tmp_path / name
+
+
+def npy(header: bytes | str, data: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
+    text = header if isinstance(header, bytes) else header.encode("latin1")
+    return b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(text)) + text + data
+
+
+def same(found: Any, expected: Any) -> bool:
+    return found.dtype == expected.dtype and found.shape == expected.shape and found.tobytes("A") == expected.tobytes("A")
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_is_that_of_numpy(tmp_path: Path, name: str, version: tuple[int, int]) -> None:
+    path = saved(tmp_path, ARRAYS[name], version=version)
+    found, expected = penstock.load(path), np.load(path)
+    assert same(found, expected) and found.flags.writeable
+    assert found.flags.f_contiguous == expected.flags.f_contiguous and found.flags.c_contiguous == expected.flags.c_contiguous
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=NO_GPU)])
+def test_pytorch_has_the_same_values_or_refuses_the_dtype(tmp_path: Path, device: str) -> None:
+    torch = pytest.importorskip("torch")
+    if device != "cpu" and not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no GPU")
+    for name, array in ARRAYS.items():
+        path = saved(tmp_path, array)
+        if name in ("big_endian", "records", "dates", "text"):
+            with pytest.raises(penstock.InvalidArgument, match="a.npy: dtype .* is none of PyTorch's"):
+                penstock.load(path, device=torch.device(device))
+            continue
+        found = penstock.load(path, device=torch.device(device))
+        assert found.device == torch.device(device) and found.shape == array.shape and np.array_equal(found.cpu().numpy(), array)
+
+
+@NO_GPU
+def test_cupy_has_the_same_values(tmp_path: Path) -> None:
+    cupy = pytest.importorskip("cupy")
+    for name in ("plain", "fortran", "scalar", "none", "bools", "complex", "half"):
+        found = penstock.load(saved(tmp_path, ARRAYS[name]), device="cuda:0")
+        assert isinstance(found, cupy.ndarray) and np.array_equal(found.get(), ARRAYS[name])
+    with pytest.raises(penstock.InvalidArgument, match="is none of CuPy's"):
+        penstock.load(saved(tmp_path, ARRAYS["records"]), device="cuda:0")
+
+
+def test_a_device_buffer_has_the_bytes_as_they_are(tmp_path: Path) -> None:
+    for name in ("plain", "fortran", "text"):
+        found = penstock.load(saved(tmp_path, ARRAYS[name]), device="host:0")
+        assert isinstance(found, penstock.DeviceBuffer) and bytes(found.to_host()) == ARRAYS[name].tobytes("A")
+
+
+def test_the_file_is_bytes_with_a_dtype_and_its_kind_counts_not_its_name(tmp_path: Path) -> None:
+    path = saved(tmp_path, ARRAYS["plain"], "without_a_suffix")
+    assert penstock.load(path, "u1").tobytes() == path.read_bytes()
+    assert penstock.load(path, offset=128).tobytes() == ARRAYS["plain"].tobytes()
+    with open(path, "rb") as file:
+        assert same(penstock.load(file.fileno()), ARRAYS["plain"])
+    with open(path, "ab") as file:
+        file.write(b"another array")
+    assert same(penstock.load(path), ARRAYS["plain"])
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it holds Python objects as a pickle"),
+        (npy("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it holds Python objects as a pickle"),
+        (npy("", version=(4, 0)), "its version of the .npy format is 4.0"),
+        (b"\x93NUMPY\1\0", "it ends inside of its header"),
+        (npy("{'descr'")[:-2], "it ends inside of its header"),
+        (npy("x" * 10_001), "its header has 10001 bytes, which is more than 10000"),
+        (b"\x93NUMPY\2\0" + struct.pack("<I", 2**32 - 1), "its header has 4294967295 bytes"),
+        (npy("__import__('os').system('true')"), "its header is no dict of Python"),
+        (npy("(" * 5000), "its header is no dict of Python"),
+        (npy("-" * 9999 + "1"), "its header is no dict of Python"),
+        (npy(b"\xff", version=(3, 0)), "its header is no dict of Python"),
+        (npy("{'descr': '<f4', 'shape': (1,)}"), "its header has not the fields descr, fortran_order and shape"),
+        (npy("[1]"), "its header has not the fields"),
+        (npy("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", b"1234"), "its fortran_order is neither True nor False"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': [1]}", b"1234"), "its shape is no tuple of lengths"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", b"1234"), "its shape is no tuple of lengths"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", b"1234"), "its shape is no tuple of lengths"),
+        (npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {(1,) * 65}}}", b"1234"), "its shape has 65 dimensions"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 4, 0)}" % (1 << 62)), "is larger than any memory"),
+        (npy("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is no dtype"),
+        (npy("{'descr': {'a': 1}, 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is no dtype"),
+        (npy("{'descr': '<U0', 'fortran_order': False, 'shape': (1,)}", b"1234"), "has no bytes in a file"),
+    ],
+)
+def test_a_damaged_file_is_an_error_that_names_it_and_why(tmp_path: Path, content: bytes, why: str) -> None:
+    path = tmp_path / "wrong.npy"
+    path.write_bytes(content)
+    with pytest.raises(penstock.InvalidArgument) as told:
+        penstock.load(path)
+    assert why in str(told.value) and str(told.value).startswith(f"{path}: ") and told.value.filename == str(path)
+
+
+def test_a_file_that_ends_too_early_is_a_short_read(tmp_path: Path) -> None:
+    path = saved(tmp_path, ARRAYS["plain"])
+    os.truncate(path, 128 + 95)
+    with pytest.raises(penstock.ShortRead, match="the array takes 96 bytes at 128, of which the file has 95") as told:
+        penstock.load(path)
+    assert (told.value.offset, told.value.bytes_done) == (128, 95)
+    path.write_bytes(npy("{'descr': '<f8', 'fortran_order': True, 'shape': (%d,)}" % (1 << 59), b"x" * 100))
+    with pytest.raises(penstock.ShortRead):
+        penstock.load(path)
+
+
+def test_no_damage_does_more_than_raise(tmp_path: Path) -> None:
+    numbers = random.Random(3)
+    path = tmp_path / "wrong.npy"
+    for _ in range(150):
+        content = bytearray(saved(tmp_path, ARRAYS[numbers.choice(list(ARRAYS))]).read_bytes())
+        for _ in range(numbers.choice([1, 3])):
+            content[numbers.randrange(10, 80)] = numbers.randrange(256)
+        path.write_bytes(content[: numbers.choice([len(content), numbers.randrange(len(content))])])
+        try:
+            assert isinstance(penstock.load(path), np.ndarray)
+        except (penstock.InvalidArgument, penstock.ShortRead) as problem:
+            assert str(path) in str(problem)
+
+
+# --- .npz
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_archives_are_dicts_of_the_arrays(tmp_path: Path, save: Any, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path / "a.npz", **ARRAYS, large=np.arange(400_000))
+    with caplog.at_level(logging.INFO, "penstock"):
+        found = penstock.load(tmp_path / "a.npz")
+    assert list(found) == [*ARRAYS, "large"]
+    assert all(same(found[name], array) for name, array in ARRAYS.items()) and same(found["large"], np.arange(400_000))
+    assert ("the CPU inflates 12 compressed members: plain.npy, fortran.npy" in caplog.text) == (save is np.savez_compressed)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=NO_GPU)])
+def test_archives_go_to_pytorch(tmp_path: Path, save: Any, device: str) -> None:
+    torch = pytest.importorskip("torch")
+    if device != "cpu" and not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no GPU")
+    arrays = {"large": np.arange(400_000).reshape(400, 1000), "fortran": ARRAYS["fortran"], "none": ARRAYS["none"]}
+    save(tmp_path / "a.npz", **arrays)
+    found = penstock.load(tmp_path / "a.npz", device=torch.device(device))
+    assert all(found[name].device == torch.device(device) and np.array_equal(found[name].cpu().numpy(), array) for name, array in arrays.items())
+
+
+def test_an_archive_without_arrays_is_an_empty_dict_and_others_are_bytes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz")
+    assert penstock.load(tmp_path / "a.npz") == {}
+    os.rename(tmp_path / "a.npz", tmp_path / "a.zip")
+    assert penstock.load(tmp_path / "a.zip").dtype == np.uint8
+
+
+def archive(path: Path, members: list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> bytearray:
+    with zipfile.ZipFile(path, "w", method) as made:
+        for name, content in members:
+            made.writestr(name, content)
+    return bytearray(path.read_bytes())
+
+
+def content_of(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array)
+    return file.getvalue()
+
+
+def test_members_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    path, whole = tmp_path / "a.npz", content_of(ARRAYS["plain"])
+
+    def refused(why: str) -> None:
+        with pytest.raises(penstock.InvalidArgument) as told:
+            penstock.load(path)
+        assert why in str(told.value) and str(told.value).startswith(str(path))
+
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        archive(path, [("a.npy", whole), ("readme.txt", b"hello")], method)
+        refused("readme.txt: it does not begin as .npy files do")
+        archive(path, [("b.npy", whole[:-1])], method)
+        refused("b.npy: its header and its array take 224 bytes, and it has 223")
+        archive(path, [("a.npy", whole), ("a", whole)], method)
+        refused("a comes twice")
+        archive(path, [("o.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8))], method)
+        refused("o.npy: it holds Python objects as a pickle")
+    archive(path, [("a.npy", whole)], zipfile.ZIP_BZIP2)
+    refused("a.npy: it is compressed by method 12 of zip archives")
+
+
+def test_archives_that_are_damaged_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    whole = archive(path, [("a.npy", content_of(np.zeros(5000)))], zipfile.ZIP_DEFLATED)
+    entry = whole.index(b"PK\x01\x02")
+
+    def refused(content: bytes, why: str) -> None:
+        path.write_bytes(content)
+        with pytest.raises(penstock.InvalidArgument) as told:
+            penstock.load(path)
+        assert why in str(told.value) and str(path) in str(told.value)
+
+    def changed(at: int, value: bytes) -> bytes:
+        return bytes(whole[:at] + value + whole[at + len(value) :])
+
+    refused(bytes(whole[:-1]), "it is not whole")
+    refused(changed(entry + 8, b"\1"), "a.npy: it is encrypted")
+    refused(changed(entry + 16, b"crc!"), "a.npy: its compressed bytes are damaged: Bad CRC-32")
+    refused(changed(entry + 24, struct.pack("<L", 1 << 31)), "compressed bytes cannot be 2147483648")
+    refused(changed(60, b"\xff" * 8), "a.npy: its compressed bytes are damaged")
+    stored = archive(path, [("a.npy", content_of(np.zeros(500)))])
+    entry = stored.index(b"PK\x01\x02")
+    whole = stored
+    refused(changed(entry + 20, struct.pack("<2L", 1 << 20, 1 << 20)), "its members have more bytes than the file")
+    refused(changed(entry + 20, struct.pack("<L", 100)), "it is stored, and has 100 bytes in the file")
+    refused(changed(entry + 42, struct.pack("<L", 7)), "a.npy: it does not begin where the archive's list says")
+    refused(changed(whole.index(b"PK\x05\x06") + 16, struct.pack("<L", 1 << 30)), "a.npy: it begins before the file")
+
+
+def test_no_damage_to_an_archive_does_more_than_raise(tmp_path: Path) -> None:
+    numbers = random.Random(4)
+    path = tmp_path / "a.npz"
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        whole = archive(path, [(f"{name}.npy", content_of(array)) for name, array in ARRAYS.items()], method)
+        for _ in range(80):
+            content = bytearray(whole)
+            for _ in range(numbers.choice([1, 4])):
+                content[numbers.randrange(4, len(content))] = numbers.randrange(256)
+            path.write_bytes(content)
+            try:
+                penstock.load(path)
+            except penstock.Error as problem:
+                assert str(path) in str(problem)
