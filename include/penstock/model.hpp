@@ -1,5 +1,6 @@
 // Models: the files that one consists of, the tensors in them, and where each goes in memory. A model is a safetensors file, several of
-// them, or the files that an index (model.safetensors.index.json) names. Checkpoints of torch.save count as models of their storages.
+// them, or the files that an index (model.safetensors.index.json) names; or a GGUF file, with those that go with it. Checkpoints of
+// torch.save count as models of their storages.
 //
 //   auto model  = penstock::model::open(*engine, {"folder"});
 //   auto layout = penstock::lay_out(*model);
@@ -78,14 +79,19 @@ PENSTOCK_API status check_tensors(const model_paths& paths, std::span<const std:
 
 // --- what is in them
 
+enum class model_file_kind : std::uint8_t { safetensors, checkpoint, gguf };
+// "safetensors", "checkpoint", "gguf".
+PENSTOCK_API std::string_view to_string(model_file_kind kind) noexcept;
+
 struct model_file {
   std::string path;
   file source;
   std::uint64_t file_bytes = 0;
   // For a checkpoint it lists the storages, by their names in the archive and as bytes (U8), since several tensors may share one;
-  // read_torch_checkpoint(source) tells the tensors. They are sorted by offset, and other bytes lie between them.
+  // read_torch_checkpoint(source) tells the tensors. For a GGUF file it is gguf_header::tensors, with quantised tensors as bytes. Of both
+  // they are sorted by offset, and other bytes may lie between them.
   tensor_header header;
-  bool is_checkpoint = false;
+  model_file_kind kind = model_file_kind::safetensors;
   [[nodiscard]] PENSTOCK_API std::uint64_t tensor_bytes() const noexcept;  // without the header
 };
 
@@ -98,9 +104,10 @@ struct model_tensor {
 class PENSTOCK_API model {
  public:
   model() = default;  // of no files
-  // Opens all files and reads their headers. Blocks. paths: files, indexes, and folders, each as find_model() takes it; what comes twice
-  // counts once. Errors: of find_model, read_model_index, check_shards, engine::open, read_safetensors, read_zip_directory and
-  // check_tensors; invalid_argument for a checkpoint whose storages are packed. The message names the file.
+  // Opens all files and reads their headers. Blocks. paths: files, indexes, and folders, each as find_model() takes it, and GGUF files,
+  // each for all that gguf_files_of() tells; what comes twice counts once. Errors: of find_model, read_model_index, check_shards,
+  // gguf_files_of, engine::open, read_safetensors, read_gguf, check_gguf_files, read_zip_directory and check_tensors; invalid_argument for
+  // a checkpoint whose storages are packed. The message names the file.
   static result<model> open(const engine& with, const std::vector<std::string>& paths);
 
   [[nodiscard]] const std::vector<model_file>& files() const noexcept { return files_; }

@@ -82,7 +82,7 @@ class PENSTOCK_API tensor_header {
   // Those of a file, sorted by offset; every name once.
   tensor_header(std::vector<tensor_facts> tensors, std::optional<tensor_metadata> metadata, std::uint64_t data_offset);
 
-  // In the order of their bytes in the file, which follow each other without a gap from data_offset() to the end of the file.
+  // In the order of their bytes in the file. In a safetensors file these follow each other without a gap from data_offset() to its end.
   [[nodiscard]] const std::vector<tensor_facts>& tensors() const noexcept { return tensors_; }
   // None where the file does not mention any.
   [[nodiscard]] const std::optional<tensor_metadata>& metadata() const noexcept { return metadata_; }

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <unordered_set>
+#include <utility>
 
 #include "base/no_memory.hpp"
+#include "penstock/gguf.hpp"
 #include "penstock/torch_checkpoint.hpp"
 #include "tensors/checkpoint_contents.hpp"
 #include "tensors/checks.hpp"
@@ -25,10 +28,7 @@ class path_collector {
   status add(const std::string& path) {
     const auto found = find_model(path);
     if (!found) return found.error();
-    if (!is_model_index(*found)) {
-      (void)place_of(*found);
-      return {};
-    }
+    if (!is_model_index(*found)) return add_files_of(*found);
     const auto from = with_.open(*found);
     if (!from) return from.error();
     const auto index = read_model_index(*from);
@@ -42,8 +42,18 @@ class path_collector {
     return {};
   }
   model_paths take() { return std::move(found_); }
+  // Those of one model in several GGUF files each, as places among all.
+  [[nodiscard]] const std::vector<std::vector<std::size_t>>& splits() const { return splits_; }
 
  private:
+  status add_files_of(const std::string& path) {
+    const auto files = gguf_files_of(path);
+    if (!files) return files.error();
+    std::vector<std::size_t> places;
+    for (const std::string& each : *files) places.push_back(place_of(each));
+    if (places.size() > 1) splits_.push_back(std::move(places));
+    return {};
+  }
   std::size_t place_of(const std::string& file) {
     const auto [known, is_new] = places_.emplace(file, found_.files.size());
     if (is_new) found_.files.push_back(file);
@@ -53,6 +63,7 @@ class path_collector {
   const engine& with_;
   std::map<std::string, std::size_t> places_;
   model_paths found_;
+  std::vector<std::vector<std::size_t>> splits_;
 };
 
 // --- what is in them
@@ -77,15 +88,36 @@ result<tensor_header> storages_in(const file& from) {
   return tensor_header(std::move(storages), std::nullopt, 0);
 }
 
-result<model_file> open_one(const engine& with, const std::string& path) {
+struct opened_file {
+  model_file file;
+  gguf_header gguf;  // of a GGUF file, without its tensors
+};
+
+result<opened_file> open_one(const engine& with, const std::string& path) {
   auto source = with.open(path);
   if (!source) return source.error();
   const auto size = source->size();
   if (!size) return size.error();
-  const bool is_checkpoint = is_zip(*source);
-  auto header = is_checkpoint ? storages_in(*source) : read_safetensors(*source);
+  if (is_gguf(*source)) {
+    auto gguf = read_gguf(*source);
+    if (!gguf) return gguf.error();
+    tensor_header header = std::exchange(gguf->tensors, {});
+    return opened_file{{path, *std::move(source), *size, std::move(header), model_file_kind::gguf}, *std::move(gguf)};
+  }
+  const auto kind = is_zip(*source) ? model_file_kind::checkpoint : model_file_kind::safetensors;
+  auto header = kind == model_file_kind::checkpoint ? storages_in(*source) : read_safetensors(*source);
   if (!header) return header.error();
-  return model_file{path, *std::move(source), *size, *std::move(header), is_checkpoint};
+  return opened_file{{path, *std::move(source), *size, *std::move(header), kind}, {}};
+}
+
+status check_split(const std::vector<std::size_t>& places, const std::vector<model_file>& files, const std::vector<gguf_header>& headers) {
+  std::vector<std::string> paths;
+  std::vector<const gguf_header*> mine;
+  for (const std::size_t each : places) {
+    paths.push_back(files[each].path);
+    mine.push_back(&headers[each]);
+  }
+  return check_gguf_files(paths, mine);
 }
 
 // The pickle of a checkpoint is read only where an index promises what is in it: its storages can be loaded without.
@@ -93,7 +125,7 @@ class name_lists {
  public:
   status add(const model_file& from, bool is_promised) {
     std::vector<std::string_view>& names = all_.emplace_back();
-    if (!from.is_checkpoint) {
+    if (from.kind != model_file_kind::checkpoint) {
       for (const tensor_facts& each : from.header.tensors()) names.emplace_back(each.name);
     } else if (is_promised) {
       const auto checkpoint = read_torch_checkpoint(from.source);
@@ -118,10 +150,15 @@ result<std::vector<model_file>> open_all(const engine& with, const std::vector<s
   }
   const model_paths found = collector.take();
   std::vector<model_file> files;
+  std::vector<gguf_header> headers;
   for (const std::string& each : found.files) {
     auto made = open_one(with, each);
     if (!made) return made.error();
-    files.push_back(*std::move(made));
+    files.push_back(std::move(made->file));
+    headers.push_back(std::move(made->gguf));
+  }
+  for (const auto& each : collector.splits()) {
+    if (status error = check_split(each, files, headers); !error.ok()) return error;
   }
   std::unordered_set<std::size_t> promised;
   for (const model_paths::promise& each : found.promises) promised.insert(each.file);
@@ -134,6 +171,11 @@ result<std::vector<model_file>> open_all(const engine& with, const std::vector<s
 }
 
 }  // namespace
+
+std::string_view to_string(model_file_kind kind) noexcept {
+  constexpr std::array<std::string_view, 3> names = {"safetensors", "checkpoint", "gguf"};
+  return names.at(static_cast<std::size_t>(kind));
+}
 
 std::uint64_t model_file::tensor_bytes() const noexcept {
   const auto add = [](std::uint64_t sum, const tensor_facts& each) { return sum + each.bytes; };

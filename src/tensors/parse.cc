@@ -10,6 +10,7 @@
 #include "penstock/tensors.hpp"
 #include "tensors/checks.hpp"
 #include "tensors/header_reader.hpp"
+#include "tensors/stand_in.hpp"
 
 namespace penstock {
 
@@ -97,41 +98,18 @@ result<tensor_header> parse(std::string_view json, std::uint64_t file_bytes) {
   return header;
 }
 
-// As much of the file as is there of its first bytes, behind those that are in to already.
-status read_beginning(const file& from, std::string& to, std::uint64_t bytes) {
-  const std::size_t had = to.size();
-  to.resize(bytes);
-  const io_result done = from.read(to.data() + had, bytes - had, static_cast<std::int64_t>(had));
-  to.resize(had + done.bytes_done);
-  return done.error;
-}
-
-bool begins_with_words(std::string_view text, std::string_view small_letters) {
-  const auto same = [](char letter, char found) { return letter == (found >= 'A' && found <= 'Z' ? found + ('a' - 'A') : found); };
-  return text.size() >= small_letters.size() && std::equal(small_letters.begin(), small_letters.end(), text.begin(), same);
-}
-
-// What a download leaves in place of a model, where it went wrong.
-std::optional<status> known_stand_in(const std::string& path, std::string_view beginning) {
-  if (beginning.starts_with("version https://git-lfs.github.com/spec/"))
-    return wrong(fmt::format("{} is a git-lfs pointer, not the file itself: run `git lfs pull`", path));
-  beginning.remove_prefix(std::min(beginning.find_first_not_of(" \t\r\n"), beginning.size()));
-  if (begins_with_words(beginning, "<!doctype html") || begins_with_words(beginning, "<html"))
-    return wrong(fmt::format("{} is an HTML page, not a safetensors file: was the download refused?", path));
-  return std::nullopt;
-}
-
 result<tensor_header> read_header(const file& from) {
   constexpr std::uint64_t first_bytes = std::uint64_t{64} << 10;  // the header of most files lies in these
   const auto size = from.size();
   if (!size) return size.error();
   std::string beginning;
-  if (status error = read_beginning(from, beginning, std::min(*size, first_bytes)); !error.ok()) return error;
+  if (status error = tensors::read_beginning(from, beginning, std::min(*size, first_bytes)); !error.ok()) return error;
   const auto header_bytes = safetensors_header_bytes(beginning, *size);
-  if (!header_bytes) return known_stand_in(from.path(), beginning).value_or(header_bytes.error().with_context(from.path()));
+  if (!header_bytes)
+    return tensors::known_stand_in(from.path(), beginning, "safetensors").value_or(header_bytes.error().with_context(from.path()));
   const std::uint64_t end = safetensors_length_bytes + *header_bytes;
   if (beginning.size() < end) {
-    if (status error = read_beginning(from, beginning, end); !error.ok()) return error;
+    if (status error = tensors::read_beginning(from, beginning, end); !error.ok()) return error;
   }
   if (beginning.size() < end) {
     return wrong(fmt::format("{}: the file ends at {}, inside of its header, which ends at {}: it became shorter meanwhile", from.path(),

@@ -219,7 +219,7 @@ TEST_F(model_files_test, of_a_checkpoint_it_tells_the_storages) {
   const std::string path =
       store("m.pt", test_files::zip_of({{"m/data.pkl", "pickle"}, {"m/data/0", "abcde"}, {"m/version", "3"}, {"m/data/1", "xy"}}, false));
   const model from = good({path, store("n.pt", test_files::zip_of({{"m/data.pkl", "pickle"}, {"m/data/0", "other"}}, false))});
-  EXPECT_TRUE(from.files()[0].is_checkpoint);
+  EXPECT_EQ(from.files()[0].kind, model_file_kind::checkpoint);
   EXPECT_EQ(from.tensor_count(), 3U);
   ASSERT_TRUE(from.find("m/data/1"));
   std::string read(2, ' ');

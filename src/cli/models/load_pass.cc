@@ -77,8 +77,8 @@ class loader {
     ranges_ = *std::move(ranges);
     told_.open_seconds = watch.seconds();
     for (const model_file& each : model_.files()) {
-      told_.files.push_back({each.path, each.is_checkpoint ? "checkpoint" : "safetensors", each.file_bytes, each.tensor_bytes(),
-                             each.header.tensors().size(), std::nullopt});
+      told_.files.push_back(
+          {each.path, std::string(to_string(each.kind)), each.file_bytes, each.tensor_bytes(), each.header.tensors().size(), std::nullopt});
     }
     told_.bytes = model_.tensor_bytes();
     told_.tensors = model_.tensor_count();
