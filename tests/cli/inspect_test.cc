@@ -10,6 +10,7 @@
 
 #include "cli/program.hpp"
 #include "penstock/tensors.hpp"
+#include "support/gguf_files.hpp"
 #include "support/pickles.hpp"
 #include "support/zip_files.hpp"
 
@@ -82,6 +83,54 @@ TEST_F(inspect_test, tells_the_same_as_json) {
   EXPECT_TRUE(aligned == 4096 || (begin + 2048) % (2 * aligned) != 0);
   const auto totals = inspect({path, "--json", "--totals"});
   EXPECT_FALSE(json::parse(totals.out).at(0).contains("tensors"));
+}
+
+TEST_F(inspect_test, tells_gguf_files_with_ggml_types_and_shapes_of_elements) {
+  using namespace test_files;
+  const words numbers(101, gguf_number(std::uint8_t{7}));
+  const std::string beginning = gguf_beginning(
+      {gguf_text("general.architecture", "llama\x1b[2J"), gguf_text("template", std::string(119, 'x') + "é"), gguf_u32("count", 3),
+       gguf_pair("few", 9, gguf_items(8, {gguf_string("a"), gguf_string("b")})), gguf_pair("many", 9, gguf_items(0, numbers))},
+      {gguf_tensor_info("w", {256, 2}, 12, 0), gguf_tensor_info("b", {3}, 30, 288)});
+  const std::string path = store("m.gguf", gguf_file(beginning, std::string(300, 'x')));
+  const auto ended = inspect({path});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, path + ": gguf, 2 tensors, ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "  general.architecture = llama?[2J\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "  template = " + std::string(119, 'x') + "... (121 bytes)\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "  few = [a, b]\n") && contains(ended.out, "  many = 101 u8s\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "Q4_K         w [2, 256]\n") && contains(ended.out, "BF16         b [3]\n")) << ended.out;
+  const json told = json::parse(inspect({path, "--json"}).out).at(0);
+  EXPECT_EQ(told["kind"], "gguf");
+  EXPECT_EQ(told["version"], 3);
+  EXPECT_EQ(told["alignment"], 32);
+  EXPECT_EQ(told["metadata"]["count"], 3);
+  EXPECT_EQ(told["metadata"]["few"], json({"a", "b"}));
+  EXPECT_EQ(told["metadata"]["many"], json({{"type", "u8"}, {"count", 101}}));
+  EXPECT_EQ(told["by_type"]["Q4_K"], json({{"bytes", 288}, {"count", 1}}));
+  EXPECT_EQ(told["tensors"][0]["shape"], json({2, 256}));
+  EXPECT_EQ(told["tensors"][0]["bytes"], 288);
+}
+
+TEST_F(inspect_test, tells_all_gguf_files_of_a_model_and_what_does_not_hold_together) {
+  using namespace test_files;
+  const auto store_one = [&](const std::string& name, std::uint16_t number, const std::string& tensor) {
+    const words pairs = {gguf_u16("split.no", number), gguf_u16("split.count", 2)};
+    return store(name, gguf_file(gguf_beginning(pairs, {gguf_tensor_info(tensor, {4}, 24, 0)}), "1234"));
+  };
+  const std::string first = store_one("m-00001-of-00002.gguf", 0, "a");
+  const auto lacking = inspect({first});
+  EXPECT_EQ(lacking.exit_code, 1);
+  EXPECT_TRUE(contains(lacking.err, "files of the same model that are not there: \"")) << lacking.err;
+  const std::string second = store_one("m-00002-of-00002.gguf", 1, "b");
+  const auto whole = inspect({second});
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_TRUE(contains(whole.out, second + ": model of 2 files\n" + first + ": gguf, 1 tensor")) << whole.out;
+  EXPECT_TRUE(contains(whole.out, second + ": gguf, 1 tensor")) << whole.out;
+  store_one("m-00002-of-00002.gguf", 1, "a");
+  EXPECT_TRUE(contains(inspect({first}).err, "tensors that are in two files: \"a\"")) << inspect({first}).err;
+  store_one("m-00002-of-00002.gguf", 0, "b");
+  EXPECT_TRUE(contains(inspect({first}).err, "says that it is file 1 of 2 of a model, and not 2 of 2"));
 }
 
 TEST_F(inspect_test, sorts_by_size) {

@@ -11,6 +11,7 @@
 
 #include "cli/program.hpp"
 #include "penstock/tensors.hpp"
+#include "support/gguf_files.hpp"
 #include "support/zip_files.hpp"
 
 namespace penstock::cli_test {
@@ -118,6 +119,23 @@ TEST_F(load_test, takes_indexes_and_folders) {
   const auto differs = load({index, "--device", "host:0"});
   EXPECT_EQ(differs.exit_code, 1);
   EXPECT_TRUE(contains(differs.err, "one.safetensors lacks \"c\"")) << differs.err;
+}
+
+TEST_F(load_test, takes_gguf_files_and_those_that_go_with_them) {
+  using namespace test_files;
+  const std::string info = gguf_tensor_info("q", {256, 100}, 14, 0);
+  const std::string alone = store("m.gguf", gguf_file(gguf_beginning({}, {info}), random_bytes(21'000)));
+  store("s-00001-of-00002.gguf", gguf_file(gguf_beginning({}, {gguf_tensor_info("a", {77}, 24, 0)}), random_bytes(77)));
+  const std::string second =
+      store("s-00002-of-00002.gguf", gguf_file(gguf_beginning({}, {gguf_tensor_info("b", {5}, 24, 0)}), random_bytes(5)));
+  const auto ended = load({alone, second, "--device", "host:0", "--verify", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const json told = json::parse(ended.out).at("loads").at(0);
+  EXPECT_EQ(told["bytes"], 21'000 + 77 + 5);
+  EXPECT_EQ(told["tensors"], 3);
+  EXPECT_EQ(told["devices"][0]["verified"], true);
+  ASSERT_EQ(told["files"].size(), 3U);
+  EXPECT_EQ(told["files"][0]["kind"], "gguf");
 }
 
 TEST_F(load_test, what_is_named_twice_is_loaded_once) {

@@ -16,6 +16,7 @@
 #include "cli/common/say.hpp"
 #include "cli/common/sizes.hpp"
 #include "cli/common/usage.hpp"
+#include "cli/models/gguf_words.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -40,11 +41,12 @@ struct line {
 
 struct contents {
   std::string path;
-  std::string kind;  // "safetensors", "checkpoint" (of torch.save), or "zip": of that the members are told
+  std::string kind;  // "safetensors", "gguf", "checkpoint" (of torch.save), or "zip": of that the members are told
   std::uint64_t file_bytes = 0;
   std::optional<std::uint64_t> cached_bytes;
-  std::uint64_t data_offset = 0;            // safetensors only
-  std::optional<tensor_metadata> metadata;  // likewise
+  std::uint64_t data_offset = 0;            // of safetensors and GGUF
+  std::optional<tensor_metadata> metadata;  // of safetensors and checkpoints
+  gguf_header gguf;                         // of that alone, without its tensors
   std::vector<line> lines;
   std::vector<checkpoint_entry> others;  // of a checkpoint, what is no tensor
   std::string unread;                    // of a zip file that holds a pickle, why the tensors are not told
@@ -83,6 +85,20 @@ status list_tensors(const file& from, contents& to) {
   return {};
 }
 
+status list_gguf(const file& from, contents& to) {
+  auto header = read_gguf(from);
+  if (!header) return header.error();
+  to.kind = "gguf";
+  to.data_offset = header->tensors.data_offset();
+  for (std::size_t i = 0; i < header->elements.size(); ++i) {
+    const tensor_facts& each = header->tensors.tensors()[i];
+    to.lines.push_back({each.name, std::string(header->elements[i].type->name), header->elements[i].shape, each.offset, each.bytes});
+  }
+  to.gguf = *std::move(header);
+  to.gguf.tensors = {};
+  return {};
+}
+
 status list_members(const file& from, contents& to) {
   auto members = read_zip_directory(from);
   if (!members) return members.error();
@@ -114,6 +130,11 @@ status list_zip(const file& from, contents& to) {
   return {};
 }
 
+status list(const file& from, contents& to) {
+  if (is_gguf(from)) return list_gguf(from, to);
+  return is_zip(from) ? list_zip(from, to) : list_tensors(from, to);
+}
+
 result<contents> look_into(const engine& owner, const std::string& path) {
   const auto from = owner.open(path);
   if (!from) return from.error();
@@ -122,7 +143,7 @@ result<contents> look_into(const engine& owner, const std::string& path) {
   const auto size = from->size();
   if (!size) return size.error();
   found.file_bytes = *size;
-  if (status error = is_zip(*from) ? list_zip(*from, found) : list_tensors(*from, found); !error.ok()) return error;
+  if (status error = list(*from, found); !error.ok()) return error;
   // Of a file that the kernel tells nothing about it stays unknown.
   if (const auto told = owner.explain(*from, "host", *size, 0); told) found.cached_bytes = told->cached_bytes;
   return found;
@@ -164,6 +185,13 @@ json to_json(const contents& of, bool totals) {
     if (of.metadata) document["metadata"] = json::object();
     for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) document["metadata"][key] = value;
   }
+  if (of.kind == "gguf") {
+    document["version"] = of.gguf.version;
+    document["alignment"] = of.gguf.alignment;
+    document["data_offset"] = of.data_offset;
+    document["metadata"] = json::object();
+    for (const auto& [key, value] : of.gguf.metadata) document["metadata"][key] = as_json(value);
+  }
   if (of.kind == "checkpoint") {
     document["others"] = json::array();
     for (const checkpoint_entry& each : of.others)
@@ -195,6 +223,7 @@ void print_contents(const contents& of, bool totals) {
   const char* what = of.kind == "zip" ? "member" : "tensor";
   say("{}: {}, {}, {}{}\n", of.path, of.kind, counted(of.lines.size(), what), format_size(of.file_bytes), cached_words(of));
   for (const auto& [key, value] : of.metadata.value_or(tensor_metadata())) say("  {} = {}\n", key, value);
+  for (const auto& [key, value] : of.gguf.metadata) say("  {} = {}\n", key, in_words(value));
   for (const auto& [type, total] : totals_of(of))
     say("  {:<12} {:>7} {}{}, {}\n", type, total.count, what, total.count == 1 ? "" : "s", format_size(total.bytes));
   if (!of.unread.empty()) say("  its tensors are not told: {}\n", of.unread);
@@ -216,7 +245,7 @@ class inspection {
   void look_at(const std::string& path) {
     const auto found = find_model(path);
     if (!found) return failed(found.error());
-    is_model_index(*found) ? look_at_index(*found) : (void)tell(*found);
+    is_model_index(*found) ? look_at_index(*found) : look_at_files_of(*found);
   }
 
   int finish() {
@@ -237,6 +266,26 @@ class inspection {
     std::vector<std::vector<std::string_view>> names;
     for (const contents& each : all) names.push_back(names_of(each));
     if (status error = check_tensors(*shards, names); !error.ok()) failed(error);
+  }
+  // A file alone, or all of a model in several GGUF files.
+  void look_at_files_of(const std::string& path) {
+    const auto files = gguf_files_of(path);
+    if (!files) return failed(files.error());
+    if (files->size() == 1) return (void)tell(path);
+    if (!wanted_.output.json) say("{}: model of {}\n", path, counted(files->size(), "file"));
+    std::vector<contents> all;
+    for (const std::string& each : *files) {
+      if (auto found = tell(each)) all.push_back(*std::move(found));
+    }
+    if (all.size() < files->size()) return;
+    std::vector<const gguf_header*> headers;
+    std::vector<std::vector<std::string_view>> names;
+    for (const contents& each : all) {
+      headers.push_back(&each.gguf);
+      names.push_back(names_of(each));
+    }
+    if (status error = check_gguf_files(*files, headers); !error.ok()) failed(error);
+    if (status error = check_tensors({*files, {}}, names); !error.ok()) failed(error);
   }
   std::optional<contents> tell(const std::string& path) {
     auto found = look_into(owner_, path);
@@ -276,9 +325,10 @@ int inspect(const inspect_options& wanted) {
 void add_inspect(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<inspect_options>();
   CLI::App& sub = *app.add_subcommand("inspect", "Show what is in files of tensors: types, shapes, bytes, and offsets");
-  sub.add_option(
-         "FILE", wanted->paths,
-         "safetensors files, checkpoints of torch.save, indexes (.json) of such files, or folders with model.safetensors or its index")
+  sub.add_option("FILE", wanted->paths,
+                 "safetensors files, GGUF files, checkpoints of torch.save, indexes (.json) of such files, or folders with "
+                 "model.safetensors or its "
+                 "index")
       ->required();
   sub.add_option("--sort", wanted->order, "Order of the tensors: offset (default), name, or bytes, the largest first")
       ->check(one_of({"offset", "name", "bytes"}));

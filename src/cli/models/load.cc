@@ -276,9 +276,10 @@ int load(const load_options& wanted) {
 void add_load(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<load_options>();
   CLI::App& sub = *app.add_subcommand("load", "Load a model into the memory of devices, and show how fast, and why");
-  sub.add_option(
-         "FILE", wanted->files,
-         "safetensors files, checkpoints of torch.save, indexes (.json) of such files, or folders with model.safetensors or its index")
+  sub.add_option("FILE", wanted->files,
+                 "safetensors files, GGUF files, checkpoints of torch.save, indexes (.json) of such files, or folders with "
+                 "model.safetensors or its "
+                 "index")
       ->required();
   const auto take_names = [wanted](const std::string& list) { wanted->devices = words_of(list); };
   auto* devices =
