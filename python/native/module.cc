@@ -8,6 +8,7 @@
 #include "device.hpp"
 #include "file.hpp"
 #include "futures.hpp"
+#include "gguf.hpp"
 #include "info.hpp"
 #include "models.hpp"
 #include "pending.hpp"
@@ -30,6 +31,7 @@ NB_MODULE(_native_of_main, module) {
   add_pipes(module);
   add_tensors(module);
   add_models(module);
+  add_gguf(module);
   add_plain_tensors(module);
   add_pending_files(module);
   check_arguments(module);

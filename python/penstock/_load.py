@@ -49,7 +49,7 @@ def load(
       array in C's order ("host:0" has the bytes as they are). Structured dtypes, dates and text are NumPy's alone.
     - of numpy.savez (a name that ends with .npz): a dict of its arrays by their names. The CPU inflates those of numpy.savez_compressed, and
       compares their checksums; stored ones are read straight from the file, unchecked.
-    - safetensors files are refused: penstock.safetensors loads their tensors.
+    - safetensors and GGUF files are refused: penstock.safetensors and penstock.gguf load their tensors.
     shape: an int or several, of which one may be -1, for as many as there are; None is -1.
     device: "host" or "cpu" gives a NumPy array; "cuda:N", N, or "cuda" for the current device, a CuPy array (where CuPy is not installed, a
     PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
@@ -100,6 +100,8 @@ def _load_by_kind(file: _native.File, size: int, path: Path, device: Any) -> Any
         return load_npy(file, name, device)
     if start.startswith((b"PK\3\4", b"PK\5\6")) and name.endswith(".npz"):
         return load_npz(file, name, device)
+    if start.startswith(b"GGUF"):
+        _refuse(name, "GGUF", "penstock.gguf.open() loads its tensors")
     if count == len(start) and _is_safetensors(file, size, start):
         _refuse(name, "safetensors", "penstock.safetensors.load_file(), or penstock.safetensors.torch.load_file(), loads its tensors")
     return None

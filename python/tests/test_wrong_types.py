@@ -28,6 +28,8 @@ class Given:
         self.beginning, *_ = _native.make_safetensors(["a"], ["F32"], [[2]])
         self.tensors = str(folder / "tensors")
         (folder / "tensors").write_bytes(self.beginning + bytes(8))
+        (folder / "gguf").write_bytes(b"GGUF\3" + bytes(19))
+        self.gguf = penstock.open(folder / "gguf")
         self.file = penstock.open(self.path, "r+")
         self.buffer = bytearray(100)
         self.memory = penstock.device("host:0").empty(NBYTES)
@@ -101,6 +103,9 @@ class Given:
                 _native.check_model,
                 {"files": ["f"], "headers": [_native.parse_safetensors(self.beginning, len(self.beginning) + 8)], "promised": {"a": "f"}},
             ),
+            "read_gguf": (_native.read_gguf, {"file": self.gguf}),
+            "gguf_files": (_native.gguf_files, {"path": self.path}),
+            "check_gguf_files": (_native.check_gguf_files, {"files": ["f"], "headers": [_native.read_gguf(self.gguf)]}),
             "find_plain_tensors": (
                 _native.find_plain_tensors,
                 {"headers": [_native.parse_safetensors(self.beginning, len(self.beginning) + 8)], "targets": {"a": 1}, "classes": (int,)},
@@ -137,6 +142,7 @@ def cases() -> Iterator[tuple[str, str]]:
                 if (name, argument) not in SKIPPED:
                     yield name, argument
         given.file.close()
+        given.gguf.close()
 
 
 @pytest.fixture
@@ -144,6 +150,7 @@ def given(tmp_path: Path) -> Iterator[Given]:
     made = Given(tmp_path)
     yield made
     made.file.close()
+    made.gguf.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -176,8 +183,8 @@ def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "advice", "cuda_status"}
-    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "drop"}
-    owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader, _native.PendingFile)
+    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "rows", "drop"}
+    owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader, _native.GGUFHeader, _native.PendingFile)
     for owner in owners:
         for name, member in vars(owner).items():
             if callable(member) and not isinstance(member, type) and not name.startswith("__"):

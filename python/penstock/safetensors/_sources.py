@@ -12,7 +12,7 @@ from .. import _native
 from .._errors import InvalidArgument, NotFound
 from .._small_files import read_small_file
 from ._errors import SafetensorError, meant, of_file
-from ._header import read_header
+from ._header import Header, read_header
 
 __all__ = ["Path", "Paths", "Source", "Sources", "check_names"]
 
@@ -30,11 +30,14 @@ class Source:
         try:
             for each in devices:  # while the header is read
                 self.file.prepare(each)
-            self.header = read_header(self.file, name)
+            self.header = self._read_header()
         except BaseException:
             self.file.close()
             raise
         self._rows: dict[str, int] | None = None
+
+    def _read_header(self) -> Header:
+        return read_header(self.file, self.name)
 
     def rows_of(self, names: set[str] | None) -> Sequence[int]:
         """Of the tensors that are called so; None: all."""

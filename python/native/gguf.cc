@@ -1,0 +1,148 @@
+#include "gguf.hpp"
+
+#include <cstdint>
+#include <penstock/penstock.hpp>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "arguments.hpp"
+#include "errors.hpp"
+#include "file.hpp"
+#include "gil.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+
+// --- from C++ to Python. A vocabulary has hundreds of thousands of words, so with Python's own functions.
+
+nb::object owned(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+nb::object word_of(std::string_view text) { return owned(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()))); }
+
+nb::object value_of(bool value) { return nb::bool_(value); }
+nb::object value_of(double value) { return owned(PyFloat_FromDouble(value)); }
+nb::object value_of(std::uint64_t value) { return owned(PyLong_FromUnsignedLongLong(value)); }
+nb::object value_of(std::int64_t value) { return owned(PyLong_FromLongLong(value)); }
+// Of bytes that are no UTF-8 none gets lost: as in names of files, they become halves of characters.
+nb::object value_of(const std::string& text) {
+  return owned(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
+}
+nb::object value_of(const gguf_array& array);
+
+template <class T>
+nb::object any_value_of(const T& value) {
+  if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, std::string> || std::is_same_v<T, gguf_array>) {
+    return value_of(value);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return value_of(static_cast<double>(value));
+  } else if constexpr (std::is_signed_v<T>) {
+    return value_of(static_cast<std::int64_t>(value));
+  } else {
+    return value_of(static_cast<std::uint64_t>(value));
+  }
+}
+
+template <class T>
+nb::object list_of_items(const std::vector<T>& items) {
+  nb::object list = owned(PyList_New(static_cast<Py_ssize_t>(items.size())));
+  Py_ssize_t place = 0;
+  for (const auto& each : items) PyList_SetItem(list.ptr(), place++, any_value_of<T>(each).release().ptr());
+  return list;
+}
+
+nb::object value_of(const gguf_array& array) {
+  return std::visit([](const auto& items) { return list_of_items(items); }, array.items);
+}
+
+nb::object metadata_of(const gguf_header& header) {
+  nb::dict told;
+  for (const auto& [key, value] : header.metadata)
+    told[word_of(key)] = std::visit([](const auto& each) { return any_value_of(each); }, value);
+  return told;
+}
+
+nb::object shape_tuple(const std::vector<std::uint64_t>& shape) {
+  nb::object made = owned(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  Py_ssize_t place = 0;
+  for (const std::uint64_t length : shape) PyTuple_SetItem(made.ptr(), place++, value_of(length).release().ptr());
+  return made;
+}
+
+// Rows: name, type, shape of elements, elements and bytes of a block, offset, bytes.
+nb::list rows_of(const gguf_header& header) {
+  nb::list rows;
+  for (std::size_t i = 0; i < header.elements.size(); ++i) {
+    const tensor_facts& tensor = header.tensors.tensors()[i];
+    const gguf_elements& elements = header.elements[i];
+    rows.append(nb::make_tuple(word_of(tensor.name), word_of(elements.type->name), shape_tuple(elements.shape),
+                               elements.type->block_elements, elements.type->block_bytes, tensor.offset, tensor.bytes));
+  }
+  return rows;
+}
+
+// --- reading
+
+gguf_header read_gguf_of(const python_file& from) {
+  const auto target = from.target;
+  auto header = [&] {
+    const without_gil unlocked;
+    return read_gguf(*target);
+  }();
+  if (!header) raise(header.error(), {target->path()});
+  return *std::move(header);
+}
+
+nb::list gguf_files(nb::handle path) {
+  const std::string name = path_text(path);
+  const auto found = [&] {
+    const without_gil unlocked;
+    return gguf_files_of(name);
+  }();
+  if (!found) raise(found.error(), {name});
+  nb::list files;
+  for (const std::string& each : *found) files.append(path_object(each));
+  return files;
+}
+
+const gguf_header* gguf_header_of(nb::handle object) {
+  if (!nb::isinstance<gguf_header>(object)) throw nb::type_error(("a header is a GGUFHeader, not " + type_of(object)).c_str());
+  return &nb::cast<const gguf_header&>(object);
+}
+
+void check_split(nb::list files, nb::list given) {
+  std::vector<std::string> paths;
+  std::vector<const gguf_header*> headers;
+  for (const nb::handle each : files) paths.push_back(path_text(each));
+  for (const nb::handle each : given) headers.push_back(gguf_header_of(each));
+  if (const status error = check_gguf_files(paths, headers); !error.ok()) raise(error);
+}
+
+}  // namespace
+
+void add_gguf(nb::module_& module) {
+  nb::class_<gguf_header> type(module, "GGUFHeader", "What is in a GGUF file.");
+  type.def_ro("version", &gguf_header::version)
+      .def_ro("alignment", &gguf_header::alignment, "In bytes.")
+      .def_prop_ro("metadata", &metadata_of, "A new dict at each call: int, float, bool, str, and lists of these.")
+      .def_prop_ro(
+          "tensors", [](const gguf_header& self) { return self.tensors; }, "As they are loaded: quantised ones as bytes.")
+      .def("rows", &rows_of,
+           "(name, type, shape, elements of a block, bytes of a block, offset, nbytes) of each, in the order of tensors.");
+  module.def("read_gguf", &read_gguf_of, "file"_a,
+             "What is in a GGUF file, a penstock.File. Raises penstock.InvalidArgument where it is none, or not whole.");
+  module.def("gguf_files", &gguf_files, "path"_a,
+             "The files of the model that a GGUF file is one of: itself alone, or all that its name counts. Raises penstock.NotFound.");
+  module.def("check_gguf_files", &check_split, "files"_a, "headers"_a,
+             "That the files are those of one model, in this order. Raises penstock.InvalidArgument.");
+}
+
+}  // namespace penstock::python
