@@ -58,30 +58,15 @@ def load_npy(file: _native.File, name: str, device: Any) -> Any:
 
 def read_header(read: Callable[[int], bytes], name: str) -> NpyHeader:
     """read(n): the next n bytes, fewer where there are none. name: for errors. Raises InvalidArgument for what is no such header."""
-    beginning = read(_BEGINNING_BYTES)
-    if len(beginning) < _BEGINNING_BYTES or not beginning.startswith(MAGIC):
-        raise _wrong(name, "it does not begin as .npy files do")
-    version = (beginning[-2], beginning[-1])
-    if version not in _VERSIONS:
-        raise _wrong(name, f"its version of the .npy format is {version[0]}.{version[1]}: 1.0, 2.0 and 3.0 are read")
-    form, encoding = _VERSIONS[version]
-    length_bytes = read(struct.calcsize(form))
-    if len(length_bytes) < struct.calcsize(form):
-        raise _wrong(name, "it ends inside of its header")
-    (length,) = struct.unpack(form, length_bytes)
-    if length > _MOST_HEADER_BYTES:
-        raise _wrong(name, f"its header has {length} bytes, which is more than {_MOST_HEADER_BYTES}")
-    text = read(length)
-    if len(text) < length:
-        raise _wrong(name, "it ends inside of its header")
-    fields = _fields_of(text, encoding, name)
-    shape = _shape_of(fields["shape"], name)
-    if not isinstance(fields["fortran_order"], bool):
+    text, offset = _read_text(read, name)
+    fields = _fields_of(text, name)
+    shape, is_fortran = _shape_of(fields["shape"], name), fields["fortran_order"]
+    if not isinstance(is_fortran, bool):
         raise _wrong(name, "its fortran_order is neither True nor False")
-    found = NpyHeader(_dtype_of(fields["descr"], name), shape, fields["fortran_order"], len(beginning) + len(length_bytes) + length)
-    if math.prod(each for each in shape if each) * found.dtype.itemsize > _MOST_BYTES:
+    dtype = _dtype_of(fields["descr"], name)
+    if math.prod(each for each in shape if each) * dtype.itemsize > _MOST_BYTES:
         raise _wrong(name, f"its shape {shape} is larger than any memory")
-    return found
+    return NpyHeader(dtype, shape, is_fortran, offset)
 
 
 def empty_like_header(header: NpyHeader, device: Any, name: str) -> tuple[Any, Any]:
@@ -115,9 +100,35 @@ def reader_of(file: _native.File, begin: int, end: int) -> Callable[[int], bytes
     return read
 
 
-def _fields_of(text: bytes, encoding: str, name: str) -> dict[str, Any]:
+def _read_text(read: Callable[[int], bytes], name: str) -> tuple[str, int]:
+    """The text that tells of the array, and where it ends."""
+    beginning = read(_BEGINNING_BYTES)
+    if len(beginning) < _BEGINNING_BYTES or not beginning.startswith(MAGIC):
+        raise _wrong(name, "it does not begin as .npy files do")
+    version = (beginning[-2], beginning[-1])
+    if version not in _VERSIONS:
+        raise _wrong(name, f"its version of the .npy format is {version[0]}.{version[1]}: 1.0, 2.0 and 3.0 are read")
+    form, encoding = _VERSIONS[version]
+    (length,) = struct.unpack(form, _read_all(read, struct.calcsize(form), name))
+    if length > _MOST_HEADER_BYTES:
+        raise _wrong(name, f"its header has {length} bytes, which is more than {_MOST_HEADER_BYTES}")
+    text = _read_all(read, length, name)
     try:
-        fields = ast.literal_eval(text.decode(encoding))
+        return text.decode(encoding), _BEGINNING_BYTES + struct.calcsize(form) + length
+    except UnicodeDecodeError as problem:
+        raise _wrong(name, f"its header is no text: {problem}") from None
+
+
+def _read_all(read: Callable[[int], bytes], count: int, name: str) -> bytes:
+    found = read(count)
+    if len(found) < count:
+        raise _wrong(name, "it ends inside of its header")
+    return found
+
+
+def _fields_of(text: str, name: str) -> dict[str, Any]:
+    try:
+        fields = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as problem:
         raise _wrong(name, f"its header is no dict of Python: {str(problem)[:100]}") from None
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:

@@ -116,7 +116,7 @@ def test_the_file_is_bytes_with_a_dtype_and_its_kind_counts_not_its_name(tmp_pat
         (npy("__import__('os').system('true')"), "its header is no dict of Python"),
         (npy("(" * 5000), "its header is no dict of Python"),
         (npy("-" * 9999 + "1"), "its header is no dict of Python"),
-        (npy(b"\xff", version=(3, 0)), "its header is no dict of Python"),
+        (npy(b"\xff", version=(3, 0)), "its header is no text"),
         (npy("{'descr': '<f4', 'shape': (1,)}"), "its header has not the fields descr, fortran_order and shape"),
         (npy("[1]"), "its header has not the fields"),
         (npy("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", b"1234"), "its fortran_order is neither True nor False"),
