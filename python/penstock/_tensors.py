@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import re
@@ -35,12 +36,18 @@ def describe(tensor: Any) -> bytes:
     interface = getattr(tensor, "__array_interface__", None)
     if isinstance(interface, dict) and "descr" in interface:
         if len(interface["descr"]) == 1 and interface["descr"][0][0] == "":
-            return json.dumps({"dtype": interface["typestr"], "shape": list(interface["shape"])}).encode()
+            return _described(interface["typestr"], tuple(interface["shape"]))
         return b""
     dtype, shape = getattr(tensor, "dtype", None), getattr(tensor, "shape", None)
     if dtype is None or shape is None:
         return b""
-    return json.dumps({"dtype": str(dtype).removeprefix("torch."), "shape": [int(each) for each in shape]}).encode()
+    return _described(str(dtype).removeprefix("torch."), tuple(int(each) for each in shape))
+
+
+@functools.lru_cache(4096)
+def _described(word: str, shape: tuple[int, ...]) -> bytes:
+    """Models have few shapes, and many tensors of each."""
+    return json.dumps({"dtype": word, "shape": list(shape)}).encode()
 
 
 def _word_and_shape(metadata: bytes) -> tuple[str, tuple[int, ...]] | None:
@@ -151,18 +158,28 @@ def _name_there(device: Any, argument: str) -> str:
 # --- streams
 
 
-def _stream_of(tensor: Any) -> int:
-    """The handle of the stream that works on it now; 0 for the default stream, and for memory of the host."""
+def streams_of(tensors: Iterable[Any]) -> list[int]:
+    """For each the handle of the stream that works on it now; 0 for the default stream, and for memory of the host."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(tensor, torch.Tensor):
-        return int(torch.cuda.current_stream(tensor.device).cuda_stream) if tensor.is_cuda else 0
-    interface = getattr(tensor, "__cuda_array_interface__", None)
+    of_torch: dict[Any, int] = {}  # by the device, of which PyTorch is asked once
+    found = []
+    for each in tensors:
+        if torch is None or not isinstance(each, torch.Tensor):
+            found.append(_stream_told_by(each))
+        elif not each.is_cuda:
+            found.append(0)
+        else:
+            device = each.device
+            if device not in of_torch:
+                of_torch[device] = int(torch.cuda.current_stream(device).cuda_stream)
+            found.append(of_torch[device])
+    return found
+
+
+def _stream_told_by(array: Any) -> int:
+    interface = getattr(array, "__cuda_array_interface__", None)
     stream = interface.get("stream") if isinstance(interface, dict) else None
     return stream if isinstance(stream, int) and stream != 1 else 0  # 1 names the default stream
-
-
-def streams_of(tensors: Iterable[Any]) -> list[int]:
-    return [_stream_of(each) for each in tensors]
 
 
 # --- room for what comes
