@@ -15,12 +15,15 @@ call; the fraction is that of the best call of the best ceiling. Each round of a
 tells what a plain program gets through the page cache, which may be far less: memory that was given back to the host comes back a page at a time.
 "after cold" is the first call of a new process right after that row, whose last call may have left the file in the page cache, or not.
 
+"large", 18,867 tensors of 60 GB, is made and read only where --rows names it; of it three tensors are compared.
+
 Libraries that cannot be imported are left out, with the reason. Without a GPU: load_file into memory of the host; a ceiling for cold rows and saves only.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import mmap
 import os
@@ -31,6 +34,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,8 @@ MIB = 1 << 20
 def sizes_of(kind: str, scale: float) -> list[int]:
     if kind == "big":
         return [48 * MIB] * max(2, round(90 * scale))
+    if kind == "large":
+        return [3180 * 1024] * max(2, round(18_867 * scale))
     return [768 * 1024, 768 * 1024, 768 * 1024, 514] * max(1, round(1024 * scale))
 
 
@@ -54,12 +60,16 @@ def make_file(path: Path, kind: str, scale: float) -> None:
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    random_bytes = os.urandom(64 * MIB)
-    with open(path, "wb", buffering=0) as file:
+    random_bytes = memoryview(os.urandom(64 * MIB))
+    with open(path, "wb", buffering=0) as file, ThreadPoolExecutor(8) as threads:
         file.write(len(text).to_bytes(8, "little") + text)
-        for number, size in enumerate(sizes):
+        starts = itertools.accumulate(sizes, initial=8 + len(text))
+
+        def write(number: int, size: int, at: int) -> None:
             start = number * 7919 % (len(random_bytes) - max(sizes))
-            file.write(random_bytes[start : start + size])
+            assert os.pwrite(file.fileno(), random_bytes[start : start + size], at) == size
+
+        list(threads.map(write, range(len(sizes)), sizes, starts))
 
 
 def drop_from_cache(path: Path) -> None:
@@ -155,13 +165,13 @@ def cached_ceiling(path: Path, nbytes: int) -> float:
 ROUNDS = 3
 
 
-def compare(torch: Any, path: Path, loaded: dict[str, Any]) -> None:
+def compare(torch: Any, path: Path, loaded: dict[str, Any], some: set[str] | None = None) -> None:
     from safetensors import safe_open
 
     with safe_open(str(path), framework="pt") as file:
         names = file.keys()
         assert sorted(names) == sorted(loaded), "other names than the safetensors library finds"
-        for name in names:
+        for name in some or names:
             expected, found = file.get_tensor(name), loaded[name].cpu()
             assert found.dtype == expected.dtype and found.shape == expected.shape, name
             assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), f"{name} differs"
@@ -233,6 +243,15 @@ def child(row: str, peer: str, path: Path, repeat: int) -> dict[str, Any]:
             for _ in range(repeat):
                 loaded = None
                 loaded = timed(load)
+    elif row == "large":
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+        loaded = timed(loader(peer, path, device))
+        told["device_peak_mib_beyond"] = round((torch.cuda.max_memory_reserved() - nbytes) / MIB) if gpu else None
+        names = list(loaded)
+        compare(torch, path, loaded, {names[0], names[len(names) // 2], names[-1]})
+        loaded = None
+        loaded = timed(loader(peer, path, device))
     elif row == "stream":
         from penstock.safetensors import stream
 
@@ -366,6 +385,7 @@ def rows(folder: Path) -> Iterator[tuple[str, str, Path]]:
         for peer in ("penstock", "safetensors", "instanttensor"):
             yield "load", peer, path
     yield "load_into", "penstock", moe
+    yield "large", "penstock", folder / "large.safetensors"
     yield "stream", "penstock", big
     yield "stream", "penstock", moe
     for peer in ("penstock", "torch"):
@@ -416,6 +436,11 @@ def main() -> int:
         for row, peer, path in rows(folder):
             if (args.rows and row not in args.rows.split(",")) or (args.peers and peer not in args.peers.split(",")):
                 continue
+            if row == "large":
+                if not args.rows:
+                    continue
+                if not path.exists():
+                    make_file(path, "large", args.scale)
             drop_from_cache(path) if row == "cold" else None if row == "after cold" else warm(path)
             command = [sys.executable, __file__, "--repeat", str(args.repeat), "--child", row, peer, str(path)]
             runs = [subprocess.run(command, capture_output=True, text=True) for _ in range(args.processes if row in HOT else 1)]
@@ -439,6 +464,7 @@ def main() -> int:
 
             print(f"{row:<11}{peer:<15}{path.stem:<5}{figure('first'):<27}{figure('then'):<27}{told['cpu_s_per_gb']:.3f} CPU s/GB"
                   + (f"  of {ceiling:.1f} GB/s" if ceiling else "")
+                  + (f", {told['device_peak_mib_beyond']} MiB of the GPU beside the tensors" if told.get("device_peak_mib_beyond") is not None else "")
                   + (f", through the page cache {told['cached_ceiling']:.1f}" if "cached_ceiling" in told else ""), flush=True)
     return 1 if failed else 0
 
