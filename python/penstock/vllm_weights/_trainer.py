@@ -1,0 +1,105 @@
+"""The side of the trainer: each rank serves the tensors, or the parts of tensors, that it has."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
+
+from .._errors import InvalidArgument
+from ..weights import WeightsServer, serve_weights
+from ..weights._boxes import chunk_of
+
+__all__ = ["PenstockTrainerInitInfo", "PenstockTrainerWeightTransferEngine"]
+
+
+@dataclass
+class PenstockTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
+    """Of one rank. rank=0 speaks to vLLM; the ranks of several are those of the default process group of torch.distributed."""
+
+    backend: ClassVar[str] = "penstock"
+    url: str = "unix:"  # that this rank serves at; for workers on other hosts tcp://HOST:0, and PENSTOCK_WEIGHTS_SECRET at both ends
+    group_bytes: int = 1 << 30  # PenstockInitInfo's
+    timeout: float = 300.0  # seconds for an update
+
+
+class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type: ignore[misc, unused-ignore]
+    """Each rank serves what the source yields there: its own pieces, where the source has iter_local(). Without that, whole tensors: each from
+    its first owner, which has them in memory together until the next send_weights()."""
+
+    init_info_cls = PenstockTrainerInitInfo
+
+    def __init__(self, init_info: PenstockTrainerInitInfo, client: Any, source: Any) -> None:
+        super().__init__(client=client, source=source, is_sender=init_info.is_sender, rank=init_info.rank)
+        self._version = 0
+        self._server: WeightsServer = serve_weights({}, init_info.url, snapshot=False, timeout=init_info.timeout)
+
+    @classmethod
+    def trainer_init(cls, init_info: PenstockTrainerInitInfo, *, client: Any, source: Any = None) -> PenstockTrainerWeightTransferEngine:
+        """On every rank. Raises InvalidArgument without a source, and what serve_weights() raises."""
+        if source is None:
+            raise InvalidArgument("weights need a WeightSource", code="invalid_argument")
+        engine = cls(init_info, client, source)
+        urls = _from_all_ranks(engine._server.url)
+        if engine.is_sender:
+            client.init_weight_transfer_engine({"urls": urls, "group_bytes": init_info.group_bytes, "timeout": init_info.timeout})
+        return engine
+
+    def send_weights(self) -> None:
+        """On every rank. Blocks until vLLM has them; until then the weights must not change."""
+        tensors, parts = self._held()
+        self._version += 1
+        self._server.update(tensors, parts=parts, version=self._version)
+        try:
+            if self.is_sender:
+                self.client.start_weight_update()
+                self.client.update_weights({"version": self._version})
+                self.client.finish_weight_update()
+        finally:
+            _wait_for_all_ranks()  # none takes its weights back before the workers have been told
+            self._server.pause()
+
+    def shutdown(self) -> None:
+        self._server.close()
+
+    def _held(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The tensors that this rank serves, and the parts that some of them are."""
+        metas = {each.name: each for each in self.source.metadata}
+        if not self.source.implements_iter_local():
+            firsts = {name for name, meta in metas.items() if self.rank == (0 if meta.owners is None else meta.owners[0])}
+            return {name: tensor for name, tensor in self.source.iter_full() if name in firsts}, {}
+        tensors = dict(self.source.iter_local())
+        return tensors, {name: _part_of(metas[name], self.rank) for name in tensors if metas[name].placements is not None}
+
+
+def _part_of(meta: Any, rank: int) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+    """By the owners' mesh, of which each axis cuts one dimension or none."""
+    place, cuts = meta.owners.index(rank), []
+    for extent, placement in zip(reversed(meta.mesh_shape), reversed(meta.placements)):
+        place, coordinate = divmod(place, extent)
+        cuts.append((getattr(placement, "dim", None), extent, coordinate))
+    box = chunk_of(meta.shape, cuts[::-1])
+    return tuple(meta.shape), tuple(slice(start, start + extent) for start, extent in zip(box.starts, box.shape))
+
+
+def _distributed() -> Any:
+    """torch.distributed; None: this is the only rank."""
+    distributed = sys.modules["torch"].distributed
+    return distributed if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1 else None
+
+
+def _from_all_ranks(url: str) -> list[str]:
+    distributed = _distributed()
+    if distributed is None:
+        return [url]
+    urls: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(urls, url)
+    return urls
+
+
+def _wait_for_all_ranks() -> None:
+    distributed = _distributed()
+    if distributed is not None:
+        distributed.barrier()
