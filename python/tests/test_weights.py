@@ -240,6 +240,11 @@ def test_an_update_that_cannot_be_served_changes_nothing():
         assert server.update() == 1
 
 
+def test_other_parts_of_the_same_weights_are_no_way_around_pause():
+    with serve_weights({"it": np.zeros((2, 3))}, snapshot=False) as server, pytest.raises(penstock.InvalidArgument, match="pause"):
+        server.update(parts={"it": ((4, 3), slice(0, 2))})
+
+
 def test_groups_are_of_one_version():
     source = {f"layers.{number}": np.full(1000, number, "f4") for number in range(7)}
     with serve_weights(source) as server, WeightsReceiver(server.url) as receiver:
@@ -431,6 +436,10 @@ def test_arguments_that_make_no_sense():
         load_weights([])
     with pytest.raises(penstock.InvalidArgument, match="module has tensors already"):
         load_weights("unix:@x", {}, device="host")
+    with pytest.raises(TypeError, match="timeout is a number of seconds, not None"):
+        serve_weights({}, timeout=None)
+    with pytest.raises(penstock.InvalidArgument, match="timeout is nan seconds"):
+        load_weights("unix:@x", timeout=float("nan"))
     with pytest.raises(TypeError, match="names is an iterable of names"):
         load_weights("unix:@x", names="weight")
 
@@ -728,6 +737,22 @@ def test_a_receiver_connects_again_after_an_error():
         with pytest.raises(penstock.TimedOut):
             receiver.load(timeout=0)
         assert receiver.load(timeout=30).version == 0 and not target["it"].any()
+
+
+def test_a_timeout_may_be_without_end():
+    with serve_weights({"it": np.zeros(10)}, timeout=float("inf")) as server:
+        assert load_weights(server.url, timeout=float("inf")).version == 0
+
+
+def test_a_forked_child_leaves_the_server_alone():
+    server = serve_weights({"it": np.zeros(10)})
+    child = os.fork()
+    if child == 0:
+        server.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert load_weights(server.url, timeout=30).version == 0
+    server.close()
 
 
 def test_who_has_loaded_may_serve_again():

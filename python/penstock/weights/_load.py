@@ -6,7 +6,6 @@ import collections
 import contextlib
 import json
 import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -15,9 +14,9 @@ from .. import _native, pipe
 from .._errors import Closed, Error, InvalidArgument, TimedOut
 from .._futures import FIRST_COMPLETED, wait
 from .._pieces import remade
-from .._tensors import seconds_of
 from ..safetensors._errors import listed
 from ..safetensors._frameworks import framework_on
+from ._deadline import left_until, until
 from ._held import Held, Holder, Parts, names_of, part_of
 from ._memory import have_changed, marks_of, places_of
 from ._plan import Batch, Plan, made_for, planned
@@ -121,12 +120,12 @@ class WeightsReceiver:
 
     def load(self, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0) -> LoadedWeights:
         """As load_weights()."""
-        until = time.monotonic() + (seconds_of(timeout) or 0.0)
-        with self._version(newer_than, at_least, until) as (version, changed):
+        deadline = until(timeout)
+        with self._version(newer_than, at_least, deadline) as (version, changed):
             if not changed:
                 return LoadedWeights(version, False, [], [], {})
             made, plan = self._plan()
-            self._fill(plan, version, until)
+            self._fill(plan, version, deadline)
             return LoadedWeights(version, True, plan.missing, plan.unexpected, made)
 
     def load_in_groups(
@@ -137,13 +136,13 @@ class WeightsReceiver:
         """
         if self._module is not None:
             raise InvalidArgument("load_in_groups() makes new tensors, and this receiver fills those of a module", code="invalid_argument")
-        return self._in_groups(most_bytes, newer_than, at_least, time.monotonic() + (seconds_of(timeout) or 0.0))
+        return self._in_groups(most_bytes, newer_than, at_least, until(timeout))
 
-    def _in_groups(self, most_bytes: int, newer_than: int | None, at_least: int, until: float) -> Iterator[dict[str, Any]]:
-        with self._version(newer_than, at_least, until) as (version, changed):
+    def _in_groups(self, most_bytes: int, newer_than: int | None, at_least: int, deadline: float) -> Iterator[dict[str, Any]]:
+        with self._version(newer_than, at_least, deadline) as (version, changed):
             for names in self._groups(most_bytes) if changed else ():
                 made, plan = self._plan_of_made(names)
-                self._fill(plan, version, until)
+                self._fill(plan, version, deadline)
                 yield made
 
     def explain(self) -> list[pipe.PipePlan]:
@@ -161,25 +160,25 @@ class WeightsReceiver:
         self.close()
 
     @contextlib.contextmanager
-    def _version(self, newer_than: int | None, at_least: int, until: float) -> Iterator[tuple[int, bool]]:
+    def _version(self, newer_than: int | None, at_least: int, deadline: float) -> Iterator[tuple[int, bool]]:
         """That all servers keep meanwhile, and whether it is newer. Errors close the connections: whatever is under way there ends."""
         try:
-            yield self._agreed(-1 if newer_than is None else newer_than, at_least, until)
+            yield self._agreed(-1 if newer_than is None else newer_than, at_least, deadline)
             for each in self._lines:
                 each.done()
         except BaseException:
             self.close()
             raise
 
-    def _agreed(self, newer_than: int, at_least: int, until: float) -> tuple[int, bool]:
+    def _agreed(self, newer_than: int, at_least: int, deadline: float) -> tuple[int, bool]:
         for each in self._lines:
             each.version = None
         while True:
             behind = [each for each in self._lines if each.version is None or each.version < at_least]
             for each in behind:
-                each.ask_catalog(at_least, newer_than, until)
+                each.ask_catalog(at_least, newer_than, deadline)
             for each in behind:
-                each.take_catalog(until)
+                each.take_catalog(deadline)
             versions = [each.version for each in self._lines if each.version is not None]
             if max(versions) <= newer_than:
                 return min(versions), False
@@ -218,7 +217,8 @@ class WeightsReceiver:
                 raise InvalidArgument(f"{argument} has {listed(sorted(absent))}, which neither side has", code="invalid_argument")
 
     def _groups(self, most_bytes: int) -> Iterator[set[str]]:
-        sizes = {row.name: math.prod(row.whole) * row.itemsize for each in self._catalogs() for row in each.rows}
+        parts = {name: part_of(name, part)[1].shape for name, part in (self._parts or {}).items()}
+        sizes = {row.name: math.prod(parts.get(row.name, row.whole)) * row.itemsize for each in self._catalogs() for row in each.rows}
         group: set[str] = set()
         total = 0
         for name, nbytes in sizes.items():
@@ -232,17 +232,17 @@ class WeightsReceiver:
         if group:
             yield group
 
-    def _fill(self, plan: Plan, version: int, until: float) -> None:
+    def _fill(self, plan: Plan, version: int, deadline: float) -> None:
         tracks = [_Track(line, batches) for line, batches in zip(self._lines, plan.batches) if batches]
         try:
             for each in tracks:
-                each.begin(until)
+                each.begin(deadline)
             while under_way := [each for each in tracks if each.is_under_way]:
-                _wait_for_one([each.head for each in under_way], until)
+                _wait_for_one([each.head for each in under_way], deadline)
                 for each in under_way:
-                    each.go_on(until)
+                    each.go_on(deadline)
             for each in tracks:
-                each.end(version, until)
+                each.end(version, deadline)
         except BaseException as error:
             reason = _reason_of(error, tracks)
             self.close()
@@ -265,14 +265,14 @@ def _urls(url: str | Sequence[str]) -> list[str]:
     return urls
 
 
-def _wait_for_one(futures: list[_native.Future[Any]], until: float) -> None:
-    if not wait(futures, max(0.0, until - time.monotonic()), FIRST_COMPLETED).done:
+def _wait_for_one(futures: list[_native.Future[Any]], deadline: float) -> None:
+    if not wait(futures, left_until(deadline), FIRST_COMPLETED).done:
         raise TimedOut("the weights have not come in time", code="timed_out")
 
 
 def _reason_of(error: BaseException, tracks: list[_Track]) -> BaseException:
     """What a server says it failed for, if it does."""
-    return next((said for said in (each.failure(error) for each in tracks) if said is not None), error)
+    return next((said for said in (each.failure() for each in tracks if each.broken_by is error) if said is not None), error)
 
 
 def _touched(plan: Plan, tracks: list[_Track]) -> str:
@@ -313,13 +313,13 @@ class _Line:
             self._pipe.close()
         self._pipe, self.asked = None, None
 
-    def ask_catalog(self, at_least: int, newer_than: int, until: float) -> None:
-        wait_ms = max(0, int((until - time.monotonic()) * 1000))
+    def ask_catalog(self, at_least: int, newer_than: int, deadline: float) -> None:
+        wait_ms = int(left_until(deadline) * 1000)
         word = {"weights": PROTOCOL, "ask": "catalog", "at_least": at_least, "newer_than": newer_than, "wait_ms": wait_ms, "known": self.digest}
-        self.say(word, [], until)
+        self.say(word, [], deadline)
 
-    def take_catalog(self, until: float) -> None:
-        word, payloads = self.hear(until)
+    def take_catalog(self, deadline: float) -> None:
+        word, payloads = self.hear(deadline)
         with self._errors_named():
             if "unchanged" in word:
                 self.version = number_in(word, "unchanged")
@@ -336,24 +336,24 @@ class _Line:
         if self._pipe is not None:
             self._pipe.send(json.dumps({"ask": "done"}).encode())
 
-    def say(self, word: dict[str, Any], payloads: list[bytes], until: float) -> None:
+    def say(self, word: dict[str, Any], payloads: list[bytes], deadline: float) -> None:
         with self._errors_named():
             with_ = self._open()
             try:
-                with_.send(json.dumps(word).encode(), payloads, timeout=_left(until)).result()
+                with_.send(json.dumps(word).encode(), payloads, timeout=left_until(deadline)).result()
             except Closed as problem:
                 raise _last_word_of(with_) or problem from None
 
-    def hear(self, until: float) -> tuple[dict[str, Any], list[bytes]]:
+    def hear(self, deadline: float) -> tuple[dict[str, Any], list[bytes]]:
         with self._errors_named():
-            message = self._open().next(_left(until) + _grace).result()
+            message = self._open().next(left_until(deadline) + _grace).result()
             word = word_of(message)
             if failed := failure_of(word):
                 raise failed
             return word, message.payloads
 
-    def receive(self, into: list[Any], until: float) -> _native.Future[pipe.Message]:
-        return self._open().receive(into=into, timeout=_left(until))
+    def receive(self, into: list[Any], deadline: float) -> _native.Future[pipe.Message]:
+        return self._open().receive(into=into, timeout=left_until(deadline))
 
     def outcome(self, future: _native.Future[Any]) -> None:
         with self._errors_named():
@@ -378,10 +378,6 @@ def _last_word_of(ended: pipe.Pipe) -> Error | None:
         return None
 
 
-def _left(until: float) -> float:
-    return max(0.0, until - time.monotonic())
-
-
 class _Track:
     """What comes from one server. Receives are posted before it is asked to send, in the order that it sends in."""
 
@@ -393,12 +389,13 @@ class _Track:
         self._room = 0  # bytes beside the tensors that those take
         self.done: list[Batch] = []
         self.failed: list[Batch] = []  # posted, and not done
+        self.broken_by: BaseException | None = None
 
-    def begin(self, until: float) -> None:
-        self._post(until)
+    def begin(self, deadline: float) -> None:
+        self._post(deadline)
         known = self.line.asked is self._batches
         pieces = [] if known else packed_pieces([each.piece for each in batch.landings] for batch in self._batches)
-        self.line.say({"ask": "send"}, pieces, until)
+        self.line.say({"ask": "send"}, pieces, deadline)
         self.line.asked = self._batches
 
     @property
@@ -414,42 +411,46 @@ class _Track:
         """Those that were never posted."""
         return self._batches[self._next :]
 
-    def _post(self, until: float) -> None:
+    def _post(self, deadline: float) -> None:
         while self._next < len(self._batches) and len(self._posted) < _most_posted:
             batch = self._batches[self._next]
             if self._posted and self._room + batch.room > _most_room:
                 return
             buffers = [each.view if each.direct else each.local.room_for(each.view) for each in batch.landings]
-            self._posted.append((batch, buffers, self.line.receive(buffers, until)))
+            self._posted.append((batch, buffers, self.line.receive(buffers, deadline)))
             self._room += batch.room
             self._next += 1
 
-    def go_on(self, until: float) -> None:
+    def go_on(self, deadline: float) -> None:
         """Takes what has come, and posts more."""
         while self._posted and self.head.done():
             batch, buffers, future = self._posted[0]
-            self.line.outcome(future)
+            try:
+                self.line.outcome(future)
+            except Error as problem:
+                self.broken_by = problem
+                raise
             for each, buffer in zip(batch.landings, buffers):
                 if not each.direct:
                     each.local.put(each.view, buffer)
             self._posted.popleft()
             self._room -= batch.room
             self.done.append(batch)
-        self._post(until)
+        self._post(deadline)
 
-    def end(self, version: int, until: float) -> None:
-        word, _ = self.line.hear(until)
+    def end(self, version: int, deadline: float) -> None:
+        word, _ = self.line.hear(deadline)
         if word.get("sent") != version:
             raise self.line.named(malformed(f"another version than {version}"))
 
-    def failure(self, error: BaseException) -> Error | None:
+    def failure(self) -> Error | None:
         """Why the server sends nothing, where it says so in place of what was posted."""
-        if not isinstance(error, InvalidArgument) or not self._posted:
+        if not isinstance(self.broken_by, InvalidArgument):
             return None
-        until = time.monotonic() + _grace
+        deadline = until(_grace)
         try:
             for _ in range(len(self.left) + 1):
-                self.line.hear(until)
+                self.line.hear(deadline)
         except (Closed, TimedOut):
             return None
         except Error as said:

@@ -207,9 +207,14 @@ _ALIGNMENT = _native.MODEL_ALIGNMENT
 
 def copy_all(locals_: list[Local], copies: list[Any]) -> None:
     """Into memory that rooms_for() made for arrays like these; of PyTorch and CuPy in the current streams."""
-    by_torch = [at for at, each in enumerate(locals_) if each.library == "pt"]
-    if by_torch:
-        _copy_of_torch([copies[at] for at in by_torch], [locals_[at].array for at in by_torch])
+    by_torch: dict[str, tuple[list[Any], list[Any]]] = {}
+    for copy, each in zip(copies, locals_):
+        if each.library == "pt":
+            targets, sources = by_torch.setdefault(each.device, ([], []))
+            targets.append(copy)
+            sources.append(each.array)
+    for targets, sources in by_torch.values():
+        _copy_of_torch(targets, sources)
     for copy, each in zip(copies, locals_):
         if each.library == "penstock" and each.nbytes:
             _native.copy(copy, each.array)

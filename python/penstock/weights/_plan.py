@@ -38,11 +38,7 @@ class Batch(NamedTuple):
     """What comes in one message."""
 
     landings: list[Landing]
-
-    @property
-    def room(self) -> int:
-        """Bytes of memory that it takes beside the tensors."""
-        return sum(each.nbytes for each in self.landings if not each.direct)
+    room: int  # bytes of memory that it takes beside the tensors
 
 
 class Plan(NamedTuple):
@@ -182,7 +178,8 @@ def _batches(landings: list[Landing]) -> list[Batch]:
     """Those first that go from tensor to tensor as they are, which need no other memory."""
     in_runs = [each for each in landings if each.in_runs]
     gathered = [each for each in landings if not each.in_runs]
-    return [Batch(each) for each in (*in_batches(in_runs, BATCH_BYTES), *in_batches(gathered, GATHERED_BYTES))]
+    together = [Batch(each, 0) for each in in_batches(in_runs, BATCH_BYTES)]
+    return together + [Batch(each, sum(one.nbytes for one in each if not one.direct)) for each in in_batches(gathered, GATHERED_BYTES)]
 
 
 # --- tensors that are made

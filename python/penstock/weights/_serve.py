@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -16,7 +15,7 @@ from typing import Any
 
 from .. import _native, pipe
 from .._errors import Closed, Error, InvalidArgument, TimedOut
-from .._tensors import seconds_of
+from ._deadline import left_until, until
 from ._held import Holder, Parts, names_of
 from ._memory import quiet_streams
 from ._versions import Snapshot, Version, Versions, check_sendable
@@ -27,7 +26,7 @@ __all__ = ["WeightsServer", "secret_of", "serve_weights"]
 _first_word = 10.0  # seconds that whoever connects has to ask for something
 _most_under_way = 16  # messages
 _most_gathered = 4 * GATHERED_BYTES  # of a receiver, at once
-_most_wait = 3600.0  # seconds that a receiver may wait for a version
+_most_wait = 86_400.0  # seconds that a receiver may wait for a version
 _moment = 2.0  # seconds that whoever is turned away has to ask, and hear why
 _most_leaving = 64  # who are turned away, and have not gone
 _most_joining = 10.0  # seconds that close() waits for each thread
@@ -93,11 +92,11 @@ class WeightsServer:
         if not isinstance(snapshot, int) or not 0 <= snapshot <= 16:
             raise InvalidArgument(f"snapshot is {snapshot!r}: the number of copies, 0 (False) to 16", code="invalid_argument")
         self._weights, self._holder = weights, Holder("weights", names_of(names), parts)
-        self._timeout = seconds_of(timeout) or 0.0
+        self._timeout = timeout
         self._snapshots = [Snapshot() for _ in range(snapshot)]
         self._updating = threading.Lock()
         self._versions = Versions()
-        self._versions.publish(self._made(version, weights, self._holder, time.monotonic() + self._timeout))
+        self._versions.publish(self._made(version, weights, self._holder, until(timeout)))
         listener = pipe.listen("unix:" if url is None else url, channels, secret_of(secret), connections)
         self.url: str = listener.url
         self._door = _Door(listener, self._versions, receivers, self._timeout)
@@ -128,18 +127,18 @@ class WeightsServer:
         current stream holds.
         Raises TimedOut, and the version of before goes on; InvalidArgument; Closed; OutOfMemory for a snapshot, and nothing is served until an update().
         """
-        until = time.monotonic() + (self._timeout if timeout is None else seconds_of(timeout) or 0.0)
+        deadline = until(self._timeout if timeout is None else timeout)
         with self._updating:
             number = self._versions.latest + 1 if version is None else version
             if not self._versions.latest < number < 1 << 53:
                 raise InvalidArgument(f"version {number} is not higher than {self._versions.latest}, the last", code="invalid_argument")
-            if weights is None and parts is None and not self._snapshots and self._versions.current is not None:
+            if weights is None and not self._snapshots and self._versions.current is not None:
                 raise InvalidArgument("without a snapshot, weights change only between pause() and update()", code="invalid_argument")
             holder = self._holder
             if weights is not None or parts is not None:
                 holder = Holder("weights", holder.names, parts)
             weights = self._weights if weights is None else weights
-            self._versions.publish(self._made(number, weights, holder, until))
+            self._versions.publish(self._made(number, weights, holder, deadline))
             self._weights, self._holder = weights, holder
         return number
 
@@ -149,19 +148,19 @@ class WeightsServer:
         timeout: seconds; None: the server's. Raises TimedOut, and all is as before; Closed.
         """
         with self._updating:
-            self._versions.withdraw(time.monotonic() + (self._timeout if timeout is None else seconds_of(timeout) or 0.0))
+            self._versions.withdraw(until(self._timeout if timeout is None else timeout))
 
     def close(self) -> None:
         """Ends it: receivers under way get an error. pause() before lets them finish."""
         self._close()
 
-    def _made(self, number: int, weights: Any, holder: Holder, until: float) -> Version:
+    def _made(self, number: int, weights: Any, holder: Holder, deadline: float) -> Version:
         held = holder.held(weights)
         check_sendable(held)
         before = self._versions.last
         if not self._snapshots:
             return Version(number, held, None, before)
-        snapshot = self._versions.free_snapshot(self._snapshots, until)
+        snapshot = self._versions.free_snapshot(self._snapshots, deadline)
         return Version(number, snapshot.take(held), snapshot, before)
 
     def __enter__(self) -> WeightsServer:
@@ -183,7 +182,7 @@ class _Door:
         self._most = most
         self._timeout = timeout
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # close() may come amid it: where a server is garbage, any thread collects it
         self._inside: dict[pipe.Pipe, threading.Thread] = {}
         self._leaving: collections.deque[pipe.Pipe] = collections.deque()
         self._closed = False
@@ -212,9 +211,18 @@ class _Door:
                 if room:
                     self._inside[come] = thread
             if room:
-                thread.start()
+                self._start(thread, come)
             else:
                 self._turn_away(come)
+
+    def _start(self, thread: threading.Thread, come: pipe.Pipe) -> None:
+        try:
+            thread.start()
+        except RuntimeError as problem:  # the system has no thread left
+            _log.warning("serve_weights: a receiver of %s is turned away: %s", self._listener.url, problem)
+            with self._lock:
+                self._inside.pop(come, None)
+            come.close()
 
     def _turn_away(self, come: pipe.Pipe) -> None:
         """With a word, for which it has to have spoken: it is closed once it has, or after a moment."""
@@ -261,24 +269,24 @@ class _Talk:
         self._versions = versions
         self._timeout = timeout
         self._leased: Version | None = None
-        self._until = 0.0  # when it has to be given back
+        self._deadline = 0.0  # when it has to be given back
         self._digest = ""  # of the catalog that the pieces are of
         self._batches: list[list[Piece]] = []
 
     def go_on(self) -> None:
         """Until it goes."""
         asked = self._pipe.next()
-        until: float | None = time.monotonic() + _first_word
+        deadline: float | None = until(_first_word)
         while True:
             try:
-                message = asked.result(timeout=until - time.monotonic() if until is not None else None)
+                message = asked.result(timeout=None if deadline is None else left_until(deadline))
             except Closed:
                 return
             except TimeoutError:
                 raise TimedOut("the receiver has not gone on in time", code="timed_out") from None
             asked = self._pipe.next()  # it ends when the receiver goes
             self._answer(word_of(message), message.payloads, asked)
-            until = self._until if self._leased is not None else None
+            deadline = self._deadline if self._leased is not None else None
 
     def _answer(self, word: dict[str, Any], payloads: list[bytes], coming: _native.Future[pipe.Descriptor]) -> None:
         ask = word.get("ask")
@@ -295,17 +303,17 @@ class _Talk:
         if word.get("weights") != PROTOCOL:
             raise malformed(f"{str(word.get('weights'))[:100]!r} for its version of what is said here, which is {PROTOCOL}")
         self.release()
-        wait = min(number_in(word, "wait_ms", 0) / 1000, _most_wait)
+        deadline = until(min(max(0, number_in(word, "wait_ms", 0)) / 1000, _most_wait))
         coming.add_done_callback(lambda _: self._versions.wake())
         try:
-            found = self._versions.lease(number_in(word, "at_least", -1), number_in(word, "newer_than", -1), time.monotonic() + wait, coming.done)
+            found = self._versions.lease(number_in(word, "at_least", -1), number_in(word, "newer_than", -1), deadline, coming.done)
         except TimedOut as problem:
             self._pipe.send(failure_word(problem), timeout=self._timeout).result()
             return
         if isinstance(found, int):
             self._pipe.send(json.dumps({"unchanged": found}).encode(), timeout=self._timeout).result()
             return
-        self._leased, self._until = found, time.monotonic() + self._timeout
+        self._leased, self._deadline = found, until(self._timeout)
         known = word.get("known") == found.catalog.digest
         told = json.dumps({"version": found.number, "digest": found.catalog.digest}).encode()
         self._pipe.send(told, [] if known else found.catalog.payloads, timeout=self._timeout).result()
@@ -316,7 +324,7 @@ class _Talk:
             self._batches, self._digest = unpacked_pieces(payloads, version.catalog.rows), version.catalog.digest
         elif self._digest != version.catalog.digest:
             raise malformed("no pieces, and there are none that it asked for before")
-        sending = _Sending(self._pipe, version, self._until)
+        sending = _Sending(self._pipe, version, self._deadline)
         try:
             sending.send(self._batches)
             end = json.dumps({"sent": version.number}).encode()
@@ -342,10 +350,10 @@ class _Talk:
 class _Sending:
     """Messages that are under way, and what was copied together for them."""
 
-    def __init__(self, to: pipe.Pipe, version: Version, until: float) -> None:
+    def __init__(self, to: pipe.Pipe, version: Version, deadline: float) -> None:
         self._pipe = to
         self._version = version
-        self._until = until
+        self._deadline = deadline
         self._going: collections.deque[tuple[_native.Future[int], int]] = collections.deque()
         self._gathered = 0  # bytes
         self.begun = 0  # messages
@@ -356,7 +364,7 @@ class _Sending:
             for batch in batches:
                 tensors, gathered = self._tensors_of(batch)
                 self._gathered += gathered
-                self._going.append((self._pipe.send(tensors=tensors, timeout=self._left()), gathered))
+                self._going.append((self._pipe.send(tensors=tensors, timeout=left_until(self._deadline)), gathered))
                 self.begun += 1
         while self._going:
             self._finish_one()
@@ -377,9 +385,6 @@ class _Sending:
         future.result()
         self._going.popleft()
         self._gathered -= gathered
-
-    def _left(self) -> float:
-        return max(0.0, self._until - time.monotonic())
 
     def end(self) -> None:
         """Nothing reads the memory any more."""

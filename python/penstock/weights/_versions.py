@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from .._errors import Closed, InvalidArgument, TimedOut
 from ._boxes import Box
+from ._deadline import left_until
 from ._held import Held
 from ._memory import Local, Places, copy_all, local_of, marks_of, places_of, rooms_for
 from ._wire import MOST_TENSORS, Catalog, Piece, Row, problem_for_catalog
@@ -128,7 +128,7 @@ class Versions:
             self._current = self._last = version
             self._changed.notify_all()
 
-    def lease(self, at_least: int, newer_than: int, until: float, gone: Callable[[], bool]) -> Version | int:
+    def lease(self, at_least: int, newer_than: int, deadline: float, gone: Callable[[], bool]) -> Version | int:
         """The current version, which stays until release(); or its number, where that is not newer. Waits for one; raises TimedOut, Closed."""
         with self._changed:
             while True:
@@ -140,10 +140,10 @@ class Versions:
                     found.readers += 1
                     self._reading.add(found)
                     return found
-                left = until - time.monotonic()
+                left = left_until(deadline)
                 if gone():
                     raise Closed("the receiver has gone", code="closed")
-                if left <= 0:
+                if not left:
                     wanted = f"version {at_least}" if at_least > self.latest else "the next version"
                     raise TimedOut(f"{wanted} has not come: the latest is {self.latest}", code="timed_out")
                 self._changed.wait(left)
@@ -160,22 +160,22 @@ class Versions:
         with self._changed:
             self._changed.notify_all()
 
-    def withdraw(self, until: float) -> None:
+    def withdraw(self, deadline: float) -> None:
         """Nobody begins to read, and once this returns nobody reads. Raises TimedOut, and all is as before; Closed."""
         with self._changed:
             self._check()
             withdrawn, self._current = self._current, None
             try:
-                self._wait(lambda: not self._reading, until)
+                self._wait(lambda: not self._reading, deadline)
             except BaseException:
                 self._current = withdrawn
                 self._changed.notify_all()
                 raise
 
-    def free_snapshot(self, among: list[Snapshot], until: float) -> Snapshot:
+    def free_snapshot(self, among: list[Snapshot], deadline: float) -> Snapshot:
         """One that is neither current nor read; where there is only one, its version is withdrawn. Raises as withdraw()."""
         if len(among) == 1:
-            self.withdraw(until)
+            self.withdraw(deadline)
             return among[0]
 
         def free() -> Snapshot | None:
@@ -183,7 +183,7 @@ class Versions:
             return next((each for each in among if each not in used), None)
 
         with self._changed:
-            self._wait(lambda: free() is not None, until)
+            self._wait(lambda: free() is not None, deadline)
             found = free()
         assert found is not None
         return found
@@ -194,11 +194,11 @@ class Versions:
             self._current = None
             self._changed.notify_all()
 
-    def _wait(self, condition: Callable[[], bool], until: float) -> None:
+    def _wait(self, condition: Callable[[], bool], deadline: float) -> None:
         while not condition():
             self._check()
-            left = until - time.monotonic()
-            if left <= 0:
+            left = left_until(deadline)
+            if not left:
                 raise TimedOut(f"{sum(each.readers for each in self._reading)} receivers still read", code="timed_out")
             self._changed.wait(left)
 

@@ -1,0 +1,28 @@
+"""Deadlines on time.monotonic()."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .._errors import InvalidArgument
+from .._tensors import seconds_of
+
+__all__ = ["left_until", "until"]
+
+_most = 1e8  # seconds: some years, which every clock and wait takes
+
+
+def until(timeout: Any) -> float:
+    """That many seconds from now. TypeError: it is no number; InvalidArgument: it is not one of seconds."""
+    seconds = seconds_of(timeout)
+    if seconds is None:
+        raise TypeError("timeout is a number of seconds, not None")
+    if not seconds >= 0:
+        raise InvalidArgument(f"timeout is {seconds} seconds", code="invalid_argument")
+    return time.monotonic() + min(seconds, _most)
+
+
+def left_until(deadline: float) -> float:
+    """Seconds; 0 once it has passed."""
+    return max(0.0, deadline - time.monotonic())
