@@ -18,7 +18,7 @@ from ..safetensors._errors import listed
 from ..safetensors._frameworks import framework_on
 from ._deadline import left_until, until
 from ._held import Held, Holder, Parts, names_of, part_of
-from ._memory import have_changed, marks_of, places_of
+from ._memory import handles_for, have_changed, marks_of, streams_of
 from ._plan import Batch, Plan, made_for, planned
 from ._serve import secret_of
 from ._wire import GATHERED_BYTES, PROTOCOL, Catalog, failure_of, malformed, number_in, packed_pieces, word_of
@@ -233,7 +233,8 @@ class WeightsReceiver:
             yield group
 
     def _fill(self, plan: Plan, version: int, deadline: float) -> None:
-        tracks = [_Track(line, batches) for line, batches in zip(self._lines, plan.batches) if batches]
+        streams = streams_of(plan.places)
+        tracks = [_Track(line, batches, streams) for line, batches in zip(self._lines, plan.batches) if batches]
         try:
             for each in tracks:
                 each.begin(deadline)
@@ -254,7 +255,7 @@ class WeightsReceiver:
         finally:
             have_changed(plan.filled)
         if any(batch.room for of in plan.batches for batch in of):
-            for mark in marks_of(places_of(plan.filled)):
+            for mark in marks_of(plan.places):
                 mark.synchronize()
 
 
@@ -352,8 +353,8 @@ class _Line:
                 raise failed
             return word, message.payloads
 
-    def receive(self, into: list[Any], deadline: float) -> _native.Future[pipe.Message]:
-        return self._open().receive(into=into, timeout=left_until(deadline))
+    def receive(self, into: list[Any], streams: list[int], deadline: float) -> _native.Future[None]:
+        return self._open()._receive_memory(into, streams, left_until(deadline))
 
     def outcome(self, future: _native.Future[Any]) -> None:
         with self._errors_named():
@@ -381,11 +382,12 @@ def _last_word_of(ended: pipe.Pipe) -> Error | None:
 class _Track:
     """What comes from one server. Receives are posted before it is asked to send, in the order that it sends in."""
 
-    def __init__(self, line: _Line, batches: list[Batch]) -> None:
+    def __init__(self, line: _Line, batches: list[Batch], streams: dict[tuple[str, str], int]) -> None:
         self.line = line
+        self._streams = streams
         self._batches = batches
         self._next = 0  # to be posted
-        self._posted: collections.deque[tuple[Batch, list[Any], _native.Future[pipe.Message]]] = collections.deque()
+        self._posted: collections.deque[tuple[Batch, list[Any], _native.Future[None]]] = collections.deque()
         self._room = 0  # bytes beside the tensors that those take
         self.done: list[Batch] = []
         self.failed: list[Batch] = []  # posted, and not done
@@ -403,7 +405,7 @@ class _Track:
         return bool(self._posted)
 
     @property
-    def head(self) -> _native.Future[pipe.Message]:
+    def head(self) -> _native.Future[None]:
         return self._posted[0][2]
 
     @property
@@ -416,23 +418,25 @@ class _Track:
             batch = self._batches[self._next]
             if self._posted and self._room + batch.room > _most_room:
                 return
-            buffers = [each.view if each.direct else each.local.room_for(each.view) for each in batch.landings]
-            self._posted.append((batch, buffers, self.line.receive(buffers, deadline)))
+            rooms = [None if each.direct else each.local.room_for(each.view) for each in batch.landings]
+            into = [each.memory if room is None else each.local.memory(room) for each, room in zip(batch.landings, rooms)]
+            handles = handles_for((each.local for each in batch.landings), self._streams)
+            self._posted.append((batch, rooms, self.line.receive(into, handles, deadline)))
             self._room += batch.room
             self._next += 1
 
     def go_on(self, deadline: float) -> None:
         """Takes what has come, and posts more."""
         while self._posted and self.head.done():
-            batch, buffers, future = self._posted[0]
+            batch, rooms, future = self._posted[0]
             try:
                 self.line.outcome(future)
             except Error as problem:
                 self.broken_by = problem
                 raise
-            for each, buffer in zip(batch.landings, buffers):
-                if not each.direct:
-                    each.local.put(each.view, buffer)
+            for each, room in zip(batch.landings, rooms):
+                if room is not None:
+                    each.local.put(each.view, room)
             self._posted.popleft()
             self._room -= batch.room
             self.done.append(batch)

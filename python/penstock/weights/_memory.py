@@ -14,7 +14,7 @@ from ..safetensors._frameworks import View, framework_on
 from ..safetensors._targets import count_changes
 from ._boxes import Box
 
-__all__ = ["Local", "Places", "copy_all", "have_changed", "local_of", "marks_of", "places_of", "quiet_streams", "rooms_for"]
+__all__ = ["Local", "Places", "copy_all", "handles_for", "have_changed", "local_of", "marks_of", "places_of", "quiet_streams", "rooms_for", "streams_of"]
 
 
 @functools.lru_cache(256)
@@ -46,6 +46,11 @@ class Local:
     @staticmethod
     def contiguous(view: Any) -> bool:
         return True
+
+    @staticmethod
+    def memory(view: Any) -> Any:
+        """Of a contiguous view what pipes take quickest."""
+        return view
 
     @staticmethod
     def copied(view: Any) -> Any:
@@ -92,6 +97,10 @@ class _OfTorch(Local):
         return bool(view.is_contiguous()) and not view.is_conj() and not view.is_neg()
 
     @staticmethod
+    def memory(view: Any) -> Any:
+        return _native.Pointer(view.data_ptr(), view.numel() * view.element_size(), view)
+
+    @staticmethod
     def copied(view: Any) -> Any:
         torch = sys.modules["torch"]
         return view.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
@@ -123,6 +132,10 @@ class _OfNumpy(Local):
         return bool(view.flags.c_contiguous)
 
     @staticmethod
+    def memory(view: Any) -> Any:
+        return _native.Pointer(view.ctypes.data, view.nbytes, view)
+
+    @staticmethod
     def copied(view: Any) -> Any:
         return view.copy(order="C")
 
@@ -147,6 +160,10 @@ class _OfCupy(Local):
     @staticmethod
     def contiguous(view: Any) -> bool:
         return bool(view.flags.c_contiguous)
+
+    @staticmethod
+    def memory(view: Any) -> Any:
+        return _native.Pointer(view.data.ptr, view.nbytes, view)
 
     @staticmethod
     def copied(view: Any) -> Any:
@@ -262,6 +279,24 @@ def places_of(locals_: Iterable[Local]) -> Places:
 def marks_of(places: Places) -> list[Any]:
     """Events of what their current streams have now, each with synchronize()."""
     return [_mark(*each) for each in places]
+
+
+def streams_of(places: Places) -> dict[tuple[str, str], int]:
+    """The handles of their current streams."""
+    return {each: _current_stream(*each) for each in places}
+
+
+def _current_stream(library: str, device: str) -> int:
+    if library == "pt":
+        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.Device(number_of(device)):
+        return int(cupy.cuda.get_current_stream().ptr)
+
+
+def handles_for(locals_: Iterable[Local], streams: dict[tuple[str, str], int]) -> list[int]:
+    """Of each array's stream; empty: none has any but the default one."""
+    return [streams.get((each.library, each.device), 0) for each in locals_] if streams else []
 
 
 def _mark(library: str, device: str) -> Any:

@@ -13,7 +13,7 @@ from ..safetensors._frameworks import Framework, View
 from ..safetensors._types import WORDS
 from ._boxes import Box
 from ._held import Held
-from ._memory import Local, local_of
+from ._memory import Local, Places, local_of, places_of
 from ._wire import BATCH_BYTES, GATHERED_BYTES, Catalog, Piece, Row, in_batches
 
 __all__ = ["Batch", "Landing", "Plan", "made_for", "planned"]
@@ -30,8 +30,12 @@ class Landing(NamedTuple):
     name: str
     local: Local
     view: Any  # of the array
-    direct: bool  # it can be received there as it is; else by way of contiguous memory
-    in_runs: bool  # and sent as it is: at neither end it has to be gathered
+    memory: Any  # of the view; None: it does not lie together, and is received by way of memory that does
+    in_runs: bool  # it is sent and received as it is: at neither end it has to be gathered
+
+    @property
+    def direct(self) -> bool:
+        return self.memory is not None
 
 
 class Batch(NamedTuple):
@@ -46,6 +50,7 @@ class Plan(NamedTuple):
     missing: list[str]
     unexpected: list[str]
     filled: list[Local]
+    places: Places
 
     @property
     def names(self) -> set[str]:
@@ -103,7 +108,7 @@ def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | Non
     if problems:
         told = "".join(f"\n    {each}" for each in problems[:100])
         raise InvalidArgument(f"the weights do not fit into the {into}:{told}", code="invalid_argument")
-    return Plan([_batches(each) for each in landings], missing, unexpected, list(filled.values()))
+    return Plan([_batches(each) for each in landings], missing, unexpected, list(filled.values()), places_of(filled.values()))
 
 
 class _Fitted(NamedTuple):
@@ -169,9 +174,9 @@ def _landings(wanted: _Fitted, source: _Source, box: Box) -> list[Landing]:
 
 def _landing(wanted: _Fitted, source: _Source, box: Box) -> Landing:
     view = wanted.local.cut(wanted.box, box, wanted.itemsize)
-    direct = wanted.local.contiguous(view)
-    in_runs = direct and source.row.is_contiguous and box.is_run_in(source.row.box)
-    return Landing(Piece(source.number, box), box.size * wanted.itemsize, wanted.name, wanted.local, view, direct, in_runs)
+    memory = wanted.local.memory(view) if wanted.local.contiguous(view) else None
+    in_runs = memory is not None and source.row.is_contiguous and box.is_run_in(source.row.box)
+    return Landing(Piece(source.number, box), box.size * wanted.itemsize, wanted.name, wanted.local, view, memory, in_runs)
 
 
 def _batches(landings: list[Landing]) -> list[Batch]:

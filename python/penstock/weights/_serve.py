@@ -17,7 +17,7 @@ from .. import _native, pipe
 from .._errors import Closed, Error, InvalidArgument, TimedOut
 from ._deadline import left_until, until
 from ._held import Holder, Parts, names_of
-from ._memory import quiet_streams
+from ._memory import Local, handles_for, quiet_streams, streams_of
 from ._versions import Snapshot, Version, Versions, check_sendable
 from ._wire import GATHERED_BYTES, PROTOCOL, Piece, failure_word, malformed, number_in, unpacked_pieces, word_of
 
@@ -272,6 +272,8 @@ class _Talk:
         self._deadline = 0.0  # when it has to be given back
         self._digest = ""  # of the catalog that the pieces are of
         self._batches: list[list[Piece]] = []
+        self._memory: list[list[Any]] = []  # of the pieces, as far as they lie together
+        self._memory_of: list[Local] | None = None
 
     def go_on(self) -> None:
         """Until it goes."""
@@ -322,11 +324,15 @@ class _Talk:
         """The pieces that are asked for, or without any those of the time before."""
         if payloads:
             self._batches, self._digest = unpacked_pieces(payloads, version.catalog.rows), version.catalog.digest
+            self._memory_of = None
         elif self._digest != version.catalog.digest:
             raise malformed("no pieces, and there are none that it asked for before")
         sending = _Sending(self._pipe, version, self._deadline)
         try:
-            sending.send(self._batches)
+            if self._memory_of is not version.locals:
+                self._memory = [[version.memory(each) for each in batch] for batch in self._batches]
+                self._memory_of = version.locals
+            sending.send(self._batches, self._memory)
             end = json.dumps({"sent": version.number}).encode()
         except Exception as problem:
             end = failure_word(problem)
@@ -358,27 +364,34 @@ class _Sending:
         self._gathered = 0  # bytes
         self.begun = 0  # messages
 
-    def send(self, batches: list[list[Piece]]) -> None:
+    def send(self, batches: list[list[Piece]], memory: list[list[Any]]) -> None:
+        """memory: of each piece; None: it does not lie together."""
         self._version.settle()
         with quiet_streams(self._version.places):
-            for batch in batches:
-                tensors, gathered = self._tensors_of(batch)
+            streams = streams_of(self._version.places)
+            for batch, there in zip(batches, memory):
+                gathered = self._wait_for_room(batch, there)
+                sent = [self._copied(piece) if found is None else found for piece, found in zip(batch, there)]
+                handles = handles_for((self._version.locals[each.row] for each in batch), streams)
                 self._gathered += gathered
-                self._going.append((self._pipe.send(tensors=tensors, timeout=left_until(self._deadline)), gathered))
+                self._going.append((self._pipe._send_memory(sent, handles, left_until(self._deadline)), gathered))
                 self.begun += 1
         while self._going:
             self._finish_one()
 
-    def _tensors_of(self, batch: list[Piece]) -> tuple[list[Any], int]:
-        views = [self._version.view(each) for each in batch]
-        apart = [not local.contiguous(view) for view, local in views]
+    def _wait_for_room(self, batch: list[Piece], memory: list[Any]) -> int:
+        """For a message more, and for what is copied together for it: that many bytes."""
         rows = self._version.catalog.rows
-        gathered = sum(each.box.size * rows[each.row].itemsize for each, is_apart in zip(batch, apart) if is_apart)
+        gathered = sum(each.box.size * rows[each.row].itemsize for each, found in zip(batch, memory) if found is None)
         if gathered > GATHERED_BYTES:
             raise malformed(f"a request for {gathered} bytes in a message that do not lie together")
         while self._going and (len(self._going) == _most_under_way or self._gathered + gathered > _most_gathered):
             self._finish_one()
-        return [local.copied(view) if is_apart else view for (view, local), is_apart in zip(views, apart)], gathered
+        return gathered
+
+    def _copied(self, piece: Piece) -> Any:
+        view, local = self._version.view(piece)
+        return local.memory(local.copied(view))
 
     def _finish_one(self) -> None:
         future, gathered = self._going[0]

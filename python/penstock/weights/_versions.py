@@ -36,6 +36,11 @@ class Version:
             mark.synchronize()
         self._marks = []
 
+    def memory(self, piece: Piece) -> Any:
+        """What is sent of it; None: it does not lie together, and is copied first."""
+        view, local = self.view(piece)
+        return local.memory(view) if local.contiguous(view) else None
+
     def view(self, piece: Piece) -> tuple[Any, Local]:
         row, local = self.catalog.rows[piece.row], self.locals[piece.row]
         return local.cut(row.box, piece.box, row.itemsize), local
