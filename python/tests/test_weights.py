@@ -87,7 +87,11 @@ class Raw:
         """In a message for each tensor; returns the arrays once all have come."""
         rows = self.catalog.rows
         self.say({"ask": "send"}, _wire.packed_pieces([_wire.Piece(number, row.box)] for number, row in enumerate(rows)))
-        return {row.name: self.pipe.receive(timeout=10).result().tensors[0] for row in rows}
+        return {row.name: self.receive(row) for row in rows}
+
+    def receive(self, row):
+        """All of a tensor, of which come the bytes alone."""
+        return self.pipe.receive(timeout=10).result().tensors[0].view(row.dtype).reshape(row.box.shape)
 
 
 @pytest.mark.parametrize("url", WAYS)
@@ -389,6 +393,102 @@ def test_chunks_are_those_of_torch():
     assert parts == [Box((0, 0), (3, 4)), Box((3, 0), (3, 4)), Box((6, 0), (3, 4)), Box((9, 0), (1, 4))]
     assert chunk_of((5,), [(0, 4, 3)]) == Box((5,), (0,))
     assert chunk_of((8, 8), [(0, 2, 1), (0, 2, 1)]) == Box((6, 0), (2, 8))
+
+
+# --- chains
+
+
+def test_a_chain_of_receivers_has_what_the_first_server_has():
+    source = weights()
+    targets = [empty_like(source) for _ in range(4)]
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(serve_weights(source))
+        url, chain = server.url, []
+        for target in targets:
+            chain.append(stack.enter_context(WeightsReceiver(url, target, relay=True)))
+            url = chain[-1].relay_url
+        for version in range(3):
+            threads = [threading.Thread(target=each.load, kwargs={"at_least": version, "timeout": 60}) for each in chain]
+            for each in reversed(threads):
+                each.start()
+            for each in threads:
+                each.join()
+            for target in targets:
+                same(target, source)
+            source["wide"] += 1
+            server.update()
+        assert server.receivers == 1
+
+
+def one_after_the_other(go_on, fails):
+    """A server of "a" and "b", which goes on to the second once it may, or ends there."""
+
+    def answer(pipe):
+        says(catalog(b"a\0b\0", numbers=(0, 8, 1, 1, 10, 0, 10) * 2))(pipe)
+        pipe.next(timeout=30).result()
+        pipe.send(tensors=[np.ones(10)]).result()
+        assert go_on.wait(30)
+        if fails:
+            pipe.close()
+            return
+        pipe.send(tensors=[np.full(10, 2.0)]).result()
+        pipe.send(b'{"sent": 0}').result()
+
+    return answer
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_has_come_is_passed_on_before_the_rest_comes(monkeypatch, fails):
+    monkeypatch.setattr(_plan, "BATCH_BYTES", 80)  # one tensor in a message
+    go_on = threading.Event()
+    target = {"a": np.zeros(10), "b": np.zeros(10)}
+    ended = []
+
+    def load():
+        try:
+            ended.append(receiver.load(timeout=60))
+        except penstock.Error as problem:
+            ended.append(problem)
+
+    with Impostor(one_after_the_other(go_on, fails)) as impostor, WeightsReceiver(impostor.url, target, relay=True) as receiver:
+        thread = threading.Thread(target=load)
+        thread.start()
+        with Raw(receiver.relay_url) as behind:
+            behind.lease()
+            pieces = [[_wire.Piece(number, row.box)] for number, row in enumerate(behind.catalog.rows)]
+            behind.say({"ask": "send"}, _wire.packed_pieces(pieces))
+            assert (behind.receive(behind.catalog.rows[0]) == 1).all()
+            go_on.set()
+            if fails:
+                assert "does not have them all" in behind.hear()[0]["reason"]
+            else:
+                assert (behind.receive(behind.catalog.rows[1]) == 2).all()
+                assert behind.hear()[0] == {"sent": 0}
+        thread.join()
+        if fails:
+            assert isinstance(ended[0], penstock.Closed)
+            with pytest.raises(penstock.TimedOut):
+                load_weights(receiver.relay_url, timeout=0)
+        else:
+            assert ended[0].version == 0
+            same(load_weights(receiver.relay_url, timeout=30).tensors, target)
+
+
+def test_a_relay_waits_for_those_behind_before_it_overwrites():
+    source = {"it": np.zeros(100)}
+    target = {"it": np.ones(100)}
+    with serve_weights(source) as server, WeightsReceiver(server.url, target, relay="unix:") as receiver:
+        receiver.load(timeout=30)
+        with Raw(receiver.relay_url) as behind:
+            behind.lease()
+            source["it"][:] = 5
+            server.update()
+            with pytest.raises(penstock.TimedOut, match="1 receivers still read"):
+                receiver.load(timeout=0.1)
+            assert (behind.ask_for_all()["it"] == 0).all() and (target["it"] == 0).all()
+        assert receiver.load(timeout=30).version == 1 and (target["it"] == 5).all()
+    with pytest.raises(penstock.InvalidArgument, match="relay"):
+        WeightsReceiver("unix:@x", relay=True)
 
 
 # --- what does not fit

@@ -20,6 +20,7 @@ from ._deadline import left_until, until
 from ._held import Held, Holder, Parts, names_of, part_of
 from ._memory import handles_for, have_changed, marks_of, streams_of
 from ._plan import Batch, Plan, made_for, planned
+from ._relay import Landed, Relay
 from ._serve import secret_of
 from ._wire import GATHERED_BYTES, PROTOCOL, Catalog, failure_of, malformed, number_in, packed_pieces, word_of
 
@@ -94,6 +95,9 @@ class WeightsReceiver:
     """Loads weights again and again, over connections that stay: load_weights() for one that follows a trainer. For one thread at a time.
 
     The arguments are those of load_weights(). A connection is made when it is first needed, and again after an error.
+    relay: others may load from here what this receives into its module, while more comes, at relay_url: the URL that is given, or for True a unix
+    socket. So many receivers form a chain, and the first server sends to one. From load() on the weights must not change until the next load(),
+    which first waits for those that still read them; an error here is an error for them too.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class WeightsReceiver:
         secret: str | bytes | None = None,
         channels: Sequence[str] = (),
         connections: int = 4,
+        relay: str | bool = False,
     ) -> None:
         if module is not None and (device is not None or framework is not None):
             raise InvalidArgument("device and framework are for tensors that are made, and module has tensors already", code="invalid_argument")
@@ -117,6 +122,15 @@ class WeightsReceiver:
         self._device, self._framework = device, framework
         self._holder = Holder("module", None, parts)
         self._last: tuple[list[str], list[Held], Plan] | None = None
+        if relay and module is None:
+            raise InvalidArgument("a relay passes on what is in a module or mapping, and there is none", code="invalid_argument")
+        url_here = "unix:" if relay is True else relay
+        self._relay = Relay(url_here, channels, secret_of(secret), connections) if url_here else None
+
+    @property
+    def relay_url(self) -> str | None:
+        """Where others may load what this has received; None: nowhere."""
+        return None if self._relay is None else self._relay.url
 
     def load(self, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0) -> LoadedWeights:
         """As load_weights()."""
@@ -125,7 +139,7 @@ class WeightsReceiver:
             if not changed:
                 return LoadedWeights(version, False, [], [], {})
             made, plan = self._plan()
-            self._fill(plan, version, deadline)
+            self._fill(plan, version, deadline, self._relay)
             return LoadedWeights(version, True, plan.missing, plan.unexpected, made)
 
     def load_in_groups(
@@ -150,6 +164,11 @@ class WeightsReceiver:
         return [each.explain() for each in self._lines]
 
     def close(self) -> None:
+        self._hang_up()
+        if self._relay is not None:
+            self._relay.close()
+
+    def _hang_up(self) -> None:
         for each in self._lines:
             each.close()
 
@@ -167,7 +186,7 @@ class WeightsReceiver:
             for each in self._lines:
                 each.done()
         except BaseException:
-            self.close()
+            self._hang_up()
             raise
 
     def _agreed(self, newer_than: int, at_least: int, deadline: float) -> tuple[int, bool]:
@@ -232,7 +251,16 @@ class WeightsReceiver:
         if group:
             yield group
 
-    def _fill(self, plan: Plan, version: int, deadline: float) -> None:
+    def _fill(self, plan: Plan, version: int, deadline: float, relay: Relay | None = None) -> None:
+        landed = None if relay is None else relay.begin(version, plan.held, [each.local for each in plan.landings], deadline)
+        try:
+            self._receive(plan, version, deadline, landed)
+        except BaseException as error:
+            if relay is not None and landed is not None:
+                relay.fail(landed, error)
+            raise
+
+    def _receive(self, plan: Plan, version: int, deadline: float, landed: Landed | None) -> None:
         streams = streams_of(plan.places)
         tracks = [_Track(line, batches, streams) for line, batches in zip(self._lines, plan.batches) if batches]
         try:
@@ -241,12 +269,15 @@ class WeightsReceiver:
             while under_way := [each for each in tracks if each.is_under_way]:
                 _wait_for_one([each.head for each in under_way], deadline)
                 for each in under_way:
-                    each.go_on(deadline)
+                    come = each.go_on(deadline)
+                    if landed is not None:
+                        _settle_apart(come, plan)
+                        landed.add(landing.local for batch in come for landing in batch.landings)
             for each in tracks:
                 each.end(version, deadline)
         except BaseException as error:
             reason = _reason_of(error, tracks)
-            self.close()
+            self._hang_up()
             for each in tracks:
                 each.stop()
             if isinstance(reason, Error):
@@ -254,9 +285,7 @@ class WeightsReceiver:
             raise
         finally:
             have_changed(plan.filled)
-        if any(batch.room for of in plan.batches for batch in of):
-            for mark in marks_of(plan.places):
-                mark.synchronize()
+        _settle_apart([batch for of in plan.batches for batch in of], plan)
 
 
 def _urls(url: str | Sequence[str]) -> list[str]:
@@ -264,6 +293,13 @@ def _urls(url: str | Sequence[str]) -> list[str]:
     if not urls or not all(isinstance(each, str) for each in urls):
         raise TypeError("url is a str, or a sequence of them which is not empty")
     return urls
+
+
+def _settle_apart(batches: list[Batch], plan: Plan) -> None:
+    """Waits until what came by way of other memory is where it belongs."""
+    if any(batch.room for batch in batches):
+        for mark in marks_of(plan.places):
+            mark.synchronize()
 
 
 def _wait_for_one(futures: list[_native.Future[Any]], deadline: float) -> None:
@@ -286,7 +322,7 @@ def _touched(plan: Plan, tracks: list[_Track]) -> str:
     if not begun:
         return "no tensor has been written"
     others = f", and {listed(torn, 5)} may be written in part" if torn else ""
-    return f"of {len(plan.names)} tensors {len(new)} have the new values{others}; the rest is as it was"
+    return f"of {len({each.name for each in plan.landings})} tensors {len(new)} have the new values{others}; the rest is as it was"
 
 
 class _Line:
@@ -425,8 +461,9 @@ class _Track:
             self._room += batch.room
             self._next += 1
 
-    def go_on(self, deadline: float) -> None:
-        """Takes what has come, and posts more."""
+    def go_on(self, deadline: float) -> list[Batch]:
+        """Takes what has come, which it returns, and posts more."""
+        before = len(self.done)
         while self._posted and self.head.done():
             batch, rooms, future = self._posted[0]
             try:
@@ -441,6 +478,7 @@ class _Track:
             self._room -= batch.room
             self.done.append(batch)
         self._post(deadline)
+        return self.done[before:]
 
     def end(self, version: int, deadline: float) -> None:
         word, _ = self.line.hear(deadline)

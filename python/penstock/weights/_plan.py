@@ -51,10 +51,11 @@ class Plan(NamedTuple):
     unexpected: list[str]
     filled: list[Local]
     places: Places
+    held: list[Held]  # what is filled, with all of its names
 
     @property
-    def names(self) -> set[str]:
-        return {each.name for of in self.batches for batch in of for each in batch.landings}
+    def landings(self) -> list[Landing]:
+        return [each for of in self.batches for batch in of for each in batch.landings]
 
 
 class _Source(NamedTuple):
@@ -108,7 +109,8 @@ def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | Non
     if problems:
         told = "".join(f"\n    {each}" for each in problems[:100])
         raise InvalidArgument(f"the weights do not fit into the {into}:{told}", code="invalid_argument")
-    return Plan([_batches(each) for each in landings], missing, unexpected, list(filled.values()), places_of(filled.values()))
+    there = [each for each in held if (each.local.key, each.box) in filled]
+    return Plan([_batches(each) for each in landings], missing, unexpected, list(filled.values()), places_of(filled.values()), there)
 
 
 class _Fitted(NamedTuple):

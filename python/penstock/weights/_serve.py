@@ -21,7 +21,7 @@ from ._memory import Local, handles_for, quiet_streams, streams_of
 from ._versions import Snapshot, Version, Versions, check_sendable
 from ._wire import GATHERED_BYTES, PROTOCOL, Piece, failure_word, malformed, number_in, unpacked_pieces, word_of
 
-__all__ = ["WeightsServer", "secret_of", "serve_weights"]
+__all__ = ["Door", "WeightsServer", "secret_of", "serve_weights"]
 
 _first_word = 10.0  # seconds that whoever connects has to ask for something
 _most_under_way = 16  # messages
@@ -99,8 +99,8 @@ class WeightsServer:
         self._versions.publish(self._made(version, weights, self._holder, until(timeout)))
         listener = pipe.listen("unix:" if url is None else url, channels, secret_of(secret), connections)
         self.url: str = listener.url
-        self._door = _Door(listener, self._versions, receivers, self._timeout)
-        self._close = weakref.finalize(self, _Door.close, self._door)  # at the end of the interpreter too
+        self._door = Door(listener, self._versions, receivers, timeout)
+        self._close = weakref.finalize(self, Door.close, self._door)  # at the end of the interpreter too
 
     @property
     def version(self) -> int:
@@ -173,11 +173,12 @@ class WeightsServer:
         return f"<penstock.weights.WeightsServer of version {self.version} at {self.url}>"
 
 
-class _Door:
+class Door:
     """Where receivers connect, with a thread that lets them in and one for each. It knows nothing of the server, which may be dropped."""
 
     def __init__(self, listener: pipe.Listener, versions: Versions, most: int, timeout: float) -> None:
         self._listener = listener
+        self.url = listener.url
         self._versions = versions
         self._most = most
         self._timeout = timeout
@@ -370,6 +371,7 @@ class _Sending:
         with quiet_streams(self._version.places):
             streams = streams_of(self._version.places)
             for batch, there in zip(batches, memory):
+                self._version.wait_for(batch, self._deadline)
                 gathered = self._wait_for_room(batch, there)
                 sent = [self._copied(piece) if found is None else found for piece, found in zip(batch, there)]
                 handles = handles_for((self._version.locals[each.row] for each in batch), streams)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from .._errors import Closed, InvalidArgument, TimedOut
 from ._boxes import Box
@@ -16,14 +16,20 @@ from ._wire import MOST_TENSORS, Catalog, Piece, Row, problem_for_catalog
 __all__ = ["Snapshot", "Version", "Versions"]
 
 
+class Coming(Protocol):
+    def wait_for(self, locals_: list[Local], deadline: float) -> None: ...
+
+
 class Version:
     """Tensors with a number. What is queued in their devices' streams when it is made belongs to it."""
 
-    def __init__(self, number: int, held: list[Held], snapshot: Snapshot | None, before: Version | None) -> None:
+    def __init__(self, number: int, held: list[Held], snapshot: Snapshot | None, before: Version | None, coming: Coming | None = None) -> None:
+        """coming: what of it is not there yet."""
         self.number = number
         self.held = held
         self.snapshot = snapshot
         self.readers = 0
+        self._coming = coming
         same = before if before is not None and before.held is held else None
         self.locals: list[Local] = [each.local for each in held] if same is None else same.locals
         self.places: Places = places_of(self.locals) if same is None else same.places
@@ -35,6 +41,11 @@ class Version:
         for mark in self._marks:
             mark.synchronize()
         self._marks = []
+
+    def wait_for(self, pieces: list[Piece], deadline: float) -> None:
+        """Until these are there. Raises TimedOut, and Closed where they will not come."""
+        if self._coming is not None:
+            self._coming.wait_for([self.locals[each.row] for each in pieces], deadline)
 
     def memory(self, piece: Piece) -> Any:
         """What is sent of it; None: it does not lie together, and is copied first."""
@@ -177,6 +188,11 @@ class Versions:
                 self._changed.notify_all()
                 raise
 
+    def withdraw_now(self) -> None:
+        """Nobody begins to read."""
+        with self._changed:
+            self._current = None
+
     def free_snapshot(self, among: list[Snapshot], deadline: float) -> Snapshot:
         """One that is neither current nor read; where there is only one, its version is withdrawn. Raises as withdraw()."""
         if len(among) == 1:
@@ -210,5 +226,3 @@ class Versions:
     def _check(self) -> None:
         if self._closed:
             raise Closed("the server of weights is closed", code="closed")
-
-

@@ -1,0 +1,77 @@
+"""A receiver that passes on what it gets, while more comes."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+
+from .. import pipe
+from .._errors import Closed, TimedOut
+from ._deadline import left_until
+from ._held import Held
+from ._memory import Local
+from ._serve import Door
+from ._versions import Version, Versions, check_sendable
+
+__all__ = ["Relay"]
+
+
+_receivers = 256
+_timeout = 300.0  # seconds that each may hold a version for
+
+
+class Landed:
+    """Which of a version's tensors have come. Thread-safe."""
+
+    def __init__(self, pieces: Iterable[Local]) -> None:
+        """The array of each piece that is to come."""
+        self._changed = threading.Condition()
+        self._left = collections.Counter(each.key for each in pieces)
+        self._failed: str | None = None
+
+    def add(self, pieces: Iterable[Local]) -> None:
+        with self._changed:
+            self._left.subtract(each.key for each in pieces)
+            self._changed.notify_all()
+
+    def fail(self, reason: str) -> None:
+        with self._changed:
+            self._failed = reason
+            self._changed.notify_all()
+
+    def wait_for(self, locals_: Iterable[Local], deadline: float) -> None:
+        """Raises Closed where no more will come, and TimedOut."""
+        keys = [each.key for each in locals_]
+        with self._changed:
+            while any(self._left[key] > 0 for key in keys):
+                left = left_until(deadline)
+                if self._failed is not None:
+                    raise Closed(f"the server that passes the weights on does not have them all: {self._failed}", code="closed")
+                if not left:
+                    raise TimedOut("the server that passes the weights on has not got them in time", code="timed_out")
+                self._changed.wait(left)
+
+
+class Relay:
+    """Serves a receiver's tensors: those of the version that it has, or is about to have."""
+
+    def __init__(self, url: str, channels: Sequence[str], secret: str | bytes, connections: int) -> None:
+        self._versions = Versions()
+        self._door = Door(pipe.listen(url, channels, secret, connections), self._versions, _receivers, _timeout)
+        self.url = self._door.url
+        self.close = weakref.finalize(self, Door.close, self._door)
+
+    def begin(self, number: int, held: list[Held], pieces: Iterable[Local], deadline: float) -> Landed:
+        """Waits until nobody reads what will be overwritten: raises TimedOut, and all is as before. Then serves what is to come."""
+        check_sendable(held)
+        self._versions.withdraw(deadline)
+        landed = Landed(pieces)
+        self._versions.publish(Version(number, held, None, self._versions.last, landed))
+        return landed
+
+    def fail(self, landed: Landed, problem: BaseException) -> None:
+        """Nobody begins to read, and those that read get an error."""
+        landed.fail(str(problem) or type(problem).__name__)
+        self._versions.withdraw_now()
