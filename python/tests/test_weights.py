@@ -728,7 +728,16 @@ def test_no_memory_is_made_for_what_cannot_be():
         load_weights(impostor.url, timeout=30)
 
 
-@pytest.mark.parametrize("word", [{"version": -5}, {"version": "1"}, {"version": True}, {}, {"failed": 3}, [1]])
+@pytest.mark.parametrize("word", [{"unchanged": 3}, {"version": 3}])
+def test_a_version_that_was_not_asked_for_is_refused(word):
+    asked = {"at_least": 4} if "version" in word else {"newer_than": 2}
+    with Impostor(says(catalog(), word)) as impostor, pytest.raises(penstock.Error, match="version 3, which was not asked for"):
+        load_weights(impostor.url, {"it": np.zeros(10)}, timeout=30, **asked)
+    with pytest.raises(penstock.InvalidArgument, match="at_least is 'two', which is no version"):
+        load_weights("unix:@x", at_least="two")
+
+
+@pytest.mark.parametrize("word", [{"version": -1}, {"version": -5}, {"version": "1"}, {"version": True}, {}, {"failed": 3}, [1]])
 def test_an_answer_that_is_none_is_refused(word):
     with Impostor(says(catalog(), word)) as impostor, pytest.raises(penstock.Error, match="the other end sent"):
         load_weights(impostor.url, {"it": np.zeros(10)}, timeout=30)
@@ -820,6 +829,18 @@ def test_close_ends_what_is_under_way():
         server.update()
     with pytest.raises(penstock.Error):
         load_weights(server.url, timeout=5)
+
+
+def test_many_loads_leave_no_thread_behind():
+    def threads():
+        return [each for each in threading.enumerate() if each.name == "penstock-weights"]
+
+    before = threads()
+    with serve_weights(weights()) as server:
+        target = empty_like(weights())
+        for _ in range(30):
+            load_weights(server.url, target, timeout=30)
+    assert threads() == before and server.receivers == 0
 
 
 def test_a_server_that_is_dropped_is_closed():

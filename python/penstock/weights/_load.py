@@ -190,6 +190,9 @@ class WeightsReceiver:
             raise
 
     def _agreed(self, newer_than: int, at_least: int, deadline: float) -> tuple[int, bool]:
+        for name, value in (("newer_than", newer_than), ("at_least", at_least)):
+            if not isinstance(value, int) or not -1 <= value < 1 << 53:
+                raise InvalidArgument(f"{name} is {value!r}, which is no version", code="invalid_argument")
         for each in self._lines:
             each.version = None
         while True:
@@ -197,7 +200,7 @@ class WeightsReceiver:
             for each in behind:
                 each.ask_catalog(at_least, newer_than, deadline)
             for each in behind:
-                each.take_catalog(deadline)
+                each.take_catalog(at_least, newer_than, deadline)
             versions = [each.version for each in self._lines if each.version is not None]
             if max(versions) <= newer_than:
                 return min(versions), False
@@ -355,13 +358,15 @@ class _Line:
         word = {"weights": PROTOCOL, "ask": "catalog", "at_least": at_least, "newer_than": newer_than, "wait_ms": wait_ms, "known": self.digest}
         self.say(word, [], deadline)
 
-    def take_catalog(self, deadline: float) -> None:
+    def take_catalog(self, at_least: int, newer_than: int, deadline: float) -> None:
         word, payloads = self.hear(deadline)
         with self._errors_named():
-            if "unchanged" in word:
-                self.version = number_in(word, "unchanged")
+            unchanged = "unchanged" in word
+            self.version = number_in(word, "unchanged" if unchanged else "version")
+            if self.version < max(0, at_least) or unchanged is not (self.version <= newer_than):
+                raise malformed(f"version {self.version}, which was not asked for")
+            if unchanged:
                 return
-            self.version = number_in(word, "version")
             if payloads:
                 catalog = Catalog.read(payloads)
                 self.catalog, self.digest, self.asked = catalog, catalog.digest, None
