@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 import penstock.pipe
-from penstock.weights import WeightsReceiver, _load, _plan, _serve, _wire, load_weights, serve_weights
+from penstock.weights import WeightsReceiver, _line, _plan, _talk, _wire, load_weights, serve_weights
 from penstock.weights._boxes import Box, chunk_of
 
 SECRET = "correct horse battery staple"
@@ -627,7 +627,7 @@ def test_tensors_where_a_word_is_expected_are_not_received():
 
 
 def test_what_does_not_lie_together_is_bounded(monkeypatch):
-    monkeypatch.setattr(_serve, "GATHERED_BYTES", 100)
+    monkeypatch.setattr(_talk, "GATHERED_BYTES", 100)
     with serve_weights({"it": np.zeros((10, 10))}) as server, Raw(server.url) as stranger:
         stranger.lease()
         stranger.say({"ask": "send"}, packed(1, 0, 0, 0, 10, 5))
@@ -644,7 +644,7 @@ def test_one_receiver_too_many_is_told_so():
 
 
 def test_who_says_nothing_is_let_go(monkeypatch):
-    monkeypatch.setattr(_serve, "_first_word", 0.01)
+    monkeypatch.setattr(_talk, "_first_word", 0.01)
     with serve_weights({"it": np.zeros(10)}) as server, Raw(server.url) as stranger:
         assert stranger.hear()[0] == {"failed": "timed_out", "reason": "the receiver has not gone on in time"}
 
@@ -780,7 +780,7 @@ def test_another_version_at_the_end_is_an_error():
 
 
 def test_a_server_that_is_silent_is_not_waited_for_longer(monkeypatch):
-    monkeypatch.setattr(_load, "_grace", 0.01)
+    monkeypatch.setattr(_line, "GRACE", 0.01)
     with Impostor(lambda pipe: None) as impostor, pytest.raises(penstock.TimedOut):
         load_weights(impostor.url, {"it": np.zeros(10)}, timeout=0.05)
 

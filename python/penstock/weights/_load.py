@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from .. import _native, pipe
-from .._errors import Closed, Error, InvalidArgument, TimedOut
+from .._errors import Error, InvalidArgument, TimedOut
 from .._futures import FIRST_COMPLETED, wait
 from .._pieces import remade
 from ..safetensors._errors import listed
 from ..safetensors._frameworks import framework_on
 from ._deadline import left_until, until
 from ._held import Held, Holder, Parts, names_of, part_of
-from ._memory import handles_for, have_changed, marks_of, streams_of
+from ._line import Line
+from ._memory import have_changed, marks_of, streams_of
 from ._plan import Batch, Plan, made_for, planned
 from ._relay import Landed, Relay
 from ._serve import secret_of
-from ._wire import GATHERED_BYTES, PROTOCOL, Catalog, failure_of, malformed, number_in, packed_pieces, word_of
+from ._track import Track
+from ._wire import Catalog
 
 __all__ = ["LoadedWeights", "WeightsReceiver", "load_weights"]
-
-_most_posted = 16  # messages of a server that are received at once
-_most_room = 2 * GATHERED_BYTES  # of a server, beside the tensors
-_grace = 1.0  # seconds that a server has to say what it could not do in time
 
 
 class LoadedWeights(NamedTuple):
@@ -117,7 +113,7 @@ class WeightsReceiver:
     ) -> None:
         if module is not None and (device is not None or framework is not None):
             raise InvalidArgument("device and framework are for tensors that are made, and module has tensors already", code="invalid_argument")
-        self._lines = [_Line(each, secret_of(secret), list(channels), connections) for each in _urls(url)]
+        self._lines = [Line(each, secret_of(secret), list(channels), connections) for each in _urls(url)]
         self._module, self._parts, self._names, self._strict = module, parts, names_of(names), strict
         self._device, self._framework = device, framework
         self._holder = Holder("module", None, parts)
@@ -265,7 +261,7 @@ class WeightsReceiver:
 
     def _receive(self, plan: Plan, version: int, deadline: float, landed: Landed | None) -> None:
         streams = streams_of(plan.places)
-        tracks = [_Track(line, batches, streams) for line, batches in zip(self._lines, plan.batches) if batches]
+        tracks = [Track(line, batches, streams) for line, batches in zip(self._lines, plan.batches) if batches]
         try:
             for each in tracks:
                 each.begin(deadline)
@@ -310,12 +306,12 @@ def _wait_for_one(futures: list[_native.Future[Any]], deadline: float) -> None:
         raise TimedOut("the weights have not come in time", code="timed_out")
 
 
-def _reason_of(error: BaseException, tracks: list[_Track]) -> BaseException:
+def _reason_of(error: BaseException, tracks: list[Track]) -> BaseException:
     """What a server says it failed for, if it does."""
     return next((said for said in (each.failure() for each in tracks if each.broken_by is error) if said is not None), error)
 
 
-def _touched(plan: Plan, tracks: list[_Track]) -> str:
+def _touched(plan: Plan, tracks: list[Track]) -> str:
     """What the tensors hold after an error."""
     done = [each for track in tracks for batch in track.done for each in batch.landings]
     begun = {each.name for track in tracks for batch in (*track.done, *track.failed) for each in batch.landings}
@@ -326,188 +322,3 @@ def _touched(plan: Plan, tracks: list[_Track]) -> str:
         return "no tensor has been written"
     others = f", and {listed(torn, 5)} may be written in part" if torn else ""
     return f"of {len({each.name for each in plan.landings})} tensors {len(new)} have the new values{others}; the rest is as it was"
-
-
-class _Line:
-    """The connection to one server, and what is known of what it has."""
-
-    def __init__(self, url: str, secret: str | bytes, channels: list[str], connections: int) -> None:
-        self.url = url
-        self._settings = channels, secret, connections
-        self._pipe: pipe.Pipe | None = None
-        self.version: int | None = None  # that it keeps for this end; or its latest, where that is not newer
-        self.catalog: Catalog | None = None
-        self.digest = ""
-        self.asked: list[Batch] | None = None  # for which it knows the pieces
-
-    def _open(self) -> pipe.Pipe:
-        if self._pipe is None:
-            self._pipe = pipe.connect(self.url, *self._settings)
-        return self._pipe
-
-    def explain(self) -> pipe.PipePlan:
-        return self._open().explain()
-
-    def close(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
-        self._pipe, self.asked = None, None
-
-    def ask_catalog(self, at_least: int, newer_than: int, deadline: float) -> None:
-        wait_ms = int(left_until(deadline) * 1000)
-        word = {"weights": PROTOCOL, "ask": "catalog", "at_least": at_least, "newer_than": newer_than, "wait_ms": wait_ms, "known": self.digest}
-        self.say(word, [], deadline)
-
-    def take_catalog(self, at_least: int, newer_than: int, deadline: float) -> None:
-        word, payloads = self.hear(deadline)
-        with self._errors_named():
-            unchanged = "unchanged" in word
-            self.version = number_in(word, "unchanged" if unchanged else "version")
-            if self.version < max(0, at_least) or unchanged is not (self.version <= newer_than):
-                raise malformed(f"version {self.version}, which was not asked for")
-            if unchanged:
-                return
-            if payloads:
-                catalog = Catalog.read(payloads)
-                self.catalog, self.digest, self.asked = catalog, catalog.digest, None
-            elif self.catalog is None or word.get("digest") != self.digest:
-                raise malformed("no catalog")
-
-    def done(self) -> None:
-        """It may let go of the version."""
-        if self._pipe is not None:
-            self._pipe.send(json.dumps({"ask": "done"}).encode())
-
-    def say(self, word: dict[str, Any], payloads: list[bytes], deadline: float) -> None:
-        with self._errors_named():
-            with_ = self._open()
-            try:
-                with_.send(json.dumps(word).encode(), payloads, timeout=left_until(deadline)).result()
-            except Closed as problem:
-                raise _last_word_of(with_) or problem from None
-
-    def hear(self, deadline: float) -> tuple[dict[str, Any], list[bytes]]:
-        with self._errors_named():
-            message = self._open().next(left_until(deadline) + _grace).result()
-            word = word_of(message)
-            if failed := failure_of(word):
-                raise failed
-            return word, message.payloads
-
-    def receive(self, into: list[Any], streams: list[int], deadline: float) -> _native.Future[None]:
-        return self._open()._receive_memory(into, streams, left_until(deadline))
-
-    def outcome(self, future: _native.Future[Any]) -> None:
-        with self._errors_named():
-            future.result()
-
-    @contextlib.contextmanager
-    def _errors_named(self) -> Iterator[None]:
-        try:
-            yield
-        except Error as problem:
-            raise self.named(problem) from None
-
-    def named(self, problem: Error) -> Error:
-        return remade(problem, f"{self.url}: {problem}")
-
-
-def _last_word_of(ended: pipe.Pipe) -> Error | None:
-    """Why the server has ended it, where it has said so before."""
-    try:
-        return failure_of(word_of(ended.next(_grace).result()))
-    except Error:
-        return None
-
-
-class _Track:
-    """What comes from one server. Receives are posted before it is asked to send, in the order that it sends in."""
-
-    def __init__(self, line: _Line, batches: list[Batch], streams: dict[tuple[str, str], int]) -> None:
-        self.line = line
-        self._streams = streams
-        self._batches = batches
-        self._next = 0  # to be posted
-        self._posted: collections.deque[tuple[Batch, list[Any], _native.Future[None]]] = collections.deque()
-        self._room = 0  # bytes beside the tensors that those take
-        self.done: list[Batch] = []
-        self.failed: list[Batch] = []  # posted, and not done
-        self.broken_by: BaseException | None = None
-
-    def begin(self, deadline: float) -> None:
-        self._post(deadline)
-        known = self.line.asked is self._batches
-        pieces = [] if known else packed_pieces([each.piece for each in batch.landings] for batch in self._batches)
-        self.line.say({"ask": "send"}, pieces, deadline)
-        self.line.asked = self._batches
-
-    @property
-    def is_under_way(self) -> bool:
-        return bool(self._posted)
-
-    @property
-    def head(self) -> _native.Future[None]:
-        return self._posted[0][2]
-
-    @property
-    def left(self) -> list[Batch]:
-        """Those that were never posted."""
-        return self._batches[self._next :]
-
-    def _post(self, deadline: float) -> None:
-        while self._next < len(self._batches) and len(self._posted) < _most_posted:
-            batch = self._batches[self._next]
-            if self._posted and self._room + batch.room > _most_room:
-                return
-            rooms = [None if each.direct else each.local.room_for(each.view) for each in batch.landings]
-            into = [each.memory if room is None else each.local.memory(room) for each, room in zip(batch.landings, rooms)]
-            handles = handles_for((each.local for each in batch.landings), self._streams)
-            self._posted.append((batch, rooms, self.line.receive(into, handles, deadline)))
-            self._room += batch.room
-            self._next += 1
-
-    def go_on(self, deadline: float) -> list[Batch]:
-        """Takes what has come, which it returns, and posts more."""
-        before = len(self.done)
-        while self._posted and self.head.done():
-            batch, rooms, future = self._posted[0]
-            try:
-                self.line.outcome(future)
-            except Error as problem:
-                self.broken_by = problem
-                raise
-            for each, room in zip(batch.landings, rooms):
-                if room is not None:
-                    each.local.put(each.view, room)
-            self._posted.popleft()
-            self._room -= batch.room
-            self.done.append(batch)
-        self._post(deadline)
-        return self.done[before:]
-
-    def end(self, version: int, deadline: float) -> None:
-        word, _ = self.line.hear(deadline)
-        if word.get("sent") != version:
-            raise self.line.named(malformed(f"another version than {version}"))
-
-    def failure(self) -> Error | None:
-        """Why the server sends nothing, where it says so in place of what was posted."""
-        if not isinstance(self.broken_by, InvalidArgument):
-            return None
-        deadline = until(_grace)
-        try:
-            for _ in range(len(self.left) + 1):
-                self.line.hear(deadline)
-        except (Closed, TimedOut):
-            return None
-        except Error as said:
-            return said
-        return None
-
-    def stop(self) -> None:
-        """Once the connection is closed: nothing is written any more when this returns."""
-        for batch, _, future in self._posted:
-            future.cancel()
-            future.exception()
-            self.failed.append(batch)
-        self._posted.clear()

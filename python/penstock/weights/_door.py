@@ -1,0 +1,111 @@
+"""Where receivers of weights connect."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import threading
+
+from .. import pipe
+from .._errors import Error
+from ._talk import Talk
+from ._versions import Versions
+from ._wire import failure_word
+
+__all__ = ["Door"]
+
+_moment = 2.0  # seconds that whoever is turned away has to ask, and hear why
+_most_leaving = 64  # who are turned away, and have not gone
+_most_joining = 10.0  # seconds that close() waits for each thread
+
+_log = logging.getLogger("penstock")
+
+
+class Door:
+    """Where receivers connect, with a thread that lets them in and one for each. It knows nothing of the server, which may be dropped."""
+
+    def __init__(self, listener: pipe.Listener, versions: Versions, most: int, timeout: float) -> None:
+        self._listener = listener
+        self.url = listener.url
+        self._versions = versions
+        self._most = most
+        self._timeout = timeout
+        self._process = os.getpid()
+        self._lock = threading.RLock()  # close() may come amid it: where a server is garbage, any thread collects it
+        self._inside: dict[pipe.Pipe, threading.Thread] = {}
+        self._leaving: collections.deque[pipe.Pipe] = collections.deque()
+        self._closed = False
+        self._thread = threading.Thread(target=self._let_in, name="penstock-weights", daemon=True)
+        self._thread.start()
+
+    @property
+    def connected(self) -> int:
+        return len(self._inside)
+
+    @property
+    def refused(self) -> int:
+        return self._listener.refused
+
+    def _let_in(self) -> None:
+        while not self._closed:
+            try:
+                come = self._listener.accept().result()
+            except Error as problem:
+                if not self._closed:
+                    _log.warning("serve_weights: nobody else can connect to %s: %s", self._listener.url, problem)
+                return
+            thread = threading.Thread(target=self._serve, args=(come,), name="penstock-weights", daemon=True)
+            with self._lock:
+                room = len(self._inside) < self._most and not self._closed
+                if room:
+                    self._inside[come] = thread
+            if room:
+                self._start(thread, come)
+            else:
+                self._turn_away(come)
+
+    def _start(self, thread: threading.Thread, come: pipe.Pipe) -> None:
+        try:
+            thread.start()
+        except RuntimeError as problem:  # the system has no thread left
+            _log.warning("serve_weights: a receiver of %s is turned away: %s", self._listener.url, problem)
+            with self._lock:
+                self._inside.pop(come, None)
+            come.close()
+
+    def _turn_away(self, come: pipe.Pipe) -> None:
+        """With a word, for which it has to have spoken: it is closed once it has, or after a moment."""
+        problem = Error(f"{self._most} receivers are connected to {self._listener.url}, and more may not be", code="would_block")
+        come.send(failure_word(problem))
+        leaving = self._leaving
+        leaving.append(come)
+        if len(leaving) > _most_leaving:
+            leaving.popleft().close()
+        come.next(_moment).add_done_callback(lambda _: come.close())
+
+    def _serve(self, come: pipe.Pipe) -> None:
+        talk = Talk(come, self._versions, self._timeout)
+        try:
+            talk.go_on()
+        except Exception as problem:
+            talk.tell(problem)
+        finally:
+            talk.release()
+            come.close()
+            with self._lock:
+                self._inside.pop(come, None)
+
+    def close(self) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child inherits neither the threads nor the connections
+        self._closed = True
+        self._versions.close()
+        self._listener.close()
+        with self._lock:
+            inside = dict(self._inside)
+        for each in (*inside, *self._leaving):
+            each.close()
+        for thread in (self._thread, *inside.values()):
+            if thread is not threading.current_thread() and thread.ident is not None:
+                thread.join(_most_joining)

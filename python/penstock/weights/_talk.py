@@ -1,0 +1,169 @@
+"""What a server of weights says to one receiver, and sends it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+from typing import Any
+
+from .. import _native, pipe
+from .._errors import Closed, Error, TimedOut
+from ._deadline import left_until, until
+from ._memory import Local, handles_for, quiet_streams, streams_of
+from ._versions import Version, Versions
+from ._wire import GATHERED_BYTES, PROTOCOL, Piece, failure_word, malformed, number_in, unpacked_pieces, word_of
+
+__all__ = ["Talk"]
+
+_first_word = 10.0  # seconds that whoever connects has to ask for something
+_most_under_way = 16  # messages
+_most_gathered = 4 * GATHERED_BYTES  # at once
+_most_wait = 86_400.0  # seconds that a receiver may wait for a version
+
+
+class Talk:
+    """With one receiver."""
+
+    def __init__(self, with_: pipe.Pipe, versions: Versions, timeout: float) -> None:
+        self._pipe = with_
+        self._versions = versions
+        self._timeout = timeout
+        self._leased: Version | None = None
+        self._deadline = 0.0  # when it has to be given back
+        self._digest = ""  # of the catalog that the pieces are of
+        self._batches: list[list[Piece]] = []
+        self._memory: list[list[Any]] = []  # of the pieces, as far as they lie together
+        self._memory_of: list[Local] | None = None
+
+    def go_on(self) -> None:
+        """Until it goes."""
+        asked = self._pipe.next()
+        deadline: float | None = until(_first_word)
+        while True:
+            try:
+                message = asked.result(timeout=None if deadline is None else left_until(deadline))
+            except Closed:
+                return
+            except TimeoutError:
+                raise TimedOut("the receiver has not gone on in time", code="timed_out") from None
+            asked = self._pipe.next()  # it ends when the receiver goes
+            self._answer(word_of(message), message.payloads, asked)
+            deadline = self._deadline if self._leased is not None else None
+
+    def _answer(self, word: dict[str, Any], payloads: list[bytes], coming: _native.Future[pipe.Descriptor]) -> None:
+        ask = word.get("ask")
+        if ask == "catalog":
+            self._tell_catalog(word, coming)
+        elif ask == "send" and self._leased is not None:
+            self._send(self._leased, payloads)
+        elif ask == "done":
+            self.release()
+        else:
+            raise malformed(f"{str(ask)[:100]!r}, which cannot be asked for now")
+
+    def _tell_catalog(self, word: dict[str, Any], coming: _native.Future[pipe.Descriptor]) -> None:
+        if word.get("weights") != PROTOCOL:
+            raise malformed(f"{str(word.get('weights'))[:100]!r} for its version of what is said here, which is {PROTOCOL}")
+        self.release()
+        deadline = until(min(max(0, number_in(word, "wait_ms", 0)) / 1000, _most_wait))
+        coming.add_done_callback(lambda _: self._versions.wake())
+        try:
+            found = self._versions.lease(number_in(word, "at_least", -1), number_in(word, "newer_than", -1), deadline, coming.done)
+        except TimedOut as problem:
+            self._pipe.send(failure_word(problem), timeout=self._timeout).result()
+            return
+        if isinstance(found, int):
+            self._pipe.send(json.dumps({"unchanged": found}).encode(), timeout=self._timeout).result()
+            return
+        self._leased, self._deadline = found, until(self._timeout)
+        known = word.get("known") == found.catalog.digest
+        told = json.dumps({"version": found.number, "digest": found.catalog.digest}).encode()
+        self._pipe.send(told, [] if known else found.catalog.payloads, timeout=self._timeout).result()
+
+    def _send(self, version: Version, payloads: list[bytes]) -> None:
+        """The pieces that are asked for, or without any those of the time before."""
+        if payloads:
+            self._batches, self._digest = unpacked_pieces(payloads, version.catalog.rows), version.catalog.digest
+            self._memory_of = None
+        elif self._digest != version.catalog.digest:
+            raise malformed("no pieces, and there are none that it asked for before")
+        sending = _Sending(self._pipe, version, self._deadline)
+        try:
+            if self._memory_of is not version.locals:
+                self._memory = [[version.memory(each) for each in batch] for batch in self._batches]
+                self._memory_of = version.locals
+            sending.send(self._batches, self._memory)
+            end = json.dumps({"sent": version.number}).encode()
+        except Exception as problem:
+            end = failure_word(problem)
+            for _ in self._batches[sending.begun :]:  # each is waited for
+                self._pipe.send(end, timeout=self._timeout).result()
+        finally:
+            sending.end()
+        self._pipe.send(end, timeout=self._timeout).result()
+
+    def release(self) -> None:
+        if self._leased is not None:
+            self._versions.release(self._leased)
+            self._leased = None
+
+    def tell(self, problem: Exception) -> None:
+        """Why this ends."""
+        with contextlib.suppress(Error):
+            self._pipe.send(failure_word(problem), timeout=1.0).result()
+
+
+class _Sending:
+    """Messages that are under way, and what was copied together for them."""
+
+    def __init__(self, to: pipe.Pipe, version: Version, deadline: float) -> None:
+        self._pipe = to
+        self._version = version
+        self._deadline = deadline
+        self._going: collections.deque[tuple[_native.Future[int], int]] = collections.deque()
+        self._gathered = 0  # bytes
+        self.begun = 0  # messages
+
+    def send(self, batches: list[list[Piece]], memory: list[list[Any]]) -> None:
+        """memory: of each piece; None: it does not lie together."""
+        self._version.settle()
+        with quiet_streams(self._version.places):
+            streams = streams_of(self._version.places)
+            for batch, there in zip(batches, memory):
+                self._version.wait_for(batch, self._deadline)
+                gathered = self._wait_for_room(batch, there)
+                sent = [self._copied(piece) if found is None else found for piece, found in zip(batch, there)]
+                handles = handles_for((self._version.locals[each.row] for each in batch), streams)
+                self._gathered += gathered
+                self._going.append((self._pipe._send_memory(sent, handles, left_until(self._deadline)), gathered))
+                self.begun += 1
+        while self._going:
+            self._finish_one()
+
+    def _wait_for_room(self, batch: list[Piece], memory: list[Any]) -> int:
+        """For a message more, and for what is copied together for it: that many bytes."""
+        rows = self._version.catalog.rows
+        gathered = sum(each.box.size * rows[each.row].itemsize for each, found in zip(batch, memory) if found is None)
+        if gathered > GATHERED_BYTES:
+            raise malformed(f"a request for {gathered} bytes in a message that do not lie together")
+        while self._going and (len(self._going) == _most_under_way or self._gathered + gathered > _most_gathered):
+            self._finish_one()
+        return gathered
+
+    def _copied(self, piece: Piece) -> Any:
+        view, local = self._version.view(piece)
+        return local.memory(local.copied(view))
+
+    def _finish_one(self) -> None:
+        future, gathered = self._going[0]
+        future.result()
+        self._going.popleft()
+        self._gathered -= gathered
+
+    def end(self) -> None:
+        """Nothing reads the memory any more."""
+        for future, _ in self._going:
+            future.cancel()
+            future.exception()
+        self._going.clear()

@@ -1,0 +1,112 @@
+"""The messages that come from one server, into the tensors that they are for."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from .. import _native
+from .._errors import Closed, Error, InvalidArgument, TimedOut
+from ._deadline import until
+from ._line import GRACE, Line
+from ._memory import handles_for
+from ._plan import Batch
+from ._wire import GATHERED_BYTES, malformed, packed_pieces
+
+__all__ = ["Track"]
+
+_most_posted = 16  # messages of a server that are received at once
+_most_room = 2 * GATHERED_BYTES  # of a server, beside the tensors
+
+
+class Track:
+    """What comes from one server. Receives are posted before it is asked to send, in the order that it sends in."""
+
+    def __init__(self, line: Line, batches: list[Batch], streams: dict[tuple[str, str], int]) -> None:
+        self.line = line
+        self._streams = streams
+        self._batches = batches
+        self._next = 0  # to be posted
+        self._posted: collections.deque[tuple[Batch, list[Any], _native.Future[None]]] = collections.deque()
+        self._room = 0  # bytes beside the tensors that those take
+        self.done: list[Batch] = []
+        self.failed: list[Batch] = []  # posted, and not done
+        self.broken_by: BaseException | None = None
+
+    def begin(self, deadline: float) -> None:
+        self._post(deadline)
+        known = self.line.asked is self._batches
+        pieces = [] if known else packed_pieces([each.piece for each in batch.landings] for batch in self._batches)
+        self.line.say({"ask": "send"}, pieces, deadline)
+        self.line.asked = self._batches
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._posted)
+
+    @property
+    def head(self) -> _native.Future[None]:
+        return self._posted[0][2]
+
+    @property
+    def left(self) -> list[Batch]:
+        """Those that were never posted."""
+        return self._batches[self._next :]
+
+    def _post(self, deadline: float) -> None:
+        while self._next < len(self._batches) and len(self._posted) < _most_posted:
+            batch = self._batches[self._next]
+            if self._posted and self._room + batch.room > _most_room:
+                return
+            rooms = [None if each.direct else each.local.room_for(each.view) for each in batch.landings]
+            into = [each.memory if room is None else each.local.memory(room) for each, room in zip(batch.landings, rooms)]
+            handles = handles_for((each.local for each in batch.landings), self._streams)
+            self._posted.append((batch, rooms, self.line.receive(into, handles, deadline)))
+            self._room += batch.room
+            self._next += 1
+
+    def go_on(self, deadline: float) -> list[Batch]:
+        """Takes what has come, which it returns, and posts more."""
+        before = len(self.done)
+        while self._posted and self.head.done():
+            batch, rooms, future = self._posted[0]
+            try:
+                self.line.outcome(future)
+            except Error as problem:
+                self.broken_by = problem
+                raise
+            for each, room in zip(batch.landings, rooms):
+                if room is not None:
+                    each.local.put(each.view, room)
+            self._posted.popleft()
+            self._room -= batch.room
+            self.done.append(batch)
+        self._post(deadline)
+        return self.done[before:]
+
+    def end(self, version: int, deadline: float) -> None:
+        word, _ = self.line.hear(deadline)
+        if word.get("sent") != version:
+            raise self.line.named(malformed(f"another version than {version}"))
+
+    def failure(self) -> Error | None:
+        """Why the server sends nothing, where it says so in place of what was posted."""
+        if not isinstance(self.broken_by, InvalidArgument):
+            return None
+        deadline = until(GRACE)
+        try:
+            for _ in range(len(self.left) + 1):
+                self.line.hear(deadline)
+        except (Closed, TimedOut):
+            return None
+        except Error as said:
+            return said
+        return None
+
+    def stop(self) -> None:
+        """Once the connection is closed: nothing is written any more when this returns."""
+        for batch, _, future in self._posted:
+            future.cancel()
+            future.exception()
+            self.failed.append(batch)
+        self._posted.clear()
