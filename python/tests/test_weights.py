@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -116,6 +117,15 @@ def test_arrays_are_made():
         on_device = load_weights(server.url, device="host:0", timeout=30).tensors
         assert bytes(on_device["wide"].to_host()) == source["wide"].tobytes()
         assert len(on_device["none"]) == 0
+
+
+def test_arrays_that_were_made_are_the_callers_alone():
+    with serve_weights({"it": np.zeros(1000), "that": np.zeros(1000)}) as server, WeightsReceiver(server.url) as receiver:
+        gone = weakref.ref(receiver.load(timeout=30).tensors["it"])
+        assert gone() is None
+        for group in receiver.load_in_groups(1, timeout=30):
+            gone = weakref.ref(group.popitem()[1])
+            assert gone() is None
 
 
 def test_memory_of_a_device_at_either_end():

@@ -134,9 +134,11 @@ class WeightsReceiver:
         with self._version(newer_than, at_least, deadline) as (version, changed):
             if not changed:
                 return LoadedWeights(version, False, [], [], {})
-            made, plan = self._plan()
+            if self._module is None:
+                return LoadedWeights(version, True, [], [], self._made(self._names, version, deadline))
+            plan = self._plan()
             self._fill(plan, version, deadline, self._relay)
-            return LoadedWeights(version, True, plan.missing, plan.unexpected, made)
+            return LoadedWeights(version, True, plan.missing, plan.unexpected, {})
 
     def load_in_groups(
         self, most_bytes: int, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0
@@ -151,9 +153,7 @@ class WeightsReceiver:
     def _in_groups(self, most_bytes: int, newer_than: int | None, at_least: int, deadline: float) -> Iterator[dict[str, Any]]:
         with self._version(newer_than, at_least, deadline) as (version, changed):
             for names in self._groups(most_bytes) if changed else ():
-                made, plan = self._plan_of_made(names)
-                self._fill(plan, version, deadline)
-                yield made
+                yield self._made(names, version, deadline)
 
     def explain(self) -> list[pipe.PipePlan]:
         """Of each connection: by which channels tensors have come, and why not by better ones."""
@@ -207,9 +207,8 @@ class WeightsReceiver:
     def _catalogs(self) -> list[Catalog]:
         return [each.catalog for each in self._lines if each.catalog is not None]
 
-    def _plan(self) -> tuple[dict[str, Any], Plan]:
-        if self._module is None:
-            return self._plan_of_made(self._names)
+    def _plan(self) -> Plan:
+        """For the module; that of the time before where nothing has changed."""
         held = self._holder.held(self._module)
         digests = [each.digest for each in self._lines]
         if self._last is None or self._last[0] != digests or self._last[1] is not held:
@@ -217,14 +216,18 @@ class WeightsReceiver:
             catalogs = self._catalogs()
             self._check_names({each.name for each in held}, catalogs)
             self._last = digests, held, planned(wanted, catalogs, self._names, self._strict, type(self._module).__name__)
-        return {}, self._last[2]
+        return self._last[2]
 
-    def _plan_of_made(self, names: set[str] | None) -> tuple[dict[str, Any], Plan]:
+    def _made(self, names: set[str] | None, version: int, deadline: float) -> dict[str, Any]:
+        """New tensors, which are the caller's alone."""
         catalogs = self._catalogs()
         self._check_names(set(), catalogs)
         parts = {name: part_of(name, part) for name, part in (self._parts or {}).items()}
         made, held = made_for(catalogs, framework_on(self._framework, self._device), names, parts)
-        return made, planned(held, catalogs, names, True, "arrays that were made for them")
+        self._fill(planned(held, catalogs, names, True, "arrays that were made for them"), version, deadline)
+        for each in self._lines:
+            each.asked = None  # it holds on to them
+        return made
 
     def _check_names(self, here: set[str], catalogs: list[Catalog]) -> None:
         for argument, names in (("names", self._names), ("parts", self._parts)):
