@@ -97,8 +97,11 @@ def test_of_a_dtensor_the_part_is_known():
         mesh = init_device_mesh("cpu", (2, 2))
         local = DTensor.from_local(torch.zeros(10, 3), mesh, [Replicate(), Shard(1)], run_check=False, shape=whole.shape, stride=whole.stride())
         spread = torch.nn.Parameter(local)
-        with serve_weights({"it": whole}) as server:
-            load_weights(server.url, {"it": spread}, timeout=60)
+        with serve_weights({"it": whole}) as server, WeightsReceiver(server.url, {"it": spread}) as receiver:
+            receiver.load(timeout=60)
+            plan = receiver._last[2]
+            receiver.load(timeout=60)
+            assert receiver._last[2] is plan
         assert torch.equal(spread.to_local(), whole[:, 4:])
         left = {"it": ((10, 7), (slice(None), slice(0, 4)))}
         with serve_weights({"it": spread}) as mine, serve_weights({"it": whole[:, :4]}, parts=left) as other:

@@ -68,6 +68,9 @@ def _address_of(value: Any) -> int:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return 0
+    if _is_spread(value):
+        with torch.no_grad():
+            value = value.to_local()
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta" or value.layout != torch.strided:
         return -1
     return int(value.data_ptr())
@@ -126,11 +129,17 @@ def part_of(name: str, part: Any) -> tuple[tuple[int, ...], Box]:
     return whole, Box(tuple(start for start, _, _ in ranges), tuple(stop - start for start, stop, _ in ranges))
 
 
+def _is_spread(value: Any) -> bool:
+    """Whether it is a DTensor."""
+    tensor_module = sys.modules.get("torch.distributed.tensor")
+    return tensor_module is not None and isinstance(value, tensor_module.DTensor)
+
+
 def _spread_over_ranks(name: str, value: Any) -> tuple[tuple[int, ...], Box, Any] | None:
     """Of a DTensor: its shape, this rank's part, and the tensor of that; None: it is none."""
-    tensor_module = sys.modules.get("torch.distributed.tensor")
-    if tensor_module is None or not isinstance(value, tensor_module.DTensor):
+    if not _is_spread(value):
         return None
+    tensor_module = sys.modules["torch.distributed.tensor"]
     whole = tuple(value.shape)
     for each in value.placements:
         if type(each) not in (tensor_module.Shard, tensor_module.Replicate):

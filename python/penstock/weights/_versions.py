@@ -105,7 +105,7 @@ class Snapshot:
         like = [(each.library, each.device, each.dtype, each.shape, each.nbytes) for each in locals_]
         self._of = None
         if like != self._like:
-            self._like, self._copies, self._held = [], [], []  # goes before the new one is made
+            self._like, self._copies, self._held = [], [], []
             self._copies = rooms_for(locals_)
             self._like = like
 
