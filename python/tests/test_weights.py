@@ -333,7 +333,7 @@ def test_random_parts_come_together(monkeypatch):
 
 
 def test_many_tensors_that_the_server_has_to_gather_go_in_messages_that_it_sends(monkeypatch):
-    for module in (_plan, _serve):
+    for module in (_plan, _talk):
         monkeypatch.setattr(module, "GATHERED_BYTES", 256)
     source = {str(number): np.random.default_rng(number).random((6, 8)) for number in range(20)}
     parts = {name: (value.shape, (slice(None), slice(0, 4))) for name, value in source.items()}
