@@ -170,11 +170,17 @@ def test_files_that_are_cut_are_errors_that_name_them(tmp_path: Path) -> None:
     for nbytes in (4, 60, 60_000):
         save_file(wanted, path)
         os.truncate(path, nbytes)
-        with pytest.raises(dcp.CheckpointException, match="a.safetensors"):
-            dcp.load(zeros_of(wanted), storage_reader=checkpoint.HuggingFaceStorageReader(str(tmp_path)))
+        check_refused(wanted, tmp_path)
     path.write_bytes((2**62).to_bytes(8, "little") + b"{}")
-    with pytest.raises(dcp.CheckpointException, match="a.safetensors"):
-        dcp.load(zeros_of(wanted), storage_reader=checkpoint.HuggingFaceStorageReader(str(tmp_path)))
+    check_refused(wanted, tmp_path)
+
+
+def check_refused(wanted: dict[str, Any], folder: Path) -> None:
+    reader = checkpoint.HuggingFaceStorageReader(str(folder))
+    with pytest.raises((penstock.Error, ValueError), match="a.safetensors"):
+        reader.read_metadata()
+    with pytest.raises(dcp.CheckpointException):  # which PyTorch 2.11 makes without the reader's message
+        dcp.load(zeros_of(wanted), storage_reader=reader)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
