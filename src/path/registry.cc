@@ -38,6 +38,7 @@ path_table::path_table(std::span<const declaration* const> further) : declared_(
   std::stable_sort(by_rank_.begin(), by_rank_.end(), [this](path_kind a, path_kind b) { return of(a).rank < of(b).rank; });
   for (const auto kind : by_rank_) {
     if (of(kind).gpu_direct) gpu_direct_ = kind;
+    if (of(kind).most_carried_now > 0) of_callers_[of(kind).of_device ? 1 : 0].push_back(kind);
     auto& base = base_[of(kind).of_device ? 1 : 0];
     if (of(kind).carries == portion::everything && base == path_kind::automatic) base = kind;
   }

@@ -31,6 +31,8 @@ class path_table {
   [[nodiscard]] std::span<const path_kind> by_rank() const noexcept { return by_rank_; }
   // What carries everything in memory of devices, or of the host.
   [[nodiscard]] path_kind base(bool on_device) const noexcept { return base_[on_device ? 1 : 0]; }
+  // Those that a caller who waits may carry such a request by himself with, in the order in which they are asked.
+  [[nodiscard]] std::span<const path_kind> of_callers(bool on_device) const noexcept { return of_callers_[on_device ? 1 : 0]; }
   // The one that is GPU-direct.
   [[nodiscard]] path_kind gpu_direct() const noexcept { return gpu_direct_; }
   // Who goes on where a path cannot; automatic: nobody.
@@ -42,6 +44,7 @@ class path_table {
  private:
   std::vector<const declaration*> declared_;
   std::vector<path_kind> by_rank_;
+  std::vector<path_kind> of_callers_[2];
   path_kind base_[2] = {path_kind::automatic, path_kind::automatic};
   path_kind gpu_direct_ = path_kind::automatic;
 };

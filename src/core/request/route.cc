@@ -10,17 +10,12 @@ namespace {
 // one that carries everything is not asked.
 path_kind path_of_caller(runtime& with, const path::question& asked, const io_options& options) {
   const bool on_device = asked.memory->on_device();
-  const auto carries = [&](path_kind kind) {
-    if (!with.paths().has(kind)) return false;
-    const auto& declared = with.paths().of(kind);
-    return declared.of_device == on_device && asked.length <= declared.most_carried_now;
-  };
   const auto base = with.paths().base(on_device);
-  if (const auto forced = with.forced_path(options, on_device); forced != path_kind::automatic) {
-    return carries(forced) && (forced == base || !with.path(forced).refuses(asked)) ? forced : path_kind::automatic;
-  }
-  for (const auto kind : with.paths().by_rank()) {
-    if (carries(kind) && (kind == base || !with.path(kind).refuses(asked))) return kind;
+  const auto forced = with.forced_path(options, on_device);
+  for (const auto kind : with.paths().of_callers(on_device)) {
+    if (forced != path_kind::automatic && kind != forced) continue;
+    if (asked.length > with.paths().of(kind).most_carried_now) continue;
+    if (kind == base || !with.path(kind).refuses(asked)) return kind;
   }
   return path_kind::automatic;
 }
