@@ -74,6 +74,8 @@ def _dtype_of(word: str) -> np.dtype[Any] | None:
         dtype = np.dtype(word)
     except (TypeError, ValueError):
         return None  # such as bfloat16
+    if dtype.isbuiltin == 2:  # such as bfloat16, once ml_dtypes is imported: its typestr is only that of bytes
+        return None
     return None if dtype.hasobject or dtype.itemsize == 0 else dtype
 
 

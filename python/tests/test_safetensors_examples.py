@@ -79,4 +79,4 @@ def test_a_snippet_runs(tmp_path: pathlib.Path, code: str) -> None:
         pytest.importorskip("torch", reason="PyTorch is not installed")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert list(tmp_path.glob("*.safetensors"))
+    assert list(tmp_path.iterdir())  # the files that it tells of
