@@ -170,6 +170,21 @@ def test_a_file_that_is_gone_waits_for_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
+def test_a_file_that_was_gone_at_first_has_no_place_in_the_order_of_names(tmp_path: Path) -> None:
+    sequence = Sequence(CPU)
+    first, second = (Ahead(source, CPU, sequence=sequence) for source in shards(tmp_path, [["b1", "b2", "b3"], ["a"]]))
+    del second
+    for row in range(3):
+        assert first.take(row)[0] == row
+
+
+def test_names_with_odd_numbers_have_an_order() -> None:
+    long = "9" * 5000  # more digits than int() takes
+    names = ["a\N{SUPERSCRIPT TWO}", "layers.10", "layers.010", "layers.2", long, "5", "\N{SUPERSCRIPT TWO}"]
+    assert sorted(names, key=natural) == ["5", long, "a\N{SUPERSCRIPT TWO}", "layers.2", "layers.10", "layers.010", "\N{SUPERSCRIPT TWO}"]
+
+
+@pytest.mark.usefixtures("small_batches")
 def test_a_file_that_has_ended_is_not_read_ahead(tmp_path: Path) -> None:
     sequence = Sequence(CPU)
     first, second = (Ahead(source, CPU, sequence=sequence) for source in shards(tmp_path, [[f"a{each:03}" for each in range(8)], [f"b{each:03}" for each in range(50)]]))
@@ -237,6 +252,14 @@ def test_a_plan_takes_rows(opened: Any, device: Any) -> None:
             expected = tensors[name] if rows is None else tensors[name][rows]
             found = loader.take(name)
             assert found.shape == expected.shape and torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_nothing_that_is_not_in_a_plan_is_read(opened: Any) -> None:
+    names = opened[0].header.names[:8]
+    with PrefetchLoader(opened[0], CPU, dict.fromkeys(names)) as loader:
+        assert [name for name, _ in loader] == names
+        assert loader._ahead is not None and loader._ahead.waiting_bytes == 0
 
 
 @pytest.mark.parametrize("plan", [{"scalar": slice(0, 1)}, {"embed": slice(0, 8, 2)}, {"embed": 3}, {"no such tensor": None}])

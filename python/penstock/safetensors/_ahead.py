@@ -93,8 +93,9 @@ class Ahead:
         return batch.tensors
 
     def begin(self, rows: Numbers[int]) -> None:
-        """Begins to read these: take() gives each then."""
+        """Begins to read these, and no others by itself: take() gives each then."""
         with self._lock:
+            self._asked.update(set(range(len(self.source.header))).difference(rows))
             self.wait_for([row for row in rows if row not in self._waiting])
 
     def forget(self, row: int) -> None:
@@ -282,7 +283,7 @@ class Sequence:
         return range(len(self._file_of))
 
     def _by_name(self) -> Numbers[int]:
-        names: list[Any] = [(1, "")] * len(self._file_of)  # of a file that is gone: wherever
+        names: list[list[tuple[int, str]]] = [[]] * len(self._file_of)  # of a file that is gone: wherever
         for reference, start in zip(self._files, self._starts):
             file = reference()
             if file is not None:
@@ -410,12 +411,12 @@ class _Order:
         return self._numbers
 
 
-_digits = re.compile(r"(\d+)")
+_digits = re.compile(r"0*([0-9]+)")
 
 
-def natural_order(name: str) -> list[Any]:
-    """layers.2 before layers.10, as programs go through layers."""
-    return [(0, int(each)) if each.isdigit() else (1, each) for each in _digits.split(name)]
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """layers.2 before layers.10, as programs go through layers. Of numbers of any length: they are compared by their digits."""
+    return [(len(each) if is_number else 0, each) for is_number, each in zip(itertools.cycle((False, True)), _digits.split(name))]
 
 
 class _Neighbours:
