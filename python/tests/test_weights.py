@@ -254,6 +254,14 @@ def test_an_update_that_cannot_be_served_changes_nothing():
         assert server.update() == 1
 
 
+def test_an_array_that_gets_another_shape_in_place_is_served_so():
+    array = np.arange(6.0).reshape(2, 3)
+    with serve_weights({"it": array}) as server:
+        array.resize((3, 2), refcheck=False)
+        server.update()
+        assert load_weights(server.url, timeout=30).tensors["it"].tolist() == array.tolist()
+
+
 def test_other_parts_of_the_same_weights_are_no_way_around_pause():
     with serve_weights({"it": np.zeros((2, 3))}, snapshot=False) as server, pytest.raises(penstock.InvalidArgument, match="pause"):
         server.update(parts={"it": ((4, 3), slice(0, 2))})

@@ -77,6 +77,55 @@ def test_what_torch_has_no_bytes_of_is_refused():
         load_weights(server.url, model().to("meta"), timeout=60)
 
 
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_conjugate_of_served_memory_has_its_own_values(snapshot):
+    numbers = torch.randn(5, dtype=torch.complex64)
+    source = {"it": numbers, "conjugate": numbers.conj()}
+    target = {name: torch.zeros(5, dtype=torch.complex64) for name in source}
+    with serve_weights(source, snapshot=snapshot) as server:
+        load_weights(server.url, target, timeout=60)
+    assert all(torch.equal(target[name], value) for name, value in source.items())
+
+
+def test_weights_are_served_and_filled_inside_and_outside_of_inference_mode():
+    with torch.inference_mode():
+        source = {"it": torch.arange(6.0), "rows": torch.arange(6.0).reshape(2, 3).T}
+        target = {"it": torch.zeros(6), "rows": torch.zeros(2, 3).T}
+        server = serve_weights(source)
+    with server:
+        assert server.update() == 1
+        load_weights(server.url, target, timeout=60)
+        assert all(torch.equal(target[name], value) for name, value in source.items())
+        with torch.inference_mode():
+            assert server.update() == 2
+            load_weights(server.url, {name: torch.zeros_like(value) for name, value in source.items()}, timeout=60)
+
+
+def test_elements_that_are_one_memory_are_not_filled():
+    with serve_weights({"it": torch.arange(4.0)}) as server:
+        with pytest.raises(penstock.InvalidArgument, match='"it" cannot be filled: some of its elements are one and the same memory'):
+            load_weights(server.url, {"it": torch.zeros(1).expand(4)}, timeout=60)
+    with serve_weights({"it": torch.ones(1).expand(4)}) as server:
+        assert load_weights(server.url, framework="pt", timeout=60).tensors["it"].tolist() == [1.0] * 4
+
+
+def test_a_parameter_that_gets_another_shape_over_the_same_memory_is_served_so():
+    parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    with serve_weights({"it": parameter}) as server:
+        parameter.data = parameter.data.T
+        server.update()
+        assert torch.equal(load_weights(server.url, framework="pt", timeout=60).tensors["it"], parameter.data)
+
+
+def test_shards_without_elements_keep_their_own_types(monkeypatch):
+    """Of DTensors the local tensors are made anew each time, and one may be where another was that is gone."""
+    monkeypatch.setattr("penstock.weights._memory.id", lambda value: 1 if isinstance(value, torch.Tensor) else id(value), raising=False)
+    source = {"first": torch.zeros(0, 3), "second": torch.zeros(5, 0, dtype=torch.int64)}
+    with serve_weights(source) as server:
+        made = load_weights(server.url, framework="pt", timeout=60).tensors
+    assert [(each.shape, each.dtype) for each in made.values()] == [(each.shape, each.dtype) for each in source.values()]
+
+
 def test_chunks_are_those_of_torch():
     for extent, world in [(10, 4), (5, 4), (8, 2), (3, 8)]:
         chunks = torch.arange(extent).chunk(world)

@@ -42,13 +42,13 @@ class Holder:
     def __init__(self, argument: str, names: set[str] | None, parts: Parts | None) -> None:
         self._argument = argument  # for errors
         self.names, self.parts = names, parts
-        self._values: list[tuple[str, Any, int]] = []
+        self._values: list[tuple[str, Any, Any]] = []
         self._held: list[Held] | None = None
 
     def held(self, weights: Any) -> list[Held]:
         """In the order of the module or mapping. Raises TypeError, and InvalidArgument for names that are not there and parts that do not fit."""
         found = _tensors_of(weights, self._argument)
-        values = [(name, value, _address_of(value)) for name, value in found.items()]
+        values = [(name, value, _layout_of(value)) for name, value in found.items()]
         if self._held is None or not _are_same(values, self._values):
             self._held = None
             self._held = self._found(found)
@@ -63,23 +63,23 @@ class Holder:
         return [_held(name, value, self.parts) for name, value in found.items() if self.names is None or name in self.names]
 
 
-def _address_of(value: Any) -> int:
-    """Of a tensor of PyTorch, which may get other memory; -1: it has to be looked at again."""
-    torch = sys.modules.get("torch")
+def _layout_of(value: Any) -> Any:
+    """What may change of an array while it is the same object, such as by param.data = ...; None: it has to be looked at again."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is None or not isinstance(value, torch.Tensor):
-        return 0
+        return (value.shape, value.strides, value.dtype) if numpy is not None and isinstance(value, numpy.ndarray) else ()
     if _is_spread(value):
         with torch.no_grad():
             value = value.to_local()
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta" or value.layout != torch.strided:
-        return -1
-    return int(value.data_ptr())
+        return None
+    return value.data_ptr(), value.shape, value.stride(), value.dtype
 
 
-def _are_same(values: list[tuple[str, Any, int]], before: list[tuple[str, Any, int]]) -> bool:
+def _are_same(values: list[tuple[str, Any, Any]], before: list[tuple[str, Any, Any]]) -> bool:
     return len(values) == len(before) and all(
-        name == name_before and value is value_before and address == address_before != -1
-        for (name, value, address), (name_before, value_before, address_before) in zip(values, before)
+        name == name_before and value is value_before and layout is not None and layout == layout_before
+        for (name, value, layout), (name_before, value_before, layout_before) in zip(values, before)
     )
 
 

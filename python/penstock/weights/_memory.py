@@ -31,13 +31,15 @@ class Local:
     nbytes = 0
     device = "host"  # "host", "host:0" or "cuda:1"
     library = "penstock"
-    key: Any = None  # equal for those that are one and the same memory
+    key: Any  # equal for those that are one and the same memory
     problem: str | None = None  # why it has no bytes to take or to fill
     readonly = False
     is_contiguous = True
+    repeats = False  # some of its elements are one and the same memory
 
     def __init__(self, array: Any) -> None:
         self.array = array
+        self.key = id(self)
 
     def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
         """The view of a box, where all of this is that frame."""
@@ -90,7 +92,9 @@ class _OfTorch(Local):
         self.is_contiguous = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
         if self.nbytes and not tensor.data_ptr():
             self.problem = "has no memory: its storage has been let go of"
-        self.key = (self.device, tensor.data_ptr(), self.shape, tuple(tensor.stride()), self.dtype) if self.nbytes else id(tensor)
+        if self.nbytes:
+            self.key = (self.device, tensor.data_ptr(), self.shape, tensor.stride(), self.dtype, tensor.is_conj(), tensor.is_neg())
+        self.repeats = not self.is_contiguous and _repeats(self.shape, tensor.stride())
 
     @staticmethod
     def contiguous(view: Any) -> bool:
@@ -112,7 +116,8 @@ class _OfTorch(Local):
 
     @staticmethod
     def put(view: Any, source: Any) -> None:
-        with sys.modules["torch"].no_grad():
+        torch = sys.modules["torch"]
+        with torch.inference_mode(view.is_inference()), torch.no_grad():  # as PyTorch wants it for either
             view.copy_(source)
 
 
@@ -123,7 +128,8 @@ class _OfNumpy(Local):
         super().__init__(array)
         _take_facts(self, array)
         self.readonly = not array.flags.writeable
-        self.key = (array.ctypes.data, array.shape, array.strides, self.dtype) if self.nbytes else id(array)
+        if self.nbytes:
+            self.key = (array.ctypes.data, array.shape, array.strides, self.dtype)
         if array.dtype.hasobject:
             self.problem = "has Python objects for elements"
 
@@ -155,7 +161,8 @@ class _OfCupy(Local):
         super().__init__(array)
         _take_facts(self, array)
         self.device = f"cuda:{array.device.id}"
-        self.key = (self.device, array.data.ptr, array.shape, array.strides, self.dtype) if self.nbytes else id(array)
+        if self.nbytes:
+            self.key = (self.device, array.data.ptr, array.shape, array.strides, self.dtype)
 
     @staticmethod
     def contiguous(view: Any) -> bool:
@@ -185,8 +192,13 @@ def _take_facts(local: Local, array: Any) -> None:
     local.dtype, local.shape = _word_for(array.dtype), array.shape
     local.itemsize, local.nbytes = array.dtype.itemsize, array.nbytes
     local.is_contiguous = array.flags.c_contiguous
+    local.repeats = not local.is_contiguous and _repeats(array.shape, array.strides)
     if not local.itemsize:
         local.problem = "has elements of no bytes"
+
+
+def _repeats(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    return any(extent > 1 and not stride for extent, stride in zip(shape, strides))
 
 
 class _OfBuffer(Local):
@@ -250,9 +262,16 @@ def rooms_for(locals_: list[Local]) -> list[Any]:
         rows.setdefault(place, []).append((str(at), dtype, each.shape or (), start, each.nbytes))
         ends[place] = (start + each.nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
     found: dict[str, Any] = {}
-    for (library, device), of in rows.items():
-        framework_on("bytes" if library == "penstock" else library, device).arena(ends[library, device]).views(of, found)
+    with _ordinary_tensors():
+        for (library, device), of in rows.items():
+            framework_on("bytes" if library == "penstock" else library, device).arena(ends[library, device]).views(of, found)
     return [found[str(at)] for at in range(len(locals_))]
+
+
+def _ordinary_tensors() -> contextlib.AbstractContextManager[Any]:
+    """What PyTorch makes is no tensor of its inference mode, which could not be written to outside of it."""
+    torch = sys.modules.get("torch")
+    return contextlib.nullcontext() if torch is None else torch.inference_mode(False)
 
 
 def _copy_of_torch(targets: list[Any], sources: list[Any]) -> None:

@@ -130,6 +130,8 @@ def _fitted(held: Held, row: Row) -> _Fitted | str:
         return f"cannot be filled: it {local.problem}"
     if local.readonly:
         return "cannot be filled: it is read-only"
+    if local.repeats:
+        return "cannot be filled: some of its elements are one and the same memory"
     whole, box = held.whole, held.box
     if whole is None or box is None:
         whole, box = row.whole, Box.whole(row.whole)
