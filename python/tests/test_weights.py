@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import itertools
 import json
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 import weakref
 
 import numpy as np
@@ -20,7 +22,7 @@ import pytest
 
 import penstock
 import penstock.pipe
-from penstock.weights import WeightsReceiver, _line, _plan, _talk, _wire, load_weights, serve_weights
+from penstock.weights import WeightsReceiver, _held, _line, _plan, _talk, _track, _versions, _wire, load_weights, serve_weights
 from penstock.weights._boxes import Box, chunk_of
 
 SECRET = "correct horse battery staple"
@@ -260,6 +262,16 @@ def test_an_array_that_gets_another_shape_in_place_is_served_so():
         array.resize((3, 2), refcheck=False)
         server.update()
         assert load_weights(server.url, timeout=30).tensors["it"].tolist() == array.tolist()
+
+
+def test_weights_of_before_are_let_go_of_though_receivers_stay_connected():
+    weights = {"it": np.zeros(10)}
+    with serve_weights(weights, snapshot=False) as server, WeightsReceiver(server.url, {"it": np.ones(10)}) as receiver:
+        receiver.load(timeout=30)
+        server.pause(timeout=30)
+        server.update({"it": np.zeros(10)})
+        gone = weakref.ref(weights.pop("it"))
+        assert gone() is None and server.receivers == 1
 
 
 def test_other_parts_of_the_same_weights_are_no_way_around_pause():
@@ -548,6 +560,11 @@ def test_arguments_that_make_no_sense():
         serve_weights({"": np.zeros(3)})
     with pytest.raises(penstock.InvalidArgument, match="snapshot"):
         serve_weights({"a": np.zeros(3)}, snapshot=-1)
+    for version in (-1, 1.5, "1", True, 1 << 53):
+        with pytest.raises(penstock.InvalidArgument, match="version is .*, which is no whole number"):
+            serve_weights({}, version=version)
+        with serve_weights({}) as server, pytest.raises(penstock.InvalidArgument, match="version is .*, which is no whole number"):
+            server.update(version=version)
     with pytest.raises(penstock.NotFound):
         load_weights("unix:@penstock-nobody-is-here", timeout=5)
     with pytest.raises(TypeError, match="url is a str"):
@@ -674,6 +691,31 @@ def test_a_version_is_held_for_so_long_only():
         server.pause(timeout=30)
 
 
+def test_who_takes_what_failed_slowly_holds_the_version_no_longer(monkeypatch):
+    now = 0.0
+
+    class Slow:
+        """Takes each word just in time."""
+
+        def send(self, metadata, payloads=(), timeout=None):
+            nonlocal now
+            now += timeout * 0.9
+            return self
+
+        def result(self):
+            return 0
+
+    monkeypatch.setattr("penstock.weights._deadline.time", types.SimpleNamespace(monotonic=lambda: now))
+    versions = _versions.Versions()
+    versions.publish(_versions.Version(0, _held.Holder("weights", None, None).held({"it": np.zeros(100)}), None, None))
+    talk = _talk.Talk(Slow(), versions, 10.0)
+    talk._answer({"weights": 1, "ask": "catalog"}, [], concurrent.futures.Future())
+    monkeypatch.setattr(_talk._Sending, "send", lambda *_: 1 / 0)
+    talk._answer({"ask": "send"}, _wire.packed_pieces([_wire.Piece(0, Box((at,), (1,)))] for at in range(100)), None)
+    assert now < 20
+    talk.release()
+
+
 # --- servers that are none
 
 
@@ -788,6 +830,26 @@ def test_tensors_that_were_not_asked_for_are_not_received(message):
     with Impostor(sends(message)) as impostor, pytest.raises(penstock.InvalidArgument, match="of 2 tensors 0 have the new values"):
         load_weights(impostor.url, target, timeout=30)
     same(target, guard)
+
+
+def test_a_server_that_never_says_why_it_failed_is_not_listened_to_for_long(monkeypatch):
+    monkeypatch.setattr(_plan, "BATCH_BYTES", 80)  # one tensor in a message
+    monkeypatch.setattr(_track, "GRACE", 0)
+    heard = []
+    hear = _line.Line.hear
+    monkeypatch.setattr(_line.Line, "hear", lambda self, deadline: heard.append(deadline) or hear(self, deadline))
+    names = [f"t{number:02}" for number in range(40)]
+
+    def answer(pipe):
+        says(catalog("".join(f"{name}\0" for name in names).encode(), numbers=(0, 8, 1, 1, 10, 0, 10) * 40))(pipe)
+        pipe.next(timeout=30).result()
+        pipe.send(tensors=[np.ones(11)])
+        for _ in range(100):
+            pipe.send(b"{}")
+
+    with Impostor(answer) as impostor, pytest.raises(penstock.InvalidArgument, match="of 40 tensors 0 have the new values"):
+        load_weights(impostor.url, {name: np.zeros(10) for name in names}, timeout=30)
+    assert len(heard) <= 2  # the catalog, and once after the error
 
 
 def test_another_version_at_the_end_is_an_error():

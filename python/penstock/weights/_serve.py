@@ -57,6 +57,11 @@ def serve_weights(
     return WeightsServer(weights, url, names, parts, snapshot, version, secret, channels, connections, receivers, timeout)
 
 
+def _check_version(version: Any) -> None:
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 53:
+        raise InvalidArgument(f"version is {version!r}, which is no whole number from 0 on", code="invalid_argument")
+
+
 class WeightsServer:
     """What serve_weights() returns. Thread-safe; a context manager. Closed when it is dropped."""
 
@@ -76,6 +81,7 @@ class WeightsServer:
     ) -> None:
         if not isinstance(snapshot, int) or not 0 <= snapshot <= 16:
             raise InvalidArgument(f"snapshot is {snapshot!r}: the number of copies, 0 (False) to 16", code="invalid_argument")
+        _check_version(version)
         self._weights, self._holder = weights, Holder("weights", names_of(names), parts)
         self._timeout = timeout
         self._snapshots = [Snapshot() for _ in range(snapshot)]
@@ -115,7 +121,8 @@ class WeightsServer:
         deadline = until(self._timeout if timeout is None else timeout)
         with self._updating:
             number = self._versions.latest + 1 if version is None else version
-            if not self._versions.latest < number < 1 << 53:
+            _check_version(number)
+            if number <= self._versions.latest:
                 raise InvalidArgument(f"version {number} is not higher than {self._versions.latest}, the last", code="invalid_argument")
             if weights is None and not self._snapshots and self._versions.current is not None:
                 raise InvalidArgument("without a snapshot, weights change only between pause() and update()", code="invalid_argument")

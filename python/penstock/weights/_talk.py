@@ -10,7 +10,7 @@ from typing import Any
 from .. import _native, pipe
 from .._errors import Closed, Error, TimedOut
 from ._deadline import left_until, until
-from ._memory import Local, handles_for, quiet_streams, streams_of
+from ._memory import handles_for, quiet_streams, streams_of
 from ._versions import Version, Versions
 from ._wire import GATHERED_BYTES, PROTOCOL, Piece, failure_word, malformed, number_in, unpacked_pieces, word_of
 
@@ -19,6 +19,7 @@ __all__ = ["Talk"]
 _first_word = 10.0  # seconds that whoever connects has to ask for something
 _most_under_way = 16  # messages
 _most_gathered = 4 * GATHERED_BYTES  # at once
+_last_words = 1.0  # seconds more that it has to hear how the sending ended
 _most_wait = 86_400.0  # seconds that a receiver may wait for a version
 
 
@@ -33,8 +34,6 @@ class Talk:
         self._deadline = 0.0  # when it has to be given back
         self._digest = ""  # of the catalog that the pieces are of
         self._batches: list[list[Piece]] = []
-        self._memory: list[list[Any]] = []  # of the pieces, as far as they lie together
-        self._memory_of: list[Local] | None = None
 
     def go_on(self) -> None:
         """Until it goes."""
@@ -85,23 +84,20 @@ class Talk:
         """The pieces that are asked for, or without any those of the time before."""
         if payloads:
             self._batches, self._digest = unpacked_pieces(payloads, version.catalog.rows), version.catalog.digest
-            self._memory_of = None
         elif self._digest != version.catalog.digest:
             raise malformed("no pieces, and there are none that it asked for before")
         sending = _Sending(self._pipe, version, self._deadline)
+        last = self._deadline + _last_words
         try:
-            if self._memory_of is not version.locals:
-                self._memory = [[version.memory(each) for each in batch] for batch in self._batches]
-                self._memory_of = version.locals
-            sending.send(self._batches, self._memory)
+            sending.send(self._batches, version.memory_for(self, self._batches))
             end = json.dumps({"sent": version.number}).encode()
         except Exception as problem:
             end = failure_word(problem)
             for _ in self._batches[sending.begun :]:  # each is waited for
-                self._pipe.send(end, timeout=self._timeout).result()
+                self._pipe.send(end, timeout=left_until(last)).result()
         finally:
             sending.end()
-        self._pipe.send(end, timeout=self._timeout).result()
+        self._pipe.send(end, timeout=left_until(last)).result()
 
     def release(self) -> None:
         if self._leased is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _native
 from .._errors import Closed, Error, InvalidArgument, TimedOut
-from ._deadline import until
+from ._deadline import left_until, until
 from ._line import GRACE, Line
 from ._memory import handles_for
 from ._plan import Batch
@@ -97,6 +97,8 @@ class Track:
         try:
             for _ in range(len(self.left) + 1):
                 self.line.hear(deadline)
+                if not left_until(deadline):
+                    break
         except (Closed, TimedOut):
             return None
         except Error as said:

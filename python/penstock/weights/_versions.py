@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +21,9 @@ class Coming(Protocol):
     def wait_for(self, locals_: list[Local], deadline: float) -> None: ...
 
 
+_MemoryFor = weakref.WeakKeyDictionary[object, tuple[list[list[Piece]], list[list[Any]]]]
+
+
 class Version:
     """Tensors with a number. What is queued in their devices' streams when it is made belongs to it."""
 
@@ -34,6 +38,8 @@ class Version:
         self.locals: list[Local] = [each.local for each in held] if same is None else same.locals
         self.places: Places = places_of(self.locals) if same is None else same.places
         self.catalog: Catalog = _catalog_of(held, before) if same is None else same.catalog
+        # For whom messages were made up, those, and the memory of their pieces. It goes with the tensors, which a receiver that stays does not keep.
+        self._memory: _MemoryFor = weakref.WeakKeyDictionary() if same is None else same._memory
         self._marks = marks_of(self.places)
 
     def settle(self) -> None:
@@ -47,8 +53,14 @@ class Version:
         if self._coming is not None:
             self._coming.wait_for([self.locals[each.row] for each in pieces], deadline)
 
-    def memory(self, piece: Piece) -> Any:
-        """What is sent of it; None: it does not lie together, and is copied first."""
+    def memory_for(self, asker: object, messages: list[list[Piece]]) -> list[list[Any]]:
+        """What is sent of each piece; None: it does not lie together, and is copied first. Found once for an asker who sends the same again."""
+        found = self._memory.get(asker)
+        if found is None or found[0] is not messages:
+            found = self._memory[asker] = messages, [[self._memory_of(each) for each in message] for message in messages]
+        return found[1]
+
+    def _memory_of(self, piece: Piece) -> Any:
         view, local = self.view(piece)
         return local.memory(view) if local.contiguous(view) else None
 
