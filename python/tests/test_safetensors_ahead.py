@@ -116,6 +116,20 @@ def test_threads_that_ask_at_once_get_theirs(opened: Any, device: Any) -> None:
     assert not wrong
 
 
+def test_what_is_read_already_is_not_looked_through_for_each_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours.save_file({f"t{each:04}": torch.full((4,), float(each)) for each in range(1000)}, tmp_path / "model.safetensors")
+    ahead = Ahead(Source(str(tmp_path / "model.safetensors")), CPU)
+    looked_at = []
+    is_to_come = Ahead.is_to_come
+    monkeypatch.setattr(Ahead, "is_to_come", lambda self, row: looked_at.append(row) or is_to_come(self, row))  # type: ignore[func-returns-value]
+    for row in range(1000):
+        assert ahead.take(row)[0] == row
+        if row in (300, 600):
+            ahead.drop()  # and what was let go of is read again
+        assert (ahead.waiting_bytes > 0) is (row not in (0, 300, 600, 999))
+    assert len(looked_at) < 3000
+
+
 @pytest.mark.usefixtures("small_batches")
 def test_files_share_the_budget(tmp_path: Path) -> None:
     aheads = []

@@ -259,6 +259,8 @@ class Sequence:
     def unwanted(self, nbytes: int) -> None:
         """So many were read, and let go of."""
         self._unwanted_bytes += nbytes
+        for each in self._orders:
+            each.forget_begun()
 
     def drop_all(self) -> int:
         return sum(each.drop_all() for each in self._living())
@@ -294,15 +296,15 @@ class Sequence:
     def _next(self, order: _Order, number: int, room: int) -> list[tuple[Ahead, int]]:
         """Those that follow, of so many bytes at most."""
         found: list[tuple[Ahead, int]] = []
-        for each in order.after(number):
+        for each in order.not_begun_after(number):
             at = self._file_of[each]
             file, row = self._files[at](), each - self._starts[at]
-            if file is None or not file.is_to_come(row):
-                continue
-            room -= file.nbytes(row)
-            if room < 0:
-                break
-            found.append((file, row))
+            if file is not None and file.is_to_come(row):
+                room -= file.nbytes(row)
+                if room < 0:
+                    break
+                found.append((file, row))
+            order.has_begun(each)
         return found
 
 
@@ -384,19 +386,32 @@ class _Order:
         self._made = made  # for all files that there are by now
         self._numbers: Numbers[int] | None = None
         self._ranks: Numbers[int] = ()
+        self._begun = range(0)  # ranks of tensors of which none is to come: they need not be looked at for each one that is asked for
         self.score = 0.0
 
     def clear(self) -> None:
         """There are more of them."""
         self._numbers = None
+        self.forget_begun()
+
+    def forget_begun(self) -> None:
+        """Some of them are to come again."""
+        self._begun = range(0)
+
+    def has_begun(self, number: int) -> None:
+        """The one after those that had."""
+        self._begun = range(self._begun.start, self._ranks[number] + 1)
 
     def rank(self, number: int) -> int:
         self._every()
         return self._ranks[number]
 
-    def after(self, number: int) -> Iterator[int]:
+    def not_begun_after(self, number: int) -> Iterator[int]:
         every = self._every()
-        return (every[rank] for rank in range(self._ranks[number] + 1, len(every)))
+        first = self._ranks[number] + 1
+        if not self._begun.start <= first <= self._begun.stop:
+            self._begun = range(first, first)
+        return (every[rank] for rank in range(self._begun.stop, len(every)))
 
     def _every(self) -> Numbers[int]:
         if self._numbers is None:
