@@ -211,6 +211,23 @@ def test_ranks_serve_their_pieces_and_none_gathers(vllm, monkeypatch):
         each.shutdown()
 
 
+def test_a_rank_that_has_no_weights_to_serve_keeps_no_other_waiting(vllm, monkeypatch):
+    kind, info = vllm_weights.PenstockTrainerWeightTransferEngine, vllm_weights.PenstockTrainerInitInfo
+    met = []
+    monkeypatch.setattr(f"{kind.__module__}._wait_for_all_ranks", lambda: met.append(1))
+    source = Source([Meta("a", (3,))], {"a": "no tensor"}, False)
+    trainer = kind.trainer_init(info(rank=0), client=Client(worker(Model({"a": (3,)}))), source=source)
+    for sent in (1, 2):
+        with pytest.raises(TypeError, match='"a" is no tensor'):
+            trainer.send_weights()
+        assert len(met) == sent
+    source._tensors["a"] = torch.ones(3)
+    trainer.send_weights()
+    assert torch.equal(trainer.client.engine.model.weights["a"], torch.ones(3))
+    trainer.client.engine.shutdown()
+    trainer.shutdown()
+
+
 def test_an_update_that_fails_is_told_and_the_next_one_works(vllm):
     model = Model({"a": (3,)})
     source = Source([Meta("a", (3,))], {"a": torch.ones(3)}, False)

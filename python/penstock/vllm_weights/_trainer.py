@@ -49,16 +49,16 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
 
     def send_weights(self) -> None:
         """On every rank. Blocks until vLLM has them; until then the weights must not change."""
-        tensors, parts = self._held()
         self._version += 1
-        self._server.update(tensors, parts=parts, version=self._version)
         try:
+            tensors, parts = self._held()
+            self._server.update(tensors, parts=parts, version=self._version)
             if self.is_sender:
                 self.client.start_weight_update()
                 self.client.update_weights({"version": self._version})
                 self.client.finish_weight_update()
         finally:
-            _wait_for_all_ranks()  # none takes its weights back before the workers have been told
+            _wait_for_all_ranks()  # none takes its weights back before the workers have been told, and one that fails keeps none waiting
             self._server.pause()
 
     def shutdown(self) -> None:
