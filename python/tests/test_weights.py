@@ -774,6 +774,7 @@ def catalog(names=b"it\0", words=b"float64\0", numbers=(0, 8, 1, 1, 10, 0, 10)):
         (catalog(numbers=(0, 8, 1, 1, -10, 0, -10)), "a shape or a part"),
         (catalog(numbers=(0, 8, 1, 1, 10, 5, 6)), "a shape or a part"),
         (catalog(numbers=(0, 8, 1, 2, 1 << 40, 1 << 40, 0, 0, 1, 1)), "a shape or a part"),
+        (catalog(numbers=(0, 8, 1, 2, 0, 1 << 62, 0, 0, 0, 1 << 62)), "a shape or a part"),
     ],
 )
 def test_a_catalog_that_cannot_be_is_refused(payloads, message):

@@ -206,7 +206,7 @@ def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | No
         whole, box = parts.get(name, (row.whole, Box.whole(row.whole)))
         dtype = place.dtype(WORDS.get(row.dtype, row.dtype))
         if dtype is None or getattr(dtype, "itemsize", row.itemsize) != row.itemsize:
-            problems.append(f'"{name}" is {_told(row)}, of which {place.name} has no arrays')
+            problems.append(f'"{name}" is {_told(row)}, of which no arrays of {place.name} are made: a mapping that has one can be filled')
         elif whole != row.whole:
             problems.append(f'"{name}" has the shape {list(row.whole)} at the server and {list(whole)} in parts')
         boxes[name] = row, box

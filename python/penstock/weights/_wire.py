@@ -54,7 +54,7 @@ _most_catalog = 32 << 20  # bytes
 _most_word = 8192
 _most_dims = 32
 _most_name = 4096
-_most_elements = 1 << 48
+_most_bytes = 1 << 48  # of a tensor, and of one without elements those that its other extents would come to: no library has larger shapes
 _most_reason = 2000
 _codes = {"closed", "timed_out", "invalid_argument", "out_of_memory", "unsupported", "io", "would_block", "internal"}
 
@@ -122,7 +122,7 @@ def _row(name: str, words: list[str], numbers: _Numbers) -> Row:
         raise malformed(f'a type or dimensions of "{name[:200]}" that cannot be')
     whole, starts, shape = (tuple(numbers.take(dims)) for _ in range(3))
     box = Box(starts, shape)
-    if min((*whole, *starts, *shape), default=0) < 0 or not Box.whole(whole).contains(box) or math.prod(whole) * itemsize > _most_elements:
+    if min((*whole, *starts, *shape), default=0) < 0 or not Box.whole(whole).contains(box) or math.prod(each or 1 for each in whole) * itemsize > _most_bytes:
         raise malformed(f'a shape or a part of "{name[:200]}" that cannot be')
     return Row(name, words[word], itemsize, bool(contiguous), whole, box)
 
