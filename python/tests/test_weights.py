@@ -678,6 +678,13 @@ def test_one_receiver_too_many_is_told_so():
         assert told.value.code == "would_block"
 
 
+def test_who_comes_while_a_server_closes_is_told_so():
+    with serve_weights({"it": np.zeros(10)}) as server:
+        server._door._closed = True
+        with pytest.raises(penstock.Closed, match="the server of weights is closed"):
+            load_weights(server.url, timeout=30)
+
+
 def test_who_says_nothing_is_let_go(monkeypatch):
     monkeypatch.setattr(_talk, "_first_word", 0.01)
     with serve_weights({"it": np.zeros(10)}) as server, Raw(server.url) as stranger:

@@ -8,7 +8,7 @@ import os
 import threading
 
 from .. import pipe
-from .._errors import Error
+from .._errors import Closed, Error
 from ._talk import Talk
 from ._versions import Versions
 from ._wire import failure_word
@@ -76,13 +76,17 @@ class Door:
 
     def _turn_away(self, come: pipe.Pipe) -> None:
         """With a word, for which it has to have spoken: it is closed once it has, or after a moment."""
-        problem = Error(f"{self._most} receivers are connected to {self._listener.url}, and more may not be", code="would_block")
-        come.send(failure_word(problem))
+        come.send(failure_word(self._why_not()))
         leaving = self._leaving
         leaving.append(come)
         if len(leaving) > _most_leaving:
             leaving.popleft().close()
         come.next(_moment).add_done_callback(lambda _: come.close())
+
+    def _why_not(self) -> Error:
+        if self._closed:
+            return Closed("the server of weights is closed", code="closed")
+        return Error(f"{self._most} receivers are connected to {self._listener.url}, and more may not be", code="would_block")
 
     def _serve(self, come: pipe.Pipe) -> None:
         talk = Talk(come, self._versions, self._timeout)
