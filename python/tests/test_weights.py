@@ -844,8 +844,8 @@ def test_a_server_that_never_says_why_it_failed_is_not_listened_to_for_long(monk
     monkeypatch.setattr(_plan, "BATCH_BYTES", 80)  # one tensor in a message
     monkeypatch.setattr(_track, "GRACE", 0)
     heard = []
-    hear = _line.Line.hear
-    monkeypatch.setattr(_line.Line, "hear", lambda self, deadline: heard.append(deadline) or hear(self, deadline))
+    word_of = _line.word_of
+    monkeypatch.setattr(_line, "word_of", lambda message: heard.append(message) or word_of(message))
     names = [f"t{number:02}" for number in range(40)]
 
     def answer(pipe):
@@ -886,6 +886,18 @@ def test_a_server_that_goes_half_way_is_an_error_that_says_what_was_written(monk
     with Impostor(answer) as impostor, pytest.raises(penstock.Closed, match='of 2 tensors 1 have the new values, and "b" may be written in part'):
         load_weights(impostor.url, target, timeout=30)
     assert (target["a"] == 1).all() and (target["b"] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [penstock.Closed, penstock.TimedOut])
+def test_a_server_that_stays_says_why_it_ends_a_load(kind, monkeypatch):
+    failed = kind("for this reason", code="closed" if kind is penstock.Closed else "timed_out")
+
+    def fail(*_):
+        raise failed
+
+    monkeypatch.setattr(_versions.Version, "wait_for", fail)
+    with serve_weights({"it": np.zeros(10)}) as server, pytest.raises(kind, match="for this reason; of 1 tensors 0 have the new values"):
+        load_weights(server.url, {"it": np.zeros(10)}, timeout=30)
 
 
 def test_what_fails_at_the_server_is_told_to_the_receiver(monkeypatch):

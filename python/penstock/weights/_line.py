@@ -85,6 +85,11 @@ class Line:
                 raise failed
             return word, message.payloads
 
+    def hear_failure(self) -> Error | None:
+        """What the server says instead of an answer, where it does so at once."""
+        said = _last_word_of(self._open())
+        return None if said is None else self.named(said)
+
     def receive(self, into: list[Any], streams: list[int], deadline: float) -> _native.Future[None]:
         return self._open()._receive_memory(into, streams, left_until(deadline))
 

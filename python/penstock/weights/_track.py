@@ -6,7 +6,7 @@ import collections
 from typing import Any
 
 from .. import _native
-from .._errors import Closed, Error, InvalidArgument, TimedOut
+from .._errors import Error, InvalidArgument
 from ._deadline import left_until, until
 from ._line import GRACE, Line
 from ._memory import handles_for
@@ -94,15 +94,10 @@ class Track:
         if not isinstance(self.broken_by, InvalidArgument):
             return None
         deadline = until(GRACE)
-        try:
-            for _ in range(len(self.left) + 1):
-                self.line.hear(deadline)
-                if not left_until(deadline):
-                    break
-        except (Closed, TimedOut):
-            return None
-        except Error as said:
-            return said
+        for _ in range(len(self.left) + 1):
+            said = self.line.hear_failure()
+            if said is not None or not left_until(deadline):
+                return said
         return None
 
     def stop(self) -> None:
