@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -186,6 +187,7 @@ class Sequence:
         self._files: list[weakref.ref[Ahead]] = []
         self._starts: list[int] = []  # the number of each file's first tensor, of all tensors
         self._file_of: list[int] = []  # by a tensor's number
+        self._names: list[str] = []  # likewise, for their order, which is made anew where files come one by one; of a file that is gone: any
         self._last: int | None = None
         self._orders: list[_Order] = []
         self._steps = 0.0  # from one to the next, the last ones counting most
@@ -285,13 +287,11 @@ class Sequence:
         return range(len(self._file_of))
 
     def _by_name(self) -> Numbers[int]:
-        names: list[list[tuple[int, str]]] = [[]] * len(self._file_of)  # of a file that is gone: wherever
-        for reference, start in zip(self._files, self._starts):
-            file = reference()
-            if file is not None:
-                for row, name in enumerate(file.source.header.names):
-                    names[start + row] = natural_order(name)
-        return sorted(range(len(names)), key=names.__getitem__)
+        for number in range(len(self._names), len(self._file_of)):
+            at = self._file_of[number]
+            file = self._files[at]()
+            self._names.append("" if file is None else natural_order(file.source.header.names[number - self._starts[at]]))
+        return sorted(range(len(self._names)), key=self._names.__getitem__)
 
     def _next(self, order: _Order, number: int, room: int) -> list[tuple[Ahead, int]]:
         """Those that follow, of so many bytes at most."""
@@ -429,9 +429,9 @@ class _Order:
 _digits = re.compile(r"0*([0-9]+)")
 
 
-def natural_order(name: str) -> list[tuple[int, str]]:
-    """layers.2 before layers.10, as programs go through layers. Of numbers of any length: they are compared by their digits."""
-    return [(len(each) if is_number else 0, each) for is_number, each in zip(itertools.cycle((False, True)), _digits.split(name))]
+def natural_order(name: str) -> str:
+    """To sort by: layers.2 before layers.10, as programs go through layers. Numbers have their length before them, in a character."""
+    return _digits.sub(lambda found: chr(min(len(found[1]), sys.maxunicode)) + found[1], name)
 
 
 class _Neighbours:
