@@ -109,6 +109,20 @@ def test_a_hostile_header_is_an_error_in_words(tmp_path: Path, what: str) -> Non
         of_numpy.load(path.read_bytes())
 
 
+@pytest.mark.parametrize("shape", [[0, 1 << 62], [1 << 64 - 1, 0], [0, 1 << 40, 1 << 40], [0] + [1] * 64], ids=str)
+@pytest.mark.parametrize("framework", ["np", "pt"])
+def test_an_empty_tensor_of_a_shape_that_no_array_has_is_named(tmp_path: Path, shape: list[int], framework: str) -> None:
+    if framework == "pt":
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+        if len(shape) > 64:
+            pytest.skip("PyTorch has as many dimensions as one likes")
+    path = written(tmp_path / "file", {"victim": row(dtype="F32", shape=shape, data_offsets=[0, 0])})
+    for call in (load_file, lambda path, **how: list(safetensors.stream(path, **how)), lambda path, **how: safe_open(path, **how).get_tensor("victim")):
+        with pytest.raises(SafetensorError, match='tensor "victim" is of type F32 and shape') as caught:
+            call(path, framework=framework)
+        assert caught.value.filename == str(path)
+
+
 def test_a_length_that_is_none_is_an_error(tmp_path: Path) -> None:
     for length in (3, 1 << 20, 100_000_001, 1 << 40, (1 << 64) - 1):
         path = written(tmp_path / "file", b"{}", b"", length)

@@ -17,8 +17,10 @@ from .._devices import device_name, is_gpu, known_device, name_for_torch, number
 from ._errors import SafetensorError
 from ._types import NAMES
 
-__all__ = ["Arena", "Framework", "View", "framework_on", "only_view", "strides_of"]
+__all__ = ["SURE_DIMENSIONS", "Arena", "Framework", "View", "framework_on", "only_view", "strides_of"]
 
+
+SURE_DIMENSIONS = 32  # that all libraries have: NumPy 1 has no more
 
 # A tensor to be: name, type, shape, where it starts in the arena and its bytes.
 View = tuple[str, Any, tuple[int, ...], int, int]
@@ -156,6 +158,10 @@ class _Numpy(_Library):
         return _numpy_dtype(word)
 
     def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if len(shape) > SURE_DIMENSIONS:
+            import numpy
+
+            numpy.empty((0,) * len(shape))  # raises for more than this NumPy has
         return shape
 
     def unsettled_arena(self, nbytes: int) -> Arena:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,8 +12,7 @@ from .. import _native
 from .._errors import InvalidArgument
 from ._devices import DeviceMap, Places
 from ._errors import SafetensorError, listed, meant
-from ._frameworks import Arena, Framework, View
-from ._header import Header
+from ._frameworks import SURE_DIMENSIONS, Arena, Framework, View
 from ._reading import Links, Ranges, Reads, check_bytes
 from ._slices import Part, part_of, picks_of, shard_of
 from ._sources import Paths, Source, Sources, check_names
@@ -24,6 +24,7 @@ __all__ = ["Layout", "Slices", "check_backend", "check_type", "check_wanted", "l
 Slices = Mapping[str, Any] | Callable[[str, tuple[int, ...]], Any]
 
 ALIGNMENT = _native.MODEL_ALIGNMENT  # of every tensor in memory
+_MOST_ELEMENTS = 1 << 59  # in all dimensions but those of 0: their strides, of 16 bytes each, are 64-bit numbers to all libraries
 
 
 def load_file(
@@ -104,13 +105,13 @@ def read_tensors(
 class _Whole:
     """All tensors of a file. What is told of each is made when the bytes are on their way."""
 
-    def __init__(self, header: Header, types: dict[str, Any], starts: bytes) -> None:
-        self._header, self._types, self._starts = header, types, starts
+    def __init__(self, source: Source, place: Framework, types: dict[str, Any], starts: bytes) -> None:
+        self._source, self._place, self._types, self._starts = source, place, types, starts
 
     def rows(self) -> Iterable[View]:
-        header = self._header
-        starts = array("q", self._starts)
-        return zip(header.names, [self._types[word] for word in header.types], header.shapes, starts, header.sizes)
+        header = self._source.header
+        shapes = _checked_shapes(self._source, self._place, self._types, header.names, header.types, header.shapes, header.sizes)
+        return zip(header.names, [self._types[word] for word in header.types], shapes, array("q", self._starts), header.sizes)
 
 
 class _Columns:
@@ -148,7 +149,7 @@ class Layout:
         if "F4" in types or None in types.values():
             return False
         self.nbytes, starts, ranges = header.told.place(ALIGNMENT, self.nbytes)
-        self._blocks.append(_Whole(header, types, starts))
+        self._blocks.append(_Whole(source, self.place, types, starts))
         self._ranges_of(source).add_packed(ranges)
         return True
 
@@ -157,11 +158,10 @@ class Layout:
         every: Any = (header.names, header.types, header.shapes, header.offsets, header.sizes)
         names, words, shapes, offsets, sizes = ([column[row] for row in rows] for column in every)
         types = {word: self.place.dtype(word) for word in set(words)}
-        if "F4" in types or None in types.values():
-            shapes = [check_type(source.name, *row, self.place, types[row[1]]) for row in zip(names, words, shapes)]
+        taken = _checked_shapes(source, self.place, types, names, words, shapes, sizes)
         starts = list(itertools.accumulate((_aligned(size) for size in sizes), initial=self.nbytes))
         self.nbytes = starts.pop()
-        self._columns().add(names, [types[word] for word in words], shapes, starts, sizes)
+        self._columns().add(names, [types[word] for word in words], taken, starts, sizes)
         self._ranges_of(source).add_all(offsets, sizes, starts)
 
     def add_part(self, source: Source, row: int, dtype: Any, part: Part) -> None:
@@ -232,6 +232,21 @@ def _aligned(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
+def _checked_shapes(
+    source: Source,
+    place: Framework,
+    types: dict[str, Any],
+    names: Sequence[str],
+    words: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    sizes: Sequence[int],
+) -> Sequence[tuple[int, ...]]:
+    """Those that tensors get. Each of thousands is looked at only where one may be wrong, or another one than the file's."""
+    if "F4" in types or None in types.values() or 0 in sizes or max(map(len, shapes), default=0) > SURE_DIMENSIONS:
+        return [check_type(source.name, *row, place, types[row[1]]) for row in zip(names, words, shapes)]
+    return shapes
+
+
 def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: Framework, dtype: Any) -> tuple[int, ...]:
     """The shape that the tensor gets. Raises SafetensorError where the library has no such tensors."""
     if dtype is None:
@@ -239,9 +254,11 @@ def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: F
         problem = f'tensor "{name}" is of type {word}, which {place.name} has not{help_}'
         raise SafetensorError(f"{file}: {problem}", code="invalid_argument", filename=file)
     try:
+        if 0 in shape and math.prod(each for each in shape if each) > _MOST_ELEMENTS:  # of others the file has the bytes
+            raise ValueError("that is larger than any memory")
         return place.shape(word, shape)
     except ValueError as problem:
-        message = f'{file}: tensor "{name}" is of type {word} and shape {list(shape)}: {problem}'
+        message = f'{file}: tensor "{name}" is of type {word} and shape {str(list(shape)):.200}: {problem}'
         raise SafetensorError(message, code="invalid_argument", filename=file) from None
 
 
