@@ -67,15 +67,15 @@ def _checked_members(members: list[zipfile.ZipInfo], size: int, name: str) -> li
         if key in seen:
             raise _wrong(name, f"{each.filename} comes twice")
         seen.add(key)
-        _check_member(each, f"{name}: {each.filename}")
+        _check_member(each, size, f"{name}: {each.filename}")
     if sum(each.compress_size for each in members) > size:
         raise _wrong(name, f"its members have more bytes than the file, {size}: they overlap")
     return members
 
 
-def _check_member(member: zipfile.ZipInfo, label: str) -> None:
-    if member.header_offset < 0:
-        raise _wrong(label, "it begins before the file")
+def _check_member(member: zipfile.ZipInfo, size: int, label: str) -> None:
+    if not 0 <= member.header_offset < size:
+        raise _wrong(label, f"it begins at {member.header_offset} of a file of {size} bytes")
     if member.flag_bits & 1:
         raise _wrong(label, "it is encrypted")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -121,7 +121,7 @@ def _inflated(archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str, dev
             array, memory = empty_like_header(header, device, label)
             _copy_stream(stream, memory, header.nbytes, label)
             return array
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as problem:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as problem:
         raise _wrong(label, f"its compressed bytes are damaged: {problem}") from None
 
 

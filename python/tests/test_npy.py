@@ -254,7 +254,30 @@ def test_archives_that_are_damaged_are_refused(tmp_path: Path) -> None:
     refused(changed(entry + 20, struct.pack("<2L", 1 << 20, 1 << 20)), "its members have more bytes than the file")
     refused(changed(entry + 20, struct.pack("<L", 100)), "it is stored, and has 100 bytes in the file")
     refused(changed(entry + 42, struct.pack("<L", 7)), "a.npy: it does not begin where the archive's list says")
-    refused(changed(whole.index(b"PK\x05\x06") + 16, struct.pack("<L", 1 << 30)), "a.npy: it begins before the file")
+    refused(changed(whole.index(b"PK\x05\x06") + 16, struct.pack("<L", 1 << 30)), "a.npy: it begins at -")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_offsets_and_names_of_members_that_cannot_be_are_told(tmp_path: Path, method: int) -> None:
+    path = tmp_path / "a.npz"
+    member = zipfile.ZipInfo("a.npy")
+    member.extra = struct.pack("<2HQ", 1, 8, (1 << 64) - 1)  # of zip64: the offset, where the entry has none
+    with zipfile.ZipFile(path, "w", method) as made:
+        made.writestr(member, content_of(ARRAYS["plain"]), method)
+    whole = path.read_bytes()
+    entry = whole.index(b"PK\x01\x02")
+    path.write_bytes(whole[: entry + 42] + b"\xff" * 4 + whole[entry + 46 :])
+    with pytest.raises(penstock.InvalidArgument, match=f"{path}: a.npy: it begins at {(1 << 64) - 1} of a file of {len(whole)} bytes"):
+        penstock.load(path)
+
+    whole = archive(path, [("é.npy", content_of(ARRAYS["plain"]))], method)
+    whole[30:32] = b"\xff\xff"  # beside its bytes; the list has the name, too
+    path.write_bytes(whole)
+    if method == zipfile.ZIP_STORED:
+        assert np.array_equal(penstock.load(path)["é"], ARRAYS["plain"])
+    else:
+        with pytest.raises(penstock.InvalidArgument, match=f"{path}: é.npy: its compressed bytes are damaged"):
+            penstock.load(path)
 
 
 def test_no_damage_to_an_archive_does_more_than_raise(tmp_path: Path) -> None:
