@@ -62,7 +62,8 @@ def open_shared(path: str, hidden: str, nbytes: int) -> Iterator[_native.File]:
     """For writing a part of it, in any process, which is on the disk when this ends. path: where it will be; hidden, nbytes: as the one has told that has
     made it. Raises penstock.Error."""
     place = _path_of(path, hidden)
-    with _locked(path, place), _native.open(place, "r+", direct=True) as file:  # past the page cache, where that goes: it is on its way to the disk
+    # By its descriptor: the name may be another file's by now. Past the page cache, where that goes: it is on its way to the disk.
+    with _locked(path, place) as descriptor, _native.open(descriptor, "r+", direct=True) as file:
         if file.size() != nbytes:
             problem = f"{path}: {hidden} has {file.size()} bytes, and not {nbytes}: it is another file than the one that was made for this save"
             raise InvalidArgument(problem, code="invalid_argument", filename=path)
@@ -113,7 +114,8 @@ def _remove(path: str, facts: os.stat_result, process: int) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: str, place: str) -> Iterator[None]:
+def _locked(path: str, place: str) -> Iterator[int]:
+    """A descriptor of it, no link followed."""
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -123,7 +125,7 @@ def _locked(path: str, place: str) -> Iterator[None]:
         raise _error_of(problem.errno or 0, f"{path}: open {place}", path) from None
     try:
         _lock(descriptor)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

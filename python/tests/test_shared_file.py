@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import _shared_file
 from penstock._shared_file import SharedFile, abandon, open_shared, remove_left
 
 
@@ -81,6 +82,25 @@ def test_another_file_under_its_hidden_name_is_not_written(tmp_path: Path) -> No
     (tmp_path / shared.hidden).write_bytes(b"another's")
     shared.drop()
     assert (tmp_path / shared.hidden).read_bytes() == b"another's"
+
+
+def test_a_link_that_takes_its_name_while_it_is_opened_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "model")
+    (tmp_path / "victim").write_bytes(b"v" * 100)
+    shared = SharedFile(path, b"head", 100)
+    lock = _shared_file._lock
+
+    def replaced(descriptor: int) -> None:
+        lock(descriptor)
+        (tmp_path / "link").symlink_to("victim")
+        (tmp_path / "link").rename(tmp_path / shared.hidden)
+
+    monkeypatch.setattr(_shared_file, "_lock", replaced)
+    with open_shared(path, shared.hidden, 100) as file:
+        file.write_from(b"tail", 96)
+    assert (tmp_path / "victim").read_bytes() == b"v" * 100
+    shared.drop()
+    assert sorted(os.listdir(tmp_path)) == sorted([shared.hidden, "victim"])
 
 
 KILLED = """
