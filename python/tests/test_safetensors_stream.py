@@ -562,6 +562,27 @@ def test_each_thread_has_its_own(file: Path, tensors: dict[str, Any]) -> None:
     assert not wrong
 
 
+def test_a_second_thread_is_refused_and_the_stream_goes_on(file: Path, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = stream(file, **limited(LIMIT))
+    found = dict([next(flow)])
+    waits, told = inside._Batch.wait, []
+
+    def wait(batch: Any) -> None:
+        def other() -> None:
+            with pytest.raises(penstock.InvalidArgument, match="another call takes a tensor of this stream") as caught:
+                next(flow)
+            told.append(caught.value)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        waits(batch)
+
+    monkeypatch.setattr(inside._Batch, "wait", wait)
+    found.update(flow)
+    assert told and sorted(found) == sorted(tensors) and all(same(each, tensors[name]) for name, each in found.items())
+
+
 # --- GPUs
 
 

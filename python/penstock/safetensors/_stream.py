@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from .._errors import Error
+from .._errors import Error, InvalidArgument
+from .._forks import forkable_lock
 from ._frameworks import Framework, framework_on
 from ._load import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
 from ._reading import Reads, check_bytes
@@ -40,7 +41,8 @@ def stream(
 ) -> Stream:
     """The tensors of safetensors files as pairs of name and tensor, one after the other in the order of the files, while more are read.
 
-    files, names, device, framework, slices: as for load_file(). The result is an iterator, and a context manager. One thread at a time may use it.
+    files, names, device, framework, slices: as for load_file(). The result is an iterator, and a context manager. One thread at a time may use it;
+    another one gets InvalidArgument, and the stream goes on.
     max_device_bytes: of the device's memory that the stream has allocated and somebody has still: tensors that are read ahead, and those that the
     caller holds. None: 512 MiB. On the host max_host_bytes says it instead, and this changes nothing.
     max_host_bytes: on the host, the same of its memory. For a GPU, bytes that are read at once, 1 MiB at least, as for load_file(): those are in pinned
@@ -82,12 +84,22 @@ class Stream:
         except BaseException:
             sources.close()
             raise
+        self._turn = forkable_lock()
         self._end = weakref.finalize(self, _end, self._flow, sources)  # also when the interpreter ends
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> tuple[str, Any]:
+        if not self._turn.acquire(blocking=False):
+            problem = "another call takes a tensor of this stream at this moment: one thread at a time may use it"
+            raise InvalidArgument(problem, code="invalid_argument")
+        try:
+            return self._take()
+        finally:
+            self._turn.release()
+
+    def _take(self) -> tuple[str, Any]:
         try:
             found = self._flow.take() if self._end.alive else None
         except BaseException:
