@@ -151,6 +151,8 @@ def _dtype_of(descr: Any, name: str) -> numpy.dtype[Any]:
         found: numpy.dtype[Any] = numpy.lib.format.descr_to_dtype(descr)
     except (ValueError, SyntaxError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RecursionError) as problem:
         raise _wrong(name, f"its descr is no dtype: {str(problem)[:100]}") from None
+    if found.subdtype is not None:  # NumPy makes more dimensions of it
+        raise _wrong(name, f"its descr is of arrays in the place of elements: {found}")
     if found.hasobject:
         raise _wrong(
             name,

@@ -128,6 +128,7 @@ def test_the_file_is_bytes_with_a_dtype_and_its_kind_counts_not_its_name(tmp_pat
         (npy("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is no dtype"),
         (npy("{'descr': {'a': 1}, 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is no dtype"),
         (npy("{'descr': '<U0', 'fortran_order': False, 'shape': (1,)}", b"1234"), "has no bytes in a file"),
+        (npy("{'descr': ('<f4', (3,)), 'fortran_order': True, 'shape': (2, 2)}", bytes(48)), "its descr is of arrays in the place of elements"),
     ],
 )
 def test_a_damaged_file_is_an_error_that_names_it_and_why(tmp_path: Path, content: bytes, why: str) -> None:
