@@ -85,6 +85,8 @@ if rank == 2:
     _group.Reads.wait = fails
 message = failure(penstock.Closed if rank != 2 else penstock.Error)
 assert "the disk has gone" in message and (rank == 2 or "rank 2 has failed: Error" in message), message
+message = failure(penstock.Closed if rank != 2 else penstock.Error, names=["up"])  # of which each rank reads its own part only
+assert "the disk has gone" in message and (rank == 2 or "rank 2 has failed: Error" in message), message
 _group.Reads.wait = wait
 check(load(), rank, world)
 

@@ -45,9 +45,6 @@ class Group:
             with contextlib.suppress(Closed):
                 self._told_by_all(word_of_failure(self.rank, error))
 
-    def close(self) -> None:
-        """The group is its user's."""
-
     def meet(self, digest: str) -> None:
         words = self._told_by_all({"digest": digest})
         self._raise_failure(words)
@@ -55,7 +52,7 @@ class Group:
             if one.get("digest") != other.get("digest"):
                 raise unlike(first, first + 1)
 
-    def carry(self, pieces: list[Piece]) -> None:
+    def carry(self, pieces: list[Piece], own: Reads) -> None:
         mine = _Mine(pieces[self.rank :: self.world])
         going: collections.deque[Any] = collections.deque()
         try:
@@ -73,7 +70,7 @@ class Group:
             mine.stop()
         if pieces:
             _settle(_bytes_of(pieces[0]).device)
-        self._end(mine.error)
+        self._end(mine.error or _failure_of(own))
 
     def _begin(self, piece: Piece, source: int) -> Any:
         return dist.broadcast(_bytes_of(piece), src=dist.get_global_rank(self._group, source), group=self._group, async_op=True)
@@ -139,6 +136,15 @@ class _Mine:
     def _fail(self, problem: Exception) -> None:
         self.error = problem
         self.stop()
+
+
+def _failure_of(reads: Reads) -> Exception | None:
+    """Once they have ended."""
+    try:
+        reads.wait()
+    except Exception as problem:
+        return problem
+    return None
 
 
 def _bytes_of(piece: Piece) -> Any:

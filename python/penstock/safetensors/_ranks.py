@@ -66,7 +66,8 @@ def load_rank(
 
     Raises InvalidArgument where neighbours do not load the same (files by their headers, not by what is in the tensors; shard, names, world), TimedOut,
     what load_sharded() and penstock.pipe raise; Closed where another rank has failed: its message names that rank and its reason. A rank that fails
-    waits for its neighbours for 10 s at most, to tell them.
+    waits for its neighbours for 10 s at most, to tell them. With address they do not hear of a failure to read what only that rank gets, once all have the
+    rest; with group they do.
     """
     try:
         with _ranks(rank, world, address, secret, timeout, group) as ranks:
@@ -88,10 +89,8 @@ class Ranks(Protocol):
     def meet(self, digest: str) -> None:
         """The others. InvalidArgument: theirs is another one."""
 
-    def carry(self, pieces: list[Piece]) -> None:
-        """Until all have come, and been taken. Their memory is of each rank alike."""
-
-    def close(self) -> None: ...
+    def carry(self, pieces: list[Piece], own: Reads) -> None:
+        """Until all have come, and been taken, and own has ended: what this rank alone reads. The memory of the pieces is of each rank alike."""
 
     def __enter__(self) -> Ranks: ...
 
@@ -130,12 +129,10 @@ def _load(filename: Paths, place: Any, ranks: Ranks, shard: Shard | None, names:
             found = mine.views(own, passing, plan.dims)
             shared = [(own.memory, plan.whole_bytes, plan.whole), (passing.memory, mine.passing.nbytes, mine.passing.ranges)]
             ranks.meet(_digest(plan, mine, world, sources))
-            ranks.carry([piece for each in shared for piece in _pieces(*each)])
-            ranks.close()
+            ranks.carry([piece for each in shared for piece in _pieces(*each)], reads)
         except BaseException:
             reads.stop()
             raise
-        reads.wait()
         return mine.cut(*found)
 
 
@@ -434,8 +431,8 @@ class _Chain:
             other.heard.result(timeout=max(0.0, deadline - time.monotonic()))
         other.close()
 
-    def carry(self, pieces: list[Piece]) -> None:
-        """Until all have come, and been taken."""
+    def carry(self, pieces: list[Piece], own: Reads) -> None:
+        """The others do not wait for own, which may take longer than their timeout."""
         coming: _Coming = collections.deque()
         going: _Going = collections.deque()
         try:
@@ -460,6 +457,8 @@ class _Chain:
                 each.stop() if isinstance(each, Reads) else _ended(each)
             for sent in going:
                 _ended(sent)
+        self.close()
+        own.wait()
 
     def _begin(self, piece: Piece) -> Reads | _native.Future[pipe.Message]:
         if self._before is not None:
