@@ -291,7 +291,7 @@ def test_memory_that_is_in_use_is_not_read_into(file: Path, tensors: dict[str, A
     monkeypatch.setattr(_reading.Reads, "_start", checked)
     flow = stream(file, **limited(LIMIT))
     name, tensor = next(flow)
-    assert same(tensor, tensors[name]) and len(waited) == 1 and len(flow._flow._ahead) > 3
+    assert same(tensor, tensors[name]) and len(waited) == 1 and len(flow._flow.ahead) > 3
     assert all(same(tensor, tensors[name]) for name, tensor in flow)
 
 
@@ -415,6 +415,17 @@ def leave_to_the_collector(file: Path) -> None:
     del cycle
 
 
+def leave_slices_that_hold_it(file: Path) -> None:
+    class Loader:
+        def __init__(self) -> None:
+            self.flow = stream(file, slices=self.part, **limited(LIMIT))
+
+        def part(self, name: str, shape: tuple[int, ...]) -> None:
+            return None
+
+    next(Loader().flow)
+
+
 def leave_a_generator(file: Path) -> None:
     def renamed() -> Iterator[tuple[str, Any]]:
         for name, tensor in stream(file, **limited(LIMIT)):
@@ -429,7 +440,16 @@ def leave_before_the_first(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "leave",
-    [leave_by_break, leave_by_close, leave_by_with, leave_by_exception, leave_to_the_collector, leave_a_generator, leave_before_the_first],
+    [
+        leave_by_break,
+        leave_by_close,
+        leave_by_with,
+        leave_by_exception,
+        leave_to_the_collector,
+        leave_slices_that_hold_it,
+        leave_a_generator,
+        leave_before_the_first,
+    ],
 )
 def test_leaving_early_ends_all(file: Path, memory: Memory, leave: Callable[[Path], None]) -> None:
     before = settled()

@@ -85,7 +85,8 @@ class Stream:
             sources.close()
             raise
         self._turn = forkable_lock()
-        self._end = weakref.finalize(self, _end, self._flow, sources)  # also when the interpreter ends
+        # Also when the interpreter ends. It holds the batches only: slices, which the flow has, may hold the stream.
+        self._end = weakref.finalize(self, _end, self._flow.ahead, sources)
 
     def __iter__(self) -> Stream:
         return self
@@ -118,6 +119,7 @@ class Stream:
     def close(self) -> None:
         """Ends the reads, frees what nobody holds and closes the files. What was handed out stays valid. More than once changes nothing."""
         self._end()
+        self._flow.forget()
 
     def __enter__(self) -> Stream:
         return self
@@ -145,9 +147,15 @@ def _limits(place: Framework, max_device_bytes: int | None, max_host_bytes: int 
     return _Limits(max_device_bytes or _default_bytes, check_bytes("max_host_bytes", max_host_bytes))
 
 
-def _end(flow: _Flow, sources: Sources) -> None:
+def _end(ahead: deque[_Batch], sources: Sources) -> None:
+    """Nothing touches any memory any more."""
+    batches = list(ahead)
+    ahead.clear()
     try:
-        flow.stop()
+        for batch in batches:
+            batch.cancel()
+        for batch in batches:
+            batch.stop()
     finally:
         sources.close()
 
@@ -207,7 +215,7 @@ class _Flow:
         self._place = place
         self._limits = limits
         self._held = _Held()
-        self._ahead: deque[_Batch] = deque()
+        self.ahead: deque[_Batch] = deque()
         self._current: _Batch | None = None
         self._alone: deque[_Item] = deque()  # of a batch that failed: the error is one tensor's, and its turn has not come
         self._is_short = False  # of memory: until the current batch has been handed out
@@ -226,19 +234,15 @@ class _Flow:
             self._is_short = False
         return found
 
-    def stop(self) -> None:
-        """Nothing touches any memory any more."""
-        batches, self._ahead, self._current = list(self._ahead), deque(), None
-        for batch in batches:
-            batch.cancel()
-        for batch in batches:
-            batch.stop()
+    def forget(self) -> None:
+        """What was read, and is not handed out."""
+        self._current = None
 
     def _next(self) -> _Batch | None:
         if self._alone:
             return self._batch([self._alone.popleft()])
-        if self._ahead:
-            return self._ahead.popleft()
+        if self.ahead:
+            return self.ahead.popleft()
         self._coming.check()
         return None
 
@@ -260,7 +264,7 @@ class _Flow:
         """As far as there is room."""
         while (items := self._coming.items) and not self._is_short:
             self._held.look()
-            idle = self._current is None and not self._ahead and not self._alone
+            idle = self._current is None and not self.ahead and not self._alone
             if self._held.nbytes + self._coming.nbytes > self._limits.memory:
                 if not idle:
                     break
@@ -280,7 +284,7 @@ class _Flow:
             if len(items) == 1:
                 raise
             return self._begin(items[:1], idle)
-        self._ahead.append(batch)
+        self.ahead.append(batch)
         self._coming.begun(len(items))
         return True
 
@@ -293,7 +297,7 @@ class _Flow:
         """Of those whose memory may be written to by now. first: is read before them."""
         most = self._limits.under_way
         under_way = 0 if first is None or most is None else first.bytes_under_way()
-        for batch in self._ahead:
+        for batch in self.ahead:
             if not batch.started:
                 if most is not None and under_way + batch.nbytes > most or not batch.settled():
                     return
