@@ -228,6 +228,7 @@ class _TorchArena:
         if self._bytes.is_cuda:
             self._stream = torch.cuda.current_stream(self._bytes.device)
             self._before = self._stream.record_event()
+            self._handle, self._ask_handle = self._stream.cuda_stream, getattr(torch._C, "_cuda_getCurrentRawStream", None)
         else:
             _ask_for_huge_pages(self._bytes.data_ptr(), nbytes)
         self.memory = _native.Pointer(self._bytes.data_ptr(), nbytes, self._bytes) if nbytes else b""
@@ -250,7 +251,10 @@ class _TorchArena:
     def use(self) -> None:
         if self._stream is None:
             return
-        current = self._current_stream(self._bytes.device)
+        device = self._bytes.device
+        if self._ask_handle is not None and self._ask_handle(device.index) == self._handle:  # a tenth of the time that the whole stream takes
+            return
+        current = self._current_stream(device)
         if current != self._stream:
             self._bytes.record_stream(current)
 

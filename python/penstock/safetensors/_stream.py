@@ -27,6 +27,8 @@ _default_bytes = 512 << 20
 _batch_bytes = 64 << 20
 _batch_tensors = 1024
 _batches = 8  # that the memory is for, at least: one that is handed out, and others that are read meanwhile
+_enough_running = 160 << 20  # bytes: all batches at once would end at once, with nothing under way then until the caller comes back
+_takes_between_looks = 16  # at what was freed and at what may begin, within a batch
 
 
 def stream(
@@ -167,13 +169,13 @@ class _Item(NamedTuple):
     row: int
     dtype: Any
     part: Part | None  # None: all of it
+    nbytes: int  # of memory: for what is cut out of what is read, too
 
-    @property
-    def nbytes(self) -> int:
-        """Of memory: for what is cut out of what is read, too."""
-        if self.part is None:
-            return _aligned(self.source.header.sizes[self.row])
-        return _aligned(self.part.nbytes) * (1 if self.part.cut is None else 2)
+
+def _item(source: Source, row: int, dtype: Any, part: Part | None) -> _Item:
+    if part is None:
+        return _Item(source, row, dtype, part, _aligned(source.header.sizes[row]))
+    return _Item(source, row, dtype, part, _aligned(part.nbytes) * (1 if part.cut is None else 2))
 
 
 def _aligned(nbytes: int) -> int:
@@ -197,7 +199,7 @@ def _tensors(sources: Sources, place: Framework, names: set[str] | None) -> list
 
 def _plan(tensors: Iterable[_Tensor], place: Framework, slices: Slices | None) -> Iterator[_Item]:
     """The slices of a tensor are looked at when it is to be read: the ranges of all together may be many."""
-    return (_Item(source, row, dtype, _part(source, row, shape, place, slices)) for source, row, dtype, shape in tensors)
+    return (_item(source, row, dtype, _part(source, row, shape, place, slices)) for source, row, dtype, shape in tensors)
 
 
 def _part(source: Source, row: int, shape: tuple[int, ...], place: Framework, slices: Slices | None) -> Part | None:
@@ -217,20 +219,25 @@ class _Flow:
         self._held = _Held()
         self.ahead: deque[_Batch] = deque()
         self._current: _Batch | None = None
+        self._taken = 0  # of the current one
         self._alone: deque[_Item] = deque()  # of a batch that failed: the error is one tensor's, and its turn has not come
         self._is_short = False  # of memory: until the current batch has been handed out
 
     def take(self) -> tuple[str, Any] | None:
         """The next one. None: there are no more."""
-        self._read_on()
+        if self._taken <= 1 or self._taken % _takes_between_looks == 0:  # by the second one the caller may have let go of the batch before
+            self._read_on()
         while self._current is None:
             batch = self._next()
             if batch is None:
                 return None
+            self._taken = 0
             self._current = self._filled(batch)
+        self._taken += 1
         found = self._current.take(self._held)
         if not self._current.left:  # from here on the memory is the caller's
             self._current = None
+            self._taken = 0
             self._is_short = False
         return found
 
@@ -296,14 +303,15 @@ class _Flow:
     def _start_reads(self, first: _Batch | None = None) -> None:
         """Of those whose memory may be written to by now. first: is read before them."""
         most = self._limits.under_way
-        under_way = 0 if first is None or most is None else first.bytes_under_way()
+        running = [] if first is None else [first.bytes_under_way()]  # bytes of each
         for batch in self.ahead:
             if not batch.started:
-                if most is not None and under_way + batch.nbytes > most or not batch.settled():
+                too_much = most is not None and sum(running) + batch.nbytes > most
+                if too_much or sum(running) >= _enough_running or not batch.settled():
                     return
                 batch.start()
-            if most is not None:
-                under_way += batch.bytes_under_way()
+            if nbytes := batch.bytes_under_way():
+                running.append(nbytes)
 
 
 class _Coming:
