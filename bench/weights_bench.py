@@ -65,10 +65,10 @@ def serve(arguments: argparse.Namespace, of: dict[str, tuple[int, ...]], talk: A
         talk.recv()
 
 
-def bare_copy(target: dict[str, Any], device: str) -> float:
-    """Seconds, of the same tensors by the library that has them."""
+def bare_copy(target: dict[str, Any], device: str, source_device: str) -> float:
+    """Seconds, of the same tensors by the library that has them, between the same devices."""
     times = []
-    source = {name: each.copy() if device == "host" else each.clone() for name, each in target.items()}
+    source = {name: each.copy() if device == "host" else each.to(source_device if source_device != "host" else "cpu", copy=True) for name, each in target.items()}
     for _ in range(3):
         settle(device)
         began = time.perf_counter()
@@ -79,6 +79,7 @@ def bare_copy(target: dict[str, Any], device: str) -> float:
             import torch
 
             torch._foreach_copy_(list(target.values()), list(source.values()))
+            settle(source_device)
         settle(device)
         times.append(time.perf_counter() - began)
     return min(times)
@@ -103,7 +104,7 @@ def main() -> None:
     process.start()
     target = tensors(of, to, -1)
     nbytes = sum(each.nbytes for each in target.values())
-    copied = bare_copy(target, to)
+    copied = bare_copy(target, to, arguments.device)
     loads, updates = [], []
     with WeightsReceiver(talk.recv(), target) as receiver:
         for version in range(arguments.loads + 1):
