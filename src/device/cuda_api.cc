@@ -3,6 +3,11 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <link.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
 
 namespace penstock::device::cuda {
 namespace {
@@ -137,14 +142,62 @@ const functions* library::load() {
 
 namespace {
 
+// Those who ask the loader. It answers under a lock that the C library does not make anew in a forked child (glibc 2.36): whoever holds it
+// when another thread forks would hold it there for ever. So a fork waits until nobody does, and who asks then waits for the fork.
+class loader_askers {
+ public:
+  void begin() noexcept {
+    for (;;) {
+      inside_.fetch_add(1);
+      if (forks_.load() == 0) return;
+      inside_.fetch_sub(1);
+      if (wait_for(forks_)) continue;
+      inside_.fetch_add(1);
+      return;
+    }
+  }
+  void end() noexcept { inside_.fetch_sub(1); }
+
+  void before_fork() noexcept {
+    forks_.fetch_add(1);
+    (void)wait_for(inside_);
+  }
+  void in_parent() noexcept { forks_.fetch_sub(1); }
+  void in_child() noexcept {
+    forks_.store(0);
+    inside_.store(0);
+  }
+
+ private:
+  // Until there are none. False: for a second there were some. Other handlers of a fork may wait for a lock that one who waits here holds.
+  [[nodiscard]] static bool wait_for(const std::atomic<unsigned>& others) noexcept {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    while (others.load() > 0) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
+  std::atomic<unsigned> inside_{0};
+  std::atomic<unsigned> forks_{0};
+};
+
+// Of the process, as the loader's lock is.
+loader_askers askers;
+
 // How many libraries this process has opened so far. Quick.
 unsigned long long opened_so_far() noexcept {
+  static const int watched = pthread_atfork([] { askers.before_fork(); }, [] { askers.in_parent(); }, [] { askers.in_child(); });
+  (void)watched;  // where that fails, a forked child may hang
   unsigned long long count = 0;
   const auto first = [](dl_phdr_info* info, std::size_t, void* told) {
     *static_cast<unsigned long long*>(told) = info->dlpi_adds;
     return 1;
   };
+  askers.begin();
   ::dl_iterate_phdr(first, &count);
+  askers.end();
   return count;
 }
 
