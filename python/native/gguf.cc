@@ -12,6 +12,7 @@
 #include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
+#include "to_python.hpp"
 
 namespace penstock::python {
 
@@ -19,22 +20,15 @@ namespace {
 
 using namespace nb::literals;
 
-// --- from C++ to Python. A vocabulary has hundreds of thousands of words, so with Python's own functions.
-
-nb::object owned(PyObject* object) {
-  if (object == nullptr) throw nb::python_error();
-  return nb::steal(object);
-}
-
-nb::object word_of(std::string_view text) { return owned(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()))); }
+// --- from C++ to Python
 
 nb::object value_of(bool value) { return nb::bool_(value); }
-nb::object value_of(double value) { return owned(PyFloat_FromDouble(value)); }
-nb::object value_of(std::uint64_t value) { return owned(PyLong_FromUnsignedLongLong(value)); }
-nb::object value_of(std::int64_t value) { return owned(PyLong_FromLongLong(value)); }
+nb::object value_of(double value) { return made(PyFloat_FromDouble(value)); }
+nb::object value_of(std::uint64_t value) { return number(value); }
+nb::object value_of(std::int64_t value) { return made(PyLong_FromLongLong(value)); }
 // Of bytes that are no UTF-8 none gets lost: as in names of files, they become halves of characters.
 nb::object value_of(const std::string& text) {
-  return owned(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
+  return made(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
 }
 nb::object value_of(const gguf_array& array);
 
@@ -51,30 +45,17 @@ nb::object any_value_of(const T& value) {
   }
 }
 
-template <class T>
-nb::object list_of_items(const std::vector<T>& items) {
-  nb::object list = owned(PyList_New(static_cast<Py_ssize_t>(items.size())));
-  Py_ssize_t place = 0;
-  for (const auto& each : items) PyList_SetItem(list.ptr(), place++, any_value_of<T>(each).release().ptr());
-  return list;
-}
-
 nb::object value_of(const gguf_array& array) {
-  return std::visit([](const auto& items) { return list_of_items(items); }, array.items);
+  return std::visit(
+      []<class T>(const std::vector<T>& items) { return list_of(items, [](const T& each) { return any_value_of<T>(each); }); },
+      array.items);
 }
 
 nb::object metadata_of(const gguf_header& header) {
   nb::dict told;
   for (const auto& [key, value] : header.metadata)
-    told[word_of(key)] = std::visit([](const auto& each) { return any_value_of(each); }, value);
+    told[words(key)] = std::visit([](const auto& each) { return any_value_of(each); }, value);
   return told;
-}
-
-nb::object shape_tuple(const std::vector<std::uint64_t>& shape) {
-  nb::object made = owned(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
-  Py_ssize_t place = 0;
-  for (const std::uint64_t length : shape) PyTuple_SetItem(made.ptr(), place++, value_of(length).release().ptr());
-  return made;
 }
 
 // Rows: name, type, shape of elements, elements and bytes of a block, offset, bytes.
@@ -83,8 +64,8 @@ nb::list rows_of(const gguf_header& header) {
   for (std::size_t i = 0; i < header.elements.size(); ++i) {
     const tensor_facts& tensor = header.tensors.tensors()[i];
     const gguf_elements& elements = header.elements[i];
-    rows.append(nb::make_tuple(word_of(tensor.name), word_of(elements.type->name), shape_tuple(elements.shape),
-                               elements.type->block_elements, elements.type->block_bytes, tensor.offset, tensor.bytes));
+    rows.append(nb::make_tuple(words(tensor.name), words(elements.type->name), shape_tuple(elements.shape), elements.type->block_elements,
+                               elements.type->block_bytes, tensor.offset, tensor.bytes));
   }
   return rows;
 }

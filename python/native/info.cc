@@ -8,12 +8,11 @@
 #include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
+#include "to_python.hpp"
 
 namespace penstock::python {
 
 namespace {
-
-nb::object words(std::string_view text) { return nb::str(text.data(), text.size()); }
 
 template <class Values>
 nb::list numbers(const Values& values) {

@@ -19,6 +19,7 @@
 #include "file.hpp"
 #include "gil.hpp"
 #include "packed.hpp"
+#include "to_python.hpp"
 
 namespace penstock::python {
 
@@ -26,32 +27,9 @@ namespace {
 
 using namespace nb::literals;
 
-// --- from C++ to Python. Thousands at a time, so with Python's own functions.
+// --- from C++ to Python
 
-nb::object made(PyObject* object) {
-  if (object == nullptr) throw nb::python_error();
-  return nb::steal(object);
-}
-
-nb::object words(std::string_view text) { return made(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()))); }
-nb::object number(std::uint64_t value) { return made(PyLong_FromUnsignedLongLong(value)); }
-
-// A list of what item() makes of each.
-template <class Items, class Item>
-nb::object list_of(const Items& items, Item&& item) {
-  nb::object list = made(PyList_New(static_cast<Py_ssize_t>(items.size())));
-  Py_ssize_t place = 0;
-  for (const auto& each : items) PyList_SetItem(list.ptr(), place++, item(each).release().ptr());
-  return list;
-}
-
-nb::object shape_of(const tensor_facts& tensor) {
-  nb::object shape = made(PyTuple_New(static_cast<Py_ssize_t>(tensor.shape.size())));
-  Py_ssize_t place = 0;
-  for (const std::uint64_t length : tensor.shape) PyTuple_SetItem(shape.ptr(), place++, number(length).release().ptr());
-  return shape;
-}
-
+nb::object shape_of(const tensor_facts& tensor) { return shape_tuple(tensor.shape); }
 nb::object name_of(const tensor_facts& tensor) { return words(tensor.name); }
 nb::object offset_of(const tensor_facts& tensor) { return number(tensor.offset); }
 nb::object nbytes_of(const tensor_facts& tensor) { return number(tensor.bytes); }
