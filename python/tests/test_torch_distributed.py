@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +20,12 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from penstock.torch import checkpoint  # noqa: E402
 from penstock.torch._runs import runs_of  # noqa: E402
 
-from .torch_states import assert_same  # noqa: E402
+from .torch_states import assert_same, quiet  # noqa: E402, F401
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 READERS = [dcp.FileSystemReader, checkpoint.FileSystemReader]
 WRITERS = [dcp.FileSystemWriter, checkpoint.FileSystemWriter]
 OURS_FIRST = [(checkpoint.FileSystemWriter, dcp.FileSystemReader), (dcp.FileSystemWriter, checkpoint.FileSystemReader)]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """PyTorch warns that there is no process group, and of what it means to deprecate."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def state() -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +20,12 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from penstock.safetensors.torch import save_file  # noqa: E402
 from penstock.torch import _huggingface_reader, _tensor_reads, checkpoint  # noqa: E402
 
+from .torch_states import plain_state, quiet  # noqa: E402, F401
+
 if not hasattr(checkpoint, "HuggingFaceStorageReader"):
     pytest.skip("this PyTorch has no HuggingFaceStorageReader", allow_module_level=True)
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """PyTorch warns that there is no process group."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def state() -> dict[str, Any]:
-    torch.manual_seed(3)
-    return {
-        "weight": torch.randn(50, 20),
-        "bfloat16": torch.randn(33).bfloat16(),
-        "float8": torch.randn(8, 8).to(torch.float8_e4m3fn),
-        "scalar": torch.tensor(2.5),
-        "empty": torch.empty(0, 3),
-        "bool": torch.tensor([True, False]),
-        "large": torch.arange(300_000).reshape(300, 1000),
-    }
 
 
 def zeros_of(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +64,7 @@ def load_part(path: Path, reader: Any, target: Any, offsets: tuple[int, ...], na
 
 
 def test_metadata_and_tensors_are_those_of_pytorchs_reader(tmp_path: Path) -> None:
-    wanted = state()
+    wanted = plain_state()
     names = list(wanted)
     save_file({each: wanted[each] for each in names[:4]}, tmp_path / "model-00001-of-00002.safetensors")
     save_file({each: wanted[each] for each in names[4:]}, tmp_path / "model-00002-of-00002.safetensors", {"format": "pt"})

@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +21,14 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from penstock.safetensors.torch import load_file, safe_open  # noqa: E402
 from penstock.torch import _huggingface_writer, checkpoint  # noqa: E402
 
+from .torch_states import plain_state, quiet  # noqa: E402, F401
+
 if not hasattr(checkpoint, "HuggingFaceStorageWriter"):
     pytest.skip("this PyTorch has no HuggingFaceStorageWriter", allow_module_level=True)
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 INDEX = "model.safetensors.index.json"
 WHOLE = "model-00001-of-00001.safetensors"
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """PyTorch warns that there is no process group."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def state() -> dict[str, Any]:
-    torch.manual_seed(3)
-    return {
-        "weight": torch.randn(50, 20),
-        "bfloat16": torch.randn(33).bfloat16(),
-        "float8": torch.randn(8, 8).to(torch.float8_e4m3fn),
-        "scalar": torch.tensor(2.5),
-        "empty": torch.empty(0, 3),
-        "large": torch.arange(300_000).reshape(300, 1000),
-    }
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -71,7 +51,7 @@ def save(tensors: dict[str, Any], folder: Path, **options: Any) -> None:
 @pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"save_distributed": True}, {"save_distributed": True, "enable_consolidation": True}])
 def test_files_are_those_of_pytorchs_writer_and_both_readers_read_them(tmp_path: Path, files: int, options: dict[str, Any]) -> None:
-    wanted = state()
+    wanted = plain_state()
     if "enable_consolidation" in options:  # PyTorch's own fails for integers, and loses scalars
         wanted = {name: each for name, each in wanted.items() if each.is_floating_point() and each.dim()}
     mapping = {name: number % files + 1 for number, name in enumerate(wanted)} if files > 1 else None
@@ -107,8 +87,8 @@ def test_views_and_transposed_tensors_are_saved_as_they_look(tmp_path: Path) -> 
 def test_where_a_save_names_a_folder_the_files_are_there(tmp_path: Path) -> None:
     writer = checkpoint.HuggingFaceStorageWriter(str(tmp_path / "first"), save_distributed=True, enable_consolidation=True, token=None)
     for name in ("second", "third"):
-        dcp.save(state(), checkpoint_id=tmp_path / name, storage_writer=writer)
-        assert_same(contents(tmp_path / name), state())
+        dcp.save(plain_state(), checkpoint_id=tmp_path / name, storage_writer=writer)
+        assert_same(contents(tmp_path / name), plain_state())
     assert not (tmp_path / "first").exists()
 
 
@@ -169,10 +149,10 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, options: dict[s
     before = {each: (tmp_path / each).read_bytes() for each in os.listdir(tmp_path)}
     writer = checkpoint.HuggingFaceStorageWriter(str(tmp_path), **options)
     with pytest.raises(dcp.CheckpointException, match="the tensor is gone"):
-        dcp.save(state(), storage_writer=writer, planner=Fails())
+        dcp.save(plain_state(), storage_writer=writer, planner=Fails())
     assert {each: (tmp_path / each).read_bytes() for each in os.listdir(tmp_path)} == before
-    dcp.save(state(), storage_writer=writer)
-    assert_same(contents(tmp_path), state())
+    dcp.save(plain_state(), storage_writer=writer)
+    assert_same(contents(tmp_path), plain_state())
 
 
 def test_the_old_file_is_replaced_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +171,7 @@ def test_the_old_file_is_replaced_at_the_end(tmp_path: Path, monkeypatch: pytest
 
 def test_what_was_left_by_a_killed_save_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".model-00001-of-00009.safetensors.penstock-save-0123456789abcdef").write_bytes(b"half")
-    save(state(), tmp_path)
+    save(plain_state(), tmp_path)
     assert sorted(os.listdir(tmp_path)) == [WHOLE, INDEX]
 
 
@@ -238,13 +218,13 @@ def test_a_planner_that_leaves_plans_out_is_refused(tmp_path: Path) -> None:
     planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
     writer = checkpoint.HuggingFaceStorageWriter(str(tmp_path))
     try:
-        dcp.save(state(), storage_writer=writer, planner=planner)
+        dcp.save(plain_state(), storage_writer=writer, planner=planner)
         with pytest.raises(dcp.CheckpointException, match="enable_plan_caching=True"):
-            dcp.save(state(), storage_writer=writer, planner=planner)
+            dcp.save(plain_state(), storage_writer=writer, planner=planner)
     finally:
         for name in ("save_plan", "final_save_plan", "all_plans", "global_plan", "metadata"):
             getattr(dcp.SavePlanner, f"_cached_{name}").clear()
-    assert_same(contents(tmp_path), state())
+    assert_same(contents(tmp_path), plain_state())
 
 
 def test_a_save_whose_writer_has_begun_another_one_ends_without_a_file(tmp_path: Path) -> None:
@@ -401,7 +381,7 @@ def test_two_ranks_write_one_file_in_one_pass(tmp_path: Path) -> None:
 @needs_gpu
 @pytest.mark.parametrize("snapshot", ["auto", "device", "host"])
 def test_tensors_of_a_gpu_are_written_from_there_as_they_were(tmp_path: Path, snapshot: str) -> None:
-    wanted = {name: each.cuda() for name, each in state().items()}
+    wanted = {name: each.cuda() for name, each in plain_state().items()}
     writer = checkpoint.HuggingFaceStorageWriter(str(tmp_path), save_distributed=True, enable_consolidation=True, snapshot=snapshot)
     dcp.save(wanted, storage_writer=writer)
     assert_same(contents(tmp_path), wanted)
@@ -409,4 +389,4 @@ def test_tensors_of_a_gpu_are_written_from_there_as_they_were(tmp_path: Path, sn
     assert staged["large"].is_cuda == (snapshot != "host")
     wanted["large"].zero_()
     writer.wait_for_copies()
-    assert_same({name: each.cpu() for name, each in staged.items()}, state())
+    assert_same({name: each.cpu() for name, each in staged.items()}, plain_state())

@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import collections
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 
 DTYPES = [each for each in vars(torch).values() if isinstance(each, torch.dtype)]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """PyTorch warns that there is no process group, and of what it means to deprecate. For each test of a module that imports this."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def plain_state() -> dict[str, Any]:
+    """As a file of safetensors has it: nothing but tensors, of several types, empty and without dimensions."""
+    torch.manual_seed(3)
+    return {
+        "weight": torch.randn(50, 20),
+        "bfloat16": torch.randn(33).bfloat16(),
+        "float8": torch.randn(8, 8).to(torch.float8_e4m3fn),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3),
+        "bool": torch.tensor([True, False]),
+        "large": torch.arange(300_000).reshape(300, 1000),
+    }
 
 
 def tensors_of_every_dtype() -> dict[str, Any]:
