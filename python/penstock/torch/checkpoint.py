@@ -32,7 +32,7 @@ from .._pieces import Piece, move_pieces
 from .._saving import save_image
 from ._blobs import Blob, blobs_of
 from ._image import CheckpointImage, piece_of
-from ._memory import Memory, Snapshot, is_plain, memory_of, new_storage, reaches, synchronize
+from ._memory import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
 from ._runs import runs_of
 from ._save import plan_of, wants_crc32
 
