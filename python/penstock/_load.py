@@ -14,7 +14,6 @@ from ._devices import Place
 from ._errors import InvalidArgument
 from ._makers import maker_of
 from ._npy import MAGIC, load_npy
-from ._npz import load_npz
 from ._unsized import read_to_the_end
 
 if TYPE_CHECKING:
@@ -99,6 +98,8 @@ def _load_by_kind(file: _native.File, size: int, path: Path, device: Any) -> Any
     if start.startswith(MAGIC):
         return load_npy(file, name, device)
     if start.startswith((b"PK\3\4", b"PK\5\6")) and name.endswith(".npz"):
+        from ._npz import load_npz  # with zipfile, which other files do not need
+
         return load_npz(file, name, device)
     if start.startswith(b"GGUF"):
         _refuse(name, "GGUF", "penstock.gguf.open() loads its tensors")

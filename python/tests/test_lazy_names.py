@@ -40,3 +40,10 @@ print([name for name in {UNUSED} if "penstock." + name in sys.modules])
 """
     told = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60)
     assert told.stdout == "[]\n", told.stderr
+
+
+def test_loading_plain_bytes_imports_nothing_for_archives(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(bytes(100))
+    program = "import sys, numpy, penstock; penstock.load(sys.argv[1]); print('penstock._npz' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.bin")], capture_output=True, text=True, timeout=60)
+    assert told.stdout == "False\n", told.stderr
