@@ -9,12 +9,14 @@ their time, say so. Takes at most nine minutes (--minutes); rows that come too l
 
 Rows. pipes: `penstock pipe-bench` between the two, receives posted, beside a bare copy. peers: PyTorch tensors from Python, Penstock, NCCL and
 torch.distributed.rpc; once more with expandable segments. links: one file into one GPU over one link and over two. sharded: one model to both, all
-to each, and cut in two. weights: tensors of one process into those of another. chain: one buffer to four receivers that take the GPUs in turn. cpu: CPU seconds per GB of a hot file into one, and into both.
+to each, and cut in two. weights: tensors of one process into those of another. resharded: rows of two processes into
+the columns of one. chain: one buffer to four receivers that take the GPUs in turn. cpu: CPU seconds per GB of a hot file into one, and into both.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -121,8 +123,8 @@ def in_child(row: str, devices: list[str], file: Path) -> Iterator[str]:
         yield figure("load_file to the first alone", nbytes, lambda: load_file(file, devices[0]))
         yield figure("load_sharded, all of it to both", 2 * nbytes, lambda: load_sharded(file, devices, framework="pt"))
         yield figure("load_sharded, cut in two", nbytes, lambda: load_sharded(file, devices, {"*": 0}, "pt"))
-    elif row == "weights":
-        yield from weights(devices, file)
+    elif row == "resharded":
+        yield from resharded(devices, file)
     elif row == "cpu":
         with penstock.open(file) as opened:
             memories = [torch.empty(nbytes, dtype=torch.uint8, device=each.device) for each in on]
@@ -135,69 +137,61 @@ def in_child(row: str, devices: list[str], file: Path) -> Iterator[str]:
             yield figure("two reads at once, into both", 2 * nbytes, both)
 
 
-def tensors_on(device: str, nbytes: int) -> dict[str, Any]:
-    """Nine of ten bytes in large ones, like a model's, and hundreds of small ones."""
-    import torch
+def weights(gb: float, devices: list[str], seconds: float) -> Iterator[str]:
+    """From one process into another one's tensors."""
+    there, here = (each.replace("cpu", "host") for each in devices)
+    for shape in ("llama", "moe"):
+        command = [sys.executable, str(HERE / "weights_bench.py"), "--device", there, "--to", here, "--shape", shape, "--gb", str(gb)]
+        yield from told(command, seconds).splitlines()
 
-    shape = (6144, 4096)  # 48 MiB of BF16
-    found = {f"layers.{each}.weight": torch.full(shape, each % 7, dtype=torch.bfloat16, device=device) for each in range(max(2, nbytes // (48 << 20)))}
-    return found | {f"layers.{each}.norm": torch.full((4096,), each % 5, dtype=torch.bfloat16, device=device) for each in range(300)}
 
+def serve(device: str, nbytes: int, rank: int, urls: Any, done: Any) -> None:
+    """Half of the rows of each tensor."""
+    import weights_bench
 
-def serve(device: str, nbytes: int, rows: tuple[int, int], urls: Any, done: Any) -> None:
-    """The part of the rows that this rank has: (rank, ranks)."""
     import penstock
 
-    rank, ranks = rows
     mine, parts = {}, {}
-    for name, tensor in tensors_on(device, nbytes).items():
-        length = tensor.shape[0] // ranks
-        mine[name] = tensor[rank * length : (rank + 1) * length].clone()
-        parts[name] = (tuple(tensor.shape), (slice(rank * length, (rank + 1) * length),))
+    for name, tensor in weights_bench.tensors(weights_bench.shapes("llama", nbytes), device, 1 + rank).items():
+        rows = slice(rank * (len(tensor) // 2), (rank + 1) * (len(tensor) // 2))
+        mine[name], parts[name] = tensor[rows].clone(), (tuple(tensor.shape), (rows,))
     with penstock.serve_weights(mine, parts=parts, snapshot=False) as server:
         urls.put(server.url)
         done.wait()
 
 
-def weights(devices: list[str], file: Path) -> Iterator[str]:
+def resharded(devices: list[str], file: Path) -> Iterator[str]:
+    """From two ranks that have rows to one that wants columns."""
     import multiprocessing
 
-    import torch
+    import weights_bench
 
     import penstock
     from penstock.weights import WeightsReceiver
 
     nbytes = file.stat().st_size
     spawn = multiprocessing.get_context("spawn")
-    for ranks in (1, 2):
-        urls, done = spawn.Queue(), spawn.Event()
-        servers = [spawn.Process(target=serve, args=(devices[rank % 2], nbytes, (rank, ranks), urls, done)) for rank in range(ranks)]
-        for each in servers:
-            each.start()
-        try:
-            found = [urls.get(timeout=60) for _ in servers]
-            mine = tensors_on(devices[1], nbytes)
-            parts = None
-            if ranks == 2:  # columns, where the servers have rows
-                parts = {name: (tuple(each.shape), (slice(None), slice(0, each.shape[1] // 2))) for name, each in mine.items() if each.dim() == 2}
-                mine = {name: each[:, : each.shape[1] // 2].clone() if each.dim() == 2 else each for name, each in mine.items()}
-            for each in mine.values():
-                each.zero_()
-            total = sum(each.nbytes for each in mine.values())
-            what = f"{ranks} to 1{', rows to columns' if ranks == 2 else ''}"
-            yield figure(f"load_weights, {what}", total, lambda: penstock.load_weights(found, mine, parts=parts))
-            with WeightsReceiver(found, mine, parts=parts) as receiver:
-                yield figure(f"a receiver that stays, {what}", total, receiver.load)
-            right = all(bool((each == int(name.split(".")[1]) % (7 if name.endswith("weight") else 5)).all()) for name, each in mine.items())
-            if not right:
+    urls, done = spawn.Queue(), spawn.Event()
+    servers = [spawn.Process(target=serve, args=(device, nbytes, rank, urls, done)) for rank, device in enumerate(devices)]
+    for each in servers:
+        each.start()
+    try:
+        found = [urls.get(timeout=60) for _ in servers]
+        mine, parts = {}, {}
+        for name, tensor in weights_bench.tensors(weights_bench.shapes("llama", nbytes), devices[1], 0).items():
+            columns = slice(0, tensor.shape[-1] // 2)
+            mine[name], parts[name] = tensor[..., columns].clone(), (tuple(tensor.shape), (slice(None),) * (tensor.dim() - 1) + (columns,))
+        total = sum(each.nbytes for each in mine.values())
+        yield figure("load_weights, 2 to 1, rows to columns", total, lambda: penstock.load_weights(found, mine, parts=parts))
+        with WeightsReceiver(found, mine, parts=parts) as receiver:
+            yield figure("a receiver that stays, 2 to 1, rows to columns", total, receiver.load)
+        for each in mine.values():
+            if each.dim() == 2 and not (bool((each[: len(each) // 2] == 1).all()) and bool((each[len(each) // 2 :] == 2).all())):
                 yield "  WRONG VALUES"
-        finally:
-            done.set()
-            for each in servers:
-                each.join(30)
-    if mine[next(iter(mine))].is_cuda:
-        source, target = (torch.empty(nbytes, dtype=torch.uint8, device=each) for each in devices)
-        yield figure("a bare copy", nbytes, lambda: (target.copy_(source), torch.cuda.synchronize(devices[0]), torch.cuda.synchronize(devices[1])))
+    finally:
+        done.set()
+        for each in servers:
+            each.join(30)
 
 
 def of_file(row: str, file: Path) -> Callable[[list[str], float], Iterator[str]]:
@@ -236,7 +230,7 @@ def main() -> int:
     file = args.folder / "big.safetensors"
     make_file(file, int(args.gb * GB))
     rows = {"pipes": pipes, "links": of_file("links", file), "sharded": of_file("sharded", file), "cpu": of_file("cpu", file)}
-    rows["weights"] = of_file("weights", file)
+    rows |= {"weights": functools.partial(weights, args.gb), "resharded": of_file("resharded", file)}
     rows |= {"chain": chain, "peers": peers, "expandable": expandable}
     failed = False
     for name, row in rows.items():
