@@ -27,7 +27,7 @@ _default_bytes = 512 << 20
 _batch_bytes = 64 << 20
 _batch_tensors = 1024
 _batches = 8  # that the memory is for, at least: one that is handed out, and others that are read meanwhile
-_enough_running = 160 << 20  # bytes: all batches at once would end at once, with nothing under way then until the caller comes back
+_enough_running = 384 << 20  # bytes: all batches at once would end at once, with nothing under way then until the caller comes back
 _takes_between_looks = 16  # at what was freed and at what may begin, within a batch
 
 
