@@ -8,12 +8,15 @@
   kvikio            KvikIO with CuPy; needs a GPU
   nixl              NIXL's plugins GDS and GDS_MT; memory of a GPU where there is one and CuPy or PyTorch
   fastsafetensors   fastsafetensors with nogds=False, told that /dev/nvidia-fs0 is there; needs it and PyTorch in this Python, and a GPU
+  cufile_python     cufile-python, by which LMCache calls cuFile; memory of a GPU where there is one and PyTorch
+  kv_engines        the calls of the file connectors of llm-d and Mooncake; memory of a GPU where there is one and PyTorch
 
 What a client needs is taken from this Python where it is installed, else from --wheels, else from the package index into a virtual
-environment in --work-dir (PyTorch never is: it is too large, and so is what needs it). A download that fails is a reason to skip.
+environment in --work-dir (PyTorch never is: it is too large, and so is what needs it). A download that fails is a reason to skip. On machines without a package
+index, --unpacked names a folder with what cufile_python needs.
 
 Usage: run_clients.py --penstock PENSTOCK --library-dir FOLDER --work-dir FOLDER [--only CLIENT ...] [--wheels FOLDER] [--no-download]
-                      [--cc CC]
+                      [--unpacked FOLDER] [--cc CC]
 Exits with 1 when a client failed, with 77 when all were skipped.
 """
 
@@ -34,6 +37,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = "libcufile.so.0"
 CUFILE_WHEEL = "nvidia-cufile==1.17.1.22"
 CUDA_WHEEL = "nvidia-cuda-runtime==13.2.86"
+CUFILE_PYTHON = "cufile-python==0.2.0"
 CLIENT_SECONDS = 300
 DOWNLOAD_SECONDS = 300
 
@@ -65,6 +69,7 @@ class Place:
     wheels: Optional[pathlib.Path]
     download: bool
     cc: str
+    packages: Optional[pathlib.Path]
 
     @property
     def library(self) -> pathlib.Path:
@@ -129,13 +134,29 @@ def unpacked(place: Place, package: str) -> pathlib.Path:
     return folder
 
 
-def run(place: Place, command: Sequence[object], library_path: str = "") -> str:
+def installed(place: Place, name: str, packages: Sequence[str]) -> pathlib.Path:
+    """A folder for PYTHONPATH with these packages and nothing of what they depend on, fetched once; or the one that the user has."""
+    if place.packages:
+        return place.packages
+    folder = place.work / f"packages-{name}"
+    finished = folder / "finished"
+    wanted = " ".join(packages)
+    if not finished.exists() or finished.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        place.pip(pathlib.Path(sys.executable), "install", "--no-deps", "--only-binary=:all:", "--target", str(folder), *packages)
+        finished.write_text(wanted)
+    return folder
+
+
+def run(place: Place, command: Sequence[object], library_path: str = "", python_path: str = "") -> str:
     """The output of a client that passed. Its working directory is empty before and must be after."""
     environ = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")}
     inherited = os.environ.get("LD_LIBRARY_PATH", "")  # may lead to libcuda.so.1
     paths = [path for path in (library_path, inherited) if path]
     if paths:
         environ["LD_LIBRARY_PATH"] = ":".join(paths)
+    if python_path:
+        environ["PYTHONPATH"] = ":".join(path for path in (python_path, os.environ.get("PYTHONPATH", "")) if path)
     with tempfile.TemporaryDirectory(dir=place.work) as scratch:
         try:
             words = [str(word) for word in command]
@@ -239,8 +260,19 @@ def fastsafetensors(place: Place) -> str:
     return python_client(place, "fastsafetensors", "fastsafetensors_client.py", pathlib.Path(sys.executable), "--nvidia-fs-node")
 
 
+def cufile_python(place: Place) -> str:
+    folder = installed(place, "cufile_python", [CUFILE_PYTHON])
+    script = [place.penstock, "run", "--", sys.executable, HERE / "cufile_python_client.py"]
+    return run(place, [*script, scratch_folder(place, "cufile_python"), place.library], python_path=str(folder))
+
+
+def kv_engines(place: Place) -> str:
+    return python_client(place, "kv_engines", "kv_engines_calls.py", pathlib.Path(sys.executable))
+
+
 CLIENTS: dict[str, Callable[[Place], str]] = {
-    client.__name__: client for client in (nvidia_header, cuda_python, cuda_python_13_2, torch_gds, kvikio, nixl, fastsafetensors)
+    client.__name__: client
+    for client in (nvidia_header, cuda_python, cuda_python_13_2, torch_gds, kvikio, nixl, fastsafetensors, cufile_python, kv_engines)
 }
 
 
@@ -256,10 +288,12 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=CLIENTS, help="this client; may be given several times")
     parser.add_argument("--wheels", type=pathlib.Path, help="a folder of wheels to install from, instead of the package index")
     parser.add_argument("--no-download", action="store_true")
+    parser.add_argument("--unpacked", type=pathlib.Path, help="a folder with cufile, instead of a download")
     parser.add_argument("--cc", default="cc")
     given = parser.parse_args()
     place = Place(given.penstock.absolute(), given.library_dir.absolute(), given.work_dir.absolute(),
-                  given.wheels.absolute() if given.wheels else None, not given.no_download, given.cc)
+                  given.wheels.absolute() if given.wheels else None, not given.no_download, given.cc,
+                  given.unpacked.absolute() if given.unpacked else None)
     for needed in (place.penstock, place.library):
         if not needed.exists():
             parser.error(f"{needed} does not exist")
