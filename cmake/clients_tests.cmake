@@ -4,7 +4,7 @@ enable_language(C)
 
 # A library with a sanitizer in it cannot be preloaded into a program without.
 if(TARGET penstock_cli AND PENSTOCK_SANITIZE STREQUAL "none")
-  foreach(client nvidia_header cuda_python cuda_python_13_2 torch_gds kvikio nixl fastsafetensors cufile_python kv_engines)
+  foreach(client nvidia_header cuda_python cuda_python_13_2 torch_gds kvikio nixl fastsafetensors cufile_python lmcache kv_engines)
     add_test(
       NAME clients.${client}
       COMMAND

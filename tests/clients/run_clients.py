@@ -9,11 +9,12 @@
   nixl              NIXL's plugins GDS and GDS_MT; memory of a GPU where there is one and CuPy or PyTorch
   fastsafetensors   fastsafetensors with nogds=False, told that /dev/nvidia-fs0 is there; needs it and PyTorch in this Python, and a GPU
   cufile_python     cufile-python, by which LMCache calls cuFile; memory of a GPU where there is one and PyTorch
+  lmcache           LMCache's modules of GPUDirect Storage; needs PyTorch in this Python; a slab on a stream needs a GPU
   kv_engines        the calls of the file connectors of llm-d and Mooncake; memory of a GPU where there is one and PyTorch
 
 What a client needs is taken from this Python where it is installed, else from --wheels, else from the package index into a virtual
 environment in --work-dir (PyTorch never is: it is too large, and so is what needs it). A download that fails is a reason to skip. On machines without a package
-index, --unpacked names a folder with what cufile_python needs.
+index, --unpacked names a folder with what cufile_python and lmcache need.
 
 Usage: run_clients.py --penstock PENSTOCK --library-dir FOLDER --work-dir FOLDER [--only CLIENT ...] [--wheels FOLDER] [--no-download]
                       [--unpacked FOLDER] [--cc CC]
@@ -38,6 +39,7 @@ LIBRARY = "libcufile.so.0"
 CUFILE_WHEEL = "nvidia-cufile==1.17.1.22"
 CUDA_WHEEL = "nvidia-cuda-runtime==13.2.86"
 CUFILE_PYTHON = "cufile-python==0.2.0"
+LMCACHE = ["lmcache==0.5.6", CUFILE_PYTHON, "sortedcontainers", "cachetools", "aiofile", "caio"]
 CLIENT_SECONDS = 300
 DOWNLOAD_SECONDS = 300
 
@@ -266,13 +268,21 @@ def cufile_python(place: Place) -> str:
     return run(place, [*script, scratch_folder(place, "cufile_python"), place.library], python_path=str(folder))
 
 
+def lmcache(place: Place) -> str:
+    if not imports(pathlib.Path(sys.executable), ["torch", "yaml", "psutil"]):
+        raise Skipped("torch, yaml or psutil cannot be imported")
+    folder = installed(place, "lmcache", LMCACHE)
+    script = [place.penstock, "run", "--", sys.executable, HERE / "lmcache_client.py", "--unpacked", folder]
+    return run(place, [*script, scratch_folder(place, "lmcache"), place.library])
+
+
 def kv_engines(place: Place) -> str:
     return python_client(place, "kv_engines", "kv_engines_calls.py", pathlib.Path(sys.executable))
 
 
 CLIENTS: dict[str, Callable[[Place], str]] = {
     client.__name__: client
-    for client in (nvidia_header, cuda_python, cuda_python_13_2, torch_gds, kvikio, nixl, fastsafetensors, cufile_python, kv_engines)
+    for client in (nvidia_header, cuda_python, cuda_python_13_2, torch_gds, kvikio, nixl, fastsafetensors, cufile_python, lmcache, kv_engines)
 }
 
 
@@ -288,7 +298,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=CLIENTS, help="this client; may be given several times")
     parser.add_argument("--wheels", type=pathlib.Path, help="a folder of wheels to install from, instead of the package index")
     parser.add_argument("--no-download", action="store_true")
-    parser.add_argument("--unpacked", type=pathlib.Path, help="a folder with cufile, instead of a download")
+    parser.add_argument("--unpacked", type=pathlib.Path, help="a folder with cufile, lmcache and what it needs, instead of a download")
     parser.add_argument("--cc", default="cc")
     given = parser.parse_args()
     place = Place(given.penstock.absolute(), given.library_dir.absolute(), given.work_dir.absolute(),
