@@ -3,7 +3,8 @@
 
   llm-d     llmd_fs_backend (llm-d-kv-cache), gds_mode read_write and bb_read_write: blocks registered one by one with CU_FILE_RDMA_REGISTER, or all
             as one; a file for each group of blocks, with O_DIRECT, opened and registered anew each time, from several threads
-  Mooncake  the transport nvmeof of its transfer engine: batches of 128, set up once and used again, asked for events without a time limit
+  Mooncake  the transport nvmeof of its transfer engine: batches of 128, set up once and used again, asked for events without a minimum and without a time
+            limit; files with O_DIRECT
 Neither engine runs. Memory is a GPU's where there is one (by PyTorch), else the host's.
 
 Usage: penstock run -- python3 kv_engines_calls.py FOLDER [LIBRARY]
@@ -106,10 +107,9 @@ def registered_ranges(memory: Any, block: int, as_one: bool) -> list[tuple[int, 
 
 def move_blocks(library: Any, path: pathlib.Path, memory: Any, block: int, blocks: range, is_write: bool) -> None:
     """The blocks of one file, one call each; the address is the block's own."""
-    direct = getattr(os, "O_DIRECT", 0)
     call = library.cuFileWrite if is_write else library.cuFileRead
     target = path.with_suffix(".tmp") if is_write else path
-    with File(library, target, (os.O_RDWR | os.O_CREAT if is_write else os.O_RDONLY) | direct) as file:
+    with File(library, target, (os.O_RDWR | os.O_CREAT if is_write else os.O_RDONLY) | os.O_DIRECT) as file:
         for number, index in enumerate(blocks):
             equal(call(file.handle, memory.address + index * block, block, number * block, 0), block, f"block {index} of {path.name}")
     if is_write:
@@ -161,7 +161,7 @@ def check_mooncake(library: Any, folder: pathlib.Path) -> str:
     done(library.cuFileBufRegister(memory.address, memory.size, 0), "cuFileBufRegister")
     batch = ctypes.c_void_p()
     done(library.cuFileBatchIOSetUp(ctypes.byref(batch), pieces), "cuFileBatchIOSetUp")
-    with File(library, path, os.O_RDWR | os.O_CREAT) as file:
+    with File(library, path, os.O_RDWR | os.O_CREAT | os.O_DIRECT) as file:
         for number in range(rounds):
             content = os.urandom(memory.size)
             memory.put(content)

@@ -217,6 +217,28 @@ def check_slab(folder: pathlib.Path, direct_io: bool) -> str:
     return f"{len(chunks)} chunks"
 
 
+def check_two_buffers(folder: pathlib.Path) -> None:
+    """Of two buffers on one stream, the first to go takes the stream's registration with it; transfers of the other go on."""
+    import torch
+
+    buffer = torch.randint(0, 256, (8 * MIB,), dtype=torch.uint8, device="cuda")
+    other = torch.zeros(4 * MIB, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        slab = Slab(folder, buffer.numel(), buffer, False)
+        slab.module.register_gds_gpu_buffer(other)
+        chunks = slab.allocate(MIB, 8)
+        slab.queue(chunks, is_write=True)
+        slab.module.deregister_gds_gpu_buffer(other)
+        stored = buffer.clone()
+        buffer.zero_()
+        slab.queue(chunks, is_write=False)
+        stream.synchronize()
+        check(torch.equal(buffer, stored), "GDS L1: memory differs after a neighbour was deregistered")
+        slab.close()
+
+
 def check_submissions(folder: pathlib.Path) -> None:
     """The handle below the slab: the counts of its calls, a stream that is registered twice, and one that is registered again afterwards."""
     import torch
@@ -284,8 +306,9 @@ def run_checks(scratch: pathlib.Path, library: str) -> None:
         if GPU_MISSING is None:
             ok(f"GDS L1, {what}: {check_slab(pathlib.Path(tempfile.mkdtemp(dir=scratch)), direct_io)}")
     if GPU_MISSING is None:
+        check_two_buffers(pathlib.Path(tempfile.mkdtemp(dir=scratch)))
         check_submissions(scratch)
-        ok("GDS L1: counts of its calls, streams registered twice and again")
+        ok("GDS L1: two buffers on one stream, counts of its calls, streams registered twice and again")
     else:
         check_slab_without_gpu(scratch)
         ok(f"GDS L1 up to the stream, whose calls are refused without a GPU: {GPU_MISSING}")
