@@ -543,7 +543,8 @@ void add_files(nb::module_& module) {
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
            "Queues a read into device memory onto a stream: an address, or an object of CuPy, PyTorch or cuda-python. Does not block.\n"
            "result: an address, of the host or of a device, where 8 bytes are set before later work of the stream starts: to the bytes\n"
-           "read, or to -1. Returns a StreamResult.")
+           "read, or to -1. The file may be read from the call on, but after writes onto streams that were queued before and overlap it;\n"
+           "memory is written to in the order of the stream. Returns a StreamResult.")
       .def("write_on_stream", &queue_bound<true>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
            "Queues a write from device memory onto a stream; otherwise as read_on_stream().")

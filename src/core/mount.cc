@@ -9,7 +9,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Enough to keep up with a link's copies where one core reads 5 GB/s out of the page cache past its own caches.
-unsigned stream_lane_count(unsigned cores) { return std::clamp(cores / 4, 1U, 4U); }
+unsigned stream_lane_count(unsigned cores) { return std::clamp(cores / 2, 1U, staging::lanes::most_of_one_link); }
 
 unsigned keeping_lane_count(unsigned cores) { return std::clamp(cores / 2, 1U, 4U); }
 
@@ -30,7 +30,7 @@ mount::mount(runtime& with, std::uint64_t device)
       collector_(with, lanes_, disk_, with.lane_count()),
       disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options())),
       lanes_(with.lanes(), spin(with, 500us), &with.feeders()),
-      stream_lanes_(stream_lane_count(with.cores()), spin(with, 50us), nullptr),
+      stream_lanes_(stream_lane_count(with.cores()), spin(with, 200us), nullptr),
       keeping_lanes_(keeping_lane_count(with.cores()), 0us, &with.feeders(), "penstock-k"),
       cold_speeds_(keeping_lane_count(with.cores())) {}
 

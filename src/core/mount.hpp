@@ -30,6 +30,9 @@ class mount {
   [[nodiscard]] core::cold_speeds& cold_speeds() noexcept { return cold_speeds_; }
   // Threads for stream-ordered requests: they never call a device.
   [[nodiscard]] staging::lanes& stream_lanes() noexcept { return stream_lanes_; }
+  // What they do, in the order in which it was asked for: what streams stand still for, and what is done ahead of them.
+  [[nodiscard]] staging::work_list& stream_works() noexcept { return stream_works_; }
+  [[nodiscard]] staging::work_list& stream_works_ahead() noexcept { return stream_works_ahead_; }
   [[nodiscard]] stream_memory& stream_memory_of(const staging::place& place) noexcept {
     return place.emulated() ? host_stream_memory_ : cuda_stream_memory_;
   }
@@ -43,6 +46,8 @@ class mount {
   core::collector collector_;
   staging::disk_lanes disk_;
   staging::lanes lanes_;
+  staging::work_list stream_works_;
+  staging::work_list stream_works_ahead_;
   staging::lanes stream_lanes_;
   staging::lanes keeping_lanes_;
   core::cold_speeds cold_speeds_;

@@ -61,6 +61,7 @@ runtime::runtime(const engine_options& options, seams doors)
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       pinned_pages_(*doors_.kernel, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
+      stream_watch_(!few_cores() ? 100us : 0us),
       ahead_(new ahead_book(deadlines_)),
       memory_left_(*doors_.kernel) {
   stats_.set_lanes(lanes_.usual);

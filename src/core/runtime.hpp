@@ -15,6 +15,7 @@
 #include "core/cache/memory_watch.hpp"
 #include "core/deadlines.hpp"
 #include "core/memory_map.hpp"
+#include "core/stream/stream_watch.hpp"
 #include "device/device.hpp"
 #include "path/pinned_pages.hpp"
 #include "path/registry.hpp"
@@ -89,6 +90,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
   // Where callbacks of users run: a thread that nothing else can hold up.
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
+  // Who sees how far streams have come.
+  [[nodiscard]] core::stream_watch& stream_watch() noexcept { return stream_watch_; }
   // What pipes keep for this engine: made for the first who asks, always with the same function, and there until the engine ends.
   beside_files& beside(std::unique_ptr<beside_files> (*make)(runtime& with));
   [[nodiscard]] beside_files* beside() const noexcept { return beside_.load(std::memory_order_acquire); }  // null: none was made
@@ -180,6 +183,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   path::pinned_pages pinned_pages_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;
+  core::stream_watch stream_watch_;
   std::mutex making_beside_;
   std::unique_ptr<beside_files> made_beside_;
   std::atomic<beside_files*> beside_{nullptr};  // that one, once it is made

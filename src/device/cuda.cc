@@ -71,6 +71,7 @@ class cuda_session final : public session {
   status call(stream on, void (*function)(void*), void* argument) override;
   status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
   status write_value(stream on, std::uint32_t* flag, std::uint32_t value) override;
+  status step_through(std::span<const word_step> steps, stream on) override;
   result<bool> idle(stream target) override;
   result<bool> reached(event target) override;
   status wait(event target) override;
@@ -229,6 +230,22 @@ status cuda_session::write_value(stream on, std::uint32_t* flag, std::uint32_t v
   return outcome(
       inside([&] { return api_.stream_write_value32(on, address_of(flag), value, cuda::write_value_default); }),
       [&] { return fmt::format("make a stream write the value at {}", static_cast<void*>(flag)); }, errc::bad_memory);
+}
+
+status cuda_session::step_through(std::span<const word_step> steps, stream on) {
+  constexpr std::size_t most_at_once = 8;
+  if (api_.stream_batch_mem_op == nullptr || !host_pointers_usable_ || steps.size() > most_at_once) return session::step_through(steps, on);
+  std::array<cuda::stream_operation, most_at_once> operations;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& [waits, word, value] = steps[i];
+    operations[i] = {.operation = waits ? cuda::stream_operation::wait_value32 : cuda::stream_operation::write_value32,
+                     .word = address_of(word),
+                     .value = value,
+                     .flags = waits ? cuda::wait_value_geq : cuda::write_value_default};
+  }
+  return outcome(
+      inside([&] { return api_.stream_batch_mem_op(on, static_cast<unsigned>(steps.size()), operations.data(), 0); }),
+      [] { return "make a stream wait for values in host memory, and write them"; }, errc::bad_memory);
 }
 
 // Of the default stream a query tells what the streams that it waits for have, too (580.159).

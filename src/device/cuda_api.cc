@@ -107,6 +107,7 @@ const char* find_functions(void* opened, functions& api) {
       .need(api.stream_wait_event, "cuStreamWaitEvent")
       .optional(api.stream_wait_value32, "cuStreamWaitValue32_v2")
       .optional(api.stream_write_value32, "cuStreamWriteValue32_v2")
+      .optional(api.stream_batch_mem_op, "cuStreamBatchMemOp_v2")
       .optional(api.mem_retain_allocation_handle, "cuMemRetainAllocationHandle")
       .optional(api.mem_release, "cuMemRelease");
   from.need(api.event_create, "cuEventCreate")

@@ -85,6 +85,19 @@ inline constexpr unsigned wait_value_geq = 0x0;
 inline constexpr unsigned write_value_default = 0x0;  // behind all that the stream has written, for the whole system
 inline constexpr unsigned ipc_lazy_peer_access = 0x1;
 
+// CUstreamBatchMemOpParams, as far as it is used.
+struct stream_operation {
+  static constexpr unsigned wait_value32 = 1;
+  static constexpr unsigned write_value32 = 2;
+  unsigned operation = 0;
+  alignas(8) address word = 0;
+  std::uint64_t value = 0;
+  unsigned flags = 0;
+  alignas(8) address alias = 0;
+  std::uint64_t reserved = 0;
+};
+static_assert(sizeof(stream_operation) == 48);
+
 // The functions, named as in the reference without the cu. Those marked optional may be null.
 struct functions {
   code (*init)(unsigned flags);
@@ -132,8 +145,9 @@ struct functions {
   code (*stream_synchronize)(handle stream);
   code (*stream_query)(handle stream);
   code (*stream_wait_event)(handle stream, handle event, unsigned flags);
-  code (*stream_wait_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);   // optional: CUDA 11.7
-  code (*stream_write_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);  // optional: CUDA 11.7
+  code (*stream_wait_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);             // optional: CUDA 11.7
+  code (*stream_write_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);            // optional: CUDA 11.7
+  code (*stream_batch_mem_op)(handle stream, unsigned count, stream_operation* operations, unsigned flags);  // optional: CUDA 11.7
   code (*event_create)(handle* event, unsigned flags);
   code (*event_destroy)(handle event);
   code (*event_record)(handle event, handle stream);

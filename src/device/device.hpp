@@ -43,6 +43,13 @@ struct segment {
   std::uint64_t bytes = 0;
 };
 
+// What a stream does to a word in pinned memory: as write_value() or wait_value().
+struct word_step {
+  bool waits = false;
+  std::uint32_t* word = nullptr;
+  std::uint32_t value = 0;
+};
+
 // What another process of this host needs to map an allocation of this one.
 struct shared_memory {
   std::string handle;            // for open_shared(), of at most 128 bytes
@@ -87,6 +94,14 @@ class session {
   virtual status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;
   // Stores to such a flag. Who sees the value, the CPU of another process too, finds what was copied on this stream before.
   virtual status write_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;
+  // Several of these two, one behind the other, with one call of the driver where it can. An error: perhaps some of them are on the stream.
+  virtual status step_through(std::span<const word_step> steps, stream on) {
+    for (const auto& each : steps) {
+      auto queued = each.waits ? wait_value(on, each.word, each.value) : write_value(on, each.word, each.value);
+      if (!queued.ok()) return queued;
+    }
+    return {};
+  }
 
   // True: all that this stream was given, and what that waits for, is done. False where that is not known. An error of the work shows here.
   virtual result<bool> idle(stream target) = 0;

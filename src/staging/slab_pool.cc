@@ -103,6 +103,7 @@ result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& sessio
   used_up = !grown.ok();
   const std::lock_guard guard(lock_);
   growing_ = false;
+  refusal_ = grown;
   returned_.notify_all();
   if (slab found = pop(wanted, user)) return found;
   // Nothing free, and nothing to come back: waiting would be for ever. What was trimmed since may be pinned anew by the next try.

@@ -107,6 +107,11 @@ class slab_pool {
   }
   // Somebody has gone away so just now.
   [[nodiscard]] bool is_wanted() const noexcept;
+  // Why no more could be pinned when that was last tried; ok: it could.
+  [[nodiscard]] status last_refusal() const {
+    const std::lock_guard guard(lock_);
+    return refusal_;
+  }
   // A slab was waited for in vain until now: when that began, if it is for want of budget; else 0.
   [[nodiscard]] std::int64_t begin_wait(slab_user user) const noexcept;
   // It has come, or is not waited for any more. began_ns: of begin_wait(); set to 0.
@@ -183,6 +188,7 @@ class slab_pool {
   std::int64_t returned_ns_ = 0;                     // when one came back, or a chunk was added
   std::size_t waiting_ = 0;
   bool growing_ = false;
+  status refusal_;                        // of the last try to pin more
   unsigned trimming_ = 0;                 // chunks that come back either as slabs or as budget
   std::uint64_t trims_ = 0;               // of chunks, ended
   std::atomic<bool> has_largest_{false};  // a chunk of the largest size exists

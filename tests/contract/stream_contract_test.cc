@@ -1,4 +1,5 @@
 // Requests in the order of a device stream.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -6,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
@@ -373,6 +375,123 @@ TEST_P(stream_contract, many_requests_on_many_streams_keep_their_order) {
   expect_file(name("copy"), content);
 }
 
+TEST_P(stream_contract, what_is_fixed_is_read_ahead_and_written_to_memory_in_order) {
+  constexpr std::size_t length = 300 * kib;
+  const auto content = make_file("data", 10 * length);
+  const auto from = open("data");
+  auto& session = house_.session();
+  for (const bool early : {false, true}) {
+    const scoped_stream stream(session);
+    gate held(session);
+    guarded_memory memory(house_, memory_place::device, 4 * length);
+    const auto before = memory.content();
+    std::int64_t count = -77;
+    PENSTOCK_EXPECT_OK(held.close(session, stream));
+    {
+      values gone{.length = length, .offset = 5 * length + 1, .memory_offset = length};
+      auto request = gone.on(stream, memory.data());
+      request.bytes_done = &count;
+      request.fixed = true;
+      request.told_early = early;
+      PENSTOCK_EXPECT_OK(from.read_on_stream(request));
+      gone = {.length = 1, .offset = 0, .memory_offset = 0};  // must not be seen
+    }
+    while (early && std::atomic_ref(count).load() == -77) std::this_thread::yield();
+    memory.expect(before);
+    held.open();
+    expect_quiet(stream);
+    EXPECT_EQ(count, static_cast<std::int64_t>(length));
+    bytes expected = before;
+    overlay(expected, length, std::span(content).subspan(5 * length + 1, length));
+    memory.expect(expected);
+  }
+}
+
+// Random requests on several streams, some of them fixed, over ranges that overlap, in an order that events between streams make one: what
+// every read found and what the file holds at the end is what they would have done one after the other.
+TEST_P(stream_contract, reads_and_writes_keep_the_order_that_events_make) {
+  constexpr std::size_t extent = 3 * mib;
+  constexpr std::size_t streams = 3;
+  constexpr std::size_t slots = 40;
+  constexpr std::size_t most = 1200 * kib;
+  auto file = make_file("data", extent);
+  const auto both = open_for_writing("data", true);
+  auto& session = house_.session();
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t end) { return std::uniform_int_distribution<std::size_t>(0, end - 1)(random); };
+  std::vector<std::unique_ptr<scoped_stream>> lines;
+  for (std::size_t i = 0; i < streams; ++i) lines.push_back(std::make_unique<scoped_stream>(session));
+  guarded_memory memory(house_, memory_place::device, slots * most);
+  auto expected = memory.content();
+  std::deque<values> all;
+  std::vector<device::event> events;
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < slots; ++i) {
+    const std::size_t line = below(streams);
+    if (line != last) {
+      const auto made = session.make_event();
+      ASSERT_TRUE(made.ok());
+      events.push_back(*made);
+      PENSTOCK_EXPECT_OK(session.record(*made, *lines[last]));
+      PENSTOCK_EXPECT_OK(session.wait_event(*lines[line], *made));
+      last = line;
+    }
+    const std::size_t length = 1 + below(below(2) == 0 ? 5000 : most);
+    const std::size_t offset = below(extent - length);
+    auto& now = all.emplace_back(values{.length = length, .offset = static_cast<std::int64_t>(offset)});
+    now.memory_offset = static_cast<std::int64_t>(i * most);
+    const bool is_write = below(2) == 0 && i > 0;
+    if (is_write) now.memory_offset = static_cast<std::int64_t>(below(i) * most);
+    auto request = now.on(*lines[line], memory.data());
+    request.fixed = below(2) == 0;
+    request.told_early = below(2) == 0;
+    const auto at = static_cast<std::size_t>(now.memory_offset);
+    if (is_write) {
+      PENSTOCK_EXPECT_OK(both.write_on_stream(request));
+      overlay(file, offset, std::span(expected).subspan(at, length));
+    } else {
+      PENSTOCK_EXPECT_OK(both.read_on_stream(request));
+      overlay(expected, at, std::span(file).subspan(offset, length));
+    }
+  }
+  for (const auto& line : lines) expect_quiet(*line);
+  for (const auto& each : all) EXPECT_EQ(each.bytes_done, static_cast<std::int64_t>(each.length));
+  memory.expect(expected);
+  expect_file(name("data"), file);
+  for (auto* each : events) PENSTOCK_EXPECT_OK(session.destroy_event(each));
+}
+
+TEST_P(stream_contract, hundreds_that_are_fixed_may_be_queued_before_the_stream_moves) {
+  constexpr std::size_t each = 64 * kib;
+  constexpr std::size_t parts = 128;
+  constexpr std::size_t requests = 250;  // more than three times as many entries the driver would not take
+  const auto content = make_file("data", parts * each);
+  const auto from = open("data");
+  auto& session = house_.session();
+  for (const bool early : {false, true}) {
+    const scoped_stream stream(session);
+    gate held(session);
+    guarded_memory memory(house_, memory_place::device, parts * each);
+    std::vector<std::int64_t> counts(requests, -77);
+    PENSTOCK_EXPECT_OK(held.close(session, stream));
+    for (std::size_t i = 0; i < requests; ++i) {
+      const std::size_t length = each;
+      const auto offset = static_cast<std::int64_t>(i % parts * each);
+      PENSTOCK_EXPECT_OK(from.read_on_stream({.stream = stream,
+                                              .memory = memory.data() + offset,
+                                              .length = &length,
+                                              .offset = &offset,
+                                              .bytes_done = &counts[i],
+                                              .fixed = true,
+                                              .told_early = early}));
+    }
+    held.open();
+    expect_quiet(stream);
+    EXPECT_EQ(std::ranges::count(counts, static_cast<std::int64_t>(each)), static_cast<std::ptrdiff_t>(requests));
+    memory.expect(content);
+  }
+}
+
 TEST_P(stream_contract, closing_the_file_waits_for_the_stream) {
   const auto content = make_file("data", mib);
   auto from = open("data");
@@ -556,7 +675,7 @@ TEST_F(stream_fault_contract, a_driver_that_waits_for_the_stream_while_a_request
   const scoped_stream stream(session);
   guarded_memory memory(house_, memory_place::device, length);
   driver_->set_hook([&](std::string_view call, std::uint64_t) -> std::optional<status> {
-    if (call == "scatter" || call == "call" || call == "wait_value") (void)real.synchronize(stream);
+    if (call == "scatter" || call == "write_value" || call == "wait_value") (void)real.synchronize(stream);
     return std::nullopt;
   });
   const std::size_t asked = length;
@@ -581,7 +700,7 @@ TEST_F(stream_fault_contract, what_is_queued_in_part_is_taken_back) {
   auto from = house_.engine().open(directory_.file("data"));
   ASSERT_TRUE(from.ok()) << told(from.error());
   auto& session = house_.session();
-  for (const char* call : {"call", "wait_value", "scatter"}) {
+  for (const char* call : {"write_value", "wait_value", "scatter"}) {
     for (std::uint64_t nth = 1; nth <= 3; ++nth) {
       for (const bool for_good : {false, true}) {
         const scoped_stream stream(session);
@@ -611,7 +730,7 @@ TEST_F(stream_fault_contract, a_stream_that_refuses_leaves_nothing_behind) {
   const guarded_memory memory(house_, memory_place::device, 1000);
   const std::size_t length = 1000;
   const std::int64_t offset = 0;
-  driver_->fail("call", 1, status(errc::device, "injected"));
+  driver_->fail("write_value", 1, status(errc::device, "injected"));
   driver_->fail("synchronize", 1, status(errc::device, "injected"));
   EXPECT_EQ(from->read_on_stream({.memory = memory.data(), .length = &length, .offset = &offset}).code(), errc::device);
   EXPECT_TRUE(from->close().ok()) << "which waits for what is under way";

@@ -10,6 +10,7 @@ namespace {
 
 using device::memory_type;
 using device::segment;
+using device::word_step;
 
 class device_contract : public ::testing::TestWithParam<std::string> {
  protected:
@@ -345,6 +346,22 @@ TEST_P(device_contract, write_value_comes_behind_what_was_copied_before) {
     while (std::atomic_ref(*word.flag()).load() != turn) std::this_thread::yield();
     EXPECT_EQ(std::memcmp(back.data(), content.data(), length), 0) << turn;
   }
+}
+
+TEST_P(device_contract, several_steps_are_taken_in_their_order) {
+  gate first(session());
+  gate second(session());
+  gate third(session());
+  const scoped_stream stream(session());
+  const std::array<word_step, 3> steps{{{false, first.flag(), 1}, {true, second.flag(), 1}, {false, third.flag(), 1}}};
+  const status queued = session().step_through(steps, stream);
+  if (queued.code() == errc::unsupported) GTEST_SKIP() << queued.message();
+  PENSTOCK_EXPECT_OK(queued);
+  while (std::atomic_ref(*first.flag()).load() != 1) std::this_thread::yield();
+  EXPECT_EQ(std::atomic_ref(*third.flag()).load(), 0U);
+  second.set(1);
+  PENSTOCK_EXPECT_OK(session().synchronize(stream));
+  EXPECT_EQ(std::atomic_ref(*third.flag()).load(), 1U);
 }
 
 TEST_P(device_contract, write_value_needs_pinned_memory) {

@@ -1,7 +1,9 @@
 #include "core/stream/stream_block.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <vector>
 
 namespace penstock::core {
 
@@ -15,29 +17,47 @@ void store(std::uint32_t& word, std::uint32_t value) { std::atomic_ref(word).sto
 
 }  // namespace
 
-stream_block::stream_block(std::uint64_t most, bool waits_for_end) noexcept
+stream_memory::kind stream_block::kind_for(std::uint64_t bytes, bool aligned) noexcept {
+  for (const auto each : {stream_memory::kind::small, stream_memory::kind::medium}) {
+    if (bytes <= most_bytes(each, aligned)) return each;
+  }
+  return stream_memory::kind::large;
+}
+
+stream_block::stream_block(std::uint64_t most, bool aligned, bool waits_for_end) noexcept
     : waits_for_end_(waits_for_end),
-      size_(most <= most_bytes(stream_memory::kind::small) ? stream_memory::kind::small : stream_memory::kind::large),
-      waves_(std::max<std::uint64_t>((most + wave_bytes() - 1) / wave_bytes(), 1)),
-      segments_(std::clamp<std::uint64_t>(std::min(most, wave_bytes()) / least_segment_bytes, 1, most_segments)) {
-  static_assert(sizeof(words) + most_bytes(stream_memory::kind::small) / least_segment_bytes * sizeof(device::segment) <=
+      size_(kind_for(most, aligned)),
+      wave_bytes_(most_bytes(size_, aligned)),
+      waves_(std::max<std::uint64_t>((most + wave_bytes_ - 1) / wave_bytes_, 1)),
+      segments_(std::clamp<std::uint64_t>(std::min(most, wave_bytes_) / least_segment_bytes, 1, most_segments)) {
+  static_assert(sizeof(words) + stream_memory::slab_bytes(stream_memory::kind::small) / least_segment_bytes * sizeof(device::segment) <=
                 stream_memory::block_bytes(stream_memory::kind::small));
+  static_assert(sizeof(words) + most_segments * sizeof(device::segment) <= stream_memory::block_bytes(stream_memory::kind::medium));
   static_assert(sizeof(words) + waves_at_once * most_segments * sizeof(device::segment) <=
                 stream_memory::block_bytes(stream_memory::kind::large));
 }
 
 status stream_block::put_wave(device::session& session, device::stream on, std::size_t index) const {
-  auto outcome = session.wait_value(on, &shared().turn, static_cast<std::uint32_t>(index + 1));
+  auto& mine = shared();
+  const auto before = static_cast<std::uint32_t>(index);
+  const device::word_step told = index == 0 ? device::word_step{false, &mine.reached, 1} : device::word_step{false, &mine.copied, before};
+  auto outcome = session.step_through(std::array{told, device::word_step{true, &mine.turn, before + 1}}, on);
   return outcome.ok() ? session.scatter(table(index), segments_, on) : outcome;
 }
 
-status stream_block::put_wait_for_end(device::session& session, device::stream on) const {
-  return session.wait_value(on, &shared().ended, 1);
-}
-
-status stream_block::put_count(device::session& session, device::stream on, std::int64_t* target) const {
-  shared().count_segment = {&shared().count, target, sizeof(std::int64_t)};
-  return session.scatter(&shared().count_segment, 1, on);
+status stream_block::put_end(device::session& session, device::stream on, std::int64_t* target) const {
+  auto& mine = shared();
+  std::vector<device::word_step> steps;
+  if (waits_for_end_) steps = {{false, &mine.copied, static_cast<std::uint32_t>(waves_)}, {true, &mine.ended, 1}};
+  if (target != nullptr) {
+    mine.count_segment = {&mine.count, target, sizeof(std::int64_t)};
+    auto outcome = steps.empty() ? status() : session.step_through(steps, on);
+    if (outcome.ok()) outcome = session.scatter(&mine.count_segment, 1, on);
+    if (!outcome.ok()) return outcome;
+    steps.clear();
+  }
+  steps.push_back({false, &mine.passed, 1});
+  return session.step_through(steps, on);
 }
 
 void stream_block::let_copy(std::size_t index, const device::segment& whole) const noexcept {
@@ -52,11 +72,10 @@ void stream_block::let_copy(std::size_t index, const device::segment& whole) con
 }
 
 // Tables that the device may be reading stay as they are: their slabs are kept until it has passed.
-void stream_block::let_pass(std::int64_t count, std::size_t copied) const noexcept {
+void stream_block::let_pass(std::size_t copied) const noexcept {
   const std::size_t turn = std::atomic_ref(shared().turn).load(std::memory_order_relaxed);
   // Each of the waves from copied to turn has a table of its own; what is left are those of the waves behind.
   for (std::size_t wave = turn; wave < copied + tables(); ++wave) std::fill_n(table(wave), segments_, device::segment{nullptr, nullptr, 0});
-  shared().count = count;
   store(shared().turn, static_cast<std::uint32_t>(waves_));
   if (waits_for_end_) store(shared().ended, 1);
 }

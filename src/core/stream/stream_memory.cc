@@ -29,17 +29,17 @@ status stream_memory::slabs_for(kind which, device::session& session) {
     std::size_t have = 0;
     {
       const std::lock_guard guard(lock_);
-      of(which).slabs.reserve(most_slabs);
-      of(which).free_slabs.reserve(most_slabs);
+      of(which).slabs.reserve(most_slabs(which));
+      of(which).free_slabs.reserve(most_slabs(which));
       have = of(which).slabs.size();
-      if (have >= std::min(most_slabs, 2 * of(which).users)) return {};
+      if (have >= std::min(most_slabs(which), 2 * of(which).users)) return {};
     }
     auto more = take_from_pool(slab_bytes(which), session, have == 0);
     if (!more) return have > 0 ? status() : more.error();
     if (!*more) return {};
     {
       const std::lock_guard guard(lock_);
-      if (of(which).slabs.size() < most_slabs) {
+      if (of(which).slabs.size() < most_slabs(which)) {
         of(which).slabs.push_back(*more);
         of(which).free_slabs.push_back(more->data);
         more = staging::slab{};
@@ -90,7 +90,9 @@ result<staging::slab> stream_memory::take_from_pool(std::size_t bytes, device::s
     pool_.wait_for_return(std::chrono::milliseconds(1));
   }
   pool_.end_wait(waits_since);
-  return status(errc::out_of_memory, "no pinned memory is free for another stream-ordered request");
+  constexpr auto problem = "no pinned memory is free for another stream-ordered request";
+  auto why = pool_.last_refusal();
+  return why.ok() ? status(errc::out_of_memory, problem) : why.with_context(problem);
 }
 
 void stream_memory::leave(kind which, std::byte* block) {
@@ -128,16 +130,23 @@ void stream_memory::lose(kind which, const std::byte* memory) {
   if (lost) pool_.abandon(lost);
 }
 
-std::byte* stream_memory::take_slab(kind which, slab_waiter& waiting) {
+std::byte* stream_memory::take_slab(kind which, slab_waiter& waiting, bool ahead) {
   const std::lock_guard guard(lock_);
   auto& mine = of(which);
-  if (mine.free_slabs.empty()) {
-    mine.waiting.push_back(waiting);
+  auto& others = ahead ? mine.waiting_ahead : mine.waiting;
+  if (!others.empty() || mine.free_slabs.size() <= (ahead ? mine.reserve() : 0)) {
+    others.push_back(waiting);
     return nullptr;
   }
   auto* found = mine.free_slabs.back();
   mine.free_slabs.pop_back();
   return found;
+}
+
+void stream_memory::hurry(kind which, slab_waiter& waiting) {
+  const std::lock_guard guard(lock_);
+  auto& mine = of(which);
+  if (!mine.waiting_ahead.take_if([&](const slab_waiter& each) { return &each == &waiting; }).empty()) mine.waiting.push_back(waiting);
 }
 
 void stream_memory::put_slab(kind which, std::byte* slab) {
@@ -147,21 +156,33 @@ void stream_memory::put_slab(kind which, std::byte* slab) {
 
 void stream_memory::forget(kind which, const slab_waiter& waiting) {
   const std::lock_guard guard(lock_);
-  (void)of(which).waiting.take_if([&](const slab_waiter& each) { return &each == &waiting; });
+  const auto is_it = [&](const slab_waiter& each) { return &each == &waiting; };
+  (void)of(which).waiting.take_if(is_it);
+  (void)of(which).waiting_ahead.take_if(is_it);
+}
+
+stream_memory::share::waiters* stream_memory::share::to_wake() noexcept {
+  if (!waiting.empty()) return free_slabs.empty() ? nullptr : &waiting;
+  return waiting_ahead.empty() || free_slabs.size() <= reserve() ? nullptr : &waiting_ahead;
 }
 
 void stream_memory::wake(kind which) {
   for (;;) {
     slab_waiter* next = nullptr;
+    std::byte* slab = nullptr;
     {
       const std::lock_guard guard(lock_);
-      auto& mine = of(which);
-      if (mine.free_slabs.empty() || mine.waiting.empty()) return;
-      next = mine.waiting.pop_front();
+      auto* const from = of(which).to_wake();
+      if (from == nullptr) return;
+      next = from->pop_front();
+      slab = of(which).free_slabs.back();
+      of(which).free_slabs.pop_back();
+      ++of(which).users;  // nothing is given back while the slab is on its way
       next->retain();
     }
-    next->resume();
+    next->resume(slab);
     next->release();
+    leave(which, nullptr);
   }
 }
 

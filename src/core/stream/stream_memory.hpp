@@ -3,6 +3,8 @@
 // Slabs and blocks come from a pool and go back when no such request is left. Thread-safe.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -18,8 +20,8 @@ class slab_waiter {
  public:
   virtual void retain() noexcept = 0;
   virtual void release() noexcept = 0;
-  // One may be free.
-  virtual void resume() = 0;
+  // This one is for it.
+  virtual void resume(std::byte* slab) = 0;
 
  protected:
   ~slab_waiter() = default;
@@ -31,11 +33,11 @@ class slab_waiter {
 
 class stream_memory {
  public:
-  // Of a request of one small wave, or of one of any length.
-  enum class kind : std::uint8_t { small, large };
-  static constexpr std::size_t slab_bytes(kind of) noexcept { return of == kind::small ? staging::small_slab_bytes : large_slab; }
+  // Of a request of one wave, small or not, or of one of any length.
+  enum class kind : std::uint8_t { small, medium, large };
+  static constexpr std::size_t slab_bytes(kind of) noexcept { return share_of[static_cast<std::size_t>(of)].slab_bytes; }
   // Of the block that a request has to itself.
-  static constexpr std::size_t block_bytes(kind of) noexcept { return of == kind::small ? 2048 : 20480; }
+  static constexpr std::size_t block_bytes(kind of) noexcept { return share_of[static_cast<std::size_t>(of)].block_bytes; }
 
   explicit stream_memory(staging::slab_pool& pool) : pool_(pool) {}
   stream_memory(const stream_memory&) = delete;
@@ -49,8 +51,11 @@ class stream_memory {
   // A block or slab that the device may still use is never given back. leave() without a block follows.
   void lose(kind of, const std::byte* memory);
 
-  // A slab; null when none is free: then resume() of `waiting` is called once when one may be.
-  std::byte* take_slab(kind of, slab_waiter& waiting);
+  // A slab; null when none is free: then resume() of `waiting` is called when one is. ahead: for a request that its stream has not
+  // reached, which leaves some to those that hold up theirs.
+  std::byte* take_slab(kind of, slab_waiter& waiting, bool ahead);
+  // Its stream has reached it: it waits no longer behind those that are ahead. Then wake() is to be called.
+  void hurry(kind of, slab_waiter& waiting);
   // Gives one back, before leave(); then wake() is to be called, without a lock that resume() takes.
   void put_slab(kind of, std::byte* slab);
   void wake(kind of);
@@ -58,8 +63,16 @@ class stream_memory {
   void forget(kind of, const slab_waiter& waiting);
 
  private:
-  static constexpr std::size_t large_slab = std::size_t{4} << 20;
-  static constexpr std::size_t most_slabs = 8;  // of a kind: one is filled while others are copied
+  // Of a kind. A link is kept busy by 16 MiB that are filled, wait for their turn and are copied; of small ones all take longer than their
+  // bytes.
+  struct proportions {
+    std::size_t slab_bytes;
+    std::size_t block_bytes;
+    std::size_t most_slabs;
+  };
+  static constexpr std::array<proportions, 3> share_of{
+      {{staging::small_slab_bytes, 2048, 64}, {std::size_t{1} << 20, 8192, 24}, {std::size_t{4} << 20, 32768, 16}}};
+  static constexpr std::size_t most_slabs(kind of) noexcept { return share_of[static_cast<std::size_t>(of)].most_slabs; }
   static constexpr std::size_t blocks_per_slab(kind of) noexcept { return staging::small_slab_bytes / block_bytes(of); }
   static constexpr unsigned most_waits = 1000;
 
@@ -69,7 +82,12 @@ class stream_memory {
     std::vector<std::byte*> free_slabs;
     std::vector<staging::slab> block_slabs;  // and those that were cut into blocks
     std::vector<std::byte*> free_blocks;
-    intrusive_list<slab_waiter, &slab_waiter::next_waiting_> waiting;
+    using waiters = intrusive_list<slab_waiter, &slab_waiter::next_waiting_>;
+    waiters waiting;
+    waiters waiting_ahead;
+    // That those ahead leave: one at least, without which nobody could go on.
+    [[nodiscard]] std::size_t reserve() const noexcept { return std::clamp<std::size_t>(slabs.size() / 4, 1, 2); }
+    [[nodiscard]] waiters* to_wake() noexcept;  // of which the first gets a slab; null: none does
   };
   share& of(kind which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
   result<std::byte*> block_for(kind which, device::session& session);
@@ -78,7 +96,7 @@ class stream_memory {
 
   staging::slab_pool& pool_;
   std::mutex lock_;  // guards the shares; never held across a call of the device
-  share shares_[2];
+  std::array<share, share_of.size()> shares_;
 };
 
 }  // namespace penstock::core

@@ -20,34 +20,41 @@ using path::round_down;
 using path::round_up;
 
 constexpr std::uint64_t least_part_bytes = std::uint64_t{128} << 10;
+constexpr std::uint64_t part_bytes_ahead = std::uint64_t{1} << 20;
 
 }  // namespace
 
 stream_operation::stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what)
-    : runtime_(std::move(with)), admitted_(std::move(admitted)), asked_(what), is_write_(admitted_.what().is_write) {
-  farewell_.owner = this;
-  admitted_.list();
-  for (std::size_t i = 0; i < lines_.size(); ++i) {
-    for (auto& each : lines_[i].parts) {
-      each.owner = this;
-      each.of = i;
-    }
+    : runtime_(std::move(with)),
+      admitted_(std::move(admitted)),
+      asked_(what),
+      is_write_(admitted_.what().is_write),
+      is_told_early_(what.fixed && what.told_early && !is_write_) {
+  if (what.fixed) {
+    fixed_ = {*what.length, *what.offset, memory_offset_of(what)};
+    asked_.length = &fixed_.length;
+    asked_.offset = &fixed_.offset;
+    asked_.memory_offset = &fixed_.memory_offset;
   }
+  admitted_.list();
 }
 
 void stream_operation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
-// Whoever changes an operation: keeps it, since its stream may pass at once, and wakes those that wait for slabs once the lock is open.
+// Whoever changes an operation: keeps it, since its stream may pass at once, and when the lock is open tells the outcome where it has
+// become known, and wakes those that wait for slabs.
 class stream_operation::visit {
  public:
   explicit visit(stream_operation& op) : op_(op), guard_(op.lock_), runtime_(op.runtime_) { op_.retain(); }
   visit(const visit&) = delete;
   visit& operator=(const visit&) = delete;
   ~visit() {
+    const bool tells = std::exchange(op_.is_to_tell_, false);
     const bool wakes = std::exchange(op_.gave_slabs_, false);
     guard_.unlock();
+    if (tells) op_.tell();
     if (wakes) op_.memory_->wake(op_.block_.size());
     op_.release();
   }
@@ -60,11 +67,13 @@ class stream_operation::visit {
 
 // --- while it is queued
 
-status stream_operation::prepare(const staging::place& place) {
+status stream_operation::prepare(const staging::place& place, const seen_allocation& seen) {
   auto& session = place.via->session();
   emulated_ = place.emulated();
-  if (auto problem = find_room(); !problem.ok()) return problem;
-  block_ = stream_block(std::min<std::uint64_t>(*asked_.length, room_), is_write_);
+  if (auto problem = find_room(seen); !problem.ok()) return problem;
+  const bool is_aligned = asked_.fixed && *asked_.offset % static_cast<std::int64_t>(page) == 0;
+  block_ = stream_block(std::min<std::uint64_t>(*asked_.length, room_), is_aligned, !is_told_early_);
+  make_lines();
   if (asked_.bytes_done != nullptr) {
     const auto where = runtime_->memory().place_of(asked_.bytes_done, sizeof(std::int64_t));
     if (!where) return where.error();
@@ -77,13 +86,59 @@ status stream_operation::prepare(const staging::place& place) {
   if (!block) return block.error();
   block_.lie_in(*block);
   memory_ = &memory;
-  return {};
+  begin_ahead();
+  retain();
+  auto watched = runtime_->stream_watch().add(asked_.stream, *this);
+  if (!watched.ok()) release();
+  return watched;
 }
 
-status stream_operation::find_room() {
-  const auto facts = runtime_->memory().describe(asked_.memory);
-  if (!facts) return facts.error();
-  room_ = facts->size - static_cast<std::uint64_t>(static_cast<std::byte*>(asked_.memory) - static_cast<std::byte*>(facts->base));
+// Of a small request all of this is not much: there may be hundreds of thousands in a second.
+void stream_operation::make_lines() {
+  const auto longest = std::min<std::uint64_t>(*asked_.length, block_.wave_bytes());
+  if (!is_write_) most_parts_ = std::clamp<std::size_t>(longest / least_part_bytes, 1, most_parts);
+  lines_ = std::vector<line>(std::min(stream_block::waves_at_once, block_.waves()));
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    lines_[i].parts = std::make_unique<part[]>(most_parts_);
+    for (std::size_t k = 0; k < most_parts_; ++k) {
+      lines_[i].parts[k].owner = this;
+      lines_[i].parts[k].of = i;
+    }
+  }
+}
+
+// What the caller promised not to change, unless a write that was queued before is to come first: then when the stream gets here.
+bool stream_operation::may_begin_ahead() const {
+  if (!asked_.fixed) return false;
+  if (is_write_) return true;
+  return !runtime_->stream_watch().is_written_to(admitted_.file().source(), static_cast<std::uint64_t>(fixed_.offset), fixed_.length);
+}
+
+void stream_operation::begin_ahead() {
+  if (is_write_) note_write();
+  if (!may_begin_ahead()) return;
+  const visit here(*this);
+  begin();
+  end_if_done();
+}
+
+// Where it may change until the stream gets here, it may be anywhere.
+void stream_operation::note_write() {
+  write_ = {&admitted_.file().source(), 0, ~std::uint64_t{0}};
+  if (asked_.fixed) write_ = {write_.to, static_cast<std::uint64_t>(fixed_.offset), fixed_.length};
+  runtime_->stream_watch().add_write(write_);
+}
+
+status stream_operation::find_room(const seen_allocation& seen) {
+  const auto* base = seen.base;
+  auto size = seen.size;
+  if (base == nullptr) {  // it is registered, and was not looked up
+    const auto facts = runtime_->memory().describe(asked_.memory);
+    if (!facts) return facts.error();
+    base = static_cast<const std::byte*>(facts->base);
+    size = facts->size;
+  }
+  room_ = size - static_cast<std::uint64_t>(static_cast<const std::byte*>(asked_.memory) - base);
   // A range of several mappings is longer than the first; one that is too long fails when the stream gets there.
   const auto skip = static_cast<std::uint64_t>(std::max<std::int64_t>(memory_offset_of(asked_), 0));
   const std::uint64_t asked = skip + *asked_.length;
@@ -91,39 +146,26 @@ status stream_operation::find_room() {
   return {};
 }
 
-// From the first call on it is under way: each wait depends only on what is on the stream before it, since the driver may not let the rest
+// From the first entry on it is under way: each wait depends only on what is on the stream before it, since the driver may not let the rest
 // in until the stream is quiet.
 status stream_operation::put_onto(device::session& session) {
   const auto on = asked_.stream;
-  auto outcome = put_call(session, &called<&stream_operation::reached>);
-  for (std::size_t i = 0; outcome.ok() && i < block_.waves(); ++i) {
-    outcome = block_.put_wave(session, on, i);
-    if (outcome.ok()) outcome = put_call(session, &called<&stream_operation::copied>);
-  }
-  if (outcome.ok() && is_write_) outcome = block_.put_wait_for_end(session, on);
-  if (outcome.ok() && count_on_device_ != nullptr) outcome = block_.put_count(session, on, count_on_device_);
-  return outcome.ok() ? session.call(on, &stream_operation::passed, this) : outcome;
+  status outcome;
+  for (std::size_t i = 0; outcome.ok() && i < block_.waves(); ++i) outcome = block_.put_wave(session, on, i);
+  return outcome.ok() ? block_.put_end(session, on, count_on_device_) : outcome;
 }
 
-status stream_operation::put_call(device::session& session, void (*function)(void*)) {
+stream_operation::given_up stream_operation::give_up(device::session& session) {
+  bool is_told = false;
   {
-    const std::lock_guard guard(lock_);
-    ++calls_to_come_;
-  }
-  auto outcome = or_no_memory([&] { return session.call(asked_.stream, function, this); });
-  if (!outcome.ok()) {
-    const std::lock_guard guard(lock_);
-    --calls_to_come_;
-  }
-  return outcome;
-}
-
-bool stream_operation::give_up(device::session& session) {
-  {
-    const std::lock_guard guard(lock_);
+    std::unique_lock guard(lock_);
+    if (stage_ == stage::ended) {
+      idle_.wait(guard, [this] { return is_told_; });
+      is_told = true;
+    }
     go_to(stage::given_up);
     needed_ = 0;
-    if (memory_ != nullptr) block_.let_pass(-1, copied_);
+    if (memory_ != nullptr && !is_told) block_.let_pass(copied_);
   }
   const bool passed = or_no_memory([&] { return session.synchronize(asked_.stream); }).ok();
   {
@@ -141,50 +183,51 @@ bool stream_operation::give_up(device::session& session) {
     if (!passed) memory_->lose(block_.size(), block_.memory());
     memory_->leave(block_.size(), passed ? block_.memory() : nullptr);
   }
-  // Where the stream may still get there, this stays for its calls, with nothing in it. Whoever is about to resume it keeps it too.
+  if (write_.to != nullptr) runtime_->stream_watch().remove_write(write_);
+  // Whoever is about to resume it, or to look, keeps it too; there is nothing in it any more.
   std::shared_ptr<runtime> kept;
   admission over;
-  bool gone = false;
   {
     const std::lock_guard guard(lock_);
     kept = std::move(runtime_);
     over = std::move(admitted_);
-    go_to(stage::left);
-    gone = calls_to_come_ == 0;
   }
-  if (gone) release();
-  return passed;
+  return {is_told, passed};
 }
 
-// --- called by the stream
+// --- by the watch
 
-template <void (stream_operation::*step)()>
-void stream_operation::called(void* self) {
-  const staging::worker_scope borrowed;  // no engine may end on this thread
-  auto& op = *static_cast<stream_operation*>(self);
-  const visit here(op);
-  if (--op.calls_to_come_ == 0 && op.stage_ == stage::left) op.release();
-  (op.*step)();
+stream_watched::seen stream_operation::look() noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (stage_ == stage::given_up) return seen::over;
+    const bool moved = (!is_reached_ && block_.reached()) || block_.copied() > copied_;
+    if (!moved) return block_.passed() ? seen::over : seen::nothing;
+  }
+  const visit here(*this);
+  if (stage_ == stage::given_up) return seen::over;
+  if (!std::exchange(is_reached_, true)) reached();
+  const auto now = std::min(block_.copied(), block_.waves());
+  while (copied_ < now) copied();
+  end_if_done();
+  return seen::moved;
 }
 
-void stream_operation::passed(void* self) {
-  const staging::worker_scope borrowed;
-  auto& op = *static_cast<stream_operation*>(self);
-  const auto kept = op.runtime_;  // the operation may be gone before push_urgent() returns
-  op.admitted_.count(op.outcome_);
-  if (op.asked_.bytes_done != nullptr && op.count_on_device_ == nullptr)
-    std::atomic_ref(*op.asked_.bytes_done).store(op.block_.count(), std::memory_order_release);
-  if (op.asked_.ended) op.asked_.ended(op.outcome_);
-  // Not where callbacks run: one of them may be closing the file, which waits for this.
-  op.admitted_.file().mount().lanes().push_urgent(op.farewell_.list, op.farewell_);
-}
-
-bool stream_operation::farewell::run() {
-  owner->memory_->forget(owner->block_.size(), *owner);
-  owner->memory_->leave(owner->block_.size(), owner->block_.memory());
-  owner->admitted_.let_go();
-  owner->release();
-  return true;
+void stream_operation::end() noexcept {
+  std::shared_ptr<runtime> kept;
+  {
+    const std::lock_guard guard(lock_);
+    if (stage_ != stage::given_up) kept = runtime_;  // else nothing is left to do
+  }
+  if (kept != nullptr) {
+    for (auto& each : lines_) let_go(each);
+    if (write_.to != nullptr) kept->stream_watch().remove_write(write_);
+    memory_->forget(block_.size(), *this);
+    memory_->wake(block_.size());
+    memory_->leave(block_.size(), block_.memory());
+    admitted_.let_go();
+  }
+  release();
 }
 
 // --- with the lock held
@@ -192,12 +235,17 @@ bool stream_operation::farewell::run() {
 void stream_operation::go_to(stage next) {
   assert(next > stage_);
   assert(next != stage::ended || stage_ == stage::running);
-  assert((next == stage::left) == (stage_ == stage::given_up));
   stage_ = next;
 }
 
 void stream_operation::reached() {
-  if (stage_ != stage::queued) return;
+  if (stage_ == stage::queued) begin();
+  if (!waits_for_slab_) return;
+  memory_->hurry(block_.size(), *this);
+  gave_slabs_ = true;
+}
+
+void stream_operation::begin() {
   go_to(stage::running);
   if (auto problem = or_no_memory([this] { return read_values(); }); !problem.ok()) {
     drop_rest(0, std::move(problem));
@@ -205,7 +253,6 @@ void stream_operation::reached() {
     needed_ = static_cast<std::size_t>((admitted_.what().length + block_.wave_bytes() - 1) / block_.wave_bytes());
     start_waves();
   }
-  end_if_done();
 }
 
 void stream_operation::copied() {
@@ -220,7 +267,6 @@ void stream_operation::copied() {
   } else {
     settle_write(which);
   }
-  end_if_done();
 }
 
 status stream_operation::read_values() {
@@ -244,18 +290,18 @@ status stream_operation::read_values() {
 }
 
 void stream_operation::start_waves() {
-  while (!waits_for_slab_ && started_ < needed_) {
-    auto& next = line_of(started_);
-    if (next.slab != nullptr) return;
-    next.slab = memory_->take_slab(block_.size(), *this);
-    waits_for_slab_ = next.slab == nullptr;
-    if (!waits_for_slab_) start_wave(started_++);
+  while (!waits_for_slab_ && wants_slab()) {
+    auto* const slab = memory_->take_slab(block_.size(), *this, !is_reached_);
+    waits_for_slab_ = slab == nullptr;
+    if (!waits_for_slab_) start_wave(slab);
   }
 }
 
-void stream_operation::start_wave(std::size_t index) {
+void stream_operation::start_wave(std::byte* slab) {
+  const std::size_t index = started_++;
   auto& next = line_of(index);
   const std::uint64_t at = index * block_.wave_bytes();
+  next.slab = slab;
   next.offset = admitted_.what().offset + at;
   next.length = std::min(block_.wave_bytes(), admitted_.what().length - at);
   next.carried = false;
@@ -271,12 +317,18 @@ void stream_operation::let_copy(std::size_t index, std::uint64_t bytes) {
   block_.let_copy(index, is_write_ ? device::segment{on_device, in_slab, bytes} : device::segment{in_slab, on_device, bytes});
 }
 
-// Between file and slab, by the threads that never call the device. Writes to one file take turns in the kernel: one part.
+// A request that holds up its stream is shared out; of those ahead of it there are others for the other threads. Writes to one file take
+// turns in the kernel: one part.
+std::size_t stream_operation::crew_for(std::uint64_t bytes) const {
+  if (admitted_.file().turns() != nullptr) return most_parts_;
+  if (is_reached_) return std::min<std::size_t>(most_parts_, admitted_.file().mount().stream_lanes().count());
+  return std::clamp<std::size_t>((bytes + part_bytes_ahead - 1) / part_bytes_ahead, 1, most_parts_);
+}
+
+// Between file and slab, by the threads that never call the device.
 void stream_operation::carry(line& which) {
   const bool far = !is_write_ && admitted_.file().turns() != nullptr;
-  const std::size_t crew = far         ? most_parts
-                           : is_write_ ? 1
-                                       : std::min<std::size_t>(most_parts, admitted_.file().mount().stream_lanes().count());
+  const std::size_t crew = crew_for(which.length);
   const std::uint64_t share = std::max(round_up(which.length / crew), least_part_bytes);
   which.part_count = 0;
   for (std::uint64_t at = which.offset; at < which.offset + which.length;) {
@@ -286,12 +338,22 @@ void stream_operation::carry(line& which) {
     next.offset = at;
     next.length = end - at;
     next.next = far ? part::step::begin : part::step::carry;
+    next.sent_at_once = is_reached_ && !emulated_;
     next.outcome = {};
     at = end;
   }
   which.parts_left = which.part_count;
   ++carried_now_;
-  for (std::size_t i = 0; i < which.part_count; ++i) admitted_.file().mount().stream_lanes().push_urgent(parts_, which.parts[i]);
+  auto& mount = admitted_.file().mount();
+  staging::work_chain ahead;
+  for (std::size_t i = 0, count = which.part_count; i < count; ++i) {
+    if (is_reached_) {
+      mount.stream_lanes().push_urgent(mount.stream_works(), which.parts[i]);
+    } else {
+      ahead.add(which.parts[i]);
+    }
+  }
+  mount.stream_lanes().push_or_run(mount.stream_works_ahead(), ahead);
 }
 
 // In file order, since what comes after a short or failed wave does not count.
@@ -306,7 +368,11 @@ void stream_operation::settle_reads() {
     }
     auto [bytes, problem] = take_outcome(which);
     if (bytes < which.length) drop_rest(index + 1, std::move(problem));
-    let_copy(index, bytes);
+    if (is_told_early_ && index + 1 == needed_) {
+      last_bytes_ = bytes;
+    } else {
+      let_copy(index, bytes);
+    }
   }
 }
 
@@ -339,11 +405,12 @@ void stream_operation::drop_rest(std::size_t needed, status why) {
   if (outcome_.ok()) outcome_.error = std::move(why);
 }
 
-// Everything that was started is over: lets the stream pass the waves that are not needed.
+// Everything that was started is over, and copied unless that may come later: the outcome is known.
 void stream_operation::end_if_done() {
-  if (stage_ != stage::running || started_ < needed_ || settled_ < started_ || copied_ < needed_) return;
+  const bool is_copied = is_told_early_ || (is_reached_ && copied_ >= needed_);
+  if (stage_ != stage::running || started_ < needed_ || settled_ < started_ || !is_copied) return;
   go_to(stage::ended);
-  block_.let_pass(outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1, copied_);
+  is_to_tell_ = true;
 }
 
 void stream_operation::let_go(line& which) {
@@ -354,10 +421,31 @@ void stream_operation::let_go(line& which) {
 
 // --- without
 
-void stream_operation::resume() {
+// Then lets the stream pass the waves that are not needed.
+void stream_operation::tell() {
+  admitted_.count(outcome_);
+  const auto count = outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1;
+  if (asked_.bytes_done != nullptr && count_on_device_ == nullptr)
+    std::atomic_ref(*asked_.bytes_done).store(count, std::memory_order_release);
+  if (asked_.ended) std::exchange(asked_.ended, {})(outcome_);
+  const std::lock_guard guard(lock_);
+  block_.set_count(count);
+  if (is_told_early_ && needed_ > 0) let_copy(needed_ - 1, last_bytes_);
+  block_.let_pass(copied_);
+  is_told_ = true;
+  idle_.notify_all();
+}
+
+void stream_operation::resume(std::byte* slab) {
   const visit here(*this);
   waits_for_slab_ = false;
-  start_waves();
+  if (stage_ != stage::given_up && wants_slab()) {
+    start_wave(slab);
+    start_waves();
+  } else {
+    memory_->put_slab(block_.size(), slab);
+    gave_slabs_ = true;
+  }
 }
 
 bool stream_operation::part::run() {
@@ -385,7 +473,8 @@ bool stream_operation::part::run() {
 // On a thread of the source's, where neither the operation nor its file may end.
 void stream_operation::part::ended(io_result outcome_of_fill) noexcept {
   outcome = std::move(outcome_of_fill);
-  owner->admitted_.file().mount().stream_lanes().push_urgent(owner->parts_, *this);
+  auto& mount = owner->admitted_.file().mount();
+  mount.stream_lanes().push_urgent(mount.stream_works(), *this);
 }
 
 // In a slab a wave lies as in the file, so that whole blocks around it fit.
@@ -406,7 +495,8 @@ void stream_operation::finished(part& done) {
 io_result stream_operation::read(const part& which, const line& from) {
   auto& file = admitted_.file().source();
   const bool past_cache = path::goes_past_cache(file, which.offset, which.length, admitted_.route().cache);
-  return path::fill_slab(file, memory_of(which, from), which.length, which.offset, {.past_cache = past_cache, .sent_at_once = !emulated_},
+  return path::fill_slab(file, memory_of(which, from), which.length, which.offset,
+                         {.past_cache = past_cache, .sent_at_once = which.sent_at_once},
                          [this](const status& why) { runtime_->stats().count_fallback(runtime_->paths().base(true), why.message()); });
 }
 

@@ -1,13 +1,15 @@
-// A request that runs in the order of a device stream. While it is queued, all that the device has to do is put onto the stream: calls that
-// tell how far the stream has come, and waits and copies of the block that they share (stream_block). From then on only threads that never
-// call the device carry it, so it ends even where the driver has locked itself up until the stream goes on, and the host is not blocked.
-// Counted by reference. What goes through at one time is a wave:
+// A request that runs in the order of a device stream. While it is queued, all that the device has to do is put onto the stream: waits and
+// copies of the block that they share (stream_block), and words by which it tells how far it has come, which the stream_watch sees. From
+// then on only threads that never call the device carry it, so it ends even where the driver has locked itself up until the stream goes on,
+// and the host is not blocked. Counted by reference. What goes through at one time is a wave:
 //
-//   read    call `reached` | for each wave: wait for its turn, copy, call `copied` | call `passed`
-//   write   the same, and before the last call a wait until all is written
+//   read    tell `reached` | for each wave: wait for its turn, copy, tell `copied` | wait until the count is told | tell `passed`
+//   write   the same, and the count is told when all is written
+//
+// One whose values are fixed begins when it is queued, as far as slabs are there: reads are in slabs when the stream comes. Where it may be
+// told early, the stream of a read does not wait for that: the count is told before the last wave is copied.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include "core/request/admission.hpp"
 #include "core/stream/stream_block.hpp"
 #include "core/stream/stream_memory.hpp"
+#include "core/stream/stream_watch.hpp"
 #include "device/device.hpp"
 #include "penstock/engine.hpp"
 #include "staging/work.hpp"
@@ -27,34 +30,38 @@ namespace penstock::core {
 
 inline std::int64_t memory_offset_of(const stream_request& what) { return what.memory_offset != nullptr ? *what.memory_offset : 0; }
 
-class stream_operation final : public slab_waiter {
+class stream_operation final : public slab_waiter, public stream_watched {
  public:
   // --- while it is queued, by the thread that does so
 
   // admitted: to its file; the range comes from the stream. The memory is of a device.
   stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
-  // Gets what it needs of the place of its memory.
-  status prepare(const staging::place& place);
+  // Gets what it needs of the place of its memory, and begins what may be done ahead of the stream.
+  status prepare(const staging::place& place, const seen_allocation& seen);
   // Ok: it is on the stream, and will end, and say how in *bytes_done.
   status put_onto(device::session& session);
-  // After an error of these two, and the last that may be done with it: drops what is under way, and waits until the stream has passed what
-  // is on it already. False: that cannot be known.
-  bool give_up(device::session& session);
+  // After an error of these two: drops what is under way, and waits until the stream has passed what is on it already.
+  struct given_up {
+    bool is_told = false;  // how it ended, though perhaps not all that was read has been copied
+    bool has_passed = false;
+  };
+  given_up give_up(device::session& session);
 
   // --- later, on any thread
-  void resume() override;
+  void resume(std::byte* slab) override;
   void retain() noexcept override { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept override;
+  seen look() noexcept override;
+  void end() noexcept override;
 
  private:
-  static constexpr std::size_t most_parts = 4;
+  static constexpr std::size_t most_parts = 8;  // of a wave
 
   enum class stage : std::uint8_t {
-    queued,    // the stream has not got there
-    running,   // its values have been read
-    ended,     // the stream goes past it
-    given_up,  // from any of those
-    left,      // given up: nothing in it, and gone with the last call that is still to come
+    queued,   // its values are not known
+    running,  // they have been read
+    ended,    // the outcome is known, and is told
+    given_up,
   };
 
   // What a thread moves between a file and a slab; or has a far source begin, and hears of.
@@ -67,6 +74,7 @@ class stream_operation final : public slab_waiter {
     std::size_t of = 0;  // index of its wave's line
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
+    bool sent_at_once = false;
     io_result outcome;
   };
 
@@ -79,26 +87,27 @@ class stream_operation final : public slab_waiter {
     std::size_t part_count = 0;
     std::size_t parts_left = 0;
     std::int64_t began_ns = 0;
-    std::array<part, most_parts> parts{};
+    std::unique_ptr<part[]> parts;
   };
 
   ~stream_operation() = default;
-  status find_room();
-  status put_call(device::session& session, void (*function)(void*));
-
-  // --- called by the stream, on a thread of the driver's
-  template <void (stream_operation::*step)()>
-  static void called(void* self);
-  static void passed(void* self);
+  status find_room(const seen_allocation& seen);
+  void make_lines();
+  void begin_ahead();
+  [[nodiscard]] bool may_begin_ahead() const;
+  void note_write();
 
   // --- with lock_ held
   void go_to(stage next);
   void reached();
+  void begin();
   void copied();
   status read_values();
   void start_waves();
-  void start_wave(std::size_t index);
+  void start_wave(std::byte* slab);
+  [[nodiscard]] bool wants_slab() noexcept { return started_ < needed_ && line_of(started_).slab == nullptr; }
   void carry(line& which);
+  [[nodiscard]] std::size_t crew_for(std::uint64_t bytes) const;
   void let_copy(std::size_t index, std::uint64_t bytes);
   void settle_reads();
   void settle_write(line& which);
@@ -110,43 +119,51 @@ class stream_operation final : public slab_waiter {
 
   // --- without
   class visit;
+  void tell();
   void finished(part& done);
   [[nodiscard]] static std::byte* memory_of(const part& which, const line& in) noexcept;
   io_result read(const part& which, const line& from);
   io_result write(const part& which, const line& from);
   [[nodiscard]] std::vector<planned_piece> plan_write(const part& which) const;
 
+  // What the pointers of a request that is fixed lead to.
+  struct fixed_values {
+    std::size_t length = 0;
+    std::int64_t offset = 0;
+    std::int64_t memory_offset = 0;
+  };
+
   std::shared_ptr<runtime> runtime_;
   admission admitted_;
-  const stream_request asked_;
+  fixed_values fixed_;
+  stream_request asked_;
   const bool is_write_;
+  const bool is_told_early_;
   bool emulated_ = false;
   std::uint64_t room_ = 0;  // from memory to the end of its allocation
   std::int64_t* count_on_device_ = nullptr;
   stream_memory* memory_ = nullptr;  // null: it has none of it
-  stream_block block_{0, false};
+  stream_block block_{0, false, false};
+  stream_write write_;  // while it is noted; of no source: it is not
   std::atomic<int> references_{1};
 
   std::mutex lock_;               // guards what follows; never held across a call of the device
-  std::condition_variable idle_;  // nothing is carried now
+  std::condition_variable idle_;  // nothing is carried now, or the outcome has been told
   stage stage_ = stage::queued;
-  std::size_t carried_now_ = 0;    // waves, by threads
-  std::size_t calls_to_come_ = 0;  // but for the last
-  std::size_t needed_ = 0;         // waves that the device is to copy
-  std::size_t started_ = 0;        // waves
-  std::size_t settled_ = 0;        // waves of reads, in order; waves of writes, in any
-  std::size_t copied_ = 0;         // waves, by the device
-  std::array<line, stream_block::waves_at_once> lines_{};
+  bool is_reached_ = false;  // by the stream
+  bool is_to_tell_ = false;  // by whoever has the lock, when that is open
+  bool is_told_ = false;
+  std::size_t carried_now_ = 0;   // waves, by threads
+  std::size_t needed_ = 0;        // waves that the device is to copy
+  std::size_t started_ = 0;       // waves
+  std::size_t settled_ = 0;       // waves of reads, in order; waves of writes, in any
+  std::size_t copied_ = 0;        // waves, by the device
+  std::uint64_t last_bytes_ = 0;  // of the last wave, where it is copied once the outcome has been told
+  std::vector<line> lines_;       // for so many waves at once; of so many parts each
+  std::size_t most_parts_ = 1;
   io_result outcome_;
   bool waits_for_slab_ = false;
   bool gave_slabs_ = false;  // others may be waiting for them
-
-  staging::work_list parts_;
-  struct farewell final : staging::work {
-    bool run() override;
-    stream_operation* owner = nullptr;
-    staging::work_list list;
-  } farewell_;
 };
 
 }  // namespace penstock::core

@@ -18,8 +18,8 @@ status check_path(const runtime& with) {
   return {errc::unsupported, fmt::format("path {} was asked for, but requests in the order of a stream are staged", to_string(forced))};
 }
 
-// On the calling thread, once the stream is quiet.
-status run_now(runtime& with, file_core& file, const stream_request& what, bool is_write) {
+// On the calling thread, once the stream is quiet. is_told: how it ended, so that only the bytes are missing.
+status run_now(runtime& with, file_core& file, const stream_request& what, bool is_write, bool is_told) {
   const std::int64_t skip = memory_offset_of(what);
   io_result outcome;
   if (skip < 0) {
@@ -28,6 +28,7 @@ status run_now(runtime& with, file_core& file, const stream_request& what, bool 
     outcome = run(with, file,
                   {static_cast<std::byte*>(what.memory) + skip, *what.length, static_cast<std::uint64_t>(*what.offset), is_write}, {});
   }
+  if (is_told) return outcome.error;
   const std::int64_t count = outcome.ok() ? static_cast<std::int64_t>(outcome.bytes_done) : -1;
   if (what.bytes_done != nullptr) {
     if (auto told = with.memory().copy(what.bytes_done, &count, sizeof(count)); !told.ok()) return told;
@@ -43,7 +44,8 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   if (what.memory == nullptr) return {errc::bad_memory, "null pointer"};
   if (what.length == nullptr || what.offset == nullptr) return {errc::invalid_argument, "length and offset pointers must not be null"};
   if (with->forked()) return {errc::forked, "the engine belongs to the parent process"};
-  const auto place = with->memory().place_of(what.memory, 1);
+  seen_allocation seen;
+  const auto place = with->memory().place_of(what.memory, 1, &seen);
   if (!place) return place.error();
   if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
   if (auto problem = check_path(*with); !problem.ok()) return problem;
@@ -57,13 +59,14 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   (void)file->source().descriptors();  // opened now, while nothing is held
 
   auto* made = new stream_operation(with, std::move(admitted), what);
-  auto outcome = or_no_memory([&] { return made->prepare(*place); });
+  auto outcome = or_no_memory([&] { return made->prepare(*place, seen); });
   if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(place->via->session()); });
-  if (outcome.ok()) return outcome;
+  const auto left = outcome.ok() ? stream_operation::given_up{} : made->give_up(place->via->session());
+  made->release();
   // As the last means to keep the order, the host waits.
-  if (made->give_up(place->via->session())) {
+  if (!outcome.ok() && left.has_passed) {
     with->stats().count_fallback(with->paths().base(true), outcome.message());
-    outcome = or_no_memory([&] { return run_now(*with, *file, what, is_write); });
+    outcome = or_no_memory([&] { return run_now(*with, *file, what, is_write, left.is_told); });
   }
   return outcome.ok() ? outcome : outcome.with_context("stream-ordered request");
 }
