@@ -1,0 +1,47 @@
+// Which parts of a file are free: extents of a whole number of blocks. The smallest free one that is long enough is taken, and neighbours
+// that are free become one. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace penstock::kv {
+
+// Offset and length in bytes.
+struct extent {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+};
+
+class extents {
+ public:
+  // All free. capacity_bytes: a whole number of blocks.
+  explicit extents(std::uint64_t capacity_bytes);
+  // A free extent of that length, a whole number of blocks. Nothing: none is long enough.
+  [[nodiscard]] std::optional<extent> take(std::uint64_t length);
+  // Takes that very one. False: some of it is not free, or it does not lie in the file.
+  [[nodiscard]] bool take_at(const extent& wanted);
+  // Frees one that was taken.
+  void give(const extent& taken);
+  void grow(std::uint64_t capacity_bytes);
+  [[nodiscard]] std::uint64_t capacity_bytes() const noexcept { return capacity_; }
+  [[nodiscard]] std::uint64_t free_bytes() const noexcept { return free_; }
+  // How many free extents there are.
+  [[nodiscard]] std::size_t holes() const noexcept { return by_offset_.size(); }
+
+ private:
+  using places = std::map<std::uint64_t, std::uint64_t>;  // lengths by offset
+  void add(const extent& hole);
+  places::iterator remove(places::iterator hole);
+  void cut(places::iterator hole, const extent& part);
+
+  std::uint64_t capacity_;
+  std::uint64_t free_ = 0;
+  places by_offset_;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_length_;  // length, offset
+};
+
+}  // namespace penstock::kv
