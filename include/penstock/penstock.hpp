@@ -4,6 +4,7 @@
 #include "penstock/engine.hpp"            // IWYU pragma: export
 #include "penstock/facts.hpp"             // IWYU pragma: export
 #include "penstock/gguf.hpp"              // IWYU pragma: export
+#include "penstock/kv.hpp"                // IWYU pragma: export
 #include "penstock/machine.hpp"           // IWYU pragma: export
 #include "penstock/model.hpp"             // IWYU pragma: export
 #include "penstock/options.hpp"           // IWYU pragma: export

@@ -68,6 +68,7 @@ class catalogue {
   bool drop(std::string_view key, std::uint64_t sequence);
   void grow(std::uint64_t capacity_bytes) { extents_.grow(capacity_bytes); }
   void synced(std::uint64_t sequence) noexcept { synced_ = std::max(synced_, sequence); }
+  void set_boot(std::string boot) { boot_ = std::move(boot); }
   // Those of a put after the last sync.
   void drop_unsynced();
   // Drops all, and forgets what was synced.

@@ -27,6 +27,10 @@ std::uint64_t inode_of(const descriptor& file) {
   return ::fstat(file.number(), &facts) == 0 ? facts.st_ino : 0;
 }
 
+}  // namespace
+
+index_header new_header(std::uint64_t capacity_bytes) { return {random_id(), capacity_bytes}; }
+
 new_records records_of(const catalogue& of, std::uint64_t id) {
   new_records records(id);
   value_facts all;
@@ -38,8 +42,6 @@ new_records records_of(const catalogue& of, std::uint64_t id) {
   records.add({record_kind::synced, {}, synced});
   return records;
 }
-
-}  // namespace
 
 std::size_t new_records::whole_within(std::size_t bytes) const noexcept {
   return static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), bytes) - ends_.begin());
@@ -59,16 +61,15 @@ result<index_log> index_log::open(const folder& in, bool write) {
   return made;
 }
 
-result<index_log> index_log::create(const folder& in, std::uint64_t capacity_bytes, const catalogue& of) {
+result<index_log> index_log::create(const folder& in, const index_header& header, const new_records& records) {
   in.remove(new_index_name);
   const std::string path = in.path_of(index_name);
   auto file = in.make_file(new_index_name);
   if (!file) return file.error();
-  const index_header header{random_id(), capacity_bytes};
   index_log made(*std::move(file), path, header);
   made.inode_ = inode_of(made.file_);
   status error = write_at(made.file_, encode(header), 0, path).error;
-  if (error.ok()) error = made.append_records(records_of(of, header.id)).error;
+  if (error.ok()) error = made.append_records(records).error;
   if (error.ok()) error = made.sync();
   if (error.ok()) error = in.replace(new_index_name, index_name);
   if (error.ok()) return made;

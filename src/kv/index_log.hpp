@@ -37,13 +37,18 @@ class new_records {
   std::vector<std::size_t> ends_;
 };
 
+// Of a log with an id of its own.
+[[nodiscard]] index_header new_header(std::uint64_t capacity_bytes);
+// All that a log of the catalogue needs.
+[[nodiscard]] new_records records_of(const catalogue& of, std::uint64_t id);
+
 class index_log {
  public:
   // One that is there. Errors: not_found; unsupported and io as parse_header().
   static result<index_log> open(const folder& in, bool write);
-  // Makes a new one of what the catalogue holds, which takes the place of the one that is there; it is on the disk then. Where that fails,
-  // the old one stays.
-  static result<index_log> create(const folder& in, std::uint64_t capacity_bytes, const catalogue& of);
+  // Makes a new one of these records, which takes the place of the one that is there; it is on the disk then. Where that fails, the old one
+  // stays, unless was_replaced() says otherwise.
+  static result<index_log> create(const folder& in, const index_header& header, const new_records& records);
   [[nodiscard]] const index_header& header() const noexcept { return header_; }
   // Up to where its records have been read or written, in bytes.
   [[nodiscard]] std::uint64_t end() const noexcept { return end_; }

@@ -1,0 +1,117 @@
+#include "kv/fetch.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "kv/value_checksum.hpp"
+
+namespace penstock::kv {
+
+namespace {
+
+// Of a value that is replaced again and again while it is read; it counts as absent then.
+constexpr unsigned most_fetch_rounds = 8;
+
+}  // namespace
+
+fetch::fetch(const engine& with, volume& from, std::span<const item> items, bool checksums, std::span<key_result> results)
+    : engine_(with), from_(from), checksums_(checksums), parts_(parts_of(items)), results_(results), wanted_(parts_.size()) {
+  std::iota(wanted_.begin(), wanted_.end(), std::size_t{0});
+}
+
+bool fetch::begin() {
+  requests_.clear();
+  const status followed = from_.follow();
+  const auto looked_for = std::exchange(wanted_, {});
+  for (const std::size_t index : looked_for) {
+    if (followed.ok()) {
+      find(index);
+    } else {
+      results_[index] = failed_with(followed, parts_[index].key);
+    }
+  }
+  return !readings_.empty();
+}
+
+void fetch::find(std::size_t index) {
+  const key_part& part = parts_[index];
+  results_[index] = {outcome::absent, 0, {}};
+  if (status wrong = check_key(part.key); !wrong.ok()) {
+    results_[index] = failed_with(wrong, part.key);
+    return;
+  }
+  readings_.reserve(readings_.size() + 1);  // an entry that is being read is always in there
+  auto* const entry = rounds_ < most_fetch_rounds ? from_.begin_read(part.key) : nullptr;
+  if (entry == nullptr) return;
+  readings_.push_back({index, entry, requests_.size(), 0});
+  const value_facts& facts = entry->facts();
+  if (facts.length != part.length) return;  // look_at() says so
+  auto offset = static_cast<std::int64_t>(facts.offset);
+  for (const memory_piece& piece : part.pieces) {
+    if (piece.length == 0) continue;
+    requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
+    offset += static_cast<std::int64_t>(piece.length);
+  }
+  readings_.back().requests = requests_.size() - readings_.back().first_request;
+}
+
+void fetch::finish(std::span<const io_result> outcomes) {
+  ++rounds_;
+  const status followed = from_.follow();
+  for (const reading& each : readings_) {
+    const key_part& part = parts_[each.index];
+    auto& told = results_[each.index];
+    if (!followed.ok()) {
+      told = failed_with(followed, part.key);
+    } else if (is_gone(each)) {
+      wanted_.push_back(each.index);
+    } else {
+      told = look_at(each, outcomes);
+    }
+  }
+  let_go();
+}
+
+// Where this process writes, what is being read stays.
+bool fetch::is_gone(const reading& read) const {
+  if (!from_.read_only()) return false;
+  const auto now = from_.find(parts_[read.index].key);
+  return !now || now->sequence != read.entry->facts().sequence;
+}
+
+key_result fetch::look_at(const reading& read, std::span<const io_result> outcomes) const {
+  const key_part& part = parts_[read.index];
+  const value_facts& facts = read.entry->facts();
+  if (facts.length != part.length) {
+    const auto why = fmt::format("its value has {} bytes, and its memory {}", facts.length, part.length);
+    return failed_with({errc::invalid_argument, why}, part.key);
+  }
+  for (std::size_t i = read.first_request; i < read.first_request + read.requests; ++i) {
+    if (!outcomes[i].ok()) return failed_with(outcomes[i].error, part.key);
+    if (outcomes[i].bytes_done == requests_[i].length) continue;
+    return failed_with({errc::io, fmt::format("{} ends within its value", from_.data().path())}, part.key);
+  }
+  if (checksums_ && facts.checksum) {
+    const auto sum = checksum_of(engine_, part.pieces);
+    if (sum && *sum != *facts.checksum) {
+      from_.drop_damaged(part.key, facts.sequence);
+      return failed_with({errc::io, fmt::format("its value in {} does not fit its checksum, and is dropped", from_.data().path())},
+                         part.key);
+    }
+  }
+  return {outcome::done, facts.length, {}};
+}
+
+void fetch::fail_all(const status& why) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) results_[i] = failed_with(why, parts_[i].key);
+  wanted_.clear();
+  let_go();
+}
+
+void fetch::let_go() noexcept {
+  for (const reading& each : readings_) from_.end_read(each.entry);
+  readings_.clear();
+}
+
+}  // namespace penstock::kv

@@ -1,0 +1,78 @@
+// Puts and gets of many keys, from the call to its end.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/operation.hpp"
+#include "penstock/kv.hpp"
+
+namespace penstock::kv {
+
+// How many operations of a store are under way. Thread-safe.
+class under_way {
+ public:
+  void begin() {
+    const std::lock_guard guard(lock_);
+    ++count_;
+  }
+  void end() {
+    const std::lock_guard guard(lock_);
+    if (--count_ == 0) none_.notify_all();
+  }
+  void wait_for_none() {
+    std::unique_lock guard(lock_);
+    none_.wait(guard, [this] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex lock_;  // guards what follows
+  std::condition_variable none_;
+  std::size_t count_ = 0;
+};
+
+// One key of a call: the store's own copy of it.
+struct key_part {
+  std::string key;
+  std::vector<memory_piece> pieces;
+  std::uint64_t length = 0;  // of all pieces; the largest number where there is none for it
+};
+[[nodiscard]] std::vector<key_part> parts_of(std::span<const item> items);
+// Ok for a key that can be.
+[[nodiscard]] status check_key(std::string_view key);
+// As messages call it.
+[[nodiscard]] std::string named(std::string_view key);
+[[nodiscard]] key_result failed_with(const status& error, std::string_view key);
+// The sum of what was done, and the first error.
+[[nodiscard]] io_result sum_of(std::span<const key_result> results);
+
+class key_operation : public core::operation {
+ public:
+  // Counts as one of `among` from here on, until end().
+  key_operation(std::shared_ptr<core::runtime> with, under_way& among, std::size_t keys)
+      : core::operation(std::move(with)), results_(std::make_shared<std::vector<key_result>>(keys)), among_(among) {
+    among_.begin();
+  }
+  [[nodiscard]] const std::shared_ptr<std::vector<key_result>>& results() const noexcept { return results_; }
+  // Its results are there. It may be gone on return, and the store too.
+  void end() noexcept {
+    among_.end();
+    complete(sum_of(*results_));
+  }
+
+ protected:
+  ~key_operation() override = default;
+
+ private:
+  const std::shared_ptr<std::vector<key_result>> results_;
+  under_way& among_;
+};
+
+}  // namespace penstock::kv

@@ -1,0 +1,97 @@
+// Puts, in the order in which they were asked for: a thread finds room for them, has the engine write as many as may be under way as one
+// batch, and writes their records when they are in the file. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "kv/operations.hpp"
+#include "kv/volume.hpp"
+#include "penstock/engine.hpp"
+#include "penstock/kv.hpp"
+
+namespace penstock::kv {
+
+class put_operation final : public key_operation {
+ public:
+  put_operation(std::shared_ptr<core::runtime> with, under_way& among, std::span<const item> items)
+      : key_operation(std::move(with), among, items.size()), parts_(parts_of(items)), open_(items.size()) {}
+
+ private:
+  friend class put_queue;
+  ~put_operation() override = default;
+  std::vector<key_part> parts_;
+  std::size_t open_;  // keys without a result; of the thread that puts
+};
+
+class put_queue {
+ public:
+  put_queue(const engine& with, volume& to, const store_options& options)
+      : engine_(with), to_(to), checksums_(options.checksums), most_bytes_(options.most_put_bytes_under_way) {}
+  put_queue(const put_queue&) = delete;
+  put_queue& operator=(const put_queue&) = delete;
+  // Takes the running request's reference, and ends it in time. Throws bad_alloc, or system_error where there is no thread: nothing began
+  // then.
+  void add(put_operation& op);
+  // Once none is under way. Ends the thread.
+  void stop();
+  void add_to(store_stats& told) const;
+
+ private:
+  struct put {
+    put_operation* op;
+    std::size_t index;  // of the key
+  };
+  struct placed_put {
+    put what;
+    value_facts facts{};
+    std::size_t first_request = 0;
+    std::size_t requests = 0;
+  };
+  // Puts that are written as one batch.
+  struct round {
+    std::vector<placed_put> puts;
+    std::vector<io_request> requests;
+    std::uint64_t bytes = 0;
+    batch running;
+    bool has_ended = false;  // guarded by the queue's lock
+  };
+
+  void run();
+  [[nodiscard]] bool may_begin() const noexcept;
+  [[nodiscard]] bool front_has_ended() const noexcept;
+  void begin_round();
+  void gather(round& into);
+  [[nodiscard]] bool place(round& into, const put& next);
+  void submit(round& of);
+  void finish_front();
+  void end(const put& what, key_result outcome) noexcept;
+  [[nodiscard]] const key_part& part_of(const put& what) const noexcept { return what.op->parts_[what.index]; }
+
+  const engine& engine_;
+  volume& to_;
+  const bool checksums_;
+  const std::uint64_t most_bytes_;
+
+  // Of the thread alone.
+  std::deque<put> waiting_;
+  bool no_room_ = false;  // until a round has ended
+
+  mutable std::mutex lock_;  // guards what follows
+  std::condition_variable wake_;
+  std::deque<put_operation*> added_;
+  std::deque<std::unique_ptr<round>> rounds_;  // under way, in their order; changed by the thread alone
+  std::uint64_t bytes_under_way_ = 0;
+  std::uint64_t bytes_waiting_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace penstock::kv

@@ -1,0 +1,108 @@
+#include "kv/store_core.hpp"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "core/engine_core.hpp"
+
+namespace penstock::kv {
+
+namespace {
+
+// A call over an operation that begin() has begun, or else ends here, all of its keys with why there is none.
+template <class Operation, class Begin>
+call begun(Operation* op, callback done, std::span<const item> items, Begin&& begin) {
+  op->retain();
+  call made(operation(op), op->results());
+  if (done) op->set_callback([results = op->results(), done = std::move(done)](const io_result&) { done(*results); });
+  status error;
+  try {
+    error = or_no_memory([&]() -> status {
+      begin();
+      return {};
+    });
+  } catch (const std::system_error& none) {
+    error = status::from_errno(none.code().value(), "start a thread of the store");
+  }
+  if (error.ok()) return made;
+  for (std::size_t i = 0; i < items.size(); ++i) (*op->results())[i] = failed_with(error, items[i].key);
+  op->end();
+  return made;
+}
+
+}  // namespace
+
+result<std::unique_ptr<store_core>> store_core::open(const engine& with, const std::string& folder, const store_options& options) {
+  if (with.core() == nullptr) return status(errc::closed, "the engine was moved away");
+  if (with.core()->forked()) return status(errc::forked, "the engine belongs to the parent process");
+  auto opened = volume::open(with, folder, options);
+  if (!opened) return opened.error().with_context(fmt::format("store {}", folder));
+  return std::unique_ptr<store_core>(new store_core(with, options, *std::move(opened)));
+}
+
+status store_core::refusal(bool writes) const {
+  if (forked()) return {errc::forked, fmt::format("the store {} belongs to the parent process", volume_->path())};
+  if (closed_.load()) return {errc::closed, fmt::format("the store {} is closed", volume_->path())};
+  if (writes && volume_->read_only()) return {errc::permission_denied, fmt::format("the store {} is open read only", volume_->path())};
+  return {};
+}
+
+call store_core::put(std::span<const item> items, callback done) {
+  auto* const op = new put_operation(engine_.core(), under_way_, items);
+  return begun(op, std::move(done), items, [&] { items.empty() ? op->end() : puts_.add(*op); });
+}
+
+call store_core::get(std::span<const item> items, callback done) {
+  auto* const op = new get_operation(engine_.core(), under_way_, items.size());
+  return begun(op, std::move(done), items, [&] { gets_.add(*op, items); });
+}
+
+// On the caller's thread, which waits anyway.
+std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
+  std::vector<key_result> results(items.size());
+  fetch one(engine_, *volume_, items, options_.checksums, results);
+  while (one.begin()) one.finish(engine_.submit(one.requests()).wait());
+  return results;
+}
+
+std::vector<key_result> store_core::sizes(std::span<const std::string_view> keys) {
+  std::vector<key_result> results(keys.size());
+  const status followed = volume_->follow();
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const auto found = volume_->find(keys[i]);
+    results[i] = !followed.ok() ? failed_with(followed, keys[i])
+                 : found        ? key_result{outcome::done, found->length, {}}
+                                : key_result{outcome::absent, 0, {}};
+  }
+  return results;
+}
+
+std::vector<key_result> store_core::drop(std::span<const std::string_view> keys) {
+  std::vector<key_result> results(keys.size());
+  volume_->drop(keys, results);
+  return results;
+}
+
+store_stats store_core::stats() const {
+  store_stats told;
+  if (forked()) return told;
+  volume_->add_to(told);
+  puts_.add_to(told);
+  return told;
+}
+
+status store_core::close() {
+  if (status refused = refusal(false); !refused.ok()) return refused;
+  closed_.store(true);
+  under_way_.wait_for_none();
+  puts_.stop();
+  gets_.stop();
+  const status synced = volume_->read_only() ? status() : volume_->sync();
+  const status closed = volume_->close();
+  return synced.ok() ? closed : synced;
+}
+
+}  // namespace penstock::kv

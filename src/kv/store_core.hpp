@@ -1,0 +1,58 @@
+// A store that is open: what is stored, and the queues of what is asked of it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kv/get_queue.hpp"
+#include "kv/operations.hpp"
+#include "kv/put_queue.hpp"
+#include "kv/volume.hpp"
+#include "penstock/engine.hpp"
+#include "penstock/kv.hpp"
+#include "sys/fork_guard.hpp"
+
+namespace penstock::kv {
+
+class store_core {
+ public:
+  static result<std::unique_ptr<store_core>> open(const engine& with, const std::string& folder, const store_options& options);
+  store_core(const store_core&) = delete;
+  store_core& operator=(const store_core&) = delete;
+  ~store_core() = default;
+
+  [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
+  // Why nothing can be asked of it now. writes: of what changes it.
+  [[nodiscard]] status refusal(bool writes) const;
+
+  call put(std::span<const item> items, callback done);
+  call get(std::span<const item> items, callback done);
+  std::vector<key_result> get_and_wait(std::span<const item> items);
+  std::vector<key_result> sizes(std::span<const std::string_view> keys);
+  std::vector<key_result> drop(std::span<const std::string_view> keys);
+  [[nodiscard]] volume& content() noexcept { return *volume_; }
+  [[nodiscard]] store_stats stats() const;
+  status close();
+
+ private:
+  store_core(const engine& with, const store_options& options, std::unique_ptr<volume> opened)
+      : engine_(with.core()),
+        options_(options),
+        volume_(std::move(opened)),
+        puts_(engine_, *volume_, options_),
+        gets_(engine_, *volume_, options_) {}
+
+  const engine engine_;
+  const store_options options_;
+  const sys::fork_guard fork_guard_;
+  const std::unique_ptr<volume> volume_;
+  under_way under_way_;
+  put_queue puts_;
+  get_queue gets_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace penstock::kv

@@ -1,0 +1,371 @@
+#include "kv/volume.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "base/checked.hpp"
+
+namespace penstock::kv {
+
+namespace {
+
+constexpr const char* data_name = "data";
+constexpr const char* log_name = "index";
+// Shorter logs are not written anew.
+constexpr std::uint64_t least_long_log_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t most_log_to_need = 4;
+// Where extents are kept back until the index is on the disk, so much of the capacity is freed for each time that it is written there.
+constexpr std::uint64_t kept_back_share = 64;
+
+status refuse_capacity(const std::string& path, std::uint64_t capacity) {
+  if (capacity == 0) return {errc::invalid_argument, fmt::format("{} is new, and needs a capacity of {} bytes or more", path, block_bytes)};
+  return {errc::invalid_argument, fmt::format("the capacity of {} cannot be {} bytes", path, capacity)};
+}
+
+}  // namespace
+
+// --- opening
+
+result<std::unique_ptr<volume>> volume::open(const engine& with, const std::string& path, const store_options& options) {
+  auto in = folder::open(path, !options.read_only);
+  if (!in) return in.error();
+  std::unique_ptr<volume> made(new volume(*std::move(in), options));
+  const status error = options.read_only ? made->open_for_reading(with) : made->open_for_writing(with);
+  if (!error.ok()) return error;
+  return made;
+}
+
+status volume::open_for_writing(const engine& with) {
+  auto locked = folder_.lock();
+  if (!locked) return locked.error();
+  lock_file_ = *std::move(locked);
+  const std::uint64_t wanted = options_.capacity_bytes / block_bytes * block_bytes;
+  if (options_.capacity_bytes != 0 && (wanted == 0 || wanted > max_file_offset)) return refuse_capacity(path(), options_.capacity_bytes);
+  if (!folder_.has(log_name)) {
+    if (status error = make_files(wanted); !error.ok()) return error;
+  }
+  if (status error = read_index(true); !error.ok()) return error;
+  if (status error = open_data(with, true); !error.ok()) return error;
+  return take_over();
+}
+
+status volume::open_for_reading(const engine& with) {
+  if (status error = read_index(false); !error.ok()) return error;
+  return open_data(with, false);
+}
+
+status volume::make_files(std::uint64_t capacity) {
+  if (capacity == 0) return refuse_capacity(path(), 0);
+  const bool is_new = !folder_.has(data_name);
+  auto data = folder_.make_file(data_name);
+  if (!data) return data.error();
+  status error = preallocate(*data, capacity, folder_.path_of(data_name));
+  const auto header = new_header(capacity);
+  if (error.ok()) error = index_log::create(folder_, header, records_of(catalogue(capacity), header.id)).error();
+  if (!error.ok() && is_new) folder_.remove(data_name);
+  return error;
+}
+
+status volume::read_index(bool write) {
+  auto log = index_log::open(folder_, write);
+  if (!log) return log.error();
+  log_.emplace(*std::move(log));
+  catalogue_ = std::make_unique<catalogue>(log_->header().capacity_bytes);
+  auto whole = log_->read_new([&](const record& each) { return catalogue_->apply(each); });
+  if (!whole) return whole.error();
+  return write && !*whole ? log_->cut() : status();
+}
+
+status volume::open_data(const engine& with, bool write) {
+  auto data = folder_.open_file(data_name, write);
+  if (!data) return data.error();
+  const std::string name = folder_.path_of(data_name);
+  auto size = size_of(*data, name);
+  if (!size) return size.error();
+  if (*size < catalogue_->capacity_bytes())
+    return {errc::io, fmt::format("{} has {} bytes, and its index is about {}", name, *size, catalogue_->capacity_bytes())};
+  auto adopted = with.adopt(data->number(), {.direct_writes = options_.direct_writes, .name = name});
+  if (!adopted) return adopted.error();
+  data_file_ = *std::move(data);
+  data_ = *std::move(adopted);
+  return {};
+}
+
+// What the process before has left becomes this one's to change.
+status volume::take_over() {
+  const std::uint64_t has = catalogue_->capacity_bytes();
+  const std::uint64_t wanted = options_.capacity_bytes / block_bytes * block_bytes;
+  if (wanted != 0 && wanted < has)
+    return {errc::invalid_argument, fmt::format("{} has a capacity of {} bytes, and cannot shrink to {}", path(), has, wanted)};
+  if (wanted > has) {
+    if (status error = preallocate(data_file_, wanted, folder_.path_of(data_name)); !error.ok()) return error;
+    catalogue_->grow(wanted);
+  }
+  // After another start of the machine, what was not synced may be there in part.
+  const std::string boot = this_boot();
+  const bool restarted = boot.empty() || boot != catalogue_->boot();
+  if (restarted) catalogue_->drop_unsynced();
+  catalogue_->set_boot(boot);
+  // Extents of what was dropped are taken again from here on.
+  status error = restarted || wanted > has ? write_anew() : log_->sync();
+  if (error.ok()) catalogue_->begin_writing();
+  return error;
+}
+
+// --- reading
+
+status volume::follow() {
+  if (!read_only_) return {};
+  const std::lock_guard writing(writing_);
+  auto replaced = log_->was_replaced(folder_);
+  if (!replaced) return replaced.error();
+  // Kept while the index is read, which is in memory: others must not look at a catalogue that is half made.
+  const std::lock_guard guard(lock_);
+  if (*replaced) {
+    auto log = index_log::open(folder_, false);
+    if (!log) return log.error();
+    log_.emplace(*std::move(log));
+    catalogue_->clear();
+    if (log_->header().capacity_bytes > catalogue_->capacity_bytes()) catalogue_->grow(log_->header().capacity_bytes);
+  }
+  // A record that is not whole is being written.
+  return log_->read_new([&](const record& each) { return catalogue_->apply(each); }).error();
+}
+
+catalogue::entry* volume::begin_read(std::string_view key) {
+  const std::lock_guard guard(lock_);
+  auto* const found = catalogue_->begin_read(key);
+  ++(found != nullptr ? hits_ : misses_);
+  return found;
+}
+
+void volume::end_read(catalogue::entry* read) {
+  const std::lock_guard guard(lock_);
+  catalogue_->end_read(read);
+}
+
+std::optional<value_facts> volume::find(std::string_view key) const {
+  const std::lock_guard guard(lock_);
+  const auto* const found = catalogue_->find(key);
+  return found == nullptr ? std::nullopt : std::optional(found->facts());
+}
+
+std::uint64_t volume::capacity_bytes() const {
+  const std::lock_guard guard(lock_);
+  return catalogue_->capacity_bytes();
+}
+
+void volume::drop_damaged(std::string_view key, std::uint64_t sequence) {
+  const std::lock_guard writing(writing_);
+  const auto* const found = [&] {
+    const std::lock_guard guard(lock_);
+    ++damaged_;
+    return catalogue_->find(key);
+  }();
+  if (!read_only_ && found != nullptr && found->facts().sequence == sequence) (void)drop_listed(std::span(&found, 1));
+}
+
+// --- writing
+
+result<std::optional<extent>> volume::room_for(std::uint64_t length) {
+  const std::lock_guard writing(writing_);
+  while (true) {
+    std::vector<const catalogue::entry*> victims;
+    {
+      const std::lock_guard guard(lock_);
+      if (auto place = catalogue_->reserve(length)) return place;
+      if (catalogue_->kept_back().empty()) {
+        victims = catalogue_->least_used(length);
+        if (victims.empty()) return std::optional<extent>();
+        if (victims.front()->facts().sequence <= catalogue_->synced_sequence())
+          victims = catalogue_->least_used(std::max(length, catalogue_->capacity_bytes() / kept_back_share));
+      }
+    }
+    const status error = victims.empty() ? free_kept_back() : evict(victims);
+    if (!error.ok()) return error;
+  }
+}
+
+status volume::evict(std::span<const catalogue::entry* const> victims) {
+  auto gone = drop_listed(victims);
+  const std::lock_guard guard(lock_);
+  evicted_ += gone.count;
+  return std::move(gone.error);
+}
+
+// With writing_, without which nobody else drops them meanwhile.
+volume::dropped volume::drop_listed(std::span<const catalogue::entry* const> victims) {
+  if (!broken_.ok()) return {0, broken_};
+  new_records records(log_->header().id);
+  for (const auto* each : victims) {
+    value_facts gone;
+    gone.sequence = each->facts().sequence;
+    records.add({record_kind::dropped, each->key(), gone});
+  }
+  auto written = log_->append_records(records);
+  const std::lock_guard guard(lock_);
+  for (const auto* each : victims.first(written.count)) {
+    const std::string key = each->key();
+    (void)catalogue_->drop(key, each->facts().sequence);
+  }
+  return {written.count, std::move(written.error)};
+}
+
+status volume::free_kept_back() {
+  const auto kept = [&] {
+    const std::lock_guard guard(lock_);
+    return catalogue_->kept_back();
+  }();
+  if (status error = log_->sync(); !error.ok()) return error;
+  const std::lock_guard guard(lock_);
+  catalogue_->free(kept);
+  return {};
+}
+
+void volume::give_back(const extent& reserved) {
+  const std::lock_guard guard(lock_);
+  catalogue_->give_back(reserved);
+}
+
+// Writes their records; how many.
+std::size_t volume::write_records(std::span<new_value> values, status& error) {
+  if (error.ok()) error = broken_;
+  if (!error.ok()) return 0;
+  std::uint64_t sequence = [&] {
+    const std::lock_guard guard(lock_);
+    return catalogue_->last_sequence();
+  }();
+  new_records records(log_->header().id);
+  for (new_value& each : values) {
+    each.facts.sequence = ++sequence;
+    records.add({record_kind::value, each.key, each.facts});
+  }
+  auto written = log_->append_records(records);
+  error = written.error;
+  return written.count;
+}
+
+void volume::commit(std::span<new_value> values) {
+  if (values.empty()) return;
+  status error = options_.durable ? data_.sync() : status();
+  const std::lock_guard writing(writing_);
+  const std::size_t count = write_records(values, error);
+  {
+    const std::lock_guard guard(lock_);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i < count) {
+        catalogue_->put(values[i].key, values[i].facts);
+      } else {
+        catalogue_->give_back(values[i].facts.place());
+        values[i].error = error;
+      }
+    }
+  }
+  if (options_.durable && count > 0) {
+    const status marked = mark_synced(values[count - 1].facts.sequence);
+    for (std::size_t i = 0; i < count; ++i) values[i].error = marked;
+  }
+  write_anew_if_long();
+}
+
+void volume::drop(std::span<const std::string_view> keys, std::span<key_result> results) {
+  const std::lock_guard writing(writing_);
+  std::vector<const catalogue::entry*> found;
+  std::vector<std::size_t> of;  // which key each is
+  std::unordered_set<const catalogue::entry*> seen;
+  {
+    const std::lock_guard guard(lock_);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const auto* const entry = catalogue_->find(keys[i]);
+      results[i].ended = outcome::absent;
+      if (entry == nullptr || !seen.insert(entry).second) continue;
+      results[i] = {outcome::done, entry->facts().length, {}};
+      found.push_back(entry);
+      of.push_back(i);
+    }
+  }
+  const auto gone = drop_listed(found);
+  for (std::size_t i = gone.count; i < of.size(); ++i) results[of[i]] = {outcome::failed, 0, gone.error};
+  write_anew_if_long();
+}
+
+status volume::sync() {
+  const std::uint64_t sequence = [&] {
+    const std::lock_guard guard(lock_);
+    return catalogue_->last_sequence();
+  }();
+  // Values up to that one are in the file: their records have been written.
+  if (status error = data_.sync(); !error.ok()) return error;
+  const std::lock_guard writing(writing_);
+  return mark_synced(sequence);
+}
+
+// With writing_. The values up to that sequence are on the disk.
+status volume::mark_synced(std::uint64_t sequence) {
+  if (!broken_.ok()) return broken_;
+  new_records records(log_->header().id);
+  value_facts covered;
+  covered.sequence = sequence;
+  records.add({record_kind::synced, {}, covered});
+  if (auto written = log_->append_records(records); !written.error.ok()) return written.error;
+  {
+    const std::lock_guard guard(lock_);
+    catalogue_->synced(sequence);
+  }
+  return free_kept_back();
+}
+
+// With writing_.
+status volume::write_anew() {
+  if (!broken_.ok()) return broken_;
+  std::vector<extent> kept;
+  const auto header = new_header(capacity_bytes());
+  const auto records = [&] {
+    const std::lock_guard guard(lock_);
+    kept = catalogue_->kept_back();
+    return records_of(*catalogue_, header.id);
+  }();
+  auto made = index_log::create(folder_, header, records);
+  if (made) {
+    log_.emplace(*std::move(made));
+    const std::lock_guard guard(lock_);
+    catalogue_->free(kept);
+    return {};
+  }
+  // The new one has the name, but may lose it when the power goes: what is written to either could be lost.
+  const auto replaced = log_->was_replaced(folder_);
+  if (!replaced || *replaced) broken_ = made.error();
+  return made.error();
+}
+
+void volume::write_anew_if_long() {
+  const std::uint64_t needed = [&] {
+    const std::lock_guard guard(lock_);
+    return catalogue_->record_bytes();
+  }();
+  // Where that cannot be, as on a full disk, the long one goes on.
+  if (log_->end() > std::max(least_long_log_bytes, most_log_to_need * needed)) (void)write_anew();
+}
+
+void volume::add_to(store_stats& told) const {
+  const std::lock_guard guard(lock_);
+  told.keys = catalogue_->keys();
+  told.bytes = catalogue_->bytes();
+  told.capacity_bytes = catalogue_->capacity_bytes();
+  told.wasted_bytes = catalogue_->wasted_bytes();
+  told.hits = hits_;
+  told.misses = misses_;
+  told.evicted = evicted_;
+  told.damaged = damaged_;
+}
+
+status volume::close() {
+  const status closed = data_.close();
+  lock_file_ = descriptor();
+  return closed;
+}
+
+}  // namespace penstock::kv

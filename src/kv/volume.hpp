@@ -1,0 +1,104 @@
+// What is stored: the file of values, the index and the catalogue, and what changes all of them in the right order. An index record of a
+// put is written once its bytes are in the file, and one of a drop before its extent is taken again. Thread-safe. Blocks where the file
+// system does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv/catalogue.hpp"
+#include "kv/folder.hpp"
+#include "kv/index_log.hpp"
+#include "penstock/engine.hpp"
+#include "penstock/kv.hpp"
+
+namespace penstock::kv {
+
+// A value whose bytes are in the file.
+struct new_value {
+  std::string_view key;
+  value_facts facts;  // but for its sequence
+  status error{};     // that it ended with. Its extent is free again then, unless only the disk failed to take what is there
+};
+
+class volume {
+ public:
+  static result<std::unique_ptr<volume>> open(const engine& with, const std::string& path, const store_options& options);
+  [[nodiscard]] const std::string& path() const noexcept { return folder_.path(); }
+  [[nodiscard]] const file& data() const noexcept { return data_; }
+  [[nodiscard]] bool read_only() const noexcept { return read_only_; }
+  [[nodiscard]] std::uint64_t capacity_bytes() const;
+
+  // --- reading
+  // Of a store that is read only: looks at what the other process has written since. Else nothing.
+  status follow();
+  // As in catalogue. Counts hits and misses.
+  [[nodiscard]] catalogue::entry* begin_read(std::string_view key);
+  void end_read(catalogue::entry* read);
+  [[nodiscard]] std::optional<value_facts> find(std::string_view key) const;
+  // What was read does not fit its checksum: it is dropped, where this process writes.
+  void drop_damaged(std::string_view key, std::uint64_t sequence);
+
+  // --- writing
+  // An extent for a value of that length, for which others are dropped where it has to be. Nothing: all that may be was dropped, and what
+  // is being read or written leaves no room.
+  result<std::optional<extent>> room_for(std::uint64_t length);
+  void give_back(const extent& reserved);
+  // The values are there from now on; in durable stores on the disk.
+  void commit(std::span<new_value> values);
+  // results: one for each key.
+  void drop(std::span<const std::string_view> keys, std::span<key_result> results);
+  status sync();
+
+  void add_to(store_stats& told) const;
+  // Lets go of the file of values, and of the lock. Once no call is under way.
+  status close();
+  // In a forked child: others may have the lock from here on as far as this process is concerned.
+  void let_go_of_lock() { lock_file_ = descriptor(); }
+
+ private:
+  volume(folder in, const store_options& options) : folder_(std::move(in)), options_(options), read_only_(options.read_only) {}
+  status open_for_writing(const engine& with);
+  status open_for_reading(const engine& with);
+  status open_data(const engine& with, bool write);
+  status make_files(std::uint64_t capacity);
+  status read_index(bool write);
+  status take_over();
+  status write_anew();
+  struct dropped {
+    std::size_t count = 0;
+    status error{};  // why not all
+  };
+  dropped drop_listed(std::span<const catalogue::entry* const> victims);
+  status evict(std::span<const catalogue::entry* const> victims);
+  status free_kept_back();
+  status mark_synced(std::uint64_t sequence);
+  std::size_t write_records(std::span<new_value> values, status& error);
+  void write_anew_if_long();
+
+  const folder folder_;
+  const store_options options_;
+  const bool read_only_;
+  descriptor lock_file_;
+  descriptor data_file_;
+  file data_;
+
+  std::mutex writing_;  // who writes or follows the index; taken before lock_. Held during I/O of the index, and of nothing else
+  std::optional<index_log> log_;
+  status broken_;  // why nothing can be written any more
+
+  mutable std::mutex lock_;  // guards what follows; to change the catalogue, writing_ is held too, but for readers and extents
+  std::unique_ptr<catalogue> catalogue_;
+  std::uint64_t hits_ = 0;
+  std::uint64_t misses_ = 0;
+  std::uint64_t evicted_ = 0;
+  std::uint64_t damaged_ = 0;
+};
+
+}  // namespace penstock::kv

@@ -1,0 +1,409 @@
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "core/engine_core.hpp"
+#include "kv/kv_fixture.hpp"
+#include "kv/record.hpp"
+#include "support/child.hpp"
+#include "support/faulty_kernel.hpp"
+
+namespace penstock::kv {
+namespace {
+
+class kv_store : public ::testing::Test {
+ protected:
+  engine engine_ = testing::made_engine(quiet_engine());
+  testing::temp_dir directory_;
+  std::string folder_ = directory_.file("store");
+};
+
+TEST_F(kv_store, values_in_many_pieces_come_back_in_others) {
+  const auto of = made_store(engine_, folder_);
+  auto value = value_of(1, 3);
+  const std::size_t third = value.size() / 3;
+  const memory_piece written[] = {{value.data(), third}, {value.data() + third, 0}, {value.data() + third, value.size() - third}};
+  const auto put = of.put({{"a", written}});
+  ASSERT_EQ(put[0].ended, outcome::done) << told(put[0].error);
+  EXPECT_EQ(put[0].bytes, value.size());
+  auto memory = engine_.allocate("host:0", value.size());
+  ASSERT_TRUE(memory.ok());
+  auto* const on_device = static_cast<std::byte*>(memory->data());
+  bytes rest(value.size());
+  const memory_piece read[] = {{rest.data(), 5}, {on_device, value.size() - 5}};
+  const auto got = of.get({{"a", read}, {"b", read}});
+  ASSERT_EQ(got[0].ended, outcome::done) << told(got[0].error);
+  EXPECT_EQ(got[1].ended, outcome::absent);
+  ASSERT_TRUE(engine_.copy(rest.data() + 5, on_device, value.size() - 5).ok());
+  EXPECT_EQ(rest, value);
+  const auto told_of = of.stats();
+  EXPECT_EQ(told_of.keys, 1U);
+  EXPECT_EQ(told_of.bytes, value.size());
+  EXPECT_EQ(told_of.hits, 1U);
+  EXPECT_EQ(told_of.misses, 1U);
+  EXPECT_EQ((told_of.bytes + told_of.wasted_bytes) % block_bytes, 0U);
+}
+
+TEST_F(kv_store, what_was_put_is_there_when_it_is_opened_again) {
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    auto of = made_store(engine_, folder_, {.capacity_bytes = round == 1 ? std::uint64_t{1} << 20 : 0});
+    for (std::uint64_t key = 1; key < round; ++key) EXPECT_EQ(fetched(of, key_of(key)), value_of(key, key));
+    auto value = value_of(round, round);
+    EXPECT_EQ(put_one(of, key_of(round), value).ended, outcome::done);
+    EXPECT_TRUE(of.close().ok());
+    EXPECT_EQ(of.close().code(), errc::closed);
+    EXPECT_EQ(put_one(of, "x", value).error.code(), errc::closed);
+  }
+}
+
+TEST_F(kv_store, the_least_recently_used_values_make_room) {
+  const auto of = made_store(engine_, folder_, {.capacity_bytes = 4 * block_bytes});
+  bytes block(block_bytes);
+  for (const char* key : {"a", "b", "c", "d"}) ASSERT_EQ(put_one(of, key, block).ended, outcome::done);
+  ASSERT_EQ(get_one(of, "a", block).ended, outcome::done);
+  ASSERT_EQ(put_one(of, "e", block).ended, outcome::done);
+  EXPECT_FALSE(there(of, "b"));
+  for (const char* key : {"a", "c", "d", "e"}) EXPECT_TRUE(there(of, key)) << key;
+  bytes all(4 * block_bytes);
+  ASSERT_EQ(put_one(of, "all", all).ended, outcome::done);
+  EXPECT_EQ(of.stats().keys, 1U);
+  EXPECT_EQ(of.stats().evicted, 5U);
+  bytes more(4 * block_bytes + 1);
+  EXPECT_EQ(put_one(of, "more", more).error.code(), errc::invalid_argument);
+  EXPECT_TRUE(there(of, "all"));
+}
+
+TEST_F(kv_store, synced_values_make_room_too) {
+  const auto of = made_store(engine_, folder_, {.capacity_bytes = 8 * block_bytes});
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    auto value = value_of(i, 1);
+    ASSERT_EQ(put_one(of, key_of(i), value).ended, outcome::done);
+    ASSERT_TRUE(of.sync().ok());
+    ASSERT_EQ(fetched(of, key_of(i)), value);
+  }
+}
+
+TEST_F(kv_store, keys_and_lengths_that_cannot_be_are_errors_of_their_keys_alone) {
+  const auto of = made_store(engine_, folder_);
+  auto value = value_of(1, 1);
+  const memory_piece piece{value.data(), value.size()};
+  const memory_piece nothing[] = {{value.data(), 0}};
+  const memory_piece endless[] = {{value.data(), ~std::uint64_t{0}}, {value.data(), 2}};
+  const std::string longest(most_key_bytes, '\xff');
+  const std::string longer(most_key_bytes + 1, 'k');
+  const std::span one(&piece, 1);
+  const auto put = of.put({{"", one}, {longer, one}, {"empty", nothing}, {"endless", endless}, {longest, one}, {"none", {}}});
+  for (const std::size_t i : {0U, 1U, 2U, 3U, 5U}) EXPECT_EQ(put[i].error.code(), errc::invalid_argument) << i;
+  EXPECT_EQ(put[4].ended, outcome::done) << told(put[4].error);
+  EXPECT_NE(put[2].error.message().find("empty"), std::string_view::npos);
+  bytes shorter(value.size() - 1);
+  const auto got = get_one(of, longest, shorter);
+  EXPECT_EQ(got.error.code(), errc::invalid_argument);
+  EXPECT_NE(got.error.message().find(std::to_string(value.size())), std::string_view::npos) << told(got.error);
+  EXPECT_EQ(fetched(of, longest), value);
+}
+
+TEST_F(kv_store, of_a_key_twice_in_a_call_the_later_value_stays) {
+  const auto of = made_store(engine_, folder_);
+  auto first = value_of(1, 1);
+  auto second = value_of(1, 2);
+  const memory_piece pieces[] = {{first.data(), first.size()}, {second.data(), second.size()}};
+  for (const auto& each : of.put({{"a", std::span(pieces, 1)}, {"a", std::span(pieces + 1, 1)}})) EXPECT_EQ(each.ended, outcome::done);
+  EXPECT_EQ(fetched(of, "a"), second);
+  EXPECT_EQ(of.stats().keys, 1U);
+  const std::string_view twice[] = {"a", "a"};
+  const auto gone = of.drop(twice);
+  EXPECT_EQ(gone[0].ended, outcome::done);
+  EXPECT_EQ(gone[1].ended, outcome::absent);
+  EXPECT_EQ(drop_one(of, "a").ended, outcome::absent);
+}
+
+TEST_F(kv_store, calls_that_do_not_wait_end_and_call_back) {
+  const auto of = made_store(engine_, folder_);
+  std::vector<bytes> values;
+  for (std::uint64_t i = 0; i < 20; ++i) values.push_back(value_of(i, i + 1));
+  std::atomic<int> ended{0};
+  std::vector<call> calls;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    const memory_piece piece{values[i].data(), values[i].size()};
+    const auto key = key_of(i);
+    const item one{key, std::span(&piece, 1)};
+    calls.push_back(
+        of.put_async(std::span(&one, 1), [&](std::span<const key_result> results) { ended += results[0].ended == outcome::done; }));
+  }
+  for (auto& each : calls) EXPECT_EQ(each.wait()[0].ended, outcome::done) << told(each.wait()[0].error);
+  EXPECT_EQ(ended, 20);
+  bytes back(values[7].size());
+  const memory_piece piece{back.data(), back.size()};
+  const item wanted[] = {{"key-7", std::span(&piece, 1)}, {"none", std::span(&piece, 1)}};
+  auto running = of.get_async(wanted);
+  const auto got = running.wait();
+  EXPECT_TRUE(running.done());
+  EXPECT_EQ(got[0].ended, outcome::done);
+  EXPECT_EQ(got[1].ended, outcome::absent);
+  EXPECT_EQ(back, values[7]);
+  EXPECT_EQ(of.get_async({}).wait().size(), 0U);
+  EXPECT_EQ(of.put_async({}).wait().size(), 0U);
+}
+
+TEST_F(kv_store, puts_beyond_the_limit_wait_their_turn_and_keep_their_order) {
+  const auto of = made_store(engine_, folder_, {.capacity_bytes = 64 * block_bytes, .most_put_bytes_under_way = 2 * block_bytes});
+  std::vector<bytes> values;
+  for (std::uint64_t i = 0; i < 200; ++i) values.push_back(value_of(i % 5, i + 1));
+  std::vector<call> calls;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const memory_piece piece{values[i].data(), values[i].size()};
+    const auto key = key_of(i % 5);
+    const item one{key, std::span(&piece, 1)};
+    calls.push_back(of.put_async(std::span(&one, 1)));
+    EXPECT_LE(of.stats().put_bytes_under_way, std::max<std::uint64_t>(2 * block_bytes, length_of(31)));
+  }
+  for (auto& each : calls) ASSERT_EQ(each.wait()[0].ended, outcome::done) << told(each.wait()[0].error);
+  for (std::uint64_t key = 0; key < 5; ++key) EXPECT_EQ(fetched(of, key_of(key)), value_of(key, 196 + key));
+  EXPECT_EQ(of.stats().put_bytes_waiting, 0U);
+}
+
+TEST_F(kv_store, cancelled_calls_end) {
+  const auto of = made_store(engine_, folder_, {.capacity_bytes = 1 << 20, .most_put_bytes_under_way = block_bytes});
+  std::vector<bytes> values(50, bytes(5 * block_bytes));
+  std::vector<call> calls;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const memory_piece piece{values[i].data(), values[i].size()};
+    const auto key = key_of(i);
+    const item one{key, std::span(&piece, 1)};
+    calls.push_back(of.put_async(std::span(&one, 1)));
+  }
+  for (auto& each : calls) each.cancel();
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const auto ended = calls[i].wait()[0];
+    EXPECT_TRUE(ended.ended == outcome::done || ended.error.code() == errc::cancelled) << told(ended.error);
+    EXPECT_EQ(there(of, key_of(i)), ended.ended == outcome::done);
+  }
+}
+
+TEST_F(kv_store, a_changed_byte_is_seen_and_its_value_dropped) {
+  const auto of = made_store(engine_, folder_);
+  auto value = value_of(1, 1);
+  ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  {
+    std::fstream data(folder_ + "/data", std::ios::in | std::ios::out | std::ios::binary);
+    data.seekp(100);
+    data.put(static_cast<char>(~std::to_integer<int>(value[100])));
+  }
+  bytes back(value.size());
+  const auto got = get_one(of, "a", back);
+  EXPECT_EQ(got.error.code(), errc::io) << told(got.error);
+  EXPECT_FALSE(there(of, "a"));
+  EXPECT_EQ(of.stats().damaged, 1U);
+}
+
+TEST_F(kv_store, one_process_writes_and_the_second_is_told_who) {
+  auto of = made_store(engine_, folder_);
+  auto second = store::open(engine_, folder_);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code(), errc::would_block);
+  EXPECT_NE(second.error().message().find(std::to_string(::getpid())), std::string_view::npos) << told(second.error());
+  EXPECT_TRUE(of.close().ok());
+  EXPECT_TRUE(store::open(engine_, folder_).ok());
+}
+
+TEST_F(kv_store, one_that_is_read_only_sees_what_is_put_dropped_and_written_anew) {
+  EXPECT_EQ(store::open(engine_, folder_, {.read_only = true}).error().code(), errc::not_found);
+  auto of = made_store(engine_, folder_);
+  const auto reader = made_store(engine_, folder_, {.read_only = true});
+  auto value = value_of(1, 1);
+  EXPECT_FALSE(fetched(reader, "a"));
+  ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  EXPECT_EQ(fetched(reader, "a"), value);
+  ASSERT_EQ(drop_one(of, "a").ended, outcome::done);
+  EXPECT_FALSE(there(reader, "a"));
+  ASSERT_TRUE(of.close().ok());
+  of = made_store(engine_, folder_, {.capacity_bytes = 2 << 20});  // grows, with an index of its own
+  ASSERT_EQ(put_one(of, "b", value).ended, outcome::done);
+  EXPECT_EQ(fetched(reader, "b"), value);
+  EXPECT_EQ(reader.stats().capacity_bytes, std::uint64_t{2} << 20);
+  EXPECT_EQ(put_one(reader, "c", value).error.code(), errc::permission_denied);
+  EXPECT_EQ(drop_one(reader, "b").error.code(), errc::permission_denied);
+  EXPECT_EQ(reader.sync().code(), errc::permission_denied);
+}
+
+TEST_F(kv_store, a_long_index_is_written_anew) {
+  const auto of = made_store(engine_, folder_, {.capacity_bytes = 256 * block_bytes});
+  const auto reader = made_store(engine_, folder_, {.read_only = true});
+  bytes block(block_bytes);
+  const memory_piece piece{block.data(), block.size()};
+  const std::string long_key(most_key_bytes, 'k');
+  const auto bytes_of_index = [&] { return std::filesystem::file_size(folder_ + "/index"); };
+  std::uintmax_t most = 0;
+  for (int round = 0; round < 3000; ++round) {
+    ASSERT_EQ(of.put({{long_key, std::span(&piece, 1)}})[0].ended, outcome::done);
+    most = std::max(most, bytes_of_index());
+  }
+  EXPECT_LE(most, (std::uintmax_t{1} << 20) + 2048);
+  EXPECT_EQ(fetched(reader, long_key), block);
+}
+
+TEST_F(kv_store, folders_and_files_that_others_may_write_to_are_refused) {
+  ::mkdir(folder_.c_str(), 0700);
+  ::chmod(folder_.c_str(), 0770);
+  auto open = store::open(engine_, folder_, {.capacity_bytes = 1 << 20});
+  EXPECT_EQ(open.error().code(), errc::permission_denied) << told(open.error());
+  ::chmod(folder_.c_str(), 0700);
+  EXPECT_TRUE(made_store(engine_, folder_).close().ok());
+  ::chmod((folder_ + "/data").c_str(), 0622);
+  open = store::open(engine_, folder_);
+  EXPECT_EQ(open.error().code(), errc::permission_denied) << told(open.error());
+  EXPECT_NE(open.error().message().find("data"), std::string_view::npos);
+  ::chmod((folder_ + "/data").c_str(), 0600);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown((folder_ + "/index").c_str(), 12345, 12345), 0);
+    open = store::open(engine_, folder_);
+    EXPECT_EQ(open.error().code(), errc::permission_denied) << told(open.error());
+    EXPECT_NE(open.error().message().find("12345"), std::string_view::npos);
+  }
+}
+
+TEST_F(kv_store, capacities_and_files_that_cannot_be_are_refused_by_name) {
+  EXPECT_EQ(store::open(engine_, folder_).error().code(), errc::invalid_argument);
+  EXPECT_EQ(store::open(engine_, folder_, {.capacity_bytes = 17}).error().code(), errc::invalid_argument);
+  EXPECT_EQ(store::open(engine_, folder_, {.capacity_bytes = ~std::uint64_t{0}}).error().code(), errc::invalid_argument);
+  EXPECT_EQ(store::open(engine_, folder_ + "/no/such", {.capacity_bytes = 1 << 20}).error().code(), errc::not_found);
+  EXPECT_TRUE(made_store(engine_, folder_).close().ok());
+  EXPECT_EQ(store::open(engine_, folder_, {.capacity_bytes = block_bytes}).error().code(), errc::invalid_argument);
+  std::filesystem::resize_file(folder_ + "/data", 100);
+  const auto open = store::open(engine_, folder_);
+  EXPECT_EQ(open.error().code(), errc::io) << told(open.error());
+}
+
+TEST_F(kv_store, a_disk_without_room_is_an_error_and_leaves_nothing) {
+  const std::string small = directory_.file("small");
+  ::mkdir(small.c_str(), 0700);
+  if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=256k,mode=0700") != 0) GTEST_SKIP() << "only root can mount a small file system";
+  const auto too_large = store::open(engine_, small + "/store", {.capacity_bytes = 1 << 20});
+  EXPECT_EQ(too_large.error().code(), errc::no_space) << told(too_large.error());
+  EXPECT_FALSE(std::filesystem::exists(small + "/store/data"));
+  {
+    const auto of = made_store(engine_, small + "/store", {.capacity_bytes = 32 * block_bytes});
+    bytes block(block_bytes);
+    ASSERT_EQ(put_one(of, "kept", block).ended, outcome::done);
+    const std::string filler = small + "/filler";
+    std::ofstream(filler) << std::string(256 << 10, 'f');  // as much as there is
+    int done = 0;
+    key_result last{outcome::done, 0, {}};
+    for (; last.ended == outcome::done && done < 5000; ++done) last = put_one(of, std::string(400, 'k'), block);
+    EXPECT_EQ(last.error.code(), errc::no_space) << told(last.error);  // the index cannot grow
+    EXPECT_EQ(get_one(of, "kept", block).ended, outcome::done);
+    std::filesystem::remove(filler);
+    EXPECT_EQ(put_one(of, "again", block).ended, outcome::done);
+  }
+  const auto of = made_store(engine_, small + "/store", {});
+  for (const char* key : {"kept", "again"}) EXPECT_TRUE(there(of, key)) << key;
+  ::umount2(small.c_str(), MNT_DETACH);
+}
+
+TEST_F(kv_store, a_disk_that_fails_costs_the_keys_concerned_and_no_others) {
+  auto faulty = std::make_shared<testing::faulty_kernel>();
+  auto doors = core::real_seams(quiet_engine());
+  doors.kernel = faulty;
+  auto made = core::make_engine(quiet_engine(), doors);
+  ASSERT_TRUE(made.ok());
+  const auto of = made_store(*made, folder_);
+  auto old = value_of(1, 1);
+  auto value = value_of(1, 2);
+  ASSERT_EQ(put_one(of, "a", old).ended, outcome::done);
+  for (const char* call : {"pwrite", "ring.write"}) faulty->fail({.call = call, .nth = 1, .error = EIO, .lasting = true});
+  EXPECT_EQ(put_one(of, "a", value).error.code(), errc::io);
+  EXPECT_EQ(put_one(of, "b", value).error.code(), errc::io);
+  faulty->disarm();
+  EXPECT_EQ(fetched(of, "a"), old);
+  EXPECT_FALSE(there(of, "b"));
+  for (const char* call : {"pread", "ring.read"}) faulty->fail({.call = call, .nth = 1, .error = EIO, .lasting = true});
+  bytes back(old.size());
+  EXPECT_EQ(get_one(of, "a", back).error.code(), errc::io);
+  faulty->disarm();
+  faulty->fail({.call = "sync_data", .nth = 1, .error = EIO});
+  EXPECT_EQ(of.sync().code(), errc::io);
+  EXPECT_TRUE(of.sync().ok());
+  EXPECT_EQ(fetched(of, "a"), old);
+}
+
+TEST_F(kv_store, durable_puts_are_durable_when_they_end) {
+  auto faulty = std::make_shared<testing::faulty_kernel>();
+  auto doors = core::real_seams(quiet_engine());
+  doors.kernel = faulty;
+  auto made = core::make_engine(quiet_engine(), doors);
+  ASSERT_TRUE(made.ok());
+  const auto of = made_store(*made, folder_, {.capacity_bytes = 1 << 20, .durable = true});
+  auto value = value_of(1, 1);
+  ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  EXPECT_EQ(faulty->count("sync_data"), 1U);
+  faulty->fail({.call = "sync_data", .nth = 1, .error = EIO});
+  EXPECT_EQ(put_one(of, "b", value).error.code(), errc::io);
+  EXPECT_FALSE(there(of, "b"));
+}
+
+TEST_F(kv_store, a_forked_child_is_told_and_leaves_the_parents_store_alone) {
+  auto of = made_store(engine_, folder_);
+  auto value = value_of(1, 1);
+  ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  const int seen = testing::run_in_child([&] {
+    if (put_one(of, "b", value).error.code() != errc::forked || get_one(of, "a", value).error.code() != errc::forked) return 1;
+    if (drop_one(of, "a").error.code() != errc::forked || of.sync().code() != errc::forked || of.stats().keys != 0) return 2;
+    if (of.close().code() != errc::forked) return 3;
+    { const auto gone = std::move(of); }
+    return 0;
+  });
+  EXPECT_EQ(seen, 0);
+  EXPECT_EQ(fetched(of, "a"), value);
+  EXPECT_EQ(store::open(engine_, folder_).error().code(), errc::would_block);
+}
+
+TEST_F(kv_store, a_folder_that_cannot_be_written_can_be_read) {
+  auto value = value_of(1, 1);
+  {
+    const auto of = made_store(engine_, folder_);
+    ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  }
+  if (::mount(folder_.c_str(), folder_.c_str(), nullptr, MS_BIND, nullptr) != 0)
+    GTEST_SKIP() << "only root can make a folder read-only for itself";
+  ASSERT_EQ(::mount(nullptr, folder_.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr), 0);
+  EXPECT_FALSE(store::open(engine_, folder_).ok());
+  EXPECT_EQ(fetched(made_store(engine_, folder_, {.read_only = true}), "a"), value);
+  ::umount2(folder_.c_str(), MNT_DETACH);
+}
+
+TEST_F(kv_store, after_another_start_of_the_machine_what_was_not_synced_is_gone) {
+  auto value = value_of(1, 1);
+  {
+    const auto of = made_store(engine_, folder_);
+    ASSERT_EQ(put_one(of, "synced", value).ended, outcome::done);
+    ASSERT_TRUE(of.sync().ok());
+    ASSERT_EQ(put_one(of, "later", value).ended, outcome::done);
+    // As a power cut would leave it: the index of another start, with the last record that was synced.
+    std::filesystem::copy_file(folder_ + "/index", directory_.file("index"));
+  }
+  std::string index;
+  {
+    std::ifstream from(directory_.file("index"), std::ios::binary);
+    index.assign(std::istreambuf_iterator<char>(from), {});
+  }
+  std::vector<std::byte> records;
+  const auto header = parse_header(std::as_bytes(std::span(index)));
+  ASSERT_TRUE(header.ok());
+  append(records, header->id, {record_kind::boot, "another start", {}});
+  index.append(reinterpret_cast<const char*>(records.data()), records.size());
+  std::ofstream(folder_ + "/index", std::ios::binary | std::ios::trunc) << index;
+  const auto of = made_store(engine_, folder_, {});
+  EXPECT_TRUE(there(of, "synced"));
+  EXPECT_FALSE(there(of, "later"));
+  EXPECT_EQ(fetched(of, "synced"), value);
+}
+
+}  // namespace
+}  // namespace penstock::kv
