@@ -78,12 +78,13 @@ void put_queue::begin_round() {
 void put_queue::gather(round& into) {
   while (!waiting_.empty()) {
     const put next = waiting_.front();
+    const std::uint64_t length = part_of(next).length;           // a put that is refused may be the last of its call, which is gone then
     const std::uint64_t others = bytes_under_way_ + into.bytes;  // which no other thread changes
-    if (others > 0 && others + part_of(next).length > most_bytes_) return;
+    if (others > 0 && others + length > most_bytes_) return;
     if (!place(into, next)) return;
     waiting_.pop_front();
     const std::lock_guard guard(lock_);
-    bytes_waiting_ -= part_of(next).length;
+    bytes_waiting_ -= length;
   }
 }
 
