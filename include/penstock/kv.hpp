@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "penstock/engine.hpp"
@@ -133,12 +134,18 @@ class PENSTOCK_API store {
   std::vector<key_result> put(std::initializer_list<item> items) const { return put(std::span(items.begin(), items.size())); }
   // The same without waiting. done may be empty.
   [[nodiscard]] call put_async(std::span<const item> items, callback done = {}) const;
+  [[nodiscard]] call put_async(std::initializer_list<item> items, callback done = {}) const {
+    return put_async(std::span(items.begin(), items.size()), std::move(done));
+  }
   // Fetches values; the pieces of a key are as long as its value, together. Blocks. Memory of a key that is not done has any bytes. Errors
   // of single keys: invalid_argument (a key that cannot be; pieces of another length), io (also a value that does not fit its checksum: it
   // is dropped), bad_memory, device, closed, forked, cancelled, out_of_memory.
   std::vector<key_result> get(std::span<const item> items) const;
   std::vector<key_result> get(std::initializer_list<item> items) const { return get(std::span(items.begin(), items.size())); }
   [[nodiscard]] call get_async(std::span<const item> items, callback done = {}) const;
+  [[nodiscard]] call get_async(std::initializer_list<item> items, callback done = {}) const {
+    return get_async(std::span(items.begin(), items.size()), std::move(done));
+  }
 
   // The length of each value, in bytes; nothing counts as used by this. Of a store that is read only: as the index says now.
   [[nodiscard]] std::vector<key_result> sizes(std::span<const std::string_view> keys) const;

@@ -187,6 +187,7 @@ std::optional<flight::failure> flight::first_failure() {
       outcomes_ = std::get<batch>(running_).wait();
     }
   }
+  if (value_has_errors_) return std::nullopt;
   for (std::size_t i = 0; i < outcomes_.size(); ++i) {
     if (outcomes_[i].ok()) continue;
     const auto offset = offsets_.empty() ? std::nullopt : std::optional(offsets_[i]);

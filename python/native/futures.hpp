@@ -54,6 +54,8 @@ class flight final : public under_way {
   void start_many(std::vector<io_request> requests, const io_options& options);
   // begin is called without the GIL. value, with it, makes what comes of it; none: the count of bytes.
   void start_other(const starter& begin, std::function<nb::object()> value = {});
+  // For start_other(): errors are in what value makes, and the request ends well.
+  void leave_errors_to_value() noexcept { value_has_errors_ = true; }
   // An operation between whose beginning and end Python is needed. first is begun without the GIL; what it ended with goes to then, with
   // the GIL: on the thread that waits, or that of completions. Nothing from then: that was all. What then raises, the request ends with.
   void start_in_two(const starter& first, std::function<std::optional<starter>(const io_result&)> then, std::function<nb::object()> value);
@@ -112,6 +114,7 @@ class flight final : public under_way {
   std::vector<io_result> outcomes_;  // once asked for
   std::function<nb::object()> make_value_;
   nb::object value_;  // that it made
+  bool value_has_errors_ = false;
   std::vector<std::pair<nb::object, nb::object>> callbacks_;
   std::atomic<bool> told_{false};  // by the engine: it has ended
   nb::object shown_;

@@ -10,6 +10,7 @@
 #include "futures.hpp"
 #include "gguf.hpp"
 #include "info.hpp"
+#include "kv.hpp"
 #include "models.hpp"
 #include "pending.hpp"
 #include "pipes.hpp"
@@ -32,6 +33,7 @@ NB_MODULE(_native_of_main, module) {
   add_tensors(module);
   add_models(module);
   add_gguf(module);
+  add_kv(module);
   add_plain_tensors(module);
   add_pending_files(module);
   check_arguments(module);

@@ -62,6 +62,7 @@ from ._native import (
 )
 
 if _TYPE_CHECKING:
+    from . import kv as kv
     from ._arrays import fromfile, tofile
     from ._load import load, load_sharded
     from ._plan import Plan, PlanPart
@@ -78,6 +79,7 @@ else:
             "_requests": ("Request",),
             "weights": ("load_weights", "serve_weights"),
         },
+        modules=("kv",),
     )
 
 __all__ = [
@@ -118,6 +120,7 @@ __all__ = [
     "devices",
     "fromfile",
     "gpu_direct_status",
+    "kv",
     "load",
     "load_sharded",
     "load_weights",

@@ -10,11 +10,13 @@ from typing import Any
 __all__ = ["lazily"]
 
 
-def lazily(module: str, package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """A module's __getattr__ (PEP 562). names: by submodule of the package, those that come from it."""
+def lazily(module: str, package: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()) -> Callable[[str], Any]:
+    """A module's __getattr__ (PEP 562). names: by submodule of the package, those that come from it. modules: submodules themselves."""
     where = {name: submodule for submodule, every in names.items() for name in every}
 
     def find(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
         submodule = where.get(name)
         if submodule is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")

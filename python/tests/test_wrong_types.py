@@ -33,6 +33,9 @@ class Given:
         self.file = penstock.open(self.path, "r+")
         self.buffer = bytearray(100)
         self.memory = penstock.device("host:0").empty(NBYTES)
+        store = {"read_only": False, "checksums": True, "durable": False, "direct": False, "max_put_bytes": NBYTES}
+        self.store_arguments = {"folder": str(folder / "other"), "capacity_bytes": NBYTES, **store}
+        self.store = _native.open_kv(str(folder / "store"), NBYTES, *store.values())
         self.future = self.file.pread(bytearray(10))
         self.future.result()
         self.result = self.file.read_on_stream(self.memory, None)
@@ -110,6 +113,11 @@ class Given:
                 _native.find_plain_tensors,
                 {"headers": [_native.parse_safetensors(self.beginning, len(self.beginning) + 8)], "targets": {"a": 1}, "classes": (int,)},
             ),
+            "open_kv": (_native.open_kv, self.store_arguments),
+            "KVStore.put": (self.store.put, {"keys": [b"a"], "buffers": [[self.buffer]], "return_exceptions": False}),
+            "KVStore.get": (self.store.get, {"keys": [b"a"], "buffers": [[self.buffer]], "return_exceptions": False}),
+            "KVStore.sizes": (self.store.sizes, {"keys": [b"a"]}),
+            "KVStore.drop": (self.store.drop, {"keys": [b"a"]}),
             "PendingFile": (_native.PendingFile, {"path": self.path, "mode": 0o600}),
             "PendingFile.open": (_native.PendingFile(self.path).open, {"direct": True}),
             "publish": (_native.PendingFile(self.path).publish, {"replace": True, "durable": False}),
@@ -120,8 +128,8 @@ class Given:
         }
 
 
-# What cannot be tried: any number may be the address of a stream, or of memory that is written to.
-SKIPPED = {("read_on_stream", "stream"), ("write_on_stream", "stream")}
+# What cannot be tried: any number may be the address of a stream, or of memory that is written to; and a store is made in any folder, of any capacity.
+SKIPPED = {("read_on_stream", "stream"), ("write_on_stream", "stream"), ("open_kv", "folder"), ("open_kv", "capacity_bytes")}
 
 
 def refused(call: Callable[[], Any]) -> None:
@@ -184,7 +192,7 @@ def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "advice", "cuda_status"}
     without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "rows", "drop"}
-    owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader, _native.GGUFHeader, _native.PendingFile)
+    owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader, _native.GGUFHeader, _native.PendingFile, _native.KVStore)
     for owner in owners:
         for name, member in vars(owner).items():
             if callable(member) and not isinstance(member, type) and not name.startswith("__"):

@@ -1,0 +1,183 @@
+#include "kv.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <penstock/penstock.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.hpp"
+#include "buffers.hpp"
+#include "device.hpp"
+#include "errors.hpp"
+#include "file.hpp"
+#include "futures.hpp"
+#include "gil.hpp"
+#include "to_python.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+
+struct python_store {
+  std::shared_ptr<kv::store> target;
+  explicit python_store(kv::store opened) : target(std::make_shared<kv::store>(std::move(opened))) {}
+  python_store(python_store&&) noexcept = default;
+  python_store& operator=(python_store&&) = delete;
+  // Closing waits for calls under way, and for the disk.
+  ~python_store() {
+    if (target == nullptr) return;
+    const without_gil unlocked;
+    target.reset();
+  }
+};
+
+python_store open_store(nb::handle folder, std::uint64_t capacity_bytes, bool read_only, bool checksums, bool durable, bool direct,
+                        std::uint64_t most_put_bytes) {
+  const std::string path = path_text(folder);
+  const auto engine = shared_engine();
+  auto opened = [&] {
+    const without_gil unlocked;
+    return kv::store::open(engine, path, {capacity_bytes, read_only, checksums, durable, direct, most_put_bytes});
+  }();
+  if (!opened) raise(opened.error(), {path});
+  return python_store(*std::move(opened));
+}
+
+// --- arguments
+
+std::vector<std::string> keys_of(nb::list keys) {
+  std::vector<std::string> names;
+  names.reserve(keys.size());
+  for (const nb::handle each : keys) {
+    if (!PyBytes_Check(each.ptr())) throw nb::type_error(("a key is bytes, not " + type_of(each)).c_str());
+    names.emplace_back(PyBytes_AS_STRING(each.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(each.ptr())));
+  }
+  return names;
+}
+
+std::vector<std::string_view> views_of(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
+
+// The items of a call, whose memory the flight keeps.
+struct parsed_items {
+  std::vector<std::string> names;
+  std::vector<std::vector<kv::memory_piece>> pieces;
+  std::vector<kv::item> items;
+};
+
+parsed_items parse_items(flight& keeper, nb::list keys, nb::list buffers, memory_use use) {
+  parsed_items parsed{keys_of(keys), {}, {}};
+  if (parsed.names.size() != buffers.size()) raise_invalid("there are not as many lists of buffers as keys");
+  for (std::size_t i = 0; i < parsed.names.size(); ++i) {
+    auto& pieces = parsed.pieces.emplace_back();
+    for (const nb::handle each : buffers[i]) {
+      const auto& memory = keeper.keep(each, use, memory_order::c, {"items", i, false});
+      pieces.push_back({memory.data(), memory.size()});
+    }
+  }
+  for (std::size_t i = 0; i < parsed.names.size(); ++i) parsed.items.push_back({parsed.names[i], parsed.pieces[i]});
+  return parsed;
+}
+
+// --- results
+
+using shared_results = std::shared_ptr<const std::vector<kv::key_result>>;
+
+nb::object outcome_of(const kv::key_result& result, const std::string& folder) {
+  if (result.ended == kv::outcome::failed) return make_error(result.error, {folder});
+  return nb::bool_(result.ended == kv::outcome::done);
+}
+
+nb::object outcomes_of(const std::vector<kv::key_result>& results, const std::string& folder) {
+  return list_of(results, [&](const kv::key_result& each) { return outcome_of(each, folder); });
+}
+
+void raise_first_of(const std::vector<kv::key_result>& results, const std::string& folder) {
+  for (const auto& each : results) raise_unless_ok(each.error, {folder});
+}
+
+// --- calls
+
+template <bool is_put>
+future start(const python_store& self, nb::list keys, nb::list buffers, bool return_exceptions) {
+  future made(new flight());
+  const auto parsed = parse_items(*made, keys, buffers, is_put ? memory_use::source : memory_use::target);
+  const auto results = std::make_shared<shared_results>();
+  if (return_exceptions) made->leave_errors_to_value();
+  made->start_other(
+      [&, target = self.target](io_callback told) {
+        const auto ended = [told = std::move(told)](std::span<const kv::key_result>) { told({}); };
+        auto running = is_put ? target->put_async(parsed.items, ended) : target->get_async(parsed.items, ended);
+        *results = running.results();
+        return std::move(running.running());
+      },
+      [results, folder = self.target->folder()] { return outcomes_of(**results, folder); });
+  return made;
+}
+
+nb::object sizes(const python_store& self, nb::list keys) {
+  const auto names = keys_of(keys);
+  const auto results = [&, target = self.target] {
+    const without_gil unlocked;
+    return target->sizes(views_of(names));
+  }();
+  raise_first_of(results, self.target->folder());
+  return list_of(results,
+                 [](const kv::key_result& each) { return each.ended == kv::outcome::done ? number(each.bytes) : nb::object(nb::none()); });
+}
+
+nb::object drop(const python_store& self, nb::list keys) {
+  const auto names = keys_of(keys);
+  const auto results = [&, target = self.target] {
+    const without_gil unlocked;
+    return target->drop(views_of(names));
+  }();
+  raise_first_of(results, self.target->folder());
+  return outcomes_of(results, self.target->folder());
+}
+
+void sync_store(const python_store& self) {
+  const auto done = [&, target = self.target] {
+    const without_gil unlocked;
+    return target->sync();
+  }();
+  raise_unless_ok(done, {self.target->folder()});
+}
+
+void close_store(const python_store& self) {
+  const auto done = [&, target = self.target] {
+    const without_gil unlocked;
+    return target->close();
+  }();
+  raise_unless_ok(done, {self.target->folder()});
+}
+
+// In the order of penstock.kv.Stats.
+nb::object stats_of(const python_store& self) {
+  const auto told = self.target->stats();
+  return nb::make_tuple(told.keys, told.bytes, told.capacity_bytes, told.wasted_bytes, told.hits, told.misses, told.evicted, told.damaged,
+                        told.put_bytes_under_way, told.put_bytes_waiting);
+}
+
+}  // namespace
+
+void add_kv(nb::module_& module) {
+  nb::class_<python_store>(module, "KVStore", "A key-value store in a folder; penstock.kv.Store is what users see.")
+      .def("put", &start<true>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
+           "Stores the bytes of lists of buffers, one behind the other, under keys of bytes. The future returns True for each, or raises.")
+      .def("get", &start<false>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
+           "Fetches into lists of buffers. The future returns for each whether it was there, or raises.")
+      .def("sizes", &sizes, "keys"_a, "The bytes of each value, or None. Raises penstock.Error.")
+      .def("drop", &drop, "keys"_a, "Drops values: for each whether it was there. Raises penstock.Error.")
+      .def("sync", &sync_store, "What was put is durable when it returns. Raises penstock.Error.")
+      .def("stats", &stats_of, "A tuple of numbers, in the order of penstock.kv.Stats.")
+      .def("close", &close_store, "Waits for calls under way, and syncs. Raises penstock.Error.");
+  module.def("open_kv", &open_store, "folder"_a, "capacity_bytes"_a, "read_only"_a, "checksums"_a, "durable"_a, "direct"_a,
+             "max_put_bytes"_a, "Opens a store. Raises penstock.Error.");
+}
+
+}  // namespace penstock::python

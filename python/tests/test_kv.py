@@ -1,0 +1,216 @@
+"""penstock.kv: values from and to any memory, what happens to keys that fail, and what is left by those who do not close."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.kv import Store
+
+GPUS = [device.name for device in penstock.devices() if device.name.startswith("cuda:")]
+NO_GPU = pytest.mark.skipif(not GPUS, reason="no GPU that Penstock can use")
+MIB = 1 << 20
+
+
+def content(seed: int, count: int) -> Any:
+    return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
+
+
+def on_device(array: Any, name: str = "host:0") -> penstock.DeviceBuffer:
+    buffer = penstock.device(name).empty(array.nbytes)
+    penstock.copy(buffer, array)
+    return buffer
+
+
+def test_values_of_many_pieces_come_back(tmp_path: Path) -> None:
+    layers = [content(i, 5000 + i) for i in range(8)]
+    with Store(tmp_path / "store", capacity_bytes=4 * MIB) as store:
+        assert store.put({"block": layers, b"\xff\x00": layers[0]}) == [True, True]
+        back = [np.empty_like(each) for each in layers]
+        other = bytearray(5000)
+        assert store.get([("block", back), ("none", back), (b"\xff\x00", other)]) == [True, False, True]
+        assert all((one == two).all() for one, two in zip(layers, back))
+        assert bytes(other) == layers[0].tobytes()
+        assert store.exists(["block", "none"]) == [True, False]
+        assert store.sizes(["block", b"none"]) == [sum(each.nbytes for each in layers), None]
+        assert "block" in store
+        assert store.drop(["block", "block"]) == [True, False]
+        assert "block" not in store
+        stats = store.stats()
+        assert (stats.keys, stats.bytes, stats.hits, stats.misses, stats.capacity_bytes) == (1, 5000, 2, 1, 4 * MIB)
+    assert store.closed
+    assert "closed" in repr(store)
+
+
+def test_memory_of_the_host_device(tmp_path: Path) -> None:
+    value = content(1, 100_000)
+    with penstock.kv.Store(tmp_path / "store", 4 * MIB) as store:
+        store.put({"a": (on_device(value[:70_000]), value[70_000:])})
+        back = penstock.device("host:0").empty(value.nbytes)
+        assert store.get({"a": back}) == [True]
+        seen = np.empty_like(value)
+        penstock.copy(seen, back)
+        assert (seen == value).all()
+
+
+@NO_GPU
+def test_memory_of_a_gpu(tmp_path: Path) -> None:
+    value = content(2, 3 * MIB + 77)
+    with Store(tmp_path / "store", 16 * MIB) as store:
+        store.put({"a": on_device(value, GPUS[0])})
+        back = penstock.device(GPUS[0]).empty(value.nbytes)
+        assert store.get({"a": back}) == [True]
+        seen = np.empty_like(value)
+        penstock.copy(seen, back)
+        assert (seen == value).all()
+        assert store.get({"a": seen}) == [True]
+
+
+def test_tensors_of_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    keys, values = torch.arange(1000.0), torch.arange(1000).to(torch.bfloat16)
+    with Store(tmp_path / "store", MIB) as store:
+        store.put({"layer": [keys, values]})
+        back = [torch.empty_like(keys), torch.empty_like(values)]
+        assert store.get({"layer": back}) == [True]
+        assert torch.equal(back[0], keys) and torch.equal(back[1], values)
+
+
+def test_calls_that_do_not_wait(tmp_path: Path) -> None:
+    values = [content(i, 20_000) for i in range(20)]
+    with Store(tmp_path / "store", 4 * MIB, max_put_bytes=50_000) as store:
+        futures = [store.put_async({str(i): value}) for i, value in enumerate(values)]
+        assert [future.result() for future in futures] == [[True]] * 20
+        back = [np.empty_like(each) for each in values]
+        assert store.get_async({str(i): array for i, array in enumerate(back)}).result() == [True] * 20
+        assert all((one == two).all() for one, two in zip(values, back))
+
+        async def fetch() -> list[bool]:
+            return await store.get_async({"3": back[0], "none": back[1]})
+
+        assert asyncio.run(fetch()) == [True, False]
+        told = threading.Event()
+        store.get_async({"5": back[0]}).add_done_callback(lambda future: told.set())
+        assert told.wait(60)
+
+
+def test_a_future_keeps_its_memory_and_a_store_that_is_dropped_ends_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", 4 * MIB)
+    future = store.put_async({"a": content(1, MIB)})
+    del store
+    assert future.result() == [True]
+    with Store(tmp_path / "store") as again:
+        assert again.sizes(["a"]) == [MIB]
+
+
+def test_a_key_that_fails_raises_or_is_told_and_leaves_the_others(tmp_path: Path) -> None:
+    value = content(1, 1000)
+    with Store(tmp_path / "store", MIB) as store:
+        with pytest.raises(penstock.InvalidArgument, match="key large.*capacity"):
+            store.put({"large": np.zeros(MIB + 1, np.uint8), "a": value})
+        assert store.exists(["large", "a"]) == [False, True]
+        told = store.get({"a": value[:999].copy(), "b": value.copy()}, return_exceptions=True)
+        assert isinstance(told[0], penstock.InvalidArgument) and told[1] is False
+        assert "1000" in str(told[0]) and "999" in str(told[0])
+        future = store.get_async({"a": value[:999].copy()})
+        assert isinstance(future.exception(), penstock.InvalidArgument)
+        assert store.get_async({"a": value[:999].copy()}, return_exceptions=True).exception() is None
+
+
+def test_arguments_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(penstock.InvalidArgument, match="capacity"):
+        Store(tmp_path / "new")
+    for wrong in ("x", -1, 1 << 70, 4095):
+        with pytest.raises((TypeError, ValueError)):
+            Store(tmp_path / "new", wrong)  # type: ignore[arg-type]
+    for folder in (5, None, "", "a\0b"):
+        with pytest.raises((TypeError, ValueError)):
+            Store(folder, MIB)  # type: ignore[arg-type]
+    with pytest.raises(penstock.NotFound):
+        Store(tmp_path / "none", read_only=True)
+    with Store(tmp_path / "store", MIB) as store:
+        with pytest.raises(TypeError, match="a key is str or bytes, not int"):
+            store.put({5: b"abc"})  # type: ignore[dict-item]
+        with pytest.raises(TypeError, match="iterable of keys"):
+            store.exists("abc")
+        with pytest.raises(TypeError, match=r"items\[1\]"):
+            store.put({"a": b"abc", "b": 5})
+        with pytest.raises(penstock.BufferError, match=r"items\[0\].*read-only"):
+            store.get({"a": b"abc"})
+        with pytest.raises(penstock.InvalidArgument, match="512"):
+            store.put({"k" * 513: b"abc"})
+        with pytest.raises(penstock.Error, match=f"process {os.getpid()}") as error:
+            Store(tmp_path / "store")
+        assert error.value.code == "would_block"
+        with Store(tmp_path / "store", read_only=True) as reader, pytest.raises(penstock.PermissionDenied, match="read only"):
+            reader.put({"a": b"abc"})
+    with pytest.raises(penstock.Closed):
+        store.get({"a": bytearray(3)})
+    with pytest.raises(penstock.Closed), store:
+        pass
+    store.close()
+
+
+def test_a_reader_beside_the_writer(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", MIB) as store, Store(tmp_path / "store", read_only=True) as reader:
+        assert "a" not in reader
+        store.put({"a": b"first"})
+        back = bytearray(5)
+        assert reader.get({"a": back}) == [True] and back == b"first"
+        store.put({"a": b"other"})
+        assert reader.get({"a": back}) == [True] and back == b"other"
+        store.drop(["a"])
+        assert reader.get({"a": back}) == [False]
+
+
+def test_what_was_put_outlasts_a_process_that_is_killed(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from penstock.kv import Store
+store = Store({str(tmp_path / "store")!r}, 1 << 20)
+store.put({{"a": b"value"}})
+print("put", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"put\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    with Store(tmp_path / "store") as store:
+        back = bytearray(5)
+        assert store.get({"a": back}) == [True] and back == b"value"
+
+
+def test_a_store_that_nobody_closes_does_not_keep_python_from_ending(tmp_path: Path) -> None:
+    program = f"""
+from penstock.kv import Store
+store = Store({str(tmp_path / "store")!r}, 1 << 20)
+future = store.put_async({{"a": bytes(500_000)}})
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    with Store(tmp_path / "store") as store:
+        assert store.sizes(["a"]) == [500_000]
+
+
+def test_a_forked_child_is_told(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", MIB) as store:
+        store.put({"a": b"value"})
+        child = os.fork()
+        if child == 0:
+            try:
+                store.exists(["a"])
+            except penstock.Error as error:
+                os._exit(0 if error.code == "forked" else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert "a" in store
