@@ -187,6 +187,9 @@ add_test(NAME examples.stream_ordered_bytes COMMAND ${CMAKE_COMMAND} -E compare_
 # It makes a small model where it is given no folder.
 add_test(NAME examples.load_model COMMAND penstock_example_load_model)
 set_tests_properties(examples.load_model PROPERTIES LABELS examples TIMEOUT 60 WORKING_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+# It makes a folder where it runs, and finds it there the next time.
+add_test(NAME examples.key_value_store COMMAND penstock_example_key_value_store)
+set_tests_properties(examples.key_value_store PROPERTIES LABELS examples TIMEOUT 60 WORKING_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
 add_test(NAME examples.pipe COMMAND penstock_example_pipe)
 set_tests_properties(examples.pipe PROPERTIES LABELS examples TIMEOUT 60)
 set_tests_properties(examples.stream_ordered PROPERTIES FIXTURES_SETUP example_copy)

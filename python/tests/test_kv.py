@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -214,3 +215,9 @@ def test_a_forked_child_is_told(tmp_path: Path) -> None:
             os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert "a" in store
+
+
+def test_the_program_in_cpp_of_the_page_is_the_example() -> None:
+    root = Path(__file__).parents[2]
+    shown = re.findall(r"^```cpp\n(.*?)^```", (root / "docs/KV.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert shown == [(root / "examples/key_value_store.cc").read_text().partition("\n")[2]]
