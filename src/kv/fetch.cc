@@ -41,10 +41,10 @@ void fetch::find(std::size_t index) {
     results_[index] = failed_with(wrong, part.key);
     return;
   }
-  readings_.reserve(readings_.size() + 1);  // an entry that is being read is always in there
+  readings_.push_back({index, nullptr, requests_.size(), 0});  // before: what is being read is always in there
   auto* const entry = rounds_ < most_fetch_rounds ? from_.begin_read(part.key) : nullptr;
-  if (entry == nullptr) return;
-  readings_.push_back({index, entry, requests_.size(), 0});
+  if (entry == nullptr) return readings_.pop_back();
+  readings_.back().entry = entry;
   const value_facts& facts = entry->facts();
   if (facts.length != part.length) return;  // look_at() says so
   auto offset = static_cast<std::int64_t>(facts.offset);

@@ -21,12 +21,23 @@ void get_operation::run_by(batch now) {
 
 void get_queue::add(get_operation& op, std::span<const item> items) {
   start_thread();
-  op.fetch_.emplace(engine_, from_, items, checksums_, *op.results());
-  if (op.fetch_->begin()) {
-    submit(op);
-  } else {
-    op.end();
+  try {
+    op.fetch_.emplace(engine_, from_, items, checksums_, *op.results());
+    if (op.fetch_->begin()) {
+      submit(op);
+      return;
+    }
+  } catch (...) {
+    op.fetch_.reset();
+    throw;
   }
+  end(op);
+}
+
+// What it fetched from may be gone before the operation is.
+void get_queue::end(get_operation& op) noexcept {
+  op.fetch_.reset();
+  op.end();
 }
 
 void get_queue::start_thread() {
@@ -66,7 +77,7 @@ void get_queue::go_on(get_operation& op) noexcept {
         op.fetch_->fail_all(no_memory());
         return false;
       });
-  if (!goes_on) op.end();
+  if (!goes_on) end(op);
 }
 
 void get_queue::run() {

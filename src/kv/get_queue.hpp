@@ -52,6 +52,7 @@ class get_queue {
   void submit(get_operation& op);
   void one_less(get_operation& op);
   void go_on(get_operation& op) noexcept;
+  static void end(get_operation& op) noexcept;
   void run();
 
   const engine& engine_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* index_name = "index";
 constexpr const char* new_index_name = "index.new";
-constexpr std::size_t index_chunk_bytes = std::size_t{1} << 20;
+constexpr std::size_t index_chunk_bytes = std::size_t{1} << 18;
 
 std::uint64_t random_id() {
   std::random_device source;
@@ -78,16 +78,16 @@ result<index_log> index_log::create(const folder& in, const index_header& header
 }
 
 result<bool> index_log::read_new(const std::function<bool(const record&)>& apply) {
-  std::vector<std::byte> chunk(index_chunk_bytes);
+  chunk_.resize(index_chunk_bytes);
   while (true) {
-    auto read = read_at(file_, chunk, end_, path_);
+    auto read = read_at(file_, chunk_, end_, path_);
     if (!read) return read.error();
-    std::span<const std::byte> rest(chunk.data(), *read);
+    std::span<const std::byte> rest(chunk_.data(), *read);
     if (rest.empty()) return true;
     while (!rest.empty()) {
       const auto parsed = parse_record(rest, header_);
       // What goes on behind the chunk is read again from its beginning.
-      if (parsed.is == parsed_record::state::cut && *read == chunk.size() && rest.size() < most_record_bytes) break;
+      if (parsed.is == parsed_record::state::cut && *read == chunk_.size() && rest.size() < most_record_bytes) break;
       if (parsed.is != parsed_record::state::whole || !apply(parsed.content)) return false;
       rest = rest.subspan(parsed.bytes);
       end_ += parsed.bytes;

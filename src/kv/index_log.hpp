@@ -77,6 +77,7 @@ class index_log {
   index_header header_;
   std::uint64_t inode_ = 0;
   std::uint64_t end_ = header_bytes;
+  std::vector<std::byte> chunk_;  // of read_new()
 };
 
 }  // namespace penstock::kv

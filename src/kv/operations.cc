@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/checked.hpp"
+#include "base/no_memory.hpp"
 #include "base/printable.hpp"
 
 namespace penstock::kv {
@@ -26,7 +27,15 @@ status check_key(std::string_view key) {
 
 std::string named(std::string_view key) { return "key " + printable_text(std::string(key.substr(0, most_key_bytes))); }
 
-key_result failed_with(const status& error, std::string_view key) { return {outcome::failed, 0, error.with_context(named(key))}; }
+key_result failed_with(const status& error, std::string_view key) {
+  return or_without_memory(
+      [&] {
+        return key_result{outcome::failed, 0, error.with_context(named(key))};
+      },
+      [&] {
+        return key_result{outcome::failed, 0, error};
+      });
+}
 
 io_result sum_of(std::span<const key_result> results) {
   io_result sum;

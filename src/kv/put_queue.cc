@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -9,6 +10,16 @@
 #include "staging/worker.hpp"
 
 namespace penstock::kv {
+
+namespace {
+
+// For so many more, that pushing them back cannot fail.
+template <class T>
+void make_room(std::vector<T>& in, std::size_t more) {
+  if (in.capacity() - in.size() < more) in.reserve(std::max(in.size() + more, 2 * in.capacity()));
+}
+
+}  // namespace
 
 void put_queue::add(put_operation& op) {
   const std::lock_guard guard(lock_);
@@ -39,74 +50,101 @@ void put_queue::run() {
   staging::become_worker("penstock-kv-put");
   std::unique_lock guard(lock_);
   while (true) {
-    wake_.wait(guard, [this] { return stopping_ || !added_.empty() || front_has_ended() || may_begin(); });
-    for (; !added_.empty(); added_.pop_front()) {
-      for (std::size_t i = 0; i < added_.front()->parts_.size(); ++i) waiting_.push_back({added_.front(), i});
-    }
+    take_next();
     const bool ended = front_has_ended();
-    if (!ended && !may_begin()) {
-      if (stopping_ && rounds_.empty()) return;
-      continue;
+    if (ended || may_begin()) {
+      guard.unlock();
+      ended ? finish_front() : begin_round();
+      guard.lock();
+    } else if (stopping_ && rounds_.empty()) {
+      return;
+    } else {
+      wake_.wait(guard);
     }
-    guard.unlock();
-    ended ? finish_front() : begin_round();
-    guard.lock();
   }
 }
 
-bool put_queue::front_has_ended() const noexcept { return !rounds_.empty() && rounds_.front()->has_ended; }
+// With the lock.
+void put_queue::take_next() {
+  if (next_.op != nullptr || added_.empty()) return;
+  next_ = {added_.front(), 0};
+  keys_ = next_.op->parts_.size();
+  added_.pop_front();
+}
+
+bool put_queue::front_has_ended() const noexcept { return !rounds_.empty() && rounds_.front().has_ended; }
 
 bool put_queue::may_begin() const noexcept {
-  if (waiting_.empty()) return false;
-  return rounds_.empty() || (!no_room_ && bytes_under_way_ + part_of(waiting_.front()).length <= most_bytes_);
+  if (next_.op == nullptr) return false;
+  return rounds_.empty() || (!no_room_ && bytes_under_way_ + part_of(next_).length <= most_bytes_);
 }
 
 void put_queue::begin_round() {
-  auto made = std::make_unique<round>();
-  gather(*made);
-  if (made->puts.empty()) return;
-  auto& begun = *made;
+  std::list<round> made;
+  or_without_memory([&] { made.emplace_back(); }, [] {});
+  if (made.empty()) {
+    const std::uint64_t length = part_of(next_).length;
+    refuse(next_, no_memory());
+    go_on(length);
+    return;
+  }
+  gather(made.front());
+  if (made.front().puts.empty()) return;
   {
     const std::lock_guard guard(lock_);
-    rounds_.push_back(std::move(made));
-    bytes_under_way_ += begun.bytes;
+    bytes_under_way_ += made.front().bytes;
+    rounds_.splice(rounds_.end(), made);
   }
-  submit(begun);
+  submit(rounds_.back());
 }
 
 // As many as there is room for, and as may be under way.
 void put_queue::gather(round& into) {
-  while (!waiting_.empty()) {
-    const put next = waiting_.front();
-    const std::uint64_t length = part_of(next).length;           // a put that is refused may be the last of its call, which is gone then
+  while (next_.op != nullptr) {
+    const std::uint64_t length = part_of(next_).length;
     const std::uint64_t others = bytes_under_way_ + into.bytes;  // which no other thread changes
     if (others > 0 && others + length > most_bytes_) return;
-    if (!place(into, next)) return;
-    waiting_.pop_front();
-    const std::lock_guard guard(lock_);
-    bytes_waiting_ -= length;
+    const bool is_placed = or_without_memory([&] { return place(into, next_); },
+                                             [&] {
+                                               refuse(next_, no_memory());
+                                               return true;
+                                             });
+    if (!is_placed) return;
+    go_on(length);
   }
 }
 
-// False: there is no room before another round has ended.
+// To the one after it, which was of that length. Its operation may be gone: its last key may have been refused.
+void put_queue::go_on(std::uint64_t length) noexcept {
+  if (++next_.index == keys_) next_ = {nullptr, 0};
+  const std::lock_guard guard(lock_);
+  bytes_waiting_ -= length;
+  take_next();
+}
+
+status put_queue::check(const put& next) const {
+  const key_part& part = part_of(next);
+  if (status stopped = next.op->stop_reason(); !stopped.ok()) return stopped;
+  if (status wrong = check_key(part.key); !wrong.ok()) return wrong;
+  if (part.length == 0) return {errc::invalid_argument, "a value has one byte or more"};
+  const std::uint64_t capacity = to_.capacity_bytes();
+  if (part.length <= capacity) return {};
+  return {errc::invalid_argument, fmt::format("a value of {} bytes is more than the capacity of {}", part.length, capacity)};
+}
+
+// True: it is in the round, or has ended. False: there is no room before another round has ended. Where it throws, it is neither.
 bool put_queue::place(round& into, const put& next) {
   const key_part& part = part_of(next);
-  const auto refuse = [&](const status& why) {
-    end(next, failed_with(why, part.key));
-    return true;
-  };
-  if (status stopped = next.op->stop_reason(); !stopped.ok()) return refuse(stopped);
-  if (status wrong = check_key(part.key); !wrong.ok()) return refuse(wrong);
-  if (part.length == 0) return refuse({errc::invalid_argument, "a value has one byte or more"});
-  if (part.length > to_.capacity_bytes())
-    return refuse(
-        {errc::invalid_argument, fmt::format("a value of {} bytes is more than the capacity of {}", part.length, to_.capacity_bytes())});
-  auto room = to_.room_for(part.length);
-  if (!room) return refuse(room.error());
+  if (const status wrong = check(next); !wrong.ok()) return refuse(next, wrong), true;
+  make_room(into.requests, part.pieces.size());
+  make_room(into.puts, 1);
+  const auto room = to_.room_for(part.length);
+  if (!room) return refuse(next, room.error()), true;
   if (!room->has_value()) {
     no_room_ = !into.puts.empty() || !rounds_.empty();
-    return no_room_ ? false
-                    : refuse({errc::no_space, fmt::format("{} has no {} bytes in a row that are not being read", to_.path(), part.length)});
+    if (no_room_) return false;
+    return refuse(next, {errc::no_space, fmt::format("{} has no {} bytes in a row that are not being read", to_.path(), part.length)}),
+           true;
   }
   placed_put placed{next, {0, (*room)->offset, part.length, {}}, into.requests.size()};
   auto offset = static_cast<std::int64_t>(placed.facts.offset);
@@ -121,9 +159,12 @@ bool put_queue::place(round& into, const put& next) {
   return true;
 }
 
-// The checksums are made while the bytes are written.
+// The checksums are made while the bytes are written. Callbacks of users may hold up the engine's thread for them, so this one is not for
+// it.
 void put_queue::submit(round& of) {
-  of.running = engine_.submit(of.requests, {}, [this, &of](const io_result&) {
+  of.left.store(of.requests.size());
+  of.running = engine_.submit(of.requests, {}, {}, [this, &of](std::size_t, const io_result&) {
+    if (of.left.fetch_sub(1) > 1) return;
     const std::lock_guard guard(lock_);
     of.has_ended = true;
     wake_.notify_one();
@@ -133,33 +174,56 @@ void put_queue::submit(round& of) {
 }
 
 void put_queue::finish_front() {
-  round& ended = *rounds_.front();
+  round& ended = rounds_.front();
+  or_without_memory([&] { finish(ended); },
+                    [&] {
+                      for (const placed_put& each : ended.puts) {
+                        to_.give_back(each.facts.place());
+                        refuse(each.what, no_memory());
+                      }
+                    });
+  no_room_ = false;
+  std::list<round> gone;
+  const std::lock_guard guard(lock_);
+  bytes_under_way_ -= ended.bytes;
+  gone.splice(gone.end(), rounds_, rounds_.begin());
+}
+
+// Where it throws, none of the puts has ended.
+void put_queue::finish(round& ended) {
   const auto outcomes = ended.running.wait();
   std::vector<new_value> values;
-  std::vector<const placed_put*> written;
+  std::vector<put> written;
+  std::vector<const placed_put*> failed;
+  values.reserve(ended.puts.size());
+  written.reserve(ended.puts.size());
+  failed.reserve(ended.puts.size());
+  const auto error_of = [&](const placed_put& of) {
+    const auto begin = outcomes.begin() + static_cast<std::ptrdiff_t>(of.first_request);
+    const auto end = begin + static_cast<std::ptrdiff_t>(of.requests);
+    const auto wrong = std::find_if(begin, end, [](const io_result& each) { return !each.ok(); });
+    return wrong == end ? status() : wrong->error;
+  };
   for (const placed_put& each : ended.puts) {
-    status error;
-    for (std::size_t i = each.first_request; i < each.first_request + each.requests && error.ok(); ++i) error = outcomes[i].error;
-    if (error.ok()) {
+    if (error_of(each).ok()) {
       values.push_back({part_of(each.what).key, each.facts, {}});
-      written.push_back(&each);
+      written.push_back(each.what);
     } else {
-      to_.give_back(each.facts.place());
-      end(each.what, failed_with(error, part_of(each.what).key));
+      failed.push_back(&each);
     }
   }
   to_.commit(values);
-  {
-    const std::lock_guard guard(lock_);
-    bytes_under_way_ -= ended.bytes;
+  for (const placed_put* each : failed) {
+    to_.give_back(each->facts.place());
+    refuse(each->what, error_of(*each));
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const put& what = written[i]->what;
-    end(what, values[i].error.ok() ? key_result{outcome::done, values[i].facts.length, {}} : failed_with(values[i].error, values[i].key));
+    if (values[i].error.ok()) {
+      end(written[i], {outcome::done, values[i].facts.length, {}});
+    } else {
+      refuse(written[i], values[i].error);
+    }
   }
-  no_room_ = false;
-  const std::lock_guard guard(lock_);
-  rounds_.pop_front();
 }
 
 // The last of a call may be the last of its operation.

@@ -2,9 +2,11 @@
 // batch, and writes their records when they are in the file. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,19 +63,25 @@ class put_queue {
     std::vector<io_request> requests;
     std::uint64_t bytes = 0;
     batch running;
-    bool has_ended = false;  // guarded by the queue's lock
+    std::atomic<std::size_t> left{0};  // requests that have not ended
+    bool has_ended = false;            // guarded by the queue's lock
   };
 
   void run();
+  void take_next();
   [[nodiscard]] bool may_begin() const noexcept;
   [[nodiscard]] bool front_has_ended() const noexcept;
   void begin_round();
   void gather(round& into);
   [[nodiscard]] bool place(round& into, const put& next);
+  [[nodiscard]] status check(const put& next) const;
   void submit(round& of);
   void finish_front();
+  void finish(round& ended);
   void end(const put& what, key_result outcome) noexcept;
-  [[nodiscard]] const key_part& part_of(const put& what) const noexcept { return what.op->parts_[what.index]; }
+  void refuse(const put& what, const status& why) noexcept { end(what, failed_with(why, part_of(what).key)); }
+  void go_on(std::uint64_t length) noexcept;
+  [[nodiscard]] static const key_part& part_of(const put& what) noexcept { return what.op->parts_[what.index]; }
 
   const engine& engine_;
   volume& to_;
@@ -81,13 +89,14 @@ class put_queue {
   const std::uint64_t most_bytes_;
 
   // Of the thread alone.
-  std::deque<put> waiting_;
+  put next_{nullptr, 0};  // whose turn it is; of no operation: nobody's
+  std::size_t keys_ = 0;  // of its operation
   bool no_room_ = false;  // until a round has ended
 
   mutable std::mutex lock_;  // guards what follows
   std::condition_variable wake_;
-  std::deque<put_operation*> added_;
-  std::deque<std::unique_ptr<round>> rounds_;  // under way, in their order; changed by the thread alone
+  std::deque<put_operation*> added_;  // behind the one whose turn it is
+  std::list<round> rounds_;           // under way, in their order; changed by the thread alone
   std::uint64_t bytes_under_way_ = 0;
   std::uint64_t bytes_waiting_ = 0;
   bool stopping_ = false;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "base/no_memory.hpp"
 
 namespace penstock::kv {
 
@@ -252,7 +253,8 @@ void volume::commit(std::span<new_value> values) {
   if (values.empty()) return;
   status error = options_.durable ? data_.sync() : status();
   const std::lock_guard writing(writing_);
-  const std::size_t count = write_records(values, error);
+  const std::size_t count =
+      or_without_memory([&] { return write_records(values, error); }, [&] { return error = no_memory(), std::size_t{0}; });
   {
     const std::lock_guard guard(lock_);
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -268,7 +270,7 @@ void volume::commit(std::span<new_value> values) {
     const status marked = mark_synced(values[count - 1].facts.sequence);
     for (std::size_t i = 0; i < count; ++i) values[i].error = marked;
   }
-  write_anew_if_long();
+  or_without_memory([&] { write_anew_if_long(); }, [] {});  // the next one may
 }
 
 void volume::drop(std::span<const std::string_view> keys, std::span<key_result> results) {

@@ -58,7 +58,7 @@ TEST(kv_readers, other_processes_never_see_a_part_of_a_value) {
     std::mt19937_64 random(3);
     const auto with = testing::made_engine(quiet_engine());
     const auto of = made_store(with, folder, {.capacity_bytes = 40 * block_bytes});
-    for (std::uint64_t version = 1; version <= 400; ++version) {
+    for (std::uint64_t version = 1; version <= 1500; ++version) {
       const auto key = random() % shared_keys;
       auto value = value_of(key, version);
       ASSERT_EQ(put_one(of, key_of(key), value).ended, outcome::done);
