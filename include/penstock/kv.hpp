@@ -15,6 +15,8 @@
 //
 // Thread-safe, except that destroying, moving or closing a store needs it to be otherwise unused. Calls that are under way at the same time
 // take effect in any order, but puts of one key in the order in which they were asked for. In a forked child all answer errc::forked.
+// Where memory runs out, keys fail with errc::out_of_memory; where there is not even memory for results, calls that return them throw
+// std::bad_alloc. Then a put or a get has ended, or has not begun; an asynchronous one has not begun, and does not call back.
 #pragma once
 
 #include <chrono>

@@ -71,7 +71,7 @@ std::vector<key_result> store::put(std::span<const item> items) const { return p
 
 call store::put_async(std::span<const item> items, callback done) const {
   if (const status refused = refusal_of(core_, true); !refused.ok()) return refused_call(items, refused, done);
-  return or_without_memory([&] { return core_->put(items, std::move(done)); }, [&] { return refused_call(items, no_memory(), done); });
+  return or_without_memory([&] { return core_->put(items, done); }, [&] { return refused_call(items, no_memory(), done); });
 }
 
 std::vector<key_result> store::get(std::span<const item> items) const {
@@ -81,7 +81,7 @@ std::vector<key_result> store::get(std::span<const item> items) const {
 
 call store::get_async(std::span<const item> items, callback done) const {
   if (const status refused = refusal_of(core_, false); !refused.ok()) return refused_call(items, refused, done);
-  return or_without_memory([&] { return core_->get(items, std::move(done)); }, [&] { return refused_call(items, no_memory(), done); });
+  return or_without_memory([&] { return core_->get(items, done); }, [&] { return refused_call(items, no_memory(), done); });
 }
 
 std::vector<key_result> store::sizes(std::span<const std::string_view> keys) const {

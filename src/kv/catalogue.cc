@@ -30,49 +30,65 @@ catalogue::entry* catalogue::begin_read(std::string_view key) {
   return &*found->second;
 }
 
-void catalogue::end_read(entry* read) {
+void catalogue::end_read(entry* read) noexcept {
   assert(read->readers_ > 0);
   if (--read->readers_ > 0 || !read->dropped_) return;
-  if (writes_) release(read->facts_);
-  leaving_.remove_if([&](const entry& each) { return &each == read; });
-}
-
-void catalogue::release(const value_facts& facts) {
-  if (writes_ && facts.sequence <= synced_) {
-    kept_back_.push_back(facts.place());
+  const auto at = std::find_if(leaving_.begin(), leaving_.end(), [&](const entry& each) { return &each == read; });
+  if (writes_) {
+    release(leaving_, at);
   } else {
-    extents_.give(facts.place());
+    leaving_.erase(at);
   }
 }
 
-void catalogue::remove(place at) {
+// Its entry goes, but for one whose extent is kept back.
+void catalogue::release(std::list<entry>& from, place at) noexcept {
+  if (writes_ && at->facts_.sequence <= synced_) {
+    kept_back_.splice(kept_back_.end(), from, at);
+  } else {
+    extents_.give(at->facts_.place());
+    from.erase(at);
+  }
+}
+
+void catalogue::remove(place at) noexcept {
   by_key_.erase(at->key_);
   bytes_ -= at->facts_.length;
   wasted_ -= at->facts_.place().length - at->facts_.length;
   record_bytes_ -= encoded_bytes(record_kind::value, at->key_.size());
   at->dropped_ = true;
-  const bool read = at->readers_ > 0;
-  if (!read || !writes_) release(at->facts_);
-  if (read) {
-    leaving_.splice(leaving_.end(), used_, at);
+  if (at->readers_ == 0) {
+    release(used_, at);
   } else {
-    used_.erase(at);
+    if (!writes_) extents_.give(at->facts_.place());
+    leaving_.splice(leaving_.end(), used_, at);
   }
 }
 
-void catalogue::put(std::string_view key, const value_facts& facts) {
-  entry& made = used_.emplace_back();
-  made.key_ = key;
-  made.facts_ = facts;
-  if (const auto old = by_key_.find(key); old != by_key_.end()) remove(old->second);
-  by_key_.emplace(made.key_, std::prev(used_.end()));
+catalogue::prepared catalogue::prepare(std::string_view key, std::size_t more) {
+  const std::size_t needed = by_key_.size() + more + 1;
+  if (static_cast<double>(needed) > by_key_.max_load_factor() * static_cast<double>(by_key_.bucket_count())) by_key_.reserve(2 * needed);
+  prepared made;
+  made.made_.emplace_back().key_ = key;
+  std::unordered_map<std::string_view, place> one;
+  one.emplace(made.made_.front().key_, made.made_.begin());
+  made.node_ = one.extract(one.begin());
+  return made;
+}
+
+void catalogue::put(prepared made, const value_facts& facts) noexcept {
+  entry& stored = made.made_.front();
+  stored.facts_ = facts;
+  if (const auto old = by_key_.find(stored.key_); old != by_key_.end()) remove(old->second);
+  used_.splice(used_.end(), made.made_);
+  by_key_.insert(std::move(made.node_));
   bytes_ += facts.length;
   wasted_ += facts.place().length - facts.length;
-  record_bytes_ += encoded_bytes(record_kind::value, key.size());
+  record_bytes_ += encoded_bytes(record_kind::value, stored.key_.size());
   last_sequence_ = std::max(last_sequence_, facts.sequence);
 }
 
-bool catalogue::drop(std::string_view key, std::uint64_t sequence) {
+bool catalogue::drop(std::string_view key, std::uint64_t sequence) noexcept {
   const auto found = by_key_.find(key);
   if (found == by_key_.end() || found->second->facts_.sequence != sequence) return false;
   remove(found->second);
@@ -89,21 +105,23 @@ void catalogue::drop_unsynced() {
 
 void catalogue::clear() {
   while (!used_.empty()) remove(used_.begin());
+  extents_ = extents(extents_.capacity_bytes());
   synced_ = 0;
   boot_.clear();
 }
 
-void catalogue::free(const std::vector<extent>& kept_back) {
-  for (const extent& each : kept_back) extents_.give(each);
-  kept_back_.erase(kept_back_.begin(), kept_back_.begin() + static_cast<std::ptrdiff_t>(kept_back.size()));
+void catalogue::free(std::size_t kept_back) noexcept {
+  for (; kept_back > 0; --kept_back, kept_back_.pop_front()) extents_.give(kept_back_.front().facts_.place());
 }
 
 bool catalogue::apply(const record& told) {
   switch (told.kind) {
-    case record_kind::value:
+    case record_kind::value: {
+      auto made = prepare(told.key);
       if (!extents_.take_at(told.facts.place())) return false;
-      put(told.key, told.facts);
+      put(std::move(made), told.facts);
       return true;
+    }
     case record_kind::dropped:
       drop(told.key, told.facts.sequence);
       return true;

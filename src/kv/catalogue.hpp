@@ -39,6 +39,16 @@ class catalogue {
     bool dropped_ = false;
   };
 
+  // All that the value of a key needs, so that nothing can fail once its record is written.
+  class prepared {
+   private:
+    friend class catalogue;
+    std::list<entry> made_;
+    std::unordered_map<std::string_view, std::list<entry>::iterator>::node_type node_;
+  };
+  // Throws bad_alloc. more: how many others are prepared besides it.
+  [[nodiscard]] prepared prepare(std::string_view key, std::size_t more = 0);
+
   // --- looking
   [[nodiscard]] const entry* find(std::string_view key) const;
   [[nodiscard]] std::size_t keys() const noexcept { return by_key_.size(); }
@@ -56,16 +66,16 @@ class catalogue {
 
   // --- reading: the entry stays valid, and its extent taken, until end_read().
   entry* begin_read(std::string_view key);  // null: absent. It becomes the one used last.
-  void end_read(entry* read);
+  void end_read(entry* read) noexcept;
 
   // --- changing
   // A free extent for a value of that length.
   [[nodiscard]] std::optional<extent> reserve(std::uint64_t length) { return extents_.take(whole_blocks(length)); }
-  void give_back(const extent& reserved) { extents_.give(reserved); }
+  void give_back(const extent& reserved) noexcept { extents_.give(reserved); }
   // A value whose extent was reserved. In place of the one that the key had.
-  void put(std::string_view key, const value_facts& facts);
+  void put(prepared made, const value_facts& facts) noexcept;
   // False: there is no such value.
-  bool drop(std::string_view key, std::uint64_t sequence);
+  bool drop(std::string_view key, std::uint64_t sequence) noexcept;
   void grow(std::uint64_t capacity_bytes) { extents_.grow(capacity_bytes); }
   void synced(std::uint64_t sequence) noexcept { synced_ = std::max(synced_, sequence); }
   void set_boot(std::string boot) { boot_ = std::move(boot); }
@@ -73,24 +83,26 @@ class catalogue {
   void drop_unsynced();
   // Drops all, and forgets what was synced.
   void clear();
-  // What is kept back now; and frees it, once the index is on the disk.
-  [[nodiscard]] std::vector<extent> kept_back() const { return kept_back_; }
-  void free(const std::vector<extent>& kept_back);
+  // How many values are gone whose extents are kept back; and frees the first so many of these, once the index is on the disk.
+  [[nodiscard]] std::size_t kept_back() const noexcept { return kept_back_.size(); }
+  void free(std::size_t kept_back) noexcept;
+  // There was no memory to remember all that is free: what the index says next may be taken for wrong.
+  [[nodiscard]] bool has_lost() const noexcept { return extents_.has_lost(); }
 
   // Does what a record says. False: it cannot be, since it claims what is taken.
   [[nodiscard]] bool apply(const record& told);
 
  private:
   using place = std::list<entry>::iterator;
-  void remove(place at);
-  void release(const value_facts& facts);
+  void remove(place at) noexcept;
+  void release(std::list<entry>& from, place at) noexcept;
 
   extents extents_;
   bool writes_ = false;
   std::list<entry> used_;     // from the least recently used on
   std::list<entry> leaving_;  // dropped, and still being read
   std::unordered_map<std::string_view, place> by_key_;
-  std::vector<extent> kept_back_;
+  std::list<entry> kept_back_;
   std::uint64_t bytes_ = 0;
   std::uint64_t wasted_ = 0;
   std::uint64_t record_bytes_ = 0;

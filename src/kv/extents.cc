@@ -4,16 +4,24 @@
 #include <iterator>
 
 #include "base/checked.hpp"
+#include "base/no_memory.hpp"
 
 namespace penstock::kv {
 
 extents::extents(std::uint64_t capacity_bytes) : capacity_(capacity_bytes) { add({0, capacity_bytes}); }
 
-void extents::add(const extent& hole) {
+void extents::add(const extent& hole) noexcept {
   if (hole.length == 0) return;
-  by_offset_.emplace(hole.offset, hole.length);
-  by_length_.emplace(hole.length, hole.offset);
-  free_ += hole.length;
+  or_without_memory(
+      [&] {
+        by_length_.emplace(hole.length, hole.offset);
+        by_offset_.emplace(hole.offset, hole.length);
+        free_ += hole.length;
+      },
+      [&] {
+        by_length_.erase({hole.length, hole.offset});
+        has_lost_ = true;
+      });
 }
 
 extents::places::iterator extents::remove(places::iterator hole) {
@@ -48,7 +56,7 @@ bool extents::take_at(const extent& wanted) {
   return true;
 }
 
-void extents::give(const extent& taken) {
+void extents::give(const extent& taken) noexcept {
   extent hole = taken;
   auto after = by_offset_.lower_bound(taken.offset);
   assert(after == by_offset_.end() || after->first >= taken.offset + taken.length);

@@ -24,8 +24,10 @@ class extents {
   [[nodiscard]] std::optional<extent> take(std::uint64_t length);
   // Takes that very one. False: some of it is not free, or it does not lie in the file.
   [[nodiscard]] bool take_at(const extent& wanted);
-  // Frees one that was taken.
-  void give(const extent& taken);
+  // Frees one that was taken. Where there is no memory to remember it, it stays taken.
+  void give(const extent& taken) noexcept;
+  // Whether there was no memory to remember some that are free.
+  [[nodiscard]] bool has_lost() const noexcept { return has_lost_; }
   void grow(std::uint64_t capacity_bytes);
   [[nodiscard]] std::uint64_t capacity_bytes() const noexcept { return capacity_; }
   [[nodiscard]] std::uint64_t free_bytes() const noexcept { return free_; }
@@ -34,12 +36,13 @@ class extents {
 
  private:
   using places = std::map<std::uint64_t, std::uint64_t>;  // lengths by offset
-  void add(const extent& hole);
+  void add(const extent& hole) noexcept;
   places::iterator remove(places::iterator hole);
   void cut(places::iterator hole, const extent& part);
 
   std::uint64_t capacity_;
   std::uint64_t free_ = 0;
+  bool has_lost_ = false;
   places by_offset_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_length_;  // length, offset
 };

@@ -63,16 +63,21 @@ class key_operation : public core::operation {
   [[nodiscard]] const std::shared_ptr<std::vector<key_result>>& results() const noexcept { return results_; }
   // Its results are there. It may be gone on return, and the store too.
   void end() noexcept {
+    has_ended_ = true;
     among_.end();
     complete(sum_of(*results_));
   }
 
  protected:
-  ~key_operation() override = default;
+  // One that there was no memory to make has not ended.
+  ~key_operation() override {
+    if (!has_ended_) among_.end();
+  }
 
  private:
   const std::shared_ptr<std::vector<key_result>> results_;
   under_way& among_;
+  bool has_ended_ = false;
 };
 
 }  // namespace penstock::kv

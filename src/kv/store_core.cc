@@ -12,12 +12,20 @@ namespace penstock::kv {
 
 namespace {
 
+// Takes done once nothing can fail any more.
+io_callback told_of(const std::shared_ptr<std::vector<key_result>>& results, callback& done) {
+  const auto kept = std::make_shared<callback>();
+  io_callback made = [results, kept](const io_result&) { (*kept)(*results); };
+  *kept = std::move(done);
+  return made;
+}
+
 // A call over an operation that begin() has begun, or else ends here, all of its keys with why there is none.
 template <class Operation, class Begin>
-call begun(Operation* op, callback done, std::span<const item> items, Begin&& begin) {
-  op->retain();
+call begun(Operation* op, callback& done, std::span<const item> items, Begin&& begin) {
   call made(operation(op), op->results());
-  if (done) op->set_callback([results = op->results(), done = std::move(done)](const io_result&) { done(*results); });
+  if (done) op->set_callback(told_of(op->results(), done));
+  op->retain();
   status error;
   try {
     error = or_no_memory([&]() -> status {
@@ -50,14 +58,14 @@ status store_core::refusal(bool writes) const {
   return {};
 }
 
-call store_core::put(std::span<const item> items, callback done) {
+call store_core::put(std::span<const item> items, callback& done) {
   auto* const op = new put_operation(engine_.core(), under_way_, items);
-  return begun(op, std::move(done), items, [&] { items.empty() ? op->end() : puts_.add(*op); });
+  return begun(op, done, items, [&] { items.empty() ? op->end() : puts_.add(*op); });
 }
 
-call store_core::get(std::span<const item> items, callback done) {
+call store_core::get(std::span<const item> items, callback& done) {
   auto* const op = new get_operation(engine_.core(), under_way_, items.size());
-  return begun(op, std::move(done), items, [&] { gets_.add(*op, items); });
+  return begun(op, done, items, [&] { gets_.add(*op, items); });
 }
 
 // On the caller's thread, which waits anyway.

@@ -28,8 +28,9 @@ class store_core {
   // Why nothing can be asked of it now. writes: of what changes it.
   [[nodiscard]] status refusal(bool writes) const;
 
-  call put(std::span<const item> items, callback done);
-  call get(std::span<const item> items, callback done);
+  // done is taken where they return. Throw bad_alloc: nothing began.
+  call put(std::span<const item> items, callback& done);
+  call get(std::span<const item> items, callback& done);
   std::vector<key_result> get_and_wait(std::span<const item> items);
   std::vector<key_result> sizes(std::span<const std::string_view> keys);
   std::vector<key_result> drop(std::span<const std::string_view> keys);

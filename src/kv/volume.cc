@@ -77,6 +77,7 @@ status volume::read_index(bool write) {
   catalogue_ = std::make_unique<catalogue>(log_->header().capacity_bytes);
   auto whole = log_->read_new([&](const record& each) { return catalogue_->apply(each); });
   if (!whole) return whole.error();
+  if (catalogue_->has_lost()) return no_memory();
   return write && !*whole ? log_->cut() : status();
 }
 
@@ -125,7 +126,7 @@ status volume::follow() {
   if (!replaced) return replaced.error();
   // Kept while the index is read, which is in memory: others must not look at a catalogue that is half made.
   const std::lock_guard guard(lock_);
-  if (*replaced) {
+  if (*replaced || catalogue_->has_lost()) {
     auto log = index_log::open(folder_, false);
     if (!log) return log.error();
     log_.emplace(*std::move(log));
@@ -178,7 +179,7 @@ result<std::optional<extent>> volume::room_for(std::uint64_t length) {
     {
       const std::lock_guard guard(lock_);
       if (auto place = catalogue_->reserve(length)) return place;
-      if (catalogue_->kept_back().empty()) {
+      if (catalogue_->kept_back() == 0) {
         victims = catalogue_->least_used(length);
         if (victims.empty()) return std::optional<extent>();
         if (victims.front()->facts().sequence <= catalogue_->synced_sequence())
@@ -209,8 +210,7 @@ volume::dropped volume::drop_listed(std::span<const catalogue::entry* const> vic
   auto written = log_->append_records(records);
   const std::lock_guard guard(lock_);
   for (const auto* each : victims.first(written.count)) {
-    const std::string key = each->key();
-    (void)catalogue_->drop(key, each->facts().sequence);
+    (void)catalogue_->drop(each->key(), each->facts().sequence);
   }
   return {written.count, std::move(written.error)};
 }
@@ -231,18 +231,19 @@ void volume::give_back(const extent& reserved) {
   catalogue_->give_back(reserved);
 }
 
-// Writes their records; how many.
-std::size_t volume::write_records(std::span<new_value> values, status& error) {
+// Writes their records; how many. made: what the catalogue needs for each.
+std::size_t volume::write_records(std::span<new_value> values, std::vector<catalogue::prepared>& made, status& error) {
   if (error.ok()) error = broken_;
   if (!error.ok()) return 0;
-  std::uint64_t sequence = [&] {
-    const std::lock_guard guard(lock_);
-    return catalogue_->last_sequence();
-  }();
   new_records records(log_->header().id);
-  for (new_value& each : values) {
-    each.facts.sequence = ++sequence;
-    records.add({record_kind::value, each.key, each.facts});
+  {
+    const std::lock_guard guard(lock_);
+    std::uint64_t sequence = catalogue_->last_sequence();
+    for (new_value& each : values) {
+      each.facts.sequence = ++sequence;
+      records.add({record_kind::value, each.key, each.facts});
+      made.push_back(catalogue_->prepare(each.key, made.size()));
+    }
   }
   auto written = log_->append_records(records);
   error = written.error;
@@ -253,13 +254,17 @@ void volume::commit(std::span<new_value> values) {
   if (values.empty()) return;
   status error = options_.durable ? data_.sync() : status();
   const std::lock_guard writing(writing_);
-  const std::size_t count =
-      or_without_memory([&] { return write_records(values, error); }, [&] { return error = no_memory(), std::size_t{0}; });
+  std::vector<catalogue::prepared> made;
+  const std::size_t count = or_without_memory([&] { return write_records(values, made, error); },
+                                              [&] {
+                                                error = no_memory();
+                                                return std::size_t{0};
+                                              });
   {
     const std::lock_guard guard(lock_);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (i < count) {
-        catalogue_->put(values[i].key, values[i].facts);
+        catalogue_->put(std::move(made[i]), values[i].facts);
       } else {
         catalogue_->give_back(values[i].facts.place());
         values[i].error = error;
@@ -267,7 +272,7 @@ void volume::commit(std::span<new_value> values) {
     }
   }
   if (options_.durable && count > 0) {
-    const status marked = mark_synced(values[count - 1].facts.sequence);
+    const status marked = or_no_memory([&] { return mark_synced(values[count - 1].facts.sequence); });
     for (std::size_t i = 0; i < count; ++i) values[i].error = marked;
   }
   or_without_memory([&] { write_anew_if_long(); }, [] {});  // the next one may
@@ -323,7 +328,7 @@ status volume::mark_synced(std::uint64_t sequence) {
 // With writing_.
 status volume::write_anew() {
   if (!broken_.ok()) return broken_;
-  std::vector<extent> kept;
+  std::size_t kept = 0;
   const auto header = new_header(capacity_bytes());
   const auto records = [&] {
     const std::lock_guard guard(lock_);

@@ -79,7 +79,7 @@ class volume {
   status evict(std::span<const catalogue::entry* const> victims);
   status free_kept_back();
   status mark_synced(std::uint64_t sequence);
-  std::size_t write_records(std::span<new_value> values, status& error);
+  std::size_t write_records(std::span<new_value> values, std::vector<catalogue::prepared>& made, status& error);
   void write_anew_if_long();
 
   const folder folder_;
