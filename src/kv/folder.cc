@@ -117,6 +117,12 @@ void folder::remove(const char* name) const noexcept { ::unlinkat(descriptor_.nu
 
 bool folder::has(const char* name) const noexcept { return ::faccessat(descriptor_.number(), name, F_OK, AT_SYMLINK_NOFOLLOW) == 0; }
 
+result<std::uint64_t> inode_of(const descriptor& file, const std::string& path) {
+  struct stat facts {};
+  if (::fstat(file.number(), &facts) != 0) return os_error("look at", path);
+  return std::uint64_t{facts.st_ino};
+}
+
 result<std::uint64_t> size_of(const descriptor& file, const std::string& path) {
   struct stat facts {};
   if (::fstat(file.number(), &facts) != 0) return os_error("look at", path);

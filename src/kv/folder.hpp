@@ -52,6 +52,8 @@ class folder {
   descriptor descriptor_;
 };
 
+// The number of an open file.
+[[nodiscard]] result<std::uint64_t> inode_of(const descriptor& file, const std::string& path);
 // Of a file, its size in bytes.
 [[nodiscard]] result<std::uint64_t> size_of(const descriptor& file, const std::string& path);
 [[nodiscard]] status sync_data(const descriptor& file, const std::string& path);

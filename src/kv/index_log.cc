@@ -1,6 +1,5 @@
 #include "kv/index_log.hpp"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,11 +19,6 @@ constexpr std::size_t index_chunk_bytes = std::size_t{1} << 18;
 std::uint64_t random_id() {
   std::random_device source;
   return std::uint64_t{source()} << 32 | source();
-}
-
-std::uint64_t inode_of(const descriptor& file) {
-  struct stat facts {};
-  return ::fstat(file.number(), &facts) == 0 ? facts.st_ino : 0;
 }
 
 }  // namespace
@@ -57,7 +51,9 @@ result<index_log> index_log::open(const folder& in, bool write) {
   auto header = parse_header(std::span(bytes).first(*read));
   if (!header) return header.error().with_context(path);
   index_log made(*std::move(file), path, *header);
-  made.inode_ = inode_of(made.file_);
+  auto inode = inode_of(made.file_, path);
+  if (!inode) return inode.error();
+  made.inode_ = *inode;
   return made;
 }
 
@@ -67,8 +63,10 @@ result<index_log> index_log::create(const folder& in, const index_header& header
   auto file = in.make_file(new_index_name);
   if (!file) return file.error();
   index_log made(*std::move(file), path, header);
-  made.inode_ = inode_of(made.file_);
-  status error = write_at(made.file_, encode(header), 0, path).error;
+  auto inode = inode_of(made.file_, path);
+  made.inode_ = inode.value_or(0);
+  status error = inode.error();
+  if (error.ok()) error = write_at(made.file_, encode(header), 0, path).error;
   if (error.ok()) error = made.append_records(records).error;
   if (error.ok()) error = made.sync();
   if (error.ok()) error = in.replace(new_index_name, index_name);

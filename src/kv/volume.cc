@@ -127,14 +127,24 @@ status volume::follow() {
   // Kept while the index is read, which is in memory: others must not look at a catalogue that is half made.
   const std::lock_guard guard(lock_);
   if (*replaced || catalogue_->has_lost()) {
-    auto log = index_log::open(folder_, false);
-    if (!log) return log.error();
-    log_.emplace(*std::move(log));
-    catalogue_->clear();
-    if (log_->header().capacity_bytes > catalogue_->capacity_bytes()) catalogue_->grow(log_->header().capacity_bytes);
+    if (status error = reopen_index(); !error.ok()) return error;
   }
   // A record that is not whole is being written.
   return log_->read_new([&](const record& each) { return catalogue_->apply(each); }).error();
+}
+
+// With both locks. The next one begins with an empty catalogue.
+status volume::reopen_index() {
+  auto log = index_log::open(folder_, false);
+  if (!log) return log.error();
+  const std::string name = folder_.path_of(data_name);
+  const auto open = inode_of(data_file_, name);
+  const auto now = folder_.inode_of(data_name);
+  if (!open || !now || *open != *now) return {errc::closed, fmt::format("{} was made anew by another process: open the store again", name)};
+  log_.emplace(*std::move(log));
+  catalogue_->clear();
+  if (log_->header().capacity_bytes > catalogue_->capacity_bytes()) catalogue_->grow(log_->header().capacity_bytes);
+  return {};
 }
 
 catalogue::entry* volume::begin_read(std::string_view key) {
@@ -313,12 +323,16 @@ status volume::sync() {
 // With writing_. The values up to that sequence are on the disk.
 status volume::mark_synced(std::uint64_t sequence) {
   if (!broken_.ok()) return broken_;
-  new_records records(log_->header().id);
-  value_facts covered;
-  covered.sequence = sequence;
-  records.add({record_kind::synced, {}, covered});
-  if (auto written = log_->append_records(records); !written.error.ok()) return written.error;
-  {
+  const std::uint64_t synced = [&] {
+    const std::lock_guard guard(lock_);
+    return catalogue_->synced_sequence();
+  }();
+  if (sequence > synced) {
+    new_records records(log_->header().id);
+    value_facts covered;
+    covered.sequence = sequence;
+    records.add({record_kind::synced, {}, covered});
+    if (auto written = log_->append_records(records); !written.error.ok()) return written.error;
     const std::lock_guard guard(lock_);
     catalogue_->synced(sequence);
   }
@@ -353,8 +367,9 @@ void volume::write_anew_if_long() {
     const std::lock_guard guard(lock_);
     return catalogue_->record_bytes();
   }();
+  if (log_->end() <= std::max({least_long_log_bytes, most_log_to_need * needed, longest_log_bytes_})) return;
   // Where that cannot be, as on a full disk, the long one goes on.
-  if (log_->end() > std::max(least_long_log_bytes, most_log_to_need * needed)) (void)write_anew();
+  longest_log_bytes_ = write_anew().ok() ? 0 : 2 * log_->end();
 }
 
 void volume::add_to(store_stats& told) const {

@@ -71,6 +71,7 @@ class volume {
   status read_index(bool write);
   status take_over();
   status write_anew();
+  status reopen_index();
   struct dropped {
     std::size_t count = 0;
     status error{};  // why not all
@@ -91,7 +92,8 @@ class volume {
 
   std::mutex writing_;  // who writes or follows the index; taken before lock_. Held during I/O of the index, and of nothing else
   std::optional<index_log> log_;
-  status broken_;  // why nothing can be written any more
+  std::uint64_t longest_log_bytes_ = 0;  // a log that could not be written anew is not tried again before it is that long
+  status broken_;                        // why nothing can be written any more
 
   mutable std::mutex lock_;  // guards what follows; to change the catalogue, writing_ is held too, but for readers and extents
   std::unique_ptr<catalogue> catalogue_;

@@ -233,6 +233,31 @@ TEST_F(kv_store, one_that_is_read_only_sees_what_is_put_dropped_and_written_anew
   EXPECT_EQ(reader.sync().code(), errc::permission_denied);
 }
 
+TEST_F(kv_store, a_reader_of_files_that_were_made_anew_is_told) {
+  auto value = value_of(1, 1);
+  {
+    const auto of = made_store(engine_, folder_);
+    ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  }
+  const auto reader = made_store(engine_, folder_, {.read_only = true});
+  EXPECT_EQ(fetched(reader, "a"), value);
+  for (const char* name : {"/data", "/index"}) std::filesystem::remove(folder_ + name);
+  const auto of = made_store(engine_, folder_);
+  ASSERT_EQ(put_one(of, "b", value).ended, outcome::done);
+  const auto got = get_one(reader, "b", value);
+  EXPECT_EQ(got.error.code(), errc::closed) << told(got.error);
+}
+
+TEST_F(kv_store, a_sync_without_puts_writes_nothing) {
+  const auto of = made_store(engine_, folder_);
+  auto value = value_of(1, 1);
+  ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  ASSERT_TRUE(of.sync().ok());
+  const auto size = std::filesystem::file_size(folder_ + "/index");
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(of.sync().ok());
+  EXPECT_EQ(std::filesystem::file_size(folder_ + "/index"), size);
+}
+
 TEST_F(kv_store, a_long_index_is_written_anew) {
   const auto of = made_store(engine_, folder_, {.capacity_bytes = 256 * block_bytes});
   const auto reader = made_store(engine_, folder_, {.read_only = true});
