@@ -118,7 +118,7 @@ void append(std::vector<std::byte>& to, std::uint64_t id, const record& of) {
     put_number(at + plain_bytes + 16, of.facts.checksum.value_or(0));
     put_number(at + plain_bytes + 24, of.facts.checksum ? has_checksum : std::uint64_t{0});
   }
-  std::memcpy(at + plain_bytes + (has_value(of.kind) ? value_bytes : 0), of.key.data(), of.key.size());
+  of.key.copy(reinterpret_cast<char*>(at) + plain_bytes + (has_value(of.kind) ? value_bytes : 0), of.key.size());
   put_number(at + size - crc_bytes, record_crc({at, size - crc_bytes}, id));
 }
 
