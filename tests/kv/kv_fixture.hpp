@@ -47,10 +47,6 @@ inline std::optional<std::uint64_t> version_of(std::uint64_t key, const bytes& v
 
 inline std::string key_of(std::uint64_t number) { return "key-" + std::to_string(number); }
 
-inline result<store> opened(const engine& with, const std::string& folder, const store_options& options) {
-  return store::open(with, folder, options);
-}
-
 inline store made_store(const engine& with, const std::string& folder, const store_options& options = {.capacity_bytes = 1 << 20}) {
   auto made = store::open(with, folder, options);
   EXPECT_TRUE(made.ok()) << told(made.error());

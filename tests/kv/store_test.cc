@@ -50,6 +50,28 @@ TEST_F(kv_store, values_in_many_pieces_come_back_in_others) {
   EXPECT_EQ((told_of.bytes + told_of.wasted_bytes) % block_bytes, 0U);
 }
 
+TEST_F(kv_store, memory_of_a_gpu_goes_to_the_disk_and_back) {
+  auto options = quiet_engine();
+  options.use_cuda = true;
+  const auto with = testing::made_engine(options);
+  if (!with.cuda_status().ok()) GTEST_SKIP() << "no GPU: " << with.cuda_status().message();
+  const auto of = made_store(with, folder_, {.capacity_bytes = 16 << 20});
+  auto value = testing::pattern::make((3 << 20) + 77, 5);
+  auto memory = with.allocate("cuda:0", 2 * value.size());
+  ASSERT_TRUE(memory.ok()) << told(memory.error());
+  auto* const source = static_cast<std::byte*>(memory->data());
+  auto* const target = source + value.size();
+  ASSERT_TRUE(with.copy(source, value.data(), value.size()).ok());
+  const memory_piece written[] = {{source, 1000}, {source + 1000, value.size() - 1000}};
+  ASSERT_EQ(of.put({{"a", written}})[0].ended, outcome::done);
+  const memory_piece read[] = {{target, value.size() / 2}, {target + value.size() / 2, value.size() - value.size() / 2}};
+  ASSERT_EQ(of.get_async({{"a", read}}).wait()[0].ended, outcome::done);
+  bytes back(value.size());
+  ASSERT_TRUE(with.copy(back.data(), target, back.size()).ok());
+  EXPECT_EQ(back, value);
+  EXPECT_EQ(fetched(of, "a"), value);
+}
+
 TEST_F(kv_store, what_was_put_is_there_when_it_is_opened_again) {
   for (std::uint64_t round = 1; round <= 3; ++round) {
     auto of = made_store(engine_, folder_, {.capacity_bytes = round == 1 ? std::uint64_t{1} << 20 : 0});
