@@ -27,7 +27,7 @@ __all__ = ["Key", "Stats", "Store"]
 
 Key = str | bytes
 # For each key one buffer, or a list or tuple of them.
-Items = Mapping[Key, Any] | Iterable[tuple[Key, Any]]
+Items = Mapping[str, Any] | Mapping[bytes, Any] | Mapping[Key, Any] | Iterable[tuple[Key, Any]]
 
 
 class Stats(NamedTuple):

@@ -461,6 +461,44 @@ TEST_P(stream_contract, reads_and_writes_keep_the_order_that_events_make) {
   for (auto* each : events) PENSTOCK_EXPECT_OK(session.destroy_event(each));
 }
 
+// Reads ahead of streams that wait for another one must leave it what it needs to go on.
+TEST_P(stream_contract, streams_that_wait_for_each_other_go_on_with_little_pinned_memory) {
+  constexpr std::size_t each = 3 * mib;
+  constexpr std::size_t lines_count = 3;
+  constexpr std::size_t requests = 8;  // of each stream
+  const auto content = make_file("data", lines_count * requests * each);
+  open_house house({.pinned_budget_bytes = 40 * mib}, core::real_seams({}));
+  const auto from = open_in(house.engine(), "data");
+  auto& session = house.session();
+  gate held(session);
+  guarded_memory memory(house, memory_place::device, content.size());
+  std::vector<std::unique_ptr<scoped_stream>> lines;
+  for (std::size_t i = 0; i < lines_count; ++i) lines.push_back(std::make_unique<scoped_stream>(session));
+  PENSTOCK_EXPECT_OK(held.close(session, *lines.front()));
+  std::deque<values> all;
+  std::vector<device::event> events;
+  for (std::size_t line = 0; line < lines_count; ++line) {
+    const auto made = session.make_event();
+    ASSERT_TRUE(made.ok());
+    events.push_back(*made);
+    if (line > 0) PENSTOCK_EXPECT_OK(session.wait_event(*lines[line], events[line - 1]));
+    for (std::size_t i = 0; i < requests; ++i) {
+      const std::size_t at = (line * requests + i) * each;
+      auto& now = all.emplace_back(values{.length = each, .offset = static_cast<std::int64_t>(at)});
+      auto request = now.on(*lines[line], memory.data() + at);
+      request.fixed = line > 0;  // the first begins when it is reached, and needs slabs then
+      request.told_early = i % 2 == 0;
+      PENSTOCK_EXPECT_OK(from.read_on_stream(request));
+    }
+    PENSTOCK_EXPECT_OK(session.record(events[line], *lines[line]));
+  }
+  held.open();
+  for (const auto& line : lines) PENSTOCK_EXPECT_OK(session.synchronize(*line));
+  for (const auto& one : all) EXPECT_EQ(one.bytes_done, static_cast<std::int64_t>(each));
+  memory.expect(content);
+  for (auto* event : events) PENSTOCK_EXPECT_OK(session.destroy_event(event));
+}
+
 TEST_P(stream_contract, hundreds_that_are_fixed_may_be_queued_before_the_stream_moves) {
   constexpr std::size_t each = 64 * kib;
   constexpr std::size_t parts = 128;
