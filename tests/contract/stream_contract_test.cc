@@ -467,7 +467,9 @@ TEST_P(stream_contract, streams_that_wait_for_each_other_go_on_with_little_pinne
   constexpr std::size_t lines_count = 3;
   constexpr std::size_t requests = 8;  // of each stream
   const auto content = make_file("data", lines_count * requests * each);
-  open_house house({.pinned_budget_bytes = 40 * mib}, core::real_seams({}));
+  engine_options little;
+  little.pinned_budget_bytes = 40 * mib;
+  open_house house(little, core::real_seams({}));
   const auto from = open_in(house.engine(), "data");
   auto& session = house.session();
   gate held(session);
