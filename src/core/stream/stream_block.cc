@@ -54,7 +54,7 @@ status stream_block::put_end(device::session& session, device::stream on, std::i
     auto outcome = steps.empty() ? status() : session.step_through(steps, on);
     if (outcome.ok()) outcome = session.scatter(&mine.count_segment, 1, on);
     if (!outcome.ok()) return outcome;
-    steps.clear();
+    steps = {{false, &mine.counted, 1}, {true, &mine.told, 1}};
   }
   steps.push_back({false, &mine.passed, 1});
   return session.step_through(steps, on);
@@ -79,5 +79,7 @@ void stream_block::let_pass(std::size_t copied) const noexcept {
   store(shared().turn, static_cast<std::uint32_t>(waves_));
   if (waits_for_end_) store(shared().ended, 1);
 }
+
+void stream_block::let_go_on() const noexcept { store(shared().told, 1); }
 
 }  // namespace penstock::core

@@ -40,14 +40,17 @@ class stream_block {
   // --- as the stream gets there, by one thread at a time
   // It is the turn of the wave, which copies what the segment says.
   void let_copy(std::size_t index, const device::segment& whole) const noexcept;
-  // What put_end() copies. Before the turn of the last wave, where the stream does not wait for its end.
+  // What put_end() copies. Before let_pass().
   void set_count(std::int64_t count) const noexcept { shared().count = count; }
   // The stream goes past all that it still waits for, and copies nothing more but what it may be copying now, since so many waves are known
   // to have been copied.
   void let_pass(std::size_t copied) const noexcept;
-  // What the stream has told: it has got there; so many waves have been copied; it has passed, and the block may be another request's.
+  void let_go_on() const noexcept;
+  // What the stream has told: it has got there; so many waves have been copied; the count is
+  // in memory of the device; it has passed, and the block may be another request's.
   [[nodiscard]] bool reached() const noexcept { return load(shared().reached) != 0; }
   [[nodiscard]] std::size_t copied() const noexcept { return passed() ? waves_ : load(shared().copied); }
+  [[nodiscard]] bool counted() const noexcept { return load(shared().counted) != 0; }
   [[nodiscard]] bool passed() const noexcept { return load(shared().passed) != 0; }
 
  private:
@@ -55,8 +58,10 @@ class stream_block {
   struct words {
     alignas(64) std::uint32_t turn;   // waves that the device may copy
     alignas(64) std::uint32_t ended;  // 1: nothing more is to be waited for
+    alignas(64) std::uint32_t told;   // 1: the end has been told, which waited for the count
     alignas(64) std::uint32_t reached;
     std::uint32_t copied;
+    std::uint32_t counted;
     std::uint32_t passed;
     alignas(64) std::int64_t count;
     device::segment count_segment;

@@ -71,14 +71,15 @@ status stream_operation::prepare(const staging::place& place, const seen_allocat
   auto& session = place.via->session();
   emulated_ = place.emulated();
   if (auto problem = find_room(seen); !problem.ok()) return problem;
-  const bool is_aligned = asked_.fixed && *asked_.offset % static_cast<std::int64_t>(page) == 0;
-  block_ = stream_block(std::min<std::uint64_t>(*asked_.length, room_), is_aligned, !is_told_early_);
-  make_lines();
   if (asked_.bytes_done != nullptr) {
     const auto where = runtime_->memory().place_of(asked_.bytes_done, sizeof(std::int64_t));
     if (!where) return where.error();
     if (where->on_device()) count_on_device_ = asked_.bytes_done;
   }
+  is_told_early_ = is_told_early_ && count_on_device_ == nullptr;  // the stream brings the count behind the bytes
+  const bool is_aligned = asked_.fixed && *asked_.offset % static_cast<std::int64_t>(page) == 0;
+  block_ = stream_block(std::min<std::uint64_t>(*asked_.length, room_), is_aligned, !is_told_early_);
+  make_lines();
   // Now: once a stream is held, it would wait for it.
   if (auto problem = session.prepare_scatter(); !problem.ok()) return problem;
   auto& memory = admitted_.file().mount().stream_memory_of(place);
@@ -159,13 +160,16 @@ stream_operation::given_up stream_operation::give_up(device::session& session) {
   bool is_told = false;
   {
     std::unique_lock guard(lock_);
-    if (stage_ == stage::ended) {
+    if (is_telling_) {
       idle_.wait(guard, [this] { return is_told_; });
       is_told = true;
     }
     go_to(stage::given_up);
     needed_ = 0;
-    if (memory_ != nullptr && !is_told) block_.let_pass(copied_);
+    if (memory_ != nullptr && !is_told) {
+      block_.let_pass(copied_);
+      block_.let_go_on();
+    }
   }
   const bool passed = or_no_memory([&] { return session.synchronize(asked_.stream); }).ok();
   {
@@ -201,7 +205,9 @@ stream_watched::seen stream_operation::look() noexcept {
   {
     const std::lock_guard guard(lock_);
     if (stage_ == stage::given_up) return seen::over;
-    const bool moved = (!is_reached_ && block_.reached()) || block_.copied() > copied_;
+    const bool is_counted = stage_ == stage::ended && !is_telling_ && block_.counted();
+    if (is_counted) begin_to_tell();
+    const bool moved = is_counted || (!is_reached_ && block_.reached()) || block_.copied() > copied_;
     if (!moved) return block_.passed() ? seen::over : seen::nothing;
   }
   const visit here(*this);
@@ -410,8 +416,17 @@ void stream_operation::end_if_done() {
   const bool is_copied = is_told_early_ || (is_reached_ && copied_ >= needed_);
   if (stage_ != stage::running || started_ < needed_ || settled_ < started_ || !is_copied) return;
   go_to(stage::ended);
-  is_to_tell_ = true;
+  if (count_on_device_ == nullptr) {
+    begin_to_tell();
+  } else {
+    block_.set_count(count());
+    block_.let_pass(copied_);
+  }
 }
+
+void stream_operation::begin_to_tell() noexcept { is_to_tell_ = is_telling_ = true; }
+
+std::int64_t stream_operation::count() const noexcept { return outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1; }
 
 void stream_operation::let_go(line& which) {
   if (which.slab == nullptr) return;
@@ -421,17 +436,20 @@ void stream_operation::let_go(line& which) {
 
 // --- without
 
-// Then lets the stream pass the waves that are not needed.
+// Then lets the stream pass the waves that are not needed; or go on, where it has done so, and brought the count to the device.
 void stream_operation::tell() {
+  const auto bytes = count();
   admitted_.count(outcome_);
-  const auto count = outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1;
   if (asked_.bytes_done != nullptr && count_on_device_ == nullptr)
-    std::atomic_ref(*asked_.bytes_done).store(count, std::memory_order_release);
+    std::atomic_ref(*asked_.bytes_done).store(bytes, std::memory_order_release);
   if (asked_.ended) std::exchange(asked_.ended, {})(outcome_);
   const std::lock_guard guard(lock_);
-  block_.set_count(count);
-  if (is_told_early_ && needed_ > 0) let_copy(needed_ - 1, last_bytes_);
-  block_.let_pass(copied_);
+  if (count_on_device_ != nullptr) {
+    block_.let_go_on();
+  } else {
+    if (is_told_early_ && needed_ > 0) let_copy(needed_ - 1, last_bytes_);
+    block_.let_pass(copied_);
+  }
   is_told_ = true;
   idle_.notify_all();
 }

@@ -114,6 +114,8 @@ class stream_operation final : public slab_waiter, public stream_watched {
   io_result take_outcome(line& which);
   void drop_rest(std::size_t needed, status why);
   void end_if_done();
+  void begin_to_tell() noexcept;
+  [[nodiscard]] std::int64_t count() const noexcept;
   void let_go(line& which);
   [[nodiscard]] line& line_of(std::size_t index) noexcept { return lines_[index % lines_.size()]; }
 
@@ -138,7 +140,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   fixed_values fixed_;
   stream_request asked_;
   const bool is_write_;
-  const bool is_told_early_;
+  bool is_told_early_;
   bool emulated_ = false;
   std::uint64_t room_ = 0;  // from memory to the end of its allocation
   std::int64_t* count_on_device_ = nullptr;
@@ -152,6 +154,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   stage stage_ = stage::queued;
   bool is_reached_ = false;  // by the stream
   bool is_to_tell_ = false;  // by whoever has the lock, when that is open
+  bool is_telling_ = false;  // from then on
   bool is_told_ = false;
   std::size_t carried_now_ = 0;   // waves, by threads
   std::size_t needed_ = 0;        // waves that the device is to copy
