@@ -61,7 +61,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 # Libraries that engines import and the tests have no use for.
-_LIBRARIES = "filelock gguf huggingface_hub msgspec orjson pydantic regex runai_model_streamer fastsafetensors triton zmq PIL packaging".split()
+_LIBRARIES = "filelock gguf huggingface_hub msgspec orjson pydantic regex runai_model_streamer fastsafetensors triton zmq PIL packaging sortedcontainers".split()
 
 
 @contextlib.contextmanager
@@ -81,5 +81,5 @@ def modules_of(engine: str, real: Sequence[str], names: Mapping[str, Mapping[str
         for each in finders:
             sys.meta_path.remove(each)
         for name in set(sys.modules) - before:
-            if name.partition(".")[0] == engine or isinstance(sys.modules[name], _StandIn) or name == f"penstock.{engine}._loader":
+            if name.partition(".")[0] == engine or isinstance(sys.modules[name], _StandIn) or name in (f"penstock.{engine}", f"penstock.{engine}._loader"):
                 del sys.modules[name]

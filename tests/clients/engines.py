@@ -1,6 +1,6 @@
-"""The loaders of inference engines, unchanged, over Penstock: python/tests/test_engines.py with the engines that it skips without.
+"""The loaders and KV caches of inference engines, unchanged, over Penstock: the tests in python/tests with the engines that they skip without.
 
-Usage: engines.py [--folder FOLDER] [REQUIREMENT ...]    (vllm sglang diffusers; such as vllm==0.33.0)
+Usage: engines.py [--folder FOLDER] [REQUIREMENT ...]    (vllm sglang diffusers lmcache; such as vllm==0.33.0)
 
 Takes the wheel of each from PyPI, of which vLLM's has some 500 MB, and the Python files out of it, into FOLDER (a temporary one). An engine that is in
 FOLDER already is not fetched. It needs an interpreter that has penstock, torch, numpy, safetensors, transformers, tqdm, pip and pytest.
@@ -17,8 +17,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[2] / "python" / "tests" / "test_engines.py"
-ENGINES = ("vllm", "sglang", "diffusers")
+FOLDER = Path(__file__).resolve().parents[2] / "python" / "tests"
+TESTS = ("test_engines.py", "test_lmcache_plugin.py")
+ENGINES = ("vllm", "sglang", "diffusers", "lmcache")
 
 
 def fetch(requirement: str, folder: Path) -> None:
@@ -34,7 +35,7 @@ def tested(folder: Path, requirements: list[str]) -> int:
     for requirement in requirements:
         if not (folder / re.split(r"[^\w-]", requirement)[0]).is_dir():
             fetch(requirement, folder)
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(TESTS)]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *(str(FOLDER / name) for name in TESTS)]
     return subprocess.run(command, env={**os.environ, "PENSTOCK_TEST_ENGINES": str(folder)}).returncode
 
 

@@ -1,0 +1,223 @@
+"""LMCache over Penstock: the objects of LMCache's server in a key-value store (penstock.kv), as its L2 adapter of the type "plugin".
+
+    lmcache server ... --l2-adapter '{"type": "plugin", "module_path": "penstock.lmcache", "class_name": "PenstockL2Adapter",
+                                      "adapter_params": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}'
+
+Importing this module imports LMCache and PyTorch. docs/ENGINES.md says how LMCache uses the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lmcache.lmcache_native import Bitmap  # type: ignore[import-not-found,unused-ignore]
+from lmcache.v1.distributed.internal_api import L2StoreResult  # type: ignore[import-not-found,unused-ignore]
+from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface  # type: ignore[import-not-found,unused-ignore]
+from lmcache.v1.platform import create_event_notifier  # type: ignore[import-not-found,unused-ignore]
+
+from . import kv
+from ._errors import Error
+from ._native import Future
+
+__all__ = ["PenstockL2Adapter"]
+
+_LOG = logging.getLogger("penstock")
+_SETTINGS = ("folder", "capacity_bytes", "durable", "checksums")
+_KEY_BYTES = 512  # of a key of penstock.kv at most
+
+
+class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
+    """Stores, finds and loads LMCache's objects, each under one key. Any thread may use it.
+
+    settings: "folder" of the store, and "capacity_bytes", "durable" and "checksums" as of penstock.kv.Store. Raises ValueError for other settings, and
+    what penstock.kv.Store raises. Later, an object that cannot be stored fails its task, and one that cannot be loaded is a miss, of which the logger
+    "penstock" warns.
+    """
+
+    def __init__(self, settings: dict[str, Any], l1_memory_desc: Any = None) -> None:
+        super().__init__(max_capacity_bytes=0)  # LMCache drops nothing by itself: the store makes room
+        self._store = _opened(settings)
+        self._numbers = itertools.count(1)
+        self._stores, self._lookups, self._loads = _Tasks(), _Tasks(), _Tasks()
+
+    def get_store_event_fd(self) -> int:
+        return self._stores.fd
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return self._lookups.fd
+
+    def get_load_event_fd(self) -> int:
+        return self._loads.fd
+
+    def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
+        """Stores each object whose key has no value of its length yet: a key of LMCache is a hash of what the value is made from."""
+        new: list[tuple[Any, int]] = []
+
+        def start() -> Future[list[Any]]:
+            pieces = [(key, _memory(each)) for key, each in zip(keys, objects, strict=True)]
+            there = self._store.sizes([_name(key) for key in keys])
+            missing = [(key, piece) for (key, piece), size in zip(pieces, there) if size != piece.nbytes]
+            new.extend((key, piece.nbytes) for key, piece in missing)
+            return self._store.put_async([(_name(key), piece) for key, piece in missing], return_exceptions=True)
+
+        return self._run(self._stores, start, lambda stored: self._after_store(new, stored), L2StoreResult(False, 0))
+
+    def pop_completed_store_tasks(self) -> dict[int, Any]:
+        return self._stores.pop_all()
+
+    def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: dict[int, Any]) -> int:
+        """Looks keys up in the store's index, which is in memory. Nothing is locked: a value that makes room for others before it is loaded is a miss then."""
+        task = next(self._numbers)
+        self._lookups.end(task, _tried("look keys up", lambda: _bitmap(self._store.exists([_name(key) for key in keys])), Bitmap(len(keys))))
+        return task
+
+    def query_lookup_and_lock_result(self, task_id: int) -> Any:
+        return self._lookups.pop(task_id)
+
+    def submit_unlock(self, keys: list[Any]) -> None:
+        pass
+
+    def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
+        """Loads each object whose value has the object's length."""
+
+        def start() -> Future[list[Any]]:
+            return self._store.get_async([(_name(key), _memory(each)) for key, each in zip(keys, objects, strict=True)], return_exceptions=True)
+
+        return self._run(self._loads, start, lambda loaded: self._after_load(keys, loaded), Bitmap(len(keys)))
+
+    def query_load_result(self, task_id: int) -> Any:
+        return self._loads.pop(task_id)
+
+    def delete(self, keys: list[Any]) -> None:
+        def dropped() -> list[tuple[Any, int]]:
+            names = [_name(key) for key in keys]
+            sizes = self._store.sizes(names)
+            return [(key, size or 0) for key, size, was_there in zip(keys, sizes, self._store.drop(names)) if was_there]
+
+        gone = _tried("delete keys", dropped, [])
+        if gone:
+            self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
+
+    def get_usage(self) -> Any:
+        """The bytes of the store's values. None by cache_salt: LMCache's own counts would not notice what the store drops."""
+        return AdapterUsage(_tried("count what is stored", lambda: self._store.stats().bytes, 0), 0)
+
+    def report_status(self) -> dict[str, Any]:
+        counts = {} if self._store.closed else _tried("count what is stored", lambda: self._store.stats()._asdict(), {})
+        return {"is_healthy": bool(counts), "type": type(self).__name__, "folder": self._store.folder, **counts}
+
+    def close(self) -> None:
+        """Waits for tasks under way; results that were not fetched are gone, and the event descriptors are closed. Twice is nothing."""
+        _tried("close the store", self._store.close, None)
+        for tasks in (self._stores, self._lookups, self._loads):
+            tasks.close()
+
+    def _run(self, tasks: _Tasks, start: Callable[[], Future[list[Any]]], result: Callable[[list[Any]], Any], failed: Any) -> int:
+        """Starts a call of the store; when it ends, the task has the result, or failed where anything raises."""
+        task = next(self._numbers)
+        future = _tried("start a task", start, None)
+        if future is None:
+            tasks.end(task, failed)
+        else:
+            future.add_done_callback(lambda done: tasks.end(task, _tried("end a task", lambda: result(done.result()), failed)))
+        return task
+
+    def _after_store(self, new: list[tuple[Any, int]], stored: list[Any]) -> Any:
+        _warn_of_errors("storing", stored)
+        kept = [each for each, is_stored in zip(new, stored) if is_stored is True]
+        if kept:
+            self._notify_keys_stored([key for key, _ in kept], [size for _, size in kept])
+        return L2StoreResult(len(kept) == len(new), sum(size for _, size in kept))
+
+    def _after_load(self, keys: list[Any], loaded: list[Any]) -> Any:
+        _warn_of_errors("loading", loaded)
+        found = [key for key, is_loaded in zip(keys, loaded) if is_loaded is True]
+        if found:
+            self._notify_keys_accessed(found)
+        return _bitmap(loaded)
+
+
+class _Tasks:
+    """The results of tasks of one kind until they are fetched, and the descriptor that tells of new ones."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._results: dict[int, Any] = {}
+        self._notifier = create_event_notifier()
+        self._closed = False
+        self.fd: int = self._notifier.fileno()
+
+    def end(self, task: int, result: Any) -> None:
+        with self._lock:
+            if not self._closed:  # else its descriptor may be somebody else's by now
+                self._results[task] = result
+                self._notifier.notify()
+
+    def pop(self, task: int) -> Any:
+        with self._lock:
+            return self._results.pop(task, None)
+
+    def pop_all(self) -> dict[int, Any]:
+        with self._lock:
+            found, self._results = self._results, {}
+            return found
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._results.clear()
+            self._notifier.close()
+
+
+def _opened(settings: dict[str, Any]) -> kv.Store:
+    unknown = sorted(set(settings) - set(_SETTINGS))
+    if unknown:
+        raise ValueError(f"adapter_params has {', '.join(unknown)}, and Penstock takes {', '.join(_SETTINGS)}")
+    if not settings.get("folder"):
+        raise ValueError("adapter_params has no folder for the store")
+    return kv.Store(**settings)
+
+
+def _name(key: Any) -> bytes:
+    """An ObjectKey in the store. No part of one has an @."""
+    name = f"{key.model_name}@{key.kv_rank:x}@{key.object_group_id:x}@{key.chunk_hash.hex()}@{key.cache_salt}".encode("utf-8", "surrogatepass")
+    return name if len(name) <= _KEY_BYTES else hashlib.sha256(name).digest()
+
+
+def _memory(each: Any) -> Any:
+    """The bytes of a MemoryObj where they are, on the host or a GPU. Behind them the tensor may have some that are only there to align."""
+    if not each.is_valid():
+        raise ValueError("an object of LMCache is no longer valid")
+    if each.raw_tensor is None:
+        return memoryview(each.byte_array).cast("B")
+    return each.raw_tensor.view(-1).view(torch.uint8)[: each.get_size()]
+
+
+def _bitmap(found: list[Any]) -> Any:
+    bits = Bitmap(len(found))
+    for index, is_found in enumerate(found):
+        if is_found is True:
+            bits.set(index)
+    return bits
+
+
+def _tried(what: str, call: Callable[[], Any], failed: Any) -> Any:
+    """What call returns, or failed. Everything is caught: an exception would end the thread of LMCache that asks, and with it all its caching."""
+    try:
+        return call()
+    except Exception as problem:
+        _LOG.warning("LMCache: Penstock could not %s: %s", what, problem)
+        return failed
+
+
+def _warn_of_errors(doing: str, results: list[Any]) -> None:
+    """Of all errors of one task in one line."""
+    errors = [each for each in results if isinstance(each, Error)]
+    if errors:
+        _LOG.warning("LMCache: %s %d of %d objects failed: %s", doing, len(errors), len(results), errors[0])
