@@ -1,0 +1,203 @@
+"""SGLang's HiCache over Penstock: pages of KV caches in a key-value store (penstock.kv), as the storage back end "dynamic".
+
+    python3 -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
+        --hicache-storage-backend-extra-config '{"backend_name": "penstock", "module_path": "penstock.sglang", "class_name": "PenstockHiCache",
+            "interface_v1": 1, "store": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}'
+
+Importing this module imports SGLang and PyTorch. docs/ENGINES.md says how SGLang uses the store.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage  # type: ignore[import-not-found,unused-ignore]
+
+from . import kv
+from ._errors import Closed, Error, NotFound
+
+__all__ = ["PenstockHiCache"]
+
+_LOG = logging.getLogger("penstock")
+_SETTINGS = ("folder", "capacity_bytes", "durable", "checksums")
+_KEY_BYTES = 512  # of a key of penstock.kv at most
+
+
+class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
+    """Stores, finds and fetches pages of one rank, in a store of its own below the folder. Any thread may use it. Calls block.
+
+    Its settings are "store" of SGLang's extra config: "folder", and "capacity_bytes" of each rank, "durable" and "checksums" as of penstock.kv.Store.
+    Ranks that hold the same pages (MLA) share the store of the one that writes them. Raises ValueError for other settings, and what penstock.kv.Store
+    raises. Later, a page that cannot be stored or fetched is False or None, and the logger "penstock" warns.
+    """
+
+    def __init__(self, storage_config: Any, options: Any = None) -> None:
+        extra = storage_config.extra_config or {}
+        self._settings = _checked(extra.get("store"))
+        self._folder = os.path.join(self._settings.pop("folder"), _rank(storage_config))
+        # SGLang's two interfaces have the pieces of a page in different orders.
+        self._kind = f"{storage_config.model_name}@{'v1' if extra.get('interface_v1') else 'flat'}"
+        self._writes = bool(storage_config.is_storage_writer)
+        self._lock = threading.Lock()  # of the next one
+        self._store: kv.Store | None = None
+        self._closed = False
+        if self._writes:
+            os.makedirs(os.path.dirname(self._folder), mode=0o700, exist_ok=True)
+            self._opened()
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """What the host's pool has in a page becomes part of the keys: pages of another layout are not found."""
+        super().register_mem_pool_host(mem_pool_host)
+        self._kind += f"@{mem_pool_host.layout}@{mem_pool_host.dtype}@{mem_pool_host.page_size}"
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        if getattr(host_pool_name, "value", host_pool_name) != "kv":
+            raise NotImplementedError(f"penstock.sglang stores models with one pool, and this one has the pool {host_pool_name} too")
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+
+    def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Fetches each page to its place in the host's pool."""
+        return self._fetched(keys, lambda: self._pages(keys, host_indices))
+
+    def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Stores each page from its place in the host's pool, except those that are there: a key of SGLang is a hash of what the page is made from."""
+        return self._stored(keys, lambda: self._pages(keys, host_indices))
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        return self.batch_get([key], [target_location])[0]
+
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
+        """Fetches each page into its contiguous tensor. Gives the tensor, or None where the page is not there."""
+        found = self._fetched(keys, lambda: [[_bytes_of(each)] for each in target_locations])
+        return [target if is_found else None for target, is_found in zip(target_locations, found)] if any(found) else [None] * len(keys)
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        return self.batch_set([key], [value])
+
+    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
+        """Stores contiguous tensors, except those that are there. Gives whether all are stored."""
+        return all(self._stored(keys, lambda: [[_bytes_of(each)] for each in values]))
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        """How many of the first keys are there, one behind the other."""
+        found = self._tried("look pages up", lambda store: store.exists(self._names(keys)), [])
+        return next((index for index, is_there in enumerate(found) if not is_there), len(found))
+
+    def clear(self) -> bool:
+        """Drops all pages of the store. A rank that only reads has nothing to do: the one that writes drops them. Gives whether they are gone."""
+        return self._writes and bool(self._tried("drop all pages", self._emptied, False))
+
+    def close(self) -> None:
+        """Waits for calls under way. Twice is nothing."""
+        with self._lock:
+            self._closed = True
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _fetched(self, keys: list[str], pieces: Callable[[], list[Any]]) -> list[bool]:
+        def get(store: kv.Store) -> list[Any]:
+            return store.get(zip(self._names(keys), pieces(), strict=True), return_exceptions=True)
+
+        return _only_true("fetching", self._tried("fetch pages", get, [False] * len(keys)))
+
+    def _stored(self, keys: list[str], pieces: Callable[[], list[Any]]) -> list[bool]:
+        def put(store: kv.Store) -> list[Any]:
+            items = list(zip(self._names(keys), pieces(), strict=True))
+            sizes = [sum(memory.nbytes for memory in page) for _, page in items]
+            missing = [index for index, size in enumerate(store.sizes(name for name, _ in items)) if size != sizes[index]]
+            results: list[Any] = [True] * len(keys)
+            for index, result in zip(missing, store.put([items[index] for index in missing], return_exceptions=True)):
+                results[index] = result
+            return results
+
+        return _only_true("storing", self._tried("store pages", put, [False] * len(keys)))
+
+    def _pages(self, keys: list[str], host_indices: Any) -> list[list[memoryview]]:
+        """The memory of each page in the host's pool, piece by piece."""
+        if len(host_indices) != len(keys) * self.mem_pool_host.page_size:
+            raise ValueError(f"{len(host_indices)} slots for {len(keys)} pages of {self.mem_pool_host.page_size}")
+        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
+        lengths = [sizes] * len(addresses) if isinstance(sizes, int) else sizes
+        pieces = [memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B") for address, length in zip(addresses, lengths)]
+        count = len(pieces) // max(len(keys), 1)
+        return [pieces[index * count : (index + 1) * count] for index in range(len(keys))]
+
+    def _names(self, keys: list[str]) -> list[bytes]:
+        names = [f"{key}@{self._kind}".encode("utf-8", "surrogatepass") for key in keys]
+        return [name if len(name) <= _KEY_BYTES else hashlib.sha256(name).digest() for name in names]
+
+    def _emptied(self, store: kv.Store) -> bool:
+        """Calls under way end first. The next call makes the store anew."""
+        with self._lock:
+            if self._store is not store:
+                return False
+            self._settings.setdefault("capacity_bytes", store.stats().capacity_bytes)
+            self._store = None
+            store.close()
+            for name in ("index", "data"):
+                os.unlink(os.path.join(self._folder, name))
+        return True
+
+    def _opened(self) -> kv.Store:
+        with self._lock:
+            if self._closed:
+                raise Closed(f"the storage in {self._folder} is closed", code="closed", filename=self._folder)
+            if self._store is None:
+                self._store = kv.Store(self._folder, **self._settings) if self._writes else kv.Store(self._folder, read_only=True)
+            return self._store
+
+    def _tried(self, what: str, call: Callable[[kv.Store], Any], failed: Any) -> Any:
+        """What call returns, or failed. Everything is caught: an exception would end the thread of SGLang that asks."""
+        try:
+            return call(self._opened())
+        except Exception as problem:
+            if self._writes or not isinstance(problem, NotFound):  # else the rank that writes has not made the store yet
+                _LOG.warning("SGLang: Penstock could not %s: %s", what, problem)
+            if not self._writes:
+                self._forget()  # its files may have been made anew
+            return failed
+
+    def _forget(self) -> None:
+        with self._lock:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+
+def _checked(settings: Any) -> dict[str, Any]:
+    if not isinstance(settings, dict) or not settings.get("folder"):
+        raise ValueError('the extra config has no "store": {"folder": ...} for Penstock')
+    unknown = sorted(set(settings) - set(_SETTINGS))
+    if unknown:
+        raise ValueError(f'"store" in the extra config has {", ".join(unknown)}, and Penstock takes {", ".join(_SETTINGS)}')
+    return dict(settings)
+
+
+def _rank(config: Any) -> str:
+    """The name of the folder of ranks that hold the same bytes: one of them writes."""
+    parts = [("dcp", config.dcp_rank, config.dcp_size)] if config.is_mla_model else [("tp", config.tp_rank, config.tp_size)]
+    parts += [("pp", config.pp_rank, config.pp_size), ("cp", config.attn_cp_rank, config.attn_cp_size)]
+    return "-".join([f"{name}{rank}of{size}" for name, rank, size in parts] + [f"dp{config.dp_rank}"])
+
+
+def _bytes_of(tensor: Any) -> Any:
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _only_true(doing: str, results: list[Any]) -> list[bool]:
+    """Results without errors, of which one line warns."""
+    errors = [each for each in results if isinstance(each, Error)]
+    if errors:
+        _LOG.warning("SGLang: %s %d of %d pages failed: %s", doing, len(errors), len(results), errors[0])
+    return [each is True for each in results]

@@ -1,0 +1,201 @@
+"""SGLang's HiCache storage over a key-value store of Penstock, made by SGLang's own factory, under SGLang's base class."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import penstock
+
+sys.path.insert(0, str(Path(__file__).parent))
+import engines_files
+
+MIB = 1 << 20
+STORAGE = "sglang.srt.mem_cache.hicache_storage"
+FACTORY = "sglang.srt.mem_cache.storage.backend_factory"
+PAGE, LAYERS, WIDTH = 16, 4, 32
+PAGE_BYTES = 2 * LAYERS * PAGE * WIDTH * 2
+
+
+class Pool:
+    """A host's pool of keys and values, whose pages are in one piece of each, or in one of each and each layer."""
+
+    page_size, dtype, layer_num = PAGE, torch.bfloat16, LAYERS
+
+    def __init__(self, pages: int, layout: str) -> None:
+        self.layout = layout
+        shape = (2, pages, LAYERS, PAGE, WIDTH) if layout == "page_first" else (2, LAYERS, pages, PAGE, WIDTH)
+        self.buffer = torch.zeros(shape, dtype=self.dtype)
+
+    def get_page_buffer_meta(self, indices: Any) -> tuple[list[int], list[int]]:
+        pieces = [piece for start in indices.tolist()[::PAGE] for piece in self.pieces(start // PAGE)]
+        return [piece.data_ptr() for piece in pieces], [piece.nbytes for piece in pieces]
+
+    def pieces(self, page: int) -> list[Any]:
+        if self.layout == "page_first":
+            return [self.buffer[0, page], self.buffer[1, page]]
+        return [self.buffer[which, layer, page] for layer in range(LAYERS) for which in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def sglang() -> Iterator[SimpleNamespace]:
+    environment = SimpleNamespace(
+        SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY=SimpleNamespace(get=lambda: None), SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE=SimpleNamespace(get=lambda: None)
+    )
+    with engines_files.modules_of("sglang", (STORAGE, FACTORY), {"sglang.srt.environ": {"envs": environment}}) as found:
+        yield SimpleNamespace(storage=found[STORAGE], factory=found[FACTORY].StorageBackendFactory)
+
+
+@pytest.fixture
+def open_storage(sglang: SimpleNamespace, tmp_path: Path) -> Iterator[Any]:
+    made = []
+
+    def opened(pool: Any = None, rank: int = 0, mla: bool = False, v1: int = 1, **settings: Any) -> Any:
+        store = {"folder": str(tmp_path / "kv"), "capacity_bytes": 4 * MIB, **settings}
+        extra = {"backend_name": "penstock", "module_path": "penstock.sglang", "class_name": "PenstockHiCache", "interface_v1": v1, "store": store}
+        config = sglang.storage.HiCacheStorageConfig(rank, 2, 0, 1, 0, 1, mla, False, True, "a/model", extra_config=extra)
+        made.append(sglang.factory.create_backend("dynamic", config, None))
+        made[-1].register_mem_pool_host(pool or Pool(1, "page_first"))
+        return made[-1]
+
+    yield opened
+    for each in made:
+        each.close()
+
+
+def slots(*pages: int) -> Any:
+    return torch.cat([torch.arange(page * PAGE, (page + 1) * PAGE) for page in pages]) if pages else torch.arange(0)
+
+
+@pytest.mark.parametrize("layout", ["page_first", "layer_first"])
+def test_pages_come_back_to_other_places_of_the_pool_also_after_a_restart(open_storage: Any, layout: str) -> None:
+    pool = Pool(8, layout)
+    pool.buffer.copy_(torch.randn(pool.buffer.shape))
+    keys = [f"hash{i}" for i in range(8)]
+    storage = open_storage(pool)
+    assert storage.batch_exists(keys) == 0
+    assert storage.batch_set_v1(keys[:6], slots(*range(6))) == [True] * 6
+    assert storage.batch_set_v1([keys[7]], slots(7)) == [True]
+    assert (storage.batch_exists(keys), storage.batch_exists(keys[7:]), storage.exists("none")) == (6, 1, False)
+    storage.close()
+    storage.close()
+    again = Pool(8, layout)
+    restarted = open_storage(again)
+    assert restarted.batch_get_v1(keys, slots(*reversed(range(8)))) == [True] * 6 + [False, True]
+    for page in (*range(6), 7):
+        assert all(torch.equal(one, two) for one, two in zip(pool.pieces(page), again.pieces(7 - page)))
+    assert not any(piece.any() for piece in again.pieces(1))
+    restarted.close()
+    other = open_storage(Pool(8, "layer_first" if layout == "page_first" else "page_first"))
+    assert other.batch_exists(keys) == 0  # bytes in another order
+
+
+def test_plain_calls_and_values_of_another_length(open_storage: Any) -> None:
+    storage = open_storage(v1=0)
+    value = torch.randn(1000).to(torch.float8_e4m3fn)
+    assert storage.set("a", value) and storage.batch_set(["a", "b"], [value, value.clone()])
+    assert storage.batch_exists(["a", "b", "c"]) == 2
+    back = [torch.zeros_like(value) for _ in range(3)]
+    found = storage.batch_get(["a", "c", "b"], back)
+    assert found[1] is None
+    assert all(torch.equal(found[index].view(torch.uint8), value.view(torch.uint8)) for index in (0, 2))
+    longer = torch.arange(500.0)
+    assert storage.set("a", longer)
+    assert torch.equal(storage.get("a", torch.zeros(500)), longer)
+
+
+def test_pages_used_least_recently_make_room(open_storage: Any) -> None:
+    pool = Pool(200, "page_first")
+    pool.buffer.copy_(torch.randn(pool.buffer.shape))
+    storage = open_storage(pool, capacity_bytes=MIB)
+    keys = [f"hash{i}" for i in range(200)]
+    for page, key in enumerate(keys):
+        assert storage.batch_set_v1([key], slots(page)) == [True]
+    assert not storage.exists(keys[0])
+    assert storage.exists(keys[-1])
+    assert 0 < sum(map(storage.exists, keys)) <= MIB // PAGE_BYTES
+
+
+def test_ranks_with_parts_have_stores_of_their_own_and_ranks_with_copies_share_one(open_storage: Any, tmp_path: Path) -> None:
+    pool = Pool(1, "page_first")
+    first, second = open_storage(pool), open_storage(pool, rank=1)
+    assert first.batch_set_v1(["a"], slots(0)) == [True]
+    assert not second.exists("a")
+    reader = open_storage(pool, rank=1, mla=True)
+    assert reader.batch_exists(["a"]) == 0  # there is no store yet
+    writer = open_storage(pool, mla=True)
+    assert writer.batch_set_v1(["a"], slots(0)) == [True]
+    assert reader.exists("a")
+    assert reader.batch_get_v1(["a"], slots(0)) == [True]
+    assert sorted(each.name for each in (tmp_path / "kv").iterdir()) == ["dcp0of1-pp0of1-cp0of1-dp0", "tp0of2-pp0of1-cp0of1-dp0", "tp1of2-pp0of1-cp0of1-dp0"]
+
+
+def test_all_pages_are_dropped_for_those_who_read_them_too(open_storage: Any) -> None:
+    pool = Pool(2, "page_first")
+    writer, reader = open_storage(pool, mla=True), open_storage(pool, rank=1, mla=True)
+    assert writer.batch_set_v1(["a", "b"], slots(0, 1)) == [True, True]
+    assert reader.batch_exists(["a", "b"]) == 2
+    assert (reader.clear(), writer.clear()) == (False, True)
+    assert (writer.exists("a"), reader.exists("a")) == (False, False)
+    assert writer.batch_set_v1(["b"], slots(1)) == [True]
+    reader.exists("b")  # may find out that its files are gone
+    assert reader.batch_exists(["b", "a"]) == 1
+
+
+def test_pages_that_fail_are_told_and_warned_of_once(open_storage: Any, caplog: pytest.LogCaptureFixture) -> None:
+    storage = open_storage(v1=0)
+    small = torch.ones(10)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert storage.batch_set(["a", "large"], [small, torch.zeros(2 * MIB)]) is False
+        assert storage.batch_get(["a", "large"], [torch.zeros(11), torch.zeros(5)]) == [None, None]
+        assert storage.batch_get_v1(["a"], slots()) == [False]
+        assert storage.set("b", torch.zeros(4, 4).t()) is False  # not contiguous
+    assert len(caplog.records) == 4
+    assert torch.equal(storage.get("a", torch.zeros(10)), small)
+
+
+def test_closing_while_another_thread_stores_pages(open_storage: Any) -> None:
+    pool = Pool(40, "page_first")
+    storage = open_storage(pool)
+    begun = threading.Event()
+    results: list[bool] = []
+
+    def store_pages() -> None:
+        for page in range(40):
+            results.extend(storage.batch_set_v1([f"hash{page}"], slots(page)))
+            begun.set()
+
+    thread = threading.Thread(target=store_pages)
+    thread.start()
+    assert begun.wait(60)
+    storage.close()
+    thread.join()
+    assert len(results) == 40
+    assert storage.batch_get_v1(["hash0"], slots(0)) == [False]
+    assert open_storage(pool).batch_exists([f"hash{page}" for page in range(40)]) == sum(results)
+
+
+def test_settings_folders_and_models_that_cannot_be_are_errors_at_the_start(sglang: SimpleNamespace, open_storage: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has capacity, and Penstock takes folder"):
+        open_storage(capacity=5)
+    with pytest.raises(ValueError, match="folder"):
+        open_storage(folder="")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match="file"):
+        open_storage(folder=str(tmp_path / "file" / "kv"))
+    storage = open_storage()
+    with pytest.raises(penstock.Error, match=str(os.getpid())):
+        open_storage()
+    storage.register_mem_host_pool_v2(storage.mem_pool_host, sglang.storage.PoolName.KV)
+    with pytest.raises(NotImplementedError, match="mamba"):
+        storage.register_mem_host_pool_v2(storage.mem_pool_host, sglang.storage.PoolName.MAMBA)
