@@ -221,14 +221,16 @@ stream_watched::seen stream_operation::look() noexcept {
 
 void stream_operation::end() noexcept {
   std::shared_ptr<runtime> kept;
+  bool waits = false;
   {
     const std::lock_guard guard(lock_);
     if (stage_ != stage::given_up) kept = runtime_;  // else nothing is left to do
+    waits = waits_for_slab_;
   }
   if (kept != nullptr) {
     for (auto& each : lines_) let_go(each);
     if (write_.to != nullptr) kept->stream_watch().remove_write(write_);
-    memory_->forget(block_.size(), *this);
+    if (waits) memory_->forget(block_.size(), *this);  // which walks past all who wait
     memory_->wake(block_.size());
     memory_->leave(block_.size(), block_.memory());
     admitted_.let_go();
