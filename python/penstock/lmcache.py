@@ -8,9 +8,7 @@ Importing this module imports LMCache and PyTorch. docs/ENGINES.md says how LMCa
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,14 +20,10 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier  # type: ignore[import-not-found,unused-ignore]
 
 from . import kv
-from ._errors import Error
+from ._kv_doors import LOG, check_settings, key_of, warn_of_errors
 from ._native import Future
 
 __all__ = ["PenstockL2Adapter"]
-
-_LOG = logging.getLogger("penstock")
-_SETTINGS = ("folder", "capacity_bytes", "durable", "checksums")
-_KEY_BYTES = 512  # of a key of penstock.kv at most
 
 
 class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
@@ -129,14 +123,14 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         return task
 
     def _after_store(self, new: list[tuple[Any, int]], stored: list[Any]) -> Any:
-        _warn_of_errors("storing", stored)
+        warn_of_errors("LMCache: storing", stored, "objects")
         kept = [each for each, is_stored in zip(new, stored) if is_stored is True]
         if kept:
             self._notify_keys_stored([key for key, _ in kept], [size for _, size in kept])
         return L2StoreResult(len(kept) == len(new), sum(size for _, size in kept))
 
     def _after_load(self, keys: list[Any], loaded: list[Any]) -> Any:
-        _warn_of_errors("loading", loaded)
+        warn_of_errors("LMCache: loading", loaded, "objects")
         found = [key for key, is_loaded in zip(keys, loaded) if is_loaded is True]
         if found:
             self._notify_keys_accessed(found)
@@ -176,9 +170,7 @@ class _Tasks:
 
 
 def _opened(settings: dict[str, Any]) -> kv.Store:
-    unknown = sorted(set(settings) - set(_SETTINGS))
-    if unknown:
-        raise ValueError(f"adapter_params has {', '.join(unknown)}, and Penstock takes {', '.join(_SETTINGS)}")
+    check_settings(settings, "adapter_params")
     if not settings.get("folder"):
         raise ValueError("adapter_params has no folder for the store")
     return kv.Store(**settings)
@@ -186,8 +178,7 @@ def _opened(settings: dict[str, Any]) -> kv.Store:
 
 def _name(key: Any) -> bytes:
     """An ObjectKey in the store. No part of one has an @."""
-    name = f"{key.model_name}@{key.kv_rank:x}@{key.object_group_id:x}@{key.chunk_hash.hex()}@{key.cache_salt}".encode("utf-8", "surrogatepass")
-    return name if len(name) <= _KEY_BYTES else hashlib.sha256(name).digest()
+    return key_of(f"{key.model_name}@{key.kv_rank:x}@{key.object_group_id:x}@{key.chunk_hash.hex()}@{key.cache_salt}")
 
 
 def _memory(each: Any) -> Any:
@@ -212,12 +203,5 @@ def _tried(what: str, call: Callable[[], Any], failed: Any) -> Any:
     try:
         return call()
     except Exception as problem:
-        _LOG.warning("LMCache: Penstock could not %s: %s", what, problem)
+        LOG.warning("LMCache: Penstock could not %s: %s", what, problem)
         return failed
-
-
-def _warn_of_errors(doing: str, results: list[Any]) -> None:
-    """Of all errors of one task in one line."""
-    errors = [each for each in results if isinstance(each, Error)]
-    if errors:
-        _LOG.warning("LMCache: %s %d of %d objects failed: %s", doing, len(errors), len(results), errors[0])

@@ -10,8 +10,6 @@ Importing this module imports SGLang and PyTorch. docs/ENGINES.md says how SGLan
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -21,13 +19,10 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage  # type: ignore[import-not-found,unused-ignore]
 
 from . import kv
-from ._errors import Closed, Error, NotFound
+from ._errors import Closed, NotFound
+from ._kv_doors import LOG, check_settings, key_of, warn_of_errors
 
 __all__ = ["PenstockHiCache"]
-
-_LOG = logging.getLogger("penstock")
-_SETTINGS = ("folder", "capacity_bytes", "durable", "checksums")
-_KEY_BYTES = 512  # of a key of penstock.kv at most
 
 
 class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
@@ -134,8 +129,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return [pieces[index * count : (index + 1) * count] for index in range(len(keys))]
 
     def _names(self, keys: list[str]) -> list[bytes]:
-        names = [f"{key}@{self._kind}".encode("utf-8", "surrogatepass") for key in keys]
-        return [name if len(name) <= _KEY_BYTES else hashlib.sha256(name).digest() for name in names]
+        return [key_of(f"{key}@{self._kind}") for key in keys]
 
     def _emptied(self, store: kv.Store) -> bool:
         """Calls under way end first. The next call makes the store anew."""
@@ -163,7 +157,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
             return call(self._opened())
         except Exception as problem:
             if self._writes or not isinstance(problem, NotFound):  # else the rank that writes has not made the store yet
-                _LOG.warning("SGLang: Penstock could not %s: %s", what, problem)
+                LOG.warning("SGLang: Penstock could not %s: %s", what, problem)
             if not self._writes:
                 self._forget()  # its files may have been made anew
             return failed
@@ -178,9 +172,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
 def _checked(settings: Any) -> dict[str, Any]:
     if not isinstance(settings, dict) or not settings.get("folder"):
         raise ValueError('the extra config has no "store": {"folder": ...} for Penstock')
-    unknown = sorted(set(settings) - set(_SETTINGS))
-    if unknown:
-        raise ValueError(f'"store" in the extra config has {", ".join(unknown)}, and Penstock takes {", ".join(_SETTINGS)}')
+    check_settings(settings, '"store" in the extra config')
     return dict(settings)
 
 
@@ -197,7 +189,5 @@ def _bytes_of(tensor: Any) -> Any:
 
 def _only_true(doing: str, results: list[Any]) -> list[bool]:
     """Results without errors, of which one line warns."""
-    errors = [each for each in results if isinstance(each, Error)]
-    if errors:
-        _LOG.warning("SGLang: %s %d of %d pages failed: %s", doing, len(errors), len(results), errors[0])
+    warn_of_errors(f"SGLang: {doing}", results, "pages")
     return [each is True for each in results]
