@@ -2,8 +2,6 @@
 
 #include <system_error>
 
-#include <fmt/format.h>
-
 #include "base/no_memory.hpp"
 #include "staging/worker.hpp"
 
@@ -25,7 +23,7 @@ status deadlines::watch(timed& request) {
       try {
         thread_ = std::thread(&deadlines::loop, this);
       } catch (const std::system_error& problem) {
-        return {errc::out_of_memory, fmt::format("starting a worker thread: {}", problem.what()), error_domain::os, problem.code().value()};
+        return staging::no_worker(problem);
       }
     }
     const auto added = watched_.emplace(request.deadline(), timed_ref(request));

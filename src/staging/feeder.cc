@@ -4,7 +4,6 @@
 #include <cassert>
 #include <chrono>
 #include <mutex>
-#include <string>
 #include <system_error>
 #include <utility>
 
@@ -247,7 +246,7 @@ status feeders::ready() {
   try {
     watcher_ = std::thread(&feeders::look_after, this);
   } catch (const std::system_error& problem) {
-    return {errc::out_of_memory, std::string("starting a worker thread: ") + problem.what(), error_domain::os, problem.code().value()};
+    return no_worker(problem);
   } catch (const std::bad_alloc&) {
     return no_memory();
   }

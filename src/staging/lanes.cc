@@ -6,7 +6,6 @@
 #include <cassert>
 #include <cstdio>
 #include <new>
-#include <string>
 #include <system_error>
 #include <utility>
 
@@ -66,7 +65,7 @@ status lanes::start(unsigned count) {
     threads_.reserve(size_.most);
     while (threads_.size() < count) threads_.emplace_back(&lanes::loop, this, static_cast<unsigned>(threads_.size()));
   } catch (const std::system_error& refused) {
-    return {errc::out_of_memory, std::string("starting a worker thread: ") + refused.what(), error_domain::os, refused.code().value()};
+    return no_worker(refused);
   } catch (const std::bad_alloc&) {
     return no_memory();
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -27,6 +28,10 @@ bool on_worker_thread() noexcept { return is_worker; }
 
 worker_scope::worker_scope() noexcept : before_(std::exchange(is_worker, true)) {}
 worker_scope::~worker_scope() { is_worker = before_; }
+
+status no_worker(const std::system_error& problem) {
+  return {errc::out_of_memory, std::string("starting a worker thread: ") + problem.what(), error_domain::os, problem.code().value()};
+}
 
 void become_worker(const char* name) {
   is_worker = true;

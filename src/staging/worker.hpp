@@ -2,11 +2,17 @@
 #pragma once
 
 #include <chrono>
+#include <system_error>
+
+#include "penstock/status.hpp"
 
 namespace penstock::staging {
 
 // Names the calling thread, blocks all signals in it (they belong to the program's own threads) and makes its naps short.
 void become_worker(const char* name);
+
+// A worker cannot be started: the error of std::thread, as errc::out_of_memory.
+status no_worker(const std::system_error& problem);
 
 // Whether the calling thread has become one, or counts as one: no engine may end on it.
 bool on_worker_thread() noexcept;

@@ -1,11 +1,9 @@
 #include "core/stream/stream_watch.hpp"
 
 #include <algorithm>
-#include <string>
 #include <system_error>
 #include <utility>
 
-#include "base/no_memory.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::core {
@@ -38,7 +36,7 @@ status stream_watch::start() {
   try {
     thread_ = std::thread(&stream_watch::run, this);
   } catch (const std::system_error& problem) {
-    return {errc::out_of_memory, std::string("starting a worker thread: ") + problem.what(), error_domain::os, problem.code().value()};
+    return staging::no_worker(problem);
   }
   return {};
 }
