@@ -7,7 +7,7 @@ import ctypes
 import os
 import pathlib
 import sys
-from typing import Any, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 SKIPPED = 77
 
@@ -30,6 +30,16 @@ def check(condition: Any, what: str) -> None:
 def equal(found: Any, wanted: Any, what: str) -> None:
     if found != wanted:
         fail(f"{what}: {found!r}, not {wanted!r}")
+
+
+def refused(call: Callable[[], Any], code: int, what: str) -> None:
+    """The call must raise the error of the package cufile-python that has this code."""
+    try:
+        call()
+    except RuntimeError as problem:
+        check(f"err={code}" in str(problem), f"{what}: {problem}, not {code}")
+        return
+    fail(f"{what}: no error, not {code}")
 
 
 def ok(what: str) -> None:

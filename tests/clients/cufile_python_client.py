@@ -13,9 +13,8 @@ import os
 import pathlib
 import sys
 import tempfile
-from typing import Any, Callable
 
-from client import check, check_library, equal, fail, ok, skip
+from client import check, check_library, equal, fail, ok, refused, skip
 
 try:
     import cufile
@@ -31,16 +30,6 @@ MIB = 1 << 20
 FAILED = (1 << 64) - 1  # the package takes the result of a transfer for a size_t, so -1 is this
 CALLED = {"cuFileDriverOpen", "cuFileDriverClose", "cuFileHandleRegister", "cuFileHandleDeregister", "cuFileBufRegister", "cuFileBufDeregister",
           "cuFileRead", "cuFileWrite"}
-
-
-def refused(call: Callable[[], Any], code: int, what: str) -> None:
-    """The call must raise the package's error of this code."""
-    try:
-        call()
-    except RuntimeError as problem:
-        check(f"err={code}" in str(problem), f"{what}: {problem}, not {code}")
-        return
-    fail(f"{what}: no error, not {code}")
 
 
 def check_bindings(folder: pathlib.Path) -> None:

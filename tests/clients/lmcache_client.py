@@ -19,12 +19,11 @@ import logging
 import os
 import pathlib
 import re
-import sys
 import tempfile
 import threading
-from typing import Any, Callable
+from typing import Any
 
-from client import check, check_library, equal, fail, ok, skip, why_no_gpu
+from client import check, check_library, equal, fail, ok, refused, skip, why_no_gpu
 
 GPU_MISSING = why_no_gpu()
 MIB = 1 << 20
@@ -263,15 +262,6 @@ def check_submissions(folder: pathlib.Path) -> None:
         backend.deregister_stream(stream.cuda_stream)
         backend.deregister_buffer(buffer)
     backend.close_driver()
-
-
-def refused(call: Callable[[], Any], code: int, what: str) -> None:
-    try:
-        call()
-    except RuntimeError as problem:
-        check(f"err={code}" in str(problem), f"{what}: {problem}, not {code}")
-        return
-    fail(f"{what}: no error, not {code}")
 
 
 def check_slab_without_gpu(folder: pathlib.Path) -> None:
