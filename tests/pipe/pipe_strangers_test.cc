@@ -44,15 +44,35 @@ class pipe_strangers : public ::testing::Test {
     accepting_ = listener_.accept(here_);
   }
   // A pipe of each kind that a test makes while descriptors are used up: UBSan makes a pipe(2) to look at the type of an object that it has
-  // not met before, and takes it for a wrong one where it cannot.
+  // not met before, and takes it for a wrong one where it cannot. Returns when it has given back its descriptors, which its threads do.
   static void meet_all_types(const pipe_context& by, const std::string& url) {
     auto listener = by.listen(url);
     ASSERT_TRUE(listener.ok());
-    penstock::pipe here;
-    auto accepting = listener->accept(here);
+    const auto before = open_descriptors();
+    {
+      penstock::pipe here;
+      auto accepting = listener->accept(here);
+      auto there = by.connect(listener->url());
+      ASSERT_TRUE(there.ok());
+      EXPECT_TRUE(accepting.wait().ok());
+      EXPECT_TRUE(there->explain().ok());
+    }
+    EXPECT_TRUE(comes_true([&] { return open_descriptors() == before; })) << open_descriptors() << " of " << before;
+  }
+  static void expect_to_accept_once_there_are_descriptors(const pipe_context& by, const std::string& url) {
+    meet_all_types(by, url);
+    auto listener = by.listen(url);
+    ASSERT_TRUE(listener.ok());
     auto there = by.connect(listener->url());
     ASSERT_TRUE(there.ok());
-    EXPECT_TRUE(accepting.wait().ok());
+    descriptor_limit none(200);
+    none.take_all();
+    penstock::pipe here;
+    auto accepting = listener->accept(here);
+    EXPECT_FALSE(accepting.wait_for(20ms));
+    none.give_back();
+    const auto outcome = accepting.wait();
+    EXPECT_TRUE(outcome.ok()) << outcome.error.message();
     EXPECT_TRUE(there->explain().ok());
   }
   [[nodiscard]] std::uint16_t port() const { return raw_end::port_of(listener_.url()); }
@@ -112,24 +132,12 @@ TEST_F(pipe_strangers, there_are_only_so_many_and_who_knows_the_secret_gets_in_b
 }
 
 TEST_F(pipe_strangers, accept_waits_on_while_the_process_has_no_descriptor_left) {
+  const auto at_rest = open_descriptors();
   for (const auto& url : {"unix:", "tcp://127.0.0.1:0"}) {
     for (const auto& secret : {std::string(), known_secret}) {
       SCOPED_TRACE(url + secret);
-      const auto by = context({.secret = secret});
-      meet_all_types(by, url);
-      auto listener = by.listen(url);
-      ASSERT_TRUE(listener.ok());
-      auto there = by.connect(listener->url());
-      ASSERT_TRUE(there.ok());
-      descriptor_limit none(200);
-      none.take_all();
-      penstock::pipe here;
-      auto accepting = listener->accept(here);
-      EXPECT_FALSE(accepting.wait_for(20ms));
-      none.give_back();
-      const auto outcome = accepting.wait();
-      EXPECT_TRUE(outcome.ok()) << outcome.error.message();
-      EXPECT_TRUE(there->explain().ok());
+      expect_to_accept_once_there_are_descriptors(context({.secret = secret}), url);
+      ASSERT_TRUE(comes_true([&] { return open_descriptors() == at_rest; })) << open_descriptors() << " of " << at_rest;
     }
   }
 }
