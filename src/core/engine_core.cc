@@ -38,6 +38,7 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
 void engine_core::destroy(engine_core* core) {
   if (core->forked()) return;
   core->log_summary();
+  core->stats().end_telling();
   const bool waits_for_itself = staging::on_worker_thread();
   if (waits_for_itself && core->feeders().end_with([](void* ended) { delete static_cast<engine_core*>(ended); }, core)) return;
   delete core;

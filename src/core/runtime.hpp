@@ -111,7 +111,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   void forget(const source::source& closing);
   [[nodiscard]] stats::book& stats() noexcept { return stats_; }
   // The engine has its first request.
-  void join_board() noexcept { stats_.begin(std::shared_ptr<stats::board_teller>(shared_from_this(), this)); }
+  void join_board() noexcept { stats_.begin(*this); }
   [[nodiscard]] engine_stats snapshot() const;
   // Which files were read past the page cache.
   [[nodiscard]] core::cold_reads& cold_reads() noexcept { return cold_reads_; }

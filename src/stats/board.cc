@@ -169,7 +169,7 @@ status board::open() {
   return {};
 }
 
-result<board_layout::engine_section*> board::join(std::weak_ptr<board_teller> engine) {
+result<board_layout::engine_section*> board::join(board_teller& engine) {
   const std::lock_guard guard(boards_lock);
   return or_no_memory([&]() -> result<board_layout::engine_section*> {
     if (page_ == nullptr) {
@@ -182,16 +182,25 @@ result<board_layout::engine_section*> board::join(std::weak_ptr<board_teller> en
       if (section.used.load(relaxed) != 0) continue;
       begin_answering();
       section.used.store(1, relaxed);
-      members_.push_back({&section, std::move(engine)});
+      members_.push_back({&section, &engine});
       return &section;
     }
     return status(errc::unsupported, fmt::format("this process has more than {} engines at a time", board_layout::most_engines));
   });
 }
 
+void board::forget(const board_layout::engine_section* section) noexcept {
+  const std::lock_guard asking(asking_);
+  const std::lock_guard guard(boards_lock);
+  for (auto& each : members_) {
+    if (each.section == section) each.engine = nullptr;
+  }
+}
+
 void board::leave(board_layout::engine_section* section) noexcept {
   std::thread ended;
   {
+    const std::lock_guard asking(asking_);
     const std::lock_guard guard(boards_lock);
     const auto known = std::find_if(members_.begin(), members_.end(), [&](const member& each) { return each.section == section; });
     if (known == members_.end()) return;  // of a board that the parent process has
@@ -204,7 +213,7 @@ void board::leave(board_layout::engine_section* section) noexcept {
     if (members_.empty()) ended = end_answering();
   }
   if (!ended.joinable()) return;
-  // An answer may have been the last to keep the engine.
+  // What an answer listed may have been the last that kept the engine.
   ended.get_id() == std::this_thread::get_id() ? ended.detach() : ended.join();
 }
 
@@ -243,19 +252,28 @@ std::thread board::end_answering() noexcept {
   return ended;
 }
 
+board_teller* board::teller_of(const board_layout::engine_section* section) noexcept {
+  const std::lock_guard guard(boards_lock);
+  const auto known = std::find_if(members_.begin(), members_.end(), [&](const member& each) { return each.section == section; });
+  return known == members_.end() ? nullptr : known->engine;
+}
+
 void board::answer(board_layout::page& page) {
   (void)or_no_memory([&]() -> status {
-    std::vector<std::pair<board_layout::engine_section*, std::shared_ptr<board_teller>>> asked;
+    const std::lock_guard asking(asking_);
+    std::vector<board_layout::engine_section*> sections;
     {
       const std::lock_guard guard(boards_lock);
-      asked.reserve(members_.size());
-      for (const auto& each : members_) asked.emplace_back(each.section, each.engine.lock());
+      sections.reserve(members_.size());
+      for (const auto& each : members_) sections.push_back(each.section);
     }
     std::size_t shown = 0;
     std::uint64_t not_shown = 0;
-    for (const auto& [section, engine] : asked) {
+    for (auto* const section : sections) {
+      auto* const engine = teller_of(section);
       if (engine == nullptr) continue;
       const auto told = engine->tell();
+      if (teller_of(section) == nullptr) continue;  // its answer was the end of it
       section->pinned_bytes.store(told.pinned_bytes, relaxed);
       section->pinned_peak_bytes.store(told.pinned_peak_bytes, relaxed);
       section->pinned_file_bytes.store(told.pinned_file_bytes, relaxed);
@@ -296,6 +314,7 @@ void board::after_fork_in_child() {
     each->page_ = nullptr;
     if (!each->members_.empty()) new (&each->members_) std::vector<member>;  // what they keep is the parent's
     (void)each->thread_.release();                                           // is not in this process
+    new (&each->asking_) std::recursive_mutex;                               // which that one may hold
   }
   boards_lock.unlock();
 }

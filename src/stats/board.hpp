@@ -15,7 +15,7 @@
 
 namespace penstock::stats {
 
-// What an engine tells when a reader asks.
+// What an engine tells when a reader asks, on the thread that answers.
 class board_teller {
  public:
   struct answer {
@@ -39,9 +39,12 @@ class board : public std::enable_shared_from_this<board> {
   // The process's own, under /dev/shm. It goes when the process ends normally.
   static std::shared_ptr<board> of_process();
 
-  // Where an engine counts from now on, until leave(). Makes the board first, where there is none. Errors: of board_folder::make(), and
-  // unsupported (most_engines have joined).
-  result<board_layout::engine_section*> join(std::weak_ptr<board_teller> engine);
+  // Where an engine counts from now on, until leave(). Makes the board first, where there is none. The engine is asked until forget().
+  // Errors: of board_folder::make(), and unsupported (most_engines have joined).
+  result<board_layout::engine_section*> join(board_teller& engine);
+  // The engine of that section is asked no more; waits for an answer of its that is under way. An answer never keeps an engine: it would
+  // end on the thread that answers, later than its user thinks.
+  void forget(const board_layout::engine_section* section) noexcept;
   // What the engine has counted stays in the sum of the process. Nobody counts there any more.
   void leave(board_layout::engine_section* section) noexcept;
   // No more readers: the file goes, and who counts goes on in memory that nobody sees.
@@ -50,17 +53,21 @@ class board : public std::enable_shared_from_this<board> {
  private:
   struct member {
     board_layout::engine_section* section = nullptr;
-    std::weak_ptr<board_teller> engine;
+    board_teller* engine = nullptr;  // null: it is asked no more
   };
 
   status open();
   void answer(board_layout::page& page);
+  [[nodiscard]] board_teller* teller_of(const board_layout::engine_section* section) noexcept;  // null: it is asked no more
   void begin_answering();
   std::thread end_answering() noexcept;
   static void before_fork();
   static void after_fork_in_parent();
   static void after_fork_in_child();
 
+  // Held while engines are asked, and taken before the lock of all boards. Recursive: what an engine lists for its answer may be the last
+  // that keeps it, or another one.
+  std::recursive_mutex asking_;
   const std::shared_ptr<sys::board_folder> folder_;
   sys::shared_region memory_;
   board_layout::page* page_ = nullptr;  // in memory_; null: there is none

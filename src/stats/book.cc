@@ -84,10 +84,14 @@ book::~book() {
   if (board_ != nullptr && counting_.load() != own_.get()) board_->leave(counting_.load());
 }
 
-void book::begin(std::weak_ptr<board_teller> engine) noexcept {
+void book::end_telling() noexcept {
+  if (board_ != nullptr && counting_.load() != own_.get()) board_->forget(counting_.load());
+}
+
+void book::begin(board_teller& engine) noexcept {
   const std::lock_guard guard(begin_lock_);
   if (begun()) return;
-  auto joined = or_no_memory([&] { return board_->join(std::move(engine)); });
+  auto joined = or_no_memory([&] { return board_->join(engine); });
   if (joined) {
     for (std::size_t i = 0; i < own_->paths.size(); ++i) {
       if (i < table_.count()) (*joined)->paths[i].name.set(table_.name(static_cast<path_kind>(i)));

@@ -29,7 +29,9 @@ class book final : public staging::slab_waits {
   ~book();
   // From its first request on the engine is on the board. What it counted before is in its own snapshots only.
   [[nodiscard]] bool begun() const noexcept { return begun_.load(std::memory_order_acquire); }
-  void begin(std::weak_ptr<board_teller> engine) noexcept;
+  void begin(board_teller& engine) noexcept;
+  // The engine is about to end: it is asked no more.
+  void end_telling() noexcept;
   // The engine has so many lanes for each file system.
   void set_lanes(unsigned lanes) noexcept { now().usage.lanes.store(lanes, relaxed); }
   // Why it is on no board; ok where it is, where it has not begun, and where none is wanted.

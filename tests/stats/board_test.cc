@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -347,6 +348,40 @@ TEST_F(boards, requests_under_way_are_told_when_asked_for) {
   EXPECT_EQ(request.length, 4096U);
   EXPECT_FALSE(request.is_write);
   EXPECT_EQ(request.device, "host");
+}
+
+// Tells when it is let.
+class held_teller final : public stats::board_teller {
+ public:
+  answer tell() override {
+    asked.set_value();
+    go_on.get_future().wait();
+    telling_ended = true;
+    return {};
+  }
+  std::promise<void> asked;
+  std::promise<void> go_on;
+  std::atomic<bool> telling_ended{false};
+};
+
+TEST_F(boards, an_engine_that_ends_waits_for_its_answer_and_is_asked_no_more) {
+  const auto board = std::make_shared<stats::board>(folder());
+  held_teller teller;
+  auto joined = board->join(teller);
+  ASSERT_TRUE(joined.ok()) << joined.error().message();
+  auto reader = std::async(std::launch::async, [&] { (void)observe(getpid(), true); });
+  teller.asked.get_future().wait();
+  auto ending = std::async(std::launch::async, [&] {
+    board->forget(*joined);
+    return teller.telling_ended.load();
+  });
+  EXPECT_EQ(ending.wait_for(std::chrono::milliseconds(5)), std::future_status::timeout);
+  teller.go_on.set_value();
+  EXPECT_TRUE(ending.get());
+  reader.wait();
+  auto seen = observe(getpid(), true);
+  while (!seen.requests) seen = observe(getpid(), true);  // else the second promise would be broken
+  board->leave(*joined);
 }
 
 TEST_F(boards, of_several_processes_are_told_apart) {
