@@ -187,10 +187,13 @@ class loader_askers {
 // Of the process, as the loader's lock is.
 loader_askers askers;
 
+// As this library is loaded: made by the first who asks, it would be half made in a child that is forked meanwhile, where the next would
+// wait for it for ever. Where it fails, a forked child may hang.
+[[maybe_unused]] const int watched_forks =
+    pthread_atfork([] { askers.before_fork(); }, [] { askers.in_parent(); }, [] { askers.in_child(); });
+
 // How many libraries this process has opened so far. Quick.
 unsigned long long opened_so_far() noexcept {
-  static const int watched = pthread_atfork([] { askers.before_fork(); }, [] { askers.in_parent(); }, [] { askers.in_child(); });
-  (void)watched;  // where that fails, a forked child may hang
   unsigned long long count = 0;
   const auto first = [](dl_phdr_info* info, std::size_t, void* told) {
     *static_cast<unsigned long long*>(told) = info->dlpi_adds;
