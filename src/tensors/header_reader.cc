@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "base/json_reader.hpp"
 #include "tensors/checks.hpp"
-#include "tensors/json_reader.hpp"
 
 namespace penstock::tensors {
 

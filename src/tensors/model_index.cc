@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_reader.hpp"
 #include "base/no_memory.hpp"
 #include "penstock/model.hpp"
 #include "tensors/checks.hpp"
-#include "tensors/json_reader.hpp"
 
 namespace penstock {
 
@@ -80,7 +80,7 @@ class index_reader {
     return {};
   }
 
-  tensors::json_reader json_;
+  json_reader json_;
   std::vector<indexed_tensor> found_;
   bool has_weights_ = false;
   status problem_;

@@ -1,4 +1,4 @@
-#include "tensors/json_reader.hpp"
+#include "base/json_reader.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/printable.hpp"
 
-namespace penstock::tensors {
+namespace penstock {
 
 namespace {
 
@@ -212,4 +212,4 @@ bool json_reader::fail_in(std::string_view context) {
   return false;
 }
 
-}  // namespace penstock::tensors
+}  // namespace penstock

@@ -1,5 +1,5 @@
-// Reads the JSON of tensor files and of their indexes, value by value, as its callers know them to be. What nobody knows is skipped, to a
-// depth that is bounded, so no text takes more stack than that. One thread.
+// Reads JSON, value by value, as its callers know it to be: tensor files and their indexes, and what servers answer. What nobody knows is
+// skipped, to a depth that is bounded, so no text takes more stack than that. One thread.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include "penstock/status.hpp"
 
-namespace penstock::tensors {
+namespace penstock {
 
 // Every step returns whether it could be taken; why it could not is in problem().
 class json_reader {
@@ -83,4 +83,4 @@ class json_reader {
   status problem_;
 };
 
-}  // namespace penstock::tensors
+}  // namespace penstock
