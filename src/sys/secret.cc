@@ -13,7 +13,8 @@ struct libcrypto {
   const void* (*sha256)() = nullptr;
   unsigned char* (*hmac)(const void* kind, const void* key, int key_bytes, const unsigned char* data, std::size_t bytes, unsigned char* to,
                          unsigned* to_bytes) = nullptr;
-  [[nodiscard]] bool usable() const noexcept { return sha256 != nullptr && hmac != nullptr; }
+  int (*digest)(const void* data, std::size_t bytes, unsigned char* to, unsigned* to_bytes, const void* kind, void* engine) = nullptr;
+  [[nodiscard]] bool usable() const noexcept { return sha256 != nullptr && hmac != nullptr && digest != nullptr; }
 };
 
 libcrypto open_libcrypto() {
@@ -23,6 +24,7 @@ libcrypto open_libcrypto() {
     libcrypto found;
     found.sha256 = reinterpret_cast<decltype(found.sha256)>(dlsym(opened, "EVP_sha256"));
     found.hmac = reinterpret_cast<decltype(found.hmac)>(dlsym(opened, "HMAC"));
+    found.digest = reinterpret_cast<decltype(found.digest)>(dlsym(opened, "EVP_Digest"));
     if (found.usable()) return found;
   }
   return {};
@@ -48,6 +50,16 @@ result<digest> hmac_sha256(std::string_view secret, std::span<const std::byte> o
       library().hmac(library().sha256(), secret.data(), static_cast<int>(secret.size()), reinterpret_cast<const unsigned char*>(of.data()),
                      of.size(), reinterpret_cast<unsigned char*>(made.data()), &bytes);
   if (done == nullptr || bytes != made.size()) return status(errc::io, "libcrypto failed to make an HMAC-SHA256");
+  return made;
+}
+
+result<digest> sha256(std::span<const std::byte> of) {
+  if (auto problem = can_prove(); !problem.ok()) return problem;
+  digest made{};
+  unsigned bytes = made.size();
+  const int done =
+      library().digest(of.data(), of.size(), reinterpret_cast<unsigned char*>(made.data()), &bytes, library().sha256(), nullptr);
+  if (done != 1 || bytes != made.size()) return status(errc::io, "libcrypto failed to make a SHA-256");
   return made;
 }
 
