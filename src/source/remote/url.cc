@@ -1,0 +1,414 @@
+#include "source/remote/url.hpp"
+
+#include <arpa/inet.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <charconv>
+#include <utility>
+
+#include "base/printable.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+constexpr std::size_t most_shown_bytes = 300;
+constexpr std::size_t most_host_bytes = 253;
+constexpr std::uint16_t http_port = 80;
+constexpr std::uint16_t https_port = 443;
+constexpr std::string_view amazon_suffix = ".amazonaws.com";
+
+bool is_small_letter(char c) { return c >= 'a' && c <= 'z'; }
+bool is_url_digit(char c) { return c >= '0' && c <= '9'; }
+char in_small(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+bool is_alphanumeric(char c) { return is_small_letter(in_small(c)) || is_url_digit(c); }
+bool is_unreserved(char c) { return is_alphanumeric(c) || c == '-' || c == '.' || c == '_' || c == '~'; }
+// In a path or a query; the rest of RFC 3986's sub-delims and what stands for itself there.
+bool may_stand_in_url(char c) { return is_unreserved(c) || std::string_view("!$&'()*+,;=:@/?").find(c) != std::string_view::npos; }
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+std::string in_small_letters(std::string_view text) {
+  std::string made(text);
+  std::ranges::transform(made, made.begin(), in_small);
+  return made;
+}
+
+int hex_value(char c) {
+  if (is_url_digit(c)) return c - '0';
+  const char small = in_small(c);
+  return small >= 'a' && small <= 'f' ? small - 'a' + 10 : -1;
+}
+
+bool is_escape(std::string_view text) { return text.size() >= 3 && text[0] == '%' && hex_value(text[1]) >= 0 && hex_value(text[2]) >= 0; }
+
+void append_escaped(char byte, std::string& to) { fmt::format_to(std::back_inserter(to), "%{:02X}", static_cast<unsigned char>(byte)); }
+
+status bad_url(std::string_view text, std::string_view why) {
+  return {errc::invalid_argument, fmt::format("URL {}: {}", shown_text(text), why)};
+}
+
+// What precedes "://", in small letters; empty without that.
+std::string scheme_of(std::string_view text) {
+  const auto end = text.substr(0, 8).find("://");
+  return end == std::string_view::npos ? std::string() : in_small_letters(text.substr(0, end));
+}
+
+// What may not stand in a URL is encoded, what is encoded stays.
+std::string made_fit(std::string_view text) {
+  std::string made;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (may_stand_in_url(text[i]) || is_escape(text.substr(i))) {
+      made.push_back(text[i]);
+    } else {
+      append_escaped(text[i], made);
+    }
+  }
+  return made;
+}
+
+bool is_host_name(std::string_view host) {
+  if (host.empty() || host.size() > most_host_bytes) return false;
+  for (std::size_t begin = 0; begin <= host.size();) {
+    const auto label = host.substr(begin, host.find('.', begin) - begin);
+    if (label.empty() || label.size() > 63) return false;
+    if (!std::ranges::all_of(label, [](char c) { return is_alphanumeric(c) || c == '-' || c == '_'; })) return false;
+    begin += label.size() + 1;
+  }
+  return true;
+}
+
+bool is_ipv6(const std::string& host) {
+  in6_addr ignored{};
+  return inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
+}
+
+// Takes the host off the front of an authority. False where there is none, or a bad one.
+bool take_host(std::string_view& authority, std::string& to) {
+  if (!authority.starts_with('[')) {
+    to = in_small_letters(authority.substr(0, authority.find(':')));
+    authority.remove_prefix(to.size());
+    return is_host_name(to);
+  }
+  const auto end = authority.find(']');
+  if (end == std::string_view::npos) return false;
+  to = in_small_letters(authority.substr(1, end - 1));
+  authority.remove_prefix(end + 1);
+  return is_ipv6(to);
+}
+
+// A colon and a number, or a colon, or nothing.
+bool take_port(std::string_view rest, std::uint16_t& port) {
+  if (rest.empty() || rest == ":") return true;
+  if (rest.front() != ':') return false;
+  const auto [end, problem] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), port);
+  return problem == std::errc() && end == rest.data() + rest.size() && port != 0;
+}
+
+status check_text(std::string_view text) {
+  if (text.size() > most_url_bytes) return bad_url(text, fmt::format("it is longer than {} bytes", most_url_bytes));
+  if (std::ranges::any_of(text, is_control)) return bad_url(text, "it has a control character");
+  return {};
+}
+
+// --- Amazon's hosts
+struct amazon_host {
+  std::string bucket;  // empty: path style
+  std::string region;  // empty: of the endpoint that is for all
+};
+
+// The six forms: [bucket.]s3.region, [bucket.]s3 and [bucket.]s3-region, each with the suffix. What matches one but names no region is
+// that of a website, which is no endpoint of S3's interface, or of acceleration, which has none.
+std::optional<amazon_host> read_amazon_host(std::string_view host) {
+  if (!host.ends_with(amazon_suffix)) return std::nullopt;
+  host.remove_suffix(amazon_suffix.size());
+  const auto take_label = [&] {
+    const auto dot = host.rfind('.');
+    const auto label = dot == std::string_view::npos ? host : host.substr(dot + 1);
+    host = dot == std::string_view::npos ? std::string_view() : host.substr(0, dot);
+    return label;
+  };
+  amazon_host found;
+  const auto last = take_label();
+  if (last.starts_with("s3-website")) return std::nullopt;
+  if (last.starts_with("s3-") && last.size() > 3) {
+    if (last != "s3-accelerate") found.region = last.substr(3);
+  } else if (last != "s3") {
+    found.region = last;
+    if (take_label() != "s3") return std::nullopt;
+  }
+  found.bucket = host;
+  return found;
+}
+
+struct amazon_object {
+  s3_object object;
+  bool is_virtual = false;  // the bucket is part of the host
+};
+
+// The object that a URL of Amazon's names, its key as it stands there; nothing where it names none.
+std::optional<amazon_object> read_amazon_object(const url& of) {
+  auto host = read_amazon_host(of.host);
+  if (!host) return std::nullopt;
+  std::string_view path(of.path);
+  path.remove_prefix(1);
+  const bool is_virtual = !host->bucket.empty();
+  if (!is_virtual) {
+    host->bucket = path.substr(0, path.find('/'));
+    path.remove_prefix(std::min(host->bucket.size() + 1, path.size()));
+  }
+  if (host->bucket.empty() || path.empty()) return std::nullopt;
+  return amazon_object{{std::move(host->bucket), std::string(path), std::move(host->region)}, is_virtual};
+}
+
+// The key is decoded once, and encoded once, so that its escapes are those that are signed.
+status settle_object(remote_url& one, bool is_virtual) {
+  auto key = percent_decoded(one.object.key);
+  assert(key && "a % that begins no escape is encoded when the URL is parsed");
+  if (auto problem = check_key(*key); !problem.ok()) return problem;
+  one.object.key = std::move(*key);
+  if (auto problem = check_bucket(one.object.bucket, false); !problem.ok()) return problem;
+  one.address.path = is_virtual ? "/" : fmt::format("/{}/", one.object.bucket);
+  one.address.path += percent_encoded(one.object.key, true);
+  return {};
+}
+
+bool is_webhdfs(const url& address) {
+  constexpr std::string_view prefix = "/webhdfs/v1/";
+  return address.path.size() > prefix.size() && in_small_letters(address.path.substr(0, prefix.size())) == prefix;
+}
+
+// host:port, as it stands in a text that could be parsed.
+bool names_port(std::string_view text) {
+  text.remove_prefix(text.find("://") + 3);
+  const auto authority = text.substr(0, text.find_first_of("/?#"));
+  return !authority.empty() && is_url_digit(authority.back()) && authority.rfind(':') != std::string_view::npos &&
+         authority.rfind(':') + 1 > authority.rfind(']') + 1;
+}
+
+result<remote_url> parse_by_name(std::string_view text) {
+  if (auto problem = check_text(text); !problem.ok()) return problem;
+  const auto rest = text.substr(text.find("://") + 3);
+  const auto slash = rest.find('/');
+  remote_url made;
+  made.kind = url_kind::s3;
+  made.by_name = true;
+  made.object.bucket = rest.substr(0, slash);
+  if (slash != std::string_view::npos) made.object.key = rest.substr(slash + 1);
+  if (made.object.bucket.find_first_of("@:") != std::string::npos)
+    return bad_url(text, "the bucket's name has a character that none may have; credentials do not belong into a URL");
+  if (auto problem = check_bucket(made.object.bucket, false); !problem.ok()) return bad_url(text, problem.message());
+  if (auto problem = check_key(made.object.key); !problem.ok()) return bad_url(text, problem.message());
+  return made;
+}
+
+// d.d.d.d, which no bucket is named.
+bool looks_like_ipv4(std::string_view name) {
+  return std::ranges::count(name, '.') == 3 && std::ranges::all_of(name, [](char c) { return is_url_digit(c) || c == '.'; });
+}
+
+}  // namespace
+
+std::string url::authority() const {
+  const std::string name = host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
+  return port == (tls ? https_port : http_port) ? name : fmt::format("{}:{}", name, port);
+}
+
+std::string url::target() const { return query.empty() ? path : fmt::format("{}?{}", path, query); }
+std::string url::text() const { return fmt::format("{}://{}{}", tls ? "https" : "http", authority(), target()); }
+std::string url::shown() const { return fmt::format("{}://{}{}", tls ? "https" : "http", authority(), path); }
+bool url::same_origin(const url& other) const { return tls == other.tls && host == other.host && port == other.port; }
+
+bool is_url(std::string_view text) {
+  const auto scheme = scheme_of(text);
+  return scheme == "http" || scheme == "https" || scheme == "s3";
+}
+
+// A text that could not be parsed may have a password anywhere before an @: then nothing behind the scheme is shown.
+std::string shown_text(std::string_view text) {
+  const auto scheme_end = text.find("://");
+  if (text.find('@') != std::string_view::npos)
+    return scheme_end == std::string_view::npos
+               ? "..."
+               : printable_text(fmt::format("{}...", text.substr(0, std::min(scheme_end + 3, most_shown_bytes))));
+  text = text.substr(0, text.find_first_of("?#"));
+  if (text.size() <= most_shown_bytes) return printable_text(std::string(text));
+  return printable_text(std::string(text.substr(0, most_shown_bytes))) + "...";
+}
+
+result<url> parse_http_url(std::string_view text) {
+  if (auto problem = check_text(text); !problem.ok()) return problem;
+  const auto scheme = scheme_of(text);
+  if (scheme != "http" && scheme != "https") return bad_url(text, "its scheme is not http or https");
+  url made;
+  made.tls = scheme == "https";
+  made.port = made.tls ? https_port : http_port;
+  auto rest = text.substr(scheme.size() + 3);
+  rest = rest.substr(0, rest.find('#'));
+  auto authority = rest.substr(0, rest.find_first_of("/?"));
+  rest.remove_prefix(authority.size());
+  if (authority.find('@') != std::string_view::npos) return bad_url(text, "a user name or password does not belong into a URL");
+  if (!take_host(authority, made.host)) return bad_url(text, "its host is no name and no address");
+  if (!take_port(authority, made.port)) return bad_url(text, "its port is no number from 1 to 65535");
+  const auto question = rest.find('?');
+  if (question != std::string_view::npos) made.query = made_fit(rest.substr(question + 1));
+  made.path = made_fit(rest.substr(0, question));
+  if (made.path.empty()) made.path = "/";
+  return made;
+}
+
+std::string_view to_string(url_kind kind) noexcept {
+  switch (kind) {
+    case url_kind::s3:
+      return "s3";
+    case url_kind::s3_public:
+      return "s3_public";
+    case url_kind::s3_presigned:
+      return "s3_presigned";
+    case url_kind::webhdfs:
+      return "webhdfs";
+    case url_kind::http:
+      return "http";
+  }
+  return "unknown";
+}
+
+std::string remote_url::shown() const {
+  return by_name ? printable_text(fmt::format("s3://{}/{}", object.bucket, object.key)) : address.shown();
+}
+
+result<remote_url> parse_remote_url(std::string_view text) {
+  if (scheme_of(text) == "s3") return parse_by_name(text);
+  if (!is_url(text)) return bad_url(text, "its scheme is not http, https or s3");
+  auto address = parse_http_url(text);
+  if (!address) return address.error();
+  remote_url made;
+  made.address = std::move(*address);
+  if (auto read = read_amazon_object(made.address)) {
+    made.object = std::move(read->object);
+    if (is_presigned(made.address)) {
+      made.kind = url_kind::s3_presigned;  // its signature is that of the text as it is
+      return made;
+    }
+    made.kind = url_kind::s3;
+    if (auto problem = settle_object(made, read->is_virtual); !problem.ok()) return bad_url(text, problem.message());
+  } else if (is_webhdfs(made.address) && names_port(text)) {
+    made.kind = url_kind::webhdfs;
+  }
+  return made;
+}
+
+bool fits(const remote_url& one, url_kind kind) {
+  switch (kind) {
+    case url_kind::s3:
+    case url_kind::s3_public:
+      return one.kind == url_kind::s3;
+    case url_kind::s3_presigned:
+    case url_kind::webhdfs:
+      return one.kind == kind;
+    case url_kind::http:
+      return !one.by_name;
+  }
+  return false;
+}
+
+std::optional<url_kind> first_fitting(const remote_url& one, std::span<const url_kind> kinds) {
+  for (const url_kind kind : kinds) {
+    if (fits(one, kind)) return kind;
+  }
+  return std::nullopt;
+}
+
+bool is_presigned(const url& one) { return query_value(one.query, "X-Amz-Algorithm") && query_value(one.query, "X-Amz-Signature"); }
+
+result<url> s3_address(const s3_object& object, const s3_place& place) {
+  if (auto problem = check_bucket(object.bucket, !place.endpoint); !problem.ok()) return problem;
+  if (auto problem = check_key(object.key); !problem.ok()) return problem;
+  const auto key = percent_encoded(object.key, true);
+  if (place.endpoint) {
+    url made = *place.endpoint;
+    while (made.path.ends_with('/')) made.path.pop_back();
+    made.path += fmt::format("/{}/{}", object.bucket, key);
+    made.query.clear();
+    return made;
+  }
+  if (!is_region(place.region)) return status(errc::invalid_argument, fmt::format("'{}' is no region of S3's", shown_text(place.region)));
+  const bool is_virtual = object.bucket.find('.') == std::string::npos;
+  const std::string_view country = place.region.starts_with("cn-") ? ".cn" : "";
+  url made;
+  made.tls = true;
+  made.port = https_port;
+  made.host = fmt::format("{}{}s3.{}{}{}", is_virtual ? object.bucket : "", is_virtual ? "." : "", place.region, amazon_suffix, country);
+  made.path = is_virtual ? fmt::format("/{}", key) : fmt::format("/{}/{}", object.bucket, key);
+  return made;
+}
+
+status check_bucket(std::string_view bucket, bool is_amazons) {
+  const auto refused = [&](std::string_view why) {
+    return status(errc::invalid_argument, fmt::format("'{}' is no name of a bucket: {}", shown_text(bucket), why));
+  };
+  const auto most = is_amazons ? 63U : 255U;
+  if (bucket.size() < 3 || bucket.size() > most) return refused(fmt::format("it has not 3 to {} characters", most));
+  const auto may_be = [&](char c) {
+    return is_small_letter(c) || is_url_digit(c) || c == '.' || c == '-' || (!is_amazons && (is_alphanumeric(c) || c == '_'));
+  };
+  if (!std::ranges::all_of(bucket, may_be)) return refused("it has a character that none may have");
+  if (!is_alphanumeric(bucket.front()) || !is_alphanumeric(bucket.back())) return refused("it begins or ends with no letter or digit");
+  if (bucket.find("..") != std::string_view::npos) return refused("it has two dots in a row");
+  if (looks_like_ipv4(bucket)) return refused("it looks like an IP address");
+  return {};
+}
+
+status check_key(std::string_view key) {
+  if (key.empty()) return {errc::invalid_argument, "it names no key in the bucket"};
+  if (key.size() > most_key_bytes) return {errc::invalid_argument, fmt::format("its key is longer than {} bytes", most_key_bytes)};
+  if (!is_utf8(key)) return {errc::invalid_argument, "its key is not UTF-8"};
+  return {};
+}
+
+bool is_region(std::string_view text) {
+  const auto may_be = [](char c) { return is_small_letter(c) || is_url_digit(c) || c == '-'; };
+  return !text.empty() && text.size() <= 63 && std::ranges::all_of(text, may_be) && text.front() != '-' && text.back() != '-';
+}
+
+std::string percent_encoded(std::string_view bytes, bool keep_slash) {
+  std::string made;
+  made.reserve(bytes.size());
+  for (const char c : bytes) {
+    if (is_unreserved(c) || (keep_slash && c == '/')) {
+      made.push_back(c);
+    } else {
+      append_escaped(c, made);
+    }
+  }
+  return made;
+}
+
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string made;
+  made.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      made.push_back(text[i]);
+    } else {
+      if (!is_escape(text.substr(i))) return std::nullopt;
+      made.push_back(static_cast<char>(hex_value(text[i + 1]) * 16 + hex_value(text[i + 2])));
+      i += 2;
+    }
+  }
+  return made;
+}
+
+std::optional<std::string_view> query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const auto one = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(one.size() + 1, query.size()));
+    if (one.substr(0, one.find('=')) != name) continue;
+    return one.size() == name.size() ? std::string_view() : one.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+
+}  // namespace penstock::source::remote

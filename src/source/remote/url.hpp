@@ -1,0 +1,102 @@
+// URLs of remote objects: http, https and s3, and what each stands for. Values and pure functions: no network, safe from any thread.
+// A URL comes from outside: its length is bounded, and nothing of it reaches a request line or a header before it is known to fit there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "penstock/status.hpp"
+
+namespace penstock::source::remote {
+
+inline constexpr std::size_t most_url_bytes = std::size_t{8} << 10;
+inline constexpr std::size_t most_key_bytes = 1024;  // Amazon S3, "Naming Amazon S3 objects"
+
+// What a request is sent to, by http or https.
+struct url {
+  bool tls = false;
+  std::string host;  // in small letters; an IPv6 address without its brackets
+  std::uint16_t port = 0;
+  std::string path = "/";  // percent-encoded, and sent as it is: `.` and `..` are parts of keys
+  std::string query;       // percent-encoded, without the `?`
+
+  // host[:port], as in a Host header: a port only where it is not the scheme's.
+  [[nodiscard]] std::string authority() const;
+  // path[?query], as in a request line.
+  [[nodiscard]] std::string target() const;
+  [[nodiscard]] std::string text() const;
+  // For messages: without the query, in which presigned URLs have their signature.
+  [[nodiscard]] std::string shown() const;
+  [[nodiscard]] bool same_origin(const url& other) const;
+  [[nodiscard]] bool operator==(const url&) const = default;
+};
+
+// Whether a text is meant as a URL of a remote object, well-formed or not, and not as the name of a file.
+[[nodiscard]] bool is_url(std::string_view text);
+
+// Bytes that may not stand in a URL are percent-encoded, those that already are stay so; a fragment is dropped.
+// Errors: invalid_argument (too long, another scheme, a user name or password, a bad host or port, a control character). The message has
+// neither the query nor a password.
+result<url> parse_http_url(std::string_view text);
+
+// Any text, cut to what may be shown of a URL that could not be parsed.
+[[nodiscard]] std::string shown_text(std::string_view text);
+
+// --- what a URL stands for
+enum class url_kind : std::uint8_t { s3, s3_public, s3_presigned, webhdfs, http };
+[[nodiscard]] std::string_view to_string(url_kind kind) noexcept;
+
+struct s3_object {
+  std::string bucket;
+  std::string key;     // as it is, not encoded; UTF-8
+  std::string region;  // that the host of the URL names; else empty
+};
+
+struct remote_url {
+  url_kind kind = url_kind::http;
+  bool by_name = false;  // s3://bucket/key: it has no address until s3_address() makes one
+  url address;
+  s3_object object;  // of an s3, s3_public or s3_presigned one
+  [[nodiscard]] std::string shown() const;
+};
+
+// What follows `s3://bucket/` is the key as it is: nothing in it is an escape, a query or a fragment, as with the AWS command line.
+// The kind is the first that fits, in KvikIO's order, of which s3_public never comes up, since s3 fits wherever it does.
+// Errors: as parse_http_url; invalid_argument (a bucket or a key that S3 does not allow).
+result<remote_url> parse_remote_url(std::string_view text);
+
+// Whether the URL may be opened as that kind; and the first of several that it may be opened as.
+[[nodiscard]] bool fits(const remote_url& one, url_kind kind);
+[[nodiscard]] std::optional<url_kind> first_fitting(const remote_url& one, std::span<const url_kind> kinds);
+
+// Whether the query has what a presigned URL of any S3 server has.
+[[nodiscard]] bool is_presigned(const url& one);
+
+// --- S3
+struct s3_place {
+  std::string region;
+  std::optional<url> endpoint;  // of a server that is not Amazon's: path style
+};
+
+// Where an object lies. Amazon's: virtual-hosted style, but for a bucket with a dot, whose host no certificate covers.
+// Errors: invalid_argument (a bucket or region that would not be one label of a host, a key that is no key).
+result<url> s3_address(const s3_object& object, const s3_place& place);
+
+// Rules for general purpose buckets; a server that is not Amazon's may have longer names, with capitals and underscores.
+status check_bucket(std::string_view bucket, bool is_amazons);
+status check_key(std::string_view key);
+[[nodiscard]] bool is_region(std::string_view text);
+
+// --- percent-encoding
+// All but unreserved characters (RFC 3986); with keep_slash, slashes stay too.
+[[nodiscard]] std::string percent_encoded(std::string_view bytes, bool keep_slash);
+// Nothing where a % is not followed by two hexadecimal digits.
+[[nodiscard]] std::optional<std::string> percent_decoded(std::string_view text);
+// The value of the first parameter of that name, as it stands in the query; a name is compared as it stands, capitals and all.
+[[nodiscard]] std::optional<std::string_view> query_value(std::string_view query, std::string_view name);
+
+}  // namespace penstock::source::remote
