@@ -1,0 +1,490 @@
+#include "sys/web.hpp"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "sys/uninterrupted.hpp"
+
+namespace penstock::sys {
+
+namespace {
+
+using namespace std::chrono_literals;
+using steady = std::chrono::steady_clock;
+
+constexpr unsigned oldest_version = 0x074400;  // 7.68: curl_multi_poll, and all options below
+constexpr long version_has_tls = 1L << 2;      // CURL_VERSION_SSL
+constexpr std::size_t most_kept_handles = 8;   // with the connection of each, for the next short request
+constexpr auto look_for_stop = 50ms;
+
+// libcurl's numbers, which never change (https://curl.se/libcurl/abi.html).
+enum option : int {
+  opt_http_version = 84,
+  opt_nobody = 44,
+  opt_nosignal = 99,
+  opt_sslversion = 32,
+  opt_tcp_nodelay = 121,
+  opt_connect_only = 141,
+  opt_timeout_ms = 155,
+  opt_connecttimeout_ms = 156,
+  opt_protocols = 181,
+  opt_path_as_is = 234,
+  opt_dns_shuffle_addresses = 275,
+  opt_httpproxytunnel = 61,
+  opt_suppress_connect_headers = 265,
+  opt_writedata = 10001,
+  opt_url = 10002,
+  opt_proxy = 10004,
+  opt_errorbuffer = 10010,
+  opt_postfields = 10015,
+  opt_useragent = 10018,
+  opt_httpheader = 10023,
+  opt_headerdata = 10029,
+  opt_customrequest = 10036,
+  opt_cainfo = 10065,
+  opt_capath = 10097,
+  opt_writefunction = 20011,
+  opt_headerfunction = 20079,
+  opt_postfieldsize_large = 30120,
+};
+constexpr long http_1_1 = 2;
+constexpr long tls_1_2 = 6;
+constexpr long http_and_https = 1 | 2;
+constexpr int info_response_code = 0x200002;
+constexpr int info_active_socket = 0x50002c;
+constexpr int code_ok = 0;
+constexpr int code_out_of_memory = 27;
+constexpr int code_timed_out = 28;
+constexpr int code_again = 81;
+constexpr int message_done = 1;
+constexpr long global_default = 3;
+
+struct version_data {  // the beginning of curl_version_info_data
+  int age;
+  const char* version;
+  unsigned version_number;
+  const char* host;
+  int features;
+  const char* ssl_version;
+};
+struct message {  // CURLMsg
+  int kind;
+  void* easy;
+  union {
+    void* whatever;
+    int result;
+  } data;
+};
+struct string_list;  // curl_slist
+
+struct curl_functions {
+  int (*global_init)(long) = nullptr;
+  version_data* (*version_info)(int) = nullptr;
+  void* (*easy_init)() = nullptr;
+  int (*easy_setopt)(void*, int, ...) = nullptr;
+  int (*easy_getinfo)(void*, int, ...) = nullptr;
+  int (*easy_perform)(void*) = nullptr;
+  void (*easy_reset)(void*) = nullptr;
+  void (*easy_cleanup)(void*) = nullptr;
+  const char* (*easy_strerror)(int) = nullptr;
+  int (*easy_send)(void*, const void*, std::size_t, std::size_t*) = nullptr;
+  int (*easy_recv)(void*, void*, std::size_t, std::size_t*) = nullptr;
+  void* (*multi_init)() = nullptr;
+  int (*multi_add)(void*, void*) = nullptr;
+  int (*multi_remove)(void*, void*) = nullptr;
+  int (*multi_perform)(void*, int*) = nullptr;
+  int (*multi_poll)(void*, void*, unsigned, int, int*) = nullptr;
+  message* (*multi_read)(void*, int*) = nullptr;
+  int (*multi_cleanup)(void*) = nullptr;
+  string_list* (*list_append)(string_list*, const char*) = nullptr;
+  void (*list_free)(string_list*) = nullptr;
+};
+
+template <class Function>
+bool find(void* in, const char* name, Function& to) noexcept {
+  to = reinterpret_cast<Function>(dlsym(in, name));
+  return to != nullptr;
+}
+
+bool find_all(void* in, curl_functions& to) noexcept {
+  return find(in, "curl_global_init", to.global_init) && find(in, "curl_version_info", to.version_info) &&
+         find(in, "curl_easy_init", to.easy_init) && find(in, "curl_easy_setopt", to.easy_setopt) &&
+         find(in, "curl_easy_getinfo", to.easy_getinfo) && find(in, "curl_easy_perform", to.easy_perform) &&
+         find(in, "curl_easy_reset", to.easy_reset) && find(in, "curl_easy_cleanup", to.easy_cleanup) &&
+         find(in, "curl_easy_strerror", to.easy_strerror) && find(in, "curl_easy_send", to.easy_send) &&
+         find(in, "curl_easy_recv", to.easy_recv) && find(in, "curl_multi_init", to.multi_init) &&
+         find(in, "curl_multi_add_handle", to.multi_add) && find(in, "curl_multi_remove_handle", to.multi_remove) &&
+         find(in, "curl_multi_perform", to.multi_perform) && find(in, "curl_multi_poll", to.multi_poll) &&
+         find(in, "curl_multi_info_read", to.multi_read) && find(in, "curl_multi_cleanup", to.multi_cleanup) &&
+         find(in, "curl_slist_append", to.list_append) && find(in, "curl_slist_free_all", to.list_free);
+}
+
+constexpr const char* install = "install libcurl4 (Debian, Ubuntu) or libcurl (Fedora, RHEL)";
+
+// A library that is of no use stays open: it may be what somebody else in the process uses.
+result<curl_functions> open_curl(const std::string& name) {
+  const std::array<const char*, 2> usual{"libcurl.so.4", "libcurl-gnutls.so.4"};
+  void* opened = nullptr;
+  if (!name.empty()) {
+    opened = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  } else {
+    for (const auto* each : usual) {
+      if (opened == nullptr) opened = dlopen(each, RTLD_NOW | RTLD_LOCAL);
+    }
+  }
+  const auto& shown = name.empty() ? std::string(usual.front()) : name;
+  if (opened == nullptr) return status(errc::unsupported, fmt::format("URLs need {}, which is not there: {}", shown, install));
+  curl_functions found;
+  if (!find_all(opened, found)) {
+    return status(errc::unsupported, fmt::format("{} is older than 7.68, the first that URLs can be read with: {}", shown, install));
+  }
+  const auto* const seen = found.version_info(0);
+  if (seen->version_number < oldest_version || (seen->features & version_has_tls) == 0) {
+    return status(errc::unsupported, fmt::format("{} is version {}{}; URLs need 7.68 or later, with TLS: {}", shown, seen->version,
+                                                 (seen->features & version_has_tls) == 0 ? " without TLS" : "", install));
+  }
+  if (found.global_init(global_default) != code_ok) return no_memory();
+  return found;
+}
+
+// A peer that has gone must not end the process: libcurl with OpenSSL may write to its socket, and does not say that no signal is to come.
+class no_pipe_signal {
+ public:
+  no_pipe_signal() noexcept {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  no_pipe_signal(const no_pipe_signal&) = delete;
+  no_pipe_signal& operator=(const no_pipe_signal&) = delete;
+  ~no_pipe_signal() {
+    if (!was_pending_) {
+      const timespec at_once{};
+      while (sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+  bool was_pending_ = false;
+};
+
+std::string lower(std::string_view text) {
+  std::string made(text);
+  for (auto& each : made) each = static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
+  return made;
+}
+
+std::string_view trimmed(std::string_view text) noexcept {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r' || text.back() == '\n')) text.remove_suffix(1);
+  return text;
+}
+
+std::string_view host_of(std::string_view url) noexcept {
+  const auto scheme = url.find("://");
+  if (scheme != std::string_view::npos) url.remove_prefix(scheme + 3);
+  url = url.substr(0, url.find_first_of("/?#"));
+  const auto user = url.rfind('@');
+  return user == std::string_view::npos ? url : url.substr(user + 1);
+}
+
+// Told for every burst of bytes, so it is made once.
+const status& not_now() {
+  static const status made(errc::would_block, "the connection has nothing, or no room, now");
+  return made;
+}
+
+// What comes of a short request.
+struct gathering {
+  web_answer answer;
+  std::size_t head_bytes = 0;
+  std::size_t most_bytes = 0;
+  status problem;
+
+  std::size_t take_header(const char* data, std::size_t bytes) {
+    head_bytes += bytes;
+    if (head_bytes > web_door::most_head_bytes) {
+      problem = {errc::io, fmt::format("the server's headers are longer than {} KiB", web_door::most_head_bytes >> 10)};
+      return 0;
+    }
+    const std::string_view line(data, bytes);
+    if (line.substr(0, 5) == "HTTP/") answer.headers.clear();  // of the final answer, not of what came before it
+    const auto colon = line.find(':');
+    if (colon != std::string_view::npos)
+      answer.headers.push_back({lower(trimmed(line.substr(0, colon))), std::string(trimmed(line.substr(colon + 1)))});
+    return bytes;
+  }
+  std::size_t take_body(const char* data, std::size_t bytes) {
+    if (bytes > most_bytes - answer.body.size()) {
+      problem = {errc::io, fmt::format("the server's answer is longer than {} bytes", most_bytes)};
+      return 0;
+    }
+    answer.body.append(data, bytes);
+    return bytes;
+  }
+};
+
+// No exception passes through libcurl.
+template <class Take>
+std::size_t without_exception(gathering& into, Take take) noexcept {
+  return or_without_memory(take, [&] {
+    into.problem = no_memory();
+    return std::size_t{0};
+  });
+}
+std::size_t header_came(char* data, std::size_t, std::size_t bytes, void* into) {
+  auto& gathered = *static_cast<gathering*>(into);
+  return without_exception(gathered, [&] { return gathered.take_header(data, bytes); });
+}
+std::size_t body_came(char* data, std::size_t, std::size_t bytes, void* into) {
+  auto& gathered = *static_cast<gathering*>(into);
+  return without_exception(gathered, [&] { return gathered.take_body(data, bytes); });
+}
+
+class curl_door;
+
+class curl_connection final : public web_connection {
+ public:
+  curl_connection(std::shared_ptr<const curl_door> door, bool plain) noexcept : door_(std::move(door)), plain_(plain) {}
+  curl_connection(const curl_connection&) = delete;
+  curl_connection& operator=(const curl_connection&) = delete;
+  ~curl_connection() override;
+  status make(const std::string& origin, std::chrono::milliseconds within, const web_stop& unless);
+  [[nodiscard]] int descriptor() const noexcept override { return socket_; }
+  result<std::size_t> send(std::string_view bytes) override;
+  result<std::size_t> receive(std::byte* target, std::size_t room) override;
+
+ private:
+  [[nodiscard]] status refused(int code) const;
+
+  const std::shared_ptr<const curl_door> door_;
+  const bool plain_;  // bytes go over the socket as they are, with no pass through libcurl
+  void* easy_ = nullptr;
+  void* multi_ = nullptr;  // holds the connection
+  int socket_ = -1;
+  std::string origin_;
+  std::array<char, 256> words_{};
+};
+
+class curl_door final : public web_door, public std::enable_shared_from_this<curl_door> {
+ public:
+  curl_door(const curl_functions& with, options how) : curl_(with), how_(std::move(how)) {}
+  curl_door(const curl_door&) = delete;
+  curl_door& operator=(const curl_door&) = delete;
+  ~curl_door() override {
+    for (auto* const each : kept_) curl_.easy_cleanup(each);
+  }
+  [[nodiscard]] const curl_functions& curl() const noexcept { return curl_; }
+  [[nodiscard]] std::string version() const override {
+    const auto* const seen = curl_.version_info(0);
+    return fmt::format("libcurl {} ({})", seen->version, seen->ssl_version);
+  }
+
+  result<web_answer> exchange(const web_request& what) override {
+    const no_pipe_signal quiet;
+    auto* const easy = take();
+    if (easy == nullptr) return no_memory();
+    auto answered = exchange(easy, what);
+    give(easy, answered.ok());
+    return answered;
+  }
+
+  result<std::unique_ptr<web_connection>> connect(const std::string& origin, std::chrono::milliseconds within,
+                                                  const web_stop& unless) override {
+    const no_pipe_signal quiet;
+    auto made = std::make_unique<curl_connection>(shared_from_this(), origin.starts_with("http://") && !how_.proxied);
+    if (auto problem = made->make(origin, within, unless); !problem.ok()) return problem;
+    return std::unique_ptr<web_connection>(std::move(made));
+  }
+
+  // For all that is asked.
+  void prepare(void* easy, const std::string& url, char* words) const {
+    const auto set = curl_.easy_setopt;
+    set(easy, opt_url, url.c_str());
+    set(easy, opt_nosignal, 1L);
+    set(easy, opt_errorbuffer, words);
+    set(easy, opt_protocols, http_and_https);
+    set(easy, opt_http_version, http_1_1);
+    set(easy, opt_sslversion, tls_1_2);
+    set(easy, opt_path_as_is, 1L);  // a key may have dots in it
+    set(easy, opt_dns_shuffle_addresses, 1L);
+    set(easy, opt_tcp_nodelay, 1L);
+    if (!how_.ca_file.empty()) set(easy, opt_cainfo, how_.ca_file.c_str());
+    if (!how_.ca_folder.empty()) set(easy, opt_capath, how_.ca_folder.c_str());
+  }
+  [[nodiscard]] status told(int code, const char* words, std::string_view url) const {
+    if (code == code_out_of_memory) return no_memory();
+    const std::string_view text = words[0] != '\0' ? words : curl_.easy_strerror(code);
+    return {code == code_timed_out ? errc::timed_out : errc::io, fmt::format("{}: {}", host_of(url), text)};
+  }
+
+ private:
+  void* take() {
+    {
+      const std::lock_guard guard(lock_);
+      if (!kept_.empty()) {
+        auto* const last = kept_.back();
+        kept_.pop_back();
+        return last;
+      }
+    }
+    return curl_.easy_init();
+  }
+  void give(void* easy, bool sound) noexcept {
+    curl_.easy_reset(easy);  // which keeps its connection
+    if (sound) {
+      const std::lock_guard guard(lock_);
+      if (kept_.size() < most_kept_handles && or_without_memory([&] { return kept_.push_back(easy), true; }, [] { return false; })) return;
+    }
+    curl_.easy_cleanup(easy);
+  }
+
+  result<web_answer> exchange(void* easy, const web_request& what) {
+    std::array<char, 256> words{};
+    gathering into;
+    into.most_bytes = what.most_bytes;
+    prepare(easy, what.url, words.data());
+    const auto set = curl_.easy_setopt;
+    set(easy, opt_timeout_ms, static_cast<long>(what.timeout.count()));
+    set(easy, opt_connecttimeout_ms, static_cast<long>(std::min<std::chrono::milliseconds>(what.timeout, 5s).count()));
+    set(easy, opt_headerfunction, &header_came);
+    set(easy, opt_headerdata, static_cast<void*>(&into));
+    set(easy, opt_writefunction, &body_came);
+    set(easy, opt_writedata, static_cast<void*>(&into));
+    if (!what.by_proxy) set(easy, opt_proxy, "");
+    if (what.method == "HEAD") {
+      set(easy, opt_nobody, 1L);
+    } else if (what.method != "GET") {
+      set(easy, opt_postfieldsize_large, static_cast<std::int64_t>(what.body.size()));
+      set(easy, opt_postfields, what.body.c_str());
+      set(easy, opt_customrequest, what.method.c_str());
+    }
+    string_list* lines = nullptr;
+    bool listed = true;
+    const auto add = [&](const std::string& line) {
+      auto* const longer = listed ? curl_.list_append(lines, line.c_str()) : nullptr;
+      listed = longer != nullptr;
+      if (listed) lines = longer;
+    };
+    for (const auto& each : what.headers) add(each.value.empty() ? each.name + ";" : each.name + ": " + each.value);
+    add("Expect:");
+    set(easy, opt_httpheader, lines);
+    const int code = listed ? curl_.easy_perform(easy) : code_out_of_memory;
+    long answered = 0;
+    curl_.easy_getinfo(easy, info_response_code, &answered);
+    curl_.list_free(lines);
+    if (!into.problem.ok()) return into.problem.with_context(host_of(what.url));
+    if (code != code_ok) return told(code, words.data(), what.url);
+    into.answer.status = static_cast<int>(answered);
+    return std::move(into.answer);
+  }
+
+  const curl_functions curl_;
+  const options how_;
+  std::mutex lock_;  // guards kept_
+  std::vector<void*> kept_;
+};
+
+curl_connection::~curl_connection() {
+  const auto& curl = door_->curl();
+  const no_pipe_signal quiet;
+  if (multi_ != nullptr && easy_ != nullptr) curl.multi_remove(multi_, easy_);  // closes it
+  if (easy_ != nullptr) curl.easy_cleanup(easy_);
+  if (multi_ != nullptr) curl.multi_cleanup(multi_);
+}
+
+status curl_connection::refused(int code) const { return door_->told(code, words_.data(), origin_); }
+
+// The handle stays in a multi handle of its own: what it is connected by goes when it leaves.
+status curl_connection::make(const std::string& origin, std::chrono::milliseconds within, const web_stop& unless) {
+  const auto& curl = door_->curl();
+  origin_ = origin;
+  easy_ = curl.easy_init();
+  multi_ = curl.multi_init();
+  if (easy_ == nullptr || multi_ == nullptr) return no_memory();
+  door_->prepare(easy_, origin_, words_.data());
+  curl.easy_setopt(easy_, opt_connect_only, 1L);
+  curl.easy_setopt(easy_, opt_httpproxytunnel, 1L);
+  curl.easy_setopt(easy_, opt_suppress_connect_headers, 1L);
+  curl.easy_setopt(easy_, opt_connecttimeout_ms, static_cast<long>(within.count()));
+  if (curl.multi_add(multi_, easy_) != code_ok) return no_memory();
+  const auto until = steady::now() + within + 1s;  // libcurl keeps the time itself, but for a name that is looked up
+  for (;;) {
+    int running = 0;
+    int left = 0;
+    if (curl.multi_perform(multi_, &running) != code_ok) return no_memory();
+    if (const auto* const seen = curl.multi_read(multi_, &left); seen != nullptr && seen->kind == message_done) {
+      if (seen->data.result != code_ok) return refused(seen->data.result);
+      break;
+    }
+    if (unless.stopped()) return {errc::cancelled, fmt::format("{}: nobody waits for the connection any more", host_of(origin))};
+    if (steady::now() > until) return {errc::timed_out, fmt::format("{}: no connection in time", host_of(origin))};
+    curl.multi_poll(multi_, nullptr, 0, static_cast<int>(std::chrono::milliseconds(look_for_stop).count()), nullptr);
+  }
+  int found = -1;
+  if (const int code = curl.easy_getinfo(easy_, info_active_socket, &found); code != code_ok || found < 0)
+    return {errc::io, fmt::format("{}: closed at once", host_of(origin))};
+  socket_ = found;
+  return {};
+}
+
+result<std::size_t> curl_connection::send(std::string_view bytes) {
+  if (plain_) {
+    const auto sent = uninterrupted([&] { return ::send(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL); });
+    if (sent < 0) return errno == EAGAIN ? not_now() : status::from_errno(errno, fmt::format("{}: send", host_of(origin_)));
+    return static_cast<std::size_t>(sent);
+  }
+  std::size_t sent = 0;
+  const int code = door_->curl().easy_send(easy_, bytes.data(), bytes.size(), &sent);
+  if (code == code_again) return not_now();
+  if (code != code_ok) return refused(code);
+  return sent;
+}
+
+result<std::size_t> curl_connection::receive(std::byte* target, std::size_t room) {
+  if (plain_) {
+    const auto got = uninterrupted([&] { return ::recv(socket_, target, room, MSG_DONTWAIT); });
+    if (got < 0) return errno == EAGAIN ? not_now() : status::from_errno(errno, fmt::format("{}: recv", host_of(origin_)));
+    return static_cast<std::size_t>(got);
+  }
+  std::size_t got = 0;
+  const int code = door_->curl().easy_recv(easy_, target, room, &got);
+  if (code == code_again) return not_now();
+  if (code != code_ok) return refused(code);
+  return got;
+}
+
+}  // namespace
+
+std::string_view web_answer::header(std::string_view name) const noexcept {
+  const auto found = std::find_if(headers.begin(), headers.end(), [&](const web_header& each) { return each.name == name; });
+  return found == headers.end() ? std::string_view() : std::string_view(found->value);
+}
+
+result<std::shared_ptr<web_door>> web_door::open(const options& how) {
+  auto opened = open_curl(how.library);
+  if (!opened) return opened.error();
+  return std::shared_ptr<web_door>(std::make_shared<curl_door>(*opened, how));
+}
+
+}  // namespace penstock::sys
