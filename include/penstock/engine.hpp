@@ -270,6 +270,11 @@ class PENSTOCK_API engine {
 
   // Opens a regular file or a block device. Blocks. Errors: not_found, permission_denied, not_a_file, out_of_memory (descriptors too).
   [[nodiscard]] result<file> open(const std::string& path, const open_options& options = {}) const;
+  // Opens an object on a server by its URL: http://, https://. open() does the same of a path that is a URL, with remote_options{}. For
+  // reading only; blocks while the server is asked how large it is. What is read is the version that was found then: an object that is
+  // replaced meanwhile gives errors, never bytes of both. Errors name the URL without its query: invalid_argument, not_found,
+  // permission_denied, timed_out, unsupported (no libcurl; a server that serves no ranges), io.
+  [[nodiscard]] result<file> open_remote(const std::string& url, const remote_options& how, const open_options& options = {}) const;
   // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close().
   // cache: as open_options::cache.
   [[nodiscard]] result<file> adopt(int descriptor, cache_use cache = cache_use::automatic) const;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,6 +82,19 @@ struct open_options {
   // engine_options::pinned_budget_bytes, are read ahead of them. Not with write. Of a file that is changed all the same such reads may give
   // old bytes, until that is noticed.
   bool immutable = false;
+};
+
+// Of objects on servers, which engine::open() takes by their URL.
+struct remote_header {
+  std::string name;
+  std::string value;
+};
+
+struct remote_options {
+  // Bytes; where it is given, the server is not asked, and the first answer to a read says which version is read.
+  std::optional<std::uint64_t> size{};
+  // Of http and https: added to each request to the host of the URL, and to no other to which it sends its reader.
+  std::vector<remote_header> headers{};
 };
 
 using deadline_clock = std::chrono::steady_clock;

@@ -255,6 +255,15 @@ result<file> engine::open(const std::string& path, const open_options& options) 
   });
 }
 
+result<file> engine::open_remote(const std::string& url, const remote_options& how, const open_options& options) const {
+  if (core_ == nullptr) return no_engine();
+  return or_no_memory([&]() -> result<file> {
+    auto opened = core::file_core::open_remote(core_, url, how, options);
+    if (!opened) return opened.error();
+    return file(std::move(*opened));
+  });
+}
+
 result<file> engine::adopt(int descriptor, cache_use cache) const { return adopt(descriptor, adopt_options{.cache = cache}); }
 
 result<file> engine::adopt(int descriptor, const adopt_options& options) const {

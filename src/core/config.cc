@@ -83,6 +83,15 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
   return options;
 }
 
+source::remote::network_settings core::read_web_environment() {
+  source::remote::network_settings made;
+  const auto bundle = variable("CURL_CA_BUNDLE");
+  made.door.ca_file = bundle.empty() ? variable("SSL_CERT_FILE") : bundle;
+  made.door.ca_folder = variable("SSL_CERT_DIR");
+  for (const auto* name : {"http_proxy", "all_proxy", "ALL_PROXY"}) made.door.proxied |= !variable(name).empty();
+  return made;
+}
+
 result<engine_options> engine_options::from_environment() { return core::read_environment(path::built_in_paths()); }
 
 }  // namespace penstock

@@ -3,10 +3,15 @@
 
 #include "path/registry.hpp"
 #include "penstock/options.hpp"
+#include "source/remote/network.hpp"
 
 namespace penstock::core {
 
 // engine_options::from_environment(), where PENSTOCK_PATH names one of these.
 result<engine_options> read_environment(const path::path_table& paths);
+
+// How servers are reached: certificates from CURL_CA_BUNDLE, SSL_CERT_FILE and SSL_CERT_DIR, as curl has them, and whether a proxy is
+// named.
+source::remote::network_settings read_web_environment();
 
 }  // namespace penstock::core

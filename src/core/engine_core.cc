@@ -104,6 +104,7 @@ void engine_core::log_summary() noexcept {
 seams real_seams(const engine_options& options) {
   seams doors{sys::make_kernel(), options.use_cuda ? device::make_cuda_driver() : nullptr, device::make_host_driver()};
   if (options.use_board) doors.board = stats::board::of_process();
+  doors.web = read_web_environment();
   return doors;
 }
 

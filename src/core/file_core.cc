@@ -5,6 +5,8 @@
 #include "base/no_memory.hpp"
 #include "penstock/engine.hpp"
 #include "source/local_file.hpp"
+#include "source/remote/open.hpp"
+#include "source/remote/url.hpp"
 
 namespace penstock::core {
 
@@ -14,8 +16,7 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
       mount_(&runtime_->mount_of(source_->facts().device)),
       cold_speeds_(&runtime_->cold_speeds_of(*mount_)),
       cache_(cache) {
-  if (const auto at_once = source_->facts().fills_at_once; at_once > 0)
-    turns_ = std::make_shared<source::turnstile>(runtime_->lanes_of(*mount_), runtime_->far_share(), at_once);
+  if (source_->facts().fills_at_once > 0) turns_ = source_->turns(runtime_->lanes_of(*mount_), runtime_->far_share());
 }
 
 file_core::~file_core() {
@@ -34,9 +35,23 @@ void file_core::destroy(file_core* file) noexcept {
 result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime> with, const std::string& path,
                                                    const open_options& options) {
   if (with->forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
+  if (source::remote::is_url(path)) return open_remote(std::move(with), path, {}, options);
   auto opened = source::local_file::open(with->kernel(), path, options);
   if (!opened) return opened.error();
   return make(std::move(with), *std::move(opened), options.cache, options.immutable);
+}
+
+result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::runtime> with, const std::string& url,
+                                                          const remote_options& how, const open_options& options) {
+  const auto refuse = [&](errc code, std::string_view why) {
+    return status(code, fmt::format("open {}: {}", source::remote::shown_text(url), why));
+  };
+  if (with->forked()) return refuse(errc::forked, "the engine belongs to the parent process");
+  if (options.write || options.create || options.truncate)
+    return refuse(errc::unsupported, "objects on servers are opened for reading only");
+  auto opened = source::remote::open(with->web(), url, how);
+  if (!opened) return opened.error().with_context("open");
+  return make(std::move(with), *std::move(opened));
 }
 
 result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options) {

@@ -19,7 +19,8 @@
 
 namespace penstock {
 struct adopt_options;
-}
+struct remote_options;
+}  // namespace penstock
 
 namespace penstock::core {
 
@@ -45,9 +46,11 @@ class file_use {
 
 class file_core : public std::enable_shared_from_this<file_core> {
  public:
-  // Local files.
+  // Local files, and objects on servers by their URL.
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
   static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options);
+  static result<std::shared_ptr<file_core>> open_remote(std::shared_ptr<core::runtime> with, const std::string& url,
+                                                        const remote_options& how, const open_options& options);
   // A file over any source.
   static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from,
                                          cache_use cache = cache_use::automatic, bool immutable = false);

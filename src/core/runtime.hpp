@@ -20,6 +20,7 @@
 #include "path/pinned_pages.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
+#include "source/remote/network.hpp"
 #include "source/turnstile.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
@@ -40,6 +41,7 @@ struct seams {
   std::shared_ptr<device::driver> host;
   std::vector<const path::declaration*> further_paths{};  // behind the library's own
   std::shared_ptr<stats::board> board{};                  // null: none
+  source::remote::network_settings web{};                 // threads: 0: by the cores
 };
 
 // Which of board_layout::devices.
@@ -98,6 +100,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
   // Of the pinned budget, for fills of far sources.
   [[nodiscard]] source::turnstile::share& far_share() noexcept { return far_share_; }
+  // What carries objects on servers: made for the first.
+  std::shared_ptr<source::remote::network> web();
   // What files read ahead.
   [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
@@ -187,6 +191,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   std::mutex making_beside_;
   std::unique_ptr<beside_files> made_beside_;
   std::atomic<beside_files*> beside_{nullptr};  // that one, once it is made
+  std::mutex making_web_;
+  std::shared_ptr<source::remote::network> web_;  // null until then
   core::deadlines deadlines_;
   const std::unique_ptr<ahead_book, ahead_book::ending> ahead_;
   core::cold_reads cold_reads_;

@@ -12,7 +12,7 @@ far_read::far_read(job& item, memory into, arrival goes_on)
 // It does not end before begun(), and the source is not closed before the job ends; so that comes after all that is done with the source.
 void far_read::begin(job& item, memory into, arrival goes_on) {
   auto* const made = new far_read(item, std::move(into), goes_on);
-  made->turns_->began();
+  made->turns_->began(item.length);
   item.file->begin_fill(*made);
   if (!item.queues->far.add(*made)) made->leave();
   made->begun();
@@ -20,13 +20,14 @@ void far_read::begin(job& item, memory into, arrival goes_on) {
 
 void far_read::ended(io_result outcome) noexcept {
   const auto turns = turns_;
+  const auto bytes = length();
   got_ = std::move(outcome);
   if (auto seen = fate::open; fate_.compare_exchange_strong(seen, fate::arrived)) {
     item_->queues->lanes->push_urgent(item_->queues->urgent_works, *this);
   } else {
     release();
   }
-  turns->ended();
+  turns->ended(bytes);
 }
 
 bool far_read::run() {

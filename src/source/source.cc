@@ -62,6 +62,10 @@ io_result source::fill(std::byte* target, std::uint64_t length, std::uint64_t of
   return what.wait();
 }
 
+std::shared_ptr<turnstile> source::turns(staging::lanes& by, turnstile::share& of) {
+  return std::make_shared<turnstile>(by, of, [at_once = facts_.fills_at_once] { return at_once; });
+}
+
 status source::can_drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
   if (aligned(memory, length, offset) || cached_problem().ok()) return {};
   return {errc::invalid_argument,

@@ -8,11 +8,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "base/ask_once.hpp"
 #include "penstock/status.hpp"
+#include "source/turnstile.hpp"
 
 namespace penstock::source {
 
@@ -86,6 +88,9 @@ class far_fill {
   std::atomic<int> steps_{0};  // to come: tell() and begun()
 };
 
+// That far sources have: fills block no thread, so one set of threads serves them all, whatever their servers do.
+inline constexpr std::uint64_t far_device = ~std::uint64_t{0};
+
 class source {
  public:
   source(const source&) = delete;
@@ -145,6 +150,8 @@ class source {
   }
 
   // --- of a far source
+  // Where its fills wait to be begun, with those of others that the same server serves. Both outlive it.
+  virtual std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of);
   // Begins to read what.length() bytes at what.offset() into what.target(). Does not block, and does not fail: it tells.
   virtual void begin_fill(far_fill& what) noexcept { what.tell({0, {errc::unsupported, "the source begins no fills"}}); }
   // Nobody wants what a fill brings, for which begin_fill() has returned: the source tells it as soon as it can be done with the memory,

@@ -15,15 +15,17 @@ constexpr unsigned works_at_a_time = 16;  // then a lane does what else there is
 
 }  // namespace
 
-turnstile::turnstile(staging::lanes& by, share& of, unsigned at_once) noexcept
-    : lanes_(by),
-      share_(of),
-      at_once_(std::max(1U, at_once)),
-      most_piece_bytes_(
-          std::bit_floor(std::clamp<std::uint64_t>(of.limit_bytes / 2 / at_once_, staging::small_slab_bytes, largest_piece))) {}
+turnstile::turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once)
+    : lanes_(by), share_(of), at_once_(std::move(at_once)) {}
+
+std::uint64_t turnstile::most_piece_bytes(unsigned at_once) const noexcept {
+  return std::bit_floor(
+      std::clamp<std::uint64_t>(share_.limit_bytes / 2 / std::max(1U, at_once), staging::small_slab_bytes, largest_piece));
+}
 
 std::uint64_t turnstile::piece_bytes(std::uint64_t request_bytes) const noexcept {
-  return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / at_once_ + 1), staging::small_slab_bytes, most_piece_bytes_);
+  const auto at_once = std::max(1U, at_once_());
+  return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / at_once + 1), staging::small_slab_bytes, most_piece_bytes(at_once));
 }
 
 void turnstile::push(staging::work_list& list, const staging::work_chain& works) noexcept {
@@ -39,26 +41,28 @@ bool turnstile::help(staging::work_list& list) {
   return true;
 }
 
-void turnstile::began() noexcept {
+void turnstile::began(std::uint64_t bytes) noexcept {
   const std::lock_guard guard(lock_);
   ++under_way_;
-  share_.used_bytes.fetch_add(most_piece_bytes_);
+  bytes_ += bytes;
+  share_.used_bytes.fetch_add(bytes);
 }
 
-void turnstile::ended() noexcept {
+void turnstile::ended(std::uint64_t bytes) noexcept {
   {
     const std::lock_guard guard(lock_);
     --under_way_;
-    share_.used_bytes.fetch_sub(most_piece_bytes_);
+    bytes_ -= bytes;
+    share_.used_bytes.fetch_sub(bytes);
   }
   call();
 }
 
-// With the lock. Each fill counts as a whole piece.
+// With the lock. There is to be room for a whole piece.
 bool turnstile::is_open() const noexcept {
-  const auto mine = under_way_ * most_piece_bytes_;
-  const auto left = share_.limit_bytes + mine - std::min(share_.limit_bytes + mine, share_.used_bytes.load());
-  return under_way_ == 0 || (under_way_ < at_once_ && mine + most_piece_bytes_ <= left / 2);
+  const auto at_once = std::max(1U, at_once_());
+  const auto left = share_.limit_bytes + bytes_ - std::min(share_.limit_bytes + bytes_, share_.used_bytes.load());
+  return under_way_ == 0 || (under_way_ < at_once && bytes_ + most_piece_bytes(at_once) <= left / 2);
 }
 
 void turnstile::call() noexcept {

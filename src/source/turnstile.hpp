@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -22,8 +23,8 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
     const std::uint64_t limit_bytes;
     std::atomic<std::uint64_t> used_bytes{0};
   };
-  // at_once: fills, as the source wants them. Both outlive the fills.
-  turnstile(staging::lanes& by, share& of, unsigned at_once) noexcept;
+  // at_once: fills, as the source wants them now; asked again and again. Both others outlive the fills.
+  turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once);
 
   // How long a fill of a request of so many bytes is: short enough that as many are under way at once as the source wants.
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t request_bytes) const noexcept;
@@ -36,24 +37,25 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   void push(staging::work_list& list, const staging::work_chain& works) noexcept;
   // Runs one work of the list on the calling thread: of a request that was stopped, so that it only ends. False: there was none.
   bool help(staging::work_list& list);
-  // A fill begins, or has ended.
-  void began() noexcept;
-  void ended() noexcept;
+  // A fill of so many bytes begins, or has ended.
+  void began(std::uint64_t bytes) noexcept;
+  void ended(std::uint64_t bytes) noexcept;
   // On a lane.
   bool run() override;
 
  private:
   void call() noexcept;
   [[nodiscard]] bool is_open() const noexcept;
+  [[nodiscard]] std::uint64_t most_piece_bytes(unsigned at_once) const noexcept;
 
   staging::lanes& lanes_;
   share& share_;
-  const unsigned at_once_;
-  const std::uint64_t most_piece_bytes_;
+  const std::function<unsigned()> at_once_;
   staging::work_list list_;
   staging::work_queue queue_;
   mutable spin_lock lock_;             // guards what follows
   unsigned under_way_ = 0;             // fills
+  std::uint64_t bytes_ = 0;            // of them
   std::shared_ptr<turnstile> called_;  // this, while a lane is called or at work here
 };
 

@@ -67,7 +67,7 @@ TEST(far_fill, who_calls_fill_of_a_far_source_waits_for_one) {
 // A fill that begins, and ends when the test says so.
 struct beginning final : staging::work {
   bool run() override {
-    turns->began();
+    turns->began(1);
     return true;
   }
   turnstile* turns = nullptr;
@@ -92,26 +92,26 @@ class turnstile_test : public ::testing::Test {
 };
 
 TEST_F(turnstile_test, pieces_are_as_short_as_it_takes_to_have_so_many_under_way) {
-  const turnstile few(lanes_, share_, 8);
+  const turnstile few(lanes_, share_, [] { return 8U; });
   EXPECT_EQ(few.piece_bytes(100), 256 * staging::kib);
   EXPECT_EQ(few.piece_bytes(7 * staging::mib), staging::mib);
   EXPECT_EQ(few.piece_bytes(std::uint64_t{4} << 30), 4 * staging::mib);
-  const turnstile many(lanes_, share_, 1000);
+  const turnstile many(lanes_, share_, [] { return 1000U; });
   EXPECT_EQ(many.piece_bytes(std::uint64_t{4} << 30), 256 * staging::kib);
 }
 
 TEST_F(turnstile_test, lets_as_many_begin_as_its_source_wants_and_one_more_for_each_that_ends) {
-  const auto turns = std::make_shared<turnstile>(lanes_, share_, 3);
+  const auto turns = std::make_shared<turnstile>(lanes_, share_, [] { return 3U; });
   push(turns, 5);
   for (int ended = 0; ended < 3; ++ended) {
     while (turns->under_way() < 3) std::this_thread::yield();
     EXPECT_EQ(turns->under_way(), 3U);
-    turns->ended();
+    turns->ended(1);
   }
   EXPECT_EQ(turns->under_way(), 2U);
   EXPECT_FALSE(turns->help(list_)) << "nothing waits any more";
-  turns->ended();
-  turns->ended();
+  turns->ended(1);
+  turns->ended(1);
 }
 
 }  // namespace

@@ -1,0 +1,118 @@
+#include "source/remote/http.hpp"
+
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/printable.hpp"
+#include "source/remote/redirect.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+constexpr unsigned most_redirects = 5;
+
+class http_protocol final : public protocol {
+ public:
+  http_protocol(url home, const std::vector<header>& headers) : home_(std::move(home)) {
+    for (const auto& each : headers) lines_ += fmt::format("{}: {}\r\n", each.name, each.value);
+  }
+  result<std::string> headers(const url& address, std::string_view /*range*/) override {
+    return address.same_origin(home_) ? lines_ : std::string();
+  }
+  [[nodiscard]] bool follows() const noexcept override { return true; }
+
+ private:
+  const url home_;
+  std::string lines_;
+};
+
+std::optional<std::uint64_t> number(std::string_view text) {
+  std::uint64_t made = 0;
+  const auto* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, made);
+  return !text.empty() && read.ec == std::errc() && read.ptr == end ? std::optional(made) : std::nullopt;
+}
+
+bool refuses_head(int status) noexcept { return status == 400 || status == 403 || status == 405 || status == 501; }
+
+// The size that an answer to HEAD, or to a GET of the first byte, tells.
+std::optional<std::uint64_t> size_in(const sys::web_answer& answer, bool of_head) {
+  if (of_head) return number(answer.header("content-length"));
+  if (const auto range = parse_content_range(answer.header("content-range"))) return range->total;
+  if (answer.status == 416) return parse_unsatisfied_range(answer.header("content-range"));  // of an empty one
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<protocol> make_http_protocol(const url& home, const std::vector<header>& headers) {
+  return std::make_shared<http_protocol>(home, headers);
+}
+
+version version_of(const sys::web_answer& answer) {
+  return {std::string(answer.header("etag")), std::string(answer.header("last-modified"))};
+}
+
+result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers) {
+  sys::web_request asked;
+  asked.method = method;
+  asked.url = address.text();
+  for (const auto& each : headers) asked.headers.push_back({each.name, each.value});
+  asked.headers.push_back({"Accept-Encoding", "identity"});
+  auto answer = by.exchange(asked);
+  if (!answer) return answer.error().with_context(fmt::format("{} {}", method, address.shown()));
+  return answer;
+}
+
+status error_of(int status, std::string_view shown) {
+  const auto told = [&](errc code, std::string_view words) {
+    return ::penstock::status(code, fmt::format("{}: the server answered with status {}{}", shown, status, words));
+  };
+  if (status == 404 || status == 410) return told(errc::not_found, " (there is no such object)");
+  if (status == 401 || status == 403) return told(errc::permission_denied, " (access denied)");
+  return told(errc::io, "");
+}
+
+result<object_facts> find_http_object(network& by, const url& address, const std::vector<header>& headers,
+                                      std::optional<std::uint64_t> size) {
+  object_facts made{address.shown(), address, size.value_or(0), {}};
+  if (size) return made;
+  std::string_view method = "HEAD";
+  for (unsigned moves = 0; moves <= most_redirects;) {
+    std::vector<header> sent;
+    if (made.address.same_origin(address)) sent = headers;
+    if (method == "GET") sent.push_back({"Range", "bytes=0-0"});
+    auto answer = ask(by, method, made.address, sent);
+    if (!answer) return answer.error();
+    const auto status = answer->status;
+    if (status >= 300 && status < 400) {
+      auto to = redirect_target(made.address, answer->header("location"));
+      if (!to) return to.error().with_context(fmt::format("{}: the server sends its reader to another address", made.name));
+      made.address = *std::move(to);
+      ++moves;
+      continue;
+    }
+    const bool of_head = method == "HEAD";
+    if (of_head && refuses_head(status)) {
+      method = "GET";
+      continue;
+    }
+    if (status != 200 && status != 206 && !(status == 416 && !of_head)) return error_of(status, made.name);
+    const auto known = size_in(*answer, of_head);
+    if (known) {
+      made.size = *known;
+      made.of = version_of(*answer);
+      return made;
+    }
+    if (!of_head)
+      return ::penstock::status(errc::unsupported,
+                                fmt::format("{}: the server does not say how large it is; it serves no ranges", made.name));
+    method = "GET";
+  }
+  return ::penstock::status(errc::io, fmt::format("{}: more than {} redirects", made.name, most_redirects));
+}
+
+}  // namespace penstock::source::remote

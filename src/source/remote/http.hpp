@@ -1,0 +1,34 @@
+// Files of web servers: what a HEAD says of them, and how their bytes are asked for.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/status.hpp"
+#include "source/remote/control.hpp"
+#include "source/remote/network.hpp"
+#include "source/remote/object.hpp"
+#include "source/remote/url.hpp"
+
+namespace penstock::source::remote {
+
+// Headers of the user's: sent to the server that he named (home), and to no other.
+std::shared_ptr<protocol> make_http_protocol(const url& home, const std::vector<header>& headers);
+
+// A short request to that address. Errors: those of the door, with what is shown of the address in front.
+result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers);
+
+// What an answer says of the object's version.
+[[nodiscard]] version version_of(const sys::web_answer& answer);
+
+// How large it is and where it really lies: asks with HEAD and follows redirects; a server that refuses HEAD is asked for the first byte.
+// size: that its user knows; then nothing is asked. Errors name the address: not_found, permission_denied, io, timed_out, unsupported.
+result<object_facts> find_http_object(network& by, const url& address, const std::vector<header>& headers,
+                                      std::optional<std::uint64_t> size);
+
+// Of an answer that is no success. shown: the address.
+status error_of(int status, std::string_view shown);
+
+}  // namespace penstock::source::remote

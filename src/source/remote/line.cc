@@ -1,0 +1,258 @@
+#include "source/remote/line.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+namespace penstock::source::remote {
+
+namespace {
+
+constexpr std::size_t head_room = 4096;          // received at once: what of it is body has to be copied
+constexpr std::size_t most_error_bytes = 16384;  // of the body of an error
+constexpr std::size_t chunk_room = 65536;
+
+verdict again(status why) { return {.then = verdict::kind::again, .error = std::move(why)}; }
+
+}  // namespace
+
+bool line::begin() noexcept {
+  if (what_ != nullptr) return true;
+  auto* const next = owner_.next_for(*this);
+  if (next != nullptr) return start(*next);
+  now_ = phase::idle;
+  since_ = clock::now();
+  return true;
+}
+
+bool line::start(fetch& what) noexcept {
+  what_ = &what;
+  now_ = phase::head;
+  since_ = clock::now();
+  text_.clear();
+  heard_ = false;
+  if (what.cancelled.load()) return end(again({}), true) != step::line_ends;  // nobody wants it: the network says so
+  auto asked = or_no_memory([&] {
+    head_ = {};
+    return what.owner->request_of(what);
+  });
+  if (!asked) return end({.then = verdict::kind::refused, .error = asked.error()}, true) != step::line_ends;
+  out_ = *std::move(asked);
+  owner_.sent();
+  const auto sent = send_rest();
+  return sent.ok() || broken(sent) != step::line_ends;
+}
+
+status line::send_rest() noexcept {
+  while (!out_.empty()) {
+    const auto sent = over_->send(out_);
+    if (!sent) return sent.error().code() == errc::would_block ? status() : sent.error();
+    out_.erase(0, *sent);
+  }
+  return {};
+}
+
+bool line::ready(clock::time_point /*now*/) noexcept {
+  if (!out_.empty()) {
+    if (const auto sent = send_rest(); !sent.ok()) return broken(sent) != step::line_ends;
+  }
+  for (;;) {
+    const auto made = or_without_memory(
+        [&] {
+          switch (now_) {
+            case phase::idle:
+              return take_idle();
+            case phase::head:
+              return take_head();
+            case phase::body:
+              return framed_ == framing::chunks ? take_chunks() : take_body();
+            case phase::error_body:
+              break;
+          }
+          return take_error_body();
+        },
+        [&] { return broken(no_memory()); });
+    if (made == step::waits) return true;
+    if (made == step::line_ends) return false;
+  }
+}
+
+bool line::look(clock::time_point now) noexcept {
+  const auto& times = owner_.settings();
+  if (what_ == nullptr) return now - since_ <= times.keep_idle;
+  if (what_->cancelled.load()) return end(again({}), false) != step::line_ends;
+  if (now_ == phase::head) {
+    if (now - since_ <= times.answer_within) return true;
+    const auto why = or_no_memory(
+        [&] { return status(errc::timed_out, fmt::format("{} has not answered for {} ms", to_->host(), times.answer_within.count())); });
+    heard_ = true;  // so that it counts as a try
+    return broken(why) != step::line_ends;
+  }
+  if (now - since_ <= times.stall_after) return true;
+  if (since_bytes_ < times.stall_bytes) {
+    const auto why = or_no_memory([&] {
+      return status(errc::timed_out, fmt::format("{} sent {} bytes in {} ms", to_->host(), since_bytes_, times.stall_after.count()));
+    });
+    return broken(why) != step::line_ends;
+  }
+  since_ = now;
+  since_bytes_ = 0;
+  return true;
+}
+
+void line::lost(const status& why) noexcept {
+  if (what_ != nullptr) (void)broken(why);
+}
+
+line::step line::broken(const status& why) noexcept {
+  if (what_ == nullptr) return step::line_ends;
+  // The server may close a connection that it has kept for a while just when the next request is sent.
+  if (used_ && !heard_) return end({.then = verdict::kind::renewed, .error = why}, false);
+  return end(again(why), false);
+}
+
+// The next request is sent before anybody hears of the last, so that the server is never without one.
+line::step line::end(const verdict& how, bool line_goes_on) noexcept {
+  auto& ended = *std::exchange(what_, nullptr);
+  auto becomes = how;
+  now_ = phase::idle;
+  since_ = clock::now();
+  used_ = true;
+  out_.clear();
+  auto* const next = owner_.ended(*this, ended, becomes, line_goes_on);
+  if (next != nullptr) line_goes_on = start(*next);
+  if (becomes.then == verdict::kind::body || becomes.then == verdict::kind::refused) line_owner::tell(ended, becomes);
+  return line_goes_on ? step::more : step::line_ends;
+}
+
+result<std::size_t> line::receive(std::byte* target, std::size_t room) noexcept {
+  auto got = over_->receive(target, room);
+  if (got && *got > 0) heard_ = true;
+  return got;
+}
+
+void line::came(std::size_t bytes) noexcept {
+  what_->done += bytes;
+  what_->tries = 0;
+  body_left_ -= bytes;
+  since_bytes_ += bytes;
+}
+
+line::step line::take_idle() noexcept {
+  std::byte unexpected{};
+  const auto got = receive(&unexpected, 1);
+  return !got && got.error().code() == errc::would_block ? step::waits : step::line_ends;
+}
+
+line::step line::take_head() {
+  std::array<std::byte, head_room> room;
+  const auto got = receive(room.data(), room.size());
+  if (!got) return got.error().code() == errc::would_block ? step::waits : broken(got.error());
+  if (*got == 0) return broken({errc::io, fmt::format("{} closed the connection before it answered", to_->host())});
+  text_.append(reinterpret_cast<const char*>(room.data()), *got);
+  for (;;) {
+    head_ = {};
+    const auto length = parse_head(text_, head_);
+    if (!length) return broken(length.error());
+    if (*length == 0) return step::more;
+    text_.erase(0, *length);
+    if (head_.status >= 200 || head_.status == 101) return head_is_there();
+    if (++informational_ > most_informational) return broken({errc::io, fmt::format("{} does not come to an answer", to_->host())});
+  }
+}
+
+line::step line::head_is_there() {
+  informational_ = 0;
+  since_ = clock::now();
+  since_bytes_ = 0;
+  body_left_ = head_.length.value_or(~std::uint64_t{0});
+  if (head_.status != 200 && head_.status != 206) {
+    now_ = phase::error_body;
+    if (head_.status == 204 || head_.status == 304) body_left_ = 0;
+    return text_.size() >= std::min<std::uint64_t>(body_left_, most_error_bytes) ? error_is_there() : step::more;
+  }
+  const auto then = what_->owner->judge(head_, {}, *what_);
+  if (then.then != verdict::kind::body) return end(then, false);  // whatever follows is not wanted
+  framed_ = head_.chunked ? framing::chunks : head_.length ? framing::length : framing::until_closed;
+  if (head_.length && *head_.length != then.body_bytes) {
+    return broken({errc::io, fmt::format("{} sends {} bytes as a range of {}", to_->host(), *head_.length, then.body_bytes)});
+  }
+  body_left_ = then.body_bytes;
+  now_ = phase::body;
+  chunks_ = {};
+  if (framed_ == framing::chunks) return take_chunks_from_text();
+  const auto here = static_cast<std::size_t>(std::min<std::uint64_t>(text_.size(), body_left_));
+  std::memcpy(target(), text_.data(), here);
+  text_.erase(0, here);
+  came(here);
+  return body_left_ == 0 ? body_is_there() : step::more;
+}
+
+line::step line::take_body() {
+  const auto got = receive(target(), body_left_);
+  if (!got) return got.error().code() == errc::would_block ? step::waits : broken(got.error());
+  if (*got == 0) return broken({errc::io, fmt::format("{} closed the connection {} bytes before the end", to_->host(), body_left_)});
+  came(*got);
+  return body_left_ == 0 ? body_is_there() : step::more;
+}
+
+line::step line::take_chunks() {
+  const auto before = text_.size();
+  text_.resize(before + chunk_room);
+  const auto got = receive(reinterpret_cast<std::byte*>(text_.data()) + before, chunk_room);
+  text_.resize(before + got.value_or(0));
+  if (!got) return got.error().code() == errc::would_block ? step::waits : broken(got.error());
+  if (*got == 0) return broken({errc::io, fmt::format("{} closed the connection {} bytes before the end", to_->host(), body_left_)});
+  return take_chunks_from_text();
+}
+
+line::step line::take_chunks_from_text() {
+  for (std::string_view rest = text_;;) {
+    const auto next = chunks_.next(rest);
+    if (!next) return broken(next.error());
+    rest.remove_prefix(next->skip);
+    if (chunks_.ended()) {
+      text_ = std::string(rest);
+      if (body_left_ > 0) return broken({errc::io, fmt::format("{} ended its answer {} bytes too early", to_->host(), body_left_)});
+      return body_is_there();
+    }
+    if (next->body == 0) {
+      text_ = std::string(rest);
+      return step::more;
+    }
+    if (next->body > body_left_) return broken({errc::io, fmt::format("{} sends more than was asked for", to_->host())});
+    std::memcpy(target(), rest.data(), next->body);
+    came(next->body);
+    chunks_.took(next->body);
+    rest.remove_prefix(next->body);
+  }
+}
+
+line::step line::body_is_there() {
+  const bool goes_on = !head_.closes && framed_ != framing::until_closed && text_.empty();
+  return end({.then = what_->missing() == 0 ? verdict::kind::body : verdict::kind::renewed}, goes_on);
+}
+
+line::step line::take_error_body() {
+  const auto before = text_.size();
+  text_.resize(before + head_room);
+  const auto got = receive(reinterpret_cast<std::byte*>(text_.data()) + before, head_room);
+  text_.resize(before + got.value_or(0));
+  if (!got && got.error().code() == errc::would_block) return step::waits;
+  since_bytes_ += got.value_or(0);
+  const bool ended = got.value_or(0) == 0;  // or broke: then that is all that it says
+  const bool last_chunk = head_.chunked && text_.ends_with("0\r\n\r\n");
+  if (ended || last_chunk || text_.size() >= std::min<std::uint64_t>(body_left_, most_error_bytes)) return error_is_there();
+  return step::more;
+}
+
+line::step line::error_is_there() {
+  const bool goes_on = !head_.closes && head_.length && text_.size() == body_left_;
+  const auto then = what_->owner->judge(head_, text_, *what_);
+  return end(then, goes_on);
+}
+
+}  // namespace penstock::source::remote

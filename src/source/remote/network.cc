@@ -1,0 +1,325 @@
+#include "source/remote/network.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "source/remote/reactor.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr unsigned dialer_threads = 16;
+constexpr double tokens_of_a_retry = 5;
+constexpr double tokens_of_a_success = 1;
+constexpr std::size_t most_origins_kept = 64;  // then those that nobody uses are forgotten
+
+verdict refused(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
+
+status nobody_wants_it() {
+  static const status made(errc::cancelled, "nobody waits for it any more");
+  return made;
+}
+
+}  // namespace
+
+// --- making connections
+
+struct network::dial final : staging::work {
+  dial(network& with, std::shared_ptr<origin> whom) : by(with), to(std::move(whom)) {}
+  bool run() override {
+    auto made = or_no_memory([&]() -> result<std::unique_ptr<sys::web_connection>> {
+      auto with = by.door();
+      if (!with) return with.error();
+      return (*with)->connect(to->address(), by.settings_.connect_within, by.stop_);
+    });
+    by.dialled(to, std::move(made));
+    delete this;
+    return true;
+  }
+  network& by;
+  const std::shared_ptr<origin> to;
+};
+
+network::network(const network_settings& with)
+    : settings_(with), drawn_(std::random_device{}()), dialers_(staging::lanes::crew{dialer_threads}, 0us, nullptr, "penstock-c") {}
+
+std::shared_ptr<network> network::make(const network_settings& with) { return std::shared_ptr<network>(new network(with)); }
+
+network::~network() { stop_.stop(); }
+
+result<std::shared_ptr<sys::web_door>> network::door() {
+  const std::lock_guard guard(opening_);
+  if (door_ == nullptr) {
+    auto opened = sys::web_door::open(settings_.door);
+    if (!opened) return opened.error();
+    door_ = *std::move(opened);
+  }
+  return door_;
+}
+
+result<std::string> network::library_version() {
+  auto with = door();
+  if (!with) return with.error();
+  return (*with)->version();
+}
+
+result<sys::web_answer> network::exchange(const sys::web_request& what) {
+  auto with = door();
+  if (!with) return with.error();
+  return (*with)->exchange(what);
+}
+
+std::shared_ptr<origin> network::origin_of(const url& at) {
+  auto made = std::make_shared<origin>(at, settings_);
+  const std::lock_guard guard(lock_);
+  auto& known = origins_[made->address()];
+  if (auto there = known.lock(); there != nullptr) return there;
+  known = made;
+  if (origins_.size() > most_origins_kept) std::erase_if(origins_, [](const auto& each) { return each.second.expired(); });
+  return made;
+}
+
+network_counts network::counts() const noexcept { return {requests_.load(), retries_.load(), connections_.load(), throttled_.load()}; }
+
+unsigned network::dials_wanted(origin& to) noexcept {
+  const auto wanted = std::min<std::size_t>(to.pace_.wanted(), to.carried_ + to.queue_.size());
+  unsigned more = 0;
+  for (; to.lines_ + to.dialing_ < wanted && to.dialing_ < origin::most_dials; ++more) ++to.dialing_;
+  return more;
+}
+
+void network::start_dials(const std::shared_ptr<origin>& to, unsigned count) noexcept {
+  for (unsigned i = 0; i < count; ++i) {
+    auto* const made = new (std::nothrow) dial(*this, to);
+    auto started = made == nullptr ? no_memory() : dialers_.push(dials_, *made);
+    if (started.ok()) continue;
+    delete made;
+    dialled(to, std::move(started));
+  }
+}
+
+// The first reactor is the one that looks after what waits; others are started while there are connections for them.
+result<reactor*> network::reactor_for_one_more() {
+  const auto least =
+      std::min_element(reactors_.begin(), reactors_.end(), [](const auto& a, const auto& b) { return a->lines() < b->lines(); });
+  if (least != reactors_.end() && ((*least)->lines() == 0 || reactors_.size() >= settings_.threads)) return least->get();
+  reactors_.reserve(reactors_.size() + 1);
+  auto made = reactor::make(*this, reactors_.empty());
+  if (made) {
+    reactors_.push_back(*std::move(made));
+    return reactors_.back().get();
+  }
+  if (least == reactors_.end()) return made.error();
+  return least->get();
+}
+
+status network::adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::web_connection> made) {
+  const std::lock_guard guard(lock_);
+  auto by = reactor_for_one_more();
+  if (!by) return by.error();
+  (*by)->adopt(std::make_unique<line>(std::move(made), to, *this, **by));
+  ++to->lines_;
+  connections_.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
+// Each failure is one of a fetch that waits: so all of them end, however many there are.
+void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept {
+  auto how = made ? or_no_memory([&] { return adopt(to, *std::move(made)); }) : made.error();
+  fetch* what = nullptr;
+  verdict then{.then = verdict::kind::again, .error = how};
+  unsigned more = 0;
+  {
+    const std::lock_guard guard(lock_);
+    --to->dialing_;
+    if (!how.ok()) what = to->queue_.pop_front();
+    if (what != nullptr) {
+      what->where = fetch::place::none;
+      ask_again(*what, then);
+    }
+    more = dials_wanted(*to);
+  }
+  if (what != nullptr && then.then == verdict::kind::refused) tell(*what, then);
+  start_dials(to, more);
+}
+
+// --- fetches
+
+void network::queue(fetch& what, bool first) noexcept {
+  what.where = fetch::place::queued;
+  first ? what.at->queue_.push_front(what) : what.at->queue_.push_back(what);
+  feed_idle(*what.at);
+}
+
+void network::feed_idle(origin& of) noexcept {
+  while (!of.queue_.empty() && !of.idle_.empty() && of.carried_ < of.pace_.wanted()) {
+    auto& one = *of.idle_.back();
+    of.idle_.pop_back();
+    auto& next = *of.queue_.pop_front();
+    next.where = fetch::place::carried;
+    next.on = &one;
+    ++of.carried_;
+    one.given = &next;
+    one.by().give(one);
+  }
+}
+
+fetch* network::take(line& one) noexcept {
+  auto& of = *one.to();
+  auto* const next = of.carried_ < of.pace_.wanted() ? of.queue_.pop_front() : nullptr;
+  if (next == nullptr) {
+    of.idle_.push_back(&one);
+    return nullptr;
+  }
+  next->where = fetch::place::carried;
+  next->on = &one;
+  ++of.carried_;
+  return next;
+}
+
+void network::begin(fetch& what) noexcept {
+  const auto to = what.at;
+  unsigned more = 0;
+  {
+    const std::lock_guard guard(lock_);
+    queue(what, false);
+    more = dials_wanted(*to);
+  }
+  start_dials(to, more);
+}
+
+bool network::cancel(fetch& what) noexcept {
+  const std::lock_guard guard(lock_);
+  what.cancelled.store(true);
+  switch (what.where) {
+    case fetch::place::queued:
+      what.at->queue_.remove(what);
+      break;
+    case fetch::place::waiting:
+      waiting_.remove(what);
+      break;
+    case fetch::place::carried:
+      what.on->by().look();
+      return false;
+    case fetch::place::none:
+      return false;
+  }
+  what.where = fetch::place::none;
+  return true;
+}
+
+// Decides what becomes of a fetch that did not get its bytes: refused, or it is queued, or waits.
+void network::ask_again(fetch& what, verdict& how) noexcept {
+  auto& of = *what.at;
+  if (how.throttled) {
+    of.pace_.throttled(clock::now());
+    throttled_.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (what.cancelled.load()) how = refused(nobody_wants_it());
+  if (how.then == verdict::kind::refused) return;
+  if (how.then != verdict::kind::again) return queue(what, true);
+  const bool too_often = of.tokens_ < tokens_of_a_retry;
+  if (++what.tries >= settings_.attempts || too_often || stop_.stopped()) {
+    const auto words = too_often ? "; the server has failed so often that nothing is asked again for now" : "";
+    how = refused(or_no_memory([&] { return how.error.with_context(fmt::format("after {} tries{}", what.tries, words)); }));
+    return;
+  }
+  of.tokens_ -= tokens_of_a_retry;
+  retries_.fetch_add(1, std::memory_order_relaxed);
+  const auto most = std::min<std::chrono::milliseconds>(settings_.first_pause * (1 << std::min(what.tries - 1, 16U)), settings_.most_pause);
+  const std::chrono::milliseconds drawn(drawn_() % static_cast<unsigned>(most.count() + 1));
+  what.due = clock::now() + std::max(drawn, std::min(how.after, settings_.most_pause));
+  what.where = fetch::place::waiting;
+  waiting_.push_back(what);
+  if (auto first = or_no_memory([&]() -> result<reactor*> { return reactors_.empty() ? reactor_for_one_more() : reactors_.front().get(); });
+      first) {
+    (*first)->look();
+    return;
+  }
+  waiting_.remove(what);  // nobody could look after it
+  what.where = fetch::place::none;
+  how = refused(no_memory());
+}
+
+fetch* network::ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept {
+  const auto to = on.to();
+  const auto moved = what.at == to ? nullptr : what.at;  // to another server
+  fetch* next = nullptr;
+  unsigned more = 0;
+  unsigned more_there = 0;
+  {
+    const std::lock_guard guard(lock_);
+    what.on = nullptr;
+    what.where = fetch::place::none;
+    const bool busy = to->carried_ >= to->pace_.wanted();
+    --to->carried_;
+    if (how.then == verdict::kind::body) {
+      to->tokens_ = std::min(origin::most_tokens, to->tokens_ + tokens_of_a_success);
+      to->pace_.took(what.length, clock::now(), busy);
+    } else {
+      ask_again(what, how);
+    }
+    if (line_goes_on) next = take(on);
+    feed_idle(*to);
+    more = dials_wanted(*to);
+    if (moved != nullptr) more_there = dials_wanted(*moved);
+  }
+  start_dials(to, more);
+  start_dials(moved, more_there);
+  return next;
+}
+
+fetch* network::next_for(line& one) noexcept {
+  const std::lock_guard guard(lock_);
+  if (one.given != nullptr) return std::exchange(one.given, nullptr);
+  return take(one);
+}
+
+void network::gone(line& one) noexcept {
+  const auto to = one.to();
+  unsigned more = 0;
+  {
+    const std::lock_guard guard(lock_);
+    std::erase(to->idle_, &one);
+    --to->lines_;
+    if (auto* const given = std::exchange(one.given, nullptr); given != nullptr) {
+      one.by().take_back(one);
+      given->on = nullptr;
+      --to->carried_;
+      queue(*given, true);
+    }
+    more = dials_wanted(*to);
+  }
+  start_dials(to, more);
+}
+
+network::clock::time_point network::queue_due(clock::time_point now) noexcept {
+  for (;;) {
+    auto next = clock::time_point::max();
+    std::shared_ptr<origin> to;
+    unsigned more = 0;
+    {
+      const std::lock_guard guard(lock_);
+      for (auto* each = waiting_.front(); each != nullptr && to == nullptr; each = each->next) {
+        next = std::min(next, each->due);
+        if (each->due > now) continue;
+        waiting_.remove(*each);
+        to = each->at;
+        queue(*each, false);
+        more = dials_wanted(*to);
+        break;
+      }
+    }
+    if (to == nullptr) return next;
+    start_dials(to, more);
+  }
+}
+
+}  // namespace penstock::source::remote

@@ -1,0 +1,93 @@
+// What carries the pieces of remote objects: connections to their servers, a few threads that serve all of them, and what is asked again
+// when a server fails. An engine has one, which starts no thread before the first request. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "penstock/status.hpp"
+#include "source/remote/fetch.hpp"
+#include "source/remote/line.hpp"
+#include "source/remote/origin.hpp"
+#include "source/remote/settings.hpp"
+#include "source/remote/url.hpp"
+#include "staging/lanes.hpp"
+#include "sys/fork_guard.hpp"
+#include "sys/web.hpp"
+
+namespace penstock::source::remote {
+
+class reactor;
+
+class network final : public line_owner {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  static std::shared_ptr<network> make(const network_settings& with);
+  network(const network&) = delete;
+  network& operator=(const network&) = delete;
+  ~network();  // no fetch is under way
+
+  // A short request. Errors: those of the door.
+  result<sys::web_answer> exchange(const sys::web_request& what);
+  [[nodiscard]] result<std::string> library_version();
+  std::shared_ptr<origin> origin_of(const url& at);
+  [[nodiscard]] network_counts counts() const noexcept;
+  [[nodiscard]] bool forked() const noexcept { return fork_.forked(); }
+
+  // Begins to carry it. Does not block; it may have ended on return.
+  void begin(fetch& what) noexcept;
+  // Nobody wants it any more. True: it has ended, and nobody is told; false: its owner is, or was. Does not block.
+  [[nodiscard]] bool cancel(fetch& what) noexcept;
+
+  // --- as the owner of lines
+  fetch* ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept override;
+  [[nodiscard]] fetch* next_for(line& one) noexcept override;
+  void gone(line& one) noexcept override;
+  void sent() noexcept override { requests_.fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] const network_settings& settings() const noexcept override { return settings_; }
+  clock::time_point queue_due(clock::time_point now) noexcept override;
+
+ private:
+  struct dial;
+  static void tell(fetch& what, const verdict& how) noexcept { line_owner::tell(what, how); }
+  explicit network(const network_settings& with);
+  result<std::shared_ptr<sys::web_door>> door();
+  // --- with the lock
+  void queue(fetch& what, bool first) noexcept;
+  void feed_idle(origin& of) noexcept;
+  fetch* take(line& one) noexcept;
+  void ask_again(fetch& what, verdict& how) noexcept;
+  [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // which are to be started
+  result<reactor*> reactor_for_one_more();
+  // --- without it
+  void start_dials(const std::shared_ptr<origin>& to, unsigned count) noexcept;
+  void dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept;
+  [[nodiscard]] status adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::web_connection> made);
+
+  const network_settings settings_;
+  const sys::fork_guard fork_;
+  std::mutex opening_;  // guards door_
+  std::shared_ptr<sys::web_door> door_;
+  sys::web_stop stop_;
+  std::mutex lock_;  // guards what follows, and of origins what they say
+  std::map<std::string, std::weak_ptr<origin>> origins_;
+  fetch_list waiting_;  // to be asked for again, in no order
+  std::vector<std::unique_ptr<reactor>> reactors_;
+  std::minstd_rand drawn_;
+  std::atomic<std::uint64_t> requests_{0};
+  std::atomic<std::uint64_t> retries_{0};
+  std::atomic<std::uint64_t> connections_{0};
+  std::atomic<std::uint64_t> throttled_{0};
+  staging::work_list dials_;
+  staging::lanes dialers_;
+};
+
+}  // namespace penstock::source::remote

@@ -1,0 +1,90 @@
+// An object on a server as a source: far, read only, and of the bytes that it had when it was opened. Each request says which version it
+// wants, and each answer is compared with it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "source/remote/fetch.hpp"
+#include "source/remote/network.hpp"
+#include "source/remote/url.hpp"
+#include "source/source.hpp"
+
+namespace penstock::source::remote {
+
+// What tells one version of an object from another.
+struct version {
+  std::string etag;           // as it came
+  std::string last_modified;  // likewise
+  [[nodiscard]] bool known() const noexcept { return !etag.empty() || !last_modified.empty(); }
+  // By RFC 9110 only a strong one says that all bytes are the same.
+  [[nodiscard]] bool has_strong_etag() const noexcept { return !etag.empty() && !etag.starts_with("W/"); }
+};
+
+// How requests for the bytes of an object look, and what its server's errors mean. One for each kind of server. Thread-safe.
+class protocol {
+ public:
+  virtual ~protocol() = default;
+  // Lines to be added to the head of a GET of that address, each with its line end. range: as in a Range header; empty: none is sent.
+  virtual result<std::string> headers(const url& address, std::string_view range) = 0;
+  // Address for a range. Most servers have one for all.
+  [[nodiscard]] virtual url address_of(const url& object, std::uint64_t offset, std::uint64_t length) const;
+  // Whether ranges are asked for in a header, and answered with 206.
+  [[nodiscard]] virtual bool by_range_header() const noexcept { return true; }
+  // Answers of 300 to 399 are followed, to other servers without what headers() has.
+  [[nodiscard]] virtual bool follows() const noexcept { return false; }
+  // What an answer that is an error means; judged as any server's where that says nothing.
+  virtual std::optional<verdict> judge(const response_head& /*head*/, std::string_view /*body*/, fetch& /*what*/) { return std::nullopt; }
+};
+
+struct object_facts {
+  std::string name;  // for messages
+  url address;
+  std::uint64_t size = 0;
+  version of;  // not known: the first answer says
+};
+
+class object final : public source, public fetch_owner {
+ public:
+  object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts);
+  ~object() override;
+
+  result<std::uint64_t> size() override { return facts().size; }
+  status sync() override { return {}; }
+  result<bool> ends_at(std::uint64_t offset) override { return offset >= facts().size; }
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  void begin_fill(far_fill& what) noexcept override;
+  void cancel(far_fill& what) noexcept override;
+  std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of) override;
+  status close() override;
+
+  [[nodiscard]] const origin& server() const noexcept { return *origin_; }
+  [[nodiscard]] version seen_version() const;
+
+ private:
+  struct piece;
+  [[nodiscard]] const object_facts& facts() const noexcept { return about_; }
+  result<std::string> request_of(fetch& what) override;
+  verdict judge(const response_head& head, std::string_view body, fetch& what) override;
+  void ended(fetch& what, status how) noexcept override;
+  verdict judge_bytes(const response_head& head, fetch& what);
+  verdict judge_redirect(const response_head& head, fetch& what);
+  [[nodiscard]] status changed(const response_head& head);
+
+  const std::shared_ptr<network> network_;
+  const std::shared_ptr<protocol> protocol_;
+  const object_facts about_;
+  const std::shared_ptr<origin> origin_;
+  mutable std::mutex lock_;  // guards what follows
+  version version_;
+  piece* first_ = nullptr;  // under way
+  unsigned under_way_ = 0;  // with those that are being told
+  std::condition_variable quiet_;
+};
+
+}  // namespace penstock::source::remote

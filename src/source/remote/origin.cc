@@ -1,0 +1,30 @@
+#include "source/remote/origin.hpp"
+
+#include <utility>
+
+namespace penstock::source::remote {
+
+origin::origin(url address, const network_settings& with)
+    : at_(std::move(address)),
+      address_((at_.tls ? "https://" : "http://") + at_.authority()),
+      host_(at_.authority()),
+      tokens_(most_tokens),
+      pace_(with.most_connections) {
+  idle_.reserve(with.most_connections + most_dials);
+}
+
+origin::~origin() = default;
+
+unsigned origin::fills_wanted() const noexcept { return pace_.wanted() + 8; }
+
+std::shared_ptr<turnstile> origin::turns(staging::lanes& by, turnstile::share& of, std::shared_ptr<origin> self) {
+  const std::lock_guard guard(turns_lock_);
+  auto known = turns_.lock();
+  if (known == nullptr) {
+    known = std::make_shared<turnstile>(by, of, [self = std::move(self)] { return self->fills_wanted(); });
+    turns_ = known;
+  }
+  return known;
+}
+
+}  // namespace penstock::source::remote

@@ -1,0 +1,66 @@
+#include "source/remote/pace.hpp"
+
+#include <algorithm>
+
+namespace penstock::source::remote {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto least_window = 50ms;
+constexpr auto longest_window = 2s;  // later ones say nothing of now
+constexpr unsigned rounds = 3;       // that each of the connections should have had in a window
+constexpr double worth_doubling = 1.15;
+constexpr auto until_next_try = 5s;
+constexpr auto quiet_after_throttling = 10s;
+
+}  // namespace
+
+void pace::begin(clock::time_point now) noexcept {
+  window_began_ = now;
+  window_bytes_ = 0;
+  window_ended_ = 0;
+}
+
+void pace::want(unsigned count) noexcept { wanted_.store(std::clamp(count, least, most_), std::memory_order_relaxed); }
+
+void pace::took(std::uint64_t bytes, clock::time_point now, bool busy) noexcept {
+  if (!busy || window_began_ == clock::time_point() || now - window_began_ > longest_window) return begin(now);
+  window_bytes_ += bytes;
+  ++window_ended_;
+  const auto time = now - window_began_;
+  if (time < least_window || window_ended_ < rounds * wanted()) return;
+  judge(static_cast<double>(window_bytes_) / std::chrono::duration<double>(time).count(), now);
+  begin(now);
+}
+
+void pace::judge(double rate, clock::time_point now) noexcept {
+  if (now_ != state::climbing) {
+    if (now < settled_until_) return;
+    now_ = state::climbing;
+    best_ = rate;
+    best_count_ = wanted();
+    return want(2 * wanted());
+  }
+  if (rate < worth_doubling * best_) {  // no more for more of them
+    now_ = state::settled;
+    settled_until_ = now + until_next_try;
+    return want(best_count_);
+  }
+  best_ = rate;
+  best_count_ = wanted();
+  if (best_count_ < most_) return want(2 * best_count_);
+  now_ = state::settled;
+  settled_until_ = now + until_next_try;
+}
+
+void pace::throttled(clock::time_point now) noexcept {
+  if (now_ == state::throttled && now < settled_until_) return;  // those under way say so, too
+  now_ = state::throttled;
+  settled_until_ = now + quiet_after_throttling;
+  want(wanted() / 2);
+  begin(now);
+}
+
+}  // namespace penstock::source::remote

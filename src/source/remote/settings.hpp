@@ -1,0 +1,32 @@
+// How patient a network is, and what it counts. Values.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "sys/web.hpp"
+
+namespace penstock::source::remote {
+
+struct network_settings {
+  sys::web_door::options door{};
+  unsigned threads = 0;             // that receive, at most
+  unsigned most_connections = 128;  // to one server
+  unsigned attempts = 5;            // at one piece, without a byte between them; and to connect
+  std::chrono::milliseconds connect_within{5000};
+  std::chrono::milliseconds answer_within{30000};  // of the first byte
+  std::chrono::milliseconds stall_after{20000};    // in which fewer than so many bytes came
+  std::uint64_t stall_bytes = 20 << 10;
+  std::chrono::milliseconds first_pause{100};  // before a piece is asked for again, doubled each time; drawn from 0 up to it
+  std::chrono::milliseconds most_pause{20000};
+  std::chrono::milliseconds keep_idle{20000};  // connections
+};
+
+struct network_counts {
+  std::uint64_t requests = 0;  // sent for pieces
+  std::uint64_t retries = 0;
+  std::uint64_t connections = 0;  // made
+  std::uint64_t throttled = 0;    // answers that said so
+};
+
+}  // namespace penstock::source::remote

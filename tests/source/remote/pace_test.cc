@@ -1,0 +1,71 @@
+// How many requests a server is asked at once, on a clock of the test's own.
+#include "source/remote/pace.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace penstock::source::remote {
+namespace {
+
+using namespace std::chrono_literals;
+
+class paced : public ::testing::Test {
+ protected:
+  // For so long, a server that gives each of up to at_most requests so many MB/s, and more of them no more.
+  void serve(std::chrono::milliseconds time, double of_each, unsigned at_most) {
+    const auto end = now_ + time;
+    while (now_ < end) {
+      const auto at_once = pace_.wanted();
+      const double rate = of_each * 1e6 * std::min(at_once, at_most);
+      now_ += std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * 1'048'576 / rate));
+      pace_.took(1'048'576, now_, true);
+    }
+  }
+  pace pace_{128};
+  pace::clock::time_point now_{1s};
+};
+
+TEST_F(paced, begins_with_few_and_goes_on_while_more_bring_more) {
+  EXPECT_EQ(pace_.wanted(), pace::least);
+  serve(3s, 85, 1000);
+  EXPECT_EQ(pace_.wanted(), 128U);
+}
+
+TEST_F(paced, goes_back_to_what_was_enough) {
+  serve(3s, 500, 8);
+  EXPECT_EQ(pace_.wanted(), 8U);
+  serve(2s, 500, 8);
+  EXPECT_EQ(pace_.wanted(), 8U);
+}
+
+TEST_F(paced, tries_again_later) {
+  serve(3s, 500, 8);
+  serve(20s, 500, 32);
+  EXPECT_EQ(pace_.wanted(), 32U);
+}
+
+TEST_F(paced, a_server_that_is_asked_too_much_is_asked_half_as_much) {
+  serve(3s, 85, 1000);
+  for (int i = 0; i < 100; ++i) pace_.throttled(now_);
+  EXPECT_EQ(pace_.wanted(), 64U);
+  serve(5s, 85, 1000);
+  EXPECT_EQ(pace_.wanted(), 64U);
+  serve(20s, 85, 1000);
+  EXPECT_EQ(pace_.wanted(), 128U);
+}
+
+TEST_F(paced, learns_nothing_while_nobody_asks_for_much) {
+  for (int i = 0; i < 1000; ++i) pace_.took(1'048'576, now_ += 1ms, false);
+  EXPECT_EQ(pace_.wanted(), pace::least);
+}
+
+TEST_F(paced, never_wants_less_than_it_may_or_more) {
+  for (int i = 0; i < 100; ++i) pace_.throttled(now_ += 11s);
+  EXPECT_EQ(pace_.wanted(), pace::least);
+  pace few(3);
+  EXPECT_EQ(few.wanted(), pace::least);
+}
+
+}  // namespace
+}  // namespace penstock::source::remote
