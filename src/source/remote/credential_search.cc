@@ -1,0 +1,375 @@
+#include "source/remote/credential_search.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "base/printable.hpp"
+#include "source/remote/credential_answers.hpp"
+#include "source/remote/s3_error.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+constexpr std::chrono::milliseconds metadata_timeout{1000};
+constexpr std::chrono::milliseconds container_timeout{2000};
+constexpr std::chrono::milliseconds sts_timeout{10000};
+constexpr std::size_t most_token_file_bytes = std::size_t{64} << 10;
+constexpr int http_ok = 200;
+
+// Nothing: it is not set up here, and the search goes on.
+using finding = result<std::optional<credentials>>;
+
+// Without the end of its line.
+std::string_view first_line(std::string_view text) {
+  text = text.substr(0, text.find_first_of("\r\n"));
+  return text;
+}
+
+class credential_search {
+ public:
+  credential_search(const credential_options& options, const credential_world& world) : options_(options), world_(world) {}
+  result<credentials> run();
+
+ private:
+  finding in_environment();
+  finding in_asked_profile();
+  finding in_profile();
+  finding of_profile(const found_profile& found);
+  finding of_process(const found_profile& found);
+  finding by_web_identity();
+  finding of_container();
+  finding of_instance();
+
+  result<credentials> usable(credentials found) const;
+  result<credentials> assume_role(std::string_view role, const std::string& session, const std::string& token_file);
+  result<url> sts_address() const;
+  result<url> container_address() const;
+  result<std::vector<header>> container_headers();
+  result<url> metadata_address(std::string_view path) const;
+  result<std::string> ask_metadata(std::string_view path, const std::string& token);
+  result<std::string> metadata_token();
+
+  [[nodiscard]] std::optional<std::string> variable(std::string_view name) const { return variable_set(world_.variable, name); }
+  result<std::string> ask(const control_request& request, std::string_view what) const;
+  result<std::string> token_in(const std::string& file, std::string_view what) const;
+  finding not_here(std::string what) {
+    looked_at_.push_back(std::move(what));
+    return std::optional<credentials>();
+  }
+
+  const credential_options& options_;
+  const credential_world& world_;
+  std::vector<std::string> looked_at_;
+};
+
+result<credentials> credential_search::run() {
+  if (options_.anonymous) {
+    credentials nobody;
+    nobody.found_in = "anonymous";
+    return nobody;
+  }
+  if (options_.given) return usable(*options_.given);
+  constexpr std::array<finding (credential_search::*)(), 6> steps{&credential_search::in_asked_profile, &credential_search::in_environment,
+                                                                  &credential_search::in_profile,       &credential_search::by_web_identity,
+                                                                  &credential_search::of_container,     &credential_search::of_instance};
+  for (const auto step : steps) {
+    auto found = (this->*step)();
+    if (!found) return found.error();
+    if (!*found) continue;
+    return usable(std::move(**found));
+  }
+  std::string message("there are no credentials. Looked at:");
+  for (const auto& each : looked_at_) message += fmt::format("{} {}", &each == &looked_at_.front() ? "" : ";", each);
+  message += ". For objects that anybody may read, ask for anonymous access";
+  return status(errc::permission_denied, std::move(message));
+}
+
+result<credentials> credential_search::usable(credentials found) const {
+  const bool fits = fits_header(found.access_key_id) && fits_header(found.secret_access_key.reveal()) &&
+                    (found.session_token.empty() || fits_header(found.session_token.reveal()));
+  if (!fits)
+    return status(errc::invalid_argument,
+                  fmt::format("the keys of {} are empty, or have a blank or the end of a line in them", found.found_in));
+  if (found.expires_at && *found.expires_at <= world_.now())
+    return status(errc::permission_denied, fmt::format("the keys of {} expired at {}, by the clock of this machine", found.found_in,
+                                                       signing_time(*found.expires_at)));
+  return found;
+}
+
+// --- keys that are there
+finding credential_search::in_environment() {
+  auto id = variable("AWS_ACCESS_KEY_ID");
+  auto secret = variable("AWS_SECRET_ACCESS_KEY");
+  if (!id && !secret) return not_here("the environment (AWS_ACCESS_KEY_ID is not set)");
+  if (!id || !secret)
+    return status(errc::invalid_argument,
+                  fmt::format("the environment has {} without {}", id ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY",
+                              id ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID"));
+  auto token = variable("AWS_SESSION_TOKEN").value_or("");
+  credentials made{.access_key_id = std::move(*id),
+                   .secret_access_key = secret_text::taken_from(*secret),
+                   .session_token = secret_text::taken_from(token),
+                   .expires_at = {},
+                   .found_in = "the environment"};
+  return std::optional(std::move(made));
+}
+
+finding credential_search::in_asked_profile() {
+  if (options_.profile.empty()) return std::optional<credentials>();
+  const auto found = find_profile(*world_.kernel, world_.variable, options_.profile);
+  if (!found) return found.error();
+  auto made = of_profile(*found);
+  if (made.ok() && !*made)
+    return status(errc::permission_denied,
+                  fmt::format("the profile '{}' of {} has no credentials", printable_text(found->name), found->looked_at));
+  return made;
+}
+
+finding credential_search::in_profile() {
+  const auto found = find_profile(*world_.kernel, world_.variable, {});
+  if (!found) return found.error();
+  auto made = of_profile(*found);
+  if (!made || *made) return made;
+  return not_here(fmt::format("the profile '{}' of {}", printable_text(found->name), found->looked_at));
+}
+
+finding credential_search::of_profile(const found_profile& found) {
+  const auto& values = found.values;
+  const auto what = fmt::format("the profile '{}'", printable_text(found.name));
+  const auto refused = [&](std::string_view why) { return status(errc::unsupported, fmt::format("{} {}", what, why)); };
+  constexpr std::string_view instead =
+      "; a credential_process that prints them, such as `aws configure export-credentials`, can stand instead";
+  if (values.needs_another) return refused(fmt::format("takes a role by way of other credentials, which is not supported{}", instead));
+  if (!values.role_arn.empty() && !values.web_identity_token_file.empty()) {
+    auto made = assume_role(values.role_arn, values.role_session_name, values.web_identity_token_file);
+    if (!made) return made.error().with_context(what);
+    return std::optional(std::move(*made));
+  }
+  if (!values.access_key_id.empty() || !values.secret_access_key.empty()) {
+    if (values.access_key_id.empty() || values.secret_access_key.empty()) return refused("has only half of a pair of keys");
+    return std::optional(credentials{.access_key_id = values.access_key_id,
+                                     .secret_access_key = values.secret_access_key,
+                                     .session_token = values.session_token,
+                                     .expires_at = {},
+                                     .found_in = what});
+  }
+  if (!values.credential_process.empty()) return of_process(found);
+  if (values.signs_on) return refused(fmt::format("signs on at a browser, which is not supported{}", instead));
+  return std::optional<credentials>();
+}
+
+finding credential_search::of_process(const found_profile& found) {
+  const auto what = fmt::format("the credential_process of the profile '{}'", printable_text(found.name));
+  if (!options_.allow_process || world_.run == nullptr)
+    return status(errc::permission_denied, fmt::format("{} is a program, and starting it is not allowed", what));
+  auto printed = world_.run(found.values.credential_process);
+  if (!printed) return printed.error().with_context(what);
+  auto made = parse_json_credentials(*printed, what);
+  wipe(*printed);
+  if (!made) return made.error();
+  return std::optional(std::move(*made));
+}
+
+// --- web identity: a token in a file, for which STS hands out the credentials of a role
+finding credential_search::by_web_identity() {
+  const auto file = variable("AWS_WEB_IDENTITY_TOKEN_FILE");
+  const auto role = variable("AWS_ROLE_ARN");
+  if (!file) return not_here("web identity (AWS_WEB_IDENTITY_TOKEN_FILE is not set)");
+  if (!role) return status(errc::invalid_argument, "the environment has AWS_WEB_IDENTITY_TOKEN_FILE without AWS_ROLE_ARN");
+  auto made = assume_role(*role, variable("AWS_ROLE_SESSION_NAME").value_or(""), *file);
+  if (!made) return made.error();
+  return std::optional(std::move(*made));
+}
+
+result<credentials> credential_search::assume_role(std::string_view role, const std::string& session, const std::string& token_file) {
+  constexpr std::string_view what = "web identity";
+  auto token = token_in(token_file, what);
+  if (!token) return token.error();
+  const auto address = sts_address();
+  if (!address) return address.error();
+  control_request request;
+  request.method = "POST";
+  request.address = *address;
+  request.headers = {{"Content-Type", "application/x-www-form-urlencoded"}};
+  request.body = fmt::format("Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn={}&RoleSessionName={}&WebIdentityToken={}",
+                             percent_encoded(role, false), percent_encoded(session.empty() ? "penstock" : session, false),
+                             percent_encoded(*token, false));
+  wipe(*token);
+  request.timeout = sts_timeout;
+  request.most_bytes = most_credential_bytes;
+  auto body = ask(request, fmt::format("{} at {}", what, address->shown()));
+  wipe(request.body);
+  if (!body) return body.error();
+  auto made = parse_sts_credentials(*body, what);
+  wipe(*body);
+  return made;
+}
+
+result<url> credential_search::sts_address() const {
+  if (const auto named = variable("AWS_ENDPOINT_URL_STS")) {
+    auto address = parse_http_url(*named);
+    return address ? std::move(address) : address.error().with_context("AWS_ENDPOINT_URL_STS");
+  }
+  if (options_.region.empty()) return parse_http_url("https://sts.amazonaws.com/");
+  if (!is_region(options_.region)) return status(errc::invalid_argument, fmt::format("'{}' is no region", shown_text(options_.region)));
+  return parse_http_url(fmt::format("https://sts.{}.amazonaws.com{}/", options_.region, options_.region.starts_with("cn-") ? ".cn" : ""));
+}
+
+// --- the container: ECS, and EKS with its agent
+finding credential_search::of_container() {
+  if (!variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") && !variable("AWS_CONTAINER_CREDENTIALS_FULL_URI"))
+    return not_here("the container (AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and AWS_CONTAINER_CREDENTIALS_FULL_URI are not set)");
+  const auto address = container_address();
+  if (!address) return address.error();
+  auto headers = container_headers();
+  if (!headers) return headers.error();
+  control_request request;
+  request.address = *address;
+  request.headers = std::move(*headers);
+  request.timeout = container_timeout;
+  request.most_bytes = most_credential_bytes;
+  request.use_proxy = false;
+  const auto what = fmt::format("the container's credentials at {}", address->shown());
+  auto body = ask(request, what);
+  if (!body) return body.error();
+  auto made = parse_json_credentials(*body, what);
+  wipe(*body);
+  if (!made) return made.error();
+  return std::optional(std::move(*made));
+}
+
+result<url> credential_search::container_address() const {
+  if (const auto path = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")) {
+    // Only a path: anything else would name another host.
+    if (!path->starts_with('/'))
+      return status(errc::invalid_argument, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI does not begin with a slash");
+    return parse_http_url("http://169.254.170.2" + *path);
+  }
+  auto address = parse_http_url(variable("AWS_CONTAINER_CREDENTIALS_FULL_URI").value_or(""));
+  if (!address) return address.error().with_context("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+  if (may_hand_out_credentials(*address)) return address;
+  return status(errc::invalid_argument, fmt::format("AWS_CONTAINER_CREDENTIALS_FULL_URI: {} is asked by https only", address->authority()));
+}
+
+result<std::vector<header>> credential_search::container_headers() {
+  std::string token;
+  if (const auto file = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) {
+    auto read = token_in(*file, "the container's credentials");
+    if (!read) return read.error();
+    token = std::move(*read);
+  } else {
+    token = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN").value_or("");
+  }
+  std::vector<header> headers{{"Accept", "application/json"}};
+  if (token.empty()) return headers;
+  // A scheme and a token: a blank may stand in it, the end of a line may not.
+  if (!std::ranges::all_of(token, [](char c) { return c >= ' ' && c < 0x7f; }))
+    return status(errc::invalid_argument, "the token for the container's credentials has a character that none may have");
+  headers.push_back({"Authorization", std::move(token)});
+  return headers;
+}
+
+// --- the instance's metadata
+finding credential_search::of_instance() {
+  constexpr std::string_view what = "the instance's metadata";
+  if (variable("AWS_EC2_METADATA_DISABLED").value_or("") == "true")
+    return not_here(fmt::format("{} (AWS_EC2_METADATA_DISABLED is set)", what));
+  const auto token = metadata_token();
+  if (!token && token.error().code() == errc::invalid_argument) return token.error();
+  if (!token) return not_here(fmt::format("{} ({})", what, token.error().message()));
+  constexpr std::string_view roles = "/latest/meta-data/iam/security-credentials/";
+  const auto named = ask_metadata(roles, *token);
+  if (!named) return not_here(fmt::format("{} ({})", what, named.error().message()));
+  const auto role = first_line(*named);
+  if (!fits_header(role)) return not_here(fmt::format("{} (the instance has no role)", what));
+  auto body = ask_metadata(fmt::format("{}{}", roles, percent_encoded(role, false)), *token);
+  if (!body) return body.error();
+  auto made = parse_json_credentials(*body, what);
+  wipe(*body);
+  if (!made) return made.error();
+  return std::optional(std::move(*made));
+}
+
+result<url> credential_search::metadata_address(std::string_view path) const {
+  auto base = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  if (!base) {
+    const bool is_ipv6 = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").value_or("").starts_with("IPv6");
+    base = is_ipv6 ? "http://[fd00:ec2::254]" : "http://169.254.169.254";
+  }
+  while (base->ends_with('/')) base->pop_back();
+  auto address = parse_http_url(fmt::format("{}{}", *base, path));
+  return address ? std::move(address) : address.error().with_context("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+}
+
+// IMDSv2's. Version 1, which asks for none, is not fallen back to: who can make a server of ours send a GET could read its answer.
+result<std::string> credential_search::metadata_token() {
+  const auto address = metadata_address("/latest/api/token");
+  if (!address) return address.error();
+  control_request request;
+  request.method = "PUT";
+  request.address = *address;
+  request.headers = {{"X-aws-ec2-metadata-token-ttl-seconds", "21600"}};
+  request.timeout = metadata_timeout;
+  request.most_bytes = most_credential_bytes;
+  request.use_proxy = false;
+  auto token = ask(request, address->shown());
+  if (token && !fits_header(*token)) return status(errc::io, fmt::format("{}: its answer is no token", address->shown()));
+  return token;
+}
+
+result<std::string> credential_search::ask_metadata(std::string_view path, const std::string& token) {
+  const auto address = metadata_address(path);
+  if (!address) return address.error();
+  control_request request;
+  request.address = *address;
+  request.headers = {{"X-aws-ec2-metadata-token", token}};
+  request.timeout = metadata_timeout;
+  request.most_bytes = most_credential_bytes;
+  request.use_proxy = false;
+  return ask(request, address->shown());
+}
+
+// --- helpers of several
+result<std::string> credential_search::ask(const control_request& request, std::string_view what) const {
+  auto answer = world_.call(request);
+  if (!answer) return answer.error().with_context(what);
+  if (answer->status_code == http_ok) return std::move(answer->body);
+  const bool may_be_later = answer->status_code == 429 || answer->status_code >= 500;
+  return status(may_be_later ? errc::io : errc::permission_denied,
+                fmt::format("{}: {}", what, shown_error(answer->status_code, parse_s3_error(answer->body))));
+}
+
+result<std::string> credential_search::token_in(const std::string& file, std::string_view what) const {
+  auto text = read_small_file(*world_.kernel, file, most_token_file_bytes);
+  if (!text) return text.error().with_context(what);
+  std::string token(first_line(*text));
+  wipe(*text);
+  if (token.empty()) return status(errc::invalid_argument, fmt::format("{}: {} has no token", what, printable_text(file)));
+  return token;
+}
+
+}  // namespace
+
+result<credentials> find_credentials(const credential_options& options, const credential_world& world) {
+  return credential_search(options, world).run();
+}
+
+bool may_hand_out_credentials(const url& address) {
+  if (address.tls) return true;
+  if (address.host == "localhost" || address.host == "169.254.170.2" || address.host == "169.254.170.23") return true;
+  in_addr four{};
+  if (inet_pton(AF_INET, address.host.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+  in6_addr six{}, eks{};
+  inet_pton(AF_INET6, "fd00:ec2::23", &eks);
+  if (inet_pton(AF_INET6, address.host.c_str(), &six) != 1) return false;
+  return IN6_IS_ADDR_LOOPBACK(&six) || IN6_ARE_ADDR_EQUAL(&six, &eks);
+}
+
+}  // namespace penstock::source::remote

@@ -1,0 +1,199 @@
+#include "source/remote/profiles.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/printable.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+constexpr std::string_view blanks = " \t\r";
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+}
+
+// Up to a comment, which begins behind a blank.
+std::string_view without_comment(std::string_view line) {
+  for (std::size_t i = 1; i < line.size(); ++i) {
+    if ((line[i] == '#' || line[i] == ';') && (line[i - 1] == ' ' || line[i - 1] == '\t')) return line.substr(0, i);
+  }
+  return line;
+}
+
+std::string_view without_quotes(std::string_view text) {
+  const bool is_quoted = text.size() >= 2 && (text.front() == '"' || text.front() == '\'') && text.back() == text.front();
+  return is_quoted ? text.substr(1, text.size() - 2) : text;
+}
+
+// Whether a heading is that of the profile: [name] of credentials; [profile name], or [default], of the configuration.
+bool is_heading_of(std::string_view line, profile_format format, std::string_view name) {
+  line = trimmed(without_comment(line));
+  if (line.size() < 2 || line.back() != ']') return false;
+  line = trimmed(line.substr(1, line.size() - 2));
+  if (format == profile_format::credentials) return without_quotes(line) == name;
+  if (line == "default") return name == line;
+  constexpr std::string_view word = "profile";
+  if (!line.starts_with(word) || line.size() == word.size() || blanks.find(line[word.size()]) == std::string_view::npos) return false;
+  return without_quotes(trimmed(line.substr(word.size()))) == name;
+}
+
+struct named_text {
+  std::string_view key;
+  std::string profile::*member;
+};
+struct named_secret {
+  std::string_view key;
+  secret_text profile::*member;
+};
+
+constexpr std::array profile_texts{named_text{"aws_access_key_id", &profile::access_key_id},
+                                   named_text{"credential_process", &profile::credential_process},
+                                   named_text{"role_arn", &profile::role_arn},
+                                   named_text{"role_session_name", &profile::role_session_name},
+                                   named_text{"web_identity_token_file", &profile::web_identity_token_file},
+                                   named_text{"region", &profile::region},
+                                   named_text{"endpoint_url", &profile::endpoint_url},
+                                   named_text{"ca_bundle", &profile::ca_bundle}};
+constexpr std::array profile_secrets{named_secret{"aws_secret_access_key", &profile::secret_access_key},
+                                     named_secret{"aws_session_token", &profile::session_token}};
+
+void take_setting(std::string_view key, std::string_view value, profile& to) {
+  for (const auto& [name, member] : profile_texts) {
+    if (key == name) to.*member = value;
+  }
+  for (const auto& [name, member] : profile_secrets) {
+    if (key == name) to.*member = secret_text(value);
+  }
+  if (key == "source_profile" || key == "credential_source") to.needs_another = true;
+  if (key == "sso_session" || key == "sso_start_url") to.signs_on = true;
+}
+
+// Keys that belong together are taken from one file together.
+void add_what_is_missing(profile from, profile& to) {
+  if (!to.access_key_id.empty() || !to.secret_access_key.empty()) {
+    from.access_key_id.clear();
+    from.secret_access_key = from.session_token = secret_text();
+  }
+  for (const auto& each : profile_texts) {
+    if ((to.*each.member).empty()) to.*each.member = std::move(from.*each.member);
+  }
+  for (const auto& each : profile_secrets) {
+    if ((to.*each.member).empty()) to.*each.member = std::move(from.*each.member);
+  }
+  to.needs_another |= from.needs_another;
+  to.signs_on |= from.signs_on;
+}
+
+// A name that begins with ~/ lies below HOME.
+std::string below_home(const variable_lookup& lookup, std::string name) {
+  if (!name.starts_with("~/")) return name;
+  const auto home = variable_set(lookup, "HOME");
+  return home ? *home + name.substr(1) : name;
+}
+
+struct profile_file {
+  const char* variable;
+  const char* usual_name;
+  profile_format format;
+};
+constexpr std::array profile_files{
+    profile_file{"AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", profile_format::credentials},
+    profile_file{"AWS_CONFIG_FILE", "~/.aws/config", profile_format::config},
+};
+
+status add_file(sys::kernel& kernel, const variable_lookup& lookup, const profile_file& one, found_profile& to) {
+  const auto name = below_home(lookup, variable_set(lookup, one.variable).value_or(one.usual_name));
+  to.looked_at += fmt::format("{}{}", to.looked_at.empty() ? "" : " and ", printable_text(name));
+  auto text = read_small_file(kernel, name, most_profile_bytes);
+  if (!text && text.error().code() == errc::not_found) {
+    to.looked_at += " (not there)";
+    return {};
+  }
+  if (!text) return text.error();
+  to.is_there |= read_profile(*text, one.format, to.name, to.values);
+  wipe(*text);
+  return {};
+}
+
+}  // namespace
+
+std::optional<std::string> variable_set(const variable_lookup& lookup, std::string_view name) {
+  auto value = lookup(name);
+  return value && value->empty() ? std::nullopt : std::move(value);
+}
+
+bool read_profile(std::string_view file, profile_format format, std::string_view name, profile& to) {
+  if (file.starts_with("\xef\xbb\xbf")) file.remove_prefix(3);
+  profile read;
+  bool is_in_it = false, was_there = false;
+  while (!file.empty()) {
+    const auto line = file.substr(0, file.find('\n'));
+    file.remove_prefix(std::min(line.size() + 1, file.size()));
+    // What is indented belongs to the setting above it: settings of services, which are none of a profile.
+    if (line.empty() || blanks.find(line.front()) != std::string_view::npos || line.front() == '#' || line.front() == ';') continue;
+    if (line.front() == '[') {
+      is_in_it = is_heading_of(line, format, name);
+      was_there |= is_in_it;
+      continue;
+    }
+    const auto equals = line.find('=');
+    if (!is_in_it || equals == std::string_view::npos) continue;
+    auto key = std::string(trimmed(line.substr(0, equals)));
+    std::ranges::transform(key, key.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+    take_setting(key, trimmed(without_comment(line.substr(equals + 1))), read);
+  }
+  add_what_is_missing(std::move(read), to);
+  return was_there;
+}
+
+result<found_profile> find_profile(sys::kernel& kernel, const variable_lookup& lookup, std::string_view asked_for) {
+  found_profile made;
+  made.name = asked_for;
+  if (made.name.empty()) made.name = variable_set(lookup, "AWS_PROFILE").value_or("");
+  made.is_asked_for = !made.name.empty();
+  if (!made.is_asked_for) made.name = "default";
+  for (const auto& one : profile_files) {
+    if (auto problem = add_file(kernel, lookup, one, made); !problem.ok()) return problem;
+  }
+  if (made.is_asked_for && !made.is_there)
+    return status(errc::not_found, fmt::format("there is no profile '{}' in {}", printable_text(made.name), made.looked_at));
+  return made;
+}
+
+result<std::string> read_small_file(sys::kernel& kernel, const std::string& path, std::size_t most_bytes) {
+  const auto fd = kernel.open(path, O_RDONLY | O_NONBLOCK, 0);  // a FIFO is not waited for
+  if (!fd) return fd.error();
+  const auto refused = [&](status problem) {
+    (void)kernel.close(*fd);  // nothing was written to it
+    return problem;
+  };
+  const auto facts = kernel.describe(*fd);
+  if (!facts) return refused(facts.error());
+  if (facts->type != sys::file_type::regular) return refused({errc::not_a_file, fmt::format("{} is no file", printable_text(path))});
+  constexpr std::size_t step = 4096;
+  std::string text;
+  text.reserve(std::min<std::size_t>(facts->size_bytes, most_bytes) + 2 * step);  // not moved about: it may hold secrets
+  for (;;) {
+    const auto before = text.size();
+    text.resize(before + step);
+    const auto count = kernel.pread(*fd, text.data() + before, step, before);
+    text.resize(before + count.value_or(0));
+    if (!count) return refused(count.error());
+    if (*count == 0) break;
+    if (text.size() > most_bytes)
+      return refused({errc::invalid_argument, fmt::format("{} is longer than {} bytes", printable_text(path), most_bytes)});
+  }
+  (void)kernel.close(*fd);
+  return text;
+}
+
+}  // namespace penstock::source::remote
