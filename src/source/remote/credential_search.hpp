@@ -31,7 +31,7 @@ struct credential_world {
   control_call call;
   std::shared_ptr<sys::kernel> kernel;
   std::function<wall_time()> now;
-  // Runs a command with a shell, and hands out what it prints, most_credential_bytes at most. Nothing: there is no way to.
+  // sys::run_command, with most_credential_bytes and a time limit. Nothing: there is no way to start a program.
   std::function<result<std::string>(const std::string& command)> run;
 };
 
