@@ -90,9 +90,25 @@ struct remote_header {
   std::string value;
 };
 
+// What a URL stands for. automatic: s3 for s3:// and for hosts of Amazon's, s3_presigned for such with a signature in their query, webhdfs
+// for paths that begin with /webhdfs/v1/, else http. s3_public: requests are not signed.
+enum class remote_kind : std::uint8_t { automatic = 0, http, s3, s3_public, s3_presigned, webhdfs };
+
 struct remote_options {
+  remote_kind kind = remote_kind::automatic;
   // Bytes; where it is given, the server is not asked, and the first answer to a read says which version is read.
   std::optional<std::uint64_t> size{};
+  // Of S3: what is empty is looked for where the AWS tools do: in the environment, in their profiles, and for credentials also at the
+  // container's or the machine's own service.
+  std::string region{};
+  std::string endpoint{};  // URL of a server that is not Amazon's: objects lie at ENDPOINT/BUCKET/KEY
+  std::string profile{};
+  std::string access_key_id{};
+  std::string secret_access_key{};
+  std::string session_token{};
+  bool anonymous = false;                 // requests are not signed, which never happens unasked
+  bool allow_credential_process = false;  // a profile may name a program that is started for its credentials
+  std::string user{};                     // of webhdfs
   // Of http and https: added to each request to the host of the URL, and to no other to which it sends its reader.
   std::vector<remote_header> headers{};
 };

@@ -36,6 +36,7 @@ class json_reader {
     } while (taken(','));
     return take('}');
   }
+  bool number(std::uint64_t& to);  // a whole one
   // An array of whole numbers, which are valid until the next one is read.
   bool numbers(std::vector<std::uint64_t>& to);
   // A string, which is valid until the next one is read.
@@ -54,7 +55,6 @@ class json_reader {
   }
 
  private:
-  bool number(std::uint64_t& to);
   bool skip_array(int depth);
   bool skip_number();
   bool skip_digits();

@@ -86,10 +86,18 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
 source::remote::network_settings core::read_web_environment() {
   source::remote::network_settings made;
   const auto bundle = variable("CURL_CA_BUNDLE");
-  made.door.ca_file = bundle.empty() ? variable("SSL_CERT_FILE") : bundle;
+  made.door.ca_file = bundle;
+  for (const auto* name : {"SSL_CERT_FILE", "AWS_CA_BUNDLE"}) {
+    if (made.door.ca_file.empty()) made.door.ca_file = variable(name);
+  }
   made.door.ca_folder = variable("SSL_CERT_DIR");
   for (const auto* name : {"http_proxy", "all_proxy", "ALL_PROXY"}) made.door.proxied |= !variable(name).empty();
   return made;
+}
+
+std::optional<std::string> core::environment_variable(std::string_view name) {
+  const auto* const value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe): read only
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 result<engine_options> engine_options::from_environment() { return core::read_environment(path::built_in_paths()); }

@@ -9,6 +9,7 @@
 
 #include "base/no_memory.hpp"
 #include "base/printable.hpp"
+#include "core/config.hpp"
 #include "core/request/admission.hpp"
 #include "path/cufile_library.hpp"
 #include "staging/worker.hpp"
@@ -105,6 +106,7 @@ seams real_seams(const engine_options& options) {
   seams doors{sys::make_kernel(), options.use_cuda ? device::make_cuda_driver() : nullptr, device::make_host_driver()};
   if (options.use_board) doors.board = stats::board::of_process();
   doors.web = read_web_environment();
+  doors.variable = &environment_variable;
   return doors;
 }
 

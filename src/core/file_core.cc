@@ -5,7 +5,6 @@
 #include "base/no_memory.hpp"
 #include "penstock/engine.hpp"
 #include "source/local_file.hpp"
-#include "source/remote/open.hpp"
 #include "source/remote/url.hpp"
 
 namespace penstock::core {
@@ -49,7 +48,7 @@ result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::
   if (with->forked()) return refuse(errc::forked, "the engine belongs to the parent process");
   if (options.write || options.create || options.truncate)
     return refuse(errc::unsupported, "objects on servers are opened for reading only");
-  auto opened = source::remote::open(with->web(), url, how);
+  auto opened = with->servers().open(url, how);
   if (!opened) return opened.error().with_context("open");
   return make(std::move(with), *std::move(opened));
 }

@@ -81,14 +81,14 @@ runtime::~runtime() {
   paths_.clear();
 }
 
-std::shared_ptr<source::remote::network> runtime::web() {
-  const std::lock_guard guard(making_web_);
-  if (web_ == nullptr) {
+source::remote::servers& runtime::servers() {
+  const std::lock_guard guard(making_servers_);
+  if (servers_ == nullptr) {
     auto settings = doors_.web;
     if (settings.threads == 0) settings.threads = std::clamp(cores_ / 2, 1U, most_web_threads);
-    web_ = source::remote::network::make(settings);
+    servers_ = std::make_unique<source::remote::servers>(settings, source::remote::surroundings{doors_.variable, doors_.kernel});
   }
-  return web_;
+  return *servers_;
 }
 
 void runtime::widen_pools() {

@@ -20,7 +20,7 @@
 #include "path/pinned_pages.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
-#include "source/remote/network.hpp"
+#include "source/remote/servers.hpp"
 #include "source/turnstile.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
@@ -42,6 +42,7 @@ struct seams {
   std::vector<const path::declaration*> further_paths{};  // behind the library's own
   std::shared_ptr<stats::board> board{};                  // null: none
   source::remote::network_settings web{};                 // threads: 0: by the cores
+  source::remote::variable_lookup variable{};             // of the environment, for credentials; none: nothing is set
 };
 
 // Which of board_layout::devices.
@@ -101,7 +102,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   // Of the pinned budget, for fills of far sources.
   [[nodiscard]] source::turnstile::share& far_share() noexcept { return far_share_; }
   // What carries objects on servers: made for the first.
-  std::shared_ptr<source::remote::network> web();
+  source::remote::servers& servers();
   // What files read ahead.
   [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
@@ -191,8 +192,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   std::mutex making_beside_;
   std::unique_ptr<beside_files> made_beside_;
   std::atomic<beside_files*> beside_{nullptr};  // that one, once it is made
-  std::mutex making_web_;
-  std::shared_ptr<source::remote::network> web_;  // null until then
+  std::mutex making_servers_;
+  std::unique_ptr<source::remote::servers> servers_;  // null until then
   core::deadlines deadlines_;
   const std::unique_ptr<ahead_book, ahead_book::ending> ahead_;
   core::cold_reads cold_reads_;

@@ -48,7 +48,8 @@ class fetch_owner {
 struct fetch {
   fetch_owner* owner = nullptr;
   std::shared_ptr<origin> at;
-  std::string target;  // where it was sent elsewhere: path and query there; empty: the object's
+  std::shared_ptr<origin> home;  // where its object is
+  std::string target;            // where it was sent elsewhere: path and query there, for what was missing then; empty: the object's
   std::byte* memory = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;

@@ -1,5 +1,7 @@
 #include "source/remote/http.hpp"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <utility>
 
@@ -38,15 +40,33 @@ std::optional<std::uint64_t> number(std::string_view text) {
 
 bool refuses_head(int status) noexcept { return status == 400 || status == 403 || status == 405 || status == 501; }
 
-// The size that an answer to HEAD, or to a GET of the first byte, tells.
-std::optional<std::uint64_t> size_in(const sys::web_answer& answer, bool of_head) {
+}  // namespace
+
+std::optional<std::uint64_t> size_of(const sys::web_answer& answer, bool of_head) {
   if (of_head) return number(answer.header("content-length"));
   if (const auto range = parse_content_range(answer.header("content-range"))) return range->total;
   if (answer.status == 416) return parse_unsatisfied_range(answer.header("content-range"));  // of an empty one
   return std::nullopt;
 }
 
-}  // namespace
+status check_headers(const std::vector<header>& headers) {
+  constexpr std::array<std::string_view, 7> own{"host",      "range", "if-match", "accept-encoding", "content-length", "transfer-encoding",
+                                                "connection"};
+  for (const auto& each : headers) {
+    const bool is_name =
+        !each.name.empty() &&
+        each.name.find_first_not_of("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == std::string::npos;
+    if (!is_name) return {errc::invalid_argument, fmt::format("\"{}\" is no name of a header", printable_text(each.name.substr(0, 60)))};
+    const bool is_value =
+        std::all_of(each.value.begin(), each.value.end(), [](char c) { return c == '\t' || static_cast<unsigned char>(c) >= ' '; }) &&
+        each.value.find('\x7f') == std::string::npos;
+    if (!is_value) return {errc::invalid_argument, fmt::format("the value of header {} has control characters", each.name)};
+    const header none{each.name, {}};
+    if (std::any_of(own.begin(), own.end(), [&](std::string_view name) { return header_value({none}, name).has_value(); }))
+      return {errc::invalid_argument, fmt::format("header {} is Penstock's own", each.name)};
+  }
+  return {};
+}
 
 std::shared_ptr<protocol> make_http_protocol(const url& home, const std::vector<header>& headers) {
   return std::make_shared<http_protocol>(home, headers);
@@ -77,10 +97,10 @@ status error_of(int status, std::string_view shown) {
 }
 
 result<object_facts> find_http_object(network& by, const url& address, const std::vector<header>& headers,
-                                      std::optional<std::uint64_t> size) {
+                                      std::optional<std::uint64_t> size, bool by_head) {
   object_facts made{address.shown(), address, size.value_or(0), {}};
   if (size) return made;
-  std::string_view method = "HEAD";
+  std::string_view method = by_head ? "HEAD" : "GET";
   for (unsigned moves = 0; moves <= most_redirects;) {
     std::vector<header> sent;
     if (made.address.same_origin(address)) sent = headers;
@@ -101,7 +121,7 @@ result<object_facts> find_http_object(network& by, const url& address, const std
       continue;
     }
     if (status != 200 && status != 206 && !(status == 416 && !of_head)) return error_of(status, made.name);
-    const auto known = size_in(*answer, of_head);
+    const auto known = size_of(*answer, of_head);
     if (known) {
       made.size = *known;
       made.of = version_of(*answer);

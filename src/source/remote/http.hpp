@@ -14,6 +14,10 @@
 
 namespace penstock::source::remote {
 
+// Whether they may be sent: names and values that fit a header, and none that a request has already. Errors: invalid_argument, which names
+// the header and not its value.
+status check_headers(const std::vector<header>& headers);
+
 // Headers of the user's: sent to the server that he named (home), and to no other.
 std::shared_ptr<protocol> make_http_protocol(const url& home, const std::vector<header>& headers);
 
@@ -23,10 +27,14 @@ result<sys::web_answer> ask(network& by, std::string_view method, const url& add
 // What an answer says of the object's version.
 [[nodiscard]] version version_of(const sys::web_answer& answer);
 
+// The size that an answer to HEAD, or to a GET of the first byte, tells.
+[[nodiscard]] std::optional<std::uint64_t> size_of(const sys::web_answer& answer, bool of_head);
+
 // How large it is and where it really lies: asks with HEAD and follows redirects; a server that refuses HEAD is asked for the first byte.
-// size: that its user knows; then nothing is asked. Errors name the address: not_found, permission_denied, io, timed_out, unsupported.
+// size: that its user knows; then nothing is asked. by_head: false: of a presigned one, which is signed for GET. Errors name the address:
+// not_found, permission_denied, io, timed_out, unsupported.
 result<object_facts> find_http_object(network& by, const url& address, const std::vector<header>& headers,
-                                      std::optional<std::uint64_t> size);
+                                      std::optional<std::uint64_t> size, bool by_head = true);
 
 // Of an answer that is no success. shown: the address.
 status error_of(int status, std::string_view shown);

@@ -39,7 +39,10 @@ bool line::start(fetch& what) noexcept {
     head_ = {};
     return what.owner->request_of(what);
   });
-  if (!asked) return end({.then = verdict::kind::refused, .error = asked.error()}, true) != step::line_ends;
+  if (!asked) {  // would_block: what it is signed with is still to be found
+    const auto then = asked.error().code() == errc::would_block ? verdict::kind::again : verdict::kind::refused;
+    return end({.then = then, .error = asked.error()}, true) != step::line_ends;
+  }
   out_ = *std::move(asked);
   owner_.sent();
   const auto sent = send_rest();
@@ -137,6 +140,7 @@ result<std::size_t> line::receive(std::byte* target, std::size_t room) noexcept 
 void line::came(std::size_t bytes) noexcept {
   what_->done += bytes;
   what_->tries = 0;
+  what_->moves = 0;
   body_left_ -= bytes;
   since_bytes_ += bytes;
 }

@@ -47,6 +47,23 @@ struct network::dial final : staging::work {
   const std::shared_ptr<origin> to;
 };
 
+struct network::errand final : staging::work {
+  explicit errand(std::function<void()> what) : run_(std::move(what)) {}
+  bool run() override {
+    run_();
+    delete this;
+    return true;
+  }
+  const std::function<void()> run_;
+};
+
+bool network::aside(std::function<void()> what) {
+  auto made = std::make_unique<errand>(std::move(what));
+  if (!dialers_.push(dials_, *made).ok()) return false;
+  (void)made.release();
+  return true;
+}
+
 network::network(const network_settings& with)
     : settings_(with), drawn_(std::random_device{}()), dialers_(staging::lanes::crew{dialer_threads}, 0us, nullptr, "penstock-c") {}
 
@@ -217,6 +234,10 @@ bool network::cancel(fetch& what) noexcept {
 
 // Decides what becomes of a fetch that did not get its bytes: refused, or it is queued, or waits.
 void network::ask_again(fetch& what, verdict& how) noexcept {
+  if (how.then == verdict::kind::again || how.then == verdict::kind::renewed) {  // what is missing now may lie elsewhere
+    what.at = what.home;
+    what.target.clear();
+  }
   auto& of = *what.at;
   if (how.throttled) {
     of.pace_.throttled(clock::now());
@@ -250,7 +271,7 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
 
 fetch* network::ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept {
   const auto to = on.to();
-  const auto moved = what.at == to ? nullptr : what.at;  // to another server
+  std::shared_ptr<origin> elsewhere;
   fetch* next = nullptr;
   unsigned more = 0;
   unsigned more_there = 0;
@@ -265,14 +286,15 @@ fetch* network::ended(line& on, fetch& what, verdict& how, bool line_goes_on) no
       to->pace_.took(what.length, clock::now(), busy);
     } else {
       ask_again(what, how);
+      if (how.then != verdict::kind::refused && what.at != to) elsewhere = what.at;
     }
     if (line_goes_on) next = take(on);
     feed_idle(*to);
     more = dials_wanted(*to);
-    if (moved != nullptr) more_there = dials_wanted(*moved);
+    if (elsewhere != nullptr) more_there = dials_wanted(*elsewhere);
   }
   start_dials(to, more);
-  start_dials(moved, more_there);
+  start_dials(elsewhere, more_there);
   return next;
 }
 

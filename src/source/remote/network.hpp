@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,9 @@ class network final : public line_owner {
   [[nodiscard]] network_counts counts() const noexcept;
   [[nodiscard]] bool forked() const noexcept { return fork_.forked(); }
 
+  // Runs what may block on a thread of its own. False: there is none. Ends before the network does.
+  [[nodiscard]] bool aside(std::function<void()> what);
+
   // Begins to carry it. Does not block; it may have ended on return.
   void begin(fetch& what) noexcept;
   // Nobody wants it any more. True: it has ended, and nobody is told; false: its owner is, or was. Does not block.
@@ -57,6 +61,7 @@ class network final : public line_owner {
 
  private:
   struct dial;
+  struct errand;
   static void tell(fetch& what, const verdict& how) noexcept { line_owner::tell(what, how); }
   explicit network(const network_settings& with);
   result<std::shared_ptr<sys::web_door>> door();

@@ -83,6 +83,7 @@ void object::begin_fill(far_fill& what) noexcept {
   if (made == nullptr) return what.tell({0, no_memory()});
   made->owner = this;
   made->at = origin_;
+  made->home = origin_;
   made->memory = what.target();
   made->offset = what.offset();
   made->length = std::min(what.length(), size - what.offset());

@@ -1,0 +1,159 @@
+#include "source/remote/s3.hpp"
+
+#include <ctime>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "source/remote/http.hpp"
+#include "source/remote/s3_error.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+constexpr unsigned most_renewals = 3;  // of one piece: a clock that is set right, and credentials that are
+constexpr unsigned most_regions = 2;   // that S3 may send a reader to
+
+std::optional<std::time_t> parse_date(const std::string& text) {
+  std::tm parts{};
+  const auto* const end = strptime(text.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return end == nullptr ? std::nullopt : std::optional(timegm(&parts));
+}
+
+// What an error of S3 means; nothing where its status says all.
+std::optional<errc> code_of(std::string_view code) {
+  if (code == "NoSuchKey" || code == "NoSuchBucket" || code == "NoSuchVersion") return errc::not_found;
+  constexpr std::array<std::string_view, 6> denied{"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch",
+                                                   "InvalidToken", "AllAccessDisabled",  "ExpiredToken"};
+  if (std::find(denied.begin(), denied.end(), code) != denied.end()) return errc::permission_denied;
+  return std::nullopt;
+}
+
+class s3_protocol final : public protocol {
+ public:
+  explicit s3_protocol(std::shared_ptr<s3_account> account) : account_(std::move(account)) {}
+
+  result<std::string> headers(const url& address, std::string_view /*range*/) override {
+    auto signed_with = account_->sign_now("GET", address);
+    if (!signed_with) return signed_with.error();
+    std::string lines;
+    for (const auto& each : *signed_with) lines += fmt::format("{}: {}\r\n", each.name, each.value);
+    return lines;
+  }
+
+  std::optional<verdict> judge(const response_head& head, std::string_view body, fetch& what) override {
+    const auto error = parse_s3_error(body);
+    verdict made{.then = verdict::kind::refused, .error = {code_of(error.code).value_or(errc::io), shown_error(head.status, error)}};
+    const bool wrong_time = error.code == "RequestTimeTooSkewed";
+    if (wrong_time || error.code == "ExpiredToken" || error.code == "InvalidToken") {
+      if (++what.renewals > most_renewals) return made;
+      wrong_time ? account_->correct_time(head.date) : account_->credentials_refused();
+      made.then = wrong_time ? verdict::kind::renewed : verdict::kind::again;
+      return made;
+    }
+    if (error.code.empty() || head.status == 412 || head.status == 416) return std::nullopt;
+    if (may_succeed_later(error.code)) {
+      made.then = verdict::kind::again;
+      made.throttled = error.code == "SlowDown";
+      return made;
+    }
+    return head.status >= 500 ? std::nullopt : std::optional(std::move(made));
+  }
+
+ private:
+  const std::shared_ptr<s3_account> account_;
+};
+
+}  // namespace
+
+s3_account::s3_account(std::shared_ptr<credential_source> keys, std::string region, std::function<bool(std::function<void()>)> aside)
+    : keys_(std::move(keys)), signer_({.region = std::move(region)}), aside_(std::move(aside)) {}
+
+result<std::vector<header>> s3_account::sign_by(const std::shared_ptr<const credentials>& by, std::string_view method, const url& address) {
+  const std::vector<header> none;
+  const auto at = std::chrono::system_clock::now() + std::chrono::seconds(ahead_seconds_.load());
+  return signer_.sign({.method = method, .address = address, .headers = none}, by, at);
+}
+
+result<std::vector<header>> s3_account::sign(std::string_view method, const url& address) {
+  const auto by = keys_->current();
+  if (!by) return by.error();
+  return sign_by(*by, method, address);
+}
+
+result<std::vector<header>> s3_account::sign_now(std::string_view method, const url& address) {
+  if (keys_->is_due()) renew_aside();
+  const auto by = keys_->kept();
+  if (by == nullptr) return status(errc::would_block, "the credentials have expired, and others are not found yet");
+  return sign_by(by, method, address);
+}
+
+void s3_account::renew_aside() {
+  if (renewing_.exchange(true)) return;
+  const bool begun = or_without_memory(
+      [&] {
+        return aside_([self = shared_from_this()] {
+          (void)or_no_memory([&]() -> status { return self->keys_->current().error(); });
+          self->renewing_.store(false);
+        });
+      },
+      [] { return false; });
+  if (!begun) renewing_.store(false);
+}
+
+void s3_account::correct_time(std::string_view date) {
+  if (const auto there = parse_date(std::string(date))) ahead_seconds_.store(*there - std::time(nullptr));
+}
+
+void s3_account::credentials_refused() {
+  if (const auto kept = keys_->kept(); kept != nullptr) keys_->refuse(kept);
+  renew_aside();
+}
+
+std::shared_ptr<protocol> make_s3_protocol(std::shared_ptr<s3_account> account) {
+  return std::make_shared<s3_protocol>(std::move(account));
+}
+
+result<object_facts> find_s3_object(network& by, std::string name, url address,
+                                    const std::function<result<url>(const std::string& region)>& address_in,
+                                    const std::function<std::shared_ptr<s3_account>(const std::string& region)>& account_of,
+                                    std::shared_ptr<s3_account>& account) {
+  bool time_corrected = false;
+  std::string_view method = "HEAD";
+  for (unsigned regions = 0;;) {
+    auto headers = account->sign(method, address);
+    if (!headers) return headers.error().with_context(name);
+    if (method == "GET") headers->push_back({"Range", "bytes=0-0"});
+    auto answer = ask(by, method, address, *headers);
+    if (!answer) return answer.error();
+    if (answer->status == 200 || answer->status == 206) {
+      const auto size = size_of(*answer, method == "HEAD");
+      if (!size) return status(errc::unsupported, fmt::format("{}: the server does not say how large it is", name));
+      return object_facts{std::move(name), std::move(address), *size, version_of(*answer)};
+    }
+    const std::string region(answer->header("x-amz-bucket-region"));
+    if (is_region(region) && region != account->region() && regions++ < most_regions) {
+      auto there = address_in(region);
+      if (!there) return there.error().with_context(name);
+      address = *std::move(there);
+      account = account_of(region);
+      continue;
+    }
+    if (method == "HEAD" && answer->status != 404) {  // whose answers have no body to say why
+      method = "GET";
+      continue;
+    }
+    const auto error = parse_s3_error(answer->body);
+    if (error.code == "RequestTimeTooSkewed" && !std::exchange(time_corrected, true)) {
+      account->correct_time(answer->header("date"));
+      continue;
+    }
+    if (answer->status == 416) return object_facts{std::move(name), std::move(address), 0, version_of(*answer)};
+    if (error.code.empty()) return error_of(answer->status, name);
+    return status(code_of(error.code).value_or(errc::io), fmt::format("{}: {}", name, shown_error(answer->status, error)));
+  }
+}
+
+}  // namespace penstock::source::remote

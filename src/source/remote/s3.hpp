@@ -1,0 +1,54 @@
+// Objects of S3: requests are signed with credentials that are found, kept and renewed for all objects of one account.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "penstock/status.hpp"
+#include "source/remote/control.hpp"
+#include "source/remote/credential_source.hpp"
+#include "source/remote/network.hpp"
+#include "source/remote/object.hpp"
+#include "source/remote/signature.hpp"
+#include "source/remote/url.hpp"
+
+namespace penstock::source::remote {
+
+// Who asks, in one region. Shared by the objects that were opened for it. Thread-safe.
+class s3_account : public std::enable_shared_from_this<s3_account> {
+ public:
+  // aside: runs what may block, on a thread of the network's; false: there is none.
+  s3_account(std::shared_ptr<credential_source> keys, std::string region, std::function<bool(std::function<void()>)> aside);
+
+  // Headers of a signed request. Blocks while credentials are found, where none are kept.
+  result<std::vector<header>> sign(std::string_view method, const url& address);
+  // The same for a thread that may not block: would_block where credentials are about to be found.
+  result<std::vector<header>> sign_now(std::string_view method, const url& address);
+  // What a server said: that the time of its requests is wrong (date: of its answer), or that its credentials are no more.
+  void correct_time(std::string_view date);
+  void credentials_refused();
+  [[nodiscard]] const std::string& region() const noexcept { return signer_.scope().region; }
+
+ private:
+  result<std::vector<header>> sign_by(const std::shared_ptr<const credentials>& by, std::string_view method, const url& address);
+  void renew_aside();
+
+  const std::shared_ptr<credential_source> keys_;
+  signer signer_;
+  const std::function<bool(std::function<void()>)> aside_;
+  std::atomic<std::int64_t> ahead_seconds_{0};  // that servers are of this machine's clock
+  std::atomic<bool> renewing_{false};
+};
+
+std::shared_ptr<protocol> make_s3_protocol(std::shared_ptr<s3_account> account);
+
+// As find_http_object. account_of: the account of another region, to which S3 may say that the bucket belongs; account: on return, the one
+// whose region it is.
+result<object_facts> find_s3_object(network& by, std::string name, url address,
+                                    const std::function<result<url>(const std::string& region)>& address_in,
+                                    const std::function<std::shared_ptr<s3_account>(const std::string& region)>& account_of,
+                                    std::shared_ptr<s3_account>& account);
+
+}  // namespace penstock::source::remote

@@ -1,0 +1,176 @@
+#include "source/remote/servers.hpp"
+
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "source/remote/credential_answers.hpp"
+#include "source/remote/http.hpp"
+#include "source/remote/object.hpp"
+#include "source/remote/s3_settings.hpp"
+#include "source/remote/url.hpp"
+#include "source/remote/webhdfs.hpp"
+#include "sys/run_command.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// control_call by the network.
+control_call calls_over(const std::weak_ptr<network>& by) {
+  return [by](const control_request& asked) -> result<control_answer> {
+    const auto with = by.lock();
+    if (with == nullptr) return status(errc::closed, "the engine has ended");
+    sys::web_request sent;
+    sent.method = asked.method;
+    sent.url = asked.address.text();
+    for (const auto& each : asked.headers) sent.headers.push_back({each.name, each.value});
+    sent.body = asked.body;
+    sent.timeout = asked.timeout;
+    sent.most_bytes = asked.most_bytes;
+    sent.by_proxy = asked.use_proxy;
+    auto come = with->exchange(sent);
+    if (!come) return come.error();
+    control_answer made{.status_code = come->status, .headers = {}, .body = std::move(come->body)};
+    for (auto& each : come->headers) made.headers.push_back({std::move(each.name), std::move(each.value)});
+    return made;
+  };
+}
+
+credential_options credential_options_of(const remote_options& how, const std::string& region) {
+  credential_options made;
+  made.profile = how.profile;
+  made.region = region;
+  made.anonymous = how.anonymous;
+  made.allow_process = how.allow_credential_process;
+  if (!how.access_key_id.empty()) {
+    made.given = credentials{.access_key_id = how.access_key_id,
+                             .secret_access_key = secret_text(how.secret_access_key),
+                             .session_token = secret_text(how.session_token),
+                             .expires_at = std::nullopt,
+                             .found_in = "what the program gave"};
+  }
+  return made;
+}
+
+// Whom two objects have in common; secrets are told apart by what is asked with them.
+std::string key_of(const remote_options& how) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", how.profile, how.anonymous, how.allow_credential_process, how.access_key_id,
+                     how.secret_access_key, how.session_token);
+}
+
+result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
+  if (how.kind == remote_kind::automatic) return what.kind;
+  constexpr std::array kinds{url_kind::http, url_kind::s3, url_kind::s3_public, url_kind::s3_presigned, url_kind::webhdfs};
+  const auto asked = kinds[static_cast<std::size_t>(how.kind) - 1];
+  if (fits(what, asked)) return asked;
+  return status(errc::invalid_argument, fmt::format("{} is no URL of kind {}", what.shown(), to_string(asked)));
+}
+
+}  // namespace
+
+servers::servers(const network_settings& how, surroundings around) : network_(network::make(how)), around_(std::move(around)) {}
+
+result<std::unique_ptr<source>> servers::open(const std::string& text, const remote_options& how) {
+  auto parsed = parse_remote_url(text);
+  if (!parsed) return parsed.error();
+  const auto kind = kind_of(*parsed, how);
+  if (!kind) return kind.error();
+  switch (*kind) {
+    case url_kind::s3:
+      return open_s3(*parsed, how);
+    case url_kind::webhdfs:
+      return open_webhdfs(*parsed, how);
+    case url_kind::s3_presigned:
+      return open_http(*parsed, how, true);
+    case url_kind::s3_public:
+    case url_kind::http:
+      break;
+  }
+  return open_http(*parsed, how, is_presigned(parsed->address));
+}
+
+result<std::unique_ptr<source>> servers::open_http(const remote_url& what, const remote_options& how, bool presigned) {
+  std::vector<header> headers;
+  for (const auto& each : how.headers) headers.push_back({each.name, each.value});
+  if (auto wrong = check_headers(headers); !wrong.ok()) return wrong.with_context(what.shown());
+  auto address = what.address;
+  if (what.by_name) {  // s3://, as a public one
+    auto found =
+        s3_address(what.object, {.region = how.region.empty() ? std::string(assumed_region) : how.region, .endpoint = std::nullopt});
+    if (!found) return found.error();
+    address = *std::move(found);
+  }
+  auto facts = find_http_object(*network_, address, headers, how.size, !presigned);
+  if (!facts) return facts.error();
+  auto speaks = make_http_protocol(address, headers);
+  return std::unique_ptr<source>(std::make_unique<object>(network_, std::move(speaks), *std::move(facts)));
+}
+
+result<std::unique_ptr<source>> servers::open_webhdfs(const remote_url& what, const remote_options& how) {
+  auto user = how.user;
+  for (const auto* name : {"KVIKIO_WEBHDFS_USERNAME", "HADOOP_USER_NAME"}) {
+    if (user.empty()) user = variable_set(around_.variable, name).value_or("");
+  }
+  auto facts = find_webhdfs_file(*network_, what.address, user, how.size);
+  if (!facts) return facts.error();
+  return std::unique_ptr<source>(std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts)));
+}
+
+std::shared_ptr<s3_account> servers::account_of(const remote_options& how, const std::string& region) {
+  const auto whose = key_of(how);
+  const std::lock_guard guard(lock_);
+  if (keys_.size() + accounts_.size() > most_accounts) {
+    std::erase_if(accounts_, [](const auto& each) { return each.second.use_count() == 1; });
+    std::erase_if(keys_, [](const auto& each) { return each.second.use_count() == 1; });
+  }
+  auto& keys = keys_[whose];
+  if (keys == nullptr) {
+    const credential_world world{.variable = around_.variable,
+                                 .call = calls_over(network_),
+                                 .kernel = around_.kernel,
+                                 .now = [] { return std::chrono::system_clock::now(); },
+                                 .run = [](const std::string& command) { return sys::run_command(command, most_credential_bytes, 60s); }};
+    keys = std::make_shared<credential_source>(
+        [world, asked = credential_options_of(how, region)] { return find_credentials(asked, world); }, world.now);
+  }
+  auto& account = accounts_[whose + "\n" + region];
+  if (account == nullptr) {
+    account = std::make_shared<s3_account>(keys, region, [by = std::weak_ptr<network>(network_)](std::function<void()> what) {
+      const auto with = by.lock();
+      return with != nullptr && with->aside(std::move(what));
+    });
+  }
+  return account;
+}
+
+result<std::unique_ptr<source>> servers::open_s3(const remote_url& what, const remote_options& how) {
+  auto place = find_s3_settings({.region = how.region.empty() ? what.object.region : how.region,
+                                 .endpoint_url = how.endpoint,
+                                 .ca_bundle = {},
+                                 .profile = how.profile},
+                                around_.variable, *around_.kernel);
+  if (!place) return place.error().with_context(what.shown());
+  const auto address_in = [&](const std::string& region) -> result<url> {
+    if (!what.by_name && place->endpoint == std::nullopt && region == place->region) return what.address;
+    return s3_address(what.object, {.region = region, .endpoint = place->endpoint});
+  };
+  auto address = address_in(place->region);
+  if (!address) return address.error();
+  auto by = account_of(how, place->region);
+  object_facts facts{what.shown(), *std::move(address), how.size.value_or(0), {}};
+  if (how.size) {
+    if (auto signed_once = by->sign("GET", facts.address); !signed_once) return signed_once.error().with_context(what.shown());
+  } else {
+    const auto account_in = [&](const std::string& region) { return account_of(how, region); };
+    auto found = find_s3_object(*network_, what.shown(), facts.address, address_in, account_in, by);
+    if (!found) return found.error();
+    facts = *std::move(found);
+  }
+  return std::unique_ptr<source>(std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts)));
+}
+
+}  // namespace penstock::source::remote

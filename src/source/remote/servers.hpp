@@ -1,0 +1,50 @@
+// What an engine knows of servers: the network that reaches them, and who asks S3. The one place that knows which kinds of server there
+// are. Thread-safe.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "penstock/options.hpp"
+#include "source/remote/credential_search.hpp"
+#include "source/remote/network.hpp"
+#include "source/remote/profiles.hpp"
+#include "source/remote/s3.hpp"
+#include "source/source.hpp"
+#include "sys/kernel.hpp"
+
+namespace penstock::source::remote {
+
+// Everything outside that decides who asks.
+struct surroundings {
+  variable_lookup variable{};             // of the environment; none: nothing is set
+  std::shared_ptr<sys::kernel> kernel{};  // reads the files of the AWS tools
+};
+
+class servers final {
+ public:
+  servers(const network_settings& how, surroundings around);
+
+  // Blocks while the server is asked how large the object is. Errors name the URL, without its query: invalid_argument (a URL that is
+  // none; options that do not go together), not_found, permission_denied, timed_out, unsupported (no libcurl, no ranges), io.
+  result<std::unique_ptr<source>> open(const std::string& url, const remote_options& how);
+  [[nodiscard]] network& net() noexcept { return *network_; }
+
+ private:
+  static constexpr std::size_t most_accounts = 256;  // then those are forgotten that no object is open for
+
+  result<std::unique_ptr<source>> open_http(const remote_url& what, const remote_options& how, bool presigned);
+  result<std::unique_ptr<source>> open_s3(const remote_url& what, const remote_options& how);
+  result<std::unique_ptr<source>> open_webhdfs(const remote_url& what, const remote_options& how);
+  std::shared_ptr<s3_account> account_of(const remote_options& how, const std::string& region);
+
+  const std::shared_ptr<network> network_;
+  const surroundings around_;
+  std::mutex lock_;  // guards what follows
+  std::map<std::string, std::shared_ptr<credential_source>> keys_;
+  std::map<std::string, std::shared_ptr<s3_account>> accounts_;
+};
+
+}  // namespace penstock::source::remote
