@@ -56,6 +56,7 @@ class lanes {
   // it.
   bool help_urgent();
   bool help_urgent(work_list& list);
+  [[nodiscard]] bool has_urgent() const noexcept { return urgent_.size() > 0; }
   // Takes one work out of the list, for the caller to run or end; null when there is none.
   work* withdraw(work_list& list) { return queue_.take_from(list); }
   // Takes this one out. False: it is not in the list any more.

@@ -26,7 +26,11 @@ result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helpe
       helped.waited();
       wait.began_ns = pool.begin_wait(user);
     }
-    if (helped.help_urgent() || copies.pump()) continue;
+    if (helped.has_urgent()) {
+      watch.end();  // the work may write to a file, and a file system that stalls would keep the watch with it
+      if (helped.help_urgent()) continue;
+    }
+    if (copies.pump()) continue;
     if (auto stop = stopped(); !stop.ok()) return stop;
     if (!watch) watch = copies.try_watch();
     if (watch && copies.outstanding()) {

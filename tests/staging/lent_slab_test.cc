@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
+#include <latch>
 #include <vector>
 
 #include "support/lone_link.hpp"
@@ -56,6 +58,45 @@ TEST_F(lent_slab_test, who_waits_and_is_stopped_is_told_why) {
   }
   EXPECT_EQ(asked, 3) << "not asked while there were slabs, and again after each sleep";
   EXPECT_EQ(via().pool().slabs_out(), all.size());
+}
+
+// What it does meanwhile may take as long as a file system that stalls, and copies of others must not wait for that.
+TEST_F(lent_slab_test, who_waits_lets_go_of_the_watch_before_it_does_urgent_work) {
+  struct called_work final : work {
+    std::function<void()> body;
+    bool run() override {
+      body();
+      return true;
+    }
+  };
+  std::latch lane_is_busy(1);
+  std::latch done(1);
+  called_work occupying;
+  occupying.body = [&] {
+    lane_is_busy.count_down();
+    done.wait();
+  };
+  work_list list;
+  ASSERT_TRUE(lanes_.push(list, occupying).ok());
+  lane_is_busy.wait();
+  bool ran = false;
+  bool watch_was_free = false;
+  called_work urgent;
+  urgent.body = [&] {
+    ran = true;
+    watch_was_free = static_cast<bool>(feeders_.try_watch());
+  };
+  work_list urgent_list;
+  std::vector<lent_slab> all;
+  int asked = 0;
+  const auto stopped = [&]() -> status {
+    if (++asked == 2) lanes_.push_urgent(urgent_list, urgent);  // once it has slept, with the watch
+    return ran ? status(errc::cancelled, "the test has it stop") : status();
+  };
+  for (auto lent = wait(stopped); lent.ok(); lent = wait(stopped)) all.push_back(*std::move(lent));
+  done.count_down();
+  EXPECT_TRUE(ran);
+  EXPECT_TRUE(watch_was_free);
 }
 
 }  // namespace
