@@ -14,6 +14,8 @@
 
 namespace penstock::staging {
 
+using namespace std::chrono_literals;
+
 namespace {
 
 // Of these, with a caller that helps, a call of 1 MiB is done as soon as it can be (H200: 70 us, with two fewer 78); more would only burn
@@ -203,10 +205,16 @@ void lanes::sleep(unsigned index) {
   called.store(0);
 }
 
+// Lanes that end take all that is left.
+bool lanes::may_take() noexcept {
+  if (size_.behind == nullptr) return true;
+  return queue_.size() > 0 && (stopping_.load() || size_.behind->may_take(clock::now().time_since_epoch() / 1ns));
+}
+
 work* lanes::take(unsigned index) {
   if (work* item = urgent_.take()) return item;
   const unsigned at_work = at_work_.load(std::memory_order_relaxed);
-  work* item = index < at_work ? queue_.take() : nullptr;
+  work* item = index < at_work && may_take() ? queue_.take() : nullptr;
   if (item == nullptr) return nullptr;
   const auto asleep = static_cast<unsigned>(std::popcount(asleep_.load(std::memory_order_relaxed) & below(at_work)));
   if (asleep > 0) wake(queue_.size(), at_work - asleep);
@@ -232,6 +240,7 @@ void lanes::loop(unsigned index) {
   std::array<char, 16> name{};
   (void)std::snprintf(name.data(), name.size(), "%s%u", name_, index);
   become_worker(name.data());
+  if (size_.behind != nullptr) be_nice();
   auto busy = clock::now();
   feeders::watch watch;
   bool spins = false;
@@ -260,6 +269,8 @@ void lanes::loop(unsigned index) {
       relax();
     } else if (stopping_.load()) {
       nap();
+    } else if (size_.behind != nullptr && queue_.size() > 0) {
+      nap(right_of_way::quiet);  // others go first; nobody waits for this to end on time
     } else {
       sleep(index);
     }

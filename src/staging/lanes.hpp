@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "staging/feeder.hpp"
+#include "staging/right_of_way.hpp"
 #include "staging/work.hpp"
 
 namespace penstock::staging {
@@ -28,6 +29,7 @@ class lanes {
     unsigned most = 1;
     unsigned usual = most;
     bool follows_links = false;
+    right_of_way* behind = nullptr;  // of lanes of the background: what lets them take works; outlives them
   };
   // Threads are started by the first push. spin: how long an idle lane spins before it sleeps; zero where cores are few. copies: what they
   // look after when idle; null: nothing. name: of the threads, at most 10 characters, with a number behind it.
@@ -79,6 +81,7 @@ class lanes {
 
   status start(unsigned count);
   void loop(unsigned index);
+  bool may_take() noexcept;
   work* take(unsigned index);
   bool look_after_copies(feeders::watch& watch, bool soon);
   [[nodiscard]] bool has_work_for(unsigned index) const noexcept;

@@ -15,6 +15,8 @@ std::int64_t clock_ns() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+bool counts_smallest(slab_user user) noexcept { return user == slab_user::far || user == slab_user::background; }
+
 }  // namespace
 
 bool pinned_budget::reserve(std::size_t bytes) noexcept {
@@ -31,7 +33,12 @@ bool pinned_budget::reserve(std::size_t bytes) noexcept {
 slab_pool::slab_pool(sys::kernel& kernel, pinned_budget& budget, std::size_t most_for_cpu, std::size_t most_for_disk)
     : kernel_(kernel),
       budget_(budget),
-      most_bytes_{most_for_cpu, most_for_disk, budget.limit_bytes / 4, share_ahead(budget.limit_bytes), share_far(budget.limit_bytes)},
+      most_bytes_{most_for_cpu,
+                  most_for_disk,
+                  budget.limit_bytes / 4,
+                  share_ahead(budget.limit_bytes),
+                  share_far(budget.limit_bytes),
+                  share_background(budget.limit_bytes)},
       chunks_(max_chunks) {}
 
 void slab_pool::widen(std::size_t for_cpu, std::size_t for_disk) noexcept {
@@ -147,7 +154,7 @@ slab slab_pool::take_from(std::size_t of_class, slab_user user) {
 
 bool slab_pool::at_limit(std::size_t of_class, slab_user user) const noexcept {
   const auto index = static_cast<std::size_t>(user);
-  return (of_class != 0 || user == slab_user::far) && bytes_out_[index] > 0 &&
+  return (of_class != 0 || counts_smallest(user)) && bytes_out_[index] > 0 &&
          bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index];
 }
 
@@ -163,7 +170,7 @@ bool slab_pool::may_grow(std::size_t of_class, slab_user user) const noexcept {
 void slab_pool::count(const slab& used, bool taken) noexcept {
   auto& slabs = slabs_out_[static_cast<std::size_t>(used.user)];
   taken ? ++slabs : --slabs;
-  if (used.size == small_slab_bytes && used.user != slab_user::far) return;
+  if (used.size == small_slab_bytes && !counts_smallest(used.user)) return;
   auto& bytes = bytes_out_[static_cast<std::size_t>(used.user)];
   bytes = taken ? bytes + used.size : bytes - used.size;
 }

@@ -36,11 +36,13 @@ inline constexpr std::size_t least_budget_bytes = slab_classes.front().chunk_byt
 // Who asks: disk lanes keep a share of their own, so that a burst of cached reads does not leave the disk idle. keeper: for as long as
 // requests in the order of a stream are under way, which may be long, so their share is a quarter of the budget. ahead: for what may be
 // asked for next; nobody waits for such a slab, and nobody gets one while others want some, who may have it back. Their share is an eighth.
-// far: what far sources fill, which may never answer. Their share is a quarter.
-enum class slab_user : std::uint8_t { cpu, disk, keeper, ahead, far };
-inline constexpr std::size_t slab_users = 5;
+// far: what far sources fill, which may never answer. Their share is a quarter. background: for what nobody waits for; an eighth, so that
+// others always find some.
+enum class slab_user : std::uint8_t { cpu, disk, keeper, ahead, far, background };
+inline constexpr std::size_t slab_users = 6;
 constexpr std::size_t share_ahead(std::size_t budget_bytes) { return budget_bytes / 8; }
 constexpr std::size_t share_far(std::size_t budget_bytes) { return budget_bytes / 4; }
+constexpr std::size_t share_background(std::size_t budget_bytes) { return budget_bytes / 8; }
 
 struct slab {
   std::byte* data = nullptr;  // aligned to 256 KiB
@@ -76,7 +78,7 @@ class slab_pool {
   static constexpr std::chrono::milliseconds quickly{2};
 
   // most_for_cpu, most_for_disk: with so many bytes handed out to such users, further ones wait for returns. Slabs of the smallest
-  // size are not counted, but of far users.
+  // size are not counted, but of far and background users.
   slab_pool(sys::kernel& kernel, pinned_budget& budget, std::size_t most_for_cpu, std::size_t most_for_disk);
   slab_pool(const slab_pool&) = delete;
   slab_pool& operator=(const slab_pool&) = delete;
@@ -182,7 +184,7 @@ class slab_pool {
   std::array<std::size_t, slab_users> most_bytes_;   // by slab_user
   std::array<std::vector<slab>, class_count> free_;  // with room for all that there are: giving back allocates nothing
   std::array<std::size_t, class_count> slabs_of_class_{};
-  std::array<std::size_t, slab_users> bytes_out_{};  // by slab_user, without the smallest size, but for far
+  std::array<std::size_t, slab_users> bytes_out_{};  // by slab_user, without the smallest size, but for far and background
   std::array<std::size_t, slab_users> slabs_out_{};  // by slab_user
   std::size_t returns_ = 0;                          // since the last chunk was added; like the next, of all but the smallest size
   std::int64_t returned_ns_ = 0;                     // when one came back, or a chunk was added

@@ -11,6 +11,9 @@ namespace penstock::staging {
 // Names the calling thread, blocks all signals in it (they belong to the program's own threads) and makes its naps short.
 void become_worker(const char* name);
 
+// Where others want the core, the calling thread has it less often than they. For good.
+void be_nice() noexcept;
+
 // A worker cannot be started: the error of std::thread, as errc::out_of_memory.
 status no_worker(const std::system_error& problem);
 

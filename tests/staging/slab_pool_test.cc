@@ -674,5 +674,23 @@ TEST_F(slab_pool_test, slabs_are_taken_while_others_trim) {
   EXPECT_EQ(driver_->live().pinned_ranges, 0);
 }
 
+TEST_F(slab_pool_test, what_is_in_the_background_leaves_slabs_of_each_size_for_others) {
+  pinned_budget budget(least_budget_bytes);
+  slab_pool pool(*kernel_, budget, plenty, plenty);
+  auto large_ones = take_all(pool, large_slab_bytes, slab_user::background);
+  EXPECT_EQ(large_ones.size(), 1U);
+  auto small_ones = take_all(pool, small_slab_bytes, slab_user::background);
+  EXPECT_TRUE(small_ones.empty()) << "they count like large ones";
+  auto of_others = take_all(pool, large_slab_bytes);
+  EXPECT_EQ(of_others.size(), large_per_chunk - 1);
+  give_back(pool, large_ones);
+  small_ones = take_all(pool, small_slab_bytes, slab_user::background);
+  EXPECT_FALSE(small_ones.empty());
+  EXPECT_LE(small_ones.size() * small_slab_bytes, share_background(least_budget_bytes));
+  if (slab other = take(pool, small_slab_bytes)) of_others.push_back(other);
+  give_back(pool, small_ones);
+  give_back(pool, of_others);
+}
+
 }  // namespace
 }  // namespace penstock::staging
