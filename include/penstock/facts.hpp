@@ -62,6 +62,7 @@ struct request_info {
   std::string device;
   std::int64_t since_ns = 0;  // when it began, by std::chrono::steady_clock, to within 10 ms
   bool of_pipe = false;
+  request_priority priority = request_priority::normal;
 };
 
 struct path_stats {
@@ -115,6 +116,9 @@ struct usage_stats {
   // Read through the page cache, in which it was not yet, so that it stays there (cache_use); and the time with at least one such piece
   // under way.
   std::uint64_t kept_read_bytes = 0, kept_read_ns = 0;
+  // Requests in the background that have ended (request_priority), and the bytes that they moved; how often some of them
+  // had to let normal requests go first, and the time with at least one of them doing so.
+  std::uint64_t background_requests = 0, background_bytes = 0, background_waits = 0, background_wait_ns = 0;
   unsigned lanes = 0;  // threads of an engine for copies through the CPU, per file system; 0: not known
   // What a core of this machine takes to copy 1 MiB of memory, in nanoseconds; 0: was not measured. Filled by observe_process() and
   // engine::advice(), not by engine::stats().

@@ -28,15 +28,23 @@ enum class preference : std::uint8_t { automatic = 0, speed, cpu };
 // and all reads into host memory do.
 enum class cache_use : std::uint8_t { automatic = 0, keep, bypass };
 
+// Which requests go first. background is for those that nobody waits for soon, such as blocks that are written behind. Their pieces have a
+// few threads and a share of the staging memory to themselves, and while normal requests are under way on the file system, or have been up
+// to a millisecond ago, one piece is begun each 20 ms; so they end whatever else there is to do. A piece that is being carried is never
+// interrupted. Stream-ordered requests are normal ones.
+enum class request_priority : std::uint8_t { normal = 0, background };
+
 PENSTOCK_API std::string_view to_string(path_kind path) noexcept;
 PENSTOCK_API std::string_view to_string(preference prefer) noexcept;
 PENSTOCK_API std::string_view to_string(cache_use cache) noexcept;
+PENSTOCK_API std::string_view to_string(request_priority priority) noexcept;
 // Of all paths, by number; the first is "automatic".
 PENSTOCK_API std::vector<std::string_view> path_names();
 // Inverse of to_string; errc::invalid_argument names the word and lists the right ones.
 PENSTOCK_API result<path_kind> parse_path_kind(std::string_view word);
 PENSTOCK_API result<preference> parse_preference(std::string_view word);
 PENSTOCK_API result<cache_use> parse_cache_use(std::string_view word);
+PENSTOCK_API result<request_priority> parse_request_priority(std::string_view word);
 
 struct engine_options {
   // Pinned staging memory of the whole engine, in bytes; nothing is pinned before the first device transfer.
@@ -63,8 +71,9 @@ struct engine_options {
   std::string cufile_library;
 
   // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_PINNED_FILE_MIB,
-  // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary:
-  // log_summary) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the variable.
+  // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board),
+  // PENSTOCK_LOG (summary: log_summary) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the
+  // variable.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 
@@ -128,6 +137,7 @@ struct io_options {
   // there. Stream-ordered requests do not ask.
   bool only_gpu_direct = false;
   unsigned links = 0;  // as the engine's, which 0 leaves it to
+  request_priority priority = request_priority::normal;
   // A write from device memory first waits, on the caller's thread, for the work queued before on the default stream of its context: for
   // programs that count on it. Otherwise only the caller knows which streams make the bytes.
   bool after_default_stream = false;

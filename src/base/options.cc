@@ -2,23 +2,25 @@
 #include "penstock/options.hpp"
 
 #include <array>
+#include <span>
 
 namespace penstock {
 namespace {
 
 // By value.
-using words = std::array<std::string_view, 3>;
-constexpr words preferences{"automatic", "speed", "cpu"};
-constexpr words cache_uses{"auto", "keep", "bypass"};
+using words = std::span<const std::string_view>;
+constexpr std::array<std::string_view, 3> preferences{"automatic", "speed", "cpu"};
+constexpr std::array<std::string_view, 3> cache_uses{"auto", "keep", "bypass"};
+constexpr std::array<std::string_view, 2> priorities{"normal", "background"};
 
 template <class Option>
-std::string_view word_of(const words& all, Option option) noexcept {
+std::string_view word_of(words all, Option option) noexcept {
   const auto index = static_cast<std::size_t>(option);
   return index < all.size() ? all[index] : std::string_view("unknown");
 }
 
 template <class Option>
-result<Option> parse(const words& all, std::string_view word, std::string message) {
+result<Option> parse(words all, std::string_view word, std::string message) {
   message += " \"" + std::string(word) + "\" is not one of";
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i] == word) return static_cast<Option>(i);
@@ -31,8 +33,10 @@ result<Option> parse(const words& all, std::string_view word, std::string messag
 
 std::string_view to_string(preference prefer) noexcept { return word_of(preferences, prefer); }
 std::string_view to_string(cache_use cache) noexcept { return word_of(cache_uses, cache); }
+std::string_view to_string(request_priority priority) noexcept { return word_of(priorities, priority); }
 
 result<preference> parse_preference(std::string_view word) { return parse<preference>(preferences, word, "preference"); }
 result<cache_use> parse_cache_use(std::string_view word) { return parse<cache_use>(cache_uses, word, "cache"); }
+result<request_priority> parse_request_priority(std::string_view word) { return parse<request_priority>(priorities, word, "priority"); }
 
 }  // namespace penstock

@@ -61,6 +61,12 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
     told.remarks.push_back(fmt::format("what was pinned of it has been given up: {}", gone.message()));
   if (from.facts().in_memory && with.pinned_pages().holds(from))
     told.remarks.push_back("pinned, but GPUs copy from tmpfs at 14 to 18 GB/s: read from there only where CPU time is to be spared");
+  if (options.priority == request_priority::background) {
+    told.remarks.push_back(
+        fmt::format("in the background: while others are under way on this file system, a piece is begun each {} ms; direct I/O by plain "
+                    "system calls",
+                    staging::right_of_way::pace / std::chrono::milliseconds(1)));
+  }
   if (!from.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", from.direct_problem().message()));
   if (!from.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", from.cached_problem().message()));
   if (auto rings = file.mount().disk().available(); !rings.ok()) {
@@ -161,7 +167,8 @@ status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file,
     return writable(file, what, place);
   }
   auto rest = what;
-  cutting how{with.lane_count(), false};
+  cutting how{options.priority == request_priority::background ? 1 : with.lane_count(), false};
+  how.short_pieces = options.priority == request_priority::background;
   do {
     const auto pieces = decide(with, file, rest, what, place, options, asked.cache, how);
     if (!pieces) return pieces.error();

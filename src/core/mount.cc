@@ -13,6 +13,9 @@ unsigned stream_lane_count(unsigned cores) { return std::clamp(cores / 2, 1U, st
 
 unsigned keeping_lane_count(unsigned cores) { return std::clamp(cores / 2, 1U, 4U); }
 
+// One keeps a disk or the page cache busy with pieces of megabytes; a second goes on where the first waits for a disk.
+unsigned background_lane_count(unsigned cores) { return cores > 2 ? 2 : 1; }
+
 // Where cores are few, who spins takes them from who works.
 std::chrono::microseconds spin(const runtime& with, std::chrono::microseconds time) { return with.few_cores() ? 0us : time; }
 
@@ -27,12 +30,25 @@ mount::mount(runtime& with, std::uint64_t device)
     : device_(device),
       cuda_stream_memory_(with.pool(false)),
       host_stream_memory_(with.pool(true)),
-      collector_(with, lanes_, disk_, with.lane_count()),
+      right_of_way_(&with.stats()),
+      collector_(with, lanes_, disk_, right_of_way_, request_priority::normal, with.lane_count()),
+      background_collector_(with, background_lanes_, disk_, right_of_way_, request_priority::background,
+                            background_lane_count(with.cores())),
       disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options())),
       lanes_(with.lanes(), spin(with, 500us), &with.feeders()),
       stream_lanes_(stream_lane_count(with.cores()), spin(with, 200us), nullptr),
       keeping_lanes_(keeping_lane_count(with.cores()), 0us, &with.feeders(), "penstock-k"),
+      background_lanes_(
+          {.most = background_lane_count(with.cores()), .usual = background_lane_count(with.cores()), .behind = &right_of_way_}, 0us,
+          &with.feeders(), "penstock-b"),
       cold_speeds_(keeping_lane_count(with.cores())) {}
+
+void mount::direct(path::job_queues& jobs, request_priority of) noexcept {
+  jobs.background = of == request_priority::background;
+  jobs.lanes = &lanes(of);
+  jobs.keeping = jobs.background ? &background_lanes_ : &keeping_lanes_;
+  jobs.disk = &disk_;
+}
 
 mount::~mount() {
   disk_.stop();  // its last completions may need lanes; and the last that a lane does may be to wake it

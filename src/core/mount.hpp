@@ -1,4 +1,4 @@
-// What serves the files of one file system: its lanes of each kind, and the collector of its small ones. Threads that a stalled file
+// What serves the files of one file system: its lanes of each kind, and the collectors of its small requests. Threads that a stalled file
 // system holds up are its own, so that the files of others go on. Owned by the engine, from the first such file on until the engine ends.
 #pragma once
 
@@ -36,20 +36,33 @@ class mount {
   [[nodiscard]] stream_memory& stream_memory_of(const staging::place& place) noexcept {
     return place.emulated() ? host_stream_memory_ : cuda_stream_memory_;
   }
-  [[nodiscard]] core::collector& collector() noexcept { return collector_; }
+  [[nodiscard]] core::collector& collector(request_priority of = request_priority::normal) noexcept {
+    return of == request_priority::background ? background_collector_ : collector_;
+  }
+  // Threads for requests in the background, which never hold up the others: copies, reads past the page cache and through it alike.
+  [[nodiscard]] staging::lanes& background_lanes() noexcept { return background_lanes_; }
+  [[nodiscard]] staging::lanes& lanes(request_priority of) noexcept {
+    return of == request_priority::background ? background_lanes_ : lanes_;
+  }
+  [[nodiscard]] staging::right_of_way& right_of_way() noexcept { return right_of_way_; }
+  // Where jobs of such requests are to be queued.
+  void direct(path::job_queues& jobs, request_priority of) noexcept;
 
  private:
   // In this order: lanes run what is queued when they go, and need the others for it.
   const std::uint64_t device_;
   stream_memory cuda_stream_memory_;
   stream_memory host_stream_memory_;
+  staging::right_of_way right_of_way_;
   core::collector collector_;
+  core::collector background_collector_;
   staging::disk_lanes disk_;
   staging::lanes lanes_;
   staging::work_list stream_works_;
   staging::work_list stream_works_ahead_;
   staging::lanes stream_lanes_;
   staging::lanes keeping_lanes_;
+  staging::lanes background_lanes_;
   core::cold_speeds cold_speeds_;
 };
 

@@ -68,10 +68,19 @@ class job_owner {
 // Where the jobs that one request has on one file system are queued: the lanes that serve that file system, and the request's own lists.
 // Outlives the jobs.
 struct job_queues {
+  // Whether there is a ring for these jobs. Starts the disk lanes on first use. In the background a lane waits for its disk: then as much
+  // is under way there as there are lanes.
+  [[nodiscard]] bool has_rings() const { return !background && disk->available().ok(); }
+  // Whose share of the staging memory a copy lane uses for them.
+  [[nodiscard]] staging::slab_user slab_user() const noexcept {
+    return background ? staging::slab_user::background : staging::slab_user::cpu;
+  }
+
   staging::lanes* lanes = nullptr;
   staging::disk_lanes* disk = nullptr;
   staging::lanes* keeping = nullptr;   // null: such jobs go to the other lanes
   source::turnstile* turns = nullptr;  // of a far source
+  bool background = false;             // nobody waits for them: lanes and keeping are those of the background, and rings are not used
   staging::work_list cpu_works;
   staging::work_list keeping_works;  // jobs that fill the page cache as they read, in file order
   staging::work_list shared_works;   // jobs that have begun, and that others may help to read; none ends later for want of help
@@ -156,6 +165,7 @@ class job final : public staging::work {
   bool unaligned = false;   // likewise: goes another way than the rest of its request for that
   int node = -1;            // likewise: of the thread that carries it
   bool is_write = false;
+  bool has_right_of_way = false;  // likewise: is under way, and goes before what is done in the background
   std::uint32_t neighbours = 0;   // of the place's link, whose links may be used too
   std::uint64_t asked_bytes = 0;  // by all requests under way, when it was planned
   bool bypass_cache = false;      // as planned: past the page cache

@@ -125,7 +125,7 @@ slab_route staged::route_of(const job& item) {
 staged::slab_wait staged::take_slab(job& item) {
   const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
   auto taken = or_no_memory([&]() -> result<staging::lent_slab> {
-    if (!item.on_disk_lane) return wait_for_slab(item, bytes, item.far ? staging::slab_user::far : staging::slab_user::cpu);
+    if (!item.on_disk_lane) return wait_for_slab(item, bytes, item.far ? staging::slab_user::far : item.queues->slab_user());
     auto& pool = item.place.via->pool();
     auto& waits_since = progress_of(item).slab_wanted_ns;
     const auto free = pool.try_take(bytes, item.place.via->session(), staging::slab_user::disk);
@@ -304,7 +304,7 @@ void staged::arrived_on_host(staging::copy_task& task, status outcome) {
     finish(item, 0, std::move(outcome));
     return;
   }
-  if (item.ranges.empty() && item.bypass_cache && item.file->descriptors().direct >= 0 && item.queues->disk->available().ok()) {
+  if (item.ranges.empty() && item.bypass_cache && item.file->descriptors().direct >= 0 && item.queues->has_rings()) {
     step(item, [&] { start_ring_write(item); });
   } else {
     queue_drain(item);

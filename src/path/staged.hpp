@@ -68,7 +68,7 @@ class staged final : public data_path {
 
   enum class slab_wait { taken, not_now, ended };
   slab_wait take_slab(job& item);
-  result<staging::lent_slab> wait_for_slab(const job& item, std::uint64_t bytes, staging::slab_user user = staging::slab_user::cpu);
+  result<staging::lent_slab> wait_for_slab(const job& item, std::uint64_t bytes, staging::slab_user user);
   static std::uint64_t slab_need(const job& item);
   static void finish(job& item, std::uint64_t bytes, status error);
   static void hand_over(job& item, status why);

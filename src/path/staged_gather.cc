@@ -127,7 +127,7 @@ class staged::shared_reading final : public staging::work {
 void staged::start_gather_read(job& item) {
   auto& mine = progress_of(item);
   prepare_ring(item, false);
-  const bool ring = !mine.ring_refused && item.queues->disk->available().ok();
+  const bool ring = !mine.ring_refused && item.queues->has_rings();
   if (auto* const shared = shared_reading::of(*this, item, ring); shared != nullptr) {
     (void)shared->run();
     return;

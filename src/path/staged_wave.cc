@@ -47,7 +47,7 @@ void staged::read_in_wave(job& item) {
 status staged::enter(wave& shared, const job& item) {
   auto seen = wave::state::untaken;
   if (shared.slab_state.compare_exchange_strong(seen, wave::state::taking)) {
-    auto taken = or_no_memory([&] { return wait_for_slab(item, shared.length); });
+    auto taken = or_no_memory([&] { return wait_for_slab(item, shared.length, item.queues->slab_user()); });
     if (taken) {
       shared.slab = *std::move(taken);
     } else {

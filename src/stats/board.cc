@@ -290,6 +290,7 @@ void board::answer(board_layout::page& page) {
         line.since_ns.store(static_cast<std::uint64_t>(each.since_ns), relaxed);
         line.is_write.store(each.is_write ? 1 : 0, relaxed);
         line.of_pipe.store(each.of_pipe ? 1 : 0, relaxed);
+        line.is_background.store(each.priority == request_priority::background ? 1 : 0, relaxed);
         line.device.set(each.device);
       }
     }

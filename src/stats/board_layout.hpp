@@ -54,7 +54,7 @@ struct shared_text {
 
 namespace board_layout {
 
-inline constexpr std::uint32_t layout_version = 6;
+inline constexpr std::uint32_t layout_version = 7;
 inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
 inline constexpr std::size_t most_engines = 8;  // at a time; further ones count for themselves
 inline constexpr std::size_t most_paths = 8;
@@ -99,6 +99,7 @@ struct alignas(64) counted_usage {
   std::array<counter, counter_table.size()> each{};  // in the order of that table
   // When the latest of the pieces and waits ended of which the time with at least one is counted.
   std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0}, last_kept_end_ns{0};
+  std::atomic<std::int64_t> last_background_wait_end_ns{0};
   counter lanes{0};
 };
 
@@ -118,6 +119,8 @@ struct alignas(64) request_line {
   counter offset{0}, length{0}, since_ns{0};
   std::atomic<std::uint32_t> is_write{0};
   std::atomic<std::uint32_t> of_pipe{0};
+  std::atomic<std::uint32_t> is_background{0};
+  std::uint32_t unused = 0;
   shared_text<24> device;
 };
 

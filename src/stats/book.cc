@@ -199,6 +199,18 @@ void book::waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept {
   add_active(counters.each[place_of(&usage_stats::slab_wait_ns)], counters.last_wait_end_ns, {began_ns, ended_ns});
 }
 
+void book::count_background(std::uint64_t requests, std::uint64_t bytes) noexcept {
+  auto& each = now().usage.each;
+  each[place_of(&usage_stats::background_requests)].fetch_add(requests, relaxed);
+  each[place_of(&usage_stats::background_bytes)].fetch_add(bytes, relaxed);
+}
+
+void book::let_others_go(std::int64_t began_ns, std::int64_t ended_ns) noexcept {
+  auto& counters = now().usage;
+  counters.each[place_of(&usage_stats::background_waits)].fetch_add(1, relaxed);
+  add_active(counters.each[place_of(&usage_stats::background_wait_ns)], counters.last_background_wait_end_ns, {began_ns, ended_ns});
+}
+
 void book::count_channel(std::string_view name, const channel_stats& more) noexcept {
   const std::lock_guard guard(lock_);
   std::size_t place = 0;  // further ones than there is room for are counted with the last

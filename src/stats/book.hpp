@@ -14,13 +14,14 @@
 #include "base/spin_lock.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
+#include "staging/right_of_way.hpp"
 #include "staging/slab_pool.hpp"
 #include "stats/board.hpp"
 #include "stats/counters.hpp"
 
 namespace penstock::stats {
 
-class book final : public staging::slab_waits {
+class book final : public staging::slab_waits, public staging::background_waits {
  public:
   // Outlived by the table. on: null for none.
   book(const path::path_table& table, std::shared_ptr<board> on);
@@ -66,6 +67,9 @@ class book final : public staging::slab_waits {
   // A registration has ended that served so many requests.
   void count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept;
   void waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept override;
+  // Requests in the background have ended.
+  void count_background(std::uint64_t requests, std::uint64_t bytes) noexcept;
+  void let_others_go(std::int64_t began_ns, std::int64_t ended_ns) noexcept override;
 
   // Tensors of a pipe have gone or come by the channel of that name, which is there for good. more: its name is not looked at.
   void count_channel(std::string_view name, const channel_stats& more) noexcept;

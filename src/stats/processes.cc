@@ -97,7 +97,8 @@ std::vector<request_info> requests_of(const page& seen) {
     const auto& line = seen.requests[i];
     told.push_back({line.file.get(), static_cast<std::int64_t>(line.offset.load(relaxed)), line.length.load(relaxed),
                     line.is_write.load(relaxed) != 0, line.device.get(), static_cast<std::int64_t>(line.since_ns.load(relaxed)),
-                    line.of_pipe.load(relaxed) != 0});
+                    line.of_pipe.load(relaxed) != 0,
+                    line.is_background.load(relaxed) != 0 ? request_priority::background : request_priority::normal});
   }
   return told;
 }

@@ -45,6 +45,15 @@ TEST(options, every_use_of_the_cache_survives_its_name) {
   EXPECT_EQ(parse_cache_use("kept").error().message(), "cache \"kept\" is not one of auto, keep, bypass");
 }
 
+TEST(options, every_priority_survives_its_name) {
+  for (const auto priority : {request_priority::normal, request_priority::background}) {
+    const auto parsed = parse_request_priority(to_string(priority));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, priority);
+  }
+  EXPECT_EQ(parse_request_priority("urgent").error().message(), "priority \"urgent\" is not one of normal, background");
+}
+
 TEST(options, a_wrong_word_is_named_with_the_right_ones) {
   const status error = parse_path_kind("stagged").error();
   EXPECT_EQ(error.code(), errc::invalid_argument);

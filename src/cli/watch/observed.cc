@@ -95,8 +95,8 @@ std::string describe(const request_info& request) {
   const std::string where = request.offset < 0 ? "" : fmt::format(" at {}", request.offset);
   const std::string memory =
       request.device.empty() ? "" : fmt::format(" {} {}", request.is_write ? "from" : "to", printable_text(request.device));
-  return fmt::format("{} {} {}{}{}, for {:.1f} s", printable_text(request.file), direction_of(request), format_size(request.length), where,
-                     memory, age_seconds(request));
+  return fmt::format("{} {} {}{}{}{}, for {:.1f} s", printable_text(request.file), direction_of(request), format_size(request.length),
+                     where, memory, request.priority == request_priority::background ? " in the background" : "", age_seconds(request));
 }
 
 std::string describe(const channel_stats& of) {

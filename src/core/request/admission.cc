@@ -83,6 +83,7 @@ void admission::restate(const transfer& what) noexcept {
 
 void admission::decide(const io_options& options, asker who) {
   assert(route_.by == carrier::undecided && (located_ || who != asker::waits));
+  what_.priority = options.priority;
   route_ = find_route(*with_, *file_, what_.is_write, what_.offset, what_.length, located_ ? &place_ : nullptr, options, who);
 }
 
@@ -102,6 +103,7 @@ void admission::count(io_result& outcome) noexcept {
   if (listed_ == 1) unlist();
   if (!outcome.ok()) outcome.error = in_context(outcome.error, what_, *file_);
   with_->stats().count_request(is_write_, located_ ? device_index(place_) : 0, outcome);
+  if (what_.priority == request_priority::background) with_->stats().count_background(1, outcome.bytes_done);
 }
 
 // --- the list
@@ -171,7 +173,7 @@ std::vector<request_info> admission::under_way(runtime& with) {
   for (const auto& each : found) {
     if (each.file == nullptr) continue;
     told.push_back({each.file->name(), static_cast<std::int64_t>(each.what.offset), each.what.length, each.what.is_write,
-                    each.place ? name_of(*each.place) : "", each.since_ns});
+                    each.place ? name_of(*each.place) : "", each.since_ns, false, each.what.priority});
   }
   return told;
 }

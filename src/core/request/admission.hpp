@@ -24,6 +24,7 @@ struct transfer {
   std::uint64_t length = 0;
   std::uint64_t offset = 0;
   bool is_write = false;
+  request_priority priority = request_priority::normal;
 };
 
 // The error with the request in front of it, unless it names the file already (a failed copy or a missing slab knows of none). Ok stays ok.

@@ -19,15 +19,15 @@ operation* begin_small(runtime& with, const std::shared_ptr<file_core>& file, co
     if (auto refused = admitted.enter(with, *file, what, file); !refused.ok()) return refused;
     if (auto refused = admitted.check(options); !refused.ok()) return refused;
     admitted.decide(options, asker::goes_on);
-    return on.lanes().ready();
+    return on.lanes(options.priority).ready();
   });
-  auto* op = new small_request(with.shared_from_this(), std::move(admitted), on.collector());
+  auto* op = new small_request(with.shared_from_this(), std::move(admitted), on.collector(options.priority));
   op->set_deadline(options.deadline);
   op->set_callback(std::move(callback));  // from here on its end is told by calling back
   op->retain();
   if (problem.ok()) problem = op->watch_deadline();
   if (problem.ok() && what.length > 0) {
-    on.collector().add(*op);
+    on.collector(options.priority).add(*op);
   } else {
     op->end({0, std::move(problem)});
   }
@@ -39,7 +39,7 @@ operation* begin_large(runtime& with, const std::shared_ptr<file_core>& file, co
   admission admitted;
   auto problem = or_no_memory([&]() -> status {
     if (auto refused = admitted.admit(with, *file, what, options, asker::goes_on, file); !refused.ok()) return refused;
-    return file->mount().lanes().ready();
+    return file->mount().lanes(options.priority).ready();
   });
   auto* op = new request(with.shared_from_this(), std::move(admitted), options);
   op->set_callback(std::move(callback));  // likewise

@@ -101,7 +101,7 @@ status batch_request::enter(const io_request& asked, const io_options& options, 
   if (wrong.ok() && asked.length > 0 && asked.copy_of && !copies_->is_copy(index))
     wrong = {errc::invalid_argument,
              fmt::format("request {}, which this is a copy of, is no earlier read of the same range", *asked.copy_of)};
-  if (wrong.ok()) wrong = file->mount().lanes().ready();
+  if (wrong.ok()) wrong = file->mount().lanes(options.priority).ready();
   if (wrong.ok()) wrong = locate(admitted, options);
   if (wrong.ok() && asked.length > 0) admitted.decide(options, asker::batch);
   if (!wrong.ok()) return wrong.with_context(fmt::format("request {} of the batch: {}", index, file->name()));
@@ -114,7 +114,7 @@ status batch_request::send_off(const io_options& options, std::uint32_t index) {
   auto& file = admitted.file();
   if (admitted.route().by == carrier::lanes) return start_single(options, file.shared_from_this(), index);
   admitted.show();
-  shipment_by(file.mount().collector()).add(admitted, index);
+  shipment_by(file.mount().collector(options.priority)).add(admitted, index);
   return {};
 }
 

@@ -35,6 +35,7 @@ struct in_use {
 };
 
 io_result run_now(runtime& with, const admission& admitted, const io_options& options) {
+  const staging::going_first first(admitted.file().mount().right_of_way());
   const auto began = now_ns();
   const auto& what = admitted.what();
   auto& path = with.path(admitted.route().path);
@@ -55,13 +56,14 @@ bool is_cold(const planned_piece& piece) { return piece.bypass_cache || piece.fi
 io_result run_pieces(runtime& with, admission& admitted, const io_options& options) {
   const auto what = admitted.what();
   const bool on_device = admitted.place().on_device();
+  const bool background = options.priority == request_priority::background;
   // Where many callers are at work on a device, each reads its own slabs: splitting would only make the copies smaller.
   const in_use counted(on_device ? &with.blocking() : nullptr);
   const unsigned active = with.blocking().load();
   const unsigned lanes = with.lane_count();
   const bool crowded = on_device && !what.is_write && active > 2 && active + lanes > with.cores() + with.cores() / 4;
   const timed_ref op(*new request(with.shared_from_this(), std::move(admitted), options));
-  auto planned = or_no_memory([&] { return op->plan({crowded ? 1 : lanes, active > 2}); });
+  auto planned = or_no_memory([&] { return op->plan({crowded || background ? 1 : lanes, active > 2}); });
   const auto pieces = op->pieces();
   // Disks and far sources are slow, and what is waited for long should be slept for.
   const bool soon_over = what.length <= spun_request_bytes && planned.ok() && std::none_of(pieces.begin(), pieces.end(), &is_cold);
@@ -70,12 +72,12 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   } else {
     const auto carries = [&](const planned_piece& piece) { return with.paths().of(piece.path).carries; };
     const auto on_caller = [&](const planned_piece& piece) { return carries(piece) == path::portion::everything && !is_cold(piece); };
-    const bool alone = (crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
-                       (pieces.size() == 1 && carries(pieces.front()) == path::portion::cached_ranges);
+    const bool alone = !background && ((crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
+                                       (pieces.size() == 1 && carries(pieces.front()) == path::portion::cached_ranges));
     op->start(alone);
-    if (!alone && what.length <= helped_request_bytes) op->help();
+    if (!alone && !background && what.length <= helped_request_bytes) op->help();
   }
-  op->wait(soon_over && with.cores() > 2 ? 2000us : 0us);
+  op->wait(soon_over && !background && with.cores() > 2 ? 2000us : 0us);
   return op->outcome();
 }
 
@@ -110,7 +112,7 @@ io_result run(runtime& with, file_core& file, const transfer& what, const io_opt
   io_result outcome;
   outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options, asker::waits); });
   if (outcome.ok() && what.length > 0) {
-    if (file.ahead() != nullptr) return run_ahead(with, admitted, options);
+    if (file.ahead() != nullptr && options.priority == request_priority::normal) return run_ahead(with, admitted, options);
     if (admitted.route().by == carrier::lanes) return run_pieces(with, admitted, options);
     outcome = run_on_caller(with, admitted, options);
   }

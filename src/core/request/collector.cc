@@ -76,8 +76,8 @@ class load final : public path::job_owner, public staging::work {
 
  private:
   load(collector& by, shipment* of, const admission& first, std::size_t most_ranges) : by_(by), of_(of) {
-    own_queues_.lanes = &by.lanes_;
-    own_queues_.disk = &by.disk_;
+    by.direct(own_queues_);
+    by.is_background() ? by.way_.begin_background() : by.way_.enter();
     job.owner = this;
     job.queues = of != nullptr ? &of->queues_ : &own_queues_;
     job.place = first.place();
@@ -111,6 +111,7 @@ status load::stopped() const {
 void load::finished(path::job& ended, std::uint64_t bytes, status error) {
   const auto with = by_.runtime_.shared_from_this();  // who is told last may be the last to keep it
   with->stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now_ns()}, !error.ok());
+  by_.is_background() ? by_.way_.end_background() : by_.way_.leave();
   if (of_ == nullptr) by_.arrived(*this);
   if (!error.ok()) fail(error);
   count(with->stats());  // before anybody is told
@@ -152,6 +153,7 @@ void load::count(stats::book& stats) noexcept {
     range.error = std::move(outcome.error);
   }
   if (requests > 0) stats.count_requests(job.is_write, device_index(job.place), requests, bytes);
+  if (requests > 0 && by_.is_background()) stats.count_background(requests, bytes);
   if (!any_past_cache) return;
   const auto file_of = [&](const path::gather_range& range) -> file_core& {
     return (of_ != nullptr ? of_->from_.admission_of(range.index) : singles[range.index]->admitted_).file();
@@ -205,8 +207,7 @@ shipment::shipment(collector& by, sender& from) noexcept
       from_(from),
       ranges_per_load_(
           std::clamp(from.item_count() / (std::size_t{4} * by.runtime_.lane_count()), least_ranges_per_load, most_ranges_per_load)) {
-  queues_.lanes = &by.lanes_;
-  queues_.disk = &by.disk_;
+  by.direct(queues_);
 }
 
 void shipment::add(admission& item, std::uint32_t index) {
@@ -232,7 +233,7 @@ void shipment::flush() noexcept {
   if (count > 0) (void)by_.lanes_.push(queues_.cpu_works, *first, *last, count);  // there are threads
 }
 
-bool shipment::help() { return by_.lanes_.help(queues_.cpu_works) || by_.lanes_.help(queues_.shared_works); }
+bool shipment::help() { return !by_.is_background() && (by_.lanes_.help(queues_.cpu_works) || by_.lanes_.help(queues_.shared_works)); }
 
 // Of many ranges of a file some are asked for. Where the answer is the same for them, it is taken for all, since the little that may be
 // otherwise is read all the same; else each is asked for when it is read. So is each of which nothing may enter the page cache.
@@ -280,6 +281,12 @@ void small_request::end(io_result outcome) noexcept {
 }
 
 void small_request::end_queued() { by_.withdraw(*this); }
+
+void collector::direct(path::job_queues& jobs) const noexcept {
+  jobs.background = is_background();
+  jobs.lanes = &lanes_;
+  jobs.disk = &disk_;
+}
 
 // Changes what the lock guards, and calls a lane where it is time for that.
 template <class Change>

@@ -1,7 +1,7 @@
-// The only thing that groups small transfers; each mount has one. They travel as loads: those of one device context (or of the host's
-// memory) and one direction share a slab and a copy, where a copy of its own would cost each 4 us of the feeder's time on a GPU. A batch
-// hands over a shipment of them at once. Single requests hand themselves over and travel with whatever has come when a lane gets to them;
-// none waits for company, since a lane is called with the first.
+// The only thing that groups small transfers; each mount has one, and another for the background. They travel as loads: those of one device
+// context (or of the host's memory) and one direction share a slab and a copy, where a copy of its own would cost each 4 us of the feeder's
+// time on a GPU. A batch hands over a shipment of them at once. Single requests hand themselves over and travel with whatever has come when
+// a lane gets to them; none waits for company, since a lane is called with the first.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class shipment {
   void add(admission& item, std::uint32_t index);
   // All have been added: they travel. Does not fail.
   void flush() noexcept;
-  // Works on one load that no lane has taken yet. False: there is none.
+  // Works on one load that no lane has taken yet. False: there is none, or they are in the background.
   bool help();
   // Ends what has not begun to travel of a sender that was stopped.
   void end_queued() { path::end_queued(queues_); }
@@ -88,8 +88,10 @@ class small_request final : public operation {
 class collector final : public staging::work {
  public:
   // most_under_way: loads of single requests that travel at once. More requests wait until one has arrived, and so travel in larger loads.
-  collector(runtime& with, staging::lanes& lanes, staging::disk_lanes& disk, std::size_t most_under_way)
-      : runtime_(with), lanes_(lanes), disk_(disk), most_under_way_(most_under_way) {}
+  // of: what priority its requests have, which the lanes are for. Nothing of the file system is looked at before the first request.
+  collector(runtime& with, staging::lanes& lanes, staging::disk_lanes& disk, staging::right_of_way& way, request_priority of,
+            std::size_t most_under_way)
+      : runtime_(with), lanes_(lanes), disk_(disk), way_(way), priority_(of), most_under_way_(most_under_way) {}
 
   // Takes over the running request's reference. Threads of the lanes must have been started.
   void add(small_request& added) noexcept;
@@ -107,10 +109,14 @@ class collector final : public staging::work {
   template <class Change>
   void with_lock(Change change) noexcept;
   void unlink(small_request& gone) noexcept;
+  void direct(path::job_queues& jobs) const noexcept;
+  [[nodiscard]] bool is_background() const noexcept { return priority_ == request_priority::background; }
 
   runtime& runtime_;
   staging::lanes& lanes_;
   staging::disk_lanes& disk_;
+  staging::right_of_way& way_;
+  const request_priority priority_;
   const std::size_t most_under_way_;
   staging::work_list list_;
   spin_lock lock_;  // guards what follows

@@ -19,9 +19,10 @@ std::uint64_t most_asked(const transfer& rest, const transfer& whole) {
 }
 
 // Sections end on multiples of every piece in the file.
-std::uint64_t section_length(const transfer& rest) {
-  if (rest.length <= section_bytes) return rest.length;
-  return (rest.offset + section_bytes) / section_unit * section_unit - rest.offset;
+std::uint64_t section_length(const transfer& rest, bool is_short) {
+  const auto most = is_short ? section_unit : section_bytes;
+  if (rest.length <= most) return rest.length;
+  return (rest.offset + most) / section_unit * section_unit - rest.offset;
 }
 
 // In the file as it is: what a file will be when it is wholly in the page cache.
@@ -91,7 +92,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   if (auto refused = writable(file, whole, place); !refused.ok()) return refused;
   plan_input input;
   input.offset = rest.offset;
-  input.length = section_length(rest);
+  input.length = section_length(rest, how.short_pieces);
   input.whole_length = whole.length;
   input.continues = rest.offset > whole.offset;
   input.is_continued = input.length < rest.length;

@@ -16,10 +16,11 @@ inline constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
 
 // How a request is cut.
 struct cutting {
-  unsigned lanes = 1;        // over so many
-  bool shared_link = false;  // with other requests
-  bool row = false;          // its bytes go to several places
-  bool has_tried = false;    // a section of it tries the other way: set by explain(), whose plans do not call cold_speeds::tries()
+  unsigned lanes = 1;         // over so many
+  bool shared_link = false;   // with other requests
+  bool row = false;           // its bytes go to several places
+  bool short_pieces = false;  // of at most 16 MiB, whatever carries them: others may have to go first
+  bool has_tried = false;     // a section of it tries the other way: set by explain(), whose plans do not call cold_speeds::tries()
 };
 
 // How far a read may go.

@@ -14,7 +14,6 @@ namespace penstock::core {
 
 namespace {
 
-constexpr std::size_t most_writes_at_once = 12;
 // What another path left is cut so that whole blocks around a piece fit a slab.
 constexpr std::uint64_t rest_bytes = staging::large_slab_bytes / 2;
 
@@ -37,9 +36,8 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
       options_(options),
       row_(std::move(row)),
       cursor_(admitted_.what().offset) {
-  queues_.lanes = &admitted_.file().mount().lanes();
-  queues_.disk = &admitted_.file().mount().disk();
-  queues_.keeping = &admitted_.file().mount().keeping_lanes();
+  admitted_.file().mount().direct(queues_, options.priority);
+  if (queues_.background) admitted_.file().mount().right_of_way().begin_background();
   queues_.turns = admitted_.file().turns();
   planning_work_.owner = this;
   if (row_.empty()) admitted_.list();
@@ -50,7 +48,9 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
 void request::begin() noexcept {
   // Where works are waiting for every lane, each request is best carried by one: cutting it up would only cost time.
   const bool crowded = queues_.lanes->backlog() >= queues_.lanes->count();
-  auto planned = or_no_memory([&] { return plan({crowded ? 1 : runtime().lane_count(), crowded, !row_.empty()}); });
+  // In the background pieces are not shared by several lanes: each is to be over soon once it is begun.
+  const unsigned lanes = crowded || queues_.background ? 1 : runtime().lane_count();
+  auto planned = or_no_memory([&] { return plan({lanes, crowded, !row_.empty()}); });
   planned.ok() ? start(false) : fail(std::move(planned));
 }
 
@@ -59,6 +59,7 @@ void request::begin() noexcept {
 status request::plan(const cutting& how) {
   assert(admitted_.route().by != carrier::undecided);
   how_ = how;
+  how_.short_pieces = queues_.background;
   neighbours_ = neighbours_of(runtime(), admitted_.what(), admitted_.place(), options_);
   if (auto problem = watch_deadline(); !problem.ok()) return problem;
   auto& first = sections_[0];
@@ -196,19 +197,34 @@ void request::start(bool alone) noexcept {
   if (over) finish();
 }
 
+// More would only wait, each with a slab.
+std::size_t request::most_writes_at_once() const noexcept { return queues_.background ? 2 : 12; }
+
+template <class Jobs>
+void request::begin_jobs(Jobs& jobs) noexcept {
+  if (queues_.background) return;
+  std::uint64_t count = 0;
+  for (auto& item : jobs) {
+    item.has_right_of_way = true;
+    ++count;
+  }
+  admitted_.file().mount().right_of_way().enter(count);
+}
+
 void request::launch(section& next, bool alone) noexcept {
   const std::span<path::job> jobs(next.jobs.get(), next.job_count);
   if (alone) {
+    begin_jobs(jobs);
     for (auto& item : jobs) {
       item.started_ns = now_ns();
       (void)item.run();
     }
-  } else if (admitted_.place().on_device() && admitted_.what().is_write && jobs.size() > most_writes_at_once) {
+  } else if (admitted_.place().on_device() && admitted_.what().is_write && jobs.size() > most_writes_at_once()) {
     {
       const std::lock_guard guard(lock_);
-      next.held = jobs.subspan(most_writes_at_once);
+      next.held = jobs.subspan(most_writes_at_once());
     }
-    auto first = jobs.first(most_writes_at_once);
+    auto first = jobs.first(most_writes_at_once());
     dispatch(first);
   } else {
     dispatch(jobs);
@@ -227,10 +243,11 @@ void request::dispatch(Jobs& jobs) noexcept {
   for (auto& item : jobs) {
     item.started_ns = now;
     const bool past_cache = item.bypass_cache && item.file->descriptors().direct >= 0;
-    if (past_cache && !rings) rings = queues_.disk->available().ok();
+    if (past_cache && !rings) rings = queues_.has_rings();
     item.on_disk_lane = past_cache && *rings && !item.is_write;
     (item.on_disk_lane ? disk : item.fills_cache ? keeping : item.far ? far : cpu).add(item);
   }
+  begin_jobs(jobs);
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
   queues_.keeping->push_or_run(queues_.keeping_works, keeping);
   queues_.lanes->push_or_run(queues_.cpu_works, cpu);
@@ -291,6 +308,7 @@ void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept
 
 void request::finished(path::job& ended, std::uint64_t bytes, status error) {
   auto& of = sections_[ended.part];
+  if (ended.has_right_of_way) admitted_.file().mount().right_of_way().leave();
   note(ended, bytes, std::move(error));
   if (admitted_.what().is_write) run_next_held(of);
   job_ended(of);
@@ -428,6 +446,7 @@ void request::finish() noexcept {
     if (first_error_at_ != none && (gap_at_ == none || first_error_at_ <= gap_at_)) outcome.error = first_error_;
   }
   runtime().asked_bytes().fetch_sub(admitted_.what().length, std::memory_order_relaxed);
+  if (queues_.background) admitted_.file().mount().right_of_way().end_background();
   if (row_.empty()) admitted_.count(outcome);
   // Told before the file is let go: whoever closes the file may then count on it.
   if (on_end_) std::exchange(on_end_, {})(outcome);

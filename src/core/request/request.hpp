@@ -80,6 +80,9 @@ class request final : public operation, public path::job_owner {
   void plan_more() noexcept;
   template <class Jobs>
   void dispatch(Jobs& jobs) noexcept;
+  [[nodiscard]] std::size_t most_writes_at_once() const noexcept;
+  template <class Jobs>
+  void begin_jobs(Jobs& jobs) noexcept;
   void note(path::job& ended, std::uint64_t bytes, status error) noexcept;
   void run_next_held(section& of) noexcept;
   void job_ended(section& of) noexcept;

@@ -33,6 +33,8 @@ route find_route(runtime& with, const file_core& file, bool is_write, std::uint6
   route found{carrier::lanes, file.asked_cache(options)};
   if (file.turns() != nullptr || who == asker::stream) return found;
   if (who == asker::waits) {
+    // Its caller would go first.
+    if (options.priority == request_priority::background) return found;
     found.path = path_of_caller(with, {&file.source(), memory, is_write, offset, length}, options);
     if (found.path != path_kind::automatic) found.by = carrier::caller;
   } else if (who == asker::batch ? length <= small_request_bytes && !with.forced(options) : starts_at_once(file, length, options)) {
