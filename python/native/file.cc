@@ -118,17 +118,18 @@ std::uint64_t run(const python_file& self, nb::handle buffer, std::int64_t offse
 
 template <bool is_write>
 std::uint64_t run_bound(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
-                        nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle timeout,
-                        nb::handle progress) {
-  return run(self, buffer, offset, size, buffer_offset, parse_order(order), request_options(path, prefer, cache, links, timeout), progress,
-             is_write);
+                        nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle priority,
+                        nb::handle timeout, nb::handle progress) {
+  return run(self, buffer, offset, size, buffer_offset, parse_order(order), request_options(path, prefer, cache, links, priority, timeout),
+             progress, is_write);
 }
 
 template <bool is_write>
 future start_bound(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
-                   nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle timeout) {
+                   nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle priority,
+                   nb::handle timeout) {
   check_offset(offset);
-  const auto options = request_options(path, prefer, cache, links, timeout);
+  const auto options = request_options(path, prefer, cache, links, priority, timeout);
   const auto allowed = parse_order(order);
   future made(new flight(self.target));
   const auto& memory = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed);
@@ -184,8 +185,8 @@ std::vector<io_result> run_batch(const std::vector<io_request>& requests, const 
 
 template <bool is_write>
 nb::list run_many(const python_file& self, nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache,
-                  nb::handle links, nb::handle timeout) {
-  const auto options = request_options(path, prefer, cache, links, timeout);
+                  nb::handle links, nb::handle priority, nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, links, priority, timeout);
   const auto target = self.target;
   std::list<held_memory> held;
   const auto parsed = parse_requests(requests, *target, held, parse_order(order), is_write);
@@ -197,8 +198,8 @@ nb::list run_many(const python_file& self, nb::handle requests, nb::handle order
 
 template <bool is_write>
 future start_many(const python_file& self, nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache,
-                  nb::handle links, nb::handle timeout) {
-  const auto options = request_options(path, prefer, cache, links, timeout);
+                  nb::handle links, nb::handle priority, nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, links, priority, timeout);
   future made(new flight(self.target));
   auto parsed = parse_requests(requests, made->target(), made->held(), parse_order(order), is_write);
   if (!made->held().empty()) self.remember(made->held().back());
@@ -209,8 +210,8 @@ future start_many(const python_file& self, nb::handle requests, nb::handle order
 // Each request names its own file.
 template <bool is_write>
 future start_over_files(nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links,
-                        nb::handle timeout) {
-  const auto options = request_options(path, prefer, cache, links, timeout);
+                        nb::handle priority, nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, links, priority, timeout);
   const auto allowed = parse_order(order);
   future made(new flight());
   std::vector<io_request> parsed;
@@ -232,8 +233,9 @@ future start_over_files(nb::handle requests, nb::handle order, nb::handle path, 
 
 template <bool is_write>
 std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
-                         nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle timeout) {
-  const auto options = request_options(path, prefer, cache, links, timeout);
+                         nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle priority,
+                         nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, links, priority, timeout);
   const auto target = self.target;
   const held_memory memory(buffer, is_write ? memory_use::source : memory_use::target, parse_order(order));
   self.remember(memory);
@@ -246,8 +248,9 @@ std::uint64_t run_ranges(const python_file& self, nb::handle buffer, nb::handle 
 
 template <bool is_write>
 future start_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
-                    nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle timeout) {
-  const auto options = request_options(path, prefer, cache, links, timeout);
+                    nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle priority,
+                    nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, links, priority, timeout);
   const auto allowed = parse_order(order);
   future made(new flight(self.target));
   const auto& memory = made->keep(buffer, is_write ? memory_use::source : memory_use::target, allowed);
@@ -259,8 +262,8 @@ future start_ranges(const python_file& self, nb::handle buffer, nb::handle offse
 // The requests for each further buffer are copies of those for the one before.
 future start_copied_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
                            nb::handle copies, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links,
-                           nb::handle timeout) {
-  const auto options = request_options(path, prefer, cache, links, timeout);
+                           nb::handle priority, nb::handle timeout) {
+  const auto options = request_options(path, prefer, cache, links, priority, timeout);
   const auto allowed = parse_order(order);
   future made(new flight(self.target));
   const auto& memory = made->keep(buffer, memory_use::target, allowed);
@@ -390,8 +393,8 @@ explained_range range_of(const engine& engine, const python_file& self, nb::hand
 
 // penstock.Plan is Python's.
 nb::object explain(const python_file& self, nb::handle size, std::int64_t offset, const std::optional<std::string>& memory, bool write,
-                   nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle device) {
-  const auto options = request_options(path, prefer, cache, links, nb::none());
+                   nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle priority, nb::handle device) {
+  const auto options = request_options(path, prefer, cache, links, priority, nb::none());
   const auto engine = shared_engine();
   const auto target = self.target;
   check_offset(offset);
@@ -494,42 +497,47 @@ void add_files(nb::module_& module) {
           "traceback"_a.none())
       .def(
           "read_into", &run_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-          "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none, "progress"_a = none,
+          "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
+          "progress"_a = none,
           "Reads into buffer; blocks. Returns the bytes read. links: PCIe links that one GPU may be filled over from the page cache, 1 to\n"
           "8 or 'auto': its own, and those of GPUs that copy to it straight, through 32 MiB of the memory of each. progress is told the\n"
-          "bytes of each piece: a callable, or an object with update(), such as tqdm's.")
+          "bytes of each piece: a callable, or an object with update(), such as tqdm's. priority: 'background' for what nobody waits for: "
+          "other\n"
+          "requests go first.")
       .def("write_from", &run_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none, "progress"_a = none,
-           "Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into().")
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
+           "progress"_a = none, "Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into().")
       .def("pread", &start_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
            "Begins to read into buffer. Returns a Future of the bytes read.")
       .def("pwrite", &start_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
            "Begins to write from buffer. Returns a Future of the bytes written.")
       .def(
           "read_many", &run_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none,
-          "links"_a = none, "timeout"_a = none,
+          "links"_a = none, "priority"_a = none, "timeout"_a = none,
           "Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of counts. Raises\n"
           "as the first that failed; the others are not disturbed.")
       .def("write_many", &run_many<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-           "cache"_a = none, "links"_a = none, "timeout"_a = none, "Writes; otherwise as read_many().")
+           "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none, "Writes; otherwise as read_many().")
       .def("pread_many", &start_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-           "cache"_a = none, "links"_a = none, "timeout"_a = none, "Begins what read_many() does. Returns a Future of the list of counts.")
+           "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
+           "Begins what read_many() does. Returns a Future of the list of counts.")
       .def("pwrite_many", &start_many<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-           "cache"_a = none, "links"_a = none, "timeout"_a = none, "Begins what write_many() does. Returns a Future of the list of counts.")
+           "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
+           "Begins what write_many() does. Returns a Future of the list of counts.")
       .def("read_ranges", &run_ranges<false>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
            "Reads many ranges into one buffer, as one batch; blocks. offsets, sizes and buffer_offsets are sequences of int or arrays; a\n"
            "single size holds for all; without buffer_offsets the ranges lie one after the other. Arrays of 64-bit integers are the quick\n"
            "way. Returns the total of bytes read.")
       .def("write_ranges", &run_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
            "Writes; otherwise as read_ranges().")
       .def(
           "pread_ranges", &start_copied_ranges, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
           "copies"_a = nb::make_tuple(), "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none,
-          "timeout"_a = none,
+          "priority"_a = none, "timeout"_a = none,
           "Begins what read_ranges() does. Returns a Future of the list of counts.\n"
           "copies: further buffers, of other devices, that get the same ranges at the same places: the file is read once, and the bytes go "
           "on\n"
@@ -537,7 +545,7 @@ void add_files(nb::module_& module) {
           "counts "
           "follow.")
       .def("pwrite_ranges", &start_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "timeout"_a = none,
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
            "Begins what write_ranges() does. Returns a Future of the list of counts.")
       .def("read_on_stream", &queue_bound<false>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
@@ -558,7 +566,7 @@ void add_files(nb::module_& module) {
            "programs\n"
            "that know where the bytes will go before they ask for them. Raises NotFound where there is no such device.")
       .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = none, "write"_a = false, "path"_a = none,
-           "prefer"_a = none, "cache"_a = none, "links"_a = none, "device"_a = none,
+           "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "device"_a = none,
            "What a read of the range (or a write) would do, and why: a penstock.Plan. size: a number of bytes, None for the rest of the\n"
            "file, or a buffer: that many bytes with memory like it. device: a device, as for penstock.device(); memory: 'host', 'pinned' "
            "or\n"
@@ -578,11 +586,11 @@ void add_files(nb::module_& module) {
       "that each begin where the last one ended find what is in the page cache in pinned memory already. For mode r.\n"
       "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
   module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-             "cache"_a = none, "links"_a = none, "timeout"_a = none,
+             "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
              "Begins to read (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of files.\n"
              "Returns a Future of the list of counts, which raises as the first that failed; the others are not disturbed.");
   module.def("pwrite_many", &start_over_files<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-             "cache"_a = none, "links"_a = none, "timeout"_a = none, "Begins to write; otherwise as pread_many().");
+             "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none, "Begins to write; otherwise as pread_many().");
 }
 
 }  // namespace penstock::python

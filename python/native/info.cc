@@ -98,7 +98,7 @@ nb::list requests() {
   nb::list told;
   for (const auto& each : seen) {
     told.append(make(path_object(each.file), each.offset < 0 ? nb::none() : nb::object(nb::int_(each.offset)), each.length, each.is_write,
-                     each.device.empty() ? nb::none() : words(each.device), each.since_ns, each.of_pipe));
+                     each.device.empty() ? nb::none() : words(each.device), each.since_ns, each.of_pipe, words(to_string(each.priority))));
   }
   return told;
 }

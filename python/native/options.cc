@@ -46,7 +46,8 @@ cache_use parse_cache(nb::handle cache) {
   return *parsed;
 }
 
-io_options request_options(nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle timeout) {
+io_options request_options(nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle priority,
+                           nb::handle timeout) {
   io_options options;
   options.cache = parse_cache(cache);
   options.links = parse_links(links);
@@ -59,6 +60,11 @@ io_options request_options(nb::handle path, nb::handle prefer, nb::handle cache,
     const auto parsed = parse_preference(word(prefer, "prefer"));
     if (!parsed) raise(parsed.error());
     options.prefer = *parsed;
+  }
+  if (!priority.is_none()) {
+    const auto parsed = parse_request_priority(word(priority, "priority"));
+    if (!parsed) raise(parsed.error());
+    options.priority = *parsed;
   }
   if (!timeout.is_none()) options.deadline = deadline_after(real_number(timeout, "timeout"));
   return options;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
 from ._devices import Place, is_gpu, known_device, number_of
@@ -75,18 +75,18 @@ def _items_of(there: int, count: int, item_size: int, exact: bool, path: Path, o
     return items
 
 
-def tofile(array: Any, path: Path, offset: int = 0) -> int:
+def tofile(array: Any, path: Path, offset: int = 0, *, priority: Literal["normal", "background"] | None = None) -> int:
     """Writes an array's bytes, in C's order, to the file at offset (bytes). Returns their number.
 
     A file that is not there is created. At offset 0 it is emptied first, as numpy.ndarray.tofile() does; at another offset what is around
-    stays. Of a GPU's array this waits for what the current stream of its library has. Raises penstock.Error.
+    stays. Of a GPU's array this waits for what the current stream of its library has. priority: as for File.pwrite(). Raises penstock.Error.
     """
     array = _in_c_order(array)
     _native.resolve(array)  # what cannot be written leaves the file as it is
     _settle(array)
     anew = not isinstance(path, int) and (offset == 0 or not os.path.exists(path))
     with _native.open(path, "w" if anew else "r+") as file:
-        return file.write_from(array, offset)
+        return file.write_from(array, offset, priority=priority)
 
 
 def _settle(array: Any) -> None:

@@ -19,6 +19,7 @@ _Path = Literal["posix", "staged", "mapped", "direct"]
 _Prefer = Literal["speed", "cpu"]
 _Cache = Literal["auto", "keep", "bypass"]
 _Links = int | Literal["auto"]
+_Priority = Literal["normal", "background"]
 _Mode = Literal[
     "r", "rb", "br", "r+", "rb+", "r+b", "w", "wb", "bw", "w+", "wb+", "w+b", "x", "xb", "bx", "x+", "xb+", "x+b"
 ]
@@ -173,6 +174,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int: ...
@@ -188,6 +190,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int: ...
@@ -203,6 +206,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[int]: ...
     def pwrite(
@@ -217,6 +221,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[int]: ...
     def read_many(
@@ -228,6 +233,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> list[int]: ...
     def write_many(
@@ -239,6 +245,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> list[int]: ...
     def pread_many(
@@ -250,6 +257,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def pwrite_many(
@@ -261,6 +269,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def read_ranges(
@@ -275,6 +284,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> int: ...
     def write_ranges(
@@ -289,6 +299,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> int: ...
     def pread_ranges(
@@ -304,6 +315,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def pwrite_ranges(
@@ -318,6 +330,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]: ...
     def read_on_stream(
@@ -355,6 +368,7 @@ class File:
         prefer: _Prefer | None = None,
         cache: _Cache | None = None,
         links: _Links | None = None,
+        priority: _Priority | None = None,
         device: Any = None,
     ) -> Plan: ...
 
@@ -374,6 +388,7 @@ def pread_many(
     prefer: _Prefer | None = None,
     cache: _Cache | None = None,
     links: _Links | None = None,
+    priority: _Priority | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def pwrite_many(
@@ -384,6 +399,7 @@ def pwrite_many(
     prefer: _Prefer | None = None,
     cache: _Cache | None = None,
     links: _Links | None = None,
+    priority: _Priority | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]: ...
 def devices() -> list[Device]: ...
