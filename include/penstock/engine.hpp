@@ -252,6 +252,7 @@ class PENSTOCK_API file {
 struct adopt_options {
   cache_use cache = cache_use::automatic;  // as open_options::cache
   bool direct_writes = false;              // as open_options::direct_writes; those of an O_DIRECT descriptor always are
+  std::uint64_t bytes_per_second = 0;      // as open_options::bytes_per_second
   std::string name{};                      // what messages and file::path() call it; empty: "descriptor N"
 };
 

@@ -61,6 +61,10 @@ struct engine_options {
   preference prefer = preference::automatic;
   path_kind path = path_kind::automatic;  // not automatic: force this one; requests it cannot serve fail
   cache_use cache = cache_use::automatic;
+  // Requests of all files together move at most so many bytes a second, besides what 50 ms let through and one piece; 0: no limit. They are
+  // delayed, normal ones less than those in the background, and their deadlines hold meanwhile. Stream-ordered requests are not delayed,
+  // but counted, so that others are. No file is read ahead.
+  std::uint64_t bytes_per_second = 0;
   bool use_cuda = true;      // false: behave as on a machine without an NVIDIA driver
   bool use_io_uring = true;  // false: behave as under a seccomp profile without io_uring
   // True: counters lie in shared memory, where `penstock stats` sees them (/dev/shm/penstock-UID). False: in memory of the engine's own.
@@ -71,9 +75,9 @@ struct engine_options {
   std::string cufile_library;
 
   // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_PINNED_FILE_MIB,
-  // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board),
-  // PENSTOCK_LOG (summary: log_summary) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the
-  // variable.
+  // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_BYTES_PER_SECOND, PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1:
+  // use_board), PENSTOCK_LOG (summary: log_summary) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming
+  // the variable.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 
@@ -91,6 +95,7 @@ struct open_options {
   // engine_options::pinned_budget_bytes, are read ahead of them. Not with write. Of a file that is changed all the same such reads may give
   // old bytes, until that is noticed.
   bool immutable = false;
+  std::uint64_t bytes_per_second = 0;  // as the engine's, for requests of this file; both limits hold
 };
 
 // Of objects on servers, which engine::open() takes by their URL.

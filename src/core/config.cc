@@ -68,6 +68,10 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
   if (variable("PENSTOCK_LINKS") != "auto") {
     if (auto problem = read_integer("PENSTOCK_LINKS", 1U, 8U, options.links); !problem.ok()) return problem;
   }
+  constexpr std::uint64_t most_bytes_per_second = std::uint64_t{1} << 50;
+  if (auto problem = read_integer("PENSTOCK_BYTES_PER_SECOND", std::uint64_t{0}, most_bytes_per_second, options.bytes_per_second);
+      !problem.ok())
+    return problem;
   std::size_t pinned_file_mib = options.pinned_file_budget_bytes >> 20;
   if (auto problem = read_integer("PENSTOCK_PINNED_FILE_MIB", std::size_t{0}, std::size_t{1} << 40, pinned_file_mib); !problem.ok())
     return problem;

@@ -35,6 +35,14 @@ std::string of_ahead(runtime& with, file_core& file, const staging::place& place
       source::read_ahead::most_call_bytes >> 20, file.ahead()->room() >> 20);
 }
 
+void add_limits(plan& told, runtime& with, const file_core& file) {
+  constexpr const char* text = "at most {} bytes a second, a limit of the {}: pieces wait until they may flow";
+  if (const auto* const limit = file.rate_limit(); limit != nullptr)
+    told.remarks.push_back(fmt::format(text, limit->bytes_per_second(), "file"));
+  if (const auto* const limit = with.rate_limit(); limit != nullptr)
+    told.remarks.push_back(fmt::format(text, limit->bytes_per_second(), "engine"));
+}
+
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
@@ -61,6 +69,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
     told.remarks.push_back(fmt::format("what was pinned of it has been given up: {}", gone.message()));
   if (from.facts().in_memory && with.pinned_pages().holds(from))
     told.remarks.push_back("pinned, but GPUs copy from tmpfs at 14 to 18 GB/s: read from there only where CPU time is to be spared");
+  add_limits(told, with, file);
   if (options.priority == request_priority::background) {
     told.remarks.push_back(
         fmt::format("in the background: while others are under way on this file system, a piece is begun each {} ms; direct I/O by plain "
@@ -168,7 +177,7 @@ status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file,
   }
   auto rest = what;
   cutting how{options.priority == request_priority::background ? 1 : with.lane_count(), false};
-  how.short_pieces = options.priority == request_priority::background;
+  how.short_pieces = options.priority == request_priority::background || file.is_limited();
   do {
     const auto pieces = decide(with, file, rest, what, place, options, asked.cache, how);
     if (!pieces) return pieces.error();

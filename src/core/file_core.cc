@@ -9,12 +9,15 @@
 
 namespace penstock::core {
 
-file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache)
+file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,
+                     std::uint64_t bytes_per_second)
     : runtime_(std::move(with)),
       source_(std::move(from)),
       mount_(&runtime_->mount_of(source_->facts().device)),
       cold_speeds_(&runtime_->cold_speeds_of(*mount_)),
-      cache_(cache) {
+      cache_(cache),
+      rate_limit_(bytes_per_second > 0 ? new core::rate_limit(bytes_per_second, runtime_->deadlines(), runtime_->stats()) : nullptr),
+      is_limited_(rate_limit_ != nullptr || runtime_->rate_limit() != nullptr) {
   if (source_->facts().fills_at_once > 0) turns_ = source_->turns(runtime_->lanes_of(*mount_), runtime_->far_share());
 }
 
@@ -37,7 +40,7 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime
   if (source::remote::is_url(path)) return open_remote(std::move(with), path, {}, options);
   auto opened = source::local_file::open(with->kernel(), path, options);
   if (!opened) return opened.error();
-  return make(std::move(with), *std::move(opened), options.cache, options.immutable);
+  return make(std::move(with), *std::move(opened), options.cache, options.immutable, options.bytes_per_second);
 }
 
 result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::runtime> with, const std::string& url,
@@ -50,20 +53,20 @@ result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::
     return refuse(errc::unsupported, "objects on servers are opened for reading only");
   auto opened = with->servers().open(url, how);
   if (!opened) return opened.error().with_context("open");
-  return make(std::move(with), *std::move(opened));
+  return make(std::move(with), *std::move(opened), cache_use::automatic, false, options.bytes_per_second);
 }
 
 result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options) {
   if (with->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
   auto lent = source::local_file::adopt(with->kernel(), descriptor, {options.name, options.direct_writes});
   if (!lent) return lent.error();
-  return make(std::move(with), *std::move(lent), options.cache);
+  return make(std::move(with), *std::move(lent), options.cache, false, options.bytes_per_second);
 }
 
 std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,
-                                           bool immutable) {
-  std::shared_ptr<file_core> made(new file_core(std::move(with), std::move(from), cache), &file_core::destroy);
-  if (immutable) made->read_ahead();
+                                           bool immutable, std::uint64_t bytes_per_second) {
+  std::shared_ptr<file_core> made(new file_core(std::move(with), std::move(from), cache, bytes_per_second), &file_core::destroy);
+  if (immutable && !made->is_limited()) made->read_ahead();
   return made;
 }
 
@@ -133,6 +136,19 @@ std::uint64_t file_core::read_past_cache(std::uint64_t offset, std::uint64_t len
 void file_core::forget_cold_reads() noexcept {
   const std::lock_guard guard(cold_reads_lock_);
   cold_reads_->forget();
+}
+
+bool file_core::try_pass(std::uint64_t bytes) noexcept {
+  if (rate_limit_ != nullptr && !rate_limit_->try_pass(bytes)) return false;
+  auto* const of_engine = runtime_->rate_limit();
+  if (of_engine == nullptr || of_engine->try_pass(bytes)) return true;
+  if (rate_limit_ != nullptr) rate_limit_->give_back(bytes);
+  return false;
+}
+
+void file_core::charge(std::uint64_t bytes) noexcept {
+  if (rate_limit_ != nullptr) rate_limit_->charge(bytes);
+  if (auto* const of_engine = runtime_->rate_limit(); of_engine != nullptr) of_engine->charge(bytes);
 }
 
 status file_core::sync() {

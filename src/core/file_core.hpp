@@ -53,7 +53,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
                                                         const remote_options& how, const open_options& options);
   // A file over any source.
   static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from,
-                                         cache_use cache = cache_use::automatic, bool immutable = false);
+                                         cache_use cache = cache_use::automatic, bool immutable = false,
+                                         std::uint64_t bytes_per_second = 0);
   file_core(const file_core&) = delete;
   file_core& operator=(const file_core&) = delete;
   ~file_core();
@@ -73,6 +74,15 @@ class file_core : public std::enable_shared_from_this<file_core> {
 
   // What fills of a far source pass; null of any other.
   [[nodiscard]] source::turnstile* turns() const noexcept { return turns_.get(); }
+
+  // Whether there is a limit of bytes a second for its requests: the file's own, the engine's, or both.
+  [[nodiscard]] bool is_limited() const noexcept { return is_limited_; }
+  // Its own; null: it has none.
+  [[nodiscard]] core::rate_limit* rate_limit() const noexcept { return rate_limit_.get(); }
+  // True where so many bytes may flow now: they count as having done so.
+  bool try_pass(std::uint64_t bytes) noexcept;
+  // They flow, whether they may or not.
+  void charge(std::uint64_t bytes) noexcept;
 
   // Of that mount.
   [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
@@ -119,7 +129,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
 
  private:
   static void destroy(file_core* file) noexcept;
-  file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache);
+  file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache, std::uint64_t bytes_per_second);
   [[nodiscard]] status usable() const;
   void end() noexcept;
   void forget_cold_reads() noexcept;
@@ -133,6 +143,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   core::mount* const mount_;
   core::cold_speeds* const cold_speeds_;
   const cache_use cache_;  // as it was opened
+  const owned_rate_limit rate_limit_;
+  const bool is_limited_;
   std::shared_ptr<source::turnstile> turns_;
   std::unique_ptr<source::read_ahead> ahead_;  // set before anybody else has the file
   // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing

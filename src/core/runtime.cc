@@ -65,6 +65,7 @@ runtime::runtime(const engine_options& options, seams doors)
       pinned_pages_(*doors_.kernel, fork_guard_),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
       stream_watch_(!few_cores() ? 100us : 0us),
+      rate_limit_(options.bytes_per_second > 0 ? new core::rate_limit(options.bytes_per_second, deadlines_, stats_) : nullptr),
       ahead_(new ahead_book(deadlines_)),
       memory_left_(*doors_.kernel) {
   stats_.set_lanes(lanes_.usual);

@@ -15,6 +15,7 @@
 #include "core/cache/memory_watch.hpp"
 #include "core/deadlines.hpp"
 #include "core/memory_map.hpp"
+#include "core/rate_limit.hpp"
 #include "core/stream/stream_watch.hpp"
 #include "device/device.hpp"
 #include "path/pinned_pages.hpp"
@@ -99,6 +100,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   beside_files& beside(std::unique_ptr<beside_files> (*make)(runtime& with));
   [[nodiscard]] beside_files* beside() const noexcept { return beside_.load(std::memory_order_acquire); }  // null: none was made
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
+  // Of bytes a second; null: there is none.
+  [[nodiscard]] core::rate_limit* rate_limit() const noexcept { return rate_limit_.get(); }
   // Of the pinned budget, for fills of far sources.
   [[nodiscard]] source::turnstile::share& far_share() noexcept { return far_share_; }
   // What carries objects on servers: made for the first.
@@ -195,6 +198,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   std::mutex making_servers_;
   std::unique_ptr<source::remote::servers> servers_;  // null until then
   core::deadlines deadlines_;
+  const owned_rate_limit rate_limit_;
   const std::unique_ptr<ahead_book, ahead_book::ending> ahead_;
   core::cold_reads cold_reads_;
   memory_watch memory_left_;

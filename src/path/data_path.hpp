@@ -57,6 +57,8 @@ class job_owner {
   virtual void hand_over(job& refused, status why) = 0;
   // The calling thread is about to carry the job.
   virtual void begins(job& /*item*/) noexcept {}
+  // A limit of bytes a second lets the job go on.
+  virtual void passed(job& /*item*/) noexcept {}
   // The path carries the job, but could not do so as it should; counted as a fallback.
   virtual void did_without(const job& /*carried*/, const status& /*why*/) {}
   // Cancelled or past the deadline: an error that says which. Asked before each step.
@@ -165,22 +167,23 @@ class job final : public staging::work {
   bool unaligned = false;   // likewise: goes another way than the rest of its request for that
   int node = -1;            // likewise: of the thread that carries it
   bool is_write = false;
-  bool has_right_of_way = false;  // likewise: is under way, and goes before what is done in the background
-  std::uint32_t neighbours = 0;   // of the place's link, whose links may be used too
-  std::uint64_t asked_bytes = 0;  // by all requests under way, when it was planned
-  bool bypass_cache = false;      // as planned: past the page cache
-  bool fills_cache = false;       // as planned: through the page cache, in which it is not yet
-  bool registered = false;        // as planned: what is pinned
-  bool far = false;               // as planned: what its far source begins, once it has passed the turnstile
-  bool on_disk_lane = false;      // its queue: there it may not wait for a slab
-  std::uint32_t wave = 1;         // as planned: so many jobs from this one on lie in a row and travel best together; 0: in an earlier one's
+  bool has_right_of_way = false;   // likewise: is under way, and goes before what is done in the background
+  bool passed_file_limit = false;  // likewise
+  std::uint32_t neighbours = 0;    // of the place's link, whose links may be used too
+  std::uint64_t asked_bytes = 0;   // by all requests under way, when it was planned
+  bool bypass_cache = false;       // as planned: past the page cache
+  bool fills_cache = false;        // as planned: through the page cache, in which it is not yet
+  bool registered = false;         // as planned: what is pinned
+  bool far = false;                // as planned: what its far source begins, once it has passed the turnstile
+  bool on_disk_lane = false;       // its queue: there it may not wait for a slab
+  std::uint32_t wave = 1;  // as planned: so many jobs from this one on lie in a row and travel best together; 0: in an earlier one's
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused
 
   std::uint64_t moved = 0;            // the path's result
   std::int64_t filling_cpu_ns = 0;    // likewise: CPU time that it took to bring it into the page cache and out of there; 0: not known
   path_state* kept = nullptr;         // the path's own
   std::unique_ptr<path_state> keeps;  // and what holds it, for this job or several
-  std::int64_t started_ns = 0;        // the owner's: when it was queued
+  std::int64_t started_ns = 0;        // the owner's: when it was queued, or is held back since
   std::int64_t begun_ns = 0;          // likewise: when a thread first took it up; 0: not known
 };
 

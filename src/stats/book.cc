@@ -211,6 +211,13 @@ void book::let_others_go(std::int64_t began_ns, std::int64_t ended_ns) noexcept 
   add_active(counters.each[place_of(&usage_stats::background_wait_ns)], counters.last_background_wait_end_ns, {began_ns, ended_ns});
 }
 
+void book::count_held(std::uint64_t bytes, span when) noexcept {
+  auto& counters = now().usage;
+  counters.each[place_of(&usage_stats::held_pieces)].fetch_add(1, relaxed);
+  counters.each[place_of(&usage_stats::held_bytes)].fetch_add(bytes, relaxed);
+  add_active(counters.each[place_of(&usage_stats::held_ns)], counters.last_held_end_ns, when);
+}
+
 void book::count_channel(std::string_view name, const channel_stats& more) noexcept {
   const std::lock_guard guard(lock_);
   std::size_t place = 0;  // further ones than there is room for are counted with the last

@@ -70,6 +70,8 @@ class book final : public staging::slab_waits, public staging::background_waits 
   // Requests in the background have ended.
   void count_background(std::uint64_t requests, std::uint64_t bytes) noexcept;
   void let_others_go(std::int64_t began_ns, std::int64_t ended_ns) noexcept override;
+  // A limit of bytes a second held a piece back.
+  void count_held(std::uint64_t bytes, span when) noexcept;
 
   // Tensors of a pipe have gone or come by the channel of that name, which is there for good. more: its name is not looked at.
   void count_channel(std::string_view name, const channel_stats& more) noexcept;

@@ -54,6 +54,9 @@ inline constexpr std::array counter_table{
     usage_counter{"background_bytes", &usage_stats::background_bytes, "Bytes that these requests in the background moved"},
     usage_counter{"background_waits", &usage_stats::background_waits, "Times that requests in the background let others go first"},
     usage_counter{"background_wait_ns", &usage_stats::background_wait_ns, "Time with at least one of them doing so"},
+    usage_counter{"held_pieces", &usage_stats::held_pieces, "Pieces that a limit of bytes a second held back"},
+    usage_counter{"held_bytes", &usage_stats::held_bytes, "Bytes of these held pieces"},
+    usage_counter{"held_ns", &usage_stats::held_ns, "Time with at least one piece held back so"},
 };
 
 // Where a counter stands in the table.

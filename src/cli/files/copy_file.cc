@@ -186,7 +186,7 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
   if (out.bytes == 0) {
     error = copy_to_end(from_fd, to_fd, from, to, out.copied);
     out.bytes = out.copied;
-  } else if (out.bytes < small_file) {
+  } else if (out.bytes < small_file && owner.options().bytes_per_second == 0) {
     error = copy_plainly(from_fd, to_fd, from, to, out.bytes, out.copied);
   } else {
     error = copy_by_lanes(owner, from_fd, to_fd, from, to, out.bytes, out.copied);

@@ -30,6 +30,7 @@ struct cp_options {
   copy_options how;
   bool no_clone = false;
   bool verbose = false;
+  std::uint64_t bytes_per_second = 0;
   output_options output;
 };
 
@@ -256,13 +257,21 @@ void print_totals(const cp_options& wanted, const cp_totals& totals, double seco
   say("{}{}\n", text, wanted.how.verify ? ", verified" : "");
 }
 
+// Each byte of a copy is read and written.
+result<engine> engine_for(const cp_options& wanted) {
+  auto options = engine_options::from_environment();
+  if (!options) return options.error();
+  if (wanted.bytes_per_second > 0) options->bytes_per_second = 2 * wanted.bytes_per_second;
+  return engine::create(*options);
+}
+
 int copy_all(cp_options wanted) {
   wanted.how.clone = !wanted.no_clone;
   const std::string to = wanted.paths.back();
   wanted.paths.pop_back();
   const bool into = is_folder(to);
   if (!into && (wanted.paths.size() > 1 || to.ends_with('/'))) return fail({errc::invalid_argument, fmt::format("{} is no folder", to)});
-  auto owner = engine::create();
+  auto owner = engine_for(wanted);
   if (!owner) return fail(owner.error());
   copier work(*owner, wanted);
   const bench::stopwatch watch;
@@ -289,6 +298,7 @@ void add_cp(CLI::App& app, command& chosen) {
   sub.add_flag("--sync", wanted->how.to_disk, "Have each copy on the disk before it has its name, and then its name too");
   sub.add_flag("--no-clone", wanted->no_clone, "Copy the bytes also where the file system could share them");
   sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Replace no file that is there");
+  add_size_option(sub, "--bytes-per-second", wanted->bytes_per_second, "Copy at most so much a second");
   sub.add_flag("-v,--verbose", wanted->verbose, "Print each file that was copied");
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return copy_all(*wanted); }; });

@@ -112,7 +112,8 @@ status batch_request::enter(const io_request& asked, const io_options& options, 
 status batch_request::send_off(const io_options& options, std::uint32_t index) {
   auto& admitted = admitted_[index];
   auto& file = admitted.file();
-  if (admitted.route().by == carrier::lanes) return start_single(options, file.shared_from_this(), index);
+  if (admitted.route().by == carrier::lanes || (file.is_limited() && !file.try_pass(admitted.what().length)))
+    return start_single(options, file.shared_from_this(), index);
   admitted.show();
   shipment_by(file.mount().collector(options.priority)).add(admitted, index);
   return {};

@@ -57,6 +57,7 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   const auto what = admitted.what();
   const bool on_device = admitted.place().on_device();
   const bool background = options.priority == request_priority::background;
+  const bool limited = admitted.file().is_limited();
   // Where many callers are at work on a device, each reads its own slabs: splitting would only make the copies smaller.
   const in_use counted(on_device ? &with.blocking() : nullptr);
   const unsigned active = with.blocking().load();
@@ -72,12 +73,13 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   } else {
     const auto carries = [&](const planned_piece& piece) { return with.paths().of(piece.path).carries; };
     const auto on_caller = [&](const planned_piece& piece) { return carries(piece) == path::portion::everything && !is_cold(piece); };
-    const bool alone = !background && ((crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
-                                       (pieces.size() == 1 && carries(pieces.front()) == path::portion::cached_ranges));
+    const bool alone = !background && !limited &&
+                       ((crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
+                        (pieces.size() == 1 && carries(pieces.front()) == path::portion::cached_ranges));
     op->start(alone);
     if (!alone && !background && what.length <= helped_request_bytes) op->help();
   }
-  op->wait(soon_over && !background && with.cores() > 2 ? 2000us : 0us);
+  op->wait(soon_over && !background && !limited && with.cores() > 2 ? 2000us : 0us);
   return op->outcome();
 }
 
@@ -113,7 +115,8 @@ io_result run(runtime& with, file_core& file, const transfer& what, const io_opt
   outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options, asker::waits); });
   if (outcome.ok() && what.length > 0) {
     if (file.ahead() != nullptr && options.priority == request_priority::normal) return run_ahead(with, admitted, options);
-    if (admitted.route().by == carrier::lanes) return run_pieces(with, admitted, options);
+    if (admitted.route().by == carrier::lanes || (file.is_limited() && !file.try_pass(what.length)))
+      return run_pieces(with, admitted, options);
     outcome = run_on_caller(with, admitted, options);
   }
   admitted.count(outcome);

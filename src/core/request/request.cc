@@ -59,7 +59,7 @@ void request::begin() noexcept {
 status request::plan(const cutting& how) {
   assert(admitted_.route().by != carrier::undecided);
   how_ = how;
-  how_.short_pieces = queues_.background;
+  how_.short_pieces = queues_.background || admitted_.file().is_limited();
   neighbours_ = neighbours_of(runtime(), admitted_.what(), admitted_.place(), options_);
   if (auto problem = watch_deadline(); !problem.ok()) return problem;
   auto& first = sections_[0];
@@ -232,8 +232,42 @@ void request::launch(section& next, bool alone) noexcept {
   job_ended(next);
 }
 
+// To the lanes, by way of the limits that there are.
 template <class Jobs>
 void request::dispatch(Jobs& jobs) noexcept {
+  auto& file = admitted_.file();
+  if (!file.is_limited()) {
+    queue(jobs);
+  } else {
+    staging::work_chain all;
+    for (auto& item : jobs) all.add(item);
+    if (file.rate_limit() != nullptr) {
+      file.rate_limit()->hold(held_by_file_, all, queues_.background);
+    } else {
+      for (auto& item : jobs) item.passed_file_limit = true;
+      runtime().rate_limit()->hold(held_by_engine_, all, queues_.background);
+    }
+  }
+  // Who has stopped it may have come before there was anything to end.
+  if (!stop_reason().ok()) end_jobs();
+}
+
+// This may end with the job.
+void request::passed(path::job& item) noexcept {
+  const timed_ref here(*this);
+  if (auto* const next = runtime().rate_limit(); next != nullptr && !std::exchange(item.passed_file_limit, true)) {
+    staging::work_chain one;
+    one.add(item);
+    next->hold(held_by_engine_, one, queues_.background);
+  } else {
+    std::span<path::job> one(&item, 1);
+    queue(one);
+  }
+  if (!stop_reason().ok()) end_jobs();
+}
+
+template <class Jobs>
+void request::queue(Jobs& jobs) noexcept {
   const auto now = now_ns();
   staging::work_chain cpu;
   staging::work_chain disk;
@@ -252,8 +286,17 @@ void request::dispatch(Jobs& jobs) noexcept {
   queues_.keeping->push_or_run(queues_.keeping_works, keeping);
   queues_.lanes->push_or_run(queues_.cpu_works, cpu);
   if (far.count > 0) queues_.turns->push(queues_.far_works, far);
-  // Who has stopped it may have come before there was anything to end.
-  if (!stop_reason().ok()) path::end_queued(queues_);
+}
+
+// Those that have not begun, of a request that was stopped.
+void request::end_jobs() {
+  auto* const of_file = admitted_.file().rate_limit();
+  while (of_file != nullptr && of_file->help(held_by_file_, queues_.background)) {
+  }
+  auto* const of_engine = runtime().rate_limit();
+  while (of_engine != nullptr && of_engine->help(held_by_engine_, queues_.background)) {
+  }
+  path::end_queued(queues_);
 }
 
 void request::help() {
@@ -261,7 +304,7 @@ void request::help() {
 }
 
 void request::end_queued() {
-  path::end_queued(queues_);
+  end_jobs();
   for (auto& each : sections_) run_next_held(each);
 }
 

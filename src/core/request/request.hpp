@@ -51,6 +51,7 @@ class request final : public operation, public path::job_owner {
   void hand_over(path::job& refused, status why) override;
   void did_without(const path::job& carried, const status& why) override;
   void begins(path::job& item) noexcept override;
+  void passed(path::job& item) noexcept override;
   [[nodiscard]] status stopped() const override { return stop_reason(); }
 
  private:
@@ -83,6 +84,9 @@ class request final : public operation, public path::job_owner {
   [[nodiscard]] std::size_t most_writes_at_once() const noexcept;
   template <class Jobs>
   void begin_jobs(Jobs& jobs) noexcept;
+  template <class Jobs>
+  void queue(Jobs& jobs) noexcept;
+  void end_jobs();
   void note(path::job& ended, std::uint64_t bytes, status error) noexcept;
   void run_next_held(section& of) noexcept;
   void job_ended(section& of) noexcept;
@@ -99,6 +103,8 @@ class request final : public operation, public path::job_owner {
   cutting how_;
   std::uint32_t neighbours_ = 0;  // over whose links it may go too
   path::job_queues queues_;
+  staging::work_list held_by_file_;    // jobs that the file's limit of bytes a second holds back
+  staging::work_list held_by_engine_;  // and the engine's
   on_end on_end_;
   on_progress on_progress_;
   const std::vector<path::row_part> row_;

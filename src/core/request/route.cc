@@ -22,9 +22,10 @@ path_kind path_of_caller(runtime& with, const path::question& asked, const io_op
 
 }  // namespace
 
-// Of a far source nothing is gathered, since all that it is asked for is under way at once.
+// Of a far source nothing is gathered, since all that it is asked for is under way at once. What a limit holds back waits piece by piece.
 bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept {
-  return length <= small_request_bytes && file.turns() == nullptr && !file.runtime().forced(options) && !options.after_default_stream;
+  return length <= small_request_bytes && file.turns() == nullptr && !file.is_limited() && !file.runtime().forced(options) &&
+         !options.after_default_stream;
 }
 
 route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,

@@ -58,6 +58,8 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   admitted.decide({}, asker::stream);
   (void)file->source().descriptors();  // opened now, while nothing is held
 
+  if (file->is_limited()) file->charge(*what.length);
+
   auto* made = new stream_operation(with, std::move(admitted), what);
   auto outcome = or_no_memory([&] { return made->prepare(*place, seen); });
   if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(place->via->session()); });
