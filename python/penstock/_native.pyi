@@ -379,6 +379,7 @@ def open(
     direct: bool = False,
     cache: _Cache | None = None,
     immutable: bool = False,
+    bytes_per_second: int = 0,
 ) -> File: ...
 def pread_many(
     requests: Iterable[_FileRequest],

@@ -1,7 +1,10 @@
-"""Which requests go first."""
+"""Which requests go first, and how much may flow in a second."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 import penstock
 
 NBYTES = 3_000_001
+MIB = 1 << 20
 
 
 @pytest.fixture
@@ -50,3 +54,39 @@ def test_an_unknown_priority_is_refused(path: Path) -> None:
 def test_an_array_is_written_in_the_background(tmp_path: Path) -> None:
     assert penstock.tofile(b"some bytes", tmp_path / "array", priority="background") == 10
     assert (tmp_path / "array").read_bytes() == b"some bytes"
+
+
+def test_a_limit_delays_requests(path: Path) -> None:
+    limit = 8 * MIB
+    with penstock.open(path, bytes_per_second=limit) as file:
+        began = time.monotonic()
+        moved = sum(file.read_into(bytearray(NBYTES)) for _ in range(4))
+        took = time.monotonic() - began
+        assert moved == 4 * NBYTES
+        assert took >= (moved - limit * 0.05 - 4 * MIB) / limit
+        assert any(f"{limit} bytes a second" in remark for remark in file.explain().remarks)
+    assert penstock.stats()["held_bytes"] > 0
+
+
+def test_what_a_limit_holds_back_ends_in_time(path: Path) -> None:
+    with penstock.open(path, bytes_per_second=1024) as file:
+        file.read_into(bytearray(64 << 10))
+        with pytest.raises(penstock.TimedOut):
+            file.read_into(bytearray(NBYTES), timeout=0.01)
+        future = file.pread(bytearray(NBYTES))
+        future.cancel()
+        with pytest.raises(penstock.Cancelled):
+            future.result()
+
+
+def test_a_limit_of_less_than_nothing_is_refused(path: Path) -> None:
+    with pytest.raises(penstock.InvalidArgument, match="bytes_per_second"):
+        penstock.open(path, bytes_per_second=-1)
+
+
+def test_the_environment_limits_the_program(path: Path) -> None:
+    code = f"import penstock; print(penstock.open({str(path)!r}).explain().remarks)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], env={"PENSTOCK_BYTES_PER_SECOND": "1234567"}, capture_output=True, text=True, check=True
+    ).stdout
+    assert "1234567 bytes a second, a limit of the engine" in told
