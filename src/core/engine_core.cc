@@ -55,6 +55,12 @@ mount& engine_core::mount_of(std::uint64_t device) {
   return *mounts_.back();
 }
 
+staging::answer_times& engine_core::answer_times_of(mount& of) {
+  auto& times = of.answer_times();
+  if (const auto most = kernel().most_read_at_once(of.device()); most > 0) times.set_most_read(most);
+  return times;
+}
+
 std::size_t engine_core::trim() {
   memory_left().forget();
   give_up_pinned_pages_where_short();

@@ -43,6 +43,20 @@ void add_limits(plan& told, runtime& with, const file_core& file) {
     told.remarks.push_back(fmt::format(text, limit->bytes_per_second(), "engine"));
 }
 
+std::string of_answers(const staging::answer_times& times) {
+  using verdict = staging::answer_times::verdict;
+  const auto read_ms = static_cast<double>(times.read_ns()) / 1e6;
+  switch (times.advise()) {
+    case verdict::unknown:
+      return "a server brings the bytes: how late it answers is found out by the first read of a part that is not in the page cache";
+    case verdict::prompt:
+      return fmt::format("a server brings the bytes, and answers soon: a read takes {:.2f} ms", read_ms);
+    case verdict::late:
+      break;
+  }
+  return fmt::format("this file system answers late: a read takes {:.1f} ms, so up to {} are under way at once", read_ms, times.at_once());
+}
+
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
@@ -78,6 +92,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   }
   if (!from.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", from.direct_problem().message()));
   if (!from.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", from.cached_problem().message()));
+  if (const auto* times = file.answer_times(); times != nullptr && !what.is_write) told.remarks.push_back(of_answers(*times));
   if (auto rings = file.mount().disk().available(); !rings.ok()) {
     told.remarks.push_back(
         fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
@@ -120,6 +135,8 @@ bool is_of_cache(plan_reason reason) {
     case plan_reason::bypass_no_room:
     case plan_reason::bypass_faster:
     case plan_reason::bypass_tried:
+    case plan_reason::bypass_late:
+    case plan_reason::bypass_untimed:
       return true;
     default:
       return false;

@@ -15,6 +15,7 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
       source_(std::move(from)),
       mount_(&runtime_->mount_of(source_->facts().device)),
       cold_speeds_(&runtime_->cold_speeds_of(*mount_)),
+      answer_times_(source_->facts().from_server ? &runtime_->answer_times_of(*mount_) : nullptr),
       cache_(cache),
       rate_limit_(bytes_per_second > 0 ? new core::rate_limit(bytes_per_second, runtime_->deadlines(), runtime_->stats()) : nullptr),
       is_limited_(rate_limit_ != nullptr || runtime_->rate_limit() != nullptr) {

@@ -86,6 +86,9 @@ class file_core : public std::enable_shared_from_this<file_core> {
 
   // Of that mount.
   [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
+  // Likewise; null where the file system has no server.
+  [[nodiscard]] staging::answer_times* answer_times() const noexcept { return answer_times_; }
+  [[nodiscard]] bool answers_late() const noexcept { return answer_times_ != nullptr && answer_times_->late(); }
 
   // How a blocking call of this thread goes on from the last one on this file.
   enum class follows : std::uint8_t { nobody, same_thread, in_order };
@@ -142,6 +145,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   const std::unique_ptr<source::source> source_;
   core::mount* const mount_;
   core::cold_speeds* const cold_speeds_;
+  staging::answer_times* const answer_times_;
   const cache_use cache_;  // as it was opened
   const owned_rate_limit rate_limit_;
   const bool is_limited_;

@@ -34,7 +34,7 @@ mount::mount(runtime& with, std::uint64_t device)
       collector_(with, lanes_, disk_, right_of_way_, request_priority::normal, with.lane_count()),
       background_collector_(with, background_lanes_, disk_, right_of_way_, request_priority::background,
                             background_lane_count(with.cores())),
-      disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options())),
+      disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options()), &answer_times_),
       lanes_(with.lanes(), spin(with, 500us), &with.feeders()),
       stream_lanes_(stream_lane_count(with.cores()), spin(with, 200us), nullptr),
       keeping_lanes_(keeping_lane_count(with.cores()), 0us, &with.feeders(), "penstock-k"),

@@ -8,6 +8,7 @@
 #include "core/request/collector.hpp"
 #include "core/stream/stream_memory.hpp"
 #include "path/data_path.hpp"
+#include "staging/answer_times.hpp"
 #include "staging/disk_lanes.hpp"
 #include "staging/lanes.hpp"
 
@@ -28,6 +29,8 @@ class mount {
   // (H200 machine: 1 to 4 reach what O_DIRECT does at 0.15 to 0.24 CPU s/GB, 16 are slower at 2.9).
   [[nodiscard]] staging::lanes& keeping_lanes() noexcept { return keeping_lanes_; }
   [[nodiscard]] core::cold_speeds& cold_speeds() noexcept { return cold_speeds_; }
+  // Of a file system with a server: how late it answers.
+  [[nodiscard]] staging::answer_times& answer_times() noexcept { return answer_times_; }
   // Threads for stream-ordered requests: they never call a device.
   [[nodiscard]] staging::lanes& stream_lanes() noexcept { return stream_lanes_; }
   // What they do, in the order in which it was asked for: what streams stand still for, and what is done ahead of them.
@@ -51,6 +54,7 @@ class mount {
  private:
   // In this order: lanes run what is queued when they go, and need the others for it.
   const std::uint64_t device_;
+  staging::answer_times answer_times_;
   stream_memory cuda_stream_memory_;
   stream_memory host_stream_memory_;
   staging::right_of_way right_of_way_;

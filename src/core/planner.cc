@@ -336,6 +336,10 @@ std::string describe(plan_reason reason, const path::declaration& path) {
       return "pinned (file::pin): the GPU copies it from the page cache";
     case plan_reason::bypass_tried:
       return "not in the page cache: direct I/O for a part, to see which way is faster here";
+    case plan_reason::bypass_late:
+      return "not in the page cache, and the file system answers late: direct I/O, many reads at once";
+    case plan_reason::bypass_untimed:
+      return "not in the page cache: direct I/O for a part, to see how late the file system answers";
     case plan_reason::residency_unknown:
       return "the kernel does not say whether it is in the page cache";
     case plan_reason::no_direct_io:

@@ -30,7 +30,9 @@ enum class plan_reason : std::uint8_t {
   bypass_no_room,
   bypass_faster,
   bypass_tried,
-  registered,  // in the page cache, and pinned by the user
+  bypass_late,     // its server answers late
+  bypass_untimed,  // or may: a first part tells
+  registered,      // in the page cache, and pinned by the user
   residency_unknown,
   no_direct_io,
   far,

@@ -23,6 +23,7 @@
 #include "penstock/facts.hpp"
 #include "source/remote/servers.hpp"
 #include "source/turnstile.hpp"
+#include "staging/answer_times.hpp"
 #include "staging/feeder.hpp"
 #include "staging/lanes.hpp"
 #include "staging/slab_pool.hpp"
@@ -79,6 +80,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   virtual mount& mount_of(std::uint64_t device) = 0;
   // What of it those below it use.
   virtual core::cold_speeds& cold_speeds_of(mount& of) = 0;
+  // Of a file system with a server; asks the kernel about it.
+  virtual staging::answer_times& answer_times_of(mount& of) = 0;
   virtual staging::lanes& lanes_of(mount& of) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }

@@ -179,12 +179,13 @@ class job final : public staging::work {
   std::uint32_t wave = 1;  // as planned: so many jobs from this one on lie in a row and travel best together; 0: in an earlier one's
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused
 
-  std::uint64_t moved = 0;            // the path's result
-  std::int64_t filling_cpu_ns = 0;    // likewise: CPU time that it took to bring it into the page cache and out of there; 0: not known
-  path_state* kept = nullptr;         // the path's own
-  std::unique_ptr<path_state> keeps;  // and what holds it, for this job or several
-  std::int64_t started_ns = 0;        // the owner's: when it was queued, or is held back since
-  std::int64_t begun_ns = 0;          // likewise: when a thread first took it up; 0: not known
+  std::uint64_t moved = 0;                 // the path's result
+  std::int64_t filling_cpu_ns = 0;         // likewise: CPU time that it took to bring it into the page cache and out of there; 0: not known
+  path_state* kept = nullptr;              // the path's own
+  std::unique_ptr<path_state> keeps;       // and what holds it, for this job or several
+  staging::answer_times* times = nullptr;  // of the file system, where it has a server
+  std::int64_t started_ns = 0;             // the owner's: when it was queued, or is held back since
+  std::int64_t begun_ns = 0;               // likewise: when a thread first took it up; 0: not known
 };
 
 // What of a request a path is for.

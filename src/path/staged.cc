@@ -9,34 +9,10 @@
 
 #include <fmt/format.h>
 
+#include "path/direct_read.hpp"
 #include "sys/thread_clock.hpp"
 
 namespace penstock::path {
-
-namespace {
-
-// Pieces of a direct extent: enough of them to keep a drive busy, as large as may be, since each wakes a thread.
-constexpr std::uint64_t ring_piece_bytes(std::uint64_t extent_bytes) {
-  return std::clamp(round_up(extent_bytes / 4), std::uint64_t{128} << 10, std::uint64_t{2} << 20);
-}
-
-// Of the pieces of a plain extent: the bytes moved without a gap from the first on, and the first error at their end.
-struct tally {
-  std::uint64_t bytes = 0;
-  int error = 0;
-};
-
-tally contiguous(const std::vector<staging::ring_piece>& pieces) {
-  tally total;
-  for (const auto& piece : pieces) {
-    total.bytes += piece.moved;
-    if (piece.error != 0) total.error = piece.error;
-    if (piece.moved < piece.length) break;
-  }
-  return total;
-}
-
-}  // namespace
 
 std::optional<std::string> staged::refuses(const question& asked) {
   if (!asked.memory->on_device()) return "the memory is the host's, which needs no staging";
@@ -195,33 +171,19 @@ void staged::far_arrived(job& item, far_read::memory into, io_result got) {
 
 void staged::start_ring_read(job& item) {
   auto& ring = prepare_ring(item, false);
-  add_pieces(item, round_down(item.offset), slab_need(item));
+  add_ring_pieces(ring, *item.file, progress_of(item).slab.data(), round_down(item.offset), slab_need(item));
   ring.done = &staged::after_ring<&staged::ring_read_done>;
   ring.memory = progress_of(item).slab.release();
   staging::disk_lanes::begin(ring);
 }
 
 void staged::ring_read_done(job& item) {
-  const auto total = contiguous(progress_of(item).ring.pieces);
-  if (total.error != 0) {
-    hand_over(item,
-              status::from_errno(total.error, fmt::format("direct read {} at {} of {}", item.length, item.offset, item.file->name())));
+  auto got = ring_read_outcome(item, progress_of(item).ring);
+  if (!got.ok()) {
+    hand_over(item, std::move(got.error));
     return;
   }
-  const std::uint64_t skip = item.offset % direct_alignment;
-  const std::uint64_t bytes = std::min(item.length, total.bytes > skip ? total.bytes - skip : 0);
-  if (bytes < item.length && !ends_at(*item.file, item.offset + bytes)) {
-    hand_over(item, {errc::io, fmt::format("direct read {} at {} of {}: only {} bytes came, and the file does not end there", item.length,
-                                           item.offset, item.file->name(), bytes)});
-    return;
-  }
-  read_arrived(item, bytes, skip);
-}
-
-// A direct read may stop early on some file systems; only the kernel tells that from the end of the file.
-bool staged::ends_at(source::source& file, std::uint64_t offset) {
-  const auto end = file.ends_at(offset);
-  return end && *end;
+  read_arrived(item, got.bytes_done, item.offset % direct_alignment);
 }
 
 // Its pieces, what comes after them, and the slab are still to be added.
@@ -231,20 +193,9 @@ staging::ring_task& staged::prepare_ring(job& item, bool is_write) {
   ring.pool = &item.place.via->pool();
   ring.context = &item;
   ring.group = item.queues;
+  ring.times = item.times;
   ring.pieces.clear();
   return ring;
-}
-
-// Between the slab, from its start, and so many bytes of the file from an offset.
-void staged::add_pieces(job& item, std::uint64_t offset, std::uint64_t bytes) {
-  auto& mine = progress_of(item);
-  const std::uint64_t piece = ring_piece_bytes(bytes);
-  for (std::uint64_t at = 0; at < bytes; at += piece) {
-    mine.ring.pieces.push_back({.fd = item.file->descriptors().direct,
-                                .memory = mine.slab.data() + at,
-                                .length = static_cast<std::uint32_t>(std::min(piece, bytes - at)),
-                                .file_offset = offset + at});
-  }
 }
 
 // File bytes are in the slab, skip bytes from its start: send them.
@@ -313,7 +264,7 @@ void staged::arrived_on_host(staging::copy_task& task, status outcome) {
 
 void staged::start_ring_write(job& item) {
   auto& ring = prepare_ring(item, true);
-  add_pieces(item, item.offset, item.length);
+  add_ring_pieces(ring, *item.file, progress_of(item).slab.data(), item.offset, item.length);
   ring.done = &staged::after_ring<&staged::ring_write_done>;
   ring.memory = progress_of(item).slab.release();
   item.queues->disk->push_ready(ring);

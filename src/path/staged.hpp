@@ -75,8 +75,6 @@ class staged final : public data_path {
   void submit(const job& item, staging::copy_task& copy) { submit(item, copy, *item.place.via); }
   void submit(const job& item, staging::copy_task& copy, staging::link& by);
   static staging::ring_task& prepare_ring(job& item, bool is_write);
-  static void add_pieces(job& item, std::uint64_t offset, std::uint64_t bytes);
-  static bool ends_at(source::source& file, std::uint64_t offset);
 
   // A step on the way of a job. One that runs out of memory has handed nothing on yet, and ends the job.
   template <class Step>

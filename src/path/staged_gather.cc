@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "path/direct_read.hpp"
 #include "path/staged.hpp"
 
 namespace penstock::path {

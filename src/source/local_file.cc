@@ -110,6 +110,7 @@ status local_file::examine() {
   facts_.inode = seen->type == sys::file_type::regular ? seen->inode : 0;
   facts_.modified_ns = seen->modified_ns;
   opened_bytes_ = seen->size_bytes;
+  facts_.from_server = seen->from_server;
   facts_.in_memory = seen->filesystem_magic == tmpfs_magic;
   facts_.readable = access_ != O_WRONLY;
   facts_.writable = access_ != O_RDONLY;

@@ -46,6 +46,7 @@ struct source_facts {
   bool writable = true;
   bool direct_writes = false;    // large writes shall go past the cache
   bool lent_past_cache = false;  // it was lent by an O_DIRECT descriptor
+  bool from_server = false;      // a server brings its bytes, as sys::file_info has it, and may answer late
   unsigned fills_at_once = 0;    // of a far source: so many fills under way serve it best; 0: it answers at once
 };
 

@@ -1,8 +1,10 @@
 #include "staging/disk_lanes.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bitset>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
 
 #include "base/no_memory.hpp"
@@ -21,6 +23,10 @@ constexpr unsigned most_tasks = 2 * disk_lanes::tasks_in_flight;
 constexpr unsigned max_piece_retries = 64;
 constexpr unsigned max_failed_reaps = 100;  // in a row; then the ring is taken for dead
 
+std::int64_t ring_clock_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 void cancel(ring_task& task) {
   for (auto& piece : task.pieces) piece.error = ECANCELED;
 }
@@ -29,8 +35,8 @@ void cancel(ring_task& task) {
 
 class disk_lanes::lane {
  public:
-  lane(disk_lanes& house, std::unique_ptr<sys::ring> ring) : house_(house), ring_(std::move(ring)), slots_(depth) {
-    for (std::uint32_t i = 0; i < depth; ++i) free_slots_.push_back(depth - 1 - i);
+  lane(disk_lanes& house, std::unique_ptr<sys::ring> ring) : house_(house), ring_(std::move(ring)), slots_(most_depth) {
+    for (std::uint32_t i = 0; i < most_depth; ++i) free_slots_.push_back(most_depth - 1 - i);
     buffers_.reserve(max_ring_buffers);
   }
 
@@ -68,6 +74,8 @@ class disk_lanes::lane {
     std::uint32_t piece = 0;
   };
 
+  [[nodiscard]] bool late() const noexcept { return house_.times_ != nullptr && house_.times_->late(); }
+  [[nodiscard]] std::size_t room() const noexcept;
   [[nodiscard]] bool startable() const noexcept;
   bool start_works();
   bool queue_pieces();
@@ -118,22 +126,35 @@ void disk_lanes::lane::loop() {
   }
 }
 
+// For so many more pieces. Where the file system answers late all who read it share what it is asked for at once, but each lane may always
+// ask for one: else it would wait for others, who do not wake it.
+std::size_t disk_lanes::lane::room() const noexcept {
+  if (!late()) return depth - std::min(depth, in_flight_);
+  const auto asked = house_.times_->under_way();
+  const auto most = house_.times_->at_once();
+  const std::size_t open = asked < most ? most - asked : 0;
+  return std::min(in_flight_ == 0 ? std::max<std::size_t>(open, 1) : open, free_slots_.size());
+}
+
 // None is begun of which no piece could be handed to the kernel: until then it can be stopped.
 bool disk_lanes::lane::startable() const noexcept {
-  if (unqueued_ > 0 && unqueued_ >= free_slots_.size()) return false;
-  return (tasks_ < most_tasks && house_.ready_count_.load() > 0) || (tasks_ < tasks_in_flight && house_.queue_.size() > 0);
+  const bool is_late = late();
+  if (unqueued_ >= room() && (unqueued_ > 0 || is_late)) return false;
+  const unsigned most_begun = is_late ? most_depth : tasks_in_flight;
+  return (tasks_ < std::max(most_tasks, most_begun) && house_.ready_count_.load() > 0) || (tasks_ < most_begun && house_.queue_.size() > 0);
 }
 
 bool disk_lanes::lane::start_works() {
   bool progressed = false;
   refused_ = false;
   while (startable()) {
-    if (ring_task* task = tasks_ < most_tasks ? house_.take_ready() : nullptr) {
+    const unsigned most_begun = late() ? most_depth : tasks_in_flight;
+    if (ring_task* task = tasks_ < std::max(most_tasks, most_begun) ? house_.take_ready() : nullptr) {
       begin(*task);
       progressed = true;
       continue;
     }
-    if (tasks_ >= tasks_in_flight) break;
+    if (tasks_ >= most_begun) break;
     work_list* from = nullptr;
     work* item = house_.queue_.take(&from);
     if (item == nullptr) break;
@@ -149,7 +170,7 @@ bool disk_lanes::lane::start_works() {
 
 bool disk_lanes::lane::queue_pieces() {
   bool progressed = false;
-  while (!active_.empty() && !free_slots_.empty()) {
+  while (!active_.empty() && room() > 0) {
     ring_task& task = active_.front();
     if (!queue_piece(task, task.next)) break;
     progressed = true;
@@ -161,7 +182,7 @@ bool disk_lanes::lane::queue_pieces() {
 
 bool disk_lanes::lane::queue_piece(ring_task& task, std::uint32_t index) {
   const std::uint32_t token = free_slots_.back();
-  const ring_piece& piece = task.pieces[index];
+  ring_piece& piece = task.pieces[index];
   std::byte* memory = piece.memory + piece.moved;
   const std::uint32_t length = piece.length - piece.moved;
   const std::uint64_t offset = piece.file_offset + piece.moved;
@@ -169,6 +190,7 @@ bool disk_lanes::lane::queue_piece(ring_task& task, std::uint32_t index) {
   const bool queued = task.is_write ? ring_->queue_write(piece.fd, memory, length, offset, token, buffer)
                                     : ring_->queue_read(piece.fd, memory, length, offset, token, buffer);
   if (!queued) return false;
+  if (task.times != nullptr) piece.timed = task.times->begins(ring_clock_ns());
   slots_[token] = {&task, index};
   free_slots_.pop_back();
   ++in_flight_;
@@ -211,10 +233,11 @@ void disk_lanes::lane::release_trimmed() {
 
 bool disk_lanes::lane::reap() {
   if (in_flight_ == 0) return false;
-  std::array<sys::ring_completion, depth> events;
+  std::array<sys::ring_completion, most_depth> events;
   // Blocks when there is nothing to start. Copies are looked after by others meanwhile (polling here would cost many small
   // submissions: 4 KiB reads at depth 128 went from 150 k/s to 87 k/s), and a slab for a work that was refused comes with them.
-  bool wait = (refused_ || !startable()) && (active_.empty() || free_slots_.empty());
+  bool wait = (refused_ || !startable()) && (active_.empty() || room() == 0);
+  if (wait && late() && (!active_.empty() || house_.queue_.size() > 0)) house_.times_->held_back();
   if (wait) {
     in_ring_.store(true);
     wait = refused_ || !startable();  // who has pushed since then does not know yet that it has to wake this
@@ -240,6 +263,7 @@ void disk_lanes::lane::settle(const sys::ring_completion& event) {
   --in_flight_;
   ring_task& task = *done.task;
   ring_piece& piece = task.pieces[done.piece];
+  if (task.times != nullptr) task.times->ended(piece.timed, ring_clock_ns(), event.result > 0);
   if (event.result == -EINTR || event.result == -EAGAIN) {
     if (piece.retries++ < max_piece_retries && queue_piece(task, done.piece)) return;
     piece.error = EAGAIN;
@@ -285,6 +309,7 @@ void disk_lanes::lane::declare_dead() {
     const slot lost = std::exchange(entry, {});
     if (lost.task == nullptr) continue;
     --in_flight_;
+    if (lost.task->times != nullptr) lost.task->times->ended(lost.task->pieces[lost.piece].timed, ring_clock_ns(), false);
     lost.task->pieces[lost.piece].error = ECANCELED;
     if (lost.task->memory) {
       lost.task->pool->abandon(lost.task->memory);
@@ -310,8 +335,8 @@ void disk_lanes::lane::rest() {
   house_.sleepers_.fetch_sub(1);
 }
 
-disk_lanes::disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies, status refusal)
-    : count_(count), kernel_(kernel), copies_(copies), start_problem_(std::move(refusal)) {}
+disk_lanes::disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies, status refusal, answer_times* times)
+    : count_(count), kernel_(kernel), copies_(copies), times_(times), start_problem_(std::move(refusal)) {}
 
 disk_lanes::~disk_lanes() { stop(); }
 
@@ -332,7 +357,7 @@ status disk_lanes::start() {
   lanes_.reserve(count_);
   threads_.reserve(count_);
   while (start_problem_.ok() && lanes_.size() < count_) {
-    auto ring = kernel_.make_ring(2 * depth);
+    auto ring = kernel_.make_ring(2 * most_depth);
     if (!ring) return ring.error();
     auto made = std::make_unique<lane>(*this, std::move(*ring));
     try {

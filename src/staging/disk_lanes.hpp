@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/intrusive_list.hpp"
+#include "staging/answer_times.hpp"
 #include "staging/feeder.hpp"
 #include "staging/slab_pool.hpp"
 #include "staging/work.hpp"
@@ -25,16 +26,18 @@ struct ring_piece {
   std::byte* memory = nullptr;
   std::uint32_t length = 0;
   std::uint64_t file_offset = 0;
-  std::uint32_t moved = 0;   // result: bytes; fewer than length means end of file when error is 0
-  int error = 0;             // result: errno; ECANCELED: the ring died
-  std::uint8_t retries = 0;  // the lane's: EINTR and EAGAIN, at most 64
+  std::uint32_t moved = 0;        // result: bytes; fewer than length means end of file when error is 0
+  int error = 0;                  // result: errno; ECANCELED: the ring died
+  std::uint8_t retries = 0;       // the lane's: EINTR and EAGAIN, at most 64
+  answer_times::reading timed{};  // the lane's: while it is under way, of a task that is timed
 };
 
 // Several pieces in one slab. Owned by the submitter until done is called, exactly once, when every piece has ended.
 struct ring_task {
   bool is_write = false;
   slab memory;
-  slab_pool* pool = nullptr;  // that memory came from
+  slab_pool* pool = nullptr;      // that memory came from; null: the pieces lie elsewhere
+  answer_times* times = nullptr;  // of reads from a file system with a server; null: they are not timed
   std::vector<ring_piece> pieces;
   void (*done)(ring_task&) = nullptr;
   void* context = nullptr;         // the submitter's
@@ -49,12 +52,15 @@ using ring_task_list = intrusive_list<ring_task, &ring_task::next_task>;
 class disk_lanes {
  public:
   static constexpr unsigned depth = 128;  // pieces in flight, per lane
+  // The same where the file system answers late: answer_times tells how many of them are let begin.
+  static constexpr unsigned most_depth = answer_times::most_at_once;
   // One ring serves 150,000 requests a second, or any drive of this day in pieces of a megabyte.
   static constexpr unsigned usual_count(unsigned cores) noexcept { return cores >= 32 ? 2 : 1; }
-  static constexpr unsigned tasks_in_flight = 8;  // slabs in flight, per lane
+  static constexpr unsigned tasks_in_flight = 8;  // slabs in flight, per lane, of a file system that does not answer late
 
-  // refusal: why there are to be no rings; ok where there may be.
-  disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies, status refusal = {});
+  // refusal: why there are to be no rings; ok where there may be. times: of the file system, which say whether it answers late; null: it
+  // does not. They outlive the lanes.
+  disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies, status refusal = {}, answer_times* times = nullptr);
   disk_lanes(const disk_lanes&) = delete;
   disk_lanes& operator=(const disk_lanes&) = delete;
   ~disk_lanes();  // stops
@@ -86,6 +92,7 @@ class disk_lanes {
   const unsigned count_;
   sys::kernel& kernel_;
   feeders& copies_;
+  answer_times* const times_;
   work_queue queue_;
   spin_lock ready_lock_;  // guards ready_
   ring_task_list ready_;

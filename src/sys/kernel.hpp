@@ -27,6 +27,7 @@ struct file_info {
   std::int64_t changed_ns = 0;         // anything of it
   std::uint64_t block_device = 0;      // st_rdev, of a block device
   std::uint64_t filesystem_magic = 0;  // f_type of statfs(2)
+  bool from_server = false;            // a server brings its bytes, over a network or out of another process (FUSE), and may answer late
   // What O_DIRECT demands (statx STATX_DIOALIGN, Linux 6.1); 0: not supported. 4096 where the kernel does not say.
   std::uint32_t direct_memory_alignment = 0;
   std::uint32_t direct_offset_alignment = 0;
@@ -81,6 +82,9 @@ class kernel {
   virtual result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) = 0;
   // A hint (sys/cache_fill.hpp): what it does not bring, a read does.
   virtual status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) = 0;
+  // The most bytes that the file system of a device (file_info::device) asks its server for in one read; 0: not known. Reads a file of
+  // /proc.
+  virtual std::uint64_t most_read_at_once(std::uint64_t /*device*/) { return 0; }
   virtual status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) = 0;  // POSIX_FADV_DONTNEED
   virtual status sync_data(int fd) = 0;
   virtual status truncate(int fd, std::uint64_t size_bytes) = 0;

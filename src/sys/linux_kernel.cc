@@ -26,6 +26,7 @@
 #include "sys/cpu_quota.hpp"
 #include "sys/kept_descriptors.hpp"
 #include "sys/kernel.hpp"
+#include "sys/mounts.hpp"
 #include "sys/pci.hpp"
 #include "sys/residency.hpp"
 #include "sys/uninterrupted.hpp"
@@ -219,6 +220,7 @@ class linux_kernel final : public kernel {
   }
 
   result<file_info> describe(int fd) override;
+  std::uint64_t most_read_at_once(std::uint64_t device) override { return sys::most_read_at_once(device); }
 
   int current_node() noexcept override {
     unsigned cpu = 0;
@@ -330,6 +332,8 @@ result<file_info> linux_kernel::describe(int fd) {
   info.modified_ns = facts.stx_mtime.tv_sec * 1'000'000'000 + facts.stx_mtime.tv_nsec;
   info.changed_ns = facts.stx_ctime.tv_sec * 1'000'000'000 + facts.stx_ctime.tv_nsec;
   info.filesystem_magic = static_cast<std::uint64_t>(filesystem.f_type);
+  // A FUSE file system on a block device (ntfs-3g) is a local one.
+  info.from_server = info.type == file_type::regular && facts.stx_dev_major == 0 && is_from_server(info.filesystem_magic);
   fill_direct_alignment(facts, info);
   if (info.type == file_type::block_device) {
     info.block_device = makedev(facts.stx_rdev_major, facts.stx_rdev_minor);

@@ -46,6 +46,22 @@ TEST(cache_policy, does_what_it_is_asked_whatever_else_is_known) {
   expect_way(asked, false, plan_reason::bypass_as_asked);
 }
 
+TEST(cache_policy, a_file_system_that_answers_late_is_read_past_the_cache) {
+  auto asked = usual();
+  asked.answers = staging::answer_times::verdict::late;
+  expect_way(asked, false, plan_reason::bypass_late);
+  EXPECT_EQ(choose_cold_way(asked).most_bytes, ~std::uint64_t{0});
+  asked.asked = cache_use::keep;
+  expect_way(asked, true, plan_reason::kept_as_asked);
+}
+
+TEST(cache_policy, how_late_a_file_system_answers_is_told_by_a_first_part) {
+  auto asked = usual();
+  asked.answers = staging::answer_times::verdict::unknown;
+  expect_way(asked, false, plan_reason::bypass_untimed);
+  EXPECT_EQ(choose_cold_way(asked).most_bytes, staging::answer_times::untimed_bytes);
+}
+
 TEST(cache_policy, a_descriptor_that_was_opened_past_the_cache_stays_there) {
   auto asked = usual();
   asked.lent_past_cache = true;

@@ -17,6 +17,10 @@ cold_way choose_cold_way(const cache_question& asked) noexcept {
   if (asked.asked == cache_use::keep) return {.keeps = true, .why = plan_reason::kept_as_asked};
   if (asked.asked == cache_use::bypass) return {.why = plan_reason::bypass_as_asked};
   if (asked.lent_past_cache) return {.why = plan_reason::bypass_as_lent};
+  if (asked.answers == staging::answer_times::verdict::late) return {.why = plan_reason::bypass_late};
+  if (asked.answers == staging::answer_times::verdict::unknown) {
+    return {.why = plan_reason::bypass_untimed, .most_bytes = staging::answer_times::untimed_bytes};
+  }
   if (!asked.in_order && asked.request_bytes < std::min(least_kept_request_bytes, asked.file_bytes)) {
     return {.why = plan_reason::bypass_at_random};
   }

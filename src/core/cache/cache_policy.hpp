@@ -7,6 +7,7 @@
 #include "core/cache/cold_speeds.hpp"
 #include "core/planner.hpp"
 #include "penstock/options.hpp"
+#include "staging/answer_times.hpp"
 #include "sys/memory_state.hpp"
 
 namespace penstock::core {
@@ -19,6 +20,8 @@ struct cache_question {
   bool in_order = false;            // the request goes on about where the one before it ended, in the same file
   std::optional<sys::memory_state> memory{};
   cold_speeds::verdict speeds = cold_speeds::verdict::keep;
+  // Of a file system with a server; prompt where there is none.
+  staging::answer_times::verdict answers = staging::answer_times::verdict::prompt;
 };
 
 // A request of less, anywhere in a file, is one of those that pick what they need, of which nobody knows whether they come again.

@@ -36,6 +36,7 @@ cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const
     question.request_bytes = whole.length;
     question.in_order = file.in_order(whole.offset);
     question.memory = with.memory_left().at(about_now_ns());
+    if (const auto* times = file.answer_times()) question.answers = times->advise();
     auto& speeds = question.speeds = file.cold_speeds().advise();
     const bool measured = whole.length >= cold_speeds::least_request_bytes;
     const bool tries = !has_tried && rest.offset - whole.offset >= tried_from;

@@ -130,6 +130,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.fills_cache = piece.fills_cache;
   added.registered = piece.registered;
   added.far = piece.far;
+  added.times = added.is_write ? nullptr : admitted_.file().answer_times();
   if (piece.reason == plan_reason::bypass_tried) admitted_.file().cold_speeds().tries(piece.length);
   added.unaligned = piece.reason == plan_reason::unaligned_edge || piece.reason == plan_reason::unaligned_read_edge ||
                     piece.reason == plan_reason::too_little_aligned;

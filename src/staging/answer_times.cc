@@ -1,0 +1,67 @@
+#include "staging/answer_times.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <mutex>
+
+namespace penstock::staging {
+
+namespace {
+
+// A window is as long as two reads, and long enough that a thread which slept makes little difference.
+constexpr std::int64_t least_window_ns = 10'000'000;
+// Of a read that is asked for and told of by threads: what they need for it where cores are few.
+constexpr std::int64_t handling_ns = 1'000'000;
+// So many times the reads that are under way at the rate that was reached: grows until the rate does not, and leaves nothing idle then.
+// Each read more under way holds a slab, and pinning those takes time.
+constexpr double spare = 1.5;
+constexpr std::uint64_t least_piece_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t most_piece_bytes = std::uint64_t{4} << 20;
+
+}  // namespace
+
+void answer_times::set_most_read(std::uint64_t most_read_bytes) noexcept {
+  piece_bytes_.store(std::bit_ceil(std::clamp(most_read_bytes, least_piece_bytes, most_piece_bytes)), std::memory_order_relaxed);
+}
+
+answer_times::reading answer_times::begins(std::int64_t now_ns) noexcept {
+  const std::lock_guard guard(lock_);
+  const bool alone = under_way_.fetch_add(1, std::memory_order_relaxed) == 0;
+  if (alone) window_began_ns_ += now_ns - last_end_ns_;  // a window has no time in which nothing is under way
+  return {now_ns, alone};
+}
+
+void answer_times::ended(const reading& of, std::int64_t now_ns, bool brought) noexcept {
+  const std::lock_guard guard(lock_);
+  under_way_.fetch_sub(1, std::memory_order_relaxed);
+  last_end_ns_ = now_ns;
+  if (!brought) return;
+  if (of.alone) time(now_ns - of.began_ns);
+  ++ended_in_window_;
+  if (now_ns - window_began_ns_ >= std::max(2 * read_ns(), least_window_ns)) note_rate(now_ns);
+}
+
+// With the lock.
+void answer_times::time(std::int64_t took_ns) noexcept {
+  timed_ns_[timings_++ % remembered] = std::max<std::int64_t>(took_ns, 1);
+  const auto quickest =
+      *std::min_element(timed_ns_.begin(), timed_ns_.begin() + static_cast<std::ptrdiff_t>(std::min(timings_, remembered)));
+  read_ns_.store(quickest, std::memory_order_relaxed);
+  const bool stays = late() && quickest >= late_ns / 2;
+  verdict_.store(stays || quickest >= late_ns ? verdict::late : verdict::prompt, std::memory_order_relaxed);
+}
+
+// With the lock. Where nothing was held back, the file system might have given more: such a window can only speak for a greater depth.
+void answer_times::note_rate(std::int64_t now_ns) noexcept {
+  const double rate = ended_in_window_ * 1e9 / static_cast<double>(now_ns - window_began_ns_);
+  const bool was_full = was_full_.exchange(false, std::memory_order_relaxed);
+  if (was_full) rates_[windows_++ % remembered] = rate;
+  window_began_ns_ = now_ns;
+  ended_in_window_ = 0;
+  const double best = std::max(rate, *std::max_element(rates_.begin(), rates_.end()));
+  const double under_way = best * static_cast<double>(read_ns() + handling_ns) / 1e9;
+  const auto wanted = static_cast<unsigned>(std::clamp(spare * under_way + 1, 1.0, double{most_at_once}));
+  at_once_.store(was_full ? wanted : std::max(wanted, at_once()), std::memory_order_relaxed);
+}
+
+}  // namespace penstock::staging
