@@ -1,18 +1,15 @@
 // Signatures, keys and answers, with servers of S3 that others wrote: what they take and what they say.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "source/remote/control.hpp"
+#include "source/remote/outside_world.hpp"
+#include "source/remote/plain_http.hpp"
 #include "source/remote/s3_error.hpp"
 #include "source/remote/signature.hpp"
 #include "source/remote/url.hpp"
@@ -20,37 +17,6 @@
 
 namespace penstock::source::remote {
 namespace {
-
-// One request of HTTP 1.0 over a socket of its own, with blocking calls: enough for a server on this machine.
-control_answer ask_plainly(const control_request& request) {
-  control_answer answer;
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(request.address.port);
-  inet_pton(AF_INET, request.address.host.c_str(), &to.sin_addr);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) {
-    auto text = request.method + " " + request.address.target() + " HTTP/1.0\r\nHost: " + request.address.authority() +
-                "\r\nContent-Length: " + std::to_string(request.body.size()) + "\r\n";
-    for (const auto& [name, value] : request.headers) text += name + ": " + value + "\r\n";
-    text += "\r\n" + request.body;
-    for (std::size_t sent = 0; sent < text.size();) {
-      const auto count = send(fd, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-      if (count <= 0) break;
-      sent += static_cast<std::size_t>(count);
-    }
-    std::string got(std::size_t{1} << 20, '\0');
-    std::size_t size = 0;
-    for (ssize_t count = 1; count > 0; size += static_cast<std::size_t>(std::max<ssize_t>(count, 0)))
-      count = recv(fd, got.data() + size, got.size() - size, 0);
-    got.resize(size);
-    answer.status_code = size > 12 ? std::atoi(got.c_str() + 9) : 0;
-    const auto body = got.find("\r\n\r\n");
-    if (body != std::string::npos) answer.body = got.substr(body + 4);
-  }
-  close(fd);
-  return answer;
-}
 
 class s3_servers : public ::testing::TestWithParam<const char*> {
  protected:
@@ -76,7 +42,7 @@ class s3_servers : public ::testing::TestWithParam<const char*> {
     request.address = address;
     request.headers = std::move(headers);
     request.body = std::move(body);
-    return ask_plainly(request);
+    return *ask_plainly(request);
   }
 
   control_answer ask_object(std::string_view method, const std::string& key, std::string body = {}, std::vector<header> headers = {}) {
@@ -136,6 +102,22 @@ TEST_P(s3_servers, say_why_they_refuse) {
   const auto refused = ask_object("GET", "missing");
   EXPECT_EQ(refused.status_code, 403);
   EXPECT_EQ(parse_s3_error(refused.body).code, "SignatureDoesNotMatch") << refused.body;
+}
+
+TEST(sts_server, hands_out_the_keys_of_a_role) {
+  testing::s3_server server("moto");
+  if (!server.is_up()) GTEST_SKIP() << server.why();
+  testing::outside_world outside;
+  outside.now = std::chrono::system_clock::now();
+  outside.serve = ask_plainly;
+  outside.variables["AWS_ENDPOINT_URL_STS"] = server["endpoint"];
+  outside.variables["AWS_ROLE_ARN"] = "arn:aws:iam::123456789012:role/reader";
+  outside.variables["AWS_WEB_IDENTITY_TOKEN_FILE"] = outside.write("token", "a.b+c=");
+  const auto found = find_credentials({}, outside.world());
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_FALSE(found->anonymous());
+  EXPECT_FALSE(found->session_token.empty());
+  EXPECT_GT(found->expires_at, outside.now);
 }
 
 INSTANTIATE_TEST_SUITE_P(kinds, s3_servers, ::testing::Values("seaweedfs", "moto", "rclone"),
