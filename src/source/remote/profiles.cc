@@ -93,11 +93,18 @@ void add_what_is_missing(profile from, profile& to) {
   to.signs_on |= from.signs_on;
 }
 
-// A name that begins with ~/ lies below HOME.
-std::string below_home(const variable_lookup& lookup, std::string name) {
+// A name that begins with ~/ lies below HOME; nothing where there is none.
+std::optional<std::string> below_home(const variable_lookup& lookup, std::string name) {
   if (!name.starts_with("~/")) return name;
   const auto home = variable_set(lookup, "HOME");
-  return home ? *home + name.substr(1) : name;
+  return home ? std::optional(*home + name.substr(1)) : std::nullopt;
+}
+
+// A file that a variable names may be missing, as with the AWS tools. Another one counts as missing too where HOME is another user's, or is
+// no folder, as for programs in containers.
+bool is_absent(const status& problem, bool is_named) {
+  const bool is_out_of_reach = problem.code() == errc::permission_denied || problem.code() == errc::not_a_file;
+  return problem.code() == errc::not_found || (is_out_of_reach && !is_named);
 }
 
 struct profile_file {
@@ -111,11 +118,16 @@ constexpr std::array profile_files{
 };
 
 status add_file(sys::kernel& kernel, const variable_lookup& lookup, const profile_file& one, found_profile& to) {
-  const auto name = below_home(lookup, variable_set(lookup, one.variable).value_or(one.usual_name));
-  to.looked_at += fmt::format("{}{}", to.looked_at.empty() ? "" : " and ", printable_text(name));
-  auto text = read_small_file(kernel, name, most_profile_bytes);
-  if (!text && text.error().code() == errc::not_found) {
-    to.looked_at += " (not there)";
+  const auto named = variable_set(lookup, one.variable);
+  const auto name = below_home(lookup, named.value_or(one.usual_name));
+  to.looked_at += fmt::format("{}{}", to.looked_at.empty() ? "" : " and ", printable_text(name.value_or(one.usual_name)));
+  if (!name) {
+    to.looked_at += " (HOME is not set)";
+    return {};
+  }
+  auto text = read_small_file(kernel, *name, most_profile_bytes);
+  if (!text && is_absent(text.error(), named.has_value())) {
+    to.looked_at += text.error().code() == errc::not_found ? " (not there)" : " (out of reach)";
     return {};
   }
   if (!text) return text.error();

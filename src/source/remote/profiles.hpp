@@ -50,8 +50,8 @@ struct found_profile {
 };
 
 // asked_for, else AWS_PROFILE, else "default"; in the files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name, else in those below
-// HOME. A file that is not there is as one that does not name the profile. Blocks. Errors: as read_small_file; not_found (a profile that is
-// asked for is in neither).
+// HOME. A file that is not there, or below a HOME that is out of reach, is as one that does not name the profile. Blocks. Errors: as
+// read_small_file; not_found (a profile that is asked for is in neither).
 result<found_profile> find_profile(sys::kernel& kernel, const variable_lookup& lookup, std::string_view asked_for);
 
 // A whole file. Blocks. Errors: os (it cannot be read; not_found where it is not there), not_a_file, invalid_argument (it is longer).

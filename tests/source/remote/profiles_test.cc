@@ -96,6 +96,20 @@ TEST(profiles, a_file_that_cannot_be_read_is_an_error) {
   EXPECT_FALSE(find_profile(*outside.kernel, outside.lookup(), "").ok());
 }
 
+TEST(profiles, a_home_that_is_none_is_no_error) {
+  outside_world outside;
+  outside.variables.erase("HOME");
+  const auto without = find_profile(*outside.kernel, outside.lookup(), "");
+  ASSERT_TRUE(without.ok()) << without.error().message();
+  EXPECT_EQ(without->looked_at, "~/.aws/credentials (HOME is not set) and ~/.aws/config (HOME is not set)");
+  outside.variables["HOME"] = "/dev/null";
+  const auto nowhere = find_profile(*outside.kernel, outside.lookup(), "");
+  ASSERT_TRUE(nowhere.ok()) << nowhere.error().message();
+  EXPECT_EQ(nowhere->looked_at, "/dev/null/.aws/credentials (out of reach) and /dev/null/.aws/config (out of reach)");
+  outside.variables["AWS_CONFIG_FILE"] = "/dev/null/config";
+  EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "").error().code(), errc::not_a_file);
+}
+
 TEST(small_file, a_fifo_is_refused_and_not_waited_for) {
   outside_world outside;
   const auto fifo = outside.home.file("fifo");
