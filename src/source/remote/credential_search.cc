@@ -92,11 +92,15 @@ result<credentials> credential_search::run() {
 }
 
 result<credentials> credential_search::usable(credentials found) const {
+  if (found.found_in.empty()) found.found_in = "the program";
   const bool fits = fits_header(found.access_key_id) && fits_header(found.secret_access_key.reveal()) &&
                     (found.session_token.empty() || fits_header(found.session_token.reveal()));
   if (!fits)
     return status(errc::invalid_argument,
                   fmt::format("the keys of {} are empty, or have a blank or the end of a line in them", found.found_in));
+  if (found.access_key_id.starts_with("ASIA") && found.session_token.empty())
+    return status(errc::invalid_argument,
+                  fmt::format("the keys of {} are temporary ones (ASIA...), and lack their session token", found.found_in));
   if (found.expires_at && *found.expires_at <= world_.now())
     return status(errc::permission_denied, fmt::format("the keys of {} expired at {}, by the clock of this machine", found.found_in,
                                                        signing_time(*found.expires_at)));

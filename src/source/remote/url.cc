@@ -289,7 +289,8 @@ result<remote_url> parse_remote_url(std::string_view text) {
   if (auto read = read_amazon_object(made.address)) {
     made.object = std::move(read->object);
     if (is_presigned(made.address)) {
-      made.kind = url_kind::s3_presigned;  // its signature is that of the text as it is
+      made.kind = url_kind::s3_presigned;  // its signature is that of the text as it is, which stays
+      made.object.key = percent_decoded(made.object.key).value_or("");
       return made;
     }
     made.kind = url_kind::s3;

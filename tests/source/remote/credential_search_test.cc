@@ -65,8 +65,9 @@ class credential_search_test : public ::testing::Test {
 
 TEST_F(credential_search_test, those_of_the_program_come_first) {
   set_keys();
-  options.given = credentials{"AKIAGIVEN", secret_text("givenhush"), {}, {}, "the program"};
+  options.given = credentials{"AKIAGIVEN", secret_text("givenhush"), {}, {}, {}};
   EXPECT_EQ(find().access_key_id, "AKIAGIVEN");
+  EXPECT_EQ(find().found_in, "the program");
 }
 
 TEST_F(credential_search_test, those_of_the_environment_come_before_the_profile) {
@@ -115,6 +116,14 @@ TEST_F(credential_search_test, keys_that_no_header_can_have_are_refused) {
     outside.variables["AWS_SECRET_ACCESS_KEY"] = secret;
     refusal(errc::invalid_argument);
   }
+}
+
+TEST_F(credential_search_test, temporary_keys_need_their_token) {
+  set_keys();
+  outside.variables["AWS_ACCESS_KEY_ID"] = "ASIAENV";
+  EXPECT_EQ(refusal(errc::invalid_argument), "the keys of the environment are temporary ones (ASIA...), and lack their session token");
+  outside.variables["AWS_SESSION_TOKEN"] = "tokenhush";
+  EXPECT_EQ(find().access_key_id, "ASIAENV");
 }
 
 TEST_F(credential_search_test, none_is_an_error_that_lists_what_was_looked_at) {
