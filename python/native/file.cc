@@ -23,6 +23,7 @@
 #include "position.hpp"
 #include "progress.hpp"
 #include "ranges.hpp"
+#include "remote.hpp"
 #include "streams.hpp"
 
 namespace penstock::python {
@@ -68,15 +69,16 @@ status create_anew(const std::string& path, unsigned mode) {
   return {};
 }
 
-result<file> open_path(const engine& engine, const std::string& path, const open_mode& how) {
+result<file> open_path(const engine& engine, const std::string& path, const open_mode& how, const std::optional<remote_options>& server) {
+  if (server) return engine.open_remote(path, *server, how.options);
   if (how.exclusive && path.find('\0') == std::string::npos) {
     if (auto problem = create_anew(path, how.options.mode); !problem.ok()) return problem;
   }
   return engine.open(path, how.options);
 }
 
-python_file open_file(nb::object path, const std::string& mode, bool direct, nb::handle cache, bool immutable,
-                      nb::handle bytes_per_second) {
+python_file open_file(nb::object path, const std::string& mode, bool direct, nb::handle cache, bool immutable, nb::handle bytes_per_second,
+                      nb::handle storage_options) {
   auto how = parse_mode(mode);
   how.options.direct_writes = direct;
   how.options.cache = parse_cache(cache);
@@ -84,9 +86,12 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
   const auto limit = signed_integer(bytes_per_second, "bytes_per_second");
   if (limit < 0) raise_invalid("bytes_per_second is " + std::to_string(limit) + ": 0 is no limit");
   how.options.bytes_per_second = static_cast<std::uint64_t>(limit);
+  std::optional<remote_options> server;
+  if (!storage_options.is_none()) server = parse_storage_options(storage_options);
   const auto engine = shared_engine();
   if (PyLong_Check(path.ptr()) && !PyBool_Check(path.ptr())) {
     if (immutable) raise_invalid("immutable: a file is opened by its name for that, not by a descriptor");
+    if (server) raise_invalid("storage_options: they are for URLs, not for a descriptor");
     const auto number = signed_integer(path, "a descriptor");
     if (number != static_cast<int>(number)) raise_invalid("no descriptor is " + std::to_string(number));
     auto adopted = engine.adopt(static_cast<int>(number), {.cache = how.options.cache, .bytes_per_second = how.options.bytes_per_second});
@@ -96,7 +101,7 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
   const auto text = path_text(path);
   auto opened = [&] {
     const without_gil unlocked;
-    return open_path(engine, text, how);
+    return open_path(engine, text, how, server);
   }();
   if (!opened) raise(opened.error(), {text});
   return {std::move(*opened), std::move(path), std::move(how.text)};
@@ -582,14 +587,19 @@ void add_files(nb::module_& module) {
   add_position(type);
   module.def(
       "open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false, "cache"_a = none, "immutable"_a = false,
-      "bytes_per_second"_a = 0,
-      "Opens a file. path: str, bytes, PathLike, or an open descriptor, which is not closed. mode: r, r+, w (create or empty, write\n"
+      "bytes_per_second"_a = 0, "storage_options"_a = none,
+      "Opens a file, or an object on a server for reading: http://, https://, s3://BUCKET/KEY. path: str, bytes, PathLike, or an open "
+      "descriptor, which is not closed. mode: r, r+, w (create or empty, write\n"
       "only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache: "
       "what\n"
       "reads of this file into device memory do with what is not in the page cache: 'keep' it there, 'bypass' the cache, or 'auto'.\n"
       "immutable: nobody changes the bytes of the file while it is open here, so that blocking reads of up to 16 MiB into device memory\n"
       "that each begin where the last one ended find what is in the page cache in pinned memory already. For mode r.\n"
       "bytes_per_second: a limit for what requests of this file move, which are delayed where it is reached; 0 is none.\n"
+      "storage_options: how a server is reached, a mapping: kind (auto, http, s3, s3_public, s3_presigned, webhdfs), size (bytes: then "
+      "the\n"
+      "server is not asked), headers (of http), region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous,\n"
+      "allow_credential_process (of s3; what is not given is looked for where the AWS tools do), user (of webhdfs).\n"
       "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
   module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
              "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,

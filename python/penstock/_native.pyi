@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -380,6 +380,7 @@ def open(
     cache: _Cache | None = None,
     immutable: bool = False,
     bytes_per_second: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> File: ...
 def pread_many(
     requests: Iterable[_FileRequest],

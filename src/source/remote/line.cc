@@ -12,7 +12,7 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr std::size_t head_room = 4096;          // received at once: what of it is body has to be copied
-constexpr std::size_t most_error_bytes = 16384;  // of the body of an error
+constexpr std::size_t most_refusal_bytes = 16384;  // of the body of an error
 constexpr std::size_t chunk_room = 65536;
 
 verdict again(status why) { return {.then = verdict::kind::again, .error = std::move(why)}; }
@@ -176,7 +176,7 @@ line::step line::head_is_there() {
   if (head_.status != 200 && head_.status != 206) {
     now_ = phase::error_body;
     if (head_.status == 204 || head_.status == 304) body_left_ = 0;
-    return text_.size() >= std::min<std::uint64_t>(body_left_, most_error_bytes) ? error_is_there() : step::more;
+    return text_.size() >= std::min<std::uint64_t>(body_left_, most_refusal_bytes) ? error_is_there() : step::more;
   }
   const auto then = what_->owner->judge(head_, {}, *what_);
   if (then.then != verdict::kind::body) return end(then, false);  // whatever follows is not wanted
@@ -249,7 +249,7 @@ line::step line::take_error_body() {
   since_bytes_ += got.value_or(0);
   const bool ended = got.value_or(0) == 0;  // or broke: then that is all that it says
   const bool last_chunk = head_.chunked && text_.ends_with("0\r\n\r\n");
-  if (ended || last_chunk || text_.size() >= std::min<std::uint64_t>(body_left_, most_error_bytes)) return error_is_there();
+  if (ended || last_chunk || text_.size() >= std::min<std::uint64_t>(body_left_, most_refusal_bytes)) return error_is_there();
   return step::more;
 }
 

@@ -1,0 +1,16 @@
+// storage_options= of penstock.open(): how an object on a server is reached.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <penstock/penstock.hpp>
+
+namespace penstock::python {
+
+namespace nb = nanobind;
+
+// A mapping of names to strings, bools and numbers, or None. Raises TypeError for another type, penstock.InvalidArgument for a name or a
+// value that there is not; no message has a value.
+remote_options parse_storage_options(nb::handle options);
+
+}  // namespace penstock::python

@@ -1,0 +1,76 @@
+"""A web server for tests, on loopback, that serves the files of a folder by ranges, as servers should."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    folder: Path
+    asked: list[tuple[str, dict[str, str]]]
+    connections: list[socket.socket]
+
+    def setup(self) -> None:
+        super().setup()
+        type(self).connections.append(self.connection)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, with_body: bool) -> None:
+        type(self).asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        file = self.folder / unquote(self.path.partition("?")[0]).lstrip("/")
+        if not file.is_file():
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        content = file.read_bytes()
+        facts = file.stat()
+        first, last = 0, len(content) - 1
+        ranged = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if ranged:
+            first, last = int(ranged[1]), min(int(ranged[2]), last)
+        self.send_response(206 if ranged else 200)
+        self.send_header("ETag", f'"{facts.st_mtime_ns}-{facts.st_size}"')
+        if ranged:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        self.send_header("Content-Length", str(last - first + 1))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content[first : last + 1])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
+    """Its URL without a path; and what was asked so far, with the headers by their names in lower case."""
+    asked: list[tuple[str, dict[str, str]]] = []
+    connections: list[socket.socket] = []
+    handler = type("Handler", (_Handler,), {"folder": folder, "asked": asked, "connections": connections})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = False  # so that closing it waits for them
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        server.server_close()
+        thread.join()
