@@ -56,10 +56,17 @@ credential_options credential_options_of(const remote_options& how, const std::s
   return made;
 }
 
-// Whom two objects have in common; secrets are told apart by what is asked with them.
-std::string key_of(const remote_options& how) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", how.profile, how.anonymous, how.allow_credential_process, how.access_key_id,
-                     how.secret_access_key, how.session_token);
+// Whom two objects have in common: all that decides who asks, of the options and of the environment as it is now, as a hash, which keeps
+// no secret.
+result<std::string> key_of(const remote_options& how, const variable_lookup& variable) {
+  auto all = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", how.profile, how.anonymous, how.allow_credential_process, how.access_key_id,
+                         how.secret_access_key, how.session_token);
+  for (const auto* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE",
+                           "AWS_CONFIG_FILE", "HOME", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                           "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_EC2_METADATA_DISABLED"}) {
+    all += "\n" + variable_set(variable, name).value_or("");
+  }
+  return payload_hash(all);
 }
 
 result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
@@ -72,7 +79,9 @@ result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
 
 }  // namespace
 
-servers::servers(const network_settings& how, surroundings around) : network_(network::make(how)), around_(std::move(around)) {}
+servers::servers(const network_settings& how, surroundings around) : network_(network::make(how)), around_(std::move(around)) {
+  if (around_.variable == nullptr) around_.variable = [](std::string_view) { return std::optional<std::string>(); };
+}
 
 result<std::unique_ptr<source>> servers::open(const std::string& text, const remote_options& how) {
   auto parsed = parse_remote_url(text);
@@ -120,8 +129,7 @@ result<std::unique_ptr<source>> servers::open_webhdfs(const remote_url& what, co
   return std::unique_ptr<source>(std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts)));
 }
 
-std::shared_ptr<s3_account> servers::account_of(const remote_options& how, const std::string& region) {
-  const auto whose = key_of(how);
+std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const remote_options& how, const std::string& region) {
   const std::lock_guard guard(lock_);
   if (keys_.size() + accounts_.size() > most_accounts) {
     std::erase_if(accounts_, [](const auto& each) { return each.second.use_count() == 1; });
@@ -160,12 +168,14 @@ result<std::unique_ptr<source>> servers::open_s3(const remote_url& what, const r
   };
   auto address = address_in(place->region);
   if (!address) return address.error();
-  auto by = account_of(how, place->region);
+  const auto whose = key_of(how, around_.variable);
+  if (!whose) return whose.error().with_context(what.shown());
+  auto by = account_of(*whose, how, place->region);
   object_facts facts{what.shown(), *std::move(address), how.size.value_or(0), {}};
   if (how.size) {
     if (auto signed_once = by->sign("GET", facts.address); !signed_once) return signed_once.error().with_context(what.shown());
   } else {
-    const auto account_in = [&](const std::string& region) { return account_of(how, region); };
+    const auto account_in = [&](const std::string& region) { return account_of(*whose, how, region); };
     auto found = find_s3_object(*network_, what.shown(), facts.address, address_in, account_in, by);
     if (!found) return found.error();
     facts = *std::move(found);

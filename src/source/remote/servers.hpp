@@ -38,10 +38,10 @@ class servers final {
   result<std::unique_ptr<source>> open_http(const remote_url& what, const remote_options& how, bool presigned);
   result<std::unique_ptr<source>> open_s3(const remote_url& what, const remote_options& how);
   result<std::unique_ptr<source>> open_webhdfs(const remote_url& what, const remote_options& how);
-  std::shared_ptr<s3_account> account_of(const remote_options& how, const std::string& region);
+  std::shared_ptr<s3_account> account_of(const std::string& whose, const remote_options& how, const std::string& region);
 
   const std::shared_ptr<network> network_;
-  const surroundings around_;
+  surroundings around_;
   std::mutex lock_;  // guards what follows
   std::map<std::string, std::shared_ptr<credential_source>> keys_;
   std::map<std::string, std::shared_ptr<s3_account>> accounts_;

