@@ -38,12 +38,12 @@ def test_bytes_are_the_same_whatever_goes_first(device_memory: Any, path: Path, 
 
 
 def test_background_requests_are_counted_and_explained(path: Path) -> None:
-    before = penstock.stats()["background_requests"]
+    before = penstock.stats()["usage"]["background_requests"]
     with penstock.open(path) as file:
         file.pread(bytearray(NBYTES), priority="background").result()
         assert any(remark.startswith("in the background") for remark in file.explain(priority="background").remarks)
         assert not any(remark.startswith("in the background") for remark in file.explain().remarks)
-    assert penstock.stats()["background_requests"] == before + 1
+    assert penstock.stats()["usage"]["background_requests"] == before + 1
 
 
 def test_an_unknown_priority_is_refused(path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_limit_delays_requests(path: Path) -> None:
         assert moved == 4 * NBYTES
         assert took >= (moved - limit * 0.05 - 4 * MIB) / limit
         assert any(f"{limit} bytes a second" in remark for remark in file.explain().remarks)
-    assert penstock.stats()["held_bytes"] > 0
+    assert penstock.stats()["usage"]["held_bytes"] > 0
 
 
 def test_what_a_limit_holds_back_ends_in_time(path: Path) -> None:
