@@ -116,6 +116,8 @@ struct usage_stats {
   // Read through the page cache, in which it was not yet, so that it stays there (cache_use); and the time with at least one such piece
   // under way.
   std::uint64_t kept_read_bytes = 0, kept_read_ns = 0;
+  // Moved through the page cache, in which they did not stay (RWF_DONTCACHE), since they were not to.
+  std::uint64_t uncached_bytes = 0;
   // Requests in the background that have ended (request_priority), and the bytes that they moved; how often some of them
   // had to let normal requests go first, and the time with at least one of them doing so.
   std::uint64_t background_requests = 0, background_bytes = 0, background_waits = 0, background_wait_ns = 0;

@@ -57,6 +57,16 @@ std::string of_answers(const staging::answer_times& times) {
   return fmt::format("this file system answers late: a read takes {:.1f} ms, so up to {} are under way at once", read_ms, times.at_once());
 }
 
+// Of what is to spare the page cache and goes through it.
+void add_uncached(plan& told, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
+  auto& from = file.source();
+  const bool goes_past = place.on_device() && from.direct_problem().ok();
+  if (goes_past || !spares_cache(file, what.is_write, what.length, file.asked_cache(options))) return;
+  const auto stays = from.uncached_problem();
+  told.remarks.push_back(stays.ok() ? "what goes through the page cache does not stay there, where the kernel can see to that"
+                                    : fmt::format("what goes through the page cache stays there: {}", stays.message()));
+}
+
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
@@ -90,6 +100,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
                     "system calls",
                     staging::right_of_way::pace / std::chrono::milliseconds(1)));
   }
+  add_uncached(told, file, place, what, options);
   if (!from.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", from.direct_problem().message()));
   if (!from.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", from.cached_problem().message()));
   if (const auto* times = file.answer_times(); times != nullptr && !what.is_write) told.remarks.push_back(of_answers(*times));

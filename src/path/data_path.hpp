@@ -108,6 +108,7 @@ struct small_transfer {
   std::uint64_t length = 0;
   bool is_write = false;
   cache_use cache = cache_use::automatic;  // of a read; automatic: through the page cache
+  bool spares_cache = false;               // where it goes through it, nothing is to stay there
   staging::lanes* lanes = nullptr;         // that serve the file system
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   // Told why what was to go past the page cache went through it. It outlives the call.
@@ -172,6 +173,7 @@ class job final : public staging::work {
   std::uint32_t neighbours = 0;    // of the place's link, whose links may be used too
   std::uint64_t asked_bytes = 0;   // by all requests under way, when it was planned
   bool bypass_cache = false;       // as planned: past the page cache
+  bool spares_cache = false;       // the owner's: where it goes through the page cache, nothing is to stay there
   bool fills_cache = false;        // as planned: through the page cache, in which it is not yet
   bool registered = false;         // as planned: what is pinned
   bool far = false;                // as planned: what its far source begins, once it has passed the turnstile

@@ -31,19 +31,26 @@ class posix final : public data_path {
       far_read::begin(item, {{}, std::make_unique_for_overwrite<std::byte[]>(item.length)}, &posix::arrived);
       return true;
     }
-    auto outcome = transfer(*item.file, item.is_write, item.memory, item.length, item.offset);
+    auto outcome = transfer(*item.file, item.is_write, item.memory, item.length, item.offset, item.spares_cache);
     item.queues->lanes->feed(nullptr, true);
     item.owner->finished(item, outcome.bytes_done, std::move(outcome.error));
     return true;
   }
 
   io_result carry_now(const small_transfer& what) override {
-    return what.is_write ? what.file->drain(what.memory, what.length, what.offset) : what.file->fill(what.memory, what.length, what.offset);
+    return move(*what.file, what.is_write, what.memory, what.length, what.offset, what.spares_cache);
   }
 
  private:
-  static io_result transfer(source::source& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset) {
-    auto outcome = is_write ? file.drain(memory, length, offset) : file.fill(memory, length, offset);
+  static io_result move(source::source& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset,
+                        bool spares_cache) {
+    if (is_write) return spares_cache ? file.drain_uncached(memory, length, offset) : file.drain(memory, length, offset);
+    return spares_cache ? file.fill_uncached(memory, length, offset) : file.fill(memory, length, offset);
+  }
+
+  static io_result transfer(source::source& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset,
+                            bool spares_cache) {
+    auto outcome = move(file, is_write, memory, length, offset, spares_cache);
     outcome.error = outcome.error.with_context("posix");
     return outcome;
   }
@@ -62,7 +69,7 @@ class posix final : public data_path {
     for (auto& range : item.ranges) {
       range.error = item.owner->range_stopped(range);
       if (!range.error.ok()) continue;
-      auto outcome = transfer(*range.file, item.is_write, range.memory, range.length, range.offset);
+      auto outcome = transfer(*range.file, item.is_write, range.memory, range.length, range.offset, false);
       range.moved = outcome.bytes_done;
       range.error = std::move(outcome.error);
       total += range.moved;

@@ -18,6 +18,7 @@ io_result fill_slab(source::source& file, std::byte* target, std::uint64_t lengt
                     const told_of_fallback& told) {
   return by_route(file, how.past_cache, told, [&](bool past_cache) {
     if (past_cache) return file.fill_direct(target - offset % source::direct_alignment, length, offset);
+    if (how.spares_cache) return file.fill_uncached(target, length, offset);
     if (how.fills_cache) return file.fill_cold(target, length, offset);
     return how.sent_at_once ? file.fill_streaming(target, length, offset) : file.fill(target, length, offset);
   });
@@ -26,7 +27,8 @@ io_result fill_slab(source::source& file, std::byte* target, std::uint64_t lengt
 io_result drain_slab(source::source& file, const std::byte* memory, std::uint64_t length, std::uint64_t offset, slab_route how,
                      const told_of_fallback& told) {
   return by_route(file, how.past_cache, told, [&](bool past_cache) {
-    return past_cache ? file.drain_direct(memory, length, offset) : file.drain(memory, length, offset);
+    if (past_cache) return file.drain_direct(memory, length, offset);
+    return how.spares_cache ? file.drain_uncached(memory, length, offset) : file.drain(memory, length, offset);
   });
 }
 

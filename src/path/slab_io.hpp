@@ -14,6 +14,7 @@ namespace penstock::path {
 struct slab_route {
   bool past_cache = false;    // for which the source's direct_problem() is ok
   bool fills_cache = false;   // of a fill: not all of it is in the page cache yet
+  bool spares_cache = false;  // nothing is to stay in the page cache, as far as that can be had
   bool sent_at_once = false;  // likewise: the device reads the slab while its lines would still be in this CPU's caches
 };
 

@@ -38,7 +38,8 @@ io_result staged::carry_now(const small_transfer& what) {
       return {0, std::move(copied)};
     return drain_slab(file, slab->data(), what.length, what.offset, {});
   }
-  auto outcome = fill_slab(file, slab->data() + skip, what.length, what.offset, {.past_cache = past_cache}, *what.did_without);
+  auto outcome = fill_slab(file, slab->data() + skip, what.length, what.offset,
+                           {.past_cache = past_cache}, *what.did_without);
   if (outcome.bytes_done == 0) return outcome;
   auto copied = via.session().copy_small(what.memory, slab->data() + skip, outcome.bytes_done, *stream);
   return copied.ok() ? outcome : io_result{0, std::move(copied)};
@@ -92,7 +93,7 @@ bool staged::run(job& item) {
 // With so much asked for, enough slabs wait for the link that their lines have left the cores' caches when their turn comes.
 slab_route staged::route_of(const job& item) {
   constexpr std::uint64_t aging_bytes = std::uint64_t{256} << 20;
-  return {item.bypass_cache, item.fills_cache, !item.place.emulated() && item.asked_bytes < aging_bytes};
+  return {item.bypass_cache, item.fills_cache, item.spares_cache, !item.place.emulated() && item.asked_bytes < aging_bytes};
 }
 
 // --- slabs

@@ -206,16 +206,22 @@ status local_file::at(const status& error, const char* verb, std::uint64_t lengt
 
 // --- reading
 
-result<std::size_t> local_file::pread(int fd, void* target, std::uint64_t length, std::uint64_t offset) noexcept {
-  return or_no_memory([&] { return kernel_.pread(fd, target, length, offset); });
+result<std::size_t> local_file::pread(int fd, void* target, std::uint64_t length, std::uint64_t offset, get by) noexcept {
+  return or_no_memory([&] { return (kernel_.*by)(fd, target, length, offset); });
 }
 
 io_result local_file::fill(std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  if (descriptors().cached < 0)
+    return aligned(target, length, offset) ? read_blocks(target, length, offset) : fill_bounced(target, length, offset);
+  return read_all(&sys::kernel::pread, target, length, offset);
+}
+
+// Through the cache.
+io_result local_file::read_all(get by, std::byte* target, std::uint64_t length, std::uint64_t offset) {
   const int cached = descriptors().cached;
-  if (cached < 0) return aligned(target, length, offset) ? read_blocks(target, length, offset) : fill_bounced(target, length, offset);
   io_result total;
   while (total.bytes_done < length) {
-    auto got = pread(cached, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done);
+    auto got = pread(cached, target + total.bytes_done, length - total.bytes_done, offset + total.bytes_done, by);
     if (!got) {
       total.error = at(got.error(), "read", length, offset);
       break;
@@ -246,6 +252,24 @@ io_result local_file::fill_cold(std::byte* target, std::uint64_t length, std::ui
   if (const int cached = descriptors().cached; cached >= 0)
     (void)or_no_memory([&] { return kernel_.read_into_cache(cached, offset, length); });
   return fill(target, length, offset);
+}
+
+io_result local_file::fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) {
+  if (descriptors().cached < 0 || !uncached_problem().ok()) return fill(target, length, offset);
+  auto got = read_all(&sys::kernel::pread_uncached, target, length, offset);
+  return refuses_uncached(got) ? fill(target, length, offset) : got;
+}
+
+// The kernel looks at its flags before it moves anything, so nothing has.
+bool local_file::refuses_uncached(const io_result& outcome) noexcept {
+  if (outcome.error.code() != errc::unsupported || outcome.bytes_done > 0) return false;
+  kernel_.without_uncached().note(facts_.device);
+  return true;
+}
+
+status local_file::uncached_problem() {
+  if (!kernel_.without_uncached().known(facts_.device)) return {};
+  return {errc::unsupported, "the kernel cannot drop at once what goes through the page cache of this file system (RWF_DONTCACHE)"};
 }
 
 io_result local_file::fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) {
@@ -324,11 +348,18 @@ io_result local_file::drain_direct(const std::byte* memory, std::uint64_t length
   return write_all(descriptors().direct, memory, length, offset);
 }
 
-io_result local_file::write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+io_result local_file::drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+  const int cached = descriptors().cached;
+  if (cached < 0 || !uncached_problem().ok()) return drain(memory, length, offset);
+  auto written = write_all(cached, memory, length, offset, &sys::kernel::pwrite_uncached);
+  return refuses_uncached(written) ? drain(memory, length, offset) : written;
+}
+
+io_result local_file::write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset, put by) {
   io_result total;
   while (total.bytes_done < length) {
     auto put =
-        or_no_memory([&] { return kernel_.pwrite(fd, memory + total.bytes_done, length - total.bytes_done, offset + total.bytes_done); });
+        or_no_memory([&] { return (kernel_.*by)(fd, memory + total.bytes_done, length - total.bytes_done, offset + total.bytes_done); });
     if (put && *put == 0) put = status(errc::io, "the kernel wrote nothing");
     if (!put) {
       total.error = at(put.error(), "write", length, offset);

@@ -35,24 +35,33 @@ class local_file final : public source {
   io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
   io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
   io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
+  io_result fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
   io_result fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) override;
   io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  [[nodiscard]] status uncached_problem() override;
   io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   status close() override;
 
  private:
   local_file(sys::kernel& kernel, std::string name) : source(std::move(name)), kernel_(kernel) {}
+  // One system call of a kind.
+  using put = result<std::size_t> (sys::kernel::*)(int fd, const void* source, std::size_t length, std::uint64_t offset);
+  using get = result<std::size_t> (sys::kernel::*)(int fd, void* target, std::size_t length, std::uint64_t offset);
   status examine();
   void open_rest() override;
   result<int> reopen(int flags);
   [[nodiscard]] status at(const status& error, const char* verb, std::uint64_t length, std::uint64_t offset) const noexcept;
   // One system call, whose error may be that there is no memory to tell it.
-  result<std::size_t> pread(int fd, void* target, std::uint64_t length, std::uint64_t offset) noexcept;
+  result<std::size_t> pread(int fd, void* target, std::uint64_t length, std::uint64_t offset, get by = &sys::kernel::pread) noexcept;
+  io_result read_all(get by, std::byte* target, std::uint64_t length, std::uint64_t offset);
+  // Whether a call that was to leave nothing in the cache was refused for that, which is then known.
+  bool refuses_uncached(const io_result& outcome) noexcept;
   result<bool> ends_at_by_blocks(std::uint64_t offset);
   io_result read_blocks(std::byte* target, std::uint64_t length, std::uint64_t offset);
   static io_result copy_out(std::byte* target, const std::byte* source, std::uint64_t length) noexcept;
   io_result fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset);
-  io_result write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset);
+  io_result write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset, put by = &sys::kernel::pwrite);
 
   sys::kernel& kernel_;
   int first_descriptor_ = -1;  // the one that the file was opened or lent with

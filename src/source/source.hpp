@@ -135,6 +135,8 @@ class source {
   virtual io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
   // The same, where not all of the range is in the cache, in which it is to be.
   virtual io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
+  // The same, where nothing that was not in the cache is to stay there, as far as that can be had: uncached_problem().
+  virtual io_result fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
   // Reads the whole blocks around any range past the cache, for which direct_problem() is ok; block is aligned and has room for them. The
   // range then lies offset % direct_alignment behind it, and its bytes alone are counted.
   virtual io_result fill_direct(std::byte* /*block*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) { return {0, direct_problem()}; }
@@ -145,6 +147,12 @@ class source {
   status can_drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset);
   // Writes likewise, what can_drain().
   virtual io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) = 0;
+  // The same, where nothing is to stay in the cache once it is on the device, as far as that can be had.
+  virtual io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+    return drain(memory, length, offset);
+  }
+  // Why what these two bring stays in the cache, as far as is known: ok before the first of them.
+  [[nodiscard]] virtual status uncached_problem() { return {errc::unsupported, "the source has no such cache"}; }
   // Past the cache, for which direct_problem() is ok; all three are aligned.
   virtual io_result drain_direct(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) {
     return {0, direct_problem()};

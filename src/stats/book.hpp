@@ -70,6 +70,8 @@ class book final : public staging::slab_waits, public staging::background_waits 
   // Requests in the background have ended.
   void count_background(std::uint64_t requests, std::uint64_t bytes) noexcept;
   void let_others_go(std::int64_t began_ns, std::int64_t ended_ns) noexcept override;
+  // Went through the page cache, in which they did not stay.
+  void count_uncached(std::uint64_t bytes) noexcept { now().usage.each[place_of(&usage_stats::uncached_bytes)].fetch_add(bytes, relaxed); }
   // A limit of bytes a second held a piece back.
   void count_held(std::uint64_t bytes, span when) noexcept;
 

@@ -50,6 +50,7 @@ inline constexpr std::array counter_table{
     usage_counter{"slab_wait_ns", &usage_stats::slab_wait_ns, "Time with at least one thread waiting so"},
     usage_counter{"kept_read_bytes", &usage_stats::kept_read_bytes, "Bytes read through the page cache, in which they were not yet"},
     usage_counter{"kept_read_ns", &usage_stats::kept_read_ns, "Time with at least one such read under way"},
+    usage_counter{"uncached_bytes", &usage_stats::uncached_bytes, "Bytes that went through the page cache, in which they did not stay"},
     usage_counter{"background_requests", &usage_stats::background_requests, "Requests in the background that have ended"},
     usage_counter{"background_bytes", &usage_stats::background_bytes, "Bytes that these requests in the background moved"},
     usage_counter{"background_waits", &usage_stats::background_waits, "Times that requests in the background let others go first"},

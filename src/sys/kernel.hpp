@@ -13,6 +13,7 @@
 #include "penstock/machine.hpp"
 #include "penstock/status.hpp"
 #include "sys/memory_state.hpp"
+#include "sys/refusals.hpp"
 
 namespace penstock::sys {
 
@@ -76,6 +77,10 @@ class kernel {
   // One system call each, EINTR retried: may be short.
   virtual result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) = 0;
   virtual result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) = 0;
+  // The same through the page cache, in which what they bring does not stay: it goes once it has been read, or is on the disk
+  // (RWF_DONTCACHE, Linux 6.14). errc::unsupported where the kernel or the file system has no such way, and then nothing has moved.
+  virtual result<std::size_t> pread_uncached(int fd, void* target, std::size_t length, std::uint64_t offset) = 0;
+  virtual result<std::size_t> pwrite_uncached(int fd, const void* source, std::size_t length, std::uint64_t offset) = 0;
   // Bytes of the range in the page cache, to the page. cachestat(2) (Linux 6.5), else mincore on a mapping. Both tell only who may write
   // the file; to others a range of at least 1 MiB is estimated from samples: 0 and length say that all of them agree (sys/residency.hpp).
   // errc::unsupported where nothing is known.
@@ -111,6 +116,12 @@ class kernel {
   virtual pci_device describe_pci(const std::string& address) = 0;  // see sys/pci.hpp
   virtual std::vector<std::string> pci_addresses() = 0;
   virtual bool path_exists(const std::string& path) = 0;
+
+  // File systems (st_dev) that have refused such a call: they are not asked again.
+  [[nodiscard]] refusals& without_uncached() noexcept { return without_uncached_; }
+
+ private:
+  refusals without_uncached_;
 };
 
 // The real one.

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -185,6 +186,10 @@ unsigned cores_of_affinity_mask() {
   return 1;
 }
 
+constexpr int dont_cache = 0x00000080;  // RWF_DONTCACHE of linux/fs.h 6.14
+
+status no_uncached() { return {errc::unsupported, "RWF_DONTCACHE is refused here", error_domain::os, EOPNOTSUPP}; }
+
 class linux_kernel final : public kernel {
  public:
   result<int> open(const std::string& path, int flags, unsigned mode) override {
@@ -255,6 +260,22 @@ class linux_kernel final : public kernel {
   result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
     const ssize_t count = uninterrupted([&] { return ::pwrite(fd, source, length, static_cast<off_t>(offset)); });
     if (count < 0) return transfer_error(errno, {"pwrite", fd, length, offset});
+    return static_cast<std::size_t>(count);
+  }
+
+  result<std::size_t> pread_uncached(int fd, void* target, std::size_t length, std::uint64_t offset) override {
+    const iovec part{target, length};
+    const ssize_t count = uninterrupted([&] { return ::preadv2(fd, &part, 1, static_cast<off_t>(offset), dont_cache); });
+    if (count < 0 && errno == EOPNOTSUPP) return no_uncached();
+    if (count < 0) return transfer_error(errno, {"uncached pread", fd, length, offset});
+    return static_cast<std::size_t>(count);
+  }
+
+  result<std::size_t> pwrite_uncached(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
+    const iovec part{const_cast<void*>(source), length};  // NOLINT(cppcoreguidelines-pro-type-const-cast): it is only read
+    const ssize_t count = uninterrupted([&] { return ::pwritev2(fd, &part, 1, static_cast<off_t>(offset), dont_cache); });
+    if (count < 0 && errno == EOPNOTSUPP) return no_uncached();
+    if (count < 0) return transfer_error(errno, {"uncached pwrite", fd, length, offset});
     return static_cast<std::size_t>(count);
   }
 

@@ -25,7 +25,10 @@ status injected_error(std::string_view call, int error) {
   return status::from_errno(error, fmt::format("{} (injected)", call));
 }
 
-bool is_transfer(std::string_view call) { return call == "pread" || call == "pwrite" || call == "ring.read" || call == "ring.write"; }
+bool is_transfer(std::string_view call) {
+  return call == "pread" || call == "pwrite" || call == "pread_uncached" || call == "pwrite_uncached" || call == "ring.read" ||
+         call == "ring.write";
+}
 
 template <class Fault>
 struct armed {
@@ -369,6 +372,20 @@ result<std::size_t> faulty_kernel::pwrite(int fd, const void* source, std::size_
   const std::uint64_t limit = decided.limit(length);
   auto count = inner_->pwrite(fd, source, decided.shortened && may_cut_write(*inner_, fd) ? limit : length, offset);
   return count && *count > limit ? result<std::size_t>(limit) : count;
+}
+
+result<std::size_t> faulty_kernel::pread_uncached(int fd, void* target, std::size_t length, std::uint64_t offset) {
+  const verdict decided = ledger_->before("pread_uncached");
+  if (decided.error == EOPNOTSUPP) return status(errc::unsupported, "no uncached transfers here");
+  if (decided.error != 0) return injected_error("pread_uncached", decided.error);
+  return inner_->pread_uncached(fd, target, decided.limit(length), offset);
+}
+
+result<std::size_t> faulty_kernel::pwrite_uncached(int fd, const void* source, std::size_t length, std::uint64_t offset) {
+  const verdict decided = ledger_->before("pwrite_uncached");
+  if (decided.error == EOPNOTSUPP) return status(errc::unsupported, "no uncached transfers here");
+  if (decided.error != 0) return injected_error("pwrite_uncached", decided.error);
+  return inner_->pwrite_uncached(fd, source, decided.limit(length), offset);
 }
 
 result<std::uint64_t> faulty_kernel::resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) {

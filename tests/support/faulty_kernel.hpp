@@ -1,9 +1,9 @@
 // A kernel that fails on demand. It wraps a real one: what it does not refuse really happens.
 //
-// Calls are named "open", "reopen", "close", "describe", "descriptor_flags", "file_size", "pread", "pwrite",
-// "resident_bytes", "read_into_cache", "drop_cache", "sync_data", "truncate", "map_file", "map_memory", "unmap", "memory_now", "make_ring",
-// "ring.register", "ring.read", "ring.write", "ring.submit", "ring.reap"; and, counted but never failing, "usable_cores", "describe_pci",
-// "pci_addresses", "path_exists".
+// Calls are named "open", "reopen", "close", "describe", "descriptor_flags", "file_size", "pread", "pwrite", "pread_uncached",
+// "pwrite_uncached", "resident_bytes", "read_into_cache", "drop_cache", "sync_data", "truncate", "map_file", "map_memory", "unmap",
+// "memory_now", "make_ring", "ring.register", "ring.read", "ring.write", "ring.submit", "ring.reap"; and, counted but never failing,
+// "usable_cores", "describe_pci", "pci_addresses", "path_exists".
 //
 //   auto faulty = std::make_shared<testing::faulty_kernel>();
 //   faulty->fail({.call = "pread", .nth = 3, .error = EIO});
@@ -88,6 +88,8 @@ class faulty_kernel final : public sys::kernel {
   result<std::uint64_t> file_size(int fd) override;
   result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override;
   result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override;
+  result<std::size_t> pread_uncached(int fd, void* target, std::size_t length, std::uint64_t offset) override;
+  result<std::size_t> pwrite_uncached(int fd, const void* source, std::size_t length, std::uint64_t offset) override;
   result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override;
   status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) override;
   status drop_cache(int fd, std::uint64_t offset, std::uint64_t length) override;

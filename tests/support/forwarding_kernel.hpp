@@ -24,6 +24,12 @@ class forwarding_kernel : public sys::kernel {
   result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
     return inner_->pwrite(fd, source, length, offset);
   }
+  result<std::size_t> pread_uncached(int fd, void* target, std::size_t length, std::uint64_t offset) override {
+    return inner_->pread_uncached(fd, target, length, offset);
+  }
+  result<std::size_t> pwrite_uncached(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
+    return inner_->pwrite_uncached(fd, source, length, offset);
+  }
   result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override {
     return inner_->resident_bytes(fd, offset, length);
   }

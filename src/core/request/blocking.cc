@@ -42,11 +42,13 @@ io_result run_now(runtime& with, const admission& admitted, const io_options& op
   const std::function<void(const status&)> did_without = [&](const status& why) {
     with.stats().count_fallback(path.kind(), why.message());
   };
+  const bool spares = spares_cache(admitted.file(), what.is_write, what.length, admitted.route().cache);
   auto outcome = path.carry_now({&admitted.file().source(), &admitted.place(), what.memory, what.offset, what.length, what.is_write,
-                                 admitted.route().cache, &admitted.file().mount().lanes(), options.deadline, &did_without});
+                                 admitted.route().cache, spares, &admitted.file().mount().lanes(), options.deadline, &did_without});
   if (!outcome.ok()) outcome.error = outcome.error.with_context(path.name());
   const auto ended = now_ns();
   with.stats().count_piece(path.kind(), what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok());
+  if (spares && admitted.file().source().uncached_problem().ok()) with.stats().count_uncached(outcome.bytes_done);
   if (outcome.ok()) note_call_use(with, admitted, outcome.bytes_done, ended - began);
   return outcome;
 }

@@ -127,6 +127,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.length = piece.length;
   added.is_write = admitted_.what().is_write;
   added.bypass_cache = piece.bypass_cache;
+  added.spares_cache = spares_cache(admitted_.file(), added.is_write, piece.length, admitted_.route().cache);
   added.fills_cache = piece.fills_cache;
   added.registered = piece.registered;
   added.far = piece.far;
@@ -342,6 +343,7 @@ void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept
   if (bytes == ended.length && (error.code() == errc::cancelled || error.code() == errc::timed_out)) error = {};
   const auto now = now_ns();
   runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
+  if (ended.spares_cache && !ended.bypass_cache && ended.file->uncached_problem().ok()) runtime().stats().count_uncached(bytes);
   note_use(runtime(), admitted_.file(), ended, bytes, now);
   if (ended.begun_ns != 0) admitted_.file().cold_speeds().note({ended.bypass_cache, bytes, ended.begun_ns, now, ended.filling_cpu_ns});
   ended.done = bytes;

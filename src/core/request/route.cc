@@ -28,6 +28,10 @@ bool starts_at_once(const file_core& file, std::uint64_t length, const io_option
          !options.after_default_stream;
 }
 
+bool spares_cache(const file_core& file, bool is_write, std::uint64_t length, cache_use asked) noexcept {
+  return length > small_request_bytes && (is_write ? file.source().facts().direct_writes : asked == cache_use::bypass);
+}
+
 route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,
                  const staging::place* memory, const io_options& options, asker who) {
   assert(with.paths().count() <= 16);
