@@ -55,10 +55,10 @@ mount& engine_core::mount_of(std::uint64_t device) {
   return *mounts_.back();
 }
 
-staging::answer_times& engine_core::answer_times_of(mount& of) {
-  auto& times = of.answer_times();
-  if (const auto most = kernel().most_read_at_once(of.device()); most > 0) times.set_most_read(most);
-  return times;
+runtime::known_answers engine_core::answer_times_of(mount& of) {
+  const auto most = kernel().most_read_at_once(of.device());
+  for (auto* times : {&of.answer_times(), &of.thread_answer_times()}) times->set_most_read(most);
+  return {&of.answer_times(), &of.thread_answer_times()};
 }
 
 std::size_t engine_core::trim() {

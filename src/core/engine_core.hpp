@@ -19,7 +19,7 @@ class engine_core final : public runtime {
   static result<std::shared_ptr<engine_core>> make(const engine_options& options, seams doors);
   mount& mount_of(std::uint64_t device) override;
   core::cold_speeds& cold_speeds_of(mount& of) override { return of.cold_speeds(); }
-  staging::answer_times& answer_times_of(mount& of) override;
+  known_answers answer_times_of(mount& of) override;
   staging::lanes& lanes_of(mount& of) override { return of.lanes(); }
   // See engine::trim().
   std::size_t trim();

@@ -43,8 +43,10 @@ void add_limits(plan& told, runtime& with, const file_core& file) {
     told.remarks.push_back(fmt::format(text, limit->bytes_per_second(), "engine"));
 }
 
-std::string of_answers(const staging::answer_times& times) {
+std::string of_answers(const file_core& file) {
   using verdict = staging::answer_times::verdict;
+  const bool timed_past_cache = file.answer_times()->advise() != verdict::unknown;
+  const auto& times = timed_past_cache ? *file.answer_times() : *file.thread_answer_times();
   const auto read_ms = static_cast<double>(times.read_ns()) / 1e6;
   switch (times.advise()) {
     case verdict::unknown:
@@ -103,7 +105,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   add_uncached(told, file, place, what, options);
   if (!from.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", from.direct_problem().message()));
   if (!from.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", from.cached_problem().message()));
-  if (const auto* times = file.answer_times(); times != nullptr && !what.is_write) told.remarks.push_back(of_answers(*times));
+  if (file.answer_times() != nullptr && !what.is_write) told.remarks.push_back(of_answers(file));
   if (auto rings = file.mount().disk().available(); !rings.ok()) {
     told.remarks.push_back(
         fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));

@@ -15,7 +15,8 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
       source_(std::move(from)),
       mount_(&runtime_->mount_of(source_->facts().device)),
       cold_speeds_(&runtime_->cold_speeds_of(*mount_)),
-      answer_times_(source_->facts().from_server ? &runtime_->answer_times_of(*mount_) : nullptr),
+      answer_times_(source_->facts().from_server ? runtime_->answer_times_of(*mount_).past_cache : nullptr),
+      thread_answer_times_(answer_times_ != nullptr ? runtime_->answer_times_of(*mount_).by_threads : nullptr),
       cache_(cache),
       rate_limit_(bytes_per_second > 0 ? new core::rate_limit(bytes_per_second, runtime_->deadlines(), runtime_->stats()) : nullptr),
       is_limited_(rate_limit_ != nullptr || runtime_->rate_limit() != nullptr) {
@@ -132,6 +133,11 @@ std::uint64_t file_core::read_past_cache(std::uint64_t offset, std::uint64_t len
     has_cold_reads_.store(true, std::memory_order_release);
   }
   return record->add(offset, length);
+}
+
+void file_core::fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept {
+  const auto next = late_ahead_.next(offset, length, answer_times_->at_once() * answer_times_->piece_bytes());
+  if (next.length > 0) source_->fetch_ahead(next.offset, next.length);
 }
 
 void file_core::forget_cold_reads() noexcept {

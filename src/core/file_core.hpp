@@ -12,6 +12,7 @@
 #include "base/spin_lock.hpp"
 #include "base/thread_number.hpp"
 #include "core/cache/cold_reads.hpp"
+#include "core/cache/late_ahead.hpp"
 #include "core/runtime.hpp"
 #include "penstock/facts.hpp"
 #include "source/read_ahead.hpp"
@@ -88,7 +89,14 @@ class file_core : public std::enable_shared_from_this<file_core> {
   [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
   // Likewise; null where the file system has no server.
   [[nodiscard]] staging::answer_times* answer_times() const noexcept { return answer_times_; }
-  [[nodiscard]] bool answers_late() const noexcept { return answer_times_ != nullptr && answer_times_->late(); }
+  [[nodiscard]] staging::answer_times* thread_answer_times() const noexcept { return thread_answer_times_; }
+  // How its file system answers, as far as is known; prompt where it has no server.
+  [[nodiscard]] staging::answer_times::verdict answers() const noexcept {
+    if (answer_times_ == nullptr) return staging::answer_times::verdict::prompt;
+    const auto known = answer_times_->advise();
+    return known != staging::answer_times::verdict::unknown ? known : thread_answer_times_->advise();
+  }
+  [[nodiscard]] bool answers_late() const noexcept { return answers() == staging::answer_times::verdict::late; }
 
   // How a blocking call of this thread goes on from the last one on this file.
   enum class follows : std::uint8_t { nobody, same_thread, in_order };
@@ -101,6 +109,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
     last_thread_.store(me, std::memory_order_relaxed);
     return follows::nobody;
   }
+  // A blocking read begins, of a file whose file system answers late: what it will want next is fetched into the page cache.
+  void fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept;
   // What the user asks of the page cache for a read of this file; automatic: nothing.
   [[nodiscard]] cache_use asked_cache(const io_options& options) const noexcept {
     if (options.cache != cache_use::automatic) return options.cache;
@@ -146,6 +156,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   core::mount* const mount_;
   core::cold_speeds* const cold_speeds_;
   staging::answer_times* const answer_times_;
+  staging::answer_times* const thread_answer_times_;
   const cache_use cache_;  // as it was opened
   const owned_rate_limit rate_limit_;
   const bool is_limited_;
@@ -160,6 +171,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   std::atomic<unsigned> last_thread_{0};  // and 1; 0: nobody
   std::atomic<std::uint64_t> planned_end_{0};
   std::atomic<bool> has_cold_reads_{false};
+  late_ahead late_ahead_;
   spin_lock cold_reads_lock_;  // guards cold_reads_
   std::shared_ptr<cold_reads::record> cold_reads_;
   std::mutex lock_;  // makes sure that close() does not miss quiet_ between looking at uses_ and sleeping

@@ -16,6 +16,9 @@ unsigned keeping_lane_count(unsigned cores) { return std::clamp(cores / 2, 1U, 4
 // One keeps a disk or the page cache busy with pieces of megabytes; a second goes on where the first waits for a disk.
 unsigned background_lane_count(unsigned cores) { return cores > 2 ? 2 : 1; }
 
+// Each holds a slab: of 1 MiB, of which there are so many for the lanes of each file system.
+constexpr unsigned most_waiting_for_device = 64;
+
 // Where cores are few, who spins takes them from who works.
 std::chrono::microseconds spin(const runtime& with, std::chrono::microseconds time) { return with.few_cores() ? 0us : time; }
 
@@ -41,7 +44,9 @@ mount::mount(runtime& with, std::uint64_t device)
       background_lanes_(
           {.most = background_lane_count(with.cores()), .usual = background_lane_count(with.cores()), .behind = &right_of_way_}, 0us,
           &with.feeders(), "penstock-b"),
-      cold_speeds_(keeping_lane_count(with.cores())) {}
+      cold_speeds_(keeping_lane_count(with.cores())),
+      waiting_for_device_(most_waiting_for_device, thread_answer_times_, with.feeders()),
+      waiting_for_host_(staging::answer_times::most_at_once, thread_answer_times_, with.feeders()) {}
 
 void mount::direct(path::job_queues& jobs, request_priority of) noexcept {
   jobs.background = of == request_priority::background;

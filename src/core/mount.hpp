@@ -11,6 +11,7 @@
 #include "staging/answer_times.hpp"
 #include "staging/disk_lanes.hpp"
 #include "staging/lanes.hpp"
+#include "staging/waiting_lanes.hpp"
 
 namespace penstock::core {
 
@@ -31,6 +32,10 @@ class mount {
   [[nodiscard]] core::cold_speeds& cold_speeds() noexcept { return cold_speeds_; }
   // Of a file system with a server: how late it answers.
   [[nodiscard]] staging::answer_times& answer_times() noexcept { return answer_times_; }
+  // The same, of what threads read, mostly through the page cache: there a read is longer, since the kernel asks for a part at a time.
+  [[nodiscard]] staging::answer_times& thread_answer_times() noexcept { return thread_answer_times_; }
+  // The threads that then wait for it, for memory of a device and of the host.
+  [[nodiscard]] staging::waiting_lanes& waiting(bool for_device) noexcept { return for_device ? waiting_for_device_ : waiting_for_host_; }
   // Threads for stream-ordered requests: they never call a device.
   [[nodiscard]] staging::lanes& stream_lanes() noexcept { return stream_lanes_; }
   // What they do, in the order in which it was asked for: what streams stand still for, and what is done ahead of them.
@@ -55,6 +60,7 @@ class mount {
   // In this order: lanes run what is queued when they go, and need the others for it.
   const std::uint64_t device_;
   staging::answer_times answer_times_;
+  staging::answer_times thread_answer_times_;
   stream_memory cuda_stream_memory_;
   stream_memory host_stream_memory_;
   staging::right_of_way right_of_way_;
@@ -68,6 +74,8 @@ class mount {
   staging::lanes keeping_lanes_;
   staging::lanes background_lanes_;
   core::cold_speeds cold_speeds_;
+  staging::waiting_lanes waiting_for_device_;
+  staging::waiting_lanes waiting_for_host_;
 };
 
 }  // namespace penstock::core

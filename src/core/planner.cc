@@ -44,12 +44,16 @@ class planner {
     if (!pieces_.empty()) return std::move(pieces_);
     if (in_.far_piece > 0) {
       cut_far();
+    } else if (!in_.on_device && in_.late_piece > 0) {
+      read_late_into_host();
     } else if (!in_.on_device) {
       cut(in_.offset, in_.length, base(), file_side::cached, plan_reason::host_memory);
     } else if (in_.is_write) {
       write();
     } else {
       read();
+    }
+    if (!in_.is_write) {
       if (cold_ && cold_->most_bytes < ~std::uint64_t{0}) end_after_cold(cold_->most_bytes);
     }
     return std::move(pieces_);
@@ -111,9 +115,29 @@ class planner {
     }
   }
 
+  // Memory of the host may lie anywhere, but only whole blocks of the file come past the cache.
+  void read_late_into_host() {
+    const std::uint64_t end = in_.offset + in_.length;
+    const std::uint64_t body = std::min(round_down(in_.offset + path::direct_alignment - 1, path::direct_alignment), end);
+    const std::uint64_t body_end = std::max(round_down(end, path::direct_alignment), body);
+    if (!in_.has_cached) return cut(in_.offset, in_.length, base(), file_side::cached, plan_reason::host_memory);
+    const bool has_edges = in_.has_direct;
+    const std::uint64_t first = has_edges ? body : in_.offset;
+    const std::uint64_t until = has_edges ? body_end : end;
+    const std::uint64_t asked = asked_end(first, until, in_.most_asked);
+    const std::uint64_t last = std::min(round_down(asked + path::direct_alignment - 1, path::direct_alignment), until);
+    if (has_edges) cut(in_.offset, body - in_.offset, base(), file_side::cached, plan_reason::unaligned_read_edge);
+    if (last < until) end_ = last;
+    read_unregistered(first, last - first);  // of nothing: nothing
+    if (has_edges && last == body_end) cut(body_end, end - body_end, base(), file_side::cached, plan_reason::unaligned_read_edge);
+  }
+
   void read_unregistered(std::uint64_t offset, std::uint64_t length) {
     if (length == 0) return;
-    if (!in_.has_direct) {
+    if (!in_.has_direct && in_.late_piece > 0) {
+      cold_ = cold_way{.keeps = true, .why = plan_reason::no_direct_io, .most_bytes = in_.most_untimed};
+      read_by_residency(offset, length);
+    } else if (!in_.has_direct) {
       resident_run(offset, length, plan_reason::no_direct_io);
     } else if (!in_.has_cached) {
       cut(offset, length, base(), file_side::past_cache, plan_reason::not_resident);
@@ -150,7 +174,8 @@ class planner {
   // may be asked about. All of it where nothing is asked, where one lane carries all, which would have nothing to do meanwhile, and where
   // all may be mapped at once.
   [[nodiscard]] std::uint64_t asked_end(std::uint64_t offset, std::uint64_t end, std::uint64_t most) const {
-    if (!in_.has_direct || !in_.has_cached || in_.lanes <= 1 || end - offset <= most || spares_cpu()) return end;
+    const bool asks = in_.has_cached && (in_.has_direct || in_.late_piece > 0);
+    if (!asks || in_.lanes <= 1 || end - offset <= most || spares_cpu()) return end;
     if (most == 0) return offset;
     const std::uint64_t limit = offset + most;
     const std::uint64_t on_granule = round_down(limit, std::min(granule, std::bit_floor(most)));
@@ -168,7 +193,7 @@ class planner {
   // Splits the range until each part is wholly resident, wholly not, or one granule.
   void read_by_residency(std::uint64_t offset, std::uint64_t length) {
     const auto resident = in_.resident(offset, length);
-    if (!resident && !in_.spares_cache) {
+    if (!resident && !in_.spares_cache && in_.late_piece == 0) {
       resident_run(offset, length, plan_reason::residency_unknown);
     } else if (!resident) {
       cut_cold(offset, length, plan_reason::residency_unknown);
@@ -257,7 +282,8 @@ class planner {
                                    precedes_others(offset + length),
                                    in_.lanes,
                                    in_.shared_link,
-                                   in_.most_bytes};
+                                   in_.most_bytes,
+                                   in_.late_piece};
     cuts_.assign(1, {length});
     if (const auto by = in_.paths->of(kind).cut; by != nullptr) {
       cuts_.clear();
@@ -268,7 +294,8 @@ class planner {
               .bypass_cache = side == file_side::past_cache,
               .reason = reason,
               .fills_cache = side == file_side::filling,
-              .registered = side == file_side::pinned});
+              .registered = side == file_side::pinned,
+              .waits = in_.late_piece > 0 && reason != plan_reason::resident && side != file_side::pinned});
   }
 
   // What a far source is asked for at once.

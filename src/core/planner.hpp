@@ -66,6 +66,7 @@ struct planned_piece {
   bool fills_cache = false;  // not in the page cache, and read through it: by few threads at a time
   bool registered = false;   // what path::pinned_pages holds
   bool far = false;          // its far source begins it
+  bool waits = false;        // a server brings it, and may answer late
 };
 
 struct plan_input {
@@ -86,6 +87,9 @@ struct plan_input {
   bool has_cached = true;        // descriptors
   bool has_direct = false;
   std::uint64_t far_piece = 0;  // of a read: the source is far, and wants fills of this length; 0: it answers at once
+  std::uint64_t late_piece =
+      0;  // of a read: a server brings what is not cached, answers late or may, and is best asked for so much at a time
+  std::uint64_t most_untimed = ~std::uint64_t{0};  // before that is known no more is planned at once
   const path::path_table* paths = &path::built_in_paths();
   path_kind forced = path_kind::automatic;
   preference prefer = preference::automatic;

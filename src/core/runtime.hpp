@@ -81,7 +81,11 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   // What of it those below it use.
   virtual core::cold_speeds& cold_speeds_of(mount& of) = 0;
   // Of a file system with a server; asks the kernel about it.
-  virtual staging::answer_times& answer_times_of(mount& of) = 0;
+  struct known_answers {
+    staging::answer_times* past_cache;
+    staging::answer_times* by_threads;
+  };
+  virtual known_answers answer_times_of(mount& of) = 0;
   virtual staging::lanes& lanes_of(mount& of) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }

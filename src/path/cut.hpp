@@ -26,6 +26,7 @@ struct range_to_cut {
   unsigned lanes = 1;
   bool shared_link = false;      // with other requests: longer copies serve all better than an early first one serves this
   std::uint64_t most_bytes = 0;  // of a slab
+  std::uint64_t late_piece = 0;  // of a server that answers late: what it is best asked for at a time; 0: there is none
 };
 
 // Pieces that cover it, in file order.
@@ -34,6 +35,10 @@ struct cut_piece {
   std::uint32_t wave = 1;  // pieces, from this one on, that share a slab and a copy; 0: shares an earlier one's
 };
 using cutter = void (*)(const range_to_cut& range, std::vector<cut_piece>& pieces);
+
+// Of a late_piece, what goes into memory that is not aligned: FUSE counts the pages that a read lies in, and asks its server a second time
+// for the last of them.
+constexpr std::uint64_t late_piece_into_any_memory(std::uint64_t late_piece) { return late_piece - 4096; }
 
 // Pieces that end on multiples of unit in the file.
 inline void cut_at_multiples(const range_to_cut& range, std::uint64_t unit, std::vector<cut_piece>& pieces) {

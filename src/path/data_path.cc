@@ -27,6 +27,8 @@ void end_queued(job_queues& queues) {
   }
   while (queues.keeping != nullptr && queues.keeping->help(queues.keeping_works)) {
   }
+  while (queues.waiting != nullptr && queues.waiting->help(queues.waiting_works)) {
+  }
   while (queues.disk->help(queues.disk_works)) {
   }
   queues.disk->end_ready(&queues);

@@ -24,6 +24,7 @@
 #include "staging/lanes.hpp"
 #include "staging/link.hpp"
 #include "staging/slab_pool.hpp"
+#include "staging/waiting_lanes.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::path {
@@ -80,12 +81,14 @@ struct job_queues {
 
   staging::lanes* lanes = nullptr;
   staging::disk_lanes* disk = nullptr;
-  staging::lanes* keeping = nullptr;   // null: such jobs go to the other lanes
-  source::turnstile* turns = nullptr;  // of a far source
-  bool background = false;             // nobody waits for them: lanes and keeping are those of the background, and rings are not used
+  staging::lanes* keeping = nullptr;          // null: such jobs go to the other lanes
+  staging::waiting_lanes* waiting = nullptr;  // where a server may answer late
+  source::turnstile* turns = nullptr;         // of a far source
+  bool background = false;  // nobody waits for them: lanes and keeping are those of the background, and rings are not used
   staging::work_list cpu_works;
   staging::work_list keeping_works;  // jobs that fill the page cache as they read, in file order
-  staging::work_list shared_works;   // jobs that have begun, and that others may help to read; none ends later for want of help
+  staging::work_list waiting_works;
+  staging::work_list shared_works;  // jobs that have begun, and that others may help to read; none ends later for want of help
   staging::work_list disk_works;
   staging::work_list far_works;  // jobs that wait at the turnstile
   begun_reads far;               // those of them that have begun
@@ -177,6 +180,7 @@ class job final : public staging::work {
   bool fills_cache = false;        // as planned: through the page cache, in which it is not yet
   bool registered = false;         // as planned: what is pinned
   bool far = false;                // as planned: what its far source begins, once it has passed the turnstile
+  bool waits = false;              // as planned: may wait for a server that answers late, if no disk lane carries it
   bool on_disk_lane = false;       // its queue: there it may not wait for a slab
   std::uint32_t wave = 1;  // as planned: so many jobs from this one on lie in a row and travel best together; 0: in an earlier one's
   std::vector<gather_range> ranges;  // not empty: a gathering job; file, memory, offset and length above are unused
@@ -185,7 +189,7 @@ class job final : public staging::work {
   std::int64_t filling_cpu_ns = 0;         // likewise: CPU time that it took to bring it into the page cache and out of there; 0: not known
   path_state* kept = nullptr;              // the path's own
   std::unique_ptr<path_state> keeps;       // and what holds it, for this job or several
-  staging::answer_times* times = nullptr;  // of the file system, where it has a server
+  staging::answer_times* times = nullptr;  // likewise: of a read from a file system with a server, whatever way it goes
   std::int64_t started_ns = 0;             // the owner's: when it was queued, or is held back since
   std::int64_t begun_ns = 0;               // likewise: when a thread first took it up; 0: not known
 };
@@ -220,6 +224,18 @@ struct question {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
 };
+
+// Reads what a job asks for, on the calling thread, and times it where a server brings it.
+template <class Read>
+io_result timed_read(const job& item, Read read) {
+  if (item.times == nullptr || !item.waits) return read();
+  constexpr std::uint64_t asked_at_once = std::uint64_t{128} << 10;  // through the page cache, where the kernel reads so far ahead
+  const auto timed = item.times->begins(staging::answer_times::clock_ns());
+  io_result got = read();
+  const auto questions = item.bypass_cache ? 1 : static_cast<unsigned>((got.bytes_done + asked_at_once - 1) / asked_at_once);
+  item.times->ended(timed, staging::answer_times::clock_ns(), got.bytes_done > 0, questions);
+  return got;
+}
 
 class data_path {
  public:

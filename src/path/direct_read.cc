@@ -9,9 +9,11 @@ namespace penstock::path {
 namespace {
 
 // Enough of them to keep a drive busy, as large as may be, since each wakes a thread; where a server answers late, what it gives at once.
-std::uint64_t ring_piece_bytes(std::uint64_t extent_bytes, const staging::answer_times* times) {
+std::uint64_t ring_piece_bytes(std::uint64_t extent_bytes, const std::byte* memory, const staging::answer_times* times) {
   const auto usual = std::clamp(round_up(extent_bytes / 4), std::uint64_t{128} << 10, std::uint64_t{2} << 20);
-  return times != nullptr && times->late() ? std::max(usual, times->piece_bytes()) : usual;
+  if (times == nullptr || !times->late()) return usual;
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(memory) % direct_alignment == 0;
+  return is_aligned ? std::max(usual, times->piece_bytes()) : late_piece_into_any_memory(times->piece_bytes());
 }
 
 }  // namespace
@@ -32,7 +34,7 @@ tally contiguous(const std::vector<staging::ring_piece>& pieces) {
 }
 
 void add_ring_pieces(staging::ring_task& ring, source::source& file, std::byte* memory, std::uint64_t offset, std::uint64_t bytes) {
-  const std::uint64_t piece = ring_piece_bytes(bytes, ring.times);
+  const std::uint64_t piece = ring_piece_bytes(bytes, memory, ring.times);
   for (std::uint64_t at = 0; at < bytes; at += piece) {
     ring.pieces.push_back({.fd = file.descriptors().direct,
                            .memory = memory + at,

@@ -1,12 +1,14 @@
 // Host memory, filled and drained where it lies: the reference that every other path is compared with.
 #include <algorithm>
 #include <bit>
+#include <cassert>
 
 #include <memory>
 #include <utility>
 
 #include "base/no_memory.hpp"
 #include "path/data_path.hpp"
+#include "path/direct_read.hpp"
 #include "path/far_read.hpp"
 #include "sys/checked_copy.hpp"
 
@@ -15,6 +17,11 @@ namespace penstock::path {
 extern const declaration declared_posix;
 
 namespace {
+
+// Past the page cache: a ring reads straight into the user's memory, of which file systems with a server take any.
+struct direct_into_host final : path_state {
+  staging::ring_task ring;
+};
 
 class posix final : public data_path {
  public:
@@ -31,8 +38,16 @@ class posix final : public data_path {
       far_read::begin(item, {{}, std::make_unique_for_overwrite<std::byte[]>(item.length)}, &posix::arrived);
       return true;
     }
-    auto outcome = transfer(*item.file, item.is_write, item.memory, item.length, item.offset, item.spares_cache);
-    item.queues->lanes->feed(nullptr, true);
+    if (item.on_disk_lane) {
+      begin_ring_read(item);
+      return true;
+    }
+    auto outcome = timed_read(item, [&] { return transfer_of(item); });
+    if (!outcome.ok() && item.bypass_cache && !item.is_write) {
+      refused(item, std::move(outcome.error));
+      return true;
+    }
+    if (!item.waits) item.queues->lanes->feed(nullptr, true);
     item.owner->finished(item, outcome.bytes_done, std::move(outcome.error));
     return true;
   }
@@ -53,6 +68,45 @@ class posix final : public data_path {
     auto outcome = move(file, is_write, memory, length, offset, spares_cache);
     outcome.error = outcome.error.with_context("posix");
     return outcome;
+  }
+
+  static io_result transfer_of(const job& item) {
+    if (!item.bypass_cache || item.is_write)
+      return transfer(*item.file, item.is_write, item.memory, item.length, item.offset, item.spares_cache);
+    assert((item.offset | item.length) % direct_alignment == 0);
+    auto outcome = item.file->fill_direct(item.memory, item.length, item.offset);
+    outcome.error = outcome.error.with_context("posix");
+    return outcome;
+  }
+
+  static void begin_ring_read(job& item) {
+    assert((item.offset | item.length) % direct_alignment == 0 && "whole blocks are written into the memory");
+    auto made = std::make_unique<direct_into_host>();
+    auto& ring = made->ring;
+    ring.context = &item;
+    ring.group = item.queues;
+    ring.times = item.times;
+    ring.done = [](staging::ring_task& task) { ring_read_done(*static_cast<job*>(task.context), task); };
+    add_ring_pieces(ring, *item.file, item.memory, item.offset, item.length);
+    item.keeps = std::move(made);
+    staging::disk_lanes::begin(ring);
+  }
+
+  static void ring_read_done(job& item, const staging::ring_task& ring) {
+    auto got = ring_read_outcome(item, ring);
+    if (!got.ok()) {
+      refused(item, got.error.with_context("posix"));
+    } else {
+      item.owner->finished(item, got.bytes_done, {});
+    }
+  }
+
+  // The rest goes through the page cache.
+  static void refused(job& item, status why) {
+    const bool is_aligned = source::aligned(item.memory, item.length, item.offset);
+    if (item.times != nullptr && !is_aligned && why.code() == errc::invalid_argument) item.times->refused_unaligned();
+    item.moved = 0;
+    item.owner->hand_over(item, std::move(why));
   }
 
   static void arrived(job& item, far_read::memory into, io_result got) {
@@ -83,6 +137,10 @@ class posix final : public data_path {
 void cut_for_lanes(const range_to_cut& range, std::vector<cut_piece>& pieces) {
   constexpr std::uint64_t least = std::uint64_t{256} << 10;
   constexpr std::uint64_t most = std::uint64_t{4} << 20;
+  if (range.late_piece > 0 && range.side != file_side::cached) {
+    const bool past_cache = range.side == file_side::past_cache;
+    return cut_at_multiples(range, past_cache && range.late_piece <= most / 4 ? 4 * range.late_piece : range.late_piece, pieces);
+  }
   cut_at_multiples(range, std::clamp(std::bit_ceil(range.length / std::max(1U, range.lanes)), least, most), pieces);
 }
 

@@ -47,7 +47,8 @@ void cut_waves(const range_to_cut& range, std::vector<cut_piece>& pieces) {
 
 // Direct pieces end on multiples of their unit, so that whole blocks around a piece fit a slab.
 std::uint64_t direct_unit(const range_to_cut& range) {
-  return range.is_write ? most_direct : std::clamp(std::bit_ceil(range.run_length / 8), least_direct, most_direct);
+  const auto least = std::clamp(range.late_piece, least_direct, most_direct);
+  return range.is_write ? most_direct : std::clamp(std::bit_ceil(range.run_length / 8), least, most_direct);
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ void cut_for_staged(const range_to_cut& range, std::vector<cut_piece>& pieces) {
     case file_side::past_cache:
       return cut_at_multiples(range, direct_unit(range), pieces);
     case file_side::filling:
-      return cut_at_multiples(range, filling_piece, pieces);
+      return cut_at_multiples(range, range.late_piece > 0 ? range.late_piece : filling_piece, pieces);
     case file_side::cached:
     case file_side::pinned:
       break;

@@ -272,6 +272,11 @@ status local_file::uncached_problem() {
   return {errc::unsupported, "the kernel cannot drop at once what goes through the page cache of this file system (RWF_DONTCACHE)"};
 }
 
+void local_file::fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept {
+  const int cached = descriptors().cached;
+  if (cached >= 0 && offset < opened_bytes_) kernel_.read_ahead(cached, offset, std::min(length, opened_bytes_ - offset));
+}
+
 io_result local_file::fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) {
   const std::uint64_t skip = offset % direct_alignment;
   auto got = read_blocks(block, blocks_around(offset, length), offset - skip);

@@ -36,6 +36,7 @@ class local_file final : public source {
   io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
   io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
   io_result fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
+  void fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept override;
   io_result fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) override;
   io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;

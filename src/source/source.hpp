@@ -137,8 +137,10 @@ class source {
   virtual io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
   // The same, where nothing that was not in the cache is to stay there, as far as that can be had: uncached_problem().
   virtual io_result fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
-  // Reads the whole blocks around any range past the cache, for which direct_problem() is ok; block is aligned and has room for them. The
-  // range then lies offset % direct_alignment behind it, and its bytes alone are counted.
+  // Has what is not in the cache of the range brought there; does not wait for it. A hint.
+  virtual void fetch_ahead(std::uint64_t /*offset*/, std::uint64_t /*length*/) noexcept {}
+  // Reads the whole blocks around any range past the cache, for which direct_problem() is ok; block has room for them, and is aligned, but
+  // for file systems that take any memory. The range then lies offset % direct_alignment behind it, and its bytes alone are counted.
   virtual io_result fill_direct(std::byte* /*block*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) { return {0, direct_problem()}; }
 
   // Whether a range can be written at all: where cached_problem() is not ok, only aligned ranges of aligned memory, since anything else

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "base/spin_lock.hpp"
@@ -31,6 +32,11 @@ class answer_times {
     bool alone = false;  // it was the only one when it began
   };
 
+  // Of steady_clock.
+  static std::int64_t clock_ns() noexcept {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
   // most_read_bytes: in one read that the file system asks its server for; 0: not known.
   void set_most_read(std::uint64_t most_read_bytes) noexcept;
   // One that many bytes long brings what the server gives at once, and is one of enough.
@@ -38,21 +44,24 @@ class answer_times {
 
   // A read begins. ended() follows for each.
   [[nodiscard]] reading begins(std::int64_t now_ns) noexcept;
-  // brought: it brought bytes that were not cached.
-  void ended(const reading& of, std::int64_t now_ns, bool brought) noexcept;
+  // brought: it brought bytes that were not cached, for which the file system has asked its server so often, once after the other.
+  void ended(const reading& of, std::int64_t now_ns, bool brought, unsigned questions = 1) noexcept;
   // More are wanted than at_once() lets begin.
   void held_back() noexcept { was_full_.store(true, std::memory_order_relaxed); }
 
   [[nodiscard]] verdict advise() const noexcept { return verdict_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool late() const noexcept { return advise() == verdict::late; }
-  // How long a read takes; 0: not known.
+  // How long an answer takes; 0: not known.
   [[nodiscard]] std::int64_t read_ns() const noexcept { return read_ns_.load(std::memory_order_relaxed); }
   // So many under way serve it best, of one that is late.
   [[nodiscard]] unsigned at_once() const noexcept { return at_once_.load(std::memory_order_relaxed); }
+  // It has refused to read past the cache into memory that is not aligned.
+  [[nodiscard]] bool wants_aligned() const noexcept { return wants_aligned_.load(std::memory_order_relaxed); }
+  void refused_unaligned() noexcept { wants_aligned_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] unsigned under_way() const noexcept { return under_way_.load(std::memory_order_relaxed); }
 
  private:
-  void time(std::int64_t took_ns) noexcept;
+  void time(std::int64_t took_ns, unsigned questions) noexcept;
   void note_rate(std::int64_t now_ns) noexcept;
 
   static constexpr std::size_t remembered = 8;  // reads that were timed, and rates
@@ -62,10 +71,13 @@ class answer_times {
   std::atomic<unsigned> at_once_{first_at_once};
   std::atomic<unsigned> under_way_{0};
   std::atomic<bool> was_full_{false};  // in this window
+  std::atomic<bool> wants_aligned_{false};
   std::atomic<std::uint64_t> piece_bytes_{std::uint64_t{1} << 20};
-  spin_lock lock_;  // guards what follows
-  std::array<std::int64_t, remembered> timed_ns_{};
+  spin_lock lock_;                                    // guards what follows
+  std::array<std::int64_t, remembered> timed_ns_{};   // reads
+  std::array<std::int64_t, remembered> answer_ns_{};  // each answer to them
   std::size_t timings_ = 0;
+  std::int64_t whole_ns_ = 0;  // the quickest of timed_ns_
   // The rates of windows of time, in reads per second.
   std::array<double, remembered> rates_{};
   std::size_t windows_ = 0;

@@ -4,7 +4,6 @@
 #include <array>
 #include <bitset>
 #include <cerrno>
-#include <chrono>
 #include <system_error>
 
 #include "base/no_memory.hpp"
@@ -22,10 +21,6 @@ constexpr unsigned max_ring_buffers = 16;
 constexpr unsigned most_tasks = 2 * disk_lanes::tasks_in_flight;
 constexpr unsigned max_piece_retries = 64;
 constexpr unsigned max_failed_reaps = 100;  // in a row; then the ring is taken for dead
-
-std::int64_t ring_clock_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void cancel(ring_task& task) {
   for (auto& piece : task.pieces) piece.error = ECANCELED;
@@ -190,7 +185,7 @@ bool disk_lanes::lane::queue_piece(ring_task& task, std::uint32_t index) {
   const bool queued = task.is_write ? ring_->queue_write(piece.fd, memory, length, offset, token, buffer)
                                     : ring_->queue_read(piece.fd, memory, length, offset, token, buffer);
   if (!queued) return false;
-  if (task.times != nullptr) piece.timed = task.times->begins(ring_clock_ns());
+  if (task.times != nullptr) piece.timed = task.times->begins(answer_times::clock_ns());
   slots_[token] = {&task, index};
   free_slots_.pop_back();
   ++in_flight_;
@@ -263,7 +258,7 @@ void disk_lanes::lane::settle(const sys::ring_completion& event) {
   --in_flight_;
   ring_task& task = *done.task;
   ring_piece& piece = task.pieces[done.piece];
-  if (task.times != nullptr) task.times->ended(piece.timed, ring_clock_ns(), event.result > 0);
+  if (task.times != nullptr) task.times->ended(piece.timed, answer_times::clock_ns(), event.result > 0);
   if (event.result == -EINTR || event.result == -EAGAIN) {
     if (piece.retries++ < max_piece_retries && queue_piece(task, done.piece)) return;
     piece.error = EAGAIN;
@@ -309,7 +304,7 @@ void disk_lanes::lane::declare_dead() {
     const slot lost = std::exchange(entry, {});
     if (lost.task == nullptr) continue;
     --in_flight_;
-    if (lost.task->times != nullptr) lost.task->times->ended(lost.task->pieces[lost.piece].timed, ring_clock_ns(), false);
+    if (lost.task->times != nullptr) lost.task->times->ended(lost.task->pieces[lost.piece].timed, answer_times::clock_ns(), false);
     lost.task->pieces[lost.piece].error = ECANCELED;
     if (lost.task->memory) {
       lost.task->pool->abandon(lost.task->memory);

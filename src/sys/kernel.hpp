@@ -87,6 +87,8 @@ class kernel {
   virtual result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) = 0;
   // A hint (sys/cache_fill.hpp): what it does not bring, a read does.
   virtual status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) = 0;
+  // Has the kernel begin to read the range into the page cache; does not wait for it. A hint.
+  virtual void read_ahead(int /*fd*/, std::uint64_t /*offset*/, std::uint64_t /*length*/) noexcept {}
   // The most bytes that the file system of a device (file_info::device) asks its server for in one read; 0: not known. Reads a file of
   // /proc.
   virtual std::uint64_t most_read_at_once(std::uint64_t /*device*/) { return 0; }

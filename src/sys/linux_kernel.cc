@@ -225,6 +225,13 @@ class linux_kernel final : public kernel {
   }
 
   result<file_info> describe(int fd) override;
+  void read_ahead(int fd, std::uint64_t offset, std::uint64_t length) noexcept override {
+    // Of more at once the kernel would read the first part only.
+    constexpr std::uint64_t step = std::uint64_t{128} << 10;
+    for (std::uint64_t at = 0; at < length; at += step) {
+      (void)posix_fadvise(fd, static_cast<off_t>(offset + at), static_cast<off_t>(std::min(step, length - at)), POSIX_FADV_WILLNEED);
+    }
+  }
   std::uint64_t most_read_at_once(std::uint64_t device) override { return sys::most_read_at_once(device); }
 
   int current_node() noexcept override {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -118,12 +119,12 @@ void expect_pieces_can_be_carried(const plan_input& input, const std::vector<pla
       ASSERT_LE(piece.length, input.most_bytes);
     }
     if (!piece.bypass_cache) continue;
-    ASSERT_EQ(piece.path, path_kind::staged);
+    ASSERT_TRUE(piece.path == path_kind::staged || input.late_piece > 0);
     ASSERT_TRUE(input.has_direct);
     const std::uint64_t first_block = piece.offset / page * page;
     const std::uint64_t end = (piece.offset + piece.length + page - 1) / page * page;
     ASSERT_LE(end - first_block, direct_slab);
-    if (input.is_write) {
+    if (input.is_write || !input.on_device) {
       ASSERT_EQ(piece.offset % page, 0U) << "an edge must not overwrite a neighbour's bytes";
       ASSERT_EQ(piece.length % page, 0U);
     }
@@ -152,6 +153,7 @@ plan_input random_input(Random& random) {
   input.few_cores = pick(random, 0, 1) == 0;
   input.memory_file_system = pick(random, 0, 5) == 0;
   input.most_bytes = (4 * mib) << pick(random, 0, 1);
+  if (!input.is_write && pick(random, 0, 2) == 0) input.late_piece = pick(random, 0, 1) == 0 ? mib : mib - page;
   return input;
 }
 
@@ -193,6 +195,60 @@ TEST(planner, any_plan_covers_the_range_once_in_order_with_pieces_that_fit) {
       EXPECT_TRUE(std::none_of(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.bypass_cache; }));
     }
     if (HasFailure()) break;
+  }
+}
+
+// --- a server that answers late
+
+plan_input late_host_read(std::uint64_t offset, std::uint64_t length) {
+  auto input = device_read(offset, length);
+  input.on_device = false;
+  input.late_piece = mib;
+  return input;
+}
+
+TEST(planner, only_whole_blocks_come_past_the_cache_into_host_memory) {
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    auto input = random_input(random);
+    input.on_device = input.is_write = false;
+    input.late_piece = mib;
+    input.refuses = [&](path_kind path, std::uint64_t, std::uint64_t) { return usual(path, input); };
+    input.resident = [&](std::uint64_t offset, std::uint64_t length) { return resident_in_runs(seed, offset, length); };
+    const auto pieces = plan_of(input);
+    ASSERT_NO_FATAL_FAILURE(expect_covered_once_in_order(input, pieces));
+    for (const auto& piece : pieces) {
+      EXPECT_TRUE(!piece.bypass_cache || (piece.offset | piece.length) % page == 0) << piece.length << " at " << piece.offset;
+    }
+    if (HasFailure()) break;
+  }
+}
+
+TEST(planner, what_a_late_server_brings_into_host_memory_goes_past_the_cache) {
+  const auto pieces = plan_of(late_host_read(5, 9 * mib));
+  EXPECT_EQ(pieces.front().reason, plan_reason::unaligned_read_edge);
+  EXPECT_EQ(pieces.back().reason, plan_reason::unaligned_read_edge);
+  for (const auto& piece : std::span(pieces).subspan(1, pieces.size() - 2)) EXPECT_TRUE(piece.bypass_cache && piece.waits);
+}
+
+TEST(planner, what_is_in_the_page_cache_is_not_waited_for) {
+  auto input = late_host_read(0, 9 * mib);
+  input.resident = [](std::uint64_t, std::uint64_t length) { return std::optional(length); };
+  for (const auto& piece : plan_of(input)) EXPECT_FALSE(piece.bypass_cache || piece.waits || piece.fills_cache);
+}
+
+TEST(planner, without_direct_io_a_late_server_is_asked_through_the_cache) {
+  for (const bool on_device : {false, true}) {
+    auto input = late_host_read(5, 9 * mib);
+    input.on_device = on_device;
+    input.has_direct = false;
+    const auto pieces = plan_of(input);
+    EXPECT_GE(pieces.size(), 9U);
+    for (const auto& piece : pieces) EXPECT_TRUE(piece.fills_cache && piece.waits && piece.reason == plan_reason::no_direct_io);
+    input.most_untimed = 2 * mib;
+    const auto first = plan_of(input);
+    EXPECT_LE(first.back().offset + first.back().length, 5 + 3 * mib);
   }
 }
 

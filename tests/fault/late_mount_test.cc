@@ -1,11 +1,16 @@
 // File systems whose server answers late: what is not cached comes past the page cache, many reads at once, once that is known; and what
 // else is read stays as it was.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "core/engine_core.hpp"
@@ -33,13 +38,26 @@ bool any_part_says(const plan& told, const std::string& what) {
 
 class late_mount : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { start(true, false); }
+
+  void start(bool use_io_uring, bool refuses_direct) {
     if (const auto reason = fuse_world::missing(); !reason.empty()) GTEST_SKIP() << reason;
     world_.emplace();
     data_ = &world_->add("data", size, seed);
     data_->delay_ms = 3;
-    engine_.emplace(made_engine(without_cuda()));
+    data_->refuses_direct = refuses_direct ? 1 : 0;
+    auto options = without_cuda();
+    options.use_io_uring = use_io_uring;
+    engine_.emplace(made_engine(options));
     file_ = opened_file(*engine_, world_->path_of("data"));
+  }
+
+  // Out of the page cache, so that the server is asked again.
+  void cool() const {
+    const int fd = ::open(world_->path_of("data").c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    EXPECT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    ::close(fd);
   }
 
   void expect_read(bool on_device, std::uint64_t length, std::uint64_t offset, const io_options& options = {}) {
@@ -83,6 +101,105 @@ TEST_F(late_mount, a_first_read_finds_out_how_late_it_answers) {
   EXPECT_TRUE(says(after.remarks, "this file system answers late: a read takes"));
   EXPECT_TRUE(any_part_says(after, "the file system answers late: direct I/O"));
 }
+
+TEST_F(late_mount, memory_of_the_host_is_read_the_same_way) {
+  expect_read(false, size, 0);
+  const auto told = explained("host");
+  EXPECT_TRUE(any_part_says(told, "the file system answers late: direct I/O"));
+  EXPECT_LE(told.cached_bytes.value_or(0), 4 * mib) << "the edges alone";
+  expect_read(false, size, 0);
+}
+
+// How late it answers is known after the first of them.
+TEST_F(late_mount, calls_in_order_are_fetched_ahead_into_the_page_cache) {
+  expect_read(false, 4096, 20 * mib);
+  for (std::uint64_t at = 0; at < 8 * mib; at += mib / 2) expect_read(at % mib == 0, mib / 2, at);
+  EXPECT_GE(explained("host").cached_bytes.value_or(0), 4 * mib);
+}
+
+TEST_F(late_mount, many_small_reads_are_under_way_at_once) {
+  expect_read(false, mib, 0);
+  constexpr std::size_t count = 300;
+  std::vector<std::byte> seen(count * 4096);
+  std::vector<io_request> requests;
+  for (std::size_t i = 0; i < count; ++i) {
+    requests.push_back(
+        {.target = &file_, .memory = seen.data() + i * 4096, .length = 4096, .offset = static_cast<std::int64_t>(i * 65536)});
+  }
+  for (const auto& each : engine_->submit(requests).wait()) EXPECT_EQ(each.bytes_done, 4096U) << each.error.message();
+  for (std::size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(pattern::first_difference(std::span(seen).subspan(i * 4096, 4096), seed, i * 65536), std::nullopt) << i;
+  }
+}
+
+// Whatever has been found out: what is queued behind a server that has gone keeps its deadline, and files elsewhere are read.
+TEST_F(late_mount, a_server_that_goes_away_holds_up_nobody_else) {
+  expect_read(true, size, 0);
+  const auto directory = temp_dir::on_build_disk();
+  store_pattern(directory.file("other"), 3 * mib, seed);
+  const auto other = opened_file(*engine_, directory.file("other"));
+  data_->held_calls = fuse_reads;
+  std::vector<std::byte> memory(size);
+  auto stuck = file_.read_async(memory.data(), size, 0);
+  while (data_->held_now.load() == 0) std::this_thread::yield();
+  std::vector<std::byte> seen(3 * mib);
+  EXPECT_EQ(other.read(seen.data(), seen.size(), 0).bytes_done, seen.size());
+  EXPECT_EQ(pattern::first_difference(seen, seed, 0), std::nullopt);
+  world_->release_all();
+  EXPECT_EQ(stuck.wait().bytes_done, size);
+}
+
+TEST_F(late_mount, an_error_of_the_server_is_the_error_of_the_read) {
+  expect_read(true, size, 0);
+  data_->fails_from = 8 * mib;
+  for (const bool asynchronous : {false, true}) {
+    std::vector<std::byte> memory(size);
+    const auto outcome = asynchronous ? file_.read_async(memory.data(), size, 0).wait() : file_.read(memory.data(), size, 0);
+    EXPECT_EQ(outcome.error.code(), errc::io) << outcome.error.message();
+    EXPECT_LE(outcome.bytes_done, 8 * mib);
+  }
+}
+
+// Without a ring, or without O_DIRECT, threads wait for it.
+class late_mount_by_threads : public late_mount, public ::testing::WithParamInterface<std::tuple<bool, bool>> {
+ protected:
+  void SetUp() override { start(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+};
+
+TEST_P(late_mount_by_threads, all_bytes_come_and_it_is_known_to_be_late) {
+  for (const bool on_device : {false, true}) {
+    for (int i = 0; i < 2; ++i) {
+      cool();
+      expect_read(on_device, size, 0);
+      cool();
+      expect_read(on_device, 3 * mib + 5, mib + 7);
+    }
+    EXPECT_TRUE(says(explained(on_device ? "host:0" : "host").remarks, "this file system answers late"));
+  }
+}
+
+TEST_P(late_mount_by_threads, a_server_that_goes_away_holds_up_nobody_else) {
+  expect_read(false, size, 0);
+  const auto directory = temp_dir::on_build_disk();
+  store_pattern(directory.file("other"), 3 * mib, seed);
+  const auto other = opened_file(*engine_, directory.file("other"));
+  cool();
+  data_->held_calls = fuse_reads;
+  std::vector<std::byte> memory(size);
+  auto stuck = file_.read_async(memory.data(), size, 0);
+  while (data_->held_now.load() == 0) std::this_thread::yield();
+  std::vector<std::byte> seen(3 * mib);
+  EXPECT_EQ(other.read(seen.data(), seen.size(), 0).bytes_done, seen.size());
+  world_->release_all();
+  EXPECT_EQ(stuck.wait().bytes_done, size);
+}
+
+INSTANTIATE_TEST_SUITE_P(ways, late_mount_by_threads,
+                         ::testing::Values(std::tuple(true, true), std::tuple(false, true), std::tuple(false, false)),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", std::get<0>(info.param) ? "ring" : "no_ring",
+                                              std::get<1>(info.param) ? "no_direct" : "direct");
+                         });
 
 TEST_F(late_mount, nothing_of_what_it_answers_late_stays_in_the_page_cache_unless_asked_for) {
   expect_read(true, size, 0);

@@ -4,6 +4,7 @@
 // It dies with the test. A call that is held is answered with EINTR once its caller is killed: nobody stays stuck.
 #define FUSE_USE_VERSION 312
 
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -124,6 +125,10 @@ void serve_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* open) {
     return;
   }
   if (!pass(request, *file, penstock::testing::fuse_opens)) return;
+  if ((open->flags & O_DIRECT) != 0 && file->refuses_direct.load() != 0) {
+    fuse_reply_err(request, EINVAL);
+    return;
+  }
   open->direct_io = file->direct_io.load() != 0 ? 1U : 0U;
   open->keep_cache = 1;
   fuse_reply_open(request, open);

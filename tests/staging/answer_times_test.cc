@@ -148,6 +148,14 @@ TEST(answer_times, who_wants_little_leaves_the_depth_as_it_was) {
   EXPECT_EQ(times.at_once(), answer_times::first_at_once);
 }
 
+// Through the page cache the kernel asks for a part after the other.
+TEST(answer_times, a_long_read_is_not_late_for_its_length) {
+  answer_times times;
+  times.ended(times.begins(0), 3 * ms, true, 8);
+  EXPECT_EQ(times.advise(), verdict::prompt);
+  EXPECT_EQ(times.read_ns(), 3 * ms / 8);
+}
+
 TEST(answer_times, a_piece_is_no_shorter_than_what_the_file_system_asks_for) {
   answer_times times;
   EXPECT_EQ(times.piece_bytes(), std::uint64_t{1} << 20);

@@ -83,6 +83,7 @@ class faulty_kernel final : public sys::kernel {
   result<int> reopen(int fd, int flags) override;
   status close(int fd) override;
   result<sys::file_info> describe(int fd) override;
+  void read_ahead(int fd, std::uint64_t offset, std::uint64_t length) noexcept override { inner_->read_ahead(fd, offset, length); }
   std::uint64_t most_read_at_once(std::uint64_t device) override { return inner_->most_read_at_once(device); }
   result<int> descriptor_flags(int fd) override;
   result<std::uint64_t> file_size(int fd) override;

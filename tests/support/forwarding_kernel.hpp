@@ -15,6 +15,7 @@ class forwarding_kernel : public sys::kernel {
   result<int> reopen(int fd, int flags) override { return inner_->reopen(fd, flags); }
   status close(int fd) override { return inner_->close(fd); }
   result<sys::file_info> describe(int fd) override { return inner_->describe(fd); }
+  void read_ahead(int fd, std::uint64_t offset, std::uint64_t length) noexcept override { inner_->read_ahead(fd, offset, length); }
   std::uint64_t most_read_at_once(std::uint64_t device) override { return inner_->most_read_at_once(device); }
   result<int> descriptor_flags(int fd) override { return inner_->descriptor_flags(fd); }
   result<std::uint64_t> file_size(int fd) override { return inner_->file_size(fd); }

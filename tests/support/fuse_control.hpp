@@ -29,6 +29,7 @@ struct fuse_file_control {
   std::atomic<std::uint64_t> full_from{never};      // writes at and past this offset are ENOSPC
   std::atomic<std::uint32_t> short_reads{0};        // 1: half of what was asked, and at least a byte
   std::atomic<std::uint32_t> short_writes{0};       // likewise
+  std::atomic<std::uint32_t> refuses_direct{0};     // 1: it cannot be opened with O_DIRECT
   std::atomic<std::uint32_t> direct_io{0};          // 1: opened from now on without the page cache
   std::atomic<std::uint64_t> reads{0}, writes{0};   // begun
   std::atomic<std::uint32_t> held_now{0};           // calls that wait to be answered

@@ -83,6 +83,7 @@ class load final : public path::job_owner, public staging::work {
     job.place = first.place();
     job.path = &by.runtime_.path(by.runtime_.paths().base(job.place.on_device()));
     job.is_write = first.what().is_write;
+    if (!job.is_write) job.times = first.file().answer_times();
     job.ranges.reserve(most_ranges);
     if (of == nullptr) singles.reserve(most_ranges);
     job.path->prepare({&job, 1});

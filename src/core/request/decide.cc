@@ -36,7 +36,7 @@ cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const
     question.request_bytes = whole.length;
     question.in_order = file.in_order(whole.offset);
     question.memory = with.memory_left().at(about_now_ns());
-    if (const auto* times = file.answer_times()) question.answers = times->advise();
+    question.answers = file.answers();
     auto& speeds = question.speeds = file.cold_speeds().advise();
     const bool measured = whole.length >= cold_speeds::least_request_bytes;
     const bool tries = !has_tried && rest.offset - whole.offset >= tried_from;
@@ -45,6 +45,19 @@ cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const
     if (speeds == verdict::try_direct && !tries) speeds = verdict::keep;
   }
   return choose_cold_way(question);
+}
+
+// Of a read whose bytes a server brings, unless it is known to answer soon.
+void add_answers(plan_input& input, const file_core& file, const transfer& rest, const staging::place& place) {
+  using verdict = staging::answer_times::verdict;
+  const auto answers = file.answers();
+  if (rest.is_write || answers == verdict::prompt) return;
+  const auto& times = *file.answer_times();
+  input.late_piece = times.piece_bytes();
+  if (answers == verdict::unknown) input.most_untimed = staging::answer_times::untimed_bytes;
+  if (place.on_device() || input.aligned_together) return;
+  input.late_piece = path::late_piece_into_any_memory(input.late_piece);
+  if (times.wants_aligned() && input.has_cached) input.has_direct = false;
 }
 
 }  // namespace
@@ -117,6 +130,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   // explain() is asked of no address: it tells of one that is aligned.
   input.aligned_together =
       rest.memory == nullptr || (reinterpret_cast<std::uintptr_t>(rest.memory) - rest.offset) % path::direct_alignment == 0;
+  add_answers(input, file, rest, place);
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
     if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
     if (how.row && kind != with.paths().base(true)) return "its bytes go to several places";

@@ -38,6 +38,7 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
       cursor_(admitted_.what().offset) {
   admitted_.file().mount().direct(queues_, options.priority);
   if (queues_.background) admitted_.file().mount().right_of_way().begin_background();
+  queues_.waiting = &admitted_.file().mount().waiting(admitted_.place().on_device());
   queues_.turns = admitted_.file().turns();
   planning_work_.owner = this;
   if (row_.empty()) admitted_.list();
@@ -131,6 +132,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.fills_cache = piece.fills_cache;
   added.registered = piece.registered;
   added.far = piece.far;
+  added.waits = piece.waits;
   added.times = added.is_write ? nullptr : admitted_.file().answer_times();
   if (piece.reason == plan_reason::bypass_tried) admitted_.file().cold_speeds().tries(piece.length);
   added.unaligned = piece.reason == plan_reason::unaligned_edge || piece.reason == plan_reason::unaligned_read_edge ||
@@ -274,6 +276,7 @@ void request::queue(Jobs& jobs) noexcept {
   staging::work_chain cpu;
   staging::work_chain disk;
   staging::work_chain keeping;
+  staging::work_chain waiting;
   staging::work_chain far;
   std::optional<bool> rings;  // asked for by what can use them, since the first question makes them, and not when a copy has ended
   for (auto& item : jobs) {
@@ -281,11 +284,14 @@ void request::queue(Jobs& jobs) noexcept {
     const bool past_cache = item.bypass_cache && item.file->descriptors().direct >= 0;
     if (past_cache && !rings) rings = queues_.has_rings();
     item.on_disk_lane = past_cache && *rings && !item.is_write;
-    (item.on_disk_lane ? disk : item.fills_cache ? keeping : item.far ? far : cpu).add(item);
+    const bool waits = item.waits && !item.on_disk_lane;
+    if (waits) item.times = admitted_.file().thread_answer_times();
+    (item.on_disk_lane ? disk : waits ? waiting : item.fills_cache ? keeping : item.far ? far : cpu).add(item);
   }
   begin_jobs(jobs);
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
   queues_.keeping->push_or_run(queues_.keeping_works, keeping);
+  queues_.waiting->push_or_run(queues_.waiting_works, waiting);
   queues_.lanes->push_or_run(queues_.cpu_works, cpu);
   if (far.count > 0) queues_.turns->push(queues_.far_works, far);
 }
@@ -397,6 +403,7 @@ void request::hand_over(path::job& refused, status why) {
              {refused.offset + at, std::min(rest_bytes, refused.length - at), next, !refused.file->cached_problem().ok(),
               plan_reason::forced},
              refused.part);
+        added.waits = refused.waits;
         prepare({&added, 1});
       }
       return {};

@@ -20,12 +20,19 @@ path_kind path_of_caller(runtime& with, const path::question& asked, const io_op
   return path_kind::automatic;
 }
 
+// Of a read from a file system that answers late, or may: what one thread would wait for again and again comes at once by lanes.
+bool comes_late(const file_core& file, std::uint64_t offset, std::uint64_t length, const staging::place* memory, asker who) {
+  if (file.answers() == staging::answer_times::verdict::prompt) return false;
+  if (who == asker::batch) return memory != nullptr && !memory->on_device();
+  return who == asker::waits && length > small_request_bytes && file.source().resident_bytes(offset, length).value_or(0) < length;
+}
+
 }  // namespace
 
 // Of a far source nothing is gathered, since all that it is asked for is under way at once. What a limit holds back waits piece by piece.
 bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept {
-  return length <= small_request_bytes && file.turns() == nullptr && !file.is_limited() && !file.runtime().forced(options) &&
-         !options.after_default_stream;
+  return length <= small_request_bytes && file.turns() == nullptr && !file.answers_late() && !file.is_limited() &&
+         !file.runtime().forced(options) && !options.after_default_stream;
 }
 
 bool spares_cache(const file_core& file, bool is_write, std::uint64_t length, cache_use asked) noexcept {
@@ -37,6 +44,7 @@ route find_route(runtime& with, const file_core& file, bool is_write, std::uint6
   assert(with.paths().count() <= 16);
   route found{carrier::lanes, file.asked_cache(options)};
   if (file.turns() != nullptr || who == asker::stream) return found;
+  if (!is_write && comes_late(file, offset, length, memory, who)) return found;
   if (who == asker::waits) {
     // Its caller would go first.
     if (options.priority == request_priority::background) return found;
