@@ -123,6 +123,8 @@ struct usage_stats {
   std::uint64_t background_requests = 0, background_bytes = 0, background_waits = 0, background_wait_ns = 0;
   // Pieces that a limit of bytes a second has held back, and the time with at least one held back.
   std::uint64_t held_pieces = 0, held_bytes = 0, held_ns = 0;
+  // Read from file systems whose server answers late, not out of the page cache; and the time with at least one such piece under way.
+  std::uint64_t late_read_bytes = 0, late_read_ns = 0;
   unsigned lanes = 0;  // threads of an engine for copies through the CPU, per file system; 0: not known
   // What a core of this machine takes to copy 1 MiB of memory, in nanoseconds; 0: was not measured. Filled by observe_process() and
   // engine::advice(), not by engine::stats().

@@ -98,7 +98,7 @@ struct alignas(64) channel_counters {
 struct alignas(64) counted_usage {
   std::array<counter, counter_table.size()> each{};  // in the order of that table
   // When the latest of the pieces and waits ended of which the time with at least one is counted.
-  std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0}, last_kept_end_ns{0};
+  std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0}, last_kept_end_ns{0}, last_late_end_ns{0};
   std::atomic<std::int64_t> last_background_wait_end_ns{0}, last_held_end_ns{0};
   counter lanes{0};
 };

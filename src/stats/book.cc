@@ -182,6 +182,12 @@ void book::count_kept(std::uint64_t bytes, span when) noexcept {
   add_active(counters.each[place_of(&usage_stats::kept_read_ns)], counters.last_kept_end_ns, when);
 }
 
+void book::count_late(std::uint64_t bytes, span when) noexcept {
+  auto& counters = now().usage;
+  counters.each[place_of(&usage_stats::late_read_bytes)].fetch_add(bytes, relaxed);
+  add_active(counters.each[place_of(&usage_stats::late_read_ns)], counters.last_late_end_ns, when);
+}
+
 void book::count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept {
   constexpr std::uint64_t few = 4;
   auto& counters = now().usage;

@@ -64,6 +64,8 @@ class book final : public staging::slab_waits, public staging::background_waits 
   void count_cold(std::uint64_t bytes, std::uint64_t again, span when) noexcept;
   // Read through the page cache, where it was not yet.
   void count_kept(std::uint64_t bytes, span when) noexcept;
+  // From a file system that answers late.
+  void count_late(std::uint64_t bytes, span when) noexcept;
   // A registration has ended that served so many requests.
   void count_registration(std::int64_t nanoseconds, std::uint64_t requests) noexcept;
   void waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept override;

@@ -58,6 +58,9 @@ inline constexpr std::array counter_table{
     usage_counter{"held_pieces", &usage_stats::held_pieces, "Pieces that a limit of bytes a second held back"},
     usage_counter{"held_bytes", &usage_stats::held_bytes, "Bytes of these held pieces"},
     usage_counter{"held_ns", &usage_stats::held_ns, "Time with at least one piece held back so"},
+    usage_counter{"late_read_bytes", &usage_stats::late_read_bytes,
+                  "Bytes read from file systems that answer late, not out of the page cache"},
+    usage_counter{"late_read_ns", &usage_stats::late_read_ns, "Time with at least one read from a late file system under way"},
 };
 
 // Where a counter stands in the table.

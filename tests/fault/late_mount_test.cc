@@ -100,6 +100,8 @@ TEST_F(late_mount, a_first_read_finds_out_how_late_it_answers) {
   const auto after = explained("host:0");
   EXPECT_TRUE(says(after.remarks, "this file system answers late: a read takes"));
   EXPECT_TRUE(any_part_says(after, "the file system answers late: direct I/O"));
+  EXPECT_GT(engine_->stats().usage.late_read_bytes, 0U);
+  EXPECT_GT(engine_->stats().usage.late_read_ns, 0U);
 }
 
 TEST_F(late_mount, memory_of_the_host_is_read_the_same_way) {
@@ -233,6 +235,9 @@ TEST(a_disk, is_not_asked_how_late_it_answers) {
     EXPECT_FALSE(says(told->remarks, "late"));
     EXPECT_FALSE(any_part_says(*told, "late"));
   }
+  std::vector<std::byte> seen(8 * mib);
+  EXPECT_EQ(file.read(seen.data(), seen.size(), 0).bytes_done, seen.size());
+  EXPECT_EQ(engine.stats().usage.late_read_bytes, 0U);
 }
 
 }  // namespace

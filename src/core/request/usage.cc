@@ -39,6 +39,7 @@ void note_use(runtime& with, file_core& file, const path::job& ended, std::uint6
     const auto extra = source::blocks_around(ended.offset, ended.length) - ended.length;
     if (extra > 0) stats.count_blocks(bytes, extra, nanoseconds);
   }
+  if (ended.waits && file.answers_late()) stats.count_late(bytes, {ended.started_ns, now});
   if (ended.fills_cache) stats.count_kept(bytes, {ended.started_ns, now});
   if (ended.node < 0) return;
   const bool on_device = ended.place.on_device();
