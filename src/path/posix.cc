@@ -42,7 +42,7 @@ class posix final : public data_path {
       begin_ring_read(item);
       return true;
     }
-    auto outcome = timed_read(item, [&] { return transfer_of(item); });
+    auto outcome = timed_read(item, [&](std::uint64_t from, std::uint64_t length) { return transfer_of(item, from, length); });
     if (!outcome.ok() && item.bypass_cache && !item.is_write) {
       refused(item, std::move(outcome.error));
       return true;
@@ -70,11 +70,11 @@ class posix final : public data_path {
     return outcome;
   }
 
-  static io_result transfer_of(const job& item) {
+  static io_result transfer_of(const job& item, std::uint64_t from, std::uint64_t length) {
     if (!item.bypass_cache || item.is_write)
-      return transfer(*item.file, item.is_write, item.memory, item.length, item.offset, item.spares_cache);
+      return transfer(*item.file, item.is_write, item.memory + from, length, item.offset + from, item.spares_cache);
     assert((item.offset | item.length) % direct_alignment == 0);
-    auto outcome = item.file->fill_direct(item.memory, item.length, item.offset);
+    auto outcome = item.file->fill_direct(item.memory + from, length, item.offset + from);
     outcome.error = outcome.error.with_context("posix");
     return outcome;
   }

@@ -148,7 +148,9 @@ void staged::read_here(job& item) {
   const std::uint64_t skip = item.bypass_cache ? item.offset % direct_alignment : 0;
   auto& mine = progress_of(item);
   const auto cpu_before = item.fills_cache ? sys::thread_cpu_ns() : 0;
-  auto got = timed_read(item, [&] { return fill_slab(*item.file, mine.slab.data() + skip, item.length, item.offset, route_of(item)); });
+  auto got = timed_read(item, [&](std::uint64_t from, std::uint64_t length) {
+    return fill_slab(*item.file, mine.slab.data() + skip + from, length, item.offset + from, route_of(item));
+  });
   if (item.fills_cache) item.filling_cpu_ns = sys::thread_cpu_ns() - cpu_before;
   if (item.bypass_cache && !got.ok()) {
     hand_over(item, std::move(got.error));

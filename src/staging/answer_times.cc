@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <mutex>
+#include <utility>
 
 namespace penstock::staging {
 
@@ -31,24 +32,27 @@ answer_times::reading answer_times::begins(std::int64_t now_ns) noexcept {
   return {now_ns, alone};
 }
 
-void answer_times::ended(const reading& of, std::int64_t now_ns, bool brought, unsigned questions) noexcept {
+void answer_times::ended(const reading& of, std::int64_t now_ns, bool brought) noexcept {
   const std::lock_guard guard(lock_);
   under_way_.fetch_sub(1, std::memory_order_relaxed);
   last_end_ns_ = now_ns;
   if (!brought) return;
-  if (of.alone) time(now_ns - of.began_ns, questions);
+  if (of.alone) time(now_ns - of.began_ns);
   ++ended_in_window_;
-  if (now_ns - window_began_ns_ >= std::max(2 * whole_ns_, least_window_ns)) note_rate(now_ns);
+  if (now_ns - window_began_ns_ >= std::max(2 * read_ns(), least_window_ns)) note_rate(now_ns);
+}
+
+void answer_times::answered(reading& by, std::int64_t now_ns) noexcept {
+  if (!std::exchange(by.alone, false)) return;
+  const std::lock_guard guard(lock_);
+  time(now_ns - by.began_ns);
 }
 
 // With the lock.
-void answer_times::time(std::int64_t took_ns, unsigned questions) noexcept {
-  const auto at = timings_++ % remembered;
+void answer_times::time(std::int64_t took_ns) noexcept {
+  timed_ns_[timings_++ % remembered] = std::max<std::int64_t>(took_ns, 1);
   const auto known = static_cast<std::ptrdiff_t>(std::min(timings_, remembered));
-  timed_ns_[at] = std::max<std::int64_t>(took_ns, 1);
-  answer_ns_[at] = std::max<std::int64_t>(took_ns / std::max(1U, questions), 1);
-  whole_ns_ = *std::min_element(timed_ns_.begin(), timed_ns_.begin() + known);
-  const auto quickest = *std::min_element(answer_ns_.begin(), answer_ns_.begin() + known);
+  const auto quickest = *std::min_element(timed_ns_.begin(), timed_ns_.begin() + known);
   read_ns_.store(quickest, std::memory_order_relaxed);
   const bool stays = late() && quickest >= late_ns / 2;
   verdict_.store(stays || quickest >= late_ns ? verdict::late : verdict::prompt, std::memory_order_relaxed);
@@ -62,7 +66,7 @@ void answer_times::note_rate(std::int64_t now_ns) noexcept {
   window_began_ns_ = now_ns;
   ended_in_window_ = 0;
   const double best = std::max(rate, *std::max_element(rates_.begin(), rates_.end()));
-  const double under_way = best * static_cast<double>(whole_ns_ + handling_ns) / 1e9;
+  const double under_way = best * static_cast<double>(read_ns() + handling_ns) / 1e9;
   const auto wanted = static_cast<unsigned>(std::clamp(spare * under_way + 1, 1.0, double{most_at_once}));
   at_once_.store(was_full ? wanted : std::max(wanted, at_once()), std::memory_order_relaxed);
 }

@@ -44,8 +44,10 @@ class answer_times {
 
   // A read begins. ended() follows for each.
   [[nodiscard]] reading begins(std::int64_t now_ns) noexcept;
-  // brought: it brought bytes that were not cached, for which the file system has asked its server so often, once after the other.
-  void ended(const reading& of, std::int64_t now_ns, bool brought, unsigned questions = 1) noexcept;
+  // Its first part, short enough for one question to the server, has come: that tells how long an answer takes, and its end does not.
+  void answered(reading& by, std::int64_t now_ns) noexcept;
+  // brought: it brought bytes that were not cached.
+  void ended(const reading& of, std::int64_t now_ns, bool brought) noexcept;
   // More are wanted than at_once() lets begin.
   void held_back() noexcept { was_full_.store(true, std::memory_order_relaxed); }
 
@@ -61,7 +63,7 @@ class answer_times {
   [[nodiscard]] unsigned under_way() const noexcept { return under_way_.load(std::memory_order_relaxed); }
 
  private:
-  void time(std::int64_t took_ns, unsigned questions) noexcept;
+  void time(std::int64_t took_ns) noexcept;
   void note_rate(std::int64_t now_ns) noexcept;
 
   static constexpr std::size_t remembered = 8;  // reads that were timed, and rates
@@ -73,11 +75,9 @@ class answer_times {
   std::atomic<bool> was_full_{false};  // in this window
   std::atomic<bool> wants_aligned_{false};
   std::atomic<std::uint64_t> piece_bytes_{std::uint64_t{1} << 20};
-  spin_lock lock_;                                    // guards what follows
-  std::array<std::int64_t, remembered> timed_ns_{};   // reads
-  std::array<std::int64_t, remembered> answer_ns_{};  // each answer to them
+  spin_lock lock_;  // guards what follows
+  std::array<std::int64_t, remembered> timed_ns_{};
   std::size_t timings_ = 0;
-  std::int64_t whole_ns_ = 0;  // the quickest of timed_ns_
   // The rates of windows of time, in reads per second.
   std::array<double, remembered> rates_{};
   std::size_t windows_ = 0;

@@ -151,9 +151,22 @@ TEST(answer_times, who_wants_little_leaves_the_depth_as_it_was) {
 // Through the page cache the kernel asks for a part after the other.
 TEST(answer_times, a_long_read_is_not_late_for_its_length) {
   answer_times times;
-  times.ended(times.begins(0), 3 * ms, true, 8);
+  auto read = times.begins(0);
+  times.answered(read, ms / 2);
+  times.ended(read, 8 * ms, true);
   EXPECT_EQ(times.advise(), verdict::prompt);
-  EXPECT_EQ(times.read_ns(), 3 * ms / 8);
+  EXPECT_EQ(times.read_ns(), ms / 2);
+  EXPECT_EQ(times.under_way(), 0U);
+}
+
+TEST(answer_times, the_first_part_of_a_read_beside_others_tells_nothing) {
+  answer_times times;
+  auto first = times.begins(0);
+  auto second = times.begins(0);
+  times.answered(second, 5 * ms);
+  EXPECT_EQ(times.advise(), verdict::unknown);
+  times.answered(first, 6 * ms);
+  EXPECT_EQ(times.read_ns(), 6 * ms);
 }
 
 TEST(answer_times, a_piece_is_no_shorter_than_what_the_file_system_asks_for) {
