@@ -136,7 +136,7 @@ std::uint64_t file_core::read_past_cache(std::uint64_t offset, std::uint64_t len
 }
 
 void file_core::fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept {
-  const auto next = late_ahead_.next(offset, length, answer_times_->at_once() * answer_times_->piece_bytes());
+  const auto next = late_ahead_.next(offset, length, answer_times_->at_once() * answer_times_->piece_bytes(), now_ns());
   if (next.length > 0) source_->fetch_ahead(next.offset, next.length);
 }
 
