@@ -28,7 +28,7 @@ struct caller {
 
   late_ahead ahead;
   std::int64_t plain_ns, fetched_ns;
-  std::int64_t now = 5 * ms;
+  std::int64_t now = 5'000'000 * ms;
   std::uint64_t fetched = 0;
   std::uint64_t fetched_to = 0;
 };

@@ -41,6 +41,7 @@ late_ahead::range late_ahead::next(std::uint64_t offset, std::uint64_t length, s
     begin(phase::plain, now_ns);
   }
   end_ = offset + length;
+  if (calls_ == 0) began_ns_ = now_ns;  // the first ever
   ++calls_;
   bytes_ += length;
   if (phase_ != phase::fetching) return {};
