@@ -103,6 +103,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
                     staging::right_of_way::pace / std::chrono::milliseconds(1)));
   }
   add_uncached(told, file, place, what, options);
+  if (auto served = from.told(); !served.empty()) told.remarks.push_back(std::move(served));
   if (!from.direct_problem().ok()) told.remarks.push_back(fmt::format("no direct I/O: {}", from.direct_problem().message()));
   if (!from.cached_problem().ok()) told.remarks.push_back(fmt::format("no page cache: {}", from.cached_problem().message()));
   if (file.answer_times() != nullptr && !what.is_write) told.remarks.push_back(of_answers(file));

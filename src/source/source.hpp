@@ -161,6 +161,8 @@ class source {
   }
 
   // --- of a far source
+  // In words, for explain: who serves it, and how it is asked.
+  [[nodiscard]] virtual std::string told() const { return {}; }
   // Where its fills wait to be begun, with those of others that the same server serves. Both outlive it.
   virtual std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of);
   // Begins to read what.length() bytes at what.offset() into what.target(). Does not block, and does not fail: it tells.

@@ -295,6 +295,17 @@ TEST(remote_objects, each_request_names_the_version_that_was_found) {
   memory.expect(std::span(other).first(100));
 }
 
+TEST(remote_objects, explain_tells_who_serves_them_and_which_version) {
+  served with;
+  const auto from = with.open();
+  const auto plan = with.house.engine().explain(from, "host:0", size, 0);
+  ASSERT_TRUE(plan.ok()) << told(plan.error());
+  std::string all;
+  for (const auto& each : plan->remarks) all += each + "\n";
+  EXPECT_NE(all.find("serves it, over up to 8 connections"), std::string::npos) << all;
+  EXPECT_NE(all.find("ETag \"first\""), std::string::npos) << all;
+}
+
 TEST(remote_objects, are_not_written) {
   served with;
   const auto refused = with.house.engine().open(with.server.url(), {.write = true});

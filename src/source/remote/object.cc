@@ -71,6 +71,19 @@ io_result object::drain(const std::byte* /*memory*/, std::uint64_t /*length*/, s
 
 std::shared_ptr<turnstile> object::turns(staging::lanes& by, turnstile::share& of) { return origin_->turns(by, of, origin_); }
 
+std::string object::told() const {
+  const auto seen = seen_version();
+  const auto kept =
+      seen.has_strong_etag()        ? fmt::format("of the version with ETag {}", printable_text(seen.etag.substr(0, 80)))
+      : !seen.last_modified.empty() ? "of the version that was last changed at " + printable_text(seen.last_modified.substr(0, 40)) +
+                                          " (the server sends no strong ETag: a change within that second goes unnoticed)"
+      : seen.known() ? fmt::format("of the version with the weak ETag {}", printable_text(seen.etag.substr(0, 80)))
+                     : std::string("of whatever version the server has: it names none, so only a change of the size is noticed");
+  const auto counts = network_->counts();
+  return fmt::format("{} serves it, over up to {} connections at once, {}; of all requests to servers, {} of {} were repeated",
+                     origin_->host(), origin_->connections_wanted(), kept, counts.retries, counts.requests);
+}
+
 version object::seen_version() const {
   const std::lock_guard guard(lock_);
   return version_;

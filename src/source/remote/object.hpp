@@ -61,6 +61,7 @@ class object final : public source, public fetch_owner {
   void begin_fill(far_fill& what) noexcept override;
   void cancel(far_fill& what) noexcept override;
   std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of) override;
+  [[nodiscard]] std::string told() const override;
   status close() override;
 
   [[nodiscard]] const origin& server() const noexcept { return *origin_; }
