@@ -38,8 +38,7 @@ io_result staged::carry_now(const small_transfer& what) {
       return {0, std::move(copied)};
     return drain_slab(file, slab->data(), what.length, what.offset, {});
   }
-  auto outcome = fill_slab(file, slab->data() + skip, what.length, what.offset,
-                           {.past_cache = past_cache}, *what.did_without);
+  auto outcome = fill_slab(file, slab->data() + skip, what.length, what.offset, {.past_cache = past_cache}, *what.did_without);
   if (outcome.bytes_done == 0) return outcome;
   auto copied = via.session().copy_small(what.memory, slab->data() + skip, outcome.bytes_done, *stream);
   return copied.ok() ? outcome : io_result{0, std::move(copied)};

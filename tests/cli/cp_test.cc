@@ -6,6 +6,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -49,6 +50,19 @@ std::size_t entries_below(const std::string& folder) {
   std::size_t count = 0;
   for ([[maybe_unused]] const auto& each : fs::recursive_directory_iterator(folder)) ++count;
   return count;
+}
+
+// Each byte is read and written: with a limit of 8 MiB a second 24 MiB of transfers, of which 50 ms and a piece are not waited for.
+TEST(cp, a_limit_of_bytes_a_second_is_kept) {
+  const scratch_directory directory;
+  const std::string from = directory.make_file("from", 12 * mib);
+  const std::string to = directory.path() + "/to";
+  const auto began = std::chrono::steady_clock::now();
+  const auto ended = cp({from, to, "--no-clone", "--bytes-per-second", "8MiB"});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(text_in(to), text_in(from));
+  EXPECT_GE(took.count(), 0.9);
 }
 
 TEST(cp, copies_files_of_all_sizes_byte_for_byte) {

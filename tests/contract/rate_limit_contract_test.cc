@@ -35,10 +35,8 @@ class rate_limit_contract : public ::testing::TestWithParam<rate_case> {
     return options;
   }
   file open_with(open_house& house, std::uint64_t bytes_per_second, bool immutable = false) {
-    auto opened = house.engine().open(name_, {.read = true,
-                                              .write = !immutable,
-                                              .immutable = immutable,
-                                              .bytes_per_second = by_file() ? bytes_per_second : 0});
+    auto opened = house.engine().open(
+        name_, {.read = true, .write = !immutable, .immutable = immutable, .bytes_per_second = by_file() ? bytes_per_second : 0});
     EXPECT_TRUE(opened.ok()) << told(opened.error());
     return opened.ok() ? *std::move(opened) : file();
   }
@@ -189,7 +187,8 @@ std::string name_of_rate_case(const ::testing::TestParamInfo<rate_case>& info) {
 INSTANTIATE_TEST_SUITE_P(limits, rate_limit_contract,
                          ::testing::Values(rate_case{limited::file, memory_place::pageable}, rate_case{limited::file, memory_place::device},
                                            rate_case{limited::engine, memory_place::pageable},
-                                           rate_case{limited::engine, memory_place::device}, rate_case{limited::both, memory_place::device}),
+                                           rate_case{limited::engine, memory_place::device},
+                                           rate_case{limited::both, memory_place::device}),
                          name_of_rate_case);
 
 }  // namespace
