@@ -25,8 +25,9 @@ enum class preference : std::uint8_t { automatic = 0, speed, cpu };
 // whole file, and reading past the page cache has not turned out to be faster here; small reads at random, and descriptors that were
 // adopted with O_DIRECT, go past it. What is in the page cache is read from there either way, but under bypass small reads of which a part
 // is not in there go past it as a whole. Reads of up to 128 KiB whose caller waits go through the page cache unless bypass is asked for,
-// and all reads into host memory do. Under bypass pieces of more than 128 KiB that go through it all the same do not stay there, where
-// the kernel can see to that (RWF_DONTCACHE, Linux 6.14; ext4, XFS and some others).
+// and so do all reads of a disk into host memory. A file system whose server answers late is read past the page cache unless keep is asked
+// for, into host memory too. Under bypass pieces of more than 128 KiB that go through it all the same do not stay there, where the kernel
+// can see to that (RWF_DONTCACHE, Linux 6.14; ext4, XFS and some others).
 enum class cache_use : std::uint8_t { automatic = 0, keep, bypass };
 
 // Which requests go first. background is for those that nobody waits for soon, such as blocks that are written behind. Their pieces have a
