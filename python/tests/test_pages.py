@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import penstock
+
+from . import range_server
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Pages for one kind of user each.
@@ -41,11 +44,23 @@ def needs_what_is_not_here(code: str) -> str:
     return ""
 
 
+@contextmanager
+def servers_of(code: str, folder: Path) -> Iterator[str]:
+    """The program, which reads data.bin from a server of the tests where it names https://example.org."""
+    if "https://example.org" not in code:
+        yield code
+        return
+    np.arange(100_000, dtype="u1").tofile(folder / "data.bin")
+    with range_server.serving(folder) as (url, _):
+        yield code.replace("https://example.org", url)
+
+
 @pytest.mark.parametrize("code", list(programs()))
 def test_a_program_of_a_page_runs_as_typed(code: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if why := needs_what_is_not_here(code):
         pytest.skip(why)
-    exec(compile(code, "program of a page", "exec"), {"__name__": "__main__"})
+    with servers_of(code, folder) as program:
+        exec(compile(program, "program of a page", "exec"), {"__name__": "__main__"})
     shown = re.findall(r"print\(.*\)\s+# (\d.*)$", code, re.MULTILINE)
     printed = capsys.readouterr().out.splitlines()
     for each in shown:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,14 +100,3 @@ def test_an_object_that_is_replaced_is_an_error(served, tmp_path):
         (tmp_path / "data.bin").write_bytes(b"x" * len(CONTENT))
         with pytest.raises(penstock.Error, match="replaced by another"):
             file.read_into(bytearray(100))
-
-
-def test_the_example_in_the_documentation(served, tmp_path, monkeypatch):
-    url, _ = served
-    page = (Path(__file__).parents[2] / "docs/REMOTE.md").read_text()
-    [example] = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    scope: dict[str, object] = {}
-    exec(example.replace("https://example.org", url), scope)
-    numpy.testing.assert_array_equal(scope["array"], CONTENT)
-    assert os.listdir(tmp_path) == ["data.bin"]

@@ -11,7 +11,7 @@ namespace penstock::source::remote {
 
 namespace {
 
-constexpr std::size_t head_room = 4096;          // received at once: what of it is body has to be copied
+constexpr std::size_t head_room = 4096;            // received at once: what of it is body has to be copied
 constexpr std::size_t most_refusal_bytes = 16384;  // of the body of an error
 constexpr std::size_t chunk_room = 65536;
 
