@@ -47,7 +47,7 @@ set(CPACK_COMPONENT_COMMAND_DESCRIPTION
 
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME ${library_package})
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_LIBRARY_PACKAGE_SUGGESTS libucx0)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_SUGGESTS "libucx0, libcurl4 | libcurl4t64") # libcurl for URLs, with libssl3 for s3://
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION
     "moves bytes between files, GPU memory and host memory\nA library for C++, and in a folder of its own a libcufile.so.0, which\nthe command penstock gives to programs that use NVIDIA cuFile. NVIDIA's\ndriver is used where it is installed, and UCX for pipes over RDMA."
 )

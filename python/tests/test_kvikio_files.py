@@ -628,8 +628,7 @@ def test_every_public_name_is_there() -> None:
     for name in kvikio.__all__:
         assert hasattr(kvikio, name)
     assert isinstance(kvikio.__version__, str) and kvikio.__version__
-    assert kvikio.is_remote_file_available() is False
-    assert not hasattr(kvikio, "RemoteFile")
+    assert kvikio.is_remote_file_available() is True
 
 
 def test_deprecated_functions_warn_and_say_so() -> None:

@@ -181,7 +181,7 @@ def test_what_changes_something_is_silent() -> None:
 def test_variables_that_change_nothing_are_named_when_a_file_is_opened(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     names = [*defaults._UNUSED_VARIABLES, "KVIKIO_NTHREADS", "KVIKIO_TASK_SIZE", "KVIKIO_HTTP_TIMEOUT"]
-    assert len(names) == 13
+    assert len(names) == 12
     path = str(tmp_path / "file")
     done = told({name: "1" for name in [*names, "KVIKIO_COMPAT_MODE"]}, f"[CuFile({path!r}) for _ in range(3)]")
     assert done.returncode == 0

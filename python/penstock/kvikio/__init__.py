@@ -1,6 +1,6 @@
 """KvikIO's Python interface over Penstock: `import penstock.kvikio as kvikio` in place of `import kvikio`.
 
-Both generations of KvikIO's settings are there (kvikio.defaults). Remote files are not: is_remote_file_available() says so.
+Both generations of KvikIO's settings are there (kvikio.defaults), and remote files where libcurl is: is_remote_file_available().
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 
 import penstock
-from penstock.kvikio import buffer, cufile, cufile_driver, defaults, mmap, statistics, stream, utils
+from penstock.kvikio import buffer, cufile, cufile_driver, defaults, mmap, remote_file, statistics, stream, utils
 from penstock.kvikio.buffer import bounce_buffer_free, memory_deregister, memory_register
 from penstock.kvikio.cufile import (
     CuFile,
@@ -21,6 +21,7 @@ from penstock.kvikio.cufile import (
 )
 from penstock.kvikio.defaults import CompatMode
 from penstock.kvikio.mmap import Mmap
+from penstock.kvikio.remote_file import RemoteEndpointType, RemoteFile, infer_remote_endpoint_type, is_remote_file_available
 from penstock.kvikio.statistics import Summary, SummaryMonitor
 from penstock.kvikio.stream import stream_deregister, stream_register
 from penstock.kvikio.utils import kvikio_deprecation_notice
@@ -31,6 +32,8 @@ __all__ = [
     "IOFuture",
     "IOFutureStream",
     "Mmap",
+    "RemoteEndpointType",
+    "RemoteFile",
     "Summary",
     "SummaryMonitor",
     "__git_commit__",
@@ -44,11 +47,13 @@ __all__ = [
     "drop_file_page_cache",
     "drop_system_page_cache",
     "get_page_cache_info",
+    "infer_remote_endpoint_type",
     "is_remote_file_available",
     "kvikio_deprecation_notice",
     "memory_deregister",
     "memory_register",
     "mmap",
+    "remote_file",
     "statistics",
     "stream",
     "stream_deregister",
@@ -69,8 +74,3 @@ def _commit_built_from() -> str:
 
 __git_commit__ = _commit_built_from()
 """The commit of Penstock that this was built from, in hexadecimal; "unknown" where it was built from no checkout."""
-
-
-def is_remote_file_available() -> bool:
-    """Whether files can be read over the network: no."""
-    return False

@@ -20,8 +20,8 @@ task_size                        KVIKIO_TASK_SIZE (4 MiB)                  its o
 gds_threshold                    KVIKIO_GDS_THRESHOLD (16 KiB)             finds out for each request whether the page cache, direct
 bounce_buffer_size               KVIKIO_BOUNCE_BUFFER_SIZE (16 MiB)        I/O or GPU-direct is best. bounce_buffer_free() counts in
                                                                            buffers of bounce_buffer_size once that is set
-http_max_attempts                KVIKIO_HTTP_MAX_ATTEMPTS (3)              kept and checked only: there are no remote files
-http_status_codes                KVIKIO_HTTP_STATUS_CODES (429,500,...)
+http_max_attempts                KVIKIO_HTTP_MAX_ATTEMPTS (3)              kept and checked only: Penstock has rules of its own for
+http_status_codes                KVIKIO_HTTP_STATUS_CODES (429,500,...)    servers that fail or are slow (docs/REMOTE.md)
 http_timeout                     KVIKIO_HTTP_TIMEOUT (60 s)
 none                             KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD,      change nothing
                                  KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE,
@@ -30,8 +30,7 @@ none                             KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD,      chang
                                  KVIKIO_REMOTE_IO_NUM_REACTORS,
                                  KVIKIO_REMOTE_IO_REACTOR_DISPATCH,
                                  KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS,
-                                 KVIKIO_LOG_LEVEL, KVIKIO_LOG_FILE,
-                                 KVIKIO_WEBHDFS_USERNAME
+                                 KVIKIO_LOG_LEVEL, KVIKIO_LOG_FILE
 ================================ ========================================= =======================================================
 
 What changes nothing says so once in a process, by a RuntimeWarning for each name: a setting when it is set to another value (task_size also
@@ -350,7 +349,7 @@ _SETTINGS = {
 
 _OWN_SIZES = "Penstock shares out the work over threads of its own, in sizes that follow the request"
 _OWN_CHOICE = "Penstock finds out for each request which way is best"
-_NO_REMOTE = "there are no remote files"
+_OWN_SERVERS = "Penstock has rules of its own for servers (docs/REMOTE.md)"
 
 # Why each changes nothing.
 _UNUSED = {
@@ -358,22 +357,21 @@ _UNUSED = {
     "task_size": _OWN_SIZES,
     "bounce_buffer_size": _OWN_SIZES,
     "gds_threshold": _OWN_CHOICE,
-    "http_max_attempts": _NO_REMOTE,
-    "http_status_codes": _NO_REMOTE,
-    "http_timeout": _NO_REMOTE,
+    "http_max_attempts": _OWN_SERVERS,
+    "http_status_codes": _OWN_SERVERS,
+    "http_timeout": _OWN_SERVERS,
 }
 # Variables that KvikIO has no name for in Python.
 _UNUSED_VARIABLES = {
     "KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD": _OWN_CHOICE,
     "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE": "each file system has threads of its own",
-    "KVIKIO_REMOTE_VERBOSE": _NO_REMOTE,
-    "KVIKIO_REMOTE_IO_BACKEND": _NO_REMOTE,
-    "KVIKIO_REMOTE_IO_NUM_REACTORS": _NO_REMOTE,
-    "KVIKIO_REMOTE_IO_REACTOR_DISPATCH": _NO_REMOTE,
-    "KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS": _NO_REMOTE,
+    "KVIKIO_REMOTE_VERBOSE": _OWN_SERVERS,
+    "KVIKIO_REMOTE_IO_BACKEND": _OWN_SERVERS,
+    "KVIKIO_REMOTE_IO_NUM_REACTORS": _OWN_SERVERS,
+    "KVIKIO_REMOTE_IO_REACTOR_DISPATCH": _OWN_SERVERS,
+    "KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS": _OWN_SERVERS,
     "KVIKIO_LOG_LEVEL": "penstock.summary() and penstock.stats() tell what is done",
     "KVIKIO_LOG_FILE": "penstock.summary() and penstock.stats() tell what is done",
-    "KVIKIO_WEBHDFS_USERNAME": _NO_REMOTE,
 }
 _warned: builtins.set[str] = builtins.set()
 

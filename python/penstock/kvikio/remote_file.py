@@ -1,0 +1,281 @@
+"""KvikIO's remote files over Penstock: objects of S3, files of web servers and of WebHDFS.
+
+The names, arguments, defaults, error types and the words of messages that programs match on are KvikIO's (rapidsai/kvikio, 26.x). What is
+safer here: all bytes are of one version of the object, of the range that was asked for, or there is an error (docs/REMOTE.md). KvikIO's
+settings for HTTP change nothing: Penstock has rules of its own for servers that fail. A key of S3 is percent-encoded by the caller, as with
+KvikIO.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import functools
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import penstock
+from penstock.kvikio import defaults
+from penstock.kvikio._memory import settle
+from penstock.kvikio.cufile import IOFuture, _nbytes
+
+__all__ = ["RemoteEndpointType", "RemoteFile", "infer_remote_endpoint_type", "is_remote_file_available"]
+
+Outcome = TypeVar("Outcome")
+
+
+class RemoteEndpointType(enum.Enum):
+    """What a URL stands for; KvikIO's names and numbers."""
+
+    AUTO = 0
+    S3 = 1
+    S3_PUBLIC = 2
+    S3_PRESIGNED_URL = 3
+    WEBHDFS = 4
+    HTTP = 5
+
+
+_KINDS = {
+    RemoteEndpointType.S3: "s3",
+    RemoteEndpointType.S3_PUBLIC: "s3_public",
+    RemoteEndpointType.S3_PRESIGNED_URL: "s3_presigned",
+    RemoteEndpointType.WEBHDFS: "webhdfs",
+    RemoteEndpointType.HTTP: "http",
+}
+_S3_HOSTS = re.compile(r"(.+\.)?s3([.-][a-z0-9-]+)?\.amazonaws\.com")
+
+
+@functools.cache
+def is_remote_file_available() -> bool:
+    """Whether files can be read over the network: where libcurl is installed."""
+    try:
+        ctypes.CDLL("libcurl.so.4")
+    except OSError:
+        return False
+    return True
+
+
+def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
+    """What a URL stands for, as far as it tells by itself: S3 for s3:// and for hosts of Amazon's; S3_PRESIGNED_URL for such with a signature.
+
+    RuntimeError: "Bad scheme", "Unsupported endpoint URL".
+    """
+    return _fitting(url)[0]
+
+
+def _fitting(url: str) -> list[RemoteEndpointType]:
+    """All that it may stand for, in KvikIO's order."""
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url):
+        raise RuntimeError(f"KvikIO: Bad scheme: {_shown(url)} is no URL")
+    if url.lower().startswith("s3://"):
+        return [RemoteEndpointType.S3, RemoteEndpointType.S3_PUBLIC]
+    parts = urlsplit(url)
+    if parts.scheme.lower() not in ("http", "https"):
+        raise RuntimeError(f"KvikIO: Unsupported endpoint URL: {_shown(url)}")
+    fits = []
+    if _S3_HOSTS.fullmatch((parts.hostname or "").lower()):
+        query = parse_qs(parts.query, keep_blank_values=True)
+        if "X-Amz-Algorithm" in query and "X-Amz-Signature" in query:
+            fits.append(RemoteEndpointType.S3_PRESIGNED_URL)
+        else:
+            fits += [RemoteEndpointType.S3, RemoteEndpointType.S3_PUBLIC]
+    if parts.path.startswith("/webhdfs/v1/"):
+        fits.append(RemoteEndpointType.WEBHDFS)
+    return [*fits, RemoteEndpointType.HTTP]
+
+
+def _shown(url: str) -> str:
+    """Without its query, in which presigned URLs have their signature."""
+    return url.partition("?")[0][:200]
+
+
+class RemoteFile:
+    """An object on a server, to read at offsets into host and device memory. From open() and its kin. Thread-safe."""
+
+    def __init__(self, handle: penstock.File, endpoint_type: RemoteEndpointType, url: str) -> None:
+        """Not to be called by users."""
+        self._file = handle
+        self._endpoint_type = endpoint_type
+        self._url = _shown(url)
+
+    @classmethod
+    def open_http(cls, url: str, nbytes: int | None = None) -> RemoteFile:
+        """A file of a web server. nbytes: its size; None asks the server. RuntimeError: "URL returned error: 404", and others."""
+        return cls._open(url, RemoteEndpointType.HTTP, nbytes)
+
+    @classmethod
+    def open_s3(
+        cls,
+        bucket_name: str,
+        object_name: str,
+        nbytes: int | None = None,
+        aws_region_name: str | None = None,
+        aws_access_key_id: str | None = None,
+        aws_secret_access_key: str | None = None,
+        aws_endpoint_url: str | None = None,
+        aws_session_token: str | None = None,
+    ) -> RemoteFile:
+        """An object of S3. What is None is looked for where the AWS tools do, in the environment first."""
+        return cls.open_s3_url(
+            f"s3://{bucket_name}/{object_name}",
+            nbytes,
+            aws_region_name,
+            aws_access_key_id,
+            aws_secret_access_key,
+            aws_endpoint_url,
+            aws_session_token,
+        )
+
+    @classmethod
+    def open_s3_url(
+        cls,
+        url: str,
+        nbytes: int | None = None,
+        aws_region_name: str | None = None,
+        aws_access_key_id: str | None = None,
+        aws_secret_access_key: str | None = None,
+        aws_endpoint_url: str | None = None,
+        aws_session_token: str | None = None,
+    ) -> RemoteFile:
+        """An object of S3 by s3://BUCKET/KEY, or by an http(s) URL of Amazon's. ValueError: "Unsupported protocol"."""
+        if urlsplit(url).scheme.lower() not in ("http", "https", "s3"):
+            raise ValueError(f"Unsupported protocol: {_shown(url)}")
+        given = {
+            "region": aws_region_name,
+            "access_key_id": aws_access_key_id,
+            "secret_access_key": aws_secret_access_key,
+            "endpoint": aws_endpoint_url,
+            "session_token": aws_session_token,
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        return cls._open(url, RemoteEndpointType.S3, nbytes, options)
+
+    @classmethod
+    def open_s3_public(cls, url: str, nbytes: int | None = None) -> RemoteFile:
+        """An object of S3 that anybody may read: requests are not signed."""
+        return cls._open(url, RemoteEndpointType.S3_PUBLIC, nbytes)
+
+    @classmethod
+    def open_s3_presigned_url(cls, presigned_url: str, nbytes: int | None = None) -> RemoteFile:
+        """An object of S3 by a URL that has its signature in the query."""
+        return cls._open(presigned_url, RemoteEndpointType.S3_PRESIGNED_URL, nbytes)
+
+    @classmethod
+    def open_webhdfs(cls, url: str, nbytes: int | None = None) -> RemoteFile:
+        """A file of HDFS: http://HOST:PORT/webhdfs/v1/PATH. The user is that of `user.name=` in the query or of KVIKIO_WEBHDFS_USERNAME."""
+        return cls._open(url, RemoteEndpointType.WEBHDFS, nbytes)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        remote_endpoint_type: RemoteEndpointType = RemoteEndpointType.AUTO,
+        allow_list: Sequence[RemoteEndpointType] | None = None,
+        nbytes: int | None = None,
+    ) -> RemoteFile:
+        """Whatever the URL stands for. allow_list: the types that may be taken; None is all.
+
+        An object of S3 that its owner may not read is opened as a public one, as KvikIO does; a RuntimeWarning says so.
+        RuntimeError: "Unsupported endpoint URL", "Invalid URL" (of another type), "not in the allowlist".
+        """
+        allowed = list(RemoteEndpointType) if allow_list is None else list(allow_list)
+        if remote_endpoint_type is not RemoteEndpointType.AUTO:
+            if remote_endpoint_type not in allowed:
+                raise RuntimeError(f"KvikIO: {_shown(url)} is not in the allowlist: {remote_endpoint_type}")
+            return cls._open(url, remote_endpoint_type, nbytes)
+        fits = [each for each in _fitting(url) if each in allowed]
+        if not fits:
+            raise RuntimeError(f"KvikIO: {_shown(url)} is not in the allowlist")
+        try:
+            return cls._open(url, fits[0], nbytes)
+        except RuntimeError as refused:
+            if fits[:2] != [RemoteEndpointType.S3, RemoteEndpointType.S3_PUBLIC]:
+                raise
+            opened = cls._open(url, RemoteEndpointType.S3_PUBLIC, nbytes)
+            warnings.warn(f"{opened} is read without credentials: {refused}", RuntimeWarning, stacklevel=2)
+            return opened
+
+    @classmethod
+    def _open(cls, url: str, kind: RemoteEndpointType, nbytes: int | None, options: dict[str, Any] | None = None) -> RemoteFile:
+        defaults.tell_of_unused_variables()
+        if kind not in _fitting(url):
+            raise RuntimeError(f"KvikIO: Invalid URL: {_shown(url)} is none of {kind.name}")
+        if url.lower().startswith("s3://"):
+            bucket, slash, key = url[5:].partition("/")
+            url = f"s3://{bucket}{slash}{unquote(key)}"
+        how = {"kind": _KINDS[kind], **(options or {})} | ({} if nbytes is None else {"size": nbytes})
+        return cls(_attempt(lambda: penstock.open(url, storage_options=how)), kind, url)
+
+    def close(self) -> None:
+        """Does nothing, as with KvikIO: the object is let go of with this."""
+
+    def __enter__(self) -> RemoteFile:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return f'<RemoteFile "{self._url}">'
+
+    def remote_endpoint_type(self) -> RemoteEndpointType:
+        """What the URL was opened as."""
+        return self._endpoint_type
+
+    def nbytes(self) -> int:
+        """The size of the object."""
+        return self._file.size()
+
+    def read(self, buf: Any, size: int | None = None, file_offset: int = 0) -> int:
+        """Reads size bytes at file_offset into buf (None fills it), and returns their number. Blocks.
+
+        ValueError: "cannot read ... bytes into a ... bytes file", where the range does not lie in the object; buf is read-only, not
+        contiguous or shorter than size. OverflowError: a negative number; "maybe the server doesn't support file ranges?". RuntimeError: it failed.
+        """
+        return self.pread(buf, size, file_offset).get()
+
+    def pread(self, buf: Any, size: int | None = None, file_offset: int = 0) -> IOFuture:
+        """Starts to read and returns at once; otherwise as read()."""
+        for name, value in (("size", size), ("file_offset", file_offset)):
+            if value is not None and value < 0:
+                raise OverflowError(f"{name}: can't convert negative value {value}")
+        wanted = _nbytes(buf) if size is None else size
+        there = self.nbytes()
+        if file_offset + wanted > there:
+            raise ValueError(f"KvikIO: cannot read {file_offset}+{wanted} bytes into a {there} bytes file ({self._url})")
+        settle(buf)
+        future = _attempt(lambda: self._file.pread(buf, file_offset, wanted, order="A"))
+        return _RemoteFuture(future, self._url, self)
+
+
+class _RemoteFuture(IOFuture):
+    __slots__ = ()
+
+    def get(self) -> int:
+        return _attempt(self._future.result)
+
+
+def _attempt(call: Callable[[], Outcome]) -> Outcome:
+    """Runs call. What Penstock reports becomes KvikIO's errors, with the words that programs match on."""
+    try:
+        return call()
+    except penstock.Error as error:
+        text = str(error)
+        if "serves no ranges" in text:
+            raise OverflowError(f"KvikIO: {text}: maybe the server doesn't support file ranges?") from error
+        if isinstance(error, ValueError) and "URL" not in text:
+            raise
+        tries = re.search(r"after (\d+) tries", text)
+        status = re.search(r"status (\d+)", text)
+        words = "KvikIO: "
+        if tries:
+            words += f"HTTP request reached maximum number of attempts ({tries[1]}). "
+        if status:
+            words += f"Got HTTP code {status[1]}. URL returned error: {status[1]}. "
+        if error.code == "timed_out":
+            words += "Operation timed out. "
+        raise RuntimeError(words + text) from error
