@@ -129,6 +129,14 @@ std::optional<then> in_chunks(const web_request& asked, const client& to, web_se
   to.send("0\r\nTrailer: value\r\n\r\n");
   return then::keep;
 }
+std::optional<then> in_chunks_without_an_end(const web_request& asked, const client& to, web_server& of) {
+  auto head = of.head_of(asked);
+  const auto at = head.find("Content-Length");
+  head.replace(at, head.find("\r\n", at) - at, "Transfer-Encoding: chunked");
+  const auto body = of.body_of(asked);
+  to.send(head + fmt::format("{:x}\r\n{}\r\n", body.size(), body));
+  return then::close;
+}
 std::optional<then> a_part_only(const web_request& asked, const client& to, web_server& of) {
   auto less = asked;
   less.range->second = less.range->first + (less.range->second - less.range->first) / 2;
@@ -167,6 +175,7 @@ std::vector<kind_of_fault> all_faults() {
       {"too_many_requests_once", once(replies("HTTP/1.1 429 Too Many\r\n" + no_body)), ""},
       {"internal_error_once", once(replies("HTTP/1.1 500 Oh\r\nContent-Length: 5\r\n\r\nsorry")), ""},
       {"chunks", in_chunks, ""},
+      {"chunks_without_an_end", in_chunks_without_an_end, ""},
       {"half_of_each_range", a_part_only, ""},
       {"ends_with_the_connection", with_head([](std::string head) {
          const auto at = head.find("Content-Length");

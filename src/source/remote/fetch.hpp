@@ -18,11 +18,15 @@ class origin;
 struct fetch;
 
 // What an object makes of an answer's head.
+// errc::cancelled, made when the library is loaded: telling it takes no memory.
+const status& unwanted() noexcept;
+
 struct verdict {
   enum class kind : std::uint8_t {
     body,       // the bytes that were asked for follow, or the first of them
     again,      // the server could not now: asked again later
     renewed,    // asked again at once: credentials, a clock or an address were not right, and are now; or there is more to ask for
+    later,      // what it is signed with is not there yet: asked a little later, which is no failure of the server's
     elsewhere,  // they are at another address, which the fetch has now
     refused,    // for good
   };
@@ -57,6 +61,7 @@ struct fetch {
   unsigned tries = 0;  // that failed since bytes last came
   unsigned moves = 0;  // to other addresses
   unsigned renewals = 0;
+  std::chrono::steady_clock::time_point put_off_since{};  // since it could first not be signed
   std::atomic<bool> cancelled{false};
 
   // The network's.

@@ -73,7 +73,12 @@ std::shared_ptr<protocol> make_http_protocol(const url& home, const std::vector<
 }
 
 version version_of(const sys::web_answer& answer) {
-  return {std::string(answer.header("etag")), std::string(answer.header("last-modified"))};
+  version made{std::string(answer.header("etag")), std::string(answer.header("last-modified"))};
+  for (auto* const each : {&made.etag, &made.last_modified}) {
+    const bool fits = std::all_of(each->begin(), each->end(), [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != '\x7f'; });
+    if (!fits) each->clear();  // it will be sent back
+  }
+  return made;
 }
 
 result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers) {

@@ -1,6 +1,7 @@
 #include "source/remote/line.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -14,6 +15,19 @@ namespace {
 constexpr std::size_t head_room = 4096;            // received at once: what of it is body has to be copied
 constexpr std::size_t most_refusal_bytes = 16384;  // of the body of an error
 constexpr std::size_t chunk_room = 65536;
+
+// The body of an error, as far as it came.
+std::string without_chunks(std::string_view text) {
+  chunked_body chunks;
+  std::string made;
+  for (auto next = chunks.next(text); next && next->body > 0; next = chunks.next(text)) {
+    text.remove_prefix(next->skip);
+    made += text.substr(0, next->body);
+    chunks.took(next->body);
+    text.remove_prefix(next->body);
+  }
+  return made;
+}
 
 verdict again(status why) { return {.then = verdict::kind::again, .error = std::move(why)}; }
 
@@ -40,7 +54,7 @@ bool line::start(fetch& what) noexcept {
     return what.owner->request_of(what);
   });
   if (!asked) {  // would_block: what it is signed with is still to be found
-    const auto then = asked.error().code() == errc::would_block ? verdict::kind::again : verdict::kind::refused;
+    const auto then = asked.error().code() == errc::would_block ? verdict::kind::later : verdict::kind::refused;
     return end({.then = then, .error = asked.error()}, true) != step::line_ends;
   }
   out_ = *std::move(asked);
@@ -51,7 +65,7 @@ bool line::start(fetch& what) noexcept {
 
 status line::send_rest() noexcept {
   while (!out_.empty()) {
-    const auto sent = over_->send(out_);
+    const auto sent = or_no_memory([&] { return over_->send(out_); });
     if (!sent) return sent.error().code() == errc::would_block ? status() : sent.error();
     out_.erase(0, *sent);
   }
@@ -112,6 +126,7 @@ void line::lost(const status& why) noexcept {
 
 line::step line::broken(const status& why) noexcept {
   if (what_ == nullptr) return step::line_ends;
+  if (now_ == phase::body && what_->missing() == 0) return end({.then = verdict::kind::body}, false);  // only its end did not come
   // The server may close a connection that it has kept for a while just when the next request is sent.
   if (used_ && !heard_) return end({.then = verdict::kind::renewed, .error = why}, false);
   return end(again(why), false);
@@ -121,6 +136,7 @@ line::step line::broken(const status& why) noexcept {
 line::step line::end(const verdict& how, bool line_goes_on) noexcept {
   auto& ended = *std::exchange(what_, nullptr);
   auto becomes = how;
+  line_goes_on = line_goes_on && out_.empty();  // else the server would take the next request for the rest of this one
   now_ = phase::idle;
   since_ = clock::now();
   used_ = true;
@@ -131,13 +147,14 @@ line::step line::end(const verdict& how, bool line_goes_on) noexcept {
   return line_goes_on ? step::more : step::line_ends;
 }
 
-result<std::size_t> line::receive(std::byte* target, std::size_t room) noexcept {
+result<std::size_t> line::receive(std::byte* target, std::size_t room) {
   auto got = over_->receive(target, room);
   if (got && *got > 0) heard_ = true;
   return got;
 }
 
 void line::came(std::size_t bytes) noexcept {
+  if (bytes == 0) return;  // which is no progress
   what_->done += bytes;
   what_->tries = 0;
   what_->moves = 0;
@@ -145,7 +162,7 @@ void line::came(std::size_t bytes) noexcept {
   since_bytes_ += bytes;
 }
 
-line::step line::take_idle() noexcept {
+line::step line::take_idle() {
   std::byte unexpected{};
   const auto got = receive(&unexpected, 1);
   return !got && got.error().code() == errc::would_block ? step::waits : step::line_ends;
@@ -180,6 +197,7 @@ line::step line::head_is_there() {
   }
   const auto then = what_->owner->judge(head_, {}, *what_);
   if (then.then != verdict::kind::body) return end(then, false);  // whatever follows is not wanted
+  assert(then.body_bytes > 0 && then.body_bytes <= what_->missing());
   framed_ = head_.chunked ? framing::chunks : head_.length ? framing::length : framing::until_closed;
   if (head_.length && *head_.length != then.body_bytes) {
     return broken({errc::io, fmt::format("{} sends {} bytes as a range of {}", to_->host(), *head_.length, then.body_bytes)});
@@ -255,7 +273,7 @@ line::step line::take_error_body() {
 
 line::step line::error_is_there() {
   const bool goes_on = !head_.closes && head_.length && text_.size() == body_left_;
-  const auto then = what_->owner->judge(head_, text_, *what_);
+  const auto then = what_->owner->judge(head_, head_.chunked ? without_chunks(text_) : text_, *what_);
   return end(then, goes_on);
 }
 

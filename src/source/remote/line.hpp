@@ -87,11 +87,11 @@ class line final {
   step take_error_body();
   step body_is_there();
   step error_is_there();
-  step take_idle() noexcept;
+  step take_idle();
   step broken(const status& why) noexcept;
   step end(const verdict& how, bool line_goes_on) noexcept;
   status send_rest() noexcept;
-  result<std::size_t> receive(std::byte* target, std::size_t room) noexcept;
+  result<std::size_t> receive(std::byte* target, std::size_t room);
   [[nodiscard]] std::byte* target() const noexcept { return what_->memory + what_->done; }
   void came(std::size_t bytes) noexcept;
 

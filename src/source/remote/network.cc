@@ -16,16 +16,13 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr unsigned dialer_threads = 16;
+constexpr auto put_off_for = 100ms;
+constexpr auto most_put_off = 70s;  // a program that prints credentials may take 60
 constexpr double tokens_of_a_retry = 5;
 constexpr double tokens_of_a_success = 1;
 constexpr std::size_t most_origins_kept = 64;  // then those that nobody uses are forgotten
 
 verdict refused(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
-
-status nobody_wants_it() {
-  static const status made(errc::cancelled, "nobody waits for it any more");
-  return made;
-}
 
 }  // namespace
 
@@ -234,7 +231,7 @@ bool network::cancel(fetch& what) noexcept {
 
 // Decides what becomes of a fetch that did not get its bytes: refused, or it is queued, or waits.
 void network::ask_again(fetch& what, verdict& how) noexcept {
-  if (how.then == verdict::kind::again || how.then == verdict::kind::renewed) {  // what is missing now may lie elsewhere
+  if (how.then != verdict::kind::elsewhere && how.then != verdict::kind::refused) {  // what is missing now may lie elsewhere
     what.at = what.home;
     what.target.clear();
   }
@@ -243,8 +240,10 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
     of.pace_.throttled(clock::now());
     throttled_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (what.cancelled.load()) how = refused(nobody_wants_it());
+  if (what.cancelled.load()) how = refused(unwanted());
   if (how.then == verdict::kind::refused) return;
+  if (how.then == verdict::kind::later) return put_off(what, how);
+  what.put_off_since = {};
   if (how.then != verdict::kind::again) return queue(what, true);
   const bool too_often = of.tokens_ < tokens_of_a_retry;
   if (++what.tries >= settings_.attempts || too_often || stop_.stopped()) {
@@ -257,6 +256,22 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   const auto most = std::min<std::chrono::milliseconds>(settings_.first_pause * (1 << std::min(what.tries - 1, 16U)), settings_.most_pause);
   const std::chrono::milliseconds drawn(drawn_() % static_cast<unsigned>(most.count() + 1));
   what.due = clock::now() + std::max(drawn, std::min(how.after, settings_.most_pause));
+  wait(what, how);
+}
+
+// Until somebody has found what it is to be signed with: for as long as one who finds it may take.
+void network::put_off(fetch& what, verdict& how) noexcept {
+  const auto now = clock::now();
+  if (what.put_off_since == clock::time_point()) what.put_off_since = now;
+  if (now - what.put_off_since > most_put_off) {
+    how = refused(or_no_memory([&] { return status(errc::timed_out, std::string(how.error.message())); }));
+    return;
+  }
+  what.due = now + put_off_for;
+  wait(what, how);
+}
+
+void network::wait(fetch& what, verdict& how) noexcept {
   what.where = fetch::place::waiting;
   waiting_.push_back(what);
   if (auto first = or_no_memory([&]() -> result<reactor*> { return reactors_.empty() ? reactor_for_one_more() : reactors_.front().get(); });

@@ -70,6 +70,8 @@ class network final : public line_owner {
   void feed_idle(origin& of) noexcept;
   fetch* take(line& one) noexcept;
   void ask_again(fetch& what, verdict& how) noexcept;
+  void put_off(fetch& what, verdict& how) noexcept;
+  void wait(fetch& what, verdict& how) noexcept;
   [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // which are to be started
   result<reactor*> reactor_for_one_more();
   // --- without it

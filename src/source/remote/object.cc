@@ -18,6 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
+const status made_when_loaded(errc::cancelled, "nobody waits for it any more");
 constexpr unsigned most_moves = 5;  // to other addresses, of one piece
 
 verdict for_good(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
@@ -39,6 +40,8 @@ errc code_of(int status) noexcept {
 }
 
 }  // namespace
+
+const status& unwanted() noexcept { return made_when_loaded; }
 
 url protocol::address_of(const url& object, std::uint64_t /*offset*/, std::uint64_t /*length*/) const { return object; }
 
@@ -119,7 +122,7 @@ void object::cancel(far_fill& what) noexcept {
     }
     if (stopped == nullptr || !network_->cancel(*stopped)) return;
   }
-  ended(*stopped, {errc::cancelled, "nobody waits for it any more"});
+  ended(*stopped, unwanted());
 }
 
 void object::ended(fetch& what, status how) noexcept {
@@ -144,7 +147,7 @@ status object::close() {
     while (left != nullptr && !network_->cancel(*left)) left = left->after;
     if (left == nullptr) break;
     guard.unlock();
-    ended(*left, {errc::cancelled, "the object is closed"});
+    ended(*left, unwanted());
     guard.lock();
   }
   quiet_.wait(guard, [this] { return under_way_ == 0; });
@@ -205,7 +208,12 @@ verdict object::judge_bytes(const response_head& head, fetch& what) {
     return for_good({errc::unsupported, fmt::format("the server sends the object as {}, of which no range can be read",
                                                     printable_text(head.encoding.substr(0, 40)))});
   if (auto problem = changed(head); !problem.ok()) return for_good(std::move(problem));
-  if (!protocol_->by_range_header()) return {.then = verdict::kind::body, .body_bytes = head.length.value_or(missing)};
+  if (!protocol_->by_range_header()) {
+    const auto length = head.length.value_or(missing);
+    if (length == 0) return for_good({errc::io, "the object has become shorter while it was read; open it anew"});
+    if (length > missing) return for_good({errc::io, fmt::format("the server sends {} bytes, of {} that were asked for", length, missing)});
+    return {.then = verdict::kind::body, .body_bytes = length};
+  }
   const auto range = parse_content_range(head.range);
   if (!range) {
     const bool whole = head.status == 200 && head.range.empty() && first == 0 && missing == about_.size;

@@ -1,5 +1,6 @@
 #include "source/remote/origin.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace penstock::source::remote {
@@ -10,7 +11,7 @@ origin::origin(url address, const network_settings& with)
       host_(at_.authority()),
       tokens_(most_tokens),
       pace_(with.most_connections) {
-  idle_.reserve(with.most_connections + most_dials);
+  idle_.reserve(std::max(with.most_connections, pace::least) + most_dials);
 }
 
 origin::~origin() = default;

@@ -112,7 +112,7 @@ void reactor::take_new() noexcept {
     one.token = next_token_++;
     const bool kept = or_without_memory(
         [&] {
-          lines_.emplace(one.token, std::move(made));
+          lines_[one.token] = std::move(made);  // which stays where it is if there is no memory for its place
           return poller_->add(one.descriptor(), one.token, false).ok();
         },
         [] { return false; });
@@ -137,7 +137,8 @@ void reactor::tell(const sys::socket_event& event, clock::time_point now) noexce
 void reactor::keep_or_drop(line& one, bool goes_on) noexcept {
   if (goes_on) {
     const bool writes = one.wants_to_write();
-    const auto watched = writes == one.watches_for_room ? status() : poller_->change(one.descriptor(), one.token, writes);
+    const auto watched =
+        writes == one.watches_for_room ? status() : or_no_memory([&] { return poller_->change(one.descriptor(), one.token, writes); });
     one.watches_for_room = writes;
     if (watched.ok()) return;
     one.lost(watched);

@@ -1,10 +1,12 @@
 #include "source/remote/servers.hpp"
 
 #include <array>
+#include <condition_variable>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "source/remote/credential_answers.hpp"
 #include "source/remote/http.hpp"
 #include "source/remote/object.hpp"
@@ -20,24 +22,20 @@ namespace {
 using namespace std::chrono_literals;
 
 // control_call by the network.
-control_call calls_over(const std::weak_ptr<network>& by) {
-  return [by](const control_request& asked) -> result<control_answer> {
-    const auto with = by.lock();
-    if (with == nullptr) return status(errc::closed, "the engine has ended");
-    sys::web_request sent;
-    sent.method = asked.method;
-    sent.url = asked.address.text();
-    for (const auto& each : asked.headers) sent.headers.push_back({each.name, each.value});
-    sent.body = asked.body;
-    sent.timeout = asked.timeout;
-    sent.most_bytes = asked.most_bytes;
-    sent.by_proxy = asked.use_proxy;
-    auto come = with->exchange(sent);
-    if (!come) return come.error();
-    control_answer made{.status_code = come->status, .headers = {}, .body = std::move(come->body)};
-    for (auto& each : come->headers) made.headers.push_back({std::move(each.name), std::move(each.value)});
-    return made;
-  };
+result<control_answer> call_over(network& by, const control_request& asked) {
+  sys::web_request sent;
+  sent.method = asked.method;
+  sent.url = asked.address.text();
+  for (const auto& each : asked.headers) sent.headers.push_back({each.name, each.value});
+  sent.body = asked.body;
+  sent.timeout = asked.timeout;
+  sent.most_bytes = asked.most_bytes;
+  sent.by_proxy = asked.use_proxy;
+  auto come = by.exchange(sent);
+  if (!come) return come.error();
+  control_answer made{.status_code = come->status, .headers = {}, .body = std::move(come->body)};
+  for (auto& each : come->headers) made.headers.push_back({std::move(each.name), std::move(each.value)});
+  return made;
 }
 
 credential_options credential_options_of(const remote_options& how, const std::string& region) {
@@ -79,7 +77,41 @@ result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
 
 }  // namespace
 
-servers::servers(const network_settings& how, surroundings around) : network_(network::make(how)), around_(std::move(around)) {
+// Who finds credentials, on whatever thread, uses the network only while the servers are there, and never keeps it: it would end on one of
+// its own threads, which it waits for.
+class servers::visitors {
+ public:
+  explicit visitors(network& whose) noexcept : whose_(&whose) {}
+  // What call returns, or errc::closed.
+  template <class Call>
+  auto visit(Call call) -> decltype(call(std::declval<network&>())) {
+    {
+      const std::lock_guard guard(lock_);
+      if (whose_ == nullptr) return status(errc::closed, "the engine has ended");
+      ++inside_;
+    }
+    auto come = or_no_memory([&] { return call(*whose_); });
+    const std::lock_guard guard(lock_);
+    if (--inside_ == 0) empty_.notify_all();
+    return come;
+  }
+  void close() noexcept {
+    std::unique_lock guard(lock_);
+    empty_.wait(guard, [this] { return inside_ == 0; });
+    whose_ = nullptr;
+  }
+
+ private:
+  std::mutex lock_;  // guards what follows
+  std::condition_variable empty_;
+  network* whose_;
+  unsigned inside_ = 0;
+};
+
+servers::~servers() { visitors_->close(); }
+
+servers::servers(const network_settings& how, surroundings around)
+    : network_(network::make(how)), visitors_(std::make_shared<visitors>(*network_)), around_(std::move(around)) {
   if (around_.variable == nullptr) around_.variable = [](std::string_view) { return std::optional<std::string>(); };
 }
 
@@ -137,19 +169,20 @@ std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const 
   }
   auto& keys = keys_[whose];
   if (keys == nullptr) {
-    const credential_world world{.variable = around_.variable,
-                                 .call = calls_over(network_),
-                                 .kernel = around_.kernel,
-                                 .now = [] { return std::chrono::system_clock::now(); },
-                                 .run = [](const std::string& command) { return sys::run_command(command, most_credential_bytes, 60s); }};
+    const credential_world world{
+        .variable = around_.variable,
+        .call = [by = visitors_](const control_request& asked) { return by->visit([&](network& with) { return call_over(with, asked); }); },
+        .kernel = around_.kernel,
+        .now = [] { return std::chrono::system_clock::now(); },
+        .run = [](const std::string& command) { return sys::run_command(command, most_credential_bytes, 60s); }};
     keys = std::make_shared<credential_source>(
         [world, asked = credential_options_of(how, region)] { return find_credentials(asked, world); }, world.now);
   }
   auto& account = accounts_[whose + "\n" + region];
   if (account == nullptr) {
-    account = std::make_shared<s3_account>(keys, region, [by = std::weak_ptr<network>(network_)](std::function<void()> what) {
-      const auto with = by.lock();
-      return with != nullptr && with->aside(std::move(what));
+    account = std::make_shared<s3_account>(keys, region, [by = visitors_](std::function<void()> what) {
+      const auto begun = by->visit([&](network& with) -> result<bool> { return with.aside(std::move(what)); });
+      return begun.value_or(false);
     });
   }
   return account;

@@ -26,6 +26,9 @@ struct surroundings {
 class servers final {
  public:
   servers(const network_settings& how, surroundings around);
+  servers(const servers&) = delete;
+  servers& operator=(const servers&) = delete;
+  ~servers();  // waits for those who are finding credentials
 
   // Blocks while the server is asked how large the object is. Errors name the URL, without its query: invalid_argument (a URL that is
   // none; options that do not go together), not_found, permission_denied, timed_out, unsupported (no libcurl, no ranges), io.
@@ -40,7 +43,10 @@ class servers final {
   result<std::unique_ptr<source>> open_webhdfs(const remote_url& what, const remote_options& how);
   std::shared_ptr<s3_account> account_of(const std::string& whose, const remote_options& how, const std::string& region);
 
+  class visitors;
+
   const std::shared_ptr<network> network_;
+  const std::shared_ptr<visitors> visitors_;
   surroundings around_;
   std::mutex lock_;  // guards what follows
   std::map<std::string, std::shared_ptr<credential_source>> keys_;

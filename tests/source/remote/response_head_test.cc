@@ -63,6 +63,7 @@ TEST(response_head, that_is_none_is_refused_in_words) {
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"), "");
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n").find("gzip"), std::string::npos);
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nETag: a\r\nETag: b\r\n\r\n"), "");
+  EXPECT_NE(refused("HTTP/1.1 200 OK\r\nETag: \"a\rX-Other: b\"\r\n\r\n"), "");
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nA: " + std::string(70'000, 'x')).find("64 KiB"), std::string::npos);
   std::string many = "HTTP/1.1 200 OK\r\n";
   for (int i = 0; i < 300; ++i) many += "A: b\r\n";

@@ -136,6 +136,38 @@ TEST_F(opened_objects, of_s3_without_credentials_are_not_asked_for) {
   EXPECT_EQ(server_.requests().front().header("authorization"), "");
 }
 
+TEST_F(opened_objects, of_s3_whose_errors_come_in_chunks_are_asked_for_again) {
+  const auto opened = open("s3://bucket/key", of_s3());
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  std::atomic<int> refusals{1};
+  server_.set_answer([&](const web_request&, const web_server::client& to) -> std::optional<then> {
+    if (refusals.fetch_sub(1) <= 0) return std::nullopt;
+    const std::string body = "<Error><Code>RequestTimeout</Code><Message>Late</Message></Error>";
+    to.send(fmt::format("HTTP/1.1 400 No\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{}\r\n0\r\n\r\n", body.size(), body));
+    return then::keep;
+  });
+  expect_bytes(**opened, 0, 1000);
+  EXPECT_EQ(servers_.net().counts().retries, 1U);
+}
+
+// A proxy, say, that does not know of offsets; or the file has become shorter.
+TEST_F(opened_objects, of_webhdfs_are_never_more_or_less_than_was_asked_for) {
+  for (const std::size_t length : {std::size_t{0}, std::size_t{50'000}}) {
+    server_.set_answer([&](const web_request& asked, const web_server::client& to) -> std::optional<then> {
+      const bool of_status = asked.target.find("GETFILESTATUS") != std::string::npos;
+      const auto body = of_status ? std::string(R"({"FileStatus": {"length": 100000, "type": "FILE"}})") : std::string(length, 'x');
+      to.send(fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+      return then::close;
+    });
+    const auto opened = open(server_.url("/webhdfs/v1/file"));
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    std::vector<std::byte> memory(1000 + 100'000, std::byte{7});
+    const auto got = (*opened)->fill(memory.data(), 1000, 0);
+    EXPECT_EQ(got.error.code(), errc::io) << got.error.message();
+    EXPECT_TRUE(std::all_of(memory.begin() + 1000, memory.end(), [](std::byte each) { return each == std::byte{7}; }));
+  }
+}
+
 // A name node that sends each reader to a data node, which the server is, too.
 TEST_F(opened_objects, of_webhdfs_are_read_from_the_data_nodes_that_the_name_node_names) {
   std::atomic<bool> cuts{true};
