@@ -43,13 +43,19 @@ remote_kind kind_of(nb::handle value) {
   raise_invalid("storage_options[\"kind\"] is \"" + text + "\"; it is one of auto, http, s3, s3_public, s3_presigned, webhdfs");
 }
 
+// Name and value of each item of a mapping.
+template <class Take>
+void for_each_item(nb::handle mapping, const char* what, Take take) {
+  for (const auto item : nb::cast<nb::list>(nb::module_::import_("builtins").attr("list")(mapping.attr("items")()))) {
+    const auto pair = nb::cast<nb::tuple>(item);
+    take(text_of(what, pair[0]), pair[1]);
+  }
+}
+
 std::vector<remote_header> headers_of(nb::handle value) {
   if (!PyMapping_Check(value.ptr())) wrong_type("headers", "a mapping", value);
   std::vector<remote_header> made;
-  for (const auto item : nb::cast<nb::list>(nb::module_::import_("builtins").attr("list")(value.attr("items")()))) {
-    const auto pair = nb::cast<nb::tuple>(item);
-    made.push_back({text_of("headers", pair[0]), text_of("headers", pair[1])});
-  }
+  for_each_item(value, "headers", [&](std::string name, nb::handle text) { made.push_back({std::move(name), text_of("headers", text)}); });
   return made;
 }
 
@@ -91,10 +97,7 @@ remote_options parse_storage_options(nb::handle options) {
   if (options.is_none()) return made;
   if (!PyMapping_Check(options.ptr()) || PyUnicode_Check(options.ptr()))
     throw nb::type_error(("storage_options must be a mapping, not " + type_of(options)).c_str());
-  for (const auto item : nb::cast<nb::list>(nb::module_::import_("builtins").attr("list")(options.attr("items")()))) {
-    const auto pair = nb::cast<nb::tuple>(item);
-    take(text_of("a name", pair[0]), pair[1], made);
-  }
+  for_each_item(options, "a name", [&](const std::string& name, nb::handle value) { take(name, value, made); });
   return made;
 }
 

@@ -10,7 +10,7 @@ namespace penstock::python {
 namespace nb = nanobind;
 
 // A mapping of names to strings, bools and numbers, or None. Raises TypeError for another type, penstock.InvalidArgument for a name or a
-// value that there is not; no message has a value.
+// value that there is not; no message has a value, but for an unknown kind.
 remote_options parse_storage_options(nb::handle options);
 
 }  // namespace penstock::python

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/printable.hpp"
+#include "base/utf8.hpp"
 
 namespace penstock {
 
@@ -20,23 +21,6 @@ constexpr auto plain = [] {
 }();
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-void append_utf8(std::uint32_t code, std::string& to) {
-  const auto put = [&](std::uint32_t byte) { to.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xc0 | code >> 6);
-  } else {
-    if (code < 0x10000) {
-      put(0xe0 | code >> 12);
-    } else {
-      put(0xf0 | code >> 18);
-      put(0x80 | (code >> 12 & 0x3f));
-    }
-    put(0x80 | (code >> 6 & 0x3f));
-  }
-  put(0x80 | (code & 0x3f));
-}
 
 std::optional<std::uint32_t> hex_digit(char c) {
   if (is_digit(c)) return static_cast<std::uint32_t>(c - '0');

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import penstock
 from penstock.kvikio import defaults
@@ -69,6 +68,8 @@ def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
 
 def _fitting(url: str) -> list[RemoteEndpointType]:
     """All that it may stand for, in KvikIO's order."""
+    from urllib.parse import parse_qs, urlsplit  # 2 ms, which programs without URLs need not wait for
+
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url):
         raise RuntimeError(f"KvikIO: Bad scheme: {_shown(url)} is no URL")
     if url.lower().startswith("s3://"):
@@ -142,7 +143,7 @@ class RemoteFile:
         aws_session_token: str | None = None,
     ) -> RemoteFile:
         """An object of S3 by s3://BUCKET/KEY, or by an http(s) URL of Amazon's. ValueError: "Unsupported protocol"."""
-        if urlsplit(url).scheme.lower() not in ("http", "https", "s3"):
+        if url.partition("://")[0].lower() not in ("http", "https", "s3"):
             raise ValueError(f"Unsupported protocol: {_shown(url)}")
         given = {
             "region": aws_region_name,
@@ -205,6 +206,8 @@ class RemoteFile:
         if kind not in _fitting(url):
             raise RuntimeError(f"KvikIO: Invalid URL: {_shown(url)} is none of {kind.name}")
         if url.lower().startswith("s3://"):
+            from urllib.parse import unquote
+
             bucket, slash, key = url[5:].partition("/")
             url = f"s3://{bucket}{slash}{unquote(key)}"
         how = {"kind": _KINDS[kind], **(options or {})} | ({} if nbytes is None else {"size": nbytes})

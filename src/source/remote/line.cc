@@ -72,7 +72,7 @@ status line::send_rest() noexcept {
   return {};
 }
 
-bool line::ready(clock::time_point /*now*/) noexcept {
+bool line::ready() noexcept {
   if (!out_.empty()) {
     if (const auto sent = send_rest(); !sent.ok()) return broken(sent) != step::line_ends;
   }

@@ -56,7 +56,7 @@ class line final {
 
   // Each returns whether the line goes on; false: it is to be dropped.
   [[nodiscard]] bool begin() noexcept;  // it is new, or was given a fetch
-  [[nodiscard]] bool ready(clock::time_point now) noexcept;
+  [[nodiscard]] bool ready() noexcept;
   // It is about to be dropped for that reason.
   void lost(const status& why) noexcept;
   // Looks at its times, and whether its fetch was cancelled.

@@ -80,7 +80,7 @@ void reactor::loop() noexcept {
     }
     take_new();
     const auto now = clock::now();
-    for (std::size_t i = 0; i < *count; ++i) tell(events[i], now);
+    for (std::size_t i = 0; i < *count; ++i) tell(events[i]);
     const bool asked = look_.exchange(false);
     if (asked || now - looked >= busy_look) {
       look_at_all(now);
@@ -127,11 +127,11 @@ void reactor::take_new() noexcept {
   }
 }
 
-void reactor::tell(const sys::socket_event& event, clock::time_point now) noexcept {
+void reactor::tell(const sys::socket_event& event) noexcept {
   const auto found = lines_.find(event.token);
   if (found == lines_.end()) return;
   auto& one = *found->second;
-  keep_or_drop(one, one.ready(now));
+  keep_or_drop(one, one.ready());
 }
 
 void reactor::keep_or_drop(line& one, bool goes_on) noexcept {

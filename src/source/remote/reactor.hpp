@@ -36,7 +36,7 @@ class reactor final {
   void loop() noexcept;
   void take_new() noexcept;
   void begin(line& one) noexcept;
-  void tell(const sys::socket_event& event, clock::time_point now) noexcept;
+  void tell(const sys::socket_event& event) noexcept;
   void keep_or_drop(line& one, bool goes_on) noexcept;
   void look_at_all(clock::time_point now) noexcept;
 

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstdint>
 
+#include "base/utf8.hpp"
+
 namespace penstock::source::remote {
 
 namespace {
@@ -15,23 +17,6 @@ std::string_view without_prefix(std::string_view name) {
   return colon == std::string_view::npos ? name : name.substr(colon + 1);
 }
 
-void append_character(std::uint32_t code, std::string& to) {
-  const auto put = [&](std::uint32_t byte) { to.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xc0 | code >> 6);
-  } else {
-    if (code < 0x10000) {
-      put(0xe0 | code >> 12);
-    } else {
-      put(0xf0 | code >> 18);
-      put(0x80 | (code >> 12 & 0x3f));
-    }
-    put(0x80 | (code >> 6 & 0x3f));
-  }
-  put(0x80 | (code & 0x3f));
-}
-
 // "#65" or "#x41". False where it is no character.
 bool append_numbered(std::string_view reference, std::string& to) {
   const bool is_hex = reference.starts_with("#x");
@@ -40,7 +25,7 @@ bool append_numbered(std::string_view reference, std::string& to) {
   const auto [end, problem] = std::from_chars(reference.data(), reference.data() + reference.size(), code, is_hex ? 16 : 10);
   if (problem != std::errc() || end != reference.data() + reference.size()) return false;
   if (code == 0 || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-  append_character(code, to);
+  append_utf8(code, to);
   return true;
 }
 
