@@ -15,9 +15,10 @@ namespace {
 class lent_slab_test : public ::testing::Test {
  protected:
   link& via() { return *link_.place().via; }
-  result<lent_slab> wait(const std::function<status()>& stopped) {
-    return wait_for_slab(via(), large_slab_bytes, lanes_, feeders_, stopped);
+  result<lent_slab> wait(lanes& helped, const std::function<status()>& stopped) {
+    return wait_for_slab(via(), large_slab_bytes, helped, feeders_, stopped);
   }
+  result<lent_slab> wait(const std::function<status()>& stopped) { return wait(lanes_, stopped); }
 
   std::shared_ptr<sys::kernel> kernel_ = sys::make_kernel();
   std::shared_ptr<device::driver> driver_ = device::make_host_driver();
@@ -72,28 +73,29 @@ TEST_F(lent_slab_test, who_waits_lets_go_of_the_watch_before_it_does_urgent_work
   std::latch lane_is_busy(1);
   std::latch done(1);
   called_work occupying;
+  work_list list;
+  bool ran = false;
+  bool watch_was_free = false;
+  called_work urgent;
+  work_list urgent_list;
+  lanes busy{1, std::chrono::microseconds(0), nullptr};  // ends before what its thread waits for and runs
   occupying.body = [&] {
     lane_is_busy.count_down();
     done.wait();
   };
-  work_list list;
-  ASSERT_TRUE(lanes_.push(list, occupying).ok());
+  ASSERT_TRUE(busy.push(list, occupying).ok());
   lane_is_busy.wait();
-  bool ran = false;
-  bool watch_was_free = false;
-  called_work urgent;
   urgent.body = [&] {
     ran = true;
     watch_was_free = static_cast<bool>(feeders_.try_watch());
   };
-  work_list urgent_list;
   std::vector<lent_slab> all;
   int asked = 0;
   const auto stopped = [&]() -> status {
-    if (++asked == 2) lanes_.push_urgent(urgent_list, urgent);  // once it has slept, with the watch
+    if (++asked == 2) busy.push_urgent(urgent_list, urgent);  // once it has slept, with the watch
     return ran ? status(errc::cancelled, "the test has it stop") : status();
   };
-  for (auto lent = wait(stopped); lent.ok(); lent = wait(stopped)) all.push_back(*std::move(lent));
+  for (auto lent = wait(busy, stopped); lent.ok(); lent = wait(busy, stopped)) all.push_back(*std::move(lent));
   done.count_down();
   EXPECT_TRUE(ran);
   EXPECT_TRUE(watch_was_free);
