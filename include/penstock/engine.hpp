@@ -256,6 +256,11 @@ struct adopt_options {
   std::string name{};                      // what messages and file::path() call it; empty: "descriptor N"
 };
 
+// Whether engine::open() takes a name for the URL of an object on a server, well-formed or not, and not for the name of a file.
+PENSTOCK_API bool is_url(std::string_view name) noexcept;
+// What messages call it: a URL without its query, in which there may be a signature; the name of a file as it is.
+PENSTOCK_API std::string shown_name(std::string_view name);
+
 class PENSTOCK_API engine {
  public:
   // Reads no file and touches no GPU; threads, contexts and pinned memory are made when first needed.
@@ -276,6 +281,11 @@ class PENSTOCK_API engine {
   // replaced meanwhile gives errors, never bytes of both. Errors name the URL without its query: invalid_argument, not_found,
   // permission_denied, timed_out, unsupported (no libcurl; a server that serves no ranges), io.
   [[nodiscard]] result<file> open_remote(const std::string& url, const remote_options& how, const open_options& options = {}) const;
+  // The objects whose URLs begin with url, which is s3://BUCKET or s3://BUCKET/BEGINNING, sorted; other servers list nothing. one_level:
+  // where objects have a "/" behind that beginning, their URLs up to there are told instead, each once. most: more of both are an error.
+  // Blocks while the server is asked, a page of 1,000 after the other. Errors: those of open_remote(); invalid_argument.
+  [[nodiscard]] result<std::vector<remote_object>> list_remote(const std::string& url, const remote_options& how = {},
+                                                               bool one_level = false, std::size_t most = 1'000'000) const;
   // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close().
   // cache: as open_options::cache.
   [[nodiscard]] result<file> adopt(int descriptor, cache_use cache = cache_use::automatic) const;

@@ -57,6 +57,10 @@ PENSTOCK_API bool is_model_index(std::string_view path) noexcept;
 // The file that a path stands for: a folder stands for model_index_name in it, else for model_file_name; any other path for itself. Asks
 // the file system. Errors: not_found, naming both, where a folder has neither.
 PENSTOCK_API result<std::string> find_model(const std::string& path);
+// The same, also of a URL: one that ends with "/", or whose last part has no ending that files of tensors have (".safetensors", ".json",
+// ".gguf", ".bin", ".pt", ".pth", ".ckpt"), stands for model_index_name below it where its server has that, else for model_file_name. how:
+// of URLs. Errors: also those of engine::open_remote, but for not_found of the index.
+PENSTOCK_API result<std::string> find_model(const engine& with, const std::string& path, const remote_options& how = {});
 
 // The files of a model, by name, and the tensors that its indexes promise in them.
 struct model_paths {
@@ -68,9 +72,9 @@ struct model_paths {
   std::vector<promise> promises;   // in the order of the index
 };
 
-// The files of an index at index_path, sorted. Asks no file system.
+// The files of an index at index_path, sorted. Asks no file system. Of an index at a URL they lie below its last "/", and have its query.
 PENSTOCK_API result<model_paths> shards_of(std::span<const indexed_tensor> index, std::string_view index_path);
-// Ok where every file is there. Asks the file system. Errors: not_found, naming up to 20 that are not.
+// Ok where every file is there. Asks the file system, and no server: URLs pass. Errors: not_found, naming up to 20 that are not.
 PENSTOCK_API status check_shards(const model_paths& paths, std::string_view index_path);
 // Ok where no tensor is in two files, and every promise is kept; a tensor that no index mentions is fine. names: those of the tensors in
 // each of paths.files. Errors: invalid_argument, naming up to 20 tensors that are in two files, or where names and paths do not go
@@ -105,10 +109,10 @@ class PENSTOCK_API model {
  public:
   model() = default;  // of no files
   // Opens all files and reads their headers. Blocks. paths: files, indexes, and folders, each as find_model() takes it, and GGUF files,
-  // each for all that gguf_files_of() tells; what comes twice counts once. Errors: of find_model, read_model_index, check_shards,
-  // gguf_files_of, engine::open, read_safetensors, read_gguf, check_gguf_files, read_zip_directory and check_tensors; invalid_argument for
-  // a checkpoint whose storages are packed. The message names the file.
-  static result<model> open(const engine& with, const std::vector<std::string>& paths);
+  // each for all that gguf_files_of() tells; what comes twice counts once. how: of URLs. Errors: of find_model, read_model_index,
+  // check_shards, gguf_files_of, engine::open, read_safetensors, read_gguf, check_gguf_files, read_zip_directory and check_tensors;
+  // invalid_argument for a checkpoint whose storages are packed. The message names the file.
+  static result<model> open(const engine& with, const std::vector<std::string>& paths, const remote_options& how = {});
 
   [[nodiscard]] const std::vector<model_file>& files() const noexcept { return files_; }
   // Nothing where there is none of that name. Of storages of several checkpoints the first.

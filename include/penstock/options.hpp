@@ -131,6 +131,12 @@ struct remote_options {
   std::vector<remote_header> headers{};
 };
 
+// What engine::list_remote() finds.
+struct remote_object {
+  std::string url;
+  std::optional<std::uint64_t> size;  // in bytes; none of what other objects' URLs begin with
+};
+
 using deadline_clock = std::chrono::steady_clock;
 
 struct io_options {

@@ -103,7 +103,7 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
     const without_gil unlocked;
     return open_path(engine, text, how, server);
   }();
-  if (!opened) raise(opened.error(), {text});
+  if (!opened) raise(opened.error(), {shown_name(text)});
   return {std::move(*opened), std::move(path), std::move(how.text)};
 }
 

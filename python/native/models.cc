@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "arguments.hpp"
+#include "device.hpp"
 #include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
+#include "remote.hpp"
 
 namespace penstock::python {
 
@@ -27,26 +29,32 @@ nb::object tensor_word(std::string_view text) { return nb::str(text.data(), text
 std::string first_missing(const std::vector<std::string>& files) {
   const auto is_there = [](const std::string& path) {
     std::error_code ignored;
-    return std::filesystem::exists(path, ignored);
+    return is_url(path) || std::filesystem::exists(path, ignored);
   };
   const auto found = std::ranges::find_if_not(files, is_there);
   return found == files.end() ? std::string() : *found;
 }
 
-nb::object found_model(nb::handle path) {
+nb::object found_model(nb::handle path, nb::handle storage_options) {
   const std::string name = path_text(path);
-  const auto found = [&] {
+  const auto found = [&]() -> result<std::string> {
+    if (!is_url(name)) {
+      const without_gil unlocked;
+      return find_model(name);
+    }
+    const auto server = parse_storage_options(storage_options);
+    const auto engine = shared_engine();
     const without_gil unlocked;
-    return find_model(name);
+    return find_model(engine, name, server);
   }();
-  if (!found) raise(found.error(), {name});
+  if (!found) raise(found.error(), {shown_name(name)});
   return path_object(*found);
 }
 
 nb::tuple shards_of_index(nb::bytes json, nb::handle path) {
   const std::string name = path_text(path);
   const auto index = parse_model_index({json.c_str(), json.size()});
-  if (!index) raise(index.error().with_context(name), {name});
+  if (!index) raise(index.error().with_context(shown_name(name)), {shown_name(name)});
   const auto shards = shards_of(*index, name);
   if (!shards) raise(shards.error(), {name});
   if (const status error = check_shards(*shards, name); !error.ok()) raise(error, {first_missing(shards->files)});
@@ -55,6 +63,20 @@ nb::tuple shards_of_index(nb::bytes json, nb::handle path) {
   nb::dict promised;
   for (const auto& [tensor, file] : shards->promises) promised[tensor_word(tensor)] = files[file];
   return nb::make_tuple(files, promised);
+}
+
+nb::list list_remote(nb::handle url, nb::handle storage_options, bool one_level) {
+  const std::string name = path_text(url);
+  const auto server = parse_storage_options(storage_options);
+  const auto engine = shared_engine();
+  const auto found = [&] {
+    const without_gil unlocked;
+    return engine.list_remote(name, server, one_level);
+  }();
+  if (!found) raise(found.error(), {shown_name(name)});
+  nb::list made;
+  for (const remote_object& each : *found) made.append(nb::make_tuple(each.url, each.size ? nb::cast(*each.size) : nb::none()));
+  return made;
 }
 
 std::string tensor_name(nb::handle tensor) {
@@ -99,8 +121,19 @@ void add_models(nb::module_& module) {
   module.attr("MODEL_ALIGNMENT") = model_alignment;
   module.attr("MOST_MODEL_INDEX_BYTES") = most_model_index_bytes;
   module.attr("MOST_MODEL_REQUEST_BYTES") = most_model_request_bytes;
-  module.def("find_model", &found_model, "path"_a,
-             "The file that a path stands for: a folder has an index or one file. Raises penstock.NotFound.");
+  module.def(
+      "is_url", [](nb::handle path) { return is_url(path_text(path)); }, "path"_a,
+      "Whether open() takes it for the URL of an object on a server, and not for the name of a file.");
+  module.def(
+      "shown_name", [](nb::handle name) { return path_object(shown_name(path_text(name))); }, "name"_a,
+      "What messages call it: a URL without its query; the name of a file as it is.");
+  module.def("find_model", &found_model, "path"_a, "storage_options"_a = nb::none(),
+             "The file that a path stands for: a folder has an index or one file, and so may a URL. Raises penstock.NotFound; of URLs any\n"
+             "penstock.Error.");
+  module.def(
+      "list_remote", &list_remote, "url"_a, nb::kw_only(), "storage_options"_a = nb::none(), "one_level"_a = false,
+      "The objects whose URLs begin with s3://BUCKET/BEGINNING, sorted, each as (URL, bytes). one_level: where they have a \"/\" behind\n"
+      "that, (URL up to it, None) instead, once. Blocks. Raises penstock.Error; Unsupported for other servers, which list nothing.");
   module.def(
       "shards_of_index", &shards_of_index, "json"_a, "path"_a,
       "The files of an index, sorted, and which tensor it promises in which of them. Raises penstock.InvalidArgument for what is no\n"

@@ -43,6 +43,9 @@ remote_kind kind_of(nb::handle value) {
   raise_invalid("storage_options[\"kind\"] is \"" + text + "\"; it is one of auto, http, s3, s3_public, s3_presigned, webhdfs");
 }
 
+// Strings and lists have places, not names.
+bool is_mapping(nb::handle value) { return PyMapping_Check(value.ptr()) && nb::hasattr(value, "items"); }
+
 // Name and value of each item of a mapping.
 template <class Take>
 void for_each_item(nb::handle mapping, const char* what, Take take) {
@@ -53,7 +56,7 @@ void for_each_item(nb::handle mapping, const char* what, Take take) {
 }
 
 std::vector<remote_header> headers_of(nb::handle value) {
-  if (!PyMapping_Check(value.ptr())) wrong_type("headers", "a mapping", value);
+  if (!is_mapping(value)) wrong_type("headers", "a mapping", value);
   std::vector<remote_header> made;
   for_each_item(value, "headers", [&](std::string name, nb::handle text) { made.push_back({std::move(name), text_of("headers", text)}); });
   return made;
@@ -95,7 +98,7 @@ void take(std::string_view name, nb::handle value, remote_options& to) {
 remote_options parse_storage_options(nb::handle options) {
   remote_options made;
   if (options.is_none()) return made;
-  if (!PyMapping_Check(options.ptr()) || PyUnicode_Check(options.ptr()))
+  if (!is_mapping(options))
     throw nb::type_error(("storage_options must be a mapping, not " + type_of(options)).c_str());
   for_each_item(options, "a name", [&](const std::string& name, nb::handle value) { take(name, value, made); });
   return made;

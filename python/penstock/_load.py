@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native
@@ -39,6 +39,7 @@ def load(
     device: Place = "host",
     offset: int = 0,
     exact: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """The file's content from offset (bytes) on, as a new array of dtype and shape; or the array, or arrays, of a file of NumPy's. Blocks.
 
@@ -54,6 +55,7 @@ def load(
     PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
     DeviceBuffer of the bytes, which must be some. On a GPU this waits for what the library's current stream has, in which the memory may have
     been used before; the array may be used in any stream.
+    storage_options: how the server of a URL is reached, as open() takes them.
     exact: a file that ends before the array does, or within an item, raises ShortRead; else the array has fewer rows (along its first axis).
     Raises penstock.Error; InvalidArgument for a dtype that the library has not, for a file of NumPy's that is damaged, and for one that holds
     Python objects, which are a pickle; TypeError.
@@ -62,7 +64,7 @@ def load(
         raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
     maker = maker_of("u1" if dtype is None else dtype, device)
     wanted = _shape_of(shape)
-    with _native.open(path) as file:
+    with _native.open(path, storage_options=storage_options) as file:
         size = file.size()
         if dtype is None and shape is None and offset == 0 and size > 0:
             found = _load_by_kind(file, size, path, device)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -63,10 +63,11 @@ class GGUFFile:
     """A model in a GGUF file, or in several that are called "name-00001-of-00003.gguf": any of them stands for all. A context manager; any thread
     may use it.
 
+    storage_options: how the server of a URL is reached, as penstock.open() takes them.
     Raises GGUFError for what is no such file, or not whole; NotFound, naming the files of a model that are not there; penstock.Error.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, storage_options: Mapping[str, Any] | None = None) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"path is a str or an os.PathLike of one, not {type(path).__name__}")
         self._stack = contextlib.ExitStack()
@@ -74,7 +75,7 @@ class GGUFFile:
         try:
             with _told_as(GGUFError, InvalidArgument):
                 for name in _native.gguf_files(path):
-                    self._sources.append(_Source(name))
+                    self._sources.append(_Source(name, storage_options=storage_options))
                     self._stack.callback(self._sources[-1].file.close)
                 self._check()
         except BaseException:
@@ -151,9 +152,9 @@ class GGUFFile:
             _native.check_model(self.files, [each.header.told for each in self._sources], {})
 
 
-def open(path: Path) -> GGUFFile:
-    """Opens a GGUF file, or all of a model in several, and reads what stands before the tensors. Blocks. Raises as GGUFFile."""
-    return GGUFFile(path)
+def open(path: Path, *, storage_options: Mapping[str, Any] | None = None) -> GGUFFile:
+    """Opens a GGUF file, or all of a model in several, and reads what stands before the tensors. Blocks. Takes and raises what GGUFFile does."""
+    return GGUFFile(path, storage_options=storage_options)
 
 
 class _Source(Source):

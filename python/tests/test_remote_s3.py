@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +15,14 @@ import numpy
 import pytest
 
 import penstock
+import penstock.safetensors.numpy
+from penstock.__main__ import command
 
 CONTENT = numpy.random.default_rng(8).integers(0, 256, 2**20 + 5, dtype=numpy.uint8)
 KEYS = ["data.bin", "folder/with space", "a=1/b+c%41.bin", "ü/日本"]
 
 
-def _servers() -> ModuleType:
+def servers() -> ModuleType:
     path = Path(__file__).parents[2] / "tests/support/s3_server.py"
     spec = importlib.util.spec_from_file_location("s3_server", path)
     assert spec is not None and spec.loader is not None
@@ -30,7 +34,7 @@ def _servers() -> ModuleType:
 
 @pytest.fixture(scope="module", params=["seaweedfs", "moto", "rclone"])
 def server(request: Any, tmp_path_factory: Any) -> Iterator[Any]:
-    module = _servers()
+    module = servers()
     try:
         with module.Server(request.param, tmp_path_factory.mktemp("s3") / "kept") as up:
             for key in KEYS:
@@ -100,3 +104,47 @@ def test_without_credentials_nothing_is_asked_anonymously(server, options, monke
     without = {name: options[name] for name in ("endpoint", "region")}
     with pytest.raises(PermissionError, match="AWS_ACCESS_KEY_ID"):
         penstock.open(f"s3://{server.facts()['bucket']}/data.bin", storage_options=without)
+
+
+def test_a_bucket_is_listed(server, options):
+    bucket = f"s3://{server.facts()['bucket']}"
+    for name in ("one.bin", "sub/two+%41 ü.bin", "sub/deeper/three.bin"):
+        server.put(f"listed/{name}", name.encode())
+    everything = penstock.list_remote(f"{bucket}/listed/", storage_options=options)
+    names = sorted(["one.bin", "sub/two+%41 ü.bin", "sub/deeper/three.bin"])
+    assert everything == [(f"{bucket}/listed/{name}", len(name.encode())) for name in names]
+    level = penstock.list_remote(f"{bucket}/listed/", storage_options=options, one_level=True)
+    assert level == [(f"{bucket}/listed/one.bin", 7), (f"{bucket}/listed/sub/", None)]
+    assert penstock.list_remote(f"{bucket}/none-of-these/", storage_options=options) == []
+    assert len(penstock.list_remote(bucket, storage_options=options)) >= len(KEYS) + 3
+    with pytest.raises(penstock.Error, match="only s3://BUCKET/ can be listed"):
+        penstock.list_remote("https://example.org/a")
+    if server.kind != "moto":  # which takes any
+        with pytest.raises(PermissionError):
+            penstock.list_remote(bucket, storage_options=options | {"secret_access_key": "wrong"})
+
+
+def test_a_folder_is_copied_by_the_command(server, options, tmp_path):
+    bucket = f"s3://{server.facts()['bucket']}"
+    for name in ("a.bin", "b/c.bin"):
+        server.put(f"tree/{name}", CONTENT.tobytes())
+    environment = os.environ | {
+        "AWS_ACCESS_KEY_ID": options["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": options["secret_access_key"],
+        "AWS_ENDPOINT_URL": options["endpoint"],
+        "AWS_REGION": options["region"],
+    }
+    for words, folder in ([f"{bucket}/tree/", tmp_path], "tree"), ([f"{bucket}/tree", tmp_path / "new"], "new"):
+        told = subprocess.run([command(), "cp", "-r", *words], capture_output=True, text=True, timeout=60, env=environment)
+        assert told.returncode == 0, told.stderr
+        for name in ("a.bin", "b/c.bin"):
+            assert (tmp_path / folder / name).read_bytes() == CONTENT.tobytes()
+
+
+def test_a_model_is_found_in_a_folder(server, options, tmp_path):
+    tensors = {"weight": numpy.arange(12, dtype=numpy.float32)}
+    penstock.safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    server.put("model/model.safetensors", (tmp_path / "model.safetensors").read_bytes())
+    url = f"s3://{server.facts()['bucket']}/model"
+    loaded = penstock.safetensors.numpy.load_file(url, storage_options=options)
+    numpy.testing.assert_array_equal(loaded["weight"], tensors["weight"])

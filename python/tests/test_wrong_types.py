@@ -100,7 +100,10 @@ class Given:
                 {"names": ["a"], "dtypes": ["F32"], "shapes": [[2]], "metadata": {"k": "v"}},
             ),
             "place": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).place, {"alignment": 64, "start": 0}),
-            "find_model": (_native.find_model, {"path": self.path}),
+            "find_model": (_native.find_model, {"path": self.path, "storage_options": {}}),
+            "is_url": (_native.is_url, {"path": self.path}),
+            "shown_name": (_native.shown_name, {"name": self.path}),
+            "list_remote": (_native.list_remote, {"url": "s3://bucket-of-nobody/", "storage_options": {"kind": "http"}, "one_level": False}),
             "shards_of_index": (_native.shards_of_index, {"json": b'{"weight_map": {}}', "path": "index.json"}),
             "check_model": (
                 _native.check_model,

@@ -222,6 +222,14 @@ engine::engine(engine&&) noexcept = default;
 engine& engine::operator=(engine&&) noexcept = default;
 engine::~engine() = default;
 
+bool is_url(std::string_view name) noexcept { return source::remote::is_url(name); }
+
+std::string shown_name(std::string_view name) {
+  if (!is_url(name)) return std::string(name);
+  const auto parsed = source::remote::parse_remote_url(name);
+  return parsed ? parsed->shown() : source::remote::shown_text(name);
+}
+
 result<engine> engine::create(const engine_options& options) {
   return or_no_memory([&] { return core::make_engine(options, core::real_seams(options)); });
 }
@@ -261,6 +269,15 @@ result<file> engine::open_remote(const std::string& url, const remote_options& h
     auto opened = core::file_core::open_remote(core_, url, how, options);
     if (!opened) return opened.error();
     return file(std::move(*opened));
+  });
+}
+
+result<std::vector<remote_object>> engine::list_remote(const std::string& url, const remote_options& how, bool one_level,
+                                                       std::size_t most) const {
+  if (core_ == nullptr) return no_engine();
+  return or_no_memory([&]() -> result<std::vector<remote_object>> {
+    if (core_->forked()) return status(errc::forked, "list: the engine belongs to the parent process");
+    return core_->servers().list(url, how, one_level, most);
   });
 }
 

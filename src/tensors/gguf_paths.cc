@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "penstock/engine.hpp"
 #include "penstock/gguf.hpp"
 #include "tensors/checks.hpp"
 
@@ -49,7 +50,7 @@ result<std::vector<std::string>> split_files_of(const std::string& path) {
   for (unsigned i = 1; i <= name->count; ++i) {
     files.push_back(name->file(i));
     std::error_code ignored;
-    if (!std::filesystem::exists(files.back(), ignored)) missing.push_back(files.back());
+    if (!is_url(path) && !std::filesystem::exists(files.back(), ignored)) missing.push_back(files.back());
   }
   if (missing.empty()) return files;
   const std::vector<std::string_view> names(missing.begin(), missing.end());

@@ -19,17 +19,21 @@ namespace penstock {
 
 namespace {
 
+result<file> open_any(const engine& with, const std::string& path, const remote_options& how) {
+  return is_url(path) ? with.open_remote(path, how) : with.open(path);
+}
+
 // --- which files
 
 class path_collector {
  public:
-  explicit path_collector(const engine& with) : with_(with) {}
+  path_collector(const engine& with, const remote_options& how) : with_(with), how_(how) {}
 
   status add(const std::string& path) {
-    const auto found = find_model(path);
+    const auto found = find_model(with_, path, how_);
     if (!found) return found.error();
     if (!is_model_index(*found)) return add_files_of(*found);
-    const auto from = with_.open(*found);
+    const auto from = open_any(with_, *found, how_);
     if (!from) return from.error();
     const auto index = read_model_index(*from);
     if (!index) return index.error();
@@ -61,6 +65,7 @@ class path_collector {
   }
 
   const engine& with_;
+  const remote_options& how_;
   std::map<std::string, std::size_t> places_;
   model_paths found_;
   std::vector<std::vector<std::size_t>> splits_;
@@ -93,8 +98,8 @@ struct opened_file {
   gguf_header gguf;  // of a GGUF file, without its tensors
 };
 
-result<opened_file> open_one(const engine& with, const std::string& path) {
-  auto source = with.open(path);
+result<opened_file> open_one(const engine& with, const std::string& path, const remote_options& how) {
+  auto source = open_any(with, path, how);
   if (!source) return source.error();
   const auto size = source->size();
   if (!size) return size.error();
@@ -102,12 +107,12 @@ result<opened_file> open_one(const engine& with, const std::string& path) {
     auto gguf = read_gguf(*source);
     if (!gguf) return gguf.error();
     tensor_header header = std::exchange(gguf->tensors, {});
-    return opened_file{{path, *std::move(source), *size, std::move(header), model_file_kind::gguf}, *std::move(gguf)};
+    return opened_file{{shown_name(path), *std::move(source), *size, std::move(header), model_file_kind::gguf}, *std::move(gguf)};
   }
   const auto kind = is_zip(*source) ? model_file_kind::checkpoint : model_file_kind::safetensors;
   auto header = kind == model_file_kind::checkpoint ? storages_in(*source) : read_safetensors(*source);
   if (!header) return header.error();
-  return opened_file{{path, *std::move(source), *size, *std::move(header), kind}, {}};
+  return opened_file{{shown_name(path), *std::move(source), *size, *std::move(header), kind}, {}};
 }
 
 status check_split(const std::vector<std::size_t>& places, const std::vector<model_file>& files, const std::vector<gguf_header>& headers) {
@@ -143,20 +148,21 @@ class name_lists {
   std::vector<std::vector<std::string>> kept_;  // of checkpoints
 };
 
-result<std::vector<model_file>> open_all(const engine& with, const std::vector<std::string>& paths) {
-  path_collector collector(with);
+result<std::vector<model_file>> open_all(const engine& with, const std::vector<std::string>& paths, const remote_options& how) {
+  path_collector collector(with, how);
   for (const std::string& each : paths) {
     if (status error = collector.add(each); !error.ok()) return error;
   }
-  const model_paths found = collector.take();
+  model_paths found = collector.take();
   std::vector<model_file> files;
   std::vector<gguf_header> headers;
   for (const std::string& each : found.files) {
-    auto made = open_one(with, each);
+    auto made = open_one(with, each, how);
     if (!made) return made.error();
     files.push_back(std::move(made->file));
     headers.push_back(std::move(made->gguf));
   }
+  for (std::size_t i = 0; i < files.size(); ++i) found.files[i] = files[i].path;  // as messages call them
   for (const auto& each : collector.splits()) {
     if (status error = check_split(each, files, headers); !error.ok()) return error;
   }
@@ -182,9 +188,9 @@ std::uint64_t model_file::tensor_bytes() const noexcept {
   return std::accumulate(header.tensors().begin(), header.tensors().end(), std::uint64_t{0}, add);
 }
 
-result<model> model::open(const engine& with, const std::vector<std::string>& paths) {
+result<model> model::open(const engine& with, const std::vector<std::string>& paths, const remote_options& how) {
   return or_no_memory([&]() -> result<model> {
-    auto files = open_all(with, paths);
+    auto files = open_all(with, paths, how);
     if (!files) return files.error();
     return model(*std::move(files));
   });

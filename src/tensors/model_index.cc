@@ -9,6 +9,7 @@
 #include "base/no_memory.hpp"
 #include "penstock/model.hpp"
 #include "tensors/checks.hpp"
+#include "tensors/urls.hpp"
 
 namespace penstock {
 
@@ -108,6 +109,6 @@ result<std::vector<indexed_tensor>> read_model_index(const file& from) {
   return or_no_memory([&] { return read_index(from); });
 }
 
-bool is_model_index(std::string_view path) noexcept { return path.ends_with(".json"); }
+bool is_model_index(std::string_view path) noexcept { return (is_url(path) ? tensors::without_query(path) : path).ends_with(".json"); }
 
 }  // namespace penstock

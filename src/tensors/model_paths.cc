@@ -9,6 +9,7 @@
 
 #include "base/no_memory.hpp"
 #include "tensors/checks.hpp"
+#include "tensors/urls.hpp"
 
 namespace penstock {
 
@@ -17,28 +18,52 @@ namespace {
 namespace fs = std::filesystem;
 using tensors::quoted;
 
-bool is_there(const fs::path& path) {
+// A server is asked when the file is opened.
+bool is_there(const std::string& path) {
   std::error_code ignored;
-  return fs::exists(path, ignored);
+  return is_url(path) || fs::exists(path, ignored);
 }
 
 result<std::string> found_in(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return path;
   for (const std::string_view name : {model_index_name, model_file_name}) {
-    if (const fs::path inside = fs::path(path) / name; is_there(inside)) return inside.string();
+    if (std::string inside = fs::path(path) / name; is_there(inside)) return inside;
   }
   return status(errc::not_found, fmt::format("{}: the folder has neither {} nor {}", path, model_index_name, model_file_name));
 }
 
+// What a server has at a URL that may stand for a folder. S3 tells who may not list a bucket that access is denied, where it has nothing.
+result<std::string> found_at(const engine& with, const std::string& url, const remote_options& how) {
+  if (tensors::names_a_file(url)) return url;
+  const auto folder = tensors::as_folder(url);
+  status denied;
+  for (const std::string_view name : {model_index_name, model_file_name}) {
+    auto inside = tensors::below(folder, name);
+    const auto opened = with.open_remote(inside, how);
+    if (opened) return inside;
+    if (opened.error().code() == errc::permission_denied) {
+      denied = opened.error();
+    } else if (opened.error().code() != errc::not_found) {
+      return opened.error();
+    }
+  }
+  if (!denied.ok()) return denied;
+  return status(errc::not_found,
+                fmt::format("{}: the server has neither {} nor {} there", shown_name(url), model_index_name, model_file_name));
+}
+
+// --- the files of an index
+
 model_paths paths_of(std::span<const indexed_tensor> index, std::string_view index_path) {
-  const fs::path folder = fs::path(index_path).parent_path();
+  const bool at_url = is_url(index_path);
+  const std::string folder = at_url ? tensors::folder_of_url(index_path) : fs::path(index_path).parent_path().string();
   std::map<std::string_view, std::size_t> places;
   for (const indexed_tensor& each : index) places.emplace(each.file, 0);
   model_paths made;
   for (auto& [name, place] : places) {
     place = made.files.size();
-    made.files.push_back((folder / name).string());
+    made.files.push_back(at_url ? tensors::below(folder, name) : (fs::path(folder) / name).string());
   }
   for (const indexed_tensor& each : index) made.promises.push_back({each.tensor, places.at(each.file)});
   return made;
@@ -119,6 +144,10 @@ status check_all(const model_paths& paths, all_names names) {
 
 result<std::string> find_model(const std::string& path) {
   return or_no_memory([&] { return found_in(path); });
+}
+
+result<std::string> find_model(const engine& with, const std::string& path, const remote_options& how) {
+  return or_no_memory([&] { return is_url(path) ? found_at(with, path, how) : found_in(path); });
 }
 
 result<model_paths> shards_of(std::span<const indexed_tensor> index, std::string_view index_path) {

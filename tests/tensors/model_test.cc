@@ -70,6 +70,22 @@ TEST(model_index, refuses_json_that_is_no_index) {
   EXPECT_EQ(parse_model_index(R"({"weight_map": {}, "weight_map": {}})").error().message(), "\"weight_map\" comes twice in the index");
 }
 
+TEST(model_index, files_of_an_index_at_a_url_lie_below_its_last_slash_and_have_its_query) {
+  const std::vector<indexed_tensor> index = {{"a", "one.safetensors"}, {"b", "sub/two%3f?#.safetensors"}};
+  const auto files = [&](std::string_view at) { return shards_of(index, at)->files; };
+  EXPECT_EQ(files("https://h:1/m/model.safetensors.index.json?t=a/b"),
+            (words{"https://h:1/m/one.safetensors?t=a/b", "https://h:1/m/sub/two%253f%3F%23.safetensors?t=a/b"}));
+  EXPECT_EQ(files("s3://bucket/m?/x.json"), (words{"s3://bucket/m?/one.safetensors", "s3://bucket/m?/sub/two%3f?#.safetensors"}));
+  EXPECT_TRUE(check_shards(*shards_of(index, "s3://bucket/x.json"), "s3://bucket/x.json").ok()) << "no server is asked";
+}
+
+TEST(model_index, a_url_is_one_by_what_stands_before_its_query) {
+  EXPECT_TRUE(is_model_index("https://h/x.json?token=1"));
+  EXPECT_FALSE(is_model_index("https://h/x?y=.json"));
+  EXPECT_TRUE(is_model_index("s3://bucket/x?y=.json"));
+  EXPECT_FALSE(is_model_index("x.json?token=1"));
+}
+
 TEST(model_index, refuses_files_outside_of_its_folder) {
   for (const char* name : {"", "/etc/passwd", "..", "../x", "a/../../x", "a/..", R"(a\u0000b)", "/"}) {
     const auto index = parse_model_index(map_of(R"("a": ")" + std::string(name) + "\""));

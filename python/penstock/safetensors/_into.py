@@ -13,7 +13,7 @@ from ._load import ALIGNMENT, Slices, check_wanted, part_wanted
 from ._plain import PlainTargets
 from ._reading import Links, Ranges, Reads
 from ._slices import Part
-from ._sources import Paths, Source, Sources
+from ._sources import Paths, Source, Sources, StorageOptions
 from ._targets import Target, target_of
 
 __all__ = ["LoadResult", "load_into"]
@@ -34,10 +34,11 @@ def load_into(
     convert: bool = False,
     slices: Slices | None = None,
     links: Links | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> LoadResult:
     """Fills the tensors of a torch.nn.Module (parameters and buffers), or of a mapping of names, with those of the files. Blocks.
 
-    filename, slices, links: as for load_file(). A mapping has tensors of PyTorch, arrays of NumPy or CuPy, and DeviceBuffers.
+    filename, slices, links, storage_options: as for load_file(). A mapping has tensors of PyTorch, arrays of NumPy or CuPy, and DeviceBuffers.
     strict: names that only one side has are an error; else they are in the result. Of tensors that are one and the same memory one name will do.
     convert: tensors of another type are converted, on their device; else they are an error.
 
@@ -45,7 +46,7 @@ def load_into(
     current stream has. Raises Mismatch, with all that does not fit, and other errors of the files before any tensor is touched; when reading itself
     fails, or is interrupted, what is in the tensors is not known.
     """
-    with Sources(filename) as sources:
+    with Sources(filename, storage_options=storage_options) as sources:
         check_wanted(sources.files, None, slices)
         targets, others = _state_of(target)
         plain = PlainTargets.find(sources, targets) if slices is None and not others else None

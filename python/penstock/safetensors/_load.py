@@ -15,7 +15,7 @@ from ._errors import SafetensorError, listed, meant
 from ._frameworks import SURE_DIMENSIONS, Arena, Framework, View
 from ._reading import Links, Ranges, Reads, check_bytes
 from ._slices import Part, part_of, picks_of, shard_of
-from ._sources import Paths, Source, Sources, check_names
+from ._sources import Paths, Source, Sources, StorageOptions, check_names
 from ._types import BITS
 
 __all__ = ["Layout", "Slices", "check_backend", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
@@ -37,10 +37,12 @@ def load_file(
     names: Iterable[str] | None = None,
     links: Links | None = None,
     max_host_bytes: int | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
     """The tensors of a safetensors file, by their names, in the order of the file. Blocks; KeyboardInterrupt stops it.
 
-    filename: a file; several of them; an index (model.safetensors.index.json), with its shards; or a folder that holds one.
+    filename: a file; several of them; an index (model.safetensors.index.json), with its shards; or a folder that holds one. Each may be a URL.
+    storage_options: how the servers of URLs are reached, as penstock.open() takes them.
     device: "cpu", "cuda:1", the number of a GPU, a torch.device, "host:0"; None is the host, and CuPy's current device.
     framework: "pt", "np" or "cupy"; None: what penstock.load() gives for the device: NumPy's on the host, CuPy's (else PyTorch's, where that is
     imported) on a GPU, PyTorch's for a torch.device, DeviceBuffers of the bytes on "host:0".
@@ -60,7 +62,7 @@ def load_file(
     """
     places = Places(framework, device, device_map)
     most_bytes = check_bytes("max_host_bytes", max_host_bytes)
-    with Sources(filename, places.devices()) as sources:
+    with Sources(filename, places.devices(), storage_options) as sources:
         return read_tensors(sources, places, slices, check_names(names), links, most_bytes)
 
 

@@ -15,7 +15,7 @@ from ._load import check_backend, check_type, read_tensors
 from ._prefetch import PrefetchLoader, TensorMeta, tensor_meta
 from ._reading import Ranges, Reads, read_now
 from ._slices import Part, part_of, picks_of
-from ._sources import Path, Source, check_names
+from ._sources import Path, Source, StorageOptions, check_names
 from ._types import BITS
 
 __all__ = ["Slice", "read_part", "safe_open"]
@@ -26,16 +26,25 @@ class safe_open:
 
     framework: "pt", "np" or "cupy"; None: by the device, as for load_file(). device: None is the host, and CuPy's current device.
     backend: that of the safetensors library, "mmap" or "pread", which changes nothing here.
+    storage_options: how the server of a URL is reached, as penstock.open() takes them.
     Raises SafetensorError for what is no such file, penstock.Error.
     """
 
-    def __init__(self, filename: Path, framework: str | None, device: Any = None, *, backend: str = "mmap") -> None:
+    def __init__(
+        self,
+        filename: Path,
+        framework: str | None,
+        device: Any = None,
+        *,
+        backend: str = "mmap",
+        storage_options: StorageOptions | None = None,
+    ) -> None:
         check_backend(backend)
         if not isinstance(filename, (str, os.PathLike)):
             raise TypeError(f"filename is a str or an os.PathLike of one, not {type(filename).__name__}")
         self._places = Places(framework, device)
         self._place = self._places.of("")
-        self._opened: Source | None = Source(os.fspath(filename))
+        self._opened: Source | None = Source(os.fspath(filename), storage_options=storage_options)
 
     def __enter__(self) -> safe_open:
         return self

@@ -23,7 +23,7 @@ from .._pieces import remade
 from ._frameworks import framework_on
 from ._reading import Ranges, Reads
 from ._sharded import Plan, Rank, Shard, dims_of, planned
-from ._sources import Paths, Source, Sources, check_names
+from ._sources import Paths, Source, Sources, StorageOptions, check_names
 
 __all__ = ["Failed", "Piece", "failure_of", "load_rank", "unlike", "word_of_failure"]
 
@@ -52,10 +52,11 @@ def load_rank(
     secret: str | bytes = b"",
     timeout: float = 300.0,
     group: Any = None,
+    storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
     """The part of a model that is one rank's, in a job of several processes that all call this with the same files, shard and names. Blocks.
 
-    filename, device, framework, names: as for load_file(); every process can open the files. shard: as for load_sharded().
+    filename, device, framework, names, storage_options: as for load_file(); every process can open the files. shard: as for load_sharded().
     address: that the job meets at: "unix:@name" or "unix:/path", to which ".0", ".1" and so on are added; or the URLs that the ranks listen at
     (penstock.pipe.listen()), one for each but the last, such as tcp://host:port, for ranks of several hosts; these need the secret.
     timeout: seconds that a rank waits for the others to come, and for each piece. A rank that waits for another for more than 5 s says so to the logger
@@ -71,7 +72,8 @@ def load_rank(
     """
     try:
         with _ranks(rank, world, address, secret, timeout, group) as ranks:
-            return _load(filename, framework_on(framework if group is None else _of_group(framework), device), ranks, shard, names)
+            place = framework_on(framework if group is None else _of_group(framework), device)
+            return _load(filename, place, ranks, shard, names, storage_options)
     except Failed as problem:
         raise Closed(str(problem), code="closed") from None
 
@@ -116,9 +118,16 @@ def _of_group(framework: str | None) -> str:
     return "pt"
 
 
-def _load(filename: Paths, place: Any, ranks: Ranks, shard: Shard | None, names: Iterable[str] | None) -> dict[str, Any]:
+def _load(
+    filename: Paths,
+    place: Any,
+    ranks: Ranks,
+    shard: Shard | None,
+    names: Iterable[str] | None,
+    storage_options: StorageOptions | None,
+) -> dict[str, Any]:
     rank, world = ranks.rank, ranks.world
-    with Sources(filename, [place.device] if ranks.reads and ":" in place.device else []) as sources:
+    with Sources(filename, [place.device] if ranks.reads and ":" in place.device else [], storage_options) as sources:
         mine = Rank(rank, place)
         plan = planned(sources, [mine], world, dims_of(shard), check_names(names))
         reads = Reads()

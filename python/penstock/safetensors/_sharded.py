@@ -12,7 +12,7 @@ from ._frameworks import Arena, Framework, framework_on
 from ._load import Layout, check_type, check_wanted, part_wanted
 from ._reading import Ranges, Reads
 from ._slices import Part
-from ._sources import Paths, Source, Sources, check_names
+from ._sources import Paths, Source, Sources, StorageOptions, check_names
 
 __all__ = ["Plan", "Rank", "Shard", "dims_of", "load_sharded", "planned"]
 
@@ -27,11 +27,12 @@ def load_sharded(
     framework: str | None = None,
     *,
     names: Iterable[str] | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> list[dict[str, Any]]:
     """The tensors of safetensors files, for each of several devices a dict of its parts, as tensor parallel has them. Blocks; KeyboardInterrupt
     stops it.
 
-    filename, framework, names: as for load_file(). devices: of the ranks, in their order; one may come twice.
+    filename, framework, names, storage_options: as for load_file(). devices: of the ranks, in their order; one may come twice.
     shard: patterns of tensors' names, as of fnmatch ("*.q_proj.weight"), and the dimension that those are cut in, in equal parts, one for each
     device; the first that fits counts, and None there, or no pattern, gives all of the tensor to every device. Or a callable of name and shape.
 
@@ -40,7 +41,7 @@ def load_sharded(
     Raises InvalidArgument where a tensor cannot be cut so, and what load_file() raises.
     """
     places = [framework_on(framework, each) for each in _checked(devices)]
-    with Sources(filename, [each.device for each in places if ":" in each.device]) as sources:
+    with Sources(filename, [each.device for each in places if ":" in each.device], storage_options) as sources:
         ranks = [Rank(number, place) for number, place in enumerate(places)]
         plan = planned(sources, ranks, len(ranks), dims_of(shard), check_names(names))
         return _filled(ranks, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,19 +14,24 @@ from .._small_files import read_small_file
 from ._errors import SafetensorError, meant, of_file
 from ._header import Header, read_header
 
-__all__ = ["Path", "Paths", "Source", "Sources", "check_names"]
+__all__ = ["Path", "Paths", "Source", "Sources", "StorageOptions", "check_names"]
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
+StorageOptions = Mapping[str, Any]  # of penstock.open()
+
+_MOST_OPENED_AT_ONCE = 16  # of servers, each of which is waited for
 
 
 class Source:
     """An open tensor file and what is in it. Closed when nobody has it any more: parts of tensors outlive who opened it."""
 
-    def __init__(self, name: str, devices: Iterable[str] = (), descriptor: int | None = None) -> None:
+    def __init__(
+        self, name: str, devices: Iterable[str] = (), descriptor: int | None = None, storage_options: StorageOptions | None = None
+    ) -> None:
         """descriptor: of the file of that name, which may be another's by now; the caller's own, to close any time."""
-        self.name = name
-        self.file = _native.open(name if descriptor is None else descriptor)
+        self.name = _native.shown_name(name)
+        self.file = _native.open(name if descriptor is None else descriptor, storage_options=storage_options)
         try:
             for each in devices:  # while the header is read
                 self.file.prepare(each)
@@ -58,19 +63,20 @@ class Source:
 class Sources:
     """Several of them, in which no tensor is twice. A context manager. devices: that they will be read into."""
 
-    def __init__(self, paths: Paths, devices: Iterable[str] = ()) -> None:
+    def __init__(self, paths: Paths, devices: Iterable[str] = (), storage_options: StorageOptions | None = None) -> None:
+        """storage_options: of URLs, as penstock.open() takes them."""
         names: list[str] = []
         promised: dict[str, str] = {}  # tensor: the file that an index promises it in
         for path in _listed(paths):
-            found, index = _files_of(path)
+            found, index = _files_of(path, storage_options)
             names += [each for each in found if each not in names]
             promised.update(index)
         self._stack = contextlib.ExitStack()
         self.files: list[Source] = []
         try:
-            for name in names:
-                self.files.append(Source(name, devices))
-                self._stack.callback(self.files[-1].file.close)
+            for source in _opened(names, devices, storage_options):
+                self.files.append(source)
+                self._stack.callback(source.file.close)
             self._check(promised)
         except BaseException:
             self._stack.close()
@@ -119,16 +125,52 @@ def _checked(path: Any) -> Path:
     return path
 
 
-def _files_of(path: Path) -> tuple[list[str], dict[str, str]]:
+def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOptions | None) -> Iterator[Source]:
+    """In their order; those of servers, which answer late, many at once."""
+    if len(names) < 2 or not any(map(_native.is_url, names)):
+        yield from (Source(name, devices, storage_options=storage_options) for name in names)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(names), _MOST_OPENED_AT_ONCE), "penstock-open") as pool:
+        begun = [pool.submit(Source, name, devices, storage_options=storage_options) for name in names]
+        taken = 0
+        try:
+            for each in begun:
+                taken += 1
+                yield each.result()
+        finally:
+            for each in begun[taken:]:  # behind one that failed
+                if not each.cancel() and each.exception() is None:
+                    each.result().file.close()
+
+
+def _files_of(path: Path, storage_options: StorageOptions | None) -> tuple[list[str], dict[str, str]]:
     """The files of one path, and which tensor an index promises in which of them."""
-    name = _native.find_model(path)
-    if not name.endswith(".json"):
+    name = _native.find_model(path, storage_options)
+    at_url = _native.is_url(name)
+    if not (name.partition("?")[0] if at_url else name).endswith(".json"):
         return [name], {}
-    content = read_small_file(name, _native.MOST_MODEL_INDEX_BYTES)
+    if at_url:
+        content = _read_index(name, storage_options)
+    else:
+        content = read_small_file(name, _native.MOST_MODEL_INDEX_BYTES)
     try:
-        return _native.shards_of_index(content, name)
+        files, promised = _native.shards_of_index(content, name)
     except InvalidArgument as problem:
-        raise SafetensorError(str(problem), code=problem.code, filename=name) from None
+        raise SafetensorError(str(problem), code=problem.code, filename=_native.shown_name(name)) from None
+    return files, {tensor: _native.shown_name(file) for tensor, file in promised.items()} if at_url else promised
+
+
+def _read_index(url: str, storage_options: StorageOptions | None) -> bytes:
+    with _native.open(url, storage_options=storage_options) as file:
+        size = file.size()
+        if size > _native.MOST_MODEL_INDEX_BYTES:
+            problem = f"{_native.shown_name(url)} has more than {_native.MOST_MODEL_INDEX_BYTES} bytes"
+            raise InvalidArgument(problem, code="invalid_argument")
+        content = bytearray(size)
+        file.read_into(content)
+    return bytes(content)
 
 
 def check_names(names: Any) -> set[str] | None:

@@ -19,7 +19,7 @@ from ._frameworks import Framework, framework_on
 from ._load import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
 from ._reading import Reads, check_bytes
 from ._slices import Part
-from ._sources import Paths, Source, Sources, check_names
+from ._sources import Paths, Source, Sources, StorageOptions, check_names
 
 __all__ = ["Stream", "stream"]
 
@@ -40,10 +40,11 @@ def stream(
     slices: Slices | None = None,
     max_device_bytes: int | None = None,
     max_host_bytes: int | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> Stream:
     """The tensors of safetensors files as pairs of name and tensor, one after the other in the order of the files, while more are read.
 
-    files, names, device, framework, slices: as for load_file(). The result is an iterator, and a context manager. One thread at a time may use it;
+    files, names, device, framework, slices, storage_options: as for load_file(). The result is an iterator, and a context manager. One thread at a time may use it;
     another one gets InvalidArgument, and the stream goes on.
     max_device_bytes: of the device's memory that the stream has allocated and somebody has still: tensors that are read ahead, and those that the
     caller holds. None: 512 MiB. On the host max_host_bytes says it instead, and this changes nothing.
@@ -60,7 +61,7 @@ def stream(
     Raises what load_file() raises for files, names and device, at once. An error of reading names file and tensor, and comes in the turn of that
     tensor, as does an error of slices; it ends the stream.
     """
-    return Stream(files, names, framework_on(framework, device), slices, max_device_bytes, max_host_bytes)
+    return Stream(files, names, framework_on(framework, device), slices, max_device_bytes, max_host_bytes, storage_options)
 
 
 class Stream:
@@ -74,9 +75,10 @@ class Stream:
         slices: Slices | None,
         max_device_bytes: int | None,
         max_host_bytes: int | None,
+        storage_options: StorageOptions | None = None,
     ) -> None:
         limits = _limits(place, max_device_bytes, max_host_bytes)
-        sources = Sources(files, [place.device] if ":" in place.device else [])
+        sources = Sources(files, [place.device] if ":" in place.device else [], storage_options)
         try:
             wanted = check_names(names)
             check_wanted(sources.files, wanted, slices)

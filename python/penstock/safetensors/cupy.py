@@ -15,7 +15,7 @@ from ._memory import loaded
 from ._reading import Links
 from ._save import save_file as _save_file
 from ._save import saved, tensor_of
-from ._sources import Path, Paths
+from ._sources import Path, Paths, StorageOptions
 
 __all__ = ["load", "load_file", "save", "save_file"]
 
@@ -29,9 +29,20 @@ def load_file(
     names: Iterable[str] | None = None,
     links: Links | None = None,
     max_host_bytes: int | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
     """The tensors of a file as CuPy's arrays. device: "cuda:1" or a number; None is CuPy's current one. See penstock.safetensors.load_file()."""
-    return _load_file(filename, device, "cupy", device_map=device_map, slices=slices, names=names, links=links, max_host_bytes=max_host_bytes)
+    return _load_file(
+        filename,
+        device,
+        "cupy",
+        device_map=device_map,
+        slices=slices,
+        names=names,
+        links=links,
+        max_host_bytes=max_host_bytes,
+        storage_options=storage_options,
+    )
 
 
 def load(data: bytes, device: Any = None) -> dict[str, Any]:

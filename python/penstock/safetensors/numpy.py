@@ -15,7 +15,7 @@ from ._open import safe_open
 from ._raw import TensorSpec, deserialize, serialize, serialize_file
 from ._save import save_file as _save_file
 from ._save import saved, tensor_of
-from ._sources import Path, Paths
+from ._sources import Path, Paths, StorageOptions
 
 __all__ = [
     "TensorSpec",
@@ -31,11 +31,16 @@ __all__ = [
 
 
 def load_file(
-    filename: Paths, *, backend: str = "mmap", slices: Slices | None = None, names: Iterable[str] | None = None
+    filename: Paths,
+    *,
+    backend: str = "mmap",
+    slices: Slices | None = None,
+    names: Iterable[str] | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> dict[str, numpy.ndarray[Any, Any]]:
     """The tensors of a file as NumPy's arrays. See penstock.safetensors.load_file(). backend changes nothing."""
     check_backend(backend)
-    return _load_file(filename, None, "np", slices=slices, names=names)
+    return _load_file(filename, None, "np", slices=slices, names=names, storage_options=storage_options)
 
 
 def load(data: bytes) -> dict[str, numpy.ndarray[Any, Any]]:

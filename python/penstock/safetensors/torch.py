@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._open import safe_open
     from ._raw import TensorSpec, deserialize, serialize, serialize_file
     from ._reading import Links
-    from ._sources import Paths
+    from ._sources import Paths, StorageOptions
     from ._torch_models import load_model, save_model
     from ._torch_save import save, save_file, save_file_async
 else:
@@ -60,10 +60,21 @@ def load_file(
     names: Iterable[str] | None = None,
     links: Links | None = None,
     max_host_bytes: int | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> dict[str, torch.Tensor]:
     """The tensors of a file. See penstock.safetensors.load_file(). backend changes nothing."""
     check_backend(backend)
-    return _load_file(filename, device, "pt", device_map=device_map, slices=slices, names=names, links=links, max_host_bytes=max_host_bytes)
+    return _load_file(
+        filename,
+        device,
+        "pt",
+        device_map=device_map,
+        slices=slices,
+        names=names,
+        links=links,
+        max_host_bytes=max_host_bytes,
+        storage_options=storage_options,
+    )
 
 
 def load(data: bytes) -> dict[str, torch.Tensor]:

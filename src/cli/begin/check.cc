@@ -59,6 +59,7 @@ check_plan explain(const engine& owner, const file& target, const check_report& 
 
 // Asked of the name: opening the file for writing would copy it up on overlayfs, and tell those who watch it that it may have changed.
 check_plan explain_write(const engine& owner, const file& target, const check_report& report) {
+  if (is_url(target.path())) return {{errc::unsupported, "objects on servers are not written in place"}, {}};
   if (::access(target.path().c_str(), W_OK) != 0) return {status::from_errno(errno, fmt::format("write {}", target.path())), {}};
   return explain(owner, target, report, true);
 }
@@ -80,7 +81,7 @@ check_report look_at(const engine& owner, const input& named, const std::string&
   if (!target) return report.error = target.error(), report;
   auto size = target->size();
   if (!size) return report.error = size.error(), report;
-  report.file_system = bench::file_system_of(named.name);
+  report.file_system = is_url(named.name) ? "none (a server)" : bench::file_system_of(named.name);
   report.size = *size;
   report.read = explain(owner, *target, report, false);
   report.write = explain_write(owner, *target, report);

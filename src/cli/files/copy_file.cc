@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::uint64_t copy_piece = std::uint64_t{4} << 20;
 constexpr std::size_t copy_slots = 8;             // of which half are read ahead
+constexpr std::size_t most_slots = 48;            // of a server, which answers late, many
 constexpr std::uint64_t small_file = copy_piece;  // below, threads cost more than they bring
 
 status copy_stopped() { return {errc::cancelled, "interrupted"}; }
@@ -33,7 +34,8 @@ status copy_stopped() { return {errc::cancelled, "interrupted"}; }
 
 class copy_pipeline {
  public:
-  copy_pipeline(const file& source, const file& target, std::string name) : source_(source), target_(target), name_(std::move(name)) {}
+  copy_pipeline(const file& source, const file& target, std::string name, std::size_t slots = copy_slots)
+      : source_(source), target_(target), name_(std::move(name)), slots_(slots) {}
   copy_pipeline(const copy_pipeline&) = delete;
   copy_pipeline& operator=(const copy_pipeline&) = delete;
   ~copy_pipeline() {
@@ -42,10 +44,10 @@ class copy_pipeline {
   }
 
   status add(std::uint64_t offset, std::uint64_t length) {
-    if (added_ - written_ == copy_slots / 2) {
+    if (added_ - written_ == slots_.size() / 2) {
       if (status error = write_oldest(); !error.ok()) return error;
     }
-    slot& next = slots_[added_ % copy_slots];
+    slot& next = slots_[added_ % slots_.size()];
     if (status error = end_of_write(next); !error.ok()) return error;
     if (next.memory == nullptr) next.memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, copy_piece)));
     if (next.memory == nullptr) return {errc::out_of_memory, "no memory for a piece of a copy"};
@@ -78,7 +80,7 @@ class copy_pipeline {
   };
 
   status write_oldest() {
-    slot& oldest = slots_[written_ % copy_slots];
+    slot& oldest = slots_[written_ % slots_.size()];
     const io_result read = oldest.under_way.wait();
     if (!read.ok()) return read.error.with_context(name_);
     if (read.bytes_done < oldest.length) return {errc::io, fmt::format("{} became shorter", name_)};
@@ -99,7 +101,7 @@ class copy_pipeline {
   const file& source_;
   const file& target_;
   std::string name_;
-  std::array<slot, copy_slots> slots_;
+  std::vector<slot> slots_;
   std::uint64_t added_ = 0, written_ = 0;
 };
 
@@ -155,6 +157,19 @@ status copy_plainly(int from_fd, int to_fd, const std::string& from, const std::
     status error = read_plainly(from_fd, from, offset, bytes);
     return error.ok() ? write_plainly(to_fd, to, offset, bytes) : error;
   });
+}
+
+status copy_object_bytes(const engine& owner, const file& source, int to_fd, const std::string& to, std::uint64_t size) {
+  auto target = owner.adopt(to_fd, {.name = to});
+  if (!target) return target.error();
+  progress_bar bar("copying", source.path(), size);
+  copy_pipeline pipeline(source, *target, source.path(), most_slots);
+  for (std::uint64_t at = 0; at < size; at += copy_piece) {
+    if (interrupted()) return copy_stopped();
+    bar.update(at);
+    if (status error = pipeline.add(at, std::min(copy_piece, size - at)); !error.ok()) return error;
+  }
+  return pipeline.finish();
 }
 
 // Of files that say they are empty and are not, as those of /proc do.
@@ -271,6 +286,24 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   // Folders are synced once all of their files are there.
   if (error.ok()) error = pending->publish({.replace = !how.keep_existing, .durable = false});
   if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", from, to));
+  return out;
+}
+
+result<copied_file> copy_object(const engine& owner, const std::string& url, const std::string& to, const copy_options& how) {
+  if (how.preserve) return status(errc::invalid_argument, fmt::format("{}: an object on a server has no mode and no owner to keep", url));
+  auto source = owner.open(url);
+  if (!source) return source.error();
+  const auto size = source->size();
+  if (!size) return size.error();
+  auto pending = pending_file::create(to);
+  if (!pending) return pending.error();
+  copied_file out{.bytes = *size, .copied = *size};
+  status error = copy_object_bytes(owner, *source, pending->descriptor(), to, *size);
+  if (error.ok() && how.verify) error = read_back(owner, url, to, pending->descriptor(), *size);
+  if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
+  if (error.ok() && interrupted()) error = copy_stopped();
+  if (error.ok()) error = pending->publish({.replace = !how.keep_existing, .durable = false});
+  if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", source->path(), to));
   return out;
 }
 

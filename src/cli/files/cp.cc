@@ -40,6 +40,15 @@ struct cp_totals {
   std::vector<status> errors;
 };
 
+// What a path ends with, without slashes: "b" of a/b/. A path like ".." has no name of its own. Of a URL it is what stands behind the last
+// slash, escapes and all.
+std::string last_name(const std::string& path) {
+  if (is_url(path)) return fs::path(shown_name(path)).filename().string();
+  std::string name = path.substr(0, path.find_last_not_of('/') + 1);
+  name = name.substr(name.rfind('/') + 1);
+  return name == "." || name == ".." ? fs::weakly_canonical(path).filename().string() : name;
+}
+
 mode_t umask_of_process() {
   const mode_t mask = ::umask(0);
   ::umask(mask);
@@ -53,8 +62,10 @@ class copier {
   // Named on the command line: links are followed.
   void copy_named(const std::string& from, const std::string& to) {
     struct stat info {};
-    if (::stat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
-    if (!S_ISDIR(info.st_mode)) {
+    const bool is_object = is_url(from);
+    if (is_object && how_.recursive) return copy_objects(from, to);
+    if (!is_object && ::stat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
+    if (is_object || !S_ISDIR(info.st_mode)) {
       copy_one_file(from, to);
       return sync_folder_of(to);
     }
@@ -62,6 +73,14 @@ class copier {
     if (lies_in(from, to)) return failed({errc::invalid_argument, fmt::format("{} is in {}, which is to be copied", to, from)});
     copy_folder(from, to, info);
     sync_folder_of(to);
+  }
+  // Under the name that it has.
+  void copy_into(const std::string& from, const std::string& folder) {
+    const bool below_it = is_url(from) && how_.recursive && from.ends_with('/');
+    const std::string name = last_name(below_it ? from.substr(0, from.size() - 1) : from);
+    if (is_url(from) && (name.empty() || name == "." || name == ".."))
+      return failed({errc::invalid_argument, fmt::format("{} ends with no name: say which file it is to be", shown_name(from))});
+    copy_named(from, fs::path(folder) / name);
   }
   [[nodiscard]] const cp_totals& totals() const { return totals_; }
 
@@ -79,7 +98,7 @@ class copier {
   }
 
   void told(const std::string& from, const std::string& to) const {
-    if (wanted_.verbose && !wanted_.output.json) say("{} -> {}\n", from, to);
+    if (wanted_.verbose && !wanted_.output.json) say("{} -> {}\n", shown_name(from), to);
   }
 
   // Whether this very command has made what is there, or what a link there leads to.
@@ -99,13 +118,13 @@ class copier {
       return false;
     }
     if (!has_made(to)) return true;
-    failed({errc::invalid_argument, fmt::format("{} would replace {}, which is a copy that was just made", from, to)});
+    failed({errc::invalid_argument, fmt::format("{} would replace {}, which is a copy that was just made", shown_name(from), to)});
     return false;
   }
 
   void copy_one_file(const std::string& from, const std::string& to) {
     if (!may_make(from, to)) return;
-    const auto copied = copy_file(owner_, from, to, how_);
+    const auto copied = is_url(from) ? copy_object(owner_, from, to, how_) : copy_file(owner_, from, to, how_);
     if (!copied) return failed(copied.error());
     ++totals_.files;
     if (struct stat info{}; ::stat(to.c_str(), &info) == 0) note_made(info);
@@ -138,6 +157,36 @@ class copier {
     ++totals_.links;
     if (::lstat(to.c_str(), &there) == 0) note_made(there);
     told(from, to);
+  }
+
+  // All objects below a URL; or, where there are none, the one that has it.
+  void copy_objects(const std::string& from, const std::string& to) {
+    const std::string folder = from.ends_with('/') ? from : from + "/";
+    const auto found = owner_.list_remote(folder);
+    if (!found && found.error().code() != errc::unsupported && found.error().code() != errc::invalid_argument) return failed(found.error());
+    if (!found || found->empty()) {
+      copy_one_file(from, to);
+      return sync_folder_of(to);
+    }
+    for (const remote_object& each : *found) {
+      if (interrupted()) return;
+      copy_listed(each.url, std::string_view(each.url).substr(folder.size()), to);
+    }
+  }
+
+  // name: from the folder, as the server tells it; with "/" at its end it stands for a folder itself.
+  void copy_listed(const std::string& from, std::string_view name, const std::string& to) {
+    const fs::path below(name);
+    if (below.is_absolute() || name.find('\0') != std::string_view::npos || std::find(below.begin(), below.end(), "..") != below.end())
+      return failed({errc::invalid_argument, fmt::format("{}: a key that is no path below a folder is not copied", from)});
+    const fs::path target = fs::path(to) / below;
+    const fs::path parent = target.parent_path();
+    std::error_code error;
+    fs::create_directories(parent, error);
+    if (error) return failed(status::from_errno(error.value(), fmt::format("make the folder {}", parent.string())));
+    if (name.empty() || name.ends_with('/')) return;
+    copy_one_file(from, target);
+    sync_folder_of(target);
   }
 
   // Written to while it is being filled, whatever mode it will have.
@@ -224,13 +273,6 @@ bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// What a path ends with, without slashes: "b" of a/b/. A path like ".." has no name of its own.
-std::string last_name(const std::string& path) {
-  std::string name = path.substr(0, path.find_last_not_of('/') + 1);
-  name = name.substr(name.rfind('/') + 1);
-  return name == "." || name == ".." ? fs::weakly_canonical(path).filename().string() : name;
-}
-
 void print_totals(const cp_options& wanted, const cp_totals& totals, double seconds) {
   const double speed = bench::gigabytes_per_second(totals.bytes, seconds);
   if (wanted.output.json) {
@@ -277,7 +319,7 @@ int copy_all(cp_options wanted) {
   const bench::stopwatch watch;
   for (const std::string& from : wanted.paths) {
     if (interrupted()) break;
-    work.copy_named(from, into ? fs::path(to) / last_name(from) : fs::path(to));
+    into ? work.copy_into(from, to) : work.copy_named(from, to);
   }
   print_totals(wanted, work.totals(), watch.seconds());
   if (interrupted()) return interrupted_exit_code();
@@ -289,7 +331,7 @@ int copy_all(cp_options wanted) {
 void add_cp(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<cp_options>();
   CLI::App& sub = *app.add_subcommand("cp", "Copy files to a file or into a folder; a copy is whole under its name, or not there");
-  sub.add_option("FILE", wanted->paths, "What to copy, and where to: a file, or a folder that exists")
+  sub.add_option("FILE", wanted->paths, "What to copy, also objects by their URLs, and where to: a file, or a folder that exists")
       ->required()
       ->expected(2, CLI::detail::expected_max_vector_size);
   sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too, with the links in them as links");

@@ -26,7 +26,7 @@ class ahead_reader {
     auto size = handle->size();
     if (!size) return size.error();
     std::unique_ptr<ahead_reader> made(new ahead_reader(*std::move(handle), *size));
-    if (*size > 0) return made;
+    if (*size > 0 || is_url(path)) return made;
     made->plain_ = owned_fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (made->plain_.get() < 0) return status::from_errno(errno, fmt::format("open {}", path));
     return made;

@@ -139,7 +139,7 @@ result<contents> look_into(const engine& owner, const std::string& path) {
   const auto from = owner.open(path);
   if (!from) return from.error();
   contents found;
-  found.path = path;
+  found.path = shown_name(path);
   const auto size = from->size();
   if (!size) return size.error();
   found.file_bytes = *size;
@@ -243,7 +243,7 @@ class inspection {
   inspection(const engine& owner, const inspect_options& wanted) : owner_(owner), wanted_(wanted) {}
 
   void look_at(const std::string& path) {
-    const auto found = find_model(path);
+    const auto found = find_model(owner_, path);
     if (!found) return failed(found.error());
     is_model_index(*found) ? look_at_index(*found) : look_at_files_of(*found);
   }
@@ -255,9 +255,9 @@ class inspection {
 
  private:
   void look_at_index(const std::string& path) {
-    const auto shards = read_index(owner_, path);
+    auto shards = read_index(owner_, path);
     if (!shards) return failed(shards.error());
-    if (!wanted_.output.json) say("{}: index of {}\n", path, counted(shards->files.size(), "file"));
+    if (!wanted_.output.json) say("{}: index of {}\n", shown_name(path), counted(shards->files.size(), "file"));
     std::vector<contents> all;
     for (const std::string& shard : shards->files) {
       if (auto found = tell(shard)) all.push_back(*std::move(found));
@@ -265,14 +265,15 @@ class inspection {
     if (all.size() < shards->files.size()) return;  // what is in the others is not known
     std::vector<std::vector<std::string_view>> names;
     for (const contents& each : all) names.push_back(names_of(each));
+    std::ranges::transform(all, shards->files.begin(), &contents::path);
     if (status error = check_tensors(*shards, names); !error.ok()) failed(error);
   }
   // A file alone, or all of a model in several GGUF files.
   void look_at_files_of(const std::string& path) {
-    const auto files = gguf_files_of(path);
+    auto files = gguf_files_of(path);
     if (!files) return failed(files.error());
     if (files->size() == 1) return (void)tell(path);
-    if (!wanted_.output.json) say("{}: model of {}\n", path, counted(files->size(), "file"));
+    if (!wanted_.output.json) say("{}: model of {}\n", shown_name(path), counted(files->size(), "file"));
     std::vector<contents> all;
     for (const std::string& each : *files) {
       if (auto found = tell(each)) all.push_back(*std::move(found));
@@ -284,6 +285,7 @@ class inspection {
       headers.push_back(&each.gguf);
       names.push_back(names_of(each));
     }
+    std::ranges::transform(all, files->begin(), &contents::path);
     if (status error = check_gguf_files(*files, headers); !error.ok()) failed(error);
     if (status error = check_tensors({*files, {}}, names); !error.ok()) failed(error);
   }

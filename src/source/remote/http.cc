@@ -81,10 +81,12 @@ version version_of(const sys::web_answer& answer) {
   return made;
 }
 
-result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers) {
+result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers,
+                            std::size_t most_bytes) {
   sys::web_request asked;
   asked.method = method;
   asked.url = address.text();
+  asked.most_bytes = most_bytes;
   for (const auto& each : headers) asked.headers.push_back({each.name, each.value});
   asked.headers.push_back({"Accept-Encoding", "identity"});
   auto answer = by.exchange(asked);

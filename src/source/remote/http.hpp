@@ -22,7 +22,8 @@ status check_headers(const std::vector<header>& headers);
 std::shared_ptr<protocol> make_http_protocol(const url& home, const std::vector<header>& headers);
 
 // A short request to that address. Errors: those of the door, with what is shown of the address in front.
-result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers);
+result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers,
+                            std::size_t most_bytes = std::size_t{1} << 20);
 
 // What an answer says of the object's version.
 [[nodiscard]] version version_of(const sys::web_answer& answer);

@@ -56,6 +56,7 @@ class list_reader {
   void take_begin();
   status take_end();
   status take_object();
+  status take_folder();
   // The server says so behind the first object that it concerns.
   status decode_keys();
 
@@ -96,11 +97,12 @@ status list_reader::take_end() {
   const auto name = xml_.name();
   if (xml_.depth() == 2) {
     if (name == "Contents") return take_object();
+    if (name == "CommonPrefixes") return take_folder();
     if (name == "IsTruncated") is_truncated_ = xml_.text() == "true";
     if (name == "NextContinuationToken") made_.continuation_token = xml_.text();
     if (name == "EncodingType") is_encoded_ = xml_.text() == "url";
   }
-  if (xml_.depth() == 3 && name == "Key") key_ = xml_.text();
+  if (xml_.depth() == 3 && (name == "Key" || name == "Prefix")) key_ = xml_.text();
   if (xml_.depth() == 3 && name == "Size") {
     std::uint64_t size = 0;
     const auto& text = xml_.text();
@@ -120,7 +122,20 @@ status list_reader::take_object() {
   return {};
 }
 
+status list_reader::take_folder() {
+  if (!key_) return bad_list("a folder lacks its name");
+  if (made_.folders.size() == most_listed_objects) return bad_list(fmt::format("it has more than {} folders", most_listed_objects));
+  made_.folders.push_back(std::move(*key_));
+  key_.reset();
+  return {};
+}
+
 status list_reader::decode_keys() {
+  for (auto& one : made_.folders) {
+    auto key = key_of_list(std::move(one), is_encoded_);
+    if (!key || !check_key(*key).ok() || !key->ends_with('/')) return bad_list("a folder is none that keys may begin with");
+    one = std::move(*key);
+  }
   for (auto& one : made_.objects) {
     auto key = key_of_list(std::move(one.key), is_encoded_);
     if (!key || !check_key(*key).ok()) return bad_list("a key is none that an object may have");
@@ -161,8 +176,9 @@ bool may_succeed_later(std::string_view code) {
   return std::ranges::find(codes, code) != codes.end();
 }
 
-std::string list_query(std::string_view prefix, std::string_view continuation_token) {
+std::string list_query(std::string_view prefix, std::string_view continuation_token, bool one_level) {
   std::string made("list-type=2&encoding-type=url");
+  if (one_level) made += "&delimiter=%2F";
   if (!prefix.empty()) made += fmt::format("&prefix={}", percent_encoded(prefix, false));
   if (!continuation_token.empty()) made += fmt::format("&continuation-token={}", percent_encoded(continuation_token, false));
   return made;

@@ -39,11 +39,13 @@ struct listed_object {
 };
 struct object_list {
   std::vector<listed_object> objects;
-  std::string continuation_token;  // of the next page; empty: that was the last
+  std::vector<std::string> folders;  // beginnings of other keys, which end with "/": of a list of one level
+  std::string continuation_token;    // of the next page; empty: that was the last
 };
 
 // The query that asks for a page of ListObjectsV2, with keys percent-encoded, since XML cannot have all that they may have in them.
-std::string list_query(std::string_view prefix, std::string_view continuation_token);
+// one_level: keys with a "/" behind the prefix are told as folders.
+std::string list_query(std::string_view prefix, std::string_view continuation_token, bool one_level = false);
 // Errors: io (no answer to that, too long, too many objects, a further page without a token).
 result<object_list> parse_object_list(std::string_view body);
 

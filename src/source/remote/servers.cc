@@ -1,5 +1,6 @@
 #include "source/remote/servers.hpp"
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "source/remote/credential_answers.hpp"
 #include "source/remote/http.hpp"
 #include "source/remote/object.hpp"
+#include "source/remote/s3_listing.hpp"
 #include "source/remote/s3_settings.hpp"
 #include "source/remote/url.hpp"
 #include "source/remote/webhdfs.hpp"
@@ -186,6 +188,38 @@ std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const 
     });
   }
   return account;
+}
+
+result<std::vector<remote_object>> servers::list(const std::string& text, const remote_options& how, bool one_level, std::size_t most) {
+  const auto refuse = [&](std::string_view why) { return status(errc::unsupported, fmt::format("{}: {}", shown_text(text), why)); };
+  const auto parsed = parse_s3_prefix(text);
+  if (!parsed) return parsed.error();
+  if (how.kind != remote_kind::automatic && how.kind != remote_kind::s3 && how.kind != remote_kind::s3_public)
+    return refuse("only buckets of S3 can be listed");
+  auto place = find_s3_settings({.region = how.region, .endpoint_url = how.endpoint, .ca_bundle = {}, .profile = how.profile},
+                                around_.variable, *around_.kernel);
+  if (!place) return place.error().with_context(shown_text(text));
+  auto asking = how;
+  if (how.kind == remote_kind::s3_public) asking.anonymous = true;
+  const auto whose = key_of(asking, around_.variable);
+  if (!whose) return whose.error().with_context(shown_text(text));
+  const auto in = [&](const std::string& region) -> result<s3_region> {
+    auto bucket = s3_bucket_address(parsed->bucket, {.region = region, .endpoint = place->endpoint});
+    if (!bucket) return bucket.error().with_context(shown_text(text));
+    return s3_region{*std::move(bucket), account_of(*whose, asking, region)};
+  };
+  auto at = in(place->region);
+  if (!at) return at.error();
+  const s3_listing what{
+      .name = fmt::format("list s3://{}/{}", parsed->bucket, parsed->key), .prefix = parsed->key, .one_level = one_level, .most = most};
+  auto found = list_s3_objects(*network_, what, *std::move(at), in);
+  if (!found) return found.error();
+  std::vector<remote_object> made;
+  made.reserve(found->objects.size() + found->folders.size());
+  for (const auto& each : found->objects) made.push_back({fmt::format("s3://{}/{}", parsed->bucket, each.key), each.size_bytes});
+  for (const auto& each : found->folders) made.push_back({fmt::format("s3://{}/{}", parsed->bucket, each), std::nullopt});
+  std::ranges::sort(made, {}, &remote_object::url);
+  return made;
 }
 
 result<std::unique_ptr<source>> servers::open_s3(const remote_url& what, const remote_options& how) {

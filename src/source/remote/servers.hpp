@@ -33,6 +33,9 @@ class servers final {
   // Blocks while the server is asked how large the object is. Errors name the URL, without its query: invalid_argument (a URL that is
   // none; options that do not go together), not_found, permission_denied, timed_out, unsupported (no libcurl, no ranges), io.
   result<std::unique_ptr<source>> open(const std::string& url, const remote_options& how);
+  // The objects whose URLs begin with that of s3://BUCKET/..., sorted; and with one_level, instead of those with a "/" behind it, what
+  // their URLs have up to there, without a size. Blocks. Errors as of open(), and invalid_argument where there are more than most.
+  result<std::vector<remote_object>> list(const std::string& url, const remote_options& how, bool one_level, std::size_t most);
   [[nodiscard]] network& net() noexcept { return *network_; }
 
  private:

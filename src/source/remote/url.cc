@@ -301,6 +301,19 @@ result<remote_url> parse_remote_url(std::string_view text) {
   return made;
 }
 
+result<s3_object> parse_s3_prefix(std::string_view text) {
+  if (auto problem = check_text(text); !problem.ok()) return problem;
+  if (scheme_of(text) != "s3") return bad_url(text, "only s3://BUCKET/ can be listed");
+  const auto rest = text.substr(text.find("://") + 3);
+  const auto slash = std::min(rest.find('/'), rest.size());
+  s3_object made{std::string(rest.substr(0, slash)), std::string(rest.substr(std::min(slash + 1, rest.size()))), {}};
+  if (auto problem = check_bucket(made.bucket, false); !problem.ok()) return bad_url(text, problem.message());
+  if (!made.key.empty()) {
+    if (auto problem = check_key(made.key); !problem.ok()) return bad_url(text, problem.message());
+  }
+  return made;
+}
+
 bool fits(const remote_url& one, url_kind kind) {
   switch (kind) {
     case url_kind::s3:
@@ -343,6 +356,12 @@ result<url> s3_address(const s3_object& object, const s3_place& place) {
   made.port = https_port;
   made.host = fmt::format("{}{}s3.{}{}{}", is_virtual ? object.bucket : "", is_virtual ? "." : "", place.region, amazon_suffix, country);
   made.path = is_virtual ? fmt::format("/{}", key) : fmt::format("/{}/{}", object.bucket, key);
+  return made;
+}
+
+result<url> s3_bucket_address(const std::string& bucket, const s3_place& place) {
+  auto made = s3_address({.bucket = bucket, .key = "k", .region = {}}, place);
+  if (made) made->path.pop_back();
   return made;
 }
 

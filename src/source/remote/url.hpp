@@ -69,6 +69,9 @@ struct remote_url {
 // Errors: as parse_http_url; invalid_argument (a bucket or a key that S3 does not allow).
 result<remote_url> parse_remote_url(std::string_view text);
 
+// s3://BUCKET or s3://BUCKET/KEY, of which the key may be a beginning of one, or nothing. Errors: invalid_argument.
+result<s3_object> parse_s3_prefix(std::string_view text);
+
 // Whether the URL may be opened as that kind; and the first of several that it may be opened as.
 [[nodiscard]] bool fits(const remote_url& one, url_kind kind);
 [[nodiscard]] std::optional<url_kind> first_fitting(const remote_url& one, std::span<const url_kind> kinds);
@@ -85,6 +88,8 @@ struct s3_place {
 // Where an object lies. Amazon's: virtual-hosted style, but for a bucket with a dot, whose host no certificate covers.
 // Errors: invalid_argument (a bucket or region that would not be one label of a host, a key that is no key).
 result<url> s3_address(const s3_object& object, const s3_place& place);
+// Where a bucket is listed.
+result<url> s3_bucket_address(const std::string& bucket, const s3_place& place);
 
 // Rules for general purpose buckets; a server that is not Amazon's may have longer names, with capitals and underscores.
 status check_bucket(std::string_view bucket, bool is_amazons);

@@ -133,13 +133,14 @@ TEST(object_list, keys_and_sizes_are_read_page_by_page) {
       "<NextContinuationToken>1ueGcx&amp;==</NextContinuationToken><EncodingType>url</EncodingType>"
       "<Contents><Key>a+b%2B%C3%A4</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><Size>18446744073709551615</Size>"
       "<Owner><ID>x</ID></Owner></Contents><Contents><Size>0</Size><Key>c</Key></Contents>"
-      "<CommonPrefixes><Prefix>d/</Prefix></CommonPrefixes></ListBucketResult>");
+      "<Prefix>x</Prefix><CommonPrefixes><Prefix>d+e/</Prefix></CommonPrefixes></ListBucketResult>");
   ASSERT_TRUE(page.ok()) << page.error().message();
   ASSERT_EQ(page->objects.size(), 2U);
   EXPECT_EQ(page->objects[0].key, "a b+\xc3\xa4");
   EXPECT_EQ(page->objects[0].size_bytes, 18446744073709551615U);
   EXPECT_EQ(page->objects[1].key, "c");
   EXPECT_EQ(page->continuation_token, "1ueGcx&==");
+  EXPECT_EQ(page->folders, std::vector<std::string>{"d e/"});
 }
 
 TEST(object_list, the_last_page_names_no_next_one) {
@@ -164,6 +165,8 @@ TEST(object_list, what_is_not_one_is_refused) {
     refused_list(with(fmt::format("<Contents><Key>a</Key><Size>{}</Size></Contents>", size)));
   refused_list(with("<EncodingType>url</EncodingType><Contents><Key>%4</Key><Size>1</Size></Contents>"));
   refused_list(with("<EncodingType>url</EncodingType><Contents><Key>%ff</Key><Size>1</Size></Contents>"));
+  refused_list(with("<CommonPrefixes></CommonPrefixes>"));
+  refused_list(with("<CommonPrefixes><Prefix>no-slash</Prefix></CommonPrefixes>"));
   refused_list(with("<Contents><Key></Key><Size>1</Size></Contents>"));
   refused_list(with("<Other><Key>a</Key><Size>1</Size></Other><Contents></Contents>"));
   refused_list(with("<IsTruncated>true</IsTruncated>"));

@@ -9,6 +9,24 @@
 namespace penstock::source::remote {
 namespace {
 
+TEST(url, a_bucket_is_listed_by_its_url) {
+  for (const auto& [text, bucket, prefix] : std::vector<std::array<std::string, 3>>{{"s3://bucket", "bucket", ""},
+                                                                                    {"s3://bucket/", "bucket", ""},
+                                                                                    {"S3://bucket/a/b?c", "bucket", "a/b?c"},
+                                                                                    {"s3://bucket//x", "bucket", "/x"}}) {
+    const auto made = parse_s3_prefix(text);
+    ASSERT_TRUE(made.ok()) << text << made.error().message();
+    EXPECT_EQ(made->bucket, bucket) << text;
+    EXPECT_EQ(made->key, prefix) << text;
+  }
+  for (const char* const text : {"https://bucket.s3.amazonaws.com/", "s3://", "s3://b@d/", "s3:///x", "s3://bucket/\x01"})
+    EXPECT_EQ(parse_s3_prefix(text).error().code(), errc::invalid_argument) << text;
+  EXPECT_EQ(s3_bucket_address("bucket", {.region = "eu-west-1", .endpoint = std::nullopt})->text(),
+            "https://bucket.s3.eu-west-1.amazonaws.com/");
+  EXPECT_EQ(s3_bucket_address("bucket", {.region = "eu-west-1", .endpoint = parse_http_url("http://h:9/s3").value_or(url())})->text(),
+            "http://h:9/s3/bucket/");
+}
+
 url read_url(std::string_view text) {
   const auto made = parse_http_url(text);
   EXPECT_TRUE(made.ok()) << made.error().message();

@@ -1,0 +1,94 @@
+#include "source/remote/s3_listing.hpp"
+
+#include <chrono>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "source/remote/http.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr unsigned most_region_moves = 2;
+constexpr unsigned most_page_tries = 5;
+constexpr auto first_page_pause = 100ms;  // doubled with each further try
+
+class s3_lister {
+ public:
+  s3_lister(network& by, const s3_listing& what, s3_region at, const std::function<result<s3_region>(const std::string& region)>& in)
+      : by_(by), what_(what), at_(std::move(at)), in_(in) {}
+
+  result<object_list> all() {
+    object_list made;
+    for (std::string token;;) {
+      auto page = next(token);
+      if (!page) return page.error().with_context(what_.name);
+      std::ranges::move(page->objects, std::back_inserter(made.objects));
+      std::ranges::move(page->folders, std::back_inserter(made.folders));
+      if (made.objects.size() + made.folders.size() > what_.most)
+        return status(errc::invalid_argument, fmt::format("{}: there are more than {} objects", what_.name, what_.most));
+      if (page->continuation_token.empty()) return made;
+      token = std::move(page->continuation_token);
+    }
+  }
+
+ private:
+  result<object_list> next(const std::string& token) {
+    auto pause = first_page_pause;
+    for (unsigned tries = 1;; ++tries) {
+      auto address = at_.bucket;
+      address.query = list_query(what_.prefix, token, what_.one_level);
+      const auto headers = at_.account->sign("GET", address);
+      if (!headers) return headers.error();
+      const auto answer = ask(by_, "GET", address, *headers, most_list_bytes);
+      if (!answer) return answer.error();
+      if (answer->status == 200) return parse_object_list(answer->body);
+      const auto error = parse_s3_error(answer->body);
+      if (auto moved = follow(*answer, error)) {
+        if (!moved->ok()) return *moved;
+        continue;
+      }
+      if (error.code == "RequestTimeTooSkewed") at_.account->correct_time(answer->header("date"));
+      const bool may_go = answer->status >= 500 || answer->status == 429 || may_succeed_later(error.code);
+      if (!may_go || tries == most_page_tries) return refusal(answer->status, error);
+      std::this_thread::sleep_for(std::exchange(pause, 2 * pause));
+    }
+  }
+
+  // To the region that the bucket is in; nothing where the answer names no other.
+  std::optional<status> follow(const sys::web_answer& answer, const s3_error& error) {
+    std::string region(answer.header("x-amz-bucket-region"));
+    if (region.empty()) region = error.region;
+    if (!is_region(region) || region == at_.account->region() || moves_++ == most_region_moves) return std::nullopt;
+    auto there = in_(region);
+    if (!there) return there.error();
+    at_ = *std::move(there);
+    return status();
+  }
+
+  static status refusal(int code, const s3_error& error) {
+    const bool denied = code == 401 || code == 403;
+    return {code == 404 ? errc::not_found : denied ? errc::permission_denied : errc::io, shown_error(code, error)};
+  }
+
+  network& by_;
+  const s3_listing& what_;
+  s3_region at_;
+  const std::function<result<s3_region>(const std::string& region)>& in_;
+  unsigned moves_ = 0;
+};
+
+}  // namespace
+
+result<object_list> list_s3_objects(network& by, const s3_listing& what, s3_region at,
+                                    const std::function<result<s3_region>(const std::string& region)>& in) {
+  return s3_lister(by, what, std::move(at), in).all();
+}
+
+}  // namespace penstock::source::remote
