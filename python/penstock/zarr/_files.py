@@ -39,7 +39,7 @@ def files_at_once() -> int:
 class _Entry:
     path: str
     file: penstock.File
-    identity: tuple[int, int, int]  # device, inode, time of the last change in ns
+    identity: tuple[int, ...]  # of a local file: device, inode, time of the last change in ns
     users: int = 0
     retired: bool = False  # no longer in the cache: its last user closes it
 
@@ -76,18 +76,15 @@ class HandleCache:
 
         Raises one of MISSING when there is no such file, penstock.Error when it cannot be opened.
         """
-        found = os.stat(path)
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(21, "Is a directory", path)
-        identity = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        identity, known_size = self._look(path)
         with self._lock:
             entry = self._entries.get(path)
             if entry is not None and entry.identity == identity:
                 entry.users += 1
                 self._entries.move_to_end(path)
-                return Lease(entry.file, found.st_size, entry)
-        file = penstock.open(path)
-        size = file.size()  # not found.st_size: the file may have been replaced since
+                return Lease(entry.file, entry.file.size() if known_size is None else known_size, entry)
+        file = self._open(path)
+        size = file.size()  # not the known one: the file may have been replaced since
         entry = _Entry(path, file, identity, users=1)
         with self._lock:
             stale = [self._entries.pop(path)] if path in self._entries else []
@@ -97,6 +94,16 @@ class HandleCache:
             closing = self._retire(stale)
         _close(closing)
         return Lease(file, size, entry)
+
+    def _look(self, path: str) -> tuple[tuple[int, ...], int | None]:
+        """What tells this file from another under its name, and its size; None: the open file knows it."""
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(21, "Is a directory", path)
+        return (found.st_dev, found.st_ino, found.st_mtime_ns), found.st_size
+
+    def _open(self, path: str) -> penstock.File:
+        return penstock.open(path)
 
     def release(self, lease: Lease) -> None:
         """Ends a lease. No read of the file may be under way for it."""

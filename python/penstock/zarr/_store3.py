@@ -35,7 +35,210 @@ LEAST_BATCH_BYTES = 4 << 20
 MOST_BATCH_BYTES = 32 << 20
 
 
-class GDSStore(LocalStore):
+_places: dict[type[Buffer], Callable[[], Place]] = {}
+
+
+def place_of(prototype: BufferPrototype) -> Place:
+    """Where a prototype's buffers lie."""
+    place = _places.get(prototype.buffer)
+    if place is None:
+        place = _places[prototype.buffer] = places_like(prototype.buffer.create_zero_length().as_array_like())
+    return place()
+
+
+def check(key: str, byte_range: ByteRequest | None) -> None:
+    if not isinstance(key, str):
+        raise TypeError(f"a key must be a str, got {type(key).__name__}")
+    if not isinstance(byte_range, (type(None), RangeByteRequest, OffsetByteRequest, SuffixByteRequest)):
+        raise TypeError(f"Unexpected byte_range, got {byte_range}.")
+
+
+def _clipped(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
+    """Offset and length of a range of a value of size bytes."""
+    if byte_range is None:
+        return 0, size
+    if isinstance(byte_range, RangeByteRequest):
+        start, stop = byte_range.start, min(byte_range.end, size)
+    elif isinstance(byte_range, OffsetByteRequest):
+        start, stop = byte_range.offset, size
+    else:
+        start, stop = max(0, size - byte_range.suffix), size
+    return start, max(0, stop - start)
+
+
+# Open files for all stores. Not the loop's executor: that would wake up the loop for each call that has returned.
+_openers: ThreadPoolExecutor
+
+
+def _make_openers() -> None:
+    global _openers
+    _openers = ThreadPoolExecutor(thread_name_prefix="penstock-zarr")
+
+
+_make_openers()
+os.register_at_fork(after_in_child=_make_openers)  # the threads stay in the parent
+
+
+class _Gatherer:
+    """Collects the requests of one turn of one event loop, and reads them in batches."""
+
+    def __init__(self, store: GatheringStore) -> None:
+        self._store = store
+        self._waiting: dict[Place, list[_Request]] = {}
+        self._under_way = 0
+
+    def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
+    ) -> asyncio.Future[Buffer | None]:
+        loop = asyncio.get_running_loop()
+        request = _Request(key, prototype, byte_range, loop.create_future())
+        if not self._waiting:
+            loop.call_soon(self._flush, loop)
+        self._waiting.setdefault(place_of(prototype), []).append(request)
+        self._under_way += 1
+        return request.future
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for place, requests in waiting.items():
+            # Opening files may wait for a disk or a server: no work for the loop's own thread.
+            _openers.submit(self._start, loop, place, requests, self._under_way // BATCHES_UNDER_WAY)
+
+    def _start(self, loop: asyncio.AbstractEventLoop, place: Place, requests: list[_Request], share: int) -> None:
+        """Opens the files and starts to read them."""
+        errors = self._store._opened(lambda request: request.open(self._store), requests)
+        failed = {request: error for request, error in zip(requests, errors) if error is not None}
+        if failed:
+            self._tell(loop, list(failed), list(failed.values()))
+        for batch in _batches([request for request in requests if request not in failed], share):
+            self._read(loop, place, batch)
+
+    def _read(self, loop: asyncio.AbstractEventLoop, place: Place, batch: list[_Request]) -> None:
+        try:
+            arrays = place.empty_many([request.size for request in batch])
+            place.settle()
+            reads = [request.read_into(array) for request, array in zip(batch, arrays)]
+            start_reads(reads).when_done(lambda outcomes: self._tell(loop, batch, outcomes))
+        except BaseException as error:
+            self._tell(loop, batch, [error] * len(batch))
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, batch: list[_Request], outcomes: list[Outcome]) -> None:
+        """Hands the outcomes to the loop, all at once: each time wakes it up. What they cost is paid there, where no thread waits."""
+        try:
+            loop.call_soon_threadsafe(self._end, batch, outcomes)
+        except RuntimeError:  # the loop was closed meanwhile: nobody waits
+            for request in batch:
+                request.close()
+
+    def _end(self, batch: list[_Request], outcomes: list[Outcome]) -> None:
+        self._under_way -= len(batch)
+        for request, outcome in zip(batch, outcomes):
+            request.end(outcome)
+
+
+def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
+    """Requests in groups of about that many."""
+    batch: list[_Request] = []
+    nbytes = 0
+    for request in requests:
+        batch.append(request)
+        nbytes += request.size
+        if nbytes >= MOST_BATCH_BYTES or (nbytes >= LEAST_BATCH_BYTES and len(batch) >= share):
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
+
+
+class _Request:
+    """One get() until its bytes are there."""
+
+    __slots__ = ("_array", "_byte_range", "_key", "_lease", "_offset", "_prototype", "_store", "future", "size")
+
+    def __init__(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, future: asyncio.Future[Buffer | None]
+    ) -> None:
+        self._key = key
+        self._prototype = prototype
+        self._byte_range = byte_range
+        self._lease: Lease | None = None
+        self.future = future
+
+    def open(self, store: GatheringStore) -> BaseException | None:
+        """Opens the file; the error where that fails. Blocks."""
+        self._store = store
+        try:
+            self._lease = store._files.acquire(store._path(self._key))
+        except BaseException as error:
+            return error
+        self._offset, self.size = _clipped(self._byte_range, self._lease.size)
+        return None
+
+    def read_into(self, array: Any) -> Read:
+        """After open(): what is to be read, into an array of its size."""
+        assert self._lease is not None
+        self._array = array
+        return Read(self._lease.file, array, self._offset, self.size)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        if self._lease is not None:
+            self._store._files.release(self._lease)
+
+    def end(self, outcome: Outcome) -> None:
+        """Called once, on the loop's thread, when the bytes are there or an error is."""
+        self.close()
+        if self.future.done():  # the task that waited was cancelled
+            return
+        try:
+            self.future.set_result(self._value(outcome))
+        except BaseException as error:
+            self.future.set_exception(error)
+
+    def _value(self, outcome: Outcome) -> Buffer | None:
+        if isinstance(outcome, MISSING):
+            return None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return _value(self._prototype, self._array, outcome)
+
+
+class GatheringStore:
+    """What stores have in common that read through a gatherer: one for each event loop."""
+
+    _files: HandleCache
+
+    def _start_gathering(self) -> None:
+        self._gatherers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Gatherer]
+        self._gatherers = weakref.WeakKeyDictionary()
+        self._gatherers_lock = forkable_lock()
+
+    def _gatherer(self) -> _Gatherer:
+        loop = asyncio.get_running_loop()
+        gatherer = self._gatherers.get(loop)
+        if gatherer is None:
+            with self._gatherers_lock:
+                gatherer = self._gatherers.setdefault(loop, _Gatherer(self))
+        return gatherer
+
+    def _path(self, key: str) -> str:
+        """What has the value of a key."""
+        raise NotImplementedError
+
+    def _opened(
+        self, open_one: Callable[[_Request], BaseException | None], requests: list[_Request]
+    ) -> Iterable[BaseException | None]:
+        """The errors of all, in order."""
+        return map(open_one, requests)
+
+
+def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
+    # Fewer bytes than asked for: the file was cut after it was opened.
+    value: Buffer = prototype.buffer.from_array_like(array if count == len(array) else array[:count])
+    return value
+
+
+class GDSStore(GatheringStore, LocalStore):
     """A zarr store in a folder of the local file system, read and written by penstock.
 
     What zarr asks for with a GPU buffer prototype (`zarr.config.enable_gpu()`) is read straight into GPU memory. All
@@ -69,9 +272,7 @@ class GDSStore(LocalStore):
 
     def _start(self) -> None:
         self._files = HandleCache(self.max_open_files)
-        self._gatherers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Gatherer]
-        self._gatherers = weakref.WeakKeyDictionary()
-        self._gatherers_lock = forkable_lock()
+        self._start_gathering()
 
     @classmethod
     async def open(
@@ -129,7 +330,7 @@ class GDSStore(LocalStore):
 
         Raises TypeError for a byte range of another type, penstock.Error when the file cannot be read.
         """
-        _check(key, byte_range)
+        check(key, byte_range)
         if not self._is_open:
             await self._open_once()
         return await self._gatherer().get(key, prototype or default_buffer_prototype(), byte_range)
@@ -151,7 +352,7 @@ class GDSStore(LocalStore):
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         """As get(), blocking, without an event loop."""
-        _check(key, byte_range)
+        check(key, byte_range)
         if not self._is_open:
             self._make_root()
         wanted = prototype or default_buffer_prototype()
@@ -167,14 +368,6 @@ class GDSStore(LocalStore):
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, key)
-
-    def _gatherer(self) -> _Gatherer:
-        loop = asyncio.get_running_loop()
-        gatherer = self._gatherers.get(loop)
-        if gatherer is None:
-            with self._gatherers_lock:
-                gatherer = self._gatherers.setdefault(loop, _Gatherer(self))
-        return gatherer
 
     async def _open_once(self) -> None:
         # Not _open(): that raises when a concurrent request has opened the store meanwhile.
@@ -216,7 +409,7 @@ class GDSStore(LocalStore):
 
     def _path_for_write(self, key: str, value: Buffer) -> str:
         self._check_writable()
-        _check(key, None)
+        check(key, None)
         if not isinstance(value, Buffer):
             raise TypeError(f"GDSStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead.")
         return self._path(key)
@@ -260,176 +453,3 @@ class GDSStore(LocalStore):
         """Moves the folder; the store is that of the new place."""
         self._files.clear()
         await super().move(dest_root)
-
-
-_places: dict[type[Buffer], Callable[[], Place]] = {}
-
-
-def place_of(prototype: BufferPrototype) -> Place:
-    """Where a prototype's buffers lie."""
-    place = _places.get(prototype.buffer)
-    if place is None:
-        place = _places[prototype.buffer] = places_like(prototype.buffer.create_zero_length().as_array_like())
-    return place()
-
-
-def _check(key: str, byte_range: ByteRequest | None) -> None:
-    if not isinstance(key, str):
-        raise TypeError(f"a key must be a str, got {type(key).__name__}")
-    if not isinstance(byte_range, (type(None), RangeByteRequest, OffsetByteRequest, SuffixByteRequest)):
-        raise TypeError(f"Unexpected byte_range, got {byte_range}.")
-
-
-def _clipped(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
-    """Offset and length of a range of a value of size bytes."""
-    if byte_range is None:
-        return 0, size
-    if isinstance(byte_range, RangeByteRequest):
-        start, stop = byte_range.start, min(byte_range.end, size)
-    elif isinstance(byte_range, OffsetByteRequest):
-        start, stop = byte_range.offset, size
-    else:
-        start, stop = max(0, size - byte_range.suffix), size
-    return start, max(0, stop - start)
-
-
-# Open files for all stores. Not the loop's executor: that would wake up the loop for each call that has returned.
-_openers: ThreadPoolExecutor
-
-
-def _make_openers() -> None:
-    global _openers
-    _openers = ThreadPoolExecutor(thread_name_prefix="penstock-zarr")
-
-
-_make_openers()
-os.register_at_fork(after_in_child=_make_openers)  # the threads stay in the parent
-
-
-class _Gatherer:
-    """Collects the requests of one turn of one event loop, and reads them in batches."""
-
-    def __init__(self, store: GDSStore) -> None:
-        self._store = store
-        self._waiting: dict[Place, list[_Request]] = {}
-        self._under_way = 0
-
-    def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
-    ) -> asyncio.Future[Buffer | None]:
-        loop = asyncio.get_running_loop()
-        request = _Request(key, prototype, byte_range, loop.create_future())
-        if not self._waiting:
-            loop.call_soon(self._flush, loop)
-        self._waiting.setdefault(place_of(prototype), []).append(request)
-        self._under_way += 1
-        return request.future
-
-    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for place, requests in waiting.items():
-            # Opening files may wait for a disk or a server: no work for the loop's own thread.
-            _openers.submit(self._start, loop, place, requests, self._under_way // BATCHES_UNDER_WAY)
-
-    def _start(self, loop: asyncio.AbstractEventLoop, place: Place, requests: list[_Request], share: int) -> None:
-        """Opens the files and starts to read them."""
-        failed = {request: error for request in requests if (error := request.open(self._store)) is not None}
-        if failed:
-            self._tell(loop, list(failed), list(failed.values()))
-        for batch in _batches([request for request in requests if request not in failed], share):
-            self._read(loop, place, batch)
-
-    def _read(self, loop: asyncio.AbstractEventLoop, place: Place, batch: list[_Request]) -> None:
-        try:
-            arrays = place.empty_many([request.size for request in batch])
-            place.settle()
-            reads = [request.read_into(array) for request, array in zip(batch, arrays)]
-            start_reads(reads).when_done(lambda outcomes: self._tell(loop, batch, outcomes))
-        except BaseException as error:
-            self._tell(loop, batch, [error] * len(batch))
-
-    def _tell(self, loop: asyncio.AbstractEventLoop, batch: list[_Request], outcomes: list[Outcome]) -> None:
-        """Hands the outcomes to the loop, all at once: each time wakes it up. What they cost is paid there, where no thread waits."""
-        try:
-            loop.call_soon_threadsafe(self._end, batch, outcomes)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits
-            for request in batch:
-                request.close()
-
-    def _end(self, batch: list[_Request], outcomes: list[Outcome]) -> None:
-        self._under_way -= len(batch)
-        for request, outcome in zip(batch, outcomes):
-            request.end(outcome)
-
-
-def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
-    """Requests in groups of about that many."""
-    batch: list[_Request] = []
-    nbytes = 0
-    for request in requests:
-        batch.append(request)
-        nbytes += request.size
-        if nbytes >= MOST_BATCH_BYTES or (nbytes >= LEAST_BATCH_BYTES and len(batch) >= share):
-            yield batch
-            batch, nbytes = [], 0
-    if batch:
-        yield batch
-
-
-class _Request:
-    """One get() until its bytes are there."""
-
-    __slots__ = ("_array", "_byte_range", "_key", "_lease", "_offset", "_prototype", "_store", "future", "size")
-
-    def __init__(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, future: asyncio.Future[Buffer | None]
-    ) -> None:
-        self._key = key
-        self._prototype = prototype
-        self._byte_range = byte_range
-        self._lease: Lease | None = None
-        self.future = future
-
-    def open(self, store: GDSStore) -> BaseException | None:
-        """Opens the file; the error where that fails. Blocks."""
-        self._store = store
-        try:
-            self._lease = store._files.acquire(store._path(self._key))
-        except BaseException as error:
-            return error
-        self._offset, self.size = _clipped(self._byte_range, self._lease.size)
-        return None
-
-    def read_into(self, array: Any) -> Read:
-        """After open(): what is to be read, into an array of its size."""
-        assert self._lease is not None
-        self._array = array
-        return Read(self._lease.file, array, self._offset, self.size)
-
-    def close(self) -> None:
-        """Lets go of the file."""
-        if self._lease is not None:
-            self._store._files.release(self._lease)
-
-    def end(self, outcome: Outcome) -> None:
-        """Called once, on the loop's thread, when the bytes are there or an error is."""
-        self.close()
-        if self.future.done():  # the task that waited was cancelled
-            return
-        try:
-            self.future.set_result(self._value(outcome))
-        except BaseException as error:
-            self.future.set_exception(error)
-
-    def _value(self, outcome: Outcome) -> Buffer | None:
-        if isinstance(outcome, MISSING):
-            return None
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return _value(self._prototype, self._array, outcome)
-
-
-def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
-    # Fewer bytes than asked for: the file was cut after it was opened.
-    value: Buffer = prototype.buffer.from_array_like(array if count == len(array) else array[:count])
-    return value

@@ -1,0 +1,206 @@
+"""RemoteStore for zarr 3: arrays on servers, read by penstock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import quote
+
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+
+import penstock
+from penstock.zarr._files import HandleCache
+from penstock.zarr._store3 import DEFAULT_OPEN_FILES, GatheringStore, _Request, check
+
+__all__ = ["RemoteStore"]
+
+_MOST_OPENED_AT_ONCE = 64  # each waits for its server's answer
+
+_openers: ThreadPoolExecutor
+
+
+def _make_openers() -> None:
+    global _openers
+    _openers = ThreadPoolExecutor(_MOST_OPENED_AT_ONCE, "penstock-zarr-open")
+
+
+_make_openers()
+os.register_at_fork(after_in_child=_make_openers)  # the threads stay in the parent
+
+
+class _Objects(HandleCache):
+    """Open objects. Whether one was replaced shows when it is read."""
+
+    def __init__(self, limit: int, storage_options: Mapping[str, Any] | None) -> None:
+        super().__init__(limit)
+        self._storage_options = storage_options
+
+    def _look(self, path: str) -> tuple[tuple[int, ...], int | None]:
+        return (), None
+
+    def _open(self, path: str) -> penstock.File:
+        return penstock.open(path, storage_options=self._storage_options)
+
+
+class RemoteStore(GatheringStore, Store):
+    """A zarr store on a server, for reading: a bucket of S3, or what a web server has below a URL.
+
+    What zarr asks for with a GPU buffer prototype (`zarr.config.enable_gpu()`) is received into pinned memory and copied to the GPU from there.
+    All requests that arrive in one turn of the event loop are under way together, so let zarr have many: `zarr.config.set({"async.concurrency":
+    128})`. A web server lists nothing: of what it has, open arrays by their names, or groups with consolidated metadata.
+
+    url: s3://BUCKET/FOLDER, http:// or https://, with or without a slash at its end.
+    storage_options: how the server is reached, as penstock.open() takes them.
+    max_open_files: how many objects are remembered with their sizes, of which the server is asked once.
+
+    Errors: a key that is not there gives None; writes raise ValueError; penstock.Error (an OSError) names the URL and the cause. An object that is
+    replaced while it is read is an error, and the next read finds the new one. Safe to use from any thread and any event loop; a pickled store opens
+    objects of its own, and has the storage_options, secrets and all.
+    """
+
+    supports_writes = False
+    supports_deletes = False
+
+    def __init__(
+        self, url: str, *, storage_options: Mapping[str, Any] | None = None, max_open_files: int = DEFAULT_OPEN_FILES
+    ) -> None:
+        super().__init__(read_only=True)
+        if not isinstance(url, str) or "://" not in url:
+            raise ValueError(f"RemoteStore: {url!r} is no URL")
+        self._by_key = url[:5].lower() == "s3://"
+        base, self._query = (url, "") if self._by_key else url.partition("?")[::2]
+        self._base = base.rstrip("/") + "/"
+        self._storage_options = None if storage_options is None else dict(storage_options)
+        self.max_open_files = max_open_files
+        self._start()
+
+    def _start(self) -> None:
+        self._files = _Objects(self.max_open_files, self._storage_options)
+        self._start_gathering()
+
+    @property
+    def url(self) -> str:
+        """Without a query."""
+        return self._base
+
+    @property
+    def supports_listing(self) -> bool:
+        return self._by_key
+
+    def with_read_only(self, read_only: bool = False) -> RemoteStore:
+        """Raises ValueError for what is not read-only."""
+        if not read_only:
+            raise ValueError("RemoteStore is for reading only")
+        return RemoteStore(
+            self._base + (f"?{self._query}" if self._query else ""),
+            storage_options=self._storage_options,
+            max_open_files=self.max_open_files,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        ours = ("_files", "_gatherers", "_gatherers_lock")
+        return {key: value for key, value in self.__dict__.items() if key not in ours}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def __repr__(self) -> str:
+        return f"RemoteStore('{self._base}')"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RemoteStore):
+            return False
+        mine = (self._base, self._query, self._storage_options)
+        return mine == (other._base, other._query, other._storage_options)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def close(self) -> None:
+        """Forgets the objects. Reads under way end first."""
+        self._files.clear()
+        super().close()
+
+    def _path(self, key: str) -> str:
+        if self._by_key:
+            return self._base + key
+        return self._base + quote(key) + (f"?{self._query}" if self._query else "")
+
+    def _opened(
+        self, open_one: Callable[[_Request], BaseException | None], requests: list[_Request]
+    ) -> Iterable[BaseException | None]:
+        return _openers.map(open_one, requests) if len(requests) > 1 else map(open_one, requests)
+
+    # Reading.
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """As GDSStore.get()."""
+        check(key, byte_range)
+        self._is_open = True
+        try:
+            return await self._gatherer().get(key, prototype or default_buffer_prototype(), byte_range)
+        except penstock.Error:
+            self._files.forget(self._path(key))  # it may have been replaced
+            raise
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """As GDSStore.get_partial_values()."""
+        gets = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+        return list(await asyncio.gather(*gets))
+
+    async def exists(self, key: str) -> bool:
+        return await asyncio.to_thread(self._size, key) is not None
+
+    async def getsize(self, key: str) -> int:
+        """In bytes. Raises FileNotFoundError."""
+        size = await asyncio.to_thread(self._size, key)
+        if size is None:
+            raise FileNotFoundError(key)
+        return size
+
+    def _size(self, key: str) -> int | None:
+        try:
+            with self._files.lease(self._path(key)) as lease:
+                return lease.size
+        except FileNotFoundError:
+            return None
+
+    # Listing.
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for url, _ in await self._listed(self._base + prefix, False):
+            yield url[len(self._base) :]
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        folder = self._base + (prefix.rstrip("/") + "/" if prefix else "")
+        for url, _ in await self._listed(folder, True):
+            name = url[len(folder) :].rstrip("/")
+            if name:
+                yield name
+
+    async def _listed(self, beginning: str, one_level: bool) -> Iterable[tuple[str, int | None]]:
+        if not self._by_key:
+            raise NotImplementedError(f"{self._base}: a web server lists nothing")
+        return await asyncio.to_thread(
+            penstock.list_remote, beginning, storage_options=self._storage_options, one_level=one_level
+        )
+
+    # Writing.
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
