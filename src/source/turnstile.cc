@@ -4,8 +4,6 @@
 #include <bit>
 #include <utility>
 
-#include "staging/slab_pool.hpp"
-
 namespace penstock::source {
 
 namespace {
@@ -15,17 +13,16 @@ constexpr unsigned works_at_a_time = 16;  // then a lane does what else there is
 
 }  // namespace
 
-turnstile::turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once)
-    : lanes_(by), share_(of), at_once_(std::move(at_once)) {}
+turnstile::turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes)
+    : lanes_(by), share_(of), at_once_(std::move(at_once)), least_piece_bytes_(least_piece_bytes) {}
 
 std::uint64_t turnstile::most_piece_bytes(unsigned at_once) const noexcept {
-  return std::bit_floor(
-      std::clamp<std::uint64_t>(share_.limit_bytes / 2 / std::max(1U, at_once), staging::small_slab_bytes, largest_piece));
+  return std::bit_floor(std::clamp<std::uint64_t>(share_.limit_bytes / 2 / std::max(1U, at_once), least_piece_bytes_, largest_piece));
 }
 
 std::uint64_t turnstile::piece_bytes(std::uint64_t request_bytes) const noexcept {
   const auto at_once = std::max(1U, at_once_());
-  return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / at_once + 1), staging::small_slab_bytes, most_piece_bytes(at_once));
+  return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / at_once + 1), least_piece_bytes_, most_piece_bytes(at_once));
 }
 
 void turnstile::push(staging::work_list& list, const staging::work_chain& works) noexcept {

@@ -10,6 +10,7 @@
 
 #include "base/spin_lock.hpp"
 #include "staging/lanes.hpp"
+#include "staging/slab_pool.hpp"
 #include "staging/work.hpp"
 
 namespace penstock::source {
@@ -23,8 +24,9 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
     const std::uint64_t limit_bytes;
     std::atomic<std::uint64_t> used_bytes{0};
   };
-  // at_once: fills, as the source wants them now; asked again and again. Both others outlive the fills.
-  turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once);
+  // at_once: fills, as the source wants them now; asked again and again. Both others outlive the fills. least_piece_bytes: shorter fills
+  // cost the source more than they save, though fewer are under way then.
+  turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes = staging::small_slab_bytes);
 
   // How long a fill of a request of so many bytes is: short enough that as many are under way at once as the source wants.
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t request_bytes) const noexcept;
@@ -51,6 +53,7 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   staging::lanes& lanes_;
   share& share_;
   const std::function<unsigned()> at_once_;
+  const std::uint64_t least_piece_bytes_;
   staging::work_list list_;
   staging::work_queue queue_;
   mutable spin_lock lock_;             // guards what follows

@@ -36,12 +36,12 @@ inline constexpr std::size_t least_budget_bytes = slab_classes.front().chunk_byt
 // Who asks: disk lanes keep a share of their own, so that a burst of cached reads does not leave the disk idle. keeper: for as long as
 // requests in the order of a stream are under way, which may be long, so their share is a quarter of the budget. ahead: for what may be
 // asked for next; nobody waits for such a slab, and nobody gets one while others want some, who may have it back. Their share is an eighth.
-// far: what far sources fill, which may never answer. Their share is a quarter. background: for what nobody waits for; an eighth, so that
-// others always find some.
+// far: what far sources fill, which may never answer. Their share is a half, of which one source has half. background: for what nobody
+// waits for; an eighth, so that others always find some.
 enum class slab_user : std::uint8_t { cpu, disk, keeper, ahead, far, background };
 inline constexpr std::size_t slab_users = 6;
 constexpr std::size_t share_ahead(std::size_t budget_bytes) { return budget_bytes / 8; }
-constexpr std::size_t share_far(std::size_t budget_bytes) { return budget_bytes / 4; }
+constexpr std::size_t share_far(std::size_t budget_bytes) { return budget_bytes / 2; }
 constexpr std::size_t share_background(std::size_t budget_bytes) { return budget_bytes / 8; }
 
 struct slab {

@@ -49,6 +49,7 @@ class far_source : public ::testing::TestWithParam<memory_place> {
   static engine_options options() {
     engine_options made;
     made.lanes = lanes;
+    made.pinned_budget_bytes = std::size_t{256} << 20;  // fills of 256 KiB where 200 are wanted at once
     return made;
   }
 

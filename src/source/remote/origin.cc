@@ -5,6 +5,13 @@
 
 namespace penstock::source::remote {
 
+namespace {
+
+// Each request has to be paid for and waited for: S3 takes as long to begin its answer as a connection brings 2 MiB.
+constexpr std::uint64_t least_piece = staging::mib;
+
+}  // namespace
+
 origin::origin(url address, const network_settings& with)
     : at_(std::move(address)),
       address_((at_.tls ? "https://" : "http://") + at_.authority()),
@@ -22,7 +29,8 @@ std::shared_ptr<turnstile> origin::turns(staging::lanes& by, turnstile::share& o
   const std::lock_guard guard(turns_lock_);
   auto known = turns_.lock();
   if (known == nullptr) {
-    known = std::make_shared<turnstile>(by, of, [self = std::move(self)] { return self->fills_wanted(); });
+    known = std::make_shared<turnstile>(
+        by, of, [self = std::move(self)] { return self->fills_wanted(); }, least_piece);
     turns_ = known;
   }
   return known;
