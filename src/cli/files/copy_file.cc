@@ -172,6 +172,14 @@ status copy_object_bytes(const engine& owner, const file& source, int to_fd, con
   return pipeline.finish();
 }
 
+status copy_object_plainly(const file& source, int to_fd, const std::string& to, std::uint64_t size) {
+  std::vector<std::byte> buffer(size);
+  const io_result done = source.read(buffer.data(), size, 0);
+  if (!done.ok()) return done.error;
+  if (done.bytes_done < size) return {errc::io, fmt::format("{} became shorter", source.path())};
+  return write_plainly(to_fd, to, 0, buffer);
+}
+
 // Of files that say they are empty and are not, as those of /proc do.
 status copy_to_end(int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t& copied) {
   std::vector<std::byte> buffer(std::size_t{64} << 10);
@@ -289,16 +297,21 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   return out;
 }
 
-result<copied_file> copy_object(const engine& owner, const std::string& url, const std::string& to, const copy_options& how) {
-  if (how.preserve) return status(errc::invalid_argument, fmt::format("{}: an object on a server has no mode and no owner to keep", url));
-  auto source = owner.open(url);
+result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how) {
+  const std::string& url = from.url;
+  if (how.preserve)
+    return status(errc::invalid_argument, fmt::format("{}: an object on a server has no mode and no owner to keep", shown_name(url)));
+  remote_options known;
+  known.size = from.size;
+  auto source = owner.open_remote(url, known);
   if (!source) return source.error();
   const auto size = source->size();
   if (!size) return size.error();
   auto pending = pending_file::create(to);
   if (!pending) return pending.error();
   copied_file out{.bytes = *size, .copied = *size};
-  status error = copy_object_bytes(owner, *source, pending->descriptor(), to, *size);
+  status error = *size < small_object ? copy_object_plainly(*source, pending->descriptor(), to, *size)
+                                      : copy_object_bytes(owner, *source, pending->descriptor(), to, *size);
   if (error.ok() && how.verify) error = read_back(owner, url, to, pending->descriptor(), *size);
   if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
   if (error.ok() && interrupted()) error = copy_stopped();

@@ -29,8 +29,10 @@ struct copied_file {
 // what is read back differs; cancelled. What was at `to` is as it was then.
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
-// The same of an object on a server, by its URL. Errors: also those of engine::open; invalid_argument where its facts are to be preserved.
-result<copied_file> copy_object(const engine& owner, const std::string& url, const std::string& to, const copy_options& how);
+// The same of an object on a server, of which the size may be known; several threads may copy those that are smaller than small_object.
+// Errors: also those of engine::open_remote; invalid_argument where its facts are to be preserved.
+inline constexpr std::uint64_t small_object = std::uint64_t{8} << 20;
+result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how);
 
 // Gives a descriptor the mode, owner and times of `like`. Errors: os errors, but for the owner where that is not this
 // process's to set.

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "bench/meter.hpp"
@@ -19,6 +20,7 @@
 #include "cli/common/say.hpp"
 #include "cli/common/sizes.hpp"
 #include "cli/files/copy_file.hpp"
+#include "cli/files/copy_objects.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -124,7 +126,10 @@ class copier {
 
   void copy_one_file(const std::string& from, const std::string& to) {
     if (!may_make(from, to)) return;
-    const auto copied = is_url(from) ? copy_object(owner_, from, to, how_) : copy_file(owner_, from, to, how_);
+    note_copied(from, to, is_url(from) ? copy_object(owner_, {from, std::nullopt}, to, how_) : copy_file(owner_, from, to, how_));
+  }
+
+  void note_copied(const std::string& from, const std::string& to, const result<copied_file>& copied) {
     if (!copied) return failed(copied.error());
     ++totals_.files;
     if (struct stat info{}; ::stat(to.c_str(), &info) == 0) note_made(info);
@@ -162,31 +167,42 @@ class copier {
   // All objects below a URL; or, where there are none, the one that has it.
   void copy_objects(const std::string& from, const std::string& to) {
     const std::string folder = from.ends_with('/') ? from : from + "/";
-    const auto found = owner_.list_remote(folder);
+    auto found = owner_.list_remote(folder);
     if (!found && found.error().code() != errc::unsupported && found.error().code() != errc::invalid_argument) return failed(found.error());
     if (!found || found->empty()) {
       copy_one_file(from, to);
       return sync_folder_of(to);
     }
-    for (const remote_object& each : *found) {
-      if (interrupted()) return;
-      copy_listed(each.url, std::string_view(each.url).substr(folder.size()), to);
+    std::vector<object_copy> copies;
+    for (remote_object& each : *found) {
+      if (auto target = target_of(each, std::string_view(each.url).substr(folder.size()), to))
+        copies.push_back({std::move(each), *std::move(target)});
     }
+    cli::copy_objects(owner_, copies, how_, [this](const object_copy& each, const result<copied_file>& copied) {
+      note_copied(each.from.url, each.to, copied);
+      if (copied) sync_folder_of(each.to);
+    });
   }
 
-  // name: from the folder, as the server tells it; with "/" at its end it stands for a folder itself.
-  void copy_listed(const std::string& from, std::string_view name, const std::string& to) {
+  // Where an object is copied to; nothing where it is not. name: from the folder, as the server tells it; with "/" at its end it stands for
+  // a folder itself.
+  std::optional<std::string> target_of(const remote_object& from, std::string_view name, const std::string& to) {
+    const auto refuse = [&](const status& why) {
+      failed(why);
+      return std::nullopt;
+    };
     const fs::path below(name);
     if (below.is_absolute() || name.find('\0') != std::string_view::npos || std::find(below.begin(), below.end(), "..") != below.end())
-      return failed({errc::invalid_argument, fmt::format("{}: a key that is no path below a folder is not copied", from)});
-    const fs::path target = fs::path(to) / below;
-    const fs::path parent = target.parent_path();
+      return refuse({errc::invalid_argument, fmt::format("{}: a key that is no path below a folder is not copied", shown_name(from.url))});
+    const std::string target = (fs::path(to) / below).lexically_normal();
+    const fs::path parent = fs::path(target).parent_path();
     std::error_code error;
     fs::create_directories(parent, error);
-    if (error) return failed(status::from_errno(error.value(), fmt::format("make the folder {}", parent.string())));
-    if (name.empty() || name.ends_with('/')) return;
-    copy_one_file(from, target);
-    sync_folder_of(target);
+    if (error) return refuse(status::from_errno(error.value(), fmt::format("make the folder {}", parent.string())));
+    if (name.empty() || name.ends_with('/') || !may_make(from.url, target)) return std::nullopt;
+    if (!targets_.insert(target).second)
+      return refuse({errc::invalid_argument, fmt::format("{} would be copied to {}, as another object is", shown_name(from.url), target)});
+    return target;
   }
 
   // Written to while it is being filled, whatever mode it will have.
@@ -266,6 +282,7 @@ class copier {
   mode_t umask_;
   cp_totals totals_;
   std::set<std::pair<dev_t, ino_t>> made_;  // files and links
+  std::set<std::string> targets_;           // of objects
 };
 
 bool is_folder(const std::string& path) {

@@ -1,0 +1,46 @@
+#include "cli/files/copy_objects.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "cli/common/interrupt.hpp"
+
+namespace penstock::cli {
+namespace {
+
+constexpr std::size_t most_at_once = 64;
+
+}  // namespace
+
+void copy_objects(const engine& owner, std::span<const object_copy> all, const copy_options& how,
+                  const std::function<void(const object_copy&, const result<copied_file>&)>& told) {
+  std::mutex lock;
+  const auto copy = [&](const object_copy& each) {
+    const auto copied = copy_object(owner, each.from, each.to, how);
+    const std::lock_guard guard(lock);
+    told(each, copied);
+  };
+  std::vector<const object_copy*> small, large;
+  for (const object_copy& each : all) (each.from.size.value_or(small_object) < small_object ? small : large).push_back(&each);
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (auto i = next++; i < small.size() && !interrupted(); i = next++) copy(*small[i]);
+  };
+  std::vector<std::thread> threads;
+  try {
+    while (threads.size() < std::min(most_at_once, small.size())) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // no more than these
+  }
+  if (threads.empty()) work();
+  for (std::thread& each : threads) each.join();
+  for (const object_copy* const each : large) {
+    if (interrupted()) return;
+    copy(*each);
+  }
+}
+
+}  // namespace penstock::cli

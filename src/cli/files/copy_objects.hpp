@@ -1,0 +1,23 @@
+// Copies of many objects of a server: small ones many at once, since each waits for an answer; large ones, of which many pieces are under
+// way anyhow, one after the other.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "cli/files/copy_file.hpp"
+#include "penstock/penstock.hpp"
+
+namespace penstock::cli {
+
+struct object_copy {
+  remote_object from;
+  std::string to;  // its folder is there
+};
+
+// told: each outcome, one at a time, on any thread. Ends early, without the rest, once the user has interrupted it.
+void copy_objects(const engine& owner, std::span<const object_copy> all, const copy_options& how,
+                  const std::function<void(const object_copy&, const result<copied_file>&)>& told);
+
+}  // namespace penstock::cli
