@@ -39,6 +39,12 @@ if(TARGET PkgConfig::fuse3)
   target_link_libraries(penstock_late_mount PRIVATE PkgConfig::fuse3)
 endif()
 
+# What bench/remote_bench.py measures as the ceiling.
+add_executable(penstock_plain_web bench/plain_web/plain_web.cc)
+set_target_properties(penstock_plain_web PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+target_compile_features(penstock_plain_web PRIVATE cxx_std_20)
+target_link_libraries(penstock_plain_web PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+
 # The other process of a pipe, for tests that kill it.
 add_executable(penstock_pipe_peer tests/pipe_peer/pipe_peer.cc)
 set_target_properties(penstock_pipe_peer PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
