@@ -141,7 +141,8 @@ using deadline_clock = std::chrono::steady_clock;
 
 struct io_options {
   // After this no new piece of the request is started, and what is still queued ends, with errc::timed_out; pieces under way are finished
-  // first, so memory is quiet on return.
+  // first, so memory is quiet on return. Reads of objects on servers, and of files whose file system has a server, do not wait for these:
+  // their bytes pass through staging memory, in which they are left behind.
   deadline_clock::time_point deadline = deadline_clock::time_point::max();
   path_kind path = path_kind::automatic;  // overrides the engine's
   preference prefer = preference::automatic;

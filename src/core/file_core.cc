@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "core/mount.hpp"
 #include "penstock/engine.hpp"
 #include "source/local_file.hpp"
 #include "source/remote/url.hpp"
@@ -21,6 +22,11 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
       rate_limit_(bytes_per_second > 0 ? new core::rate_limit(bytes_per_second, runtime_->deadlines(), runtime_->stats()) : nullptr),
       is_limited_(rate_limit_ != nullptr || runtime_->rate_limit() != nullptr) {
   if (source_->facts().fills_at_once > 0) turns_ = source_->turns(runtime_->lanes_of(*mount_), runtime_->far_share());
+  turns_by_deadline_ = turns_;
+  if (thread_answer_times_ != nullptr && source_->let_wait(mount_->waiting(false), *thread_answer_times_)) {
+    turns_by_deadline_ = std::make_shared<source::turnstile>(runtime_->lanes_of(*mount_), runtime_->far_share(),
+                                                             [times = thread_answer_times_] { return times->at_once(); });
+  }
 }
 
 file_core::~file_core() {

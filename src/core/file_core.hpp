@@ -75,6 +75,10 @@ class file_core : public std::enable_shared_from_this<file_core> {
 
   // What fills of a far source pass; null of any other.
   [[nodiscard]] source::turnstile* turns() const noexcept { return turns_.get(); }
+  // The same for a request: with a deadline, what its server brings passes it too, so that it can be left behind.
+  [[nodiscard]] source::turnstile* turns(const io_options& options) const noexcept {
+    return (options.deadline == deadline_clock::time_point::max() ? turns_ : turns_by_deadline_).get();
+  }
 
   // Whether there is a limit of bytes a second for its requests: the file's own, the engine's, or both.
   [[nodiscard]] bool is_limited() const noexcept { return is_limited_; }
@@ -161,7 +165,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   const owned_rate_limit rate_limit_;
   const bool is_limited_;
   std::shared_ptr<source::turnstile> turns_;
-  std::unique_ptr<source::read_ahead> ahead_;  // set before anybody else has the file
+  std::shared_ptr<source::turnstile> turns_by_deadline_;  // of a source with a server; else as turns_
+  std::unique_ptr<source::read_ahead> ahead_;             // set before anybody else has the file
   // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
   // file.
   std::atomic<std::uint64_t> uses_{0};

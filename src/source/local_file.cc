@@ -4,7 +4,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +15,7 @@
 #include "base/no_memory.hpp"
 #include "base/stream_copy.hpp"
 #include "sys/checked_copy.hpp"
+#include "sys/fork_guard.hpp"
 
 namespace penstock::source {
 
@@ -146,7 +150,74 @@ void local_file::open_rest() {
   }
 }
 
+// The fills that were begun and have not ended. They are the source's users that its file does not know of.
+class local_file::begun {
+ public:
+  begun(local_file& of, staging::waiting_lanes& by, staging::answer_times& times) noexcept : file_(of), lanes_(by), times_(times) {}
+
+  void begin(far_fill& what) noexcept {
+    auto* const made = new (std::nothrow) filling(*this, what);
+    if (made == nullptr) return what.tell({0, no_memory()});
+    {
+      const std::lock_guard guard(lock_);
+      ++under_way_;
+    }
+    staging::work_chain one;
+    one.add(*made);
+    lanes_.push_or_run(list_, one);
+  }
+  void wait() noexcept {
+    if (fork_.forked()) return;
+    std::unique_lock guard(lock_);
+    quiet_.wait(guard, [this] { return under_way_ == 0; });
+  }
+
+ private:
+  struct filling final : staging::work {
+    filling(begun& by, far_fill& fill) noexcept : of(by), what(fill) {}
+    bool run() override {
+      of.carry(what);
+      auto& by = of;
+      delete this;
+      by.ended();
+      return true;
+    }
+    begun& of;
+    far_fill& what;
+  };
+
+  void carry(far_fill& what) noexcept {
+    const auto timed = times_.begins(staging::answer_times::clock_ns());
+    auto got = file_.fill(what.target(), what.length(), what.offset());
+    times_.ended(timed, staging::answer_times::clock_ns(), got.bytes_done > 0);
+    what.tell(std::move(got));
+  }
+  void ended() noexcept {
+    const std::lock_guard guard(lock_);
+    if (--under_way_ == 0) quiet_.notify_all();  // with the lock, since this may be gone once who waits has it
+  }
+
+  local_file& file_;
+  staging::waiting_lanes& lanes_;
+  staging::answer_times& times_;
+  const sys::fork_guard fork_;
+  staging::work_list list_;
+  std::mutex lock_;  // guards what follows
+  std::condition_variable quiet_;
+  unsigned under_way_ = 0;
+};
+
+local_file::local_file(sys::kernel& kernel, std::string name) : source(std::move(name)), kernel_(kernel) {}
+
+bool local_file::let_wait(staging::waiting_lanes& by, staging::answer_times& times) {
+  begun_ = std::make_unique<begun>(*this, by, times);
+  return true;
+}
+
+void local_file::begin_fill(far_fill& what) noexcept { begun_ == nullptr ? source::begin_fill(what) : begun_->begin(what); }
+
 status local_file::close() {
+  if (begun_ != nullptr) begun_->wait();
   status outcome;
   for (const int descriptor : {std::exchange(owned_.cached, -1), std::exchange(owned_.direct, -1)}) {
     if (descriptor < 0) continue;

@@ -42,10 +42,13 @@ class local_file final : public source {
   io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   [[nodiscard]] status uncached_problem() override;
   io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  bool let_wait(staging::waiting_lanes& by, staging::answer_times& times) override;
+  void begin_fill(far_fill& what) noexcept override;
+  // Waits for fills that were begun, except in a forked child.
   status close() override;
 
  private:
-  local_file(sys::kernel& kernel, std::string name) : source(std::move(name)), kernel_(kernel) {}
+  local_file(sys::kernel& kernel, std::string name);
   // One system call of a kind.
   using put = result<std::size_t> (sys::kernel::*)(int fd, const void* source, std::size_t length, std::uint64_t offset);
   using get = result<std::size_t> (sys::kernel::*)(int fd, void* target, std::size_t length, std::uint64_t offset);
@@ -64,10 +67,13 @@ class local_file final : public source {
   io_result fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset);
   io_result write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset, put by = &sys::kernel::pwrite);
 
+  class begun;
+
   sys::kernel& kernel_;
-  int first_descriptor_ = -1;  // the one that the file was opened or lent with
-  int access_ = 0;             // O_RDONLY, O_WRONLY or O_RDWR
-  int promises_ = 0;           // O_SYNC, O_DSYNC and O_NOATIME, as far as they are set on a lent descriptor: they hold for the second too
+  std::unique_ptr<begun> begun_;  // null: no fills are begun
+  int first_descriptor_ = -1;     // the one that the file was opened or lent with
+  int access_ = 0;                // O_RDONLY, O_WRONLY or O_RDWR
+  int promises_ = 0;  // O_SYNC, O_DSYNC and O_NOATIME, as far as they are set on a lent descriptor: they hold for the second too
   std::uint64_t opened_bytes_ = 0;             // as it was opened
   std::uint32_t direct_offset_alignment_ = 0;  // that the file system demands; 0: no direct I/O
   std::uint32_t direct_memory_alignment_ = 0;

@@ -15,6 +15,7 @@
 #include "base/ask_once.hpp"
 #include "penstock/status.hpp"
 #include "source/turnstile.hpp"
+#include "staging/waiting_lanes.hpp"
 
 namespace penstock::source {
 
@@ -170,6 +171,10 @@ class source {
   // Nobody wants what a fill brings, for which begin_fill() has returned: the source tells it as soon as it can be done with the memory,
   // whatever it has brought. Does not block. The fill stays until this returns, and may be told before or meanwhile: then nothing is done.
   virtual void cancel(far_fill& /*what*/) noexcept {}
+
+  // Has the fills that are begun of a source that answers at once, as long as its server does, be carried by threads that wait; who begins
+  // them may then leave them behind. times: of what they bring. False: it begins none. Both outlive it.
+  virtual bool let_wait(staging::waiting_lanes& /*by*/, staging::answer_times& /*times*/) { return false; }
 
   // Lets go of what the source owns: once, with no request under way and none to come. A far source tells what is still under way, all of
   // which has been left behind, and returns when each call of tell() has. So a source that does not answer holds up who closes it.

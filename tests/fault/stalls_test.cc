@@ -246,6 +246,25 @@ INSTANTIATE_TEST_SUITE_P(lanes, queued_behind_a_stall, ::testing::Values(1U, 2U,
   return info.param == 0 ? std::string("usual_lanes") : fmt::format("{}_lanes", info.param);
 });
 
+// A server that does not answer any more costs who has a deadline no longer than that: the read is left behind, with its memory.
+TEST_P(stalls, a_read_that_has_begun_keeps_its_deadline) {
+  if (kind().is_write || kind().way == asked_by::stream) return;
+  hang();
+  for (int i = 0; i < 3; ++i) {
+    io_options soon;
+    soon.deadline = deadline_clock::now() + 200ms;
+    const auto asked = begin(sick_handle_, kind(), soon);
+    expect_ends(*asked, errc::timed_out);
+    EXPECT_TRUE(hangs()) << "it has begun, and the server still does not answer";
+    if (HasFailure()) break;
+  }
+  sick_->release_all();
+  io_options later;
+  later.deadline = deadline_clock::now() + 20s;
+  expect_ends(*begin(sick_handle_, kind(), later));
+  EXPECT_TRUE(sick_handle_.close().ok()) << "what was left behind has ended";
+}
+
 // --- file systems that answer, but not as files on a disk do
 
 class strange_files : public ::testing::Test {

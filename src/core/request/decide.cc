@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/cache/cache_policy.hpp"
+#include "core/request/route.hpp"
 
 namespace penstock::core {
 
@@ -117,7 +118,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.direct_writes = from.facts().direct_writes;
   input.has_cached = from.cached_problem().ok();
   input.has_direct = from.direct_problem().ok();
-  if (!rest.is_write && file.turns() != nullptr) input.far_piece = file.turns()->piece_bytes(whole.length);
+  if (comes_from_far(file, rest.is_write, options)) input.far_piece = file.turns(options)->piece_bytes(whole.length);
   input.paths = &with.paths();
   input.forced = with.forced_path(options, place.on_device());
   input.device_in_use = place.via != nullptr;

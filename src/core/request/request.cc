@@ -39,7 +39,7 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
   admitted_.file().mount().direct(queues_, options.priority);
   if (queues_.background) admitted_.file().mount().right_of_way().begin_background();
   queues_.waiting = &admitted_.file().mount().waiting(admitted_.place().on_device());
-  queues_.turns = admitted_.file().turns();
+  queues_.turns = admitted_.file().turns(options);
   planning_work_.owner = this;
   if (row_.empty()) admitted_.list();
   runtime().asked_bytes().fetch_add(admitted_.what().length, std::memory_order_relaxed);

@@ -29,9 +29,13 @@ bool comes_late(const file_core& file, std::uint64_t offset, std::uint64_t lengt
 
 }  // namespace
 
+bool comes_from_far(const file_core& file, bool is_write, const io_options& options) noexcept {
+  return !is_write && file.turns(options) != nullptr;
+}
+
 // Of a far source nothing is gathered, since all that it is asked for is under way at once. What a limit holds back waits piece by piece.
 bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept {
-  return length <= small_request_bytes && file.turns() == nullptr && !file.answers_late() && !file.is_limited() &&
+  return length <= small_request_bytes && file.turns(options) == nullptr && !file.answers_late() && !file.is_limited() &&
          !file.runtime().forced(options) && !options.after_default_stream;
 }
 
@@ -43,7 +47,7 @@ route find_route(runtime& with, const file_core& file, bool is_write, std::uint6
                  const staging::place* memory, const io_options& options, asker who) {
   assert(with.paths().count() <= 16);
   route found{carrier::lanes, file.asked_cache(options)};
-  if (file.turns() != nullptr || who == asker::stream) return found;
+  if (file.turns() != nullptr || who == asker::stream || comes_from_far(file, is_write, options)) return found;
   if (!is_write && comes_late(file, offset, length, memory, who)) return found;
   if (who == asker::waits) {
     // Its caller would go first.

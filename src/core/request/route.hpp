@@ -40,6 +40,10 @@ static_assert(sizeof(route) == 1);  // each request of a batch of thousands has 
 // Whether such a request, whose caller goes on, is for the collector: beginning it makes no driver call and no file I/O.
 bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept;
 
+// Whether a read is begun, and can be left behind: of a far source; and of a file with a server, where the request has a deadline. Also
+// where it is in the page cache, as far as the kernel says: it says so of pages that the server is still asked for.
+bool comes_from_far(const file_core& file, bool is_write, const io_options& options) noexcept;
+
 // Whether nothing of such a piece is to stay in the page cache, where it goes through it: of a read that is to bypass it, and of a write to
 // a file whose writes are. Not of small ones, which the kernel reads ahead of and gathers there: without that calls of 4 KiB are 4 to 13
 // times slower. asked: of the route.
