@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@
 #include "penstock/status.hpp"
 
 namespace penstock {
+
+class remote_retries;
 
 // The ways a byte can move between a file and memory, by number; further ones follow these. docs/ARCHITECTURE.md tells when each is chosen.
 enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, direct };
@@ -129,6 +132,18 @@ struct remote_options {
   std::string user{};                     // of webhdfs
   // Of http and https: added to each request to the host of the URL, and to no other to which it sends its reader.
   std::vector<remote_header> headers{};
+  // Patience with the server. A piece of the object is asked for so often without a byte of it in between, and so is how large it is; 0:
+  // five times, and how large it is not again where there was no answer in time.
+  unsigned attempts = 0;
+  // Statuses of answers after which the server is asked again; nothing: 408, 429, 500, 502, 503 and 504.
+  std::optional<std::vector<int>> retried_statuses{};
+  // In which an answer has to begin, and in which 20 KiB of it have to come; 0: 30 s and 20 s. Not of an answer as a whole: a slow one is
+  // none that has failed.
+  std::chrono::milliseconds timeout{0};
+  // Before what failed is asked for again; twice as long each time, up to eight times, or what the server asks for up to that. 0: drawn at
+  // random, from 0 up to 100 ms at first.
+  std::chrono::milliseconds retry_pause{0};
+  std::shared_ptr<remote_retries> retries{};  // what is asked again is noted there
 };
 
 // What engine::list_remote() finds.

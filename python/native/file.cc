@@ -599,7 +599,8 @@ void add_files(nb::module_& module) {
       "storage_options: how a server is reached, a mapping: kind (auto, http, s3, s3_public, s3_presigned, webhdfs), size (bytes: then "
       "the\n"
       "server is not asked), headers (of http), region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous,\n"
-      "allow_credential_process (of s3; what is not given is looked for where the AWS tools do), user (of webhdfs).\n"
+      "allow_credential_process (of s3; what is not given is looked for where the AWS tools do), user (of webhdfs), attempts,\n"
+      "retried_statuses, timeout and retry_pause in seconds (patience with the server).\n"
       "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
   module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
              "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,

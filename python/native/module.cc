@@ -15,6 +15,7 @@
 #include "pending.hpp"
 #include "pipes.hpp"
 #include "plain_tensors.hpp"
+#include "remote.hpp"
 #include "streams.hpp"
 #include "tensors.hpp"
 
@@ -27,6 +28,7 @@ NB_MODULE(_native_of_main, module) {
   add_futures(module);
   add_streams(module);
   add_files(module);
+  add_remote(module);
   add_info(module);
   add_cufile_settings(module);
   add_pipes(module);

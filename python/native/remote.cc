@@ -2,7 +2,11 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,7 +66,51 @@ std::vector<remote_header> headers_of(nb::handle value) {
   return made;
 }
 
+std::chrono::milliseconds time_of(std::string_view name, nb::handle value) {
+  constexpr double longest = 1e9;
+  const auto told = "storage_options[\"" + std::string(name) + "\"]";
+  const double seconds = real_number(value, told.c_str());
+  if (!(seconds > 0 && seconds < longest)) raise_invalid(told + " must be a positive number of seconds");
+  return std::chrono::milliseconds(std::max<std::int64_t>(1, std::llround(seconds * 1000)));
+}
+
+unsigned attempts_of(nb::handle value) {
+  const auto count = unsigned_integer(value, "storage_options[\"attempts\"]");
+  if (count == 0 || count > 1000) raise_invalid("storage_options[\"attempts\"] is from 1 to 1000");
+  return static_cast<unsigned>(count);
+}
+
+std::vector<int> statuses_of(nb::handle value) {
+  if (!PySequence_Check(value.ptr()) || PyUnicode_Check(value.ptr())) wrong_type("retried_statuses", "a sequence", value);
+  std::vector<int> made;
+  for (const auto each : nb::borrow<nb::sequence>(value)) {
+    const auto status = unsigned_integer(each, "storage_options[\"retried_statuses\"]");
+    if (status < 1000) made.push_back(static_cast<int>(status));  // no answer has others
+  }
+  return made;
+}
+
+// The names of what bears with a server. False: it is none of them.
+bool take_patience(std::string_view name, nb::handle value, remote_options& to) {
+  if (name == "attempts") {
+    to.attempts = attempts_of(value);
+  } else if (name == "retried_statuses") {
+    to.retried_statuses = statuses_of(value);
+  } else if (name == "timeout") {
+    to.timeout = time_of(name, value);
+  } else if (name == "retry_pause") {
+    to.retry_pause = time_of(name, value);
+  } else if (name == "retries") {
+    if (!nb::isinstance<noted_retries>(value)) wrong_type(name, "of Penstock's own", value);
+    to.retries = nb::cast<noted_retries&>(value).kept;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 void take(std::string_view name, nb::handle value, remote_options& to) {
+  if (take_patience(name, value, to)) return;
   const std::array<std::pair<std::string_view, std::string*>, 7> texts{{{"region", &to.region},
                                                                         {"endpoint", &to.endpoint},
                                                                         {"profile", &to.profile},
@@ -89,11 +137,27 @@ void take(std::string_view name, nb::handle value, remote_options& to) {
   } else {
     raise_invalid("storage_options has no \"" + std::string(name) +
                   "\"; there are kind, size, region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous, "
-                  "allow_credential_process, user, headers");
+                  "allow_credential_process, user, headers, attempts, retried_statuses, timeout, retry_pause");
   }
 }
 
+// (status, in_time, pause in ms, attempt, attempts) of each.
+nb::list take_retries(const noted_retries& self) {
+  nb::list made;
+  for (const auto& each : self.kept->take())
+    made.append(nb::make_tuple(each.status, each.why != errc::timed_out, each.pause.count(), each.attempt, each.attempts));
+  return made;
+}
+
 }  // namespace
+
+void add_remote(nb::module_& module) {
+  nb::class_<noted_retries>(module, "_RemoteRetries", "What is asked of a server again, for storage_options[\"retries\"].")
+      .def(nb::init<>())
+      .def(
+          "take", &take_retries,
+          "(status of HTTP or 0, whether it answered in time, pause in ms, attempt that failed, attempts) of each that was not taken yet.");
+}
 
 remote_options parse_storage_options(nb::handle options) {
   remote_options made;

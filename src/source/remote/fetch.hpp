@@ -16,6 +16,7 @@ namespace penstock::source::remote {
 
 class origin;
 struct fetch;
+struct patience;
 
 // What an object makes of an answer's head.
 // errc::cancelled, made when the library is loaded: telling it takes no memory.
@@ -35,6 +36,7 @@ struct verdict {
   status error{};                      // of the others
   std::chrono::milliseconds after{0};  // of again: not before; 0: as the network thinks
   bool throttled = false;              // of again: it was asked too much
+  int http_status = 0;                 // of again: that the server answered with; 0: it did not
 };
 
 // Whom a fetch belongs to. Called on the threads of the network, and with none of its locks.
@@ -52,8 +54,9 @@ class fetch_owner {
 struct fetch {
   fetch_owner* owner = nullptr;
   std::shared_ptr<origin> at;
-  std::shared_ptr<origin> home;  // where its object is
-  std::string target;            // where it was sent elsewhere: path and query there, for what was missing then; empty: the object's
+  std::shared_ptr<origin> home;   // where its object is
+  const patience* how = nullptr;  // null: the network's own
+  std::string target;             // where it was sent elsewhere: path and query there, for what was missing then; empty: the object's
   std::byte* memory = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;

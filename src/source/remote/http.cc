@@ -38,6 +38,8 @@ std::optional<std::uint64_t> number(std::string_view text) {
   return !text.empty() && read.ec == std::errc() && read.ptr == end ? std::optional(made) : std::nullopt;
 }
 
+std::string asked_for(std::string_view method, const url& address) { return fmt::format("{} {}", method, address.shown()); }
+
 bool refuses_head(int status) noexcept { return status == 400 || status == 403 || status == 405 || status == 501; }
 
 }  // namespace
@@ -82,16 +84,26 @@ version version_of(const sys::web_answer& answer) {
 }
 
 result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers,
-                            std::size_t most_bytes) {
+                            const patience& how, std::size_t most_bytes) {
   sys::web_request asked;
+  asked.timeout = how.question_within;
   asked.method = method;
   asked.url = address.text();
   asked.most_bytes = most_bytes;
   for (const auto& each : headers) asked.headers.push_back({each.name, each.value});
   asked.headers.push_back({"Accept-Encoding", "identity"});
-  auto answer = by.exchange(asked);
-  if (!answer) return answer.error().with_context(fmt::format("{} {}", method, address.shown()));
-  return answer;
+  for (unsigned tries = 1;; ++tries) {
+    auto answer = by.exchange(asked);
+    const bool late = !answer && answer.error().code() == errc::timed_out && how.asks_again_what_took_long;
+    const bool busy = answer && how.is_worth_another_try(answer->status);
+    if (answer && !busy) return answer;
+    auto problem = answer ? error_of(answer->status, address.shown()) : answer.error().with_context(asked_for(method, address));
+    if (!late && !busy) return problem;
+    const remote_retry told{answer ? answer->status : 0, problem.code(), {}, tries, how.attempts};
+    const auto after = answer ? pause_of(answer->header("retry-after")) : std::chrono::milliseconds(0);
+    if (tries >= how.attempts || !by.pause(how, told, after))
+      return problem.with_context(fmt::format("after {} {}", tries, tries == 1 ? "try" : "tries"));
+  }
 }
 
 status error_of(int status, std::string_view shown) {
@@ -104,7 +116,7 @@ status error_of(int status, std::string_view shown) {
 }
 
 result<object_facts> find_http_object(network& by, const url& address, const std::vector<header>& headers,
-                                      std::optional<std::uint64_t> size, bool by_head) {
+                                      std::optional<std::uint64_t> size, const patience& how, bool by_head) {
   object_facts made{address.shown(), address, size.value_or(0), {}};
   if (size) return made;
   std::string_view method = by_head ? "HEAD" : "GET";
@@ -112,7 +124,7 @@ result<object_facts> find_http_object(network& by, const url& address, const std
     std::vector<header> sent;
     if (made.address.same_origin(address)) sent = headers;
     if (method == "GET") sent.push_back({"Range", "bytes=0-0"});
-    auto answer = ask(by, method, made.address, sent);
+    auto answer = ask(by, method, made.address, sent, how);
     if (!answer) return answer.error();
     const auto status = answer->status;
     if (status >= 300 && status < 400) {

@@ -10,6 +10,7 @@
 #include "source/remote/control.hpp"
 #include "source/remote/network.hpp"
 #include "source/remote/object.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/url.hpp"
 
 namespace penstock::source::remote {
@@ -21,9 +22,10 @@ status check_headers(const std::vector<header>& headers);
 // Headers of the user's: sent to the server that he named (home), and to no other.
 std::shared_ptr<protocol> make_http_protocol(const url& home, const std::vector<header>& headers);
 
-// A short request to that address. Errors: those of the door, with what is shown of the address in front.
+// A short request to that address, again and again while the server is too busy. Errors: those of the door, with what is shown of the
+// address in front; and that of the last answer where none was better.
 result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers,
-                            std::size_t most_bytes = std::size_t{1} << 20);
+                            const patience& how, std::size_t most_bytes = std::size_t{1} << 20);
 
 // What an answer says of the object's version.
 [[nodiscard]] version version_of(const sys::web_answer& answer);
@@ -35,7 +37,7 @@ result<sys::web_answer> ask(network& by, std::string_view method, const url& add
 // size: that its user knows; then nothing is asked. by_head: false: of a presigned one, which is signed for GET. Errors name the address:
 // not_found, permission_denied, io, timed_out, unsupported.
 result<object_facts> find_http_object(network& by, const url& address, const std::vector<header>& headers,
-                                      std::optional<std::uint64_t> size, bool by_head = true);
+                                      std::optional<std::uint64_t> size, const patience& how, bool by_head = true);
 
 // Of an answer that is no success. shown: the address.
 status error_of(int status, std::string_view shown);

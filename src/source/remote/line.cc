@@ -98,9 +98,9 @@ bool line::ready() noexcept {
 }
 
 bool line::look(clock::time_point now) noexcept {
-  const auto& times = owner_.settings();
-  if (what_ == nullptr) return now - since_ <= times.keep_idle;
+  if (what_ == nullptr) return now - since_ <= owner_.settings().keep_idle;
   if (what_->cancelled.load()) return end(again({}), false) != step::line_ends;
+  const auto& times = owner_.patience_with(*what_);
   if (now_ == phase::head) {
     if (now - since_ <= times.answer_within) return true;
     const auto why = or_no_memory(
@@ -109,7 +109,7 @@ bool line::look(clock::time_point now) noexcept {
     return broken(why) != step::line_ends;
   }
   if (now - since_ <= times.stall_after) return true;
-  if (since_bytes_ < times.stall_bytes) {
+  if (since_bytes_ < owner_.settings().stall_bytes) {
     const auto why = or_no_memory([&] {
       return status(errc::timed_out, fmt::format("{} sent {} bytes in {} ms", to_->host(), since_bytes_, times.stall_after.count()));
     });

@@ -10,6 +10,7 @@
 
 #include "source/remote/fetch.hpp"
 #include "source/remote/origin.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/response_head.hpp"
 #include "source/remote/settings.hpp"
 #include "sys/web.hpp"
@@ -34,6 +35,7 @@ class line_owner {
   // Queues what was to wait until now. Returns when the next is due.
   virtual clock::time_point queue_due(clock::time_point now) noexcept = 0;
   [[nodiscard]] virtual const network_settings& settings() const noexcept = 0;
+  [[nodiscard]] virtual const patience& patience_with(const fetch& what) const noexcept = 0;
   static void tell(fetch& what, const verdict& how) noexcept {
     what.owner->ended(what, how.then == verdict::kind::body ? status() : how.error);
   }

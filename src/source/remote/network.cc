@@ -20,6 +20,7 @@ constexpr auto put_off_for = 100ms;
 constexpr auto most_put_off = 70s;  // a program that prints credentials may take 60
 constexpr double tokens_of_a_retry = 5;
 constexpr double tokens_of_a_success = 1;
+constexpr auto longest_sleep = 100ms;
 constexpr std::size_t most_origins_kept = 64;  // then those that nobody uses are forgotten
 
 verdict refused(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
@@ -62,7 +63,10 @@ bool network::aside(std::function<void()> what) {
 }
 
 network::network(const network_settings& with)
-    : settings_(with), drawn_(std::random_device{}()), dialers_(staging::lanes::crew{dialer_threads}, 0us, nullptr, "penstock-c") {}
+    : settings_(with),
+      own_(with),
+      drawn_(std::random_device{}()),
+      dialers_(staging::lanes::crew{dialer_threads}, 0us, nullptr, "penstock-c") {}
 
 std::shared_ptr<network> network::make(const network_settings& with) { return std::shared_ptr<network>(new network(with)); }
 
@@ -88,6 +92,21 @@ result<sys::web_answer> network::exchange(const sys::web_request& what) {
   auto with = door();
   if (!with) return with.error();
   return (*with)->exchange(what);
+}
+
+bool network::pause(const patience& how, remote_retry what, std::chrono::milliseconds asked_for) {
+  unsigned drawn = 0;
+  {
+    const std::lock_guard guard(lock_);
+    drawn = static_cast<unsigned>(drawn_());
+  }
+  what.pause = how.pause_after(what.attempt, drawn, asked_for);
+  what.attempts = how.attempts;
+  how.tell(what);
+  const auto until = clock::now() + what.pause;
+  while (!stop_.stopped() && clock::now() < until)
+    std::this_thread::sleep_for(std::min<clock::duration>(until - clock::now(), longest_sleep));
+  return !stop_.stopped();
 }
 
 std::shared_ptr<origin> network::origin_of(const url& at) {
@@ -246,16 +265,18 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   what.put_off_since = {};
   if (how.then != verdict::kind::again) return queue(what, true);
   const bool too_often = of.tokens_ < tokens_of_a_retry;
-  if (++what.tries >= settings_.attempts || too_often || stop_.stopped()) {
+  const auto& patient = patience_with(what);
+  if (++what.tries >= patient.attempts || too_often || stop_.stopped()) {
     const auto words = too_often ? "; the server has failed so often that nothing is asked again for now" : "";
-    how = refused(or_no_memory([&] { return how.error.with_context(fmt::format("after {} tries{}", what.tries, words)); }));
+    how = refused(or_no_memory(
+        [&] { return how.error.with_context(fmt::format("after {} {}{}", what.tries, what.tries == 1 ? "try" : "tries", words)); }));
     return;
   }
   of.tokens_ -= tokens_of_a_retry;
   retries_.fetch_add(1, std::memory_order_relaxed);
-  const auto most = std::min<std::chrono::milliseconds>(settings_.first_pause * (1 << std::min(what.tries - 1, 16U)), settings_.most_pause);
-  const std::chrono::milliseconds drawn(drawn_() % static_cast<unsigned>(most.count() + 1));
-  what.due = clock::now() + std::max(drawn, std::min(how.after, settings_.most_pause));
+  const auto pause = patient.pause_after(what.tries, static_cast<unsigned>(drawn_()), how.after);
+  what.due = clock::now() + pause;
+  patient.tell({how.http_status, how.error.code(), pause, what.tries, patient.attempts});
   wait(what, how);
 }
 

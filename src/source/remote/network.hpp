@@ -17,6 +17,7 @@
 #include "source/remote/fetch.hpp"
 #include "source/remote/line.hpp"
 #include "source/remote/origin.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/settings.hpp"
 #include "source/remote/url.hpp"
 #include "staging/lanes.hpp"
@@ -38,6 +39,8 @@ class network final : public line_owner {
 
   // A short request. Errors: those of the door.
   result<sys::web_answer> exchange(const sys::web_request& what);
+  // Waits before it is asked again: what it tells, and for how long. False: the engine ends.
+  [[nodiscard]] bool pause(const patience& how, remote_retry what, std::chrono::milliseconds asked_for);
   [[nodiscard]] result<std::string> library_version();
   std::shared_ptr<origin> origin_of(const url& at);
   [[nodiscard]] network_counts counts() const noexcept;
@@ -57,6 +60,7 @@ class network final : public line_owner {
   void gone(line& one) noexcept override;
   void sent() noexcept override { requests_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] const network_settings& settings() const noexcept override { return settings_; }
+  [[nodiscard]] const patience& patience_with(const fetch& what) const noexcept override { return what.how == nullptr ? own_ : *what.how; }
   clock::time_point queue_due(clock::time_point now) noexcept override;
 
  private:
@@ -80,6 +84,7 @@ class network final : public line_owner {
   [[nodiscard]] status adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::web_connection> made);
 
   const network_settings settings_;
+  const patience own_;
   const sys::fork_guard fork_;
   std::mutex opening_;  // guards door_
   std::shared_ptr<sys::web_door> door_;

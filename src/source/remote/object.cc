@@ -1,7 +1,6 @@
 #include "source/remote/object.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <new>
 #include <utility>
 
@@ -16,23 +15,10 @@ namespace penstock::source::remote {
 
 namespace {
 
-using namespace std::chrono_literals;
-
 const status made_when_loaded(errc::cancelled, "nobody waits for it any more");
 constexpr unsigned most_moves = 5;  // to other addresses, of one piece
 
 verdict for_good(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
-
-// Seconds, as Retry-After has them; a date there is left to the network's own patience.
-std::chrono::milliseconds pause_asked_for(std::string_view text) noexcept {
-  unsigned seconds = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  return read.ec == std::errc() && seconds < 3600 ? std::chrono::seconds(seconds) : 0s;
-}
-
-bool is_for_now(int status) noexcept {
-  return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 || status == 504;
-}
 
 errc code_of(int status) noexcept {
   if (status == 401 || status == 403 || status == 407) return errc::permission_denied;
@@ -53,11 +39,12 @@ struct object::piece : fetch {
   piece* before = nullptr;
 };
 
-object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts)
+object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, patience how)
     : source(facts.name),
       network_(std::move(by)),
       protocol_(std::move(speaks)),
       about_(std::move(facts)),
+      how_(std::move(how)),
       origin_(network_->origin_of(about_.address)),
       version_(about_.of) {
   facts_.device = far_device;
@@ -100,6 +87,7 @@ void object::begin_fill(far_fill& what) noexcept {
   made->owner = this;
   made->at = origin_;
   made->home = origin_;
+  made->how = &how_;
   made->memory = what.target();
   made->offset = what.offset();
   made->length = std::min(what.length(), size - what.offset());
@@ -184,6 +172,18 @@ status object::changed(const response_head& head) {
 
 verdict object::judge(const response_head& head, std::string_view body, fetch& what) {
   if (head.status == 200 || head.status == 206) return judge_bytes(head, what);
+  auto made = judge_error(head, body, what);
+  made.http_status = head.status;
+  if (!how_.asked_again || head.status < 400) return made;
+  // The user's list decides, but for what is asked again for another reason than the status.
+  const bool by_status = made.then == verdict::kind::again && is_for_now(head.status);
+  const bool listed = how_.is_worth_another_try(head.status);
+  if (made.then == verdict::kind::refused && listed) made.then = verdict::kind::again;
+  if (by_status && !listed) made.then = verdict::kind::refused;
+  return made;
+}
+
+verdict object::judge_error(const response_head& head, std::string_view body, fetch& what) {
   if (auto known = protocol_->judge(head, body, what)) return *std::move(known);
   if (head.status >= 300 && head.status < 400 && head.status != 304) return judge_redirect(head, what);
   if (head.status == 412) return for_good({errc::io, "the object was replaced by another while it was read; open it anew"});
@@ -196,7 +196,7 @@ verdict object::judge(const response_head& head, std::string_view body, fetch& w
   verdict made{.then = verdict::kind::again,
                .error = {code_of(head.status), fmt::format("the server answered with status {}", head.status)}};
   if (!is_for_now(head.status)) made.then = verdict::kind::refused;
-  made.after = pause_asked_for(head.retry_after);
+  made.after = pause_of(head.retry_after);
   made.throttled = head.status == 429 || head.status == 503;
   return made;
 }

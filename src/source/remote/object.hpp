@@ -12,6 +12,7 @@
 
 #include "source/remote/fetch.hpp"
 #include "source/remote/network.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/url.hpp"
 #include "source/source.hpp"
 
@@ -51,7 +52,7 @@ struct object_facts {
 
 class object final : public source, public fetch_owner {
  public:
-  object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts);
+  object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, patience how);
   ~object() override;
 
   result<std::uint64_t> size() override { return facts().size; }
@@ -73,6 +74,7 @@ class object final : public source, public fetch_owner {
   result<std::string> request_of(fetch& what) override;
   verdict judge(const response_head& head, std::string_view body, fetch& what) override;
   void ended(fetch& what, status how) noexcept override;
+  verdict judge_error(const response_head& head, std::string_view body, fetch& what);
   verdict judge_bytes(const response_head& head, fetch& what);
   verdict judge_redirect(const response_head& head, fetch& what);
   [[nodiscard]] status changed(const response_head& head);
@@ -80,6 +82,7 @@ class object final : public source, public fetch_owner {
   const std::shared_ptr<network> network_;
   const std::shared_ptr<protocol> protocol_;
   const object_facts about_;
+  const patience how_;
   const std::shared_ptr<origin> origin_;
   mutable std::mutex lock_;  // guards what follows
   version version_;

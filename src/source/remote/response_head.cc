@@ -98,6 +98,13 @@ status parse_line(std::string_view line, response_head& into) {
 
 }  // namespace
 
+std::chrono::milliseconds pause_of(std::string_view text) noexcept {
+  constexpr unsigned longest = 3600;
+  unsigned seconds = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  return std::chrono::seconds(read.ec == std::errc() && seconds < longest ? seconds : 0);
+}
+
 std::optional<content_range> parse_content_range(std::string_view text) noexcept {
   constexpr std::string_view unit = "bytes ";
   if (!text.starts_with(unit)) return std::nullopt;

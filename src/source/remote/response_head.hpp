@@ -1,6 +1,7 @@
 // The head of an HTTP/1 answer: what of it a reader of ranges needs. Whatever a server sends, reading it takes bounded time and memory.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,9 @@ struct content_range {
 std::optional<content_range> parse_content_range(std::string_view text) noexcept;
 // The total of "bytes */65536", as answers say that a range lies behind the end.
 std::optional<std::uint64_t> parse_unsatisfied_range(std::string_view text) noexcept;
+
+// Seconds, as Retry-After has them; 0: a date, or what is none, which is left to one's own patience.
+std::chrono::milliseconds pause_of(std::string_view text) noexcept;
 
 struct response_head {
   static constexpr std::size_t most_bytes = std::size_t{64} << 10;

@@ -116,7 +116,7 @@ std::shared_ptr<protocol> make_s3_protocol(std::shared_ptr<s3_account> account) 
   return std::make_shared<s3_protocol>(std::move(account));
 }
 
-result<object_facts> find_s3_object(network& by, std::string name, url address,
+result<object_facts> find_s3_object(network& by, std::string name, url address, const patience& how,
                                     const std::function<result<url>(const std::string& region)>& address_in,
                                     const std::function<std::shared_ptr<s3_account>(const std::string& region)>& account_of,
                                     std::shared_ptr<s3_account>& account) {
@@ -126,7 +126,7 @@ result<object_facts> find_s3_object(network& by, std::string name, url address,
     auto headers = account->sign(method, address);
     if (!headers) return headers.error().with_context(name);
     if (method == "GET") headers->push_back({"Range", "bytes=0-0"});
-    auto answer = ask(by, method, address, *headers);
+    auto answer = ask(by, method, address, *headers, how);
     if (!answer) return answer.error();
     if (answer->status == 200 || answer->status == 206) {
       const auto size = size_of(*answer, method == "HEAD");

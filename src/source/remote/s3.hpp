@@ -11,6 +11,7 @@
 #include "source/remote/credential_source.hpp"
 #include "source/remote/network.hpp"
 #include "source/remote/object.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/signature.hpp"
 #include "source/remote/url.hpp"
 
@@ -46,7 +47,7 @@ std::shared_ptr<protocol> make_s3_protocol(std::shared_ptr<s3_account> account);
 
 // As find_http_object. account_of: the account of another region, to which S3 may say that the bucket belongs; account: on return, the one
 // whose region it is.
-result<object_facts> find_s3_object(network& by, std::string name, url address,
+result<object_facts> find_s3_object(network& by, std::string name, url address, const patience& how,
                                     const std::function<result<url>(const std::string& region)>& address_in,
                                     const std::function<std::shared_ptr<s3_account>(const std::string& region)>& account_of,
                                     std::shared_ptr<s3_account>& account);

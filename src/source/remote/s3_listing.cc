@@ -1,8 +1,7 @@
 #include "source/remote/s3_listing.hpp"
 
-#include <chrono>
 #include <iterator>
-#include <thread>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,11 +12,7 @@ namespace penstock::source::remote {
 
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr unsigned most_region_moves = 2;
-constexpr unsigned most_page_tries = 5;
-constexpr auto first_page_pause = 100ms;  // doubled with each further try
 
 class s3_lister {
  public:
@@ -40,24 +35,22 @@ class s3_lister {
 
  private:
   result<object_list> next(const std::string& token) {
-    auto pause = first_page_pause;
-    for (unsigned tries = 1;; ++tries) {
+    for (bool time_corrected = false;;) {
       auto address = at_.bucket;
       address.query = list_query(what_.prefix, token, what_.one_level);
       const auto headers = at_.account->sign("GET", address);
       if (!headers) return headers.error();
-      const auto answer = ask(by_, "GET", address, *headers, most_list_bytes);
+      const auto answer = ask(by_, "GET", address, *headers, what_.how, most_list_bytes);
       if (!answer) return answer.error();
       if (answer->status == 200) return parse_object_list(answer->body);
       const auto error = parse_s3_error(answer->body);
       if (auto moved = follow(*answer, error)) {
         if (!moved->ok()) return *moved;
-        continue;
+      } else if (error.code == "RequestTimeTooSkewed" && !std::exchange(time_corrected, true)) {
+        at_.account->correct_time(answer->header("date"));
+      } else {
+        return refusal(answer->status, error);
       }
-      if (error.code == "RequestTimeTooSkewed") at_.account->correct_time(answer->header("date"));
-      const bool may_go = answer->status >= 500 || answer->status == 429 || may_succeed_later(error.code);
-      if (!may_go || tries == most_page_tries) return refusal(answer->status, error);
-      std::this_thread::sleep_for(std::exchange(pause, 2 * pause));
     }
   }
 

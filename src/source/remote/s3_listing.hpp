@@ -8,6 +8,7 @@
 
 #include "penstock/status.hpp"
 #include "source/remote/network.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/s3.hpp"
 #include "source/remote/s3_error.hpp"
 #include "source/remote/url.hpp"
@@ -25,6 +26,7 @@ struct s3_listing {
   std::string prefix;  // of the keys
   bool one_level;      // what has a "/" behind the prefix is told as a folder
   std::size_t most;    // objects and folders
+  patience how;
 };
 
 // All pages, in the server's order. Blocks. in: of a region that S3 says the bucket is in. Errors name the listing: not_found,

@@ -147,10 +147,11 @@ result<std::unique_ptr<source>> servers::open_http(const remote_url& what, const
     if (!found) return found.error();
     address = *std::move(found);
   }
-  auto facts = find_http_object(*network_, address, headers, how.size, !presigned);
+  patience patient(network_->settings(), how);
+  auto facts = find_http_object(*network_, address, headers, how.size, patient, !presigned);
   if (!facts) return facts.error();
   auto speaks = make_http_protocol(address, headers);
-  return std::unique_ptr<source>(std::make_unique<object>(network_, std::move(speaks), *std::move(facts)));
+  return std::unique_ptr<source>(std::make_unique<object>(network_, std::move(speaks), *std::move(facts), std::move(patient)));
 }
 
 result<std::unique_ptr<source>> servers::open_webhdfs(const remote_url& what, const remote_options& how) {
@@ -158,9 +159,10 @@ result<std::unique_ptr<source>> servers::open_webhdfs(const remote_url& what, co
   for (const auto* name : {"KVIKIO_WEBHDFS_USERNAME", "HADOOP_USER_NAME"}) {
     if (user.empty()) user = variable_set(around_.variable, name).value_or("");
   }
-  auto facts = find_webhdfs_file(*network_, what.address, user, how.size);
+  patience patient(network_->settings(), how);
+  auto facts = find_webhdfs_file(*network_, what.address, user, how.size, patient);
   if (!facts) return facts.error();
-  return std::unique_ptr<source>(std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts)));
+  return std::unique_ptr<source>(std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts), std::move(patient)));
 }
 
 std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const remote_options& how, const std::string& region) {
@@ -210,8 +212,11 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   };
   auto at = in(place->region);
   if (!at) return at.error();
-  const s3_listing what{
-      .name = fmt::format("list s3://{}/{}", parsed->bucket, parsed->key), .prefix = parsed->key, .one_level = one_level, .most = most};
+  const s3_listing what{.name = fmt::format("list s3://{}/{}", parsed->bucket, parsed->key),
+                        .prefix = parsed->key,
+                        .one_level = one_level,
+                        .most = most,
+                        .how = patience(network_->settings(), how)};
   auto found = list_s3_objects(*network_, what, *std::move(at), in);
   if (!found) return found.error();
   std::vector<remote_object> made;
@@ -238,16 +243,17 @@ result<std::unique_ptr<source>> servers::open_s3(const remote_url& what, const r
   const auto whose = key_of(how, around_.variable);
   if (!whose) return whose.error().with_context(what.shown());
   auto by = account_of(*whose, how, place->region);
+  patience patient(network_->settings(), how);
   object_facts facts{what.shown(), *std::move(address), how.size.value_or(0), {}};
   if (how.size) {
     if (auto signed_once = by->sign("GET", facts.address); !signed_once) return signed_once.error().with_context(what.shown());
   } else {
     const auto account_in = [&](const std::string& region) { return account_of(*whose, how, region); };
-    auto found = find_s3_object(*network_, what.shown(), facts.address, address_in, account_in, by);
+    auto found = find_s3_object(*network_, what.shown(), facts.address, patient, address_in, account_in, by);
     if (!found) return found.error();
     facts = *std::move(found);
   }
-  return std::unique_ptr<source>(std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts)));
+  return std::unique_ptr<source>(std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts), std::move(patient)));
 }
 
 }  // namespace penstock::source::remote

@@ -64,12 +64,13 @@ url with_user(url address, std::string_view user) {
 
 }  // namespace
 
-result<object_facts> find_webhdfs_file(network& by, const url& address, std::string_view user, std::optional<std::uint64_t> size) {
+result<object_facts> find_webhdfs_file(network& by, const url& address, std::string_view user, std::optional<std::uint64_t> size,
+                                       const patience& how) {
   object_facts made{address.shown(), with_user(address, user), size.value_or(0), {}};
   if (size) return made;
   auto asked = made.address;
   asked.query += fmt::format("{}op=GETFILESTATUS", asked.query.empty() ? "" : "&");
-  auto answer = ask(by, "GET", asked, {});
+  auto answer = ask(by, "GET", asked, {}, how);
   if (!answer) return answer.error();
   if (answer->status != 200) return error_of(answer->status, made.name);
   const auto found = parse_file_status(answer->body);

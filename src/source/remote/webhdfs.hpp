@@ -14,7 +14,8 @@
 namespace penstock::source::remote {
 
 // user: user.name of each request; empty: what the URL has. size: that its user knows; then nothing is asked. Errors as find_http_object.
-result<object_facts> find_webhdfs_file(network& by, const url& address, std::string_view user, std::optional<std::uint64_t> size);
+result<object_facts> find_webhdfs_file(network& by, const url& address, std::string_view user, std::optional<std::uint64_t> size,
+                                       const patience& how);
 std::shared_ptr<protocol> make_webhdfs_protocol();
 
 }  // namespace penstock::source::remote

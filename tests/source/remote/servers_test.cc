@@ -6,7 +6,10 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <tuple>
 
+#include "penstock/remote_retries.hpp"
+#include "source/remote/patience.hpp"
 #include "support/web_server.hpp"
 
 namespace penstock::testing {
@@ -201,6 +204,97 @@ TEST_F(opened_objects, of_webhdfs_are_read_from_the_data_nodes_that_the_name_nod
   EXPECT_EQ((*opened)->size().value_or(0), content_.size());
   expect_bytes(**opened, 12'345, 50'000);
   expect_bytes(**opened, 0, content_.size());
+}
+
+// Answers with that status, so often.
+web_server::answer refuses(int status, int times) {
+  return
+      [status, left = std::make_shared<std::atomic<int>>(times)](const web_request&, const web_server::client& to) -> std::optional<then> {
+        if (left->fetch_sub(1) <= 0) return std::nullopt;
+        to.send(fmt::format("HTTP/1.1 {} No\r\nContent-Length: 0\r\n\r\n", status));
+        return then::keep;
+      };
+}
+
+TEST_F(opened_objects, are_asked_for_as_often_as_their_user_says) {
+  remote_options how;
+  how.attempts = 2;
+  how.retry_pause = 1ms;
+  how.retries = std::make_shared<remote_retries>();
+  const auto opened = open(server_.url(), how);
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  server_.set_answer(refuses(503, 1000));
+  std::vector<std::byte> memory(1000);
+  const auto got = (*opened)->fill(memory.data(), memory.size(), 0);
+  EXPECT_NE(got.error.message().find("after 2 tries"), std::string::npos) << got.error.message();
+  EXPECT_NE(got.error.message().find("status 503"), std::string::npos) << got.error.message();
+  const auto noted = how.retries->take();
+  ASSERT_EQ(noted.size(), 1U);
+  EXPECT_EQ(std::tuple(noted[0].status, noted[0].attempt, noted[0].attempts, noted[0].pause), std::tuple(503, 1U, 2U, 1ms));
+  EXPECT_TRUE(how.retries->take().empty());
+  server_.set_answer(refuses(503, 1));
+  expect_bytes(**opened, 0, 1000);
+}
+
+TEST_F(opened_objects, are_asked_for_again_after_the_answers_that_their_user_names) {
+  remote_options how;
+  how.retried_statuses = {418};
+  const auto opened = open(server_.url(), how);
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  server_.set_answer(refuses(418, 1));
+  expect_bytes(**opened, 0, 1000);
+  server_.set_answer(refuses(503, 1));
+  std::vector<std::byte> memory(1000);
+  EXPECT_NE((*opened)->fill(memory.data(), memory.size(), 0).error.message().find("status 503"), std::string::npos);
+  expect_bytes(**opened, 0, 1000);
+}
+
+TEST_F(opened_objects, of_busy_servers_are_asked_again_how_large_they_are) {
+  server_.set_answer(refuses(503, 2));
+  const auto opened = open(server_.url());
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  EXPECT_EQ(server_.requests().size(), 3U);
+  server_.set_answer(refuses(503, 1000));
+  const auto refused = open(server_.url()).error();
+  EXPECT_NE(refused.message().find("after 3 tries"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("status 503"), std::string::npos) << refused.message();
+}
+
+TEST_F(opened_objects, of_silent_servers_end_within_the_time_of_their_user) {
+  remote_options how;
+  how.attempts = 2;
+  how.timeout = 40ms;
+  how.retry_pause = 1ms;
+  how.retries = std::make_shared<remote_retries>();
+  const auto opened = open(server_.url(), how);
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  server_.set_answer([](const web_request&, const web_server::client& to) -> std::optional<then> {
+    to.hold();
+    return then::close;
+  });
+  std::vector<std::byte> memory(1000);
+  EXPECT_EQ((*opened)->fill(memory.data(), memory.size(), 0).error.code(), errc::timed_out);
+  EXPECT_EQ(open(server_.url(), how).error().code(), errc::timed_out);
+  const auto noted = how.retries->take();
+  ASSERT_EQ(noted.size(), 2U);
+  for (const auto& each : noted) EXPECT_EQ(std::tuple(each.status, each.why), std::tuple(0, errc::timed_out));
+}
+
+TEST(pauses, that_a_user_gives_are_doubled_up_to_eight_times) {
+  remote_options how;
+  how.retry_pause = 500ms;
+  const source::remote::patience patient({}, how);
+  std::vector<std::chrono::milliseconds> all;
+  for (unsigned tries = 1; tries < 7; ++tries) all.push_back(patient.pause_after(tries, 12345, 0ms));
+  EXPECT_EQ(all, (std::vector<std::chrono::milliseconds>{500ms, 1s, 2s, 4s, 4s, 4s}));
+  EXPECT_EQ(patient.pause_after(1, 12345, 3s), 3s) << "as the server asks";
+  EXPECT_EQ(patient.pause_after(1, 12345, 60s), 4s);
+}
+
+TEST(pauses, that_nobody_gives_are_drawn) {
+  const source::remote::patience patient{source::remote::network_settings()};
+  for (unsigned tries = 1; tries < 20; ++tries) EXPECT_LE(patient.pause_after(tries, 99'999'999, 0ms), 20s);
+  EXPECT_EQ(patient.pause_after(1, 101 * 7 + 55, 0ms), 55ms);
 }
 
 TEST_F(opened_objects, of_another_kind_than_their_url_are_refused) {

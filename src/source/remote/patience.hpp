@@ -1,0 +1,73 @@
+// How patient the readers of one object are with its server. A value.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "penstock/options.hpp"
+#include "penstock/remote_retries.hpp"
+#include "source/remote/settings.hpp"
+
+namespace penstock::source::remote {
+
+[[nodiscard]] inline bool is_for_now(int status) noexcept {
+  constexpr std::array usual{408, 429, 500, 502, 503, 504};
+  return std::find(usual.begin(), usual.end(), status) != usual.end();
+}
+
+struct patience {
+  unsigned attempts = 5;
+  std::chrono::milliseconds answer_within{30000};
+  std::chrono::milliseconds stall_after{20000};
+  std::chrono::milliseconds question_within{60000};  // of a short request, as a whole
+  std::chrono::milliseconds first_pause{100};
+  std::chrono::milliseconds most_pause{20000};
+  bool draws_pauses = true;                       // between none and what they are; false: they are that
+  bool asks_again_what_took_long = false;         // of short requests
+  std::optional<std::vector<int>> asked_again{};  // after answers with these; nothing: those that are for now
+  std::shared_ptr<remote_retries> told{};
+
+  explicit patience(const network_settings& of)
+      : attempts(of.attempts),
+        answer_within(of.answer_within),
+        stall_after(of.stall_after),
+        first_pause(of.first_pause),
+        most_pause(of.most_pause) {}
+  patience(const network_settings& of, const remote_options& how);
+
+  [[nodiscard]] bool is_worth_another_try(int status) const noexcept {
+    if (!asked_again) return is_for_now(status);
+    return std::find(asked_again->begin(), asked_again->end(), status) != asked_again->end();
+  }
+  // Before it is asked again, after so many tries. drawn: a number of those that are drawn at random. asked_for: by the server.
+  [[nodiscard]] std::chrono::milliseconds pause_after(unsigned tries, unsigned drawn, std::chrono::milliseconds asked_for) const noexcept {
+    const auto most = std::min<std::chrono::milliseconds>(first_pause * (1 << std::min(tries - 1, 16U)), most_pause);
+    const auto own = draws_pauses ? std::chrono::milliseconds(drawn % static_cast<unsigned>(most.count() + 1)) : most;
+    return std::max(own, std::min(asked_for, most_pause));
+  }
+  void tell(const remote_retry& one) const noexcept {
+    if (told != nullptr) told->add(one);
+  }
+};
+
+inline patience::patience(const network_settings& of, const remote_options& how) : patience(of) {
+  constexpr unsigned longest_pause = 8;  // of the first
+  if (how.attempts > 0) {
+    attempts = how.attempts;
+    asks_again_what_took_long = true;
+  }
+  if (how.timeout.count() > 0) answer_within = stall_after = question_within = how.timeout;
+  if (how.retry_pause.count() > 0) {
+    first_pause = how.retry_pause;
+    most_pause = longest_pause * how.retry_pause;
+    draws_pauses = false;
+  }
+  asked_again = how.retried_statuses;
+  told = how.retries;
+}
+
+}  // namespace penstock::source::remote
