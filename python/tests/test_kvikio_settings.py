@@ -156,7 +156,7 @@ def test_auto_is_resolved_by_what_the_machine_can(monkeypatch: pytest.MonkeyPatc
         assert defaults.compat_mode() is answer
 
 
-@pytest.mark.parametrize("name", ["num_threads", "task_size", "bounce_buffer_size", "gds_threshold", "http_timeout"])
+@pytest.mark.parametrize("name", ["num_threads", "task_size", "bounce_buffer_size", "gds_threshold"])
 def test_what_changes_nothing_says_so_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(defaults, "_warned", set())
     with warnings.catch_warnings():
@@ -180,8 +180,8 @@ def test_what_changes_something_is_silent() -> None:
 
 def test_variables_that_change_nothing_are_named_when_a_file_is_opened(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    names = [*defaults._UNUSED_VARIABLES, "KVIKIO_NTHREADS", "KVIKIO_TASK_SIZE", "KVIKIO_HTTP_TIMEOUT"]
-    assert len(names) == 12
+    names = [*defaults._UNUSED_VARIABLES, "KVIKIO_NTHREADS", "KVIKIO_TASK_SIZE"]
+    assert len(names) == 11
     path = str(tmp_path / "file")
     done = told({name: "1" for name in [*names, "KVIKIO_COMPAT_MODE"]}, f"[CuFile({path!r}) for _ in range(3)]")
     assert done.returncode == 0

@@ -20,9 +20,9 @@ task_size                        KVIKIO_TASK_SIZE (4 MiB)                  its o
 gds_threshold                    KVIKIO_GDS_THRESHOLD (16 KiB)             finds out for each request whether the page cache, direct
 bounce_buffer_size               KVIKIO_BOUNCE_BUFFER_SIZE (16 MiB)        I/O or GPU-direct is best. bounce_buffer_free() counts in
                                                                            buffers of bounce_buffer_size once that is set
-http_max_attempts                KVIKIO_HTTP_MAX_ATTEMPTS (3)              kept and checked only: Penstock has rules of its own for
-http_status_codes                KVIKIO_HTTP_STATUS_CODES (429,500,...)    servers that fail or are slow (docs/REMOTE.md)
-http_timeout                     KVIKIO_HTTP_TIMEOUT (60 s)
+http_max_attempts                KVIKIO_HTTP_MAX_ATTEMPTS (3)              files of RemoteFile opened from then on: how often a part of
+http_status_codes                KVIKIO_HTTP_STATUS_CODES (429,500,...)    them is asked for in vain, after which answers, and how long
+http_timeout                     KVIKIO_HTTP_TIMEOUT (60 s)                a server may send next to nothing
 none                             KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD,      change nothing
                                  KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE,
                                  KVIKIO_REMOTE_VERBOSE,
@@ -349,7 +349,7 @@ _SETTINGS = {
 
 _OWN_SIZES = "Penstock shares out the work over threads of its own, in sizes that follow the request"
 _OWN_CHOICE = "Penstock finds out for each request which way is best"
-_OWN_SERVERS = "Penstock has rules of its own for servers (docs/REMOTE.md)"
+_OWN_SERVERS = "Penstock finds out how many connections serve a server best (docs/REMOTE.md)"
 
 # Why each changes nothing.
 _UNUSED = {
@@ -357,9 +357,6 @@ _UNUSED = {
     "task_size": _OWN_SIZES,
     "bounce_buffer_size": _OWN_SIZES,
     "gds_threshold": _OWN_CHOICE,
-    "http_max_attempts": _OWN_SERVERS,
-    "http_status_codes": _OWN_SERVERS,
-    "http_timeout": _OWN_SERVERS,
 }
 # Variables that KvikIO has no name for in Python.
 _UNUSED_VARIABLES = {

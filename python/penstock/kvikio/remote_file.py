@@ -1,13 +1,14 @@
 """KvikIO's remote files over Penstock: objects of S3, files of web servers and of WebHDFS.
 
 The names, arguments, defaults, error types and the words of messages that programs match on are KvikIO's (rapidsai/kvikio, 26.x). What is
-safer here: all bytes are of one version of the object, of the range that was asked for, or there is an error (docs/REMOTE.md). KvikIO's
-settings for HTTP change nothing: Penstock has rules of its own for servers that fail. A key of S3 is percent-encoded by the caller, as with
-KvikIO.
+safer here: all bytes are of one version of the object, of the range that was asked for, or there is an error (docs/REMOTE.md). http_max_attempts,
+http_status_codes and http_timeout are what they are when a file is opened; the last is how long a server may send next to nothing, and not how
+long a whole answer may take. A key of S3 is percent-encoded by the caller, as with KvikIO.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import functools
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import penstock
+from penstock._native import _RemoteRetries
 from penstock.kvikio import defaults
 from penstock.kvikio._memory import settle
 from penstock.kvikio.cufile import IOFuture, _nbytes
@@ -97,9 +99,10 @@ def _shown(url: str) -> str:
 class RemoteFile:
     """An object on a server, to read at offsets into host and device memory. From open() and its kin. Thread-safe."""
 
-    def __init__(self, handle: penstock.File, endpoint_type: RemoteEndpointType, url: str) -> None:
+    def __init__(self, handle: penstock.File, endpoint_type: RemoteEndpointType, url: str, retries: _RemoteRetries) -> None:
         """Not to be called by users."""
         self._file = handle
+        self._retries = retries
         self._endpoint_type = endpoint_type
         self._url = _shown(url)
 
@@ -210,8 +213,12 @@ class RemoteFile:
 
             bucket, slash, key = url[5:].partition("/")
             url = f"s3://{bucket}{slash}{unquote(key)}"
-        how = {"kind": _KINDS[kind], **(options or {})} | ({} if nbytes is None else {"size": nbytes})
-        return cls(_attempt(lambda: penstock.open(url, storage_options=how)), kind, url)
+        retries = _RemoteRetries()
+        how = {"kind": _KINDS[kind], **_patience(), "retries": retries, **(options or {})} | ({} if nbytes is None else {"size": nbytes})
+        try:
+            return cls(_attempt(lambda: penstock.open(url, storage_options=how)), kind, url, retries)
+        finally:
+            _print(retries)
 
     def close(self) -> None:
         """Does nothing, as with KvikIO: the object is let go of with this."""
@@ -256,10 +263,41 @@ class RemoteFile:
 
 
 class _RemoteFuture(IOFuture):
-    __slots__ = ()
+    __slots__ = ("_retries",)
+
+    def __init__(self, future: penstock.Future[int], name: str, keep: RemoteFile) -> None:
+        super().__init__(future, name, keep)
+        self._retries = keep._retries
 
     def get(self) -> int:
-        return _attempt(self._future.result)
+        try:
+            while not self._future.done():
+                with contextlib.suppress(TimeoutError):
+                    self._future.exception(_PRINTED_EVERY_S)
+                _print(self._retries)
+            return _attempt(self._future.result)
+        finally:
+            _print(self._retries)
+
+
+_FIRST_PAUSE_S = 0.5  # KvikIO's, which is doubled up to eight times
+_PRINTED_EVERY_S = 0.25
+
+
+def _patience() -> dict[str, Any]:
+    return {
+        "attempts": defaults.get("http_max_attempts"),
+        "retried_statuses": defaults.get("http_status_codes"),
+        "timeout": defaults.get("http_timeout"),
+        "retry_pause": _FIRST_PAUSE_S,
+    }
+
+
+def _print(retries: _RemoteRetries) -> None:
+    """KvikIO's lines, on standard output as there."""
+    for status, in_time, pause_ms, attempt, attempts in retries.take():
+        what = f"Got HTTP code {status}" if status else "Connection error" if in_time else "Timeout error"
+        print(f"KvikIO: {what}. Retrying after {pause_ms}ms (attempt {attempt} of {attempts}).", flush=True)
 
 
 def _attempt(call: Callable[[], Outcome]) -> Outcome:
@@ -272,13 +310,11 @@ def _attempt(call: Callable[[], Outcome]) -> Outcome:
             raise OverflowError(f"KvikIO: {text}: maybe the server doesn't support file ranges?") from error
         if isinstance(error, ValueError) and "URL" not in text:
             raise
-        tries = re.search(r"after (\d+) tries", text)
+        tries = re.search(r"after (\d+) tr(?:y|ies)\b", text)
         status = re.search(r"status (\d+)", text)
-        words = "KvikIO: "
-        if tries:
-            words += f"HTTP request reached maximum number of attempts ({tries[1]}). "
+        words = f"HTTP request reached maximum number of attempts ({tries[1]}). Reason: " if tries else ""
         if status:
             words += f"Got HTTP code {status[1]}. URL returned error: {status[1]}. "
         if error.code == "timed_out":
             words += "Operation timed out. "
-        raise RuntimeError(words + text) from error
+        raise RuntimeError(f"KvikIO: {words}{text}") from error
