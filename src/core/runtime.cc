@@ -57,7 +57,8 @@ runtime::runtime(const engine_options& options, seams doors)
       path_table_(doors_.further_paths),
       stats_(path_table_, doors_.board),
       budget_(options.pinned_budget_bytes),
-      far_share_(staging::share_far(options.pinned_budget_bytes)),
+      remote_counting_(stats_),
+      far_share_(staging::share_far(options.pinned_budget_bytes), &remote_counting_),
       share_(share_of_each_mount(options, lanes_.most, cores_)),
       cuda_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       host_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
@@ -86,6 +87,7 @@ source::remote::servers& runtime::servers() {
   const std::lock_guard guard(making_servers_);
   if (servers_ == nullptr) {
     auto settings = doors_.web;
+    settings.told = &remote_counting_;
     if (settings.threads == 0) settings.threads = std::clamp(cores_ / 2, 1U, most_web_threads);
     servers_ = std::make_unique<source::remote::servers>(settings, source::remote::surroundings{doors_.variable, doors_.kernel});
   }

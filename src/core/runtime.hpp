@@ -16,6 +16,7 @@
 #include "core/deadlines.hpp"
 #include "core/memory_map.hpp"
 #include "core/rate_limit.hpp"
+#include "core/remote_counting.hpp"
 #include "core/stream/stream_watch.hpp"
 #include "device/device.hpp"
 #include "path/pinned_pages.hpp"
@@ -189,6 +190,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   const path::path_table path_table_;
   stats::book stats_;
   staging::pinned_budget budget_;
+  remote_counting remote_counting_;
   source::turnstile::share far_share_;
   staging::feeders feeders_;
   const pinned_share share_;  // of each file system

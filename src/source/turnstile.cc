@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <utility>
 
 namespace penstock::source {
@@ -62,10 +63,21 @@ bool turnstile::is_open() const noexcept {
   return under_way_ == 0 || (under_way_ < at_once && bytes_ + most_piece_bytes(at_once) <= left / 2);
 }
 
+// With the lock.
+bool turnstile::opens() noexcept {
+  const bool open = is_open();
+  const bool lacks_memory = !open && queue_.size() > 0 && under_way_ < at_once_();
+  if (share_.waits == nullptr || lacks_memory == (lacks_memory_since_ns_ != 0)) return open;
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  if (!lacks_memory) share_.waits->waited(lacks_memory_since_ns_, now);
+  lacks_memory_since_ns_ = lacks_memory ? now : 0;
+  return open;
+}
+
 void turnstile::call() noexcept {
   {
     const std::lock_guard guard(lock_);
-    if (called_ != nullptr || queue_.size() == 0 || !is_open()) return;
+    if (called_ != nullptr || queue_.size() == 0 || !opens()) return;
     called_ = shared_from_this();
   }
   // Without threads whoever waits for a request runs it.
@@ -78,7 +90,7 @@ bool turnstile::run() {
     staging::work* next = nullptr;
     {
       const std::lock_guard guard(lock_);
-      if (i < works_at_a_time && is_open()) next = queue_.take();
+      if (i < works_at_a_time && opens()) next = queue_.take();
       if (next == nullptr) last = std::move(called_);
     }
     if (next == nullptr) {

@@ -20,8 +20,10 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   // Of an engine's staging memory: what fills of all far sources may use. Each source may use half of what the others leave, so one that
   // does not answer never has it all.
   struct share {
-    explicit share(std::uint64_t limit) noexcept : limit_bytes(limit) {}
+    // told: of the times when works waited for memory alone; outlives this. Null: nobody.
+    explicit share(std::uint64_t limit, staging::slab_waits* told = nullptr) noexcept : limit_bytes(limit), waits(told) {}
     const std::uint64_t limit_bytes;
+    staging::slab_waits* const waits;
     std::atomic<std::uint64_t> used_bytes{0};
   };
   // at_once: fills, as the source wants them now; asked again and again. Both others outlive the fills. least_piece_bytes: shorter fills
@@ -48,6 +50,7 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
  private:
   void call() noexcept;
   [[nodiscard]] bool is_open() const noexcept;
+  [[nodiscard]] bool opens() noexcept;  // the same, and tells of waits
   [[nodiscard]] std::uint64_t most_piece_bytes(unsigned at_once) const noexcept;
 
   staging::lanes& lanes_;
@@ -56,9 +59,10 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   const std::uint64_t least_piece_bytes_;
   staging::work_list list_;
   staging::work_queue queue_;
-  mutable spin_lock lock_;             // guards what follows
-  unsigned under_way_ = 0;             // fills
-  std::uint64_t bytes_ = 0;            // of them
+  mutable spin_lock lock_;   // guards what follows
+  unsigned under_way_ = 0;   // fills
+  std::uint64_t bytes_ = 0;  // of them
+  std::int64_t lacks_memory_since_ns_ = 0;
   std::shared_ptr<turnstile> called_;  // this, while a lane is called or at work here
 };
 

@@ -67,6 +67,9 @@ class adviser {
     read_again();
     nodes();
     slab_waits();
+    put_off_by_servers();
+    bound_by_tls();
+    waits_of_far_reads();
     const double least =
         std::max(limits.least_seconds, limits.least_part * seconds(active_ns_ + static_cast<double>(use_.registration_ns)));
     std::erase_if(found_, [&](const candidate& each) { return each.cost <= 0 || each.cost < least; });
@@ -208,6 +211,34 @@ class adviser {
         fmt::format("{} times a transfer waited for pinned memory while the budget was used up, {} in all.", number(use_.slab_waits),
                     time(loss)),
         "Raise the budget: PENSTOCK_PINNED_MIB, or engine_options::pinned_budget_bytes.", loss);
+  }
+
+  void put_off_by_servers() {
+    if (use_.remote_put_offs < least_times) return;
+    const double loss = seconds(static_cast<double>(use_.remote_put_off_ns));
+    add("server-throttles",
+        fmt::format("Servers put off {} of {} requests, since they were asked too much: for {} at least one waited.",
+                    number(use_.remote_put_offs), number(use_.remote_requests), time(loss)),
+        "Spread the objects over several prefixes or servers, let fewer programs read at once, or keep what is read again near.", loss);
+  }
+
+  void bound_by_tls() {
+    const double bound = seconds(static_cast<double>(use_.remote_tls_bound_ns));
+    found_.push_back({{"tls-binds",
+                       fmt::format("For {}, receiving over TLS ({} in all) took all that a core can do of at least one thread; how much "
+                                   "less it would be otherwise is not known.",
+                                   time(bound), size(use_.remote_tls_bytes)),
+                       "Let the program have more cores, or read over plain HTTP where the network between is trusted.", std::nullopt},
+                      bound});
+  }
+
+  void waits_of_far_reads() {
+    if (use_.remote_memory_waits < least_times) return;
+    const double loss = seconds(static_cast<double>(use_.remote_memory_wait_ns));
+    add("remote-reads-lack-memory",
+        fmt::format("{} times reads from a server waited since all pinned memory that such reads may use was in use, {} in all.",
+                    number(use_.remote_memory_waits), time(loss)),
+        "Raise the budget, of which they may use a quarter: PENSTOCK_PINNED_MIB, or engine_options::pinned_budget_bytes.", loss);
   }
 
   const usage_stats& use_;

@@ -15,6 +15,9 @@
 // - wrong-numa-node: the time of the pieces on the wrong node, less that of as many bytes at the speed of those on the right one; unknown
 //   where too little (16 MiB) was carried there to compare.
 // - pinned-budget-exhausted: the time with at least one thread waiting for pinned memory.
+// - server-throttles: the time with at least one request put off.
+// - tls-binds: unknown; told by the time in which at least one thread that receives over TLS had a core's work with it.
+// - remote-reads-lack-memory: the time with at least one server's reads waiting for pinned memory.
 #pragma once
 
 #include <cstdint>

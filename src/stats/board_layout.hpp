@@ -54,7 +54,7 @@ struct shared_text {
 
 namespace board_layout {
 
-inline constexpr std::uint32_t layout_version = 7;
+inline constexpr std::uint32_t layout_version = 8;
 inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
 inline constexpr std::size_t most_engines = 8;  // at a time; further ones count for themselves
 inline constexpr std::size_t most_paths = 8;
@@ -100,6 +100,7 @@ struct alignas(64) counted_usage {
   // When the latest of the pieces and waits ended of which the time with at least one is counted.
   std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0}, last_kept_end_ns{0}, last_late_end_ns{0};
   std::atomic<std::int64_t> last_background_wait_end_ns{0}, last_held_end_ns{0};
+  std::atomic<std::int64_t> last_put_off_end_ns{0}, last_tls_bound_end_ns{0}, last_memory_wait_end_ns{0};
   counter lanes{0};
 };
 

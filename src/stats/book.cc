@@ -224,6 +224,23 @@ void book::count_held(std::uint64_t bytes, span when) noexcept {
   add_active(counters.each[place_of(&usage_stats::held_ns)], counters.last_held_end_ns, when);
 }
 
+void book::count_put_off(span when) noexcept {
+  auto& counters = now().usage;
+  counters.each[place_of(&usage_stats::remote_put_offs)].fetch_add(1, relaxed);
+  add_active(counters.each[place_of(&usage_stats::remote_put_off_ns)], counters.last_put_off_end_ns, when);
+}
+
+void book::count_tls_bound(span when) noexcept {
+  auto& counters = now().usage;
+  add_active(counters.each[place_of(&usage_stats::remote_tls_bound_ns)], counters.last_tls_bound_end_ns, when);
+}
+
+void book::count_memory_wait(span when) noexcept {
+  auto& counters = now().usage;
+  counters.each[place_of(&usage_stats::remote_memory_waits)].fetch_add(1, relaxed);
+  add_active(counters.each[place_of(&usage_stats::remote_memory_wait_ns)], counters.last_memory_wait_end_ns, when);
+}
+
 void book::count_channel(std::string_view name, const channel_stats& more) noexcept {
   const std::lock_guard guard(lock_);
   std::size_t place = 0;  // further ones than there is room for are counted with the last

@@ -77,6 +77,15 @@ class book final : public staging::slab_waits, public staging::background_waits 
   // A limit of bytes a second held a piece back.
   void count_held(std::uint64_t bytes, span when) noexcept;
 
+  // What usage_stats counts by one number about servers, by its place in counter_table.
+  void count_remote(std::size_t place, std::uint64_t by) noexcept { now().usage.each[place].fetch_add(by, relaxed); }
+  // A server puts a request off, from one time to another.
+  void count_put_off(span when) noexcept;
+  // A thread received over TLS as fast as its core can.
+  void count_tls_bound(span when) noexcept;
+  // The reads of a server waited for pinned memory.
+  void count_memory_wait(span when) noexcept;
+
   // Tensors of a pipe have gone or come by the channel of that name, which is there for good. more: its name is not looked at.
   void count_channel(std::string_view name, const channel_stats& more) noexcept;
 

@@ -61,6 +61,20 @@ inline constexpr std::array counter_table{
     usage_counter{"late_read_bytes", &usage_stats::late_read_bytes,
                   "Bytes read from file systems that answer late, not out of the page cache"},
     usage_counter{"late_read_ns", &usage_stats::late_read_ns, "Time with at least one read from a late file system under way"},
+    usage_counter{"remote_requests", &usage_stats::remote_requests, "Requests sent to servers of objects"},
+    usage_counter{"remote_retries", &usage_stats::remote_retries, "Requests that servers had to be asked again"},
+    usage_counter{"remote_put_offs", &usage_stats::remote_put_offs, "Requests that servers put off, since they were asked too much"},
+    usage_counter{"remote_put_off_ns", &usage_stats::remote_put_off_ns, "Time with at least one request put off so"},
+    usage_counter{"remote_connections", &usage_stats::remote_connections, "Connections made to servers of objects"},
+    usage_counter{"remote_redirects", &usage_stats::remote_redirects, "Answers of servers that sent their reader elsewhere"},
+    usage_counter{"remote_bytes", &usage_stats::remote_bytes, "Bytes of objects received from servers"},
+    usage_counter{"remote_tls_bytes", &usage_stats::remote_tls_bytes, "Bytes of these that came over TLS"},
+    usage_counter{"remote_tls_bound_ns", &usage_stats::remote_tls_bound_ns,
+                  "Time with at least one thread receiving over TLS as fast as its core can"},
+    usage_counter{"remote_unversioned", &usage_stats::remote_unversioned, "Objects whose server sends no strong ETag"},
+    usage_counter{"remote_memory_waits", &usage_stats::remote_memory_waits,
+                  "Times that reads from a server waited for their share of the pinned memory"},
+    usage_counter{"remote_memory_wait_ns", &usage_stats::remote_memory_wait_ns, "Time with at least one server's reads waiting so"},
 };
 
 // Where a counter stands in the table.

@@ -315,6 +315,39 @@ TEST(remote_objects, explain_tells_who_serves_them_and_which_version) {
   EXPECT_NE(all.find("ETag \"first\""), std::string::npos) << all;
 }
 
+TEST(remote_objects, what_is_asked_of_servers_is_counted) {
+  served with;
+  const auto from = with.open();
+  const auto count = [&] { return with.house.engine().stats().usage; };
+  EXPECT_EQ(std::tuple(count().remote_requests, count().remote_bytes), std::tuple(1U, 0U)) << "how large it is";
+  std::atomic<int> refusals{2};
+  with.server.set_answer(on_data(
+      [&](const web_request&, const client& to, web_server&) -> std::optional<then> {
+        if (refusals.fetch_sub(1) <= 0) return std::nullopt;
+        to.send("HTTP/1.1 503 Slow Down\r\n" + no_body);
+        return then::keep;
+      },
+      with.server));
+  guarded_memory memory(with.house, memory_place::device, size);
+  EXPECT_EQ(from.read(memory.data(), size, 0).bytes_done, size);
+  const auto seen = count();
+  EXPECT_EQ(seen.remote_bytes, size);
+  EXPECT_EQ(seen.remote_tls_bytes, 0U);
+  EXPECT_EQ(std::tuple(seen.remote_retries, seen.remote_put_offs), std::tuple(2U, 2U));
+  EXPECT_EQ(seen.remote_requests, with.server.requests().size());
+  EXPECT_GE(seen.remote_connections, 1U);
+  EXPECT_EQ(std::tuple(seen.remote_redirects, seen.remote_unversioned), std::tuple(0U, 0U));
+}
+
+TEST(remote_objects, without_a_strong_etag_are_counted_once) {
+  served with;
+  with.server.put(with.content, "W/\"weak\"");
+  const auto from = with.open();
+  guarded_memory memory(with.house, memory_place::pageable, 100);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(from.read(memory.data(), 100, 0).bytes_done, 100U);
+  EXPECT_EQ(with.house.engine().stats().usage.remote_unversioned, 1U);
+}
+
 TEST(remote_objects, are_not_written) {
   served with;
   const auto refused = with.house.engine().open(with.server.url(), {.write = true});

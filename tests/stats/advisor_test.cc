@@ -192,6 +192,38 @@ TEST(advisor, a_loss_that_nothing_can_be_compared_with_is_not_made_up) {
   EXPECT_NE(found.text.find("which took 4.0 s; how much less it would be on the right node is not known"), std::string::npos) << found.text;
 }
 
+TEST(advisor, servers_that_put_requests_off_lose_the_time_with_one_put_off) {
+  auto stats = busy(2);
+  stats.usage.remote_requests = 12'000;
+  stats.usage.remote_put_offs = 1'200;
+  stats.usage.remote_put_off_ns = second;
+  const auto found = only(stats);
+  EXPECT_EQ(found.code, "server-throttles");
+  EXPECT_NEAR(found.loss_seconds.value_or(0), 1, 1e-9);
+  EXPECT_NE(found.text.find("put off 1,200 of 12,000 requests"), std::string::npos) << found.text;
+  stats.usage.remote_put_offs = 15;
+  EXPECT_TRUE(advise(stats).empty()) << "now and then it is no matter";
+}
+
+TEST(advisor, a_core_that_is_busy_with_tls_is_told_without_a_loss) {
+  auto stats = busy(2);
+  stats.usage.remote_bytes = stats.usage.remote_tls_bytes = 1024 * mib;
+  stats.usage.remote_tls_bound_ns = 3 * second / 2;
+  const auto found = only(stats);
+  EXPECT_EQ(found.code, "tls-binds");
+  EXPECT_FALSE(found.loss_seconds.has_value());
+  EXPECT_NE(found.text.find("For 1.5 s, receiving over TLS (1 GiB in all)"), std::string::npos) << found.text;
+}
+
+TEST(advisor, reads_from_servers_that_wait_for_memory_lose_that_time) {
+  auto stats = busy(2);
+  stats.usage.remote_memory_waits = 100;
+  stats.usage.remote_memory_wait_ns = second;
+  const auto found = only(stats);
+  EXPECT_EQ(found.code, "remote-reads-lack-memory");
+  EXPECT_NE(found.remedy.find("PENSTOCK_PINNED_MIB"), std::string::npos) << found.remedy;
+}
+
 TEST(advisor, the_greatest_loss_comes_first) {
   auto stats = tiny_reads();
   stats.usage.slab_waits = 100;

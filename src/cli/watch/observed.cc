@@ -105,6 +105,14 @@ std::string describe(const channel_stats& of) {
                      of.pushed_tensors > 0 ? fmt::format(", {} of them pushed", of.pushed_tensors) : "");
 }
 
+std::string describe_servers(const usage_stats& of) {
+  const auto tls = of.remote_tls_bytes == 0 ? "" : fmt::format(" ({} over TLS)", format_size(of.remote_tls_bytes));
+  const auto redirects = of.remote_redirects == 0 ? "" : ", " + counted(of.remote_redirects, "redirect", "redirects");
+  return fmt::format("{} received{} by {} over {}, {} asked again, {} put off by the server{}", format_size(of.remote_bytes), tls,
+                     counted(of.remote_requests, "request", "requests"), counted(of.remote_connections, "connection", "connections"),
+                     of.remote_retries, of.remote_put_offs, redirects);
+}
+
 std::string stats_title() {
   return fmt::format("{:>8}  {:<18} {:>10} {:>10} {:>9} {:>9}  {}", "PID", "PROGRAM", "READ", "WRITTEN", "REQUESTS", "UNDER WAY", "NOTES");
 }
@@ -177,6 +185,7 @@ std::string describe(const process_stats& seen, int level) {
   }
   if (!stats.by_channel.empty()) text += "pipes\n";
   for (const auto& each : stats.by_channel) text += fmt::format("  {:<10} {}\n", printable_text(each.name), describe(each));
+  if (stats.usage.remote_requests > 0) text += fmt::format("servers\n  {}\n", describe_servers(stats.usage));
   if (level >= 3) {
     text += "memory\n";
     for (const auto& device : stats.by_device) {

@@ -30,6 +30,9 @@ std::string describe(const advice& given);
 nlohmann::json to_json(const advice& given);
 // "4 GiB sent in 2 tensors, 0 B received in 0 tensors".
 std::string describe(const channel_stats& of);
+
+// What it had from servers of objects, in one line.
+std::string describe_servers(const usage_stats& of);
 nlohmann::json to_json(const usage_stats& usage);
 // "/data/x read 1 MiB at 4096 to cuda:0, for 1.2 s".
 std::string describe(const request_info& request);

@@ -218,6 +218,7 @@ void add_details(std::vector<std::string>& to, const process_speed& of, const to
   to.push_back(fmt::format("process {}: GB/s by memory: {}", of.now.pid, of.by_device.empty() ? "none" : list_of(of.by_device)));
   for (const auto& channel : of.now.stats.by_channel)
     add_wrapped(to, fmt::format("pipes by {}: {}", printable_text(channel.name), describe(channel)), screen.columns);
+  if (of.now.stats.usage.remote_requests > 0) add_wrapped(to, "servers: " + describe_servers(of.now.stats.usage), screen.columns);
   add_lines(to, why_of(of.now));
   for (const auto& given : advise(of.now.stats)) add_wrapped(to, "advice: " + describe(given), screen.columns);
   if (!screen.shows_requests) return;

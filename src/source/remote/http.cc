@@ -131,6 +131,7 @@ result<object_facts> find_http_object(network& by, const url& address, const std
       auto to = redirect_target(made.address, answer->header("location"));
       if (!to) return to.error().with_context(fmt::format("{}: the server sends its reader to another address", made.name));
       made.address = *std::move(to);
+      by.tell_of(network_listener::event::redirect);
       ++moves;
       continue;
     }

@@ -141,6 +141,7 @@ line::step line::end(const verdict& how, bool line_goes_on) noexcept {
   since_ = clock::now();
   used_ = true;
   out_.clear();
+  if (untold_bytes_ > 0) owner_.received(*this, std::exchange(untold_bytes_, 0));
   auto* const next = owner_.ended(*this, ended, becomes, line_goes_on);
   if (next != nullptr) line_goes_on = start(*next);
   if (becomes.then == verdict::kind::body || becomes.then == verdict::kind::refused) line_owner::tell(ended, becomes);
@@ -160,6 +161,7 @@ void line::came(std::size_t bytes) noexcept {
   what_->moves = 0;
   body_left_ -= bytes;
   since_bytes_ += bytes;
+  untold_bytes_ += bytes;
 }
 
 line::step line::take_idle() {

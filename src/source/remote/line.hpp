@@ -32,6 +32,10 @@ class line_owner {
   // The line is about to go. A fetch that it was given and has not sent is asked for elsewhere.
   virtual void gone(line& one) noexcept = 0;
   virtual void sent() noexcept = 0;
+  // Bytes of objects have come over it.
+  virtual void received(const line& over, std::uint64_t bytes) noexcept = 0;
+  // A reactor had a core's work with receiving over TLS.
+  virtual void tls_bound(clock::time_point from, clock::time_point until) noexcept = 0;
   // Queues what was to wait until now. Returns when the next is due.
   virtual clock::time_point queue_due(clock::time_point now) noexcept = 0;
   [[nodiscard]] virtual const network_settings& settings() const noexcept = 0;
@@ -55,6 +59,7 @@ class line final {
   [[nodiscard]] int descriptor() const noexcept { return over_->descriptor(); }
   [[nodiscard]] const std::shared_ptr<origin>& to() const noexcept { return to_; }
   [[nodiscard]] reactor& by() const noexcept { return reactor_; }
+  [[nodiscard]] bool over_tls() const noexcept { return to_->place().tls; }
 
   // Each returns whether the line goes on; false: it is to be dropped.
   [[nodiscard]] bool begin() noexcept;  // it is new, or was given a fetch
@@ -114,6 +119,7 @@ class line final {
   bool used_ = false;          // it has carried a fetch before this one
   clock::time_point since_{};  // the request was sent, the body began, or it is idle
   std::uint64_t since_bytes_ = 0;
+  std::uint64_t untold_bytes_ = 0;  // that came since its owner was told
 };
 
 }  // namespace penstock::source::remote

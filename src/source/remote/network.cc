@@ -91,7 +91,25 @@ result<std::string> network::library_version() {
 result<sys::web_answer> network::exchange(const sys::web_request& what) {
   auto with = door();
   if (!with) return with.error();
+  tell_of(network_listener::event::request);
   return (*with)->exchange(what);
+}
+
+void network::tell_of(network_listener::event what) noexcept {
+  if (settings_.told != nullptr) settings_.told->happened(what);
+}
+
+void network::sent() noexcept {
+  requests_.fetch_add(1, std::memory_order_relaxed);
+  tell_of(network_listener::event::request);
+}
+
+void network::received(const line& over, std::uint64_t bytes) noexcept {
+  if (settings_.told != nullptr) settings_.told->received(bytes, over.over_tls());
+}
+
+void network::tls_bound(clock::time_point from, clock::time_point until) noexcept {
+  if (settings_.told != nullptr) settings_.told->tls_bound(from, until);
 }
 
 bool network::pause(const patience& how, remote_retry what, std::chrono::milliseconds asked_for) {
@@ -103,6 +121,7 @@ bool network::pause(const patience& how, remote_retry what, std::chrono::millise
   what.pause = how.pause_after(what.attempt, drawn, asked_for);
   what.attempts = how.attempts;
   how.tell(what);
+  tell_of(network_listener::event::retry);
   const auto until = clock::now() + what.pause;
   while (!stop_.stopped() && clock::now() < until)
     std::this_thread::sleep_for(std::min<clock::duration>(until - clock::now(), longest_sleep));
@@ -160,6 +179,7 @@ status network::adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::we
   (*by)->adopt(std::make_unique<line>(std::move(made), to, *this, **by));
   ++to->lines_;
   connections_.fetch_add(1, std::memory_order_relaxed);
+  tell_of(network_listener::event::connection);
   return {};
 }
 
@@ -261,6 +281,7 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   }
   if (what.cancelled.load()) how = refused(unwanted());
   if (how.then == verdict::kind::refused) return;
+  if (how.then == verdict::kind::elsewhere) tell_of(network_listener::event::redirect);
   if (how.then == verdict::kind::later) return put_off(what, how);
   what.put_off_since = {};
   if (how.then != verdict::kind::again) return queue(what, true);
@@ -274,8 +295,10 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   }
   of.tokens_ -= tokens_of_a_retry;
   retries_.fetch_add(1, std::memory_order_relaxed);
+  tell_of(network_listener::event::retry);
   const auto pause = patient.pause_after(what.tries, static_cast<unsigned>(drawn_()), how.after);
   what.due = clock::now() + pause;
+  if (how.throttled && settings_.told != nullptr) settings_.told->put_off(what.due - pause, what.due);
   patient.tell({how.http_status, how.error.code(), pause, what.tries, patient.attempts});
   wait(what, how);
 }

@@ -39,6 +39,8 @@ class network final : public line_owner {
 
   // A short request. Errors: those of the door.
   result<sys::web_answer> exchange(const sys::web_request& what);
+  // Something happened that is only counted.
+  void tell_of(network_listener::event what) noexcept;
   // Waits before it is asked again: what it tells, and for how long. False: the engine ends.
   [[nodiscard]] bool pause(const patience& how, remote_retry what, std::chrono::milliseconds asked_for);
   [[nodiscard]] result<std::string> library_version();
@@ -58,7 +60,9 @@ class network final : public line_owner {
   fetch* ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept override;
   [[nodiscard]] fetch* next_for(line& one) noexcept override;
   void gone(line& one) noexcept override;
-  void sent() noexcept override { requests_.fetch_add(1, std::memory_order_relaxed); }
+  void sent() noexcept override;
+  void received(const line& over, std::uint64_t bytes) noexcept override;
+  void tls_bound(clock::time_point from, clock::time_point until) noexcept override;
   [[nodiscard]] const network_settings& settings() const noexcept override { return settings_; }
   [[nodiscard]] const patience& patience_with(const fetch& what) const noexcept override { return what.how == nullptr ? own_ : *what.how; }
   clock::time_point queue_due(clock::time_point now) noexcept override;

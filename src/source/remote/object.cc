@@ -50,6 +50,7 @@ object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, ob
   facts_.device = far_device;
   facts_.writable = false;
   facts_.fills_at_once = origin_->fills_wanted();
+  note_version();
   direct_problem_ = {errc::unsupported, "it lies on a server"};
 }
 
@@ -160,9 +161,16 @@ result<std::string> object::request_of(fetch& what) {
   return text + "\r\n";
 }
 
+// Once its version is known, or it is clear that there is none. Before anybody else has it, or with the lock.
+void object::note_version() noexcept {
+  if (!version_.known() || std::exchange(version_noted_, true) || version_.has_strong_etag()) return;
+  network_->tell_of(network_listener::event::unversioned);
+}
+
 status object::changed(const response_head& head) {
   const std::lock_guard guard(lock_);
   if (!version_.known()) version_ = {head.etag, head.last_modified};
+  note_version();
   const bool other_etag = !head.etag.empty() && !version_.etag.empty() && head.etag != version_.etag;
   const bool other_time = !version_.has_strong_etag() && !head.last_modified.empty() && !version_.last_modified.empty() &&
                           head.last_modified != version_.last_modified;

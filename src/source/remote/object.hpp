@@ -77,6 +77,7 @@ class object final : public source, public fetch_owner {
   verdict judge_error(const response_head& head, std::string_view body, fetch& what);
   verdict judge_bytes(const response_head& head, fetch& what);
   verdict judge_redirect(const response_head& head, fetch& what);
+  void note_version() noexcept;
   [[nodiscard]] status changed(const response_head& head);
 
   const std::shared_ptr<network> network_;
@@ -86,6 +87,7 @@ class object final : public source, public fetch_owner {
   const std::shared_ptr<origin> origin_;
   mutable std::mutex lock_;  // guards what follows
   version version_;
+  bool version_noted_ = false;
   piece* first_ = nullptr;  // under way
   unsigned under_way_ = 0;  // with those that are being told
   std::condition_variable quiet_;

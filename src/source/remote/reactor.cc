@@ -7,6 +7,7 @@
 
 #include "base/no_memory.hpp"
 #include "staging/worker.hpp"
+#include "sys/thread_clock.hpp"
 
 namespace penstock::source::remote {
 
@@ -16,6 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr auto busy_look = 100ms;  // at the times of lines
 constexpr auto idle_look = 2s;
+constexpr double all_of_a_core = 0.9;
 
 }  // namespace
 
@@ -84,6 +86,7 @@ void reactor::loop() noexcept {
     const bool asked = look_.exchange(false);
     if (asked || now - looked >= busy_look) {
       look_at_all(now);
+      look_at_itself(now);
       looked = now;
     }
     if (first_ && (asked || now >= due)) due = owner_.queue_due(now);
@@ -147,6 +150,17 @@ void reactor::keep_or_drop(line& one, bool goes_on) noexcept {
   poller_->remove(one.descriptor());
   lines_.erase(one.token);
   count_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void reactor::look_at_itself(clock::time_point now) noexcept {
+  if (now - measured_ < busy_look) return;
+  const auto cpu_ns = sys::thread_cpu_ns();
+  const auto used = std::chrono::nanoseconds(cpu_ns - measured_cpu_ns_);
+  const bool bound = measured_ != clock::time_point() && used >= all_of_a_core * (now - measured_);
+  if (bound && std::any_of(lines_.begin(), lines_.end(), [](const auto& each) { return each.second->over_tls(); }))
+    owner_.tls_bound(measured_, now);
+  measured_ = now;
+  measured_cpu_ns_ = cpu_ns;
 }
 
 void reactor::look_at_all(clock::time_point now) noexcept {

@@ -39,12 +39,15 @@ class reactor final {
   void tell(const sys::socket_event& event) noexcept;
   void keep_or_drop(line& one, bool goes_on) noexcept;
   void look_at_all(clock::time_point now) noexcept;
+  void look_at_itself(clock::time_point now) noexcept;
 
   line_owner& owner_;
   const bool first_;
   const std::unique_ptr<sys::poller> poller_;
   std::unordered_map<std::uint64_t, std::unique_ptr<line>> lines_;  // the thread's
   std::uint64_t next_token_ = 1;                                    // likewise
+  clock::time_point measured_{};                                    // likewise: when it last looked at its own CPU time
+  std::int64_t measured_cpu_ns_ = 0;                                // likewise: that it had used then
   std::atomic<unsigned> count_{0};
   std::atomic<bool> look_{false};
   std::atomic<bool> stopping_{false};

@@ -8,6 +8,20 @@
 
 namespace penstock::source::remote {
 
+// Who counts what a network does. Called on its threads and those that open objects, some of them with its lock: blocks for nothing.
+class network_listener {
+ public:
+  enum class event : std::uint8_t { request, retry, connection, redirect, unversioned };
+  virtual void happened(event what) noexcept = 0;
+  virtual void received(std::uint64_t bytes, bool tls) noexcept = 0;
+  // From one time of the steady clock to another: a request is put off; a thread received over TLS as fast as its core can.
+  virtual void put_off(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point until) noexcept = 0;
+  virtual void tls_bound(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point until) noexcept = 0;
+
+ protected:
+  ~network_listener() = default;
+};
+
 struct network_settings {
   sys::web_door::options door{};
   unsigned threads = 0;             // that receive, at most
@@ -20,6 +34,7 @@ struct network_settings {
   std::chrono::milliseconds first_pause{100};  // before a piece is asked for again, doubled each time; drawn from 0 up to it
   std::chrono::milliseconds most_pause{20000};
   std::chrono::milliseconds keep_idle{20000};  // connections
+  network_listener* told = nullptr;            // outlives the network; null: nobody
 };
 
 struct network_counts {
