@@ -1,5 +1,6 @@
 #include "sys/web.hpp"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -16,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "sys/link_local.hpp"
 #include "sys/uninterrupted.hpp"
 
 namespace penstock::sys {
@@ -56,8 +58,11 @@ enum option : int {
   opt_customrequest = 10036,
   opt_cainfo = 10065,
   opt_capath = 10097,
+  opt_opensocketdata = 10164,
+  opt_resolve = 10203,
   opt_writefunction = 20011,
   opt_headerfunction = 20079,
+  opt_opensocketfunction = 20163,
   opt_postfieldsize_large = 30120,
 };
 constexpr long http_1_1 = 2;
@@ -71,6 +76,7 @@ constexpr int code_timed_out = 28;
 constexpr int code_again = 81;
 constexpr int message_done = 1;
 constexpr long global_default = 3;
+constexpr int no_socket = -1;  // CURL_SOCKET_BAD
 
 struct version_data {  // the beginning of curl_version_info_data
   int age;
@@ -88,7 +94,14 @@ struct message {  // CURLMsg
     int result;
   } data;
 };
-struct string_list;  // curl_slist
+struct string_list;    // curl_slist
+struct curl_address {  // curl_sockaddr
+  int family;
+  int type;
+  int protocol;
+  unsigned length;
+  sockaddr address;  // which may be longer
+};
 
 struct curl_functions {
   int (*global_init)(long) = nullptr;
@@ -261,6 +274,40 @@ std::size_t body_came(char* data, std::size_t, std::size_t bytes, void* into) {
   return without_exception(gathered, [&] { return gathered.take_body(data, bytes); });
 }
 
+bool is_address(std::string_view host) {
+  std::string text(host);
+  if (const auto port = text.rfind(':'); port != std::string::npos && text.find(']', port) == std::string::npos) text.erase(port);
+  if (text.size() > 2 && text.front() == '[') text = text.substr(1, text.size() - 2);
+  in_addr four{};
+  in6_addr six{};
+  return inet_aton(text.c_str(), &four) != 0 || inet_pton(AF_INET6, text.c_str(), &six) == 1;
+}
+
+// Where connections may lead that are made for one URL.
+struct address_guard {
+  bool any = false;
+  bool refused = false;  // one
+
+  explicit address_guard(std::string_view host) : any(is_address(host)) {}
+  // errc::permission_denied where that is why there is no connection; else what came.
+  [[nodiscard]] status told(status why, std::string_view host) const {
+    if (why.ok() || !refused) return why;
+    return {errc::permission_denied,
+            fmt::format("{}: the name leads to an address of the link, where machines keep credentials; a URL has to "
+                        "name such an address itself",
+                        host)};
+  }
+};
+
+int open_guarded_socket(void* with, int /*purpose*/, curl_address* to) noexcept {
+  auto& guarded = *static_cast<address_guard*>(with);
+  if (!guarded.any && is_link_local(to->address)) {
+    guarded.refused = true;
+    return no_socket;
+  }
+  return ::socket(to->family, to->type | SOCK_CLOEXEC, to->protocol);
+}
+
 class curl_door;
 
 class curl_connection final : public web_connection {
@@ -283,16 +330,20 @@ class curl_connection final : public web_connection {
   void* multi_ = nullptr;  // holds the connection
   int socket_ = -1;
   std::string origin_;
+  address_guard guarded_{{}};
   std::array<char, 256> words_{};
 };
 
 class curl_door final : public web_door, public std::enable_shared_from_this<curl_door> {
  public:
-  curl_door(const curl_functions& with, options how) : curl_(with), how_(std::move(how)) {}
+  curl_door(const curl_functions& with, options how) : curl_(with), how_(std::move(how)) {
+    for (const auto& each : how_.resolved) resolved_ = curl_.list_append(resolved_, each.c_str());
+  }
   curl_door(const curl_door&) = delete;
   curl_door& operator=(const curl_door&) = delete;
   ~curl_door() override {
     for (auto* const each : kept_) curl_.easy_cleanup(each);
+    curl_.list_free(resolved_);
   }
   [[nodiscard]] const curl_functions& curl() const noexcept { return curl_; }
   [[nodiscard]] std::string version() const override {
@@ -318,17 +369,20 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   }
 
   // For all that is asked.
-  void prepare(void* easy, const std::string& url, char* words) const {
+  void prepare(void* easy, const std::string& url, char* words, address_guard& guarded) const {
     const auto set = curl_.easy_setopt;
     set(easy, opt_url, url.c_str());
     set(easy, opt_nosignal, 1L);
     set(easy, opt_errorbuffer, words);
     set(easy, opt_protocols, http_and_https);
+    set(easy, opt_opensocketfunction, &open_guarded_socket);
+    set(easy, opt_opensocketdata, static_cast<void*>(&guarded));
     set(easy, opt_http_version, http_1_1);
     set(easy, opt_sslversion, tls_1_2);
     set(easy, opt_path_as_is, 1L);  // a key may have dots in it
     set(easy, opt_dns_shuffle_addresses, 1L);
     set(easy, opt_tcp_nodelay, 1L);
+    if (resolved_ != nullptr) set(easy, opt_resolve, resolved_);
     if (!how_.ca_file.empty()) set(easy, opt_cainfo, how_.ca_file.c_str());
     if (!how_.ca_folder.empty()) set(easy, opt_capath, how_.ca_folder.c_str());
   }
@@ -363,7 +417,9 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     std::array<char, 256> words{};
     gathering into;
     into.most_bytes = what.most_bytes;
-    prepare(easy, what.url, words.data());
+    address_guard guarded(host_of(what.url));
+    if (!what.by_proxy) guarded.any = true;
+    prepare(easy, what.url, words.data(), guarded);
     const auto set = curl_.easy_setopt;
     set(easy, opt_timeout_ms, static_cast<long>(what.timeout.count()));
     set(easy, opt_connecttimeout_ms, static_cast<long>(std::min<std::chrono::milliseconds>(what.timeout, 5s).count()));
@@ -394,13 +450,14 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     curl_.easy_getinfo(easy, info_response_code, &answered);
     curl_.list_free(lines);
     if (!into.problem.ok()) return into.problem.with_context(host_of(what.url));
-    if (code != code_ok) return told(code, words.data(), what.url);
+    if (code != code_ok) return guarded.told(told(code, words.data(), what.url), host_of(what.url));
     into.answer.status = static_cast<int>(answered);
     return std::move(into.answer);
   }
 
   const curl_functions curl_;
   const options how_;
+  string_list* resolved_ = nullptr;
   std::mutex lock_;  // guards kept_
   std::vector<void*> kept_;
 };
@@ -419,10 +476,11 @@ status curl_connection::refused(int code) const { return door_->told(code, words
 status curl_connection::make(const std::string& origin, std::chrono::milliseconds within, const web_stop& unless) {
   const auto& curl = door_->curl();
   origin_ = origin;
+  guarded_ = address_guard(host_of(origin_));
   easy_ = curl.easy_init();
   multi_ = curl.multi_init();
   if (easy_ == nullptr || multi_ == nullptr) return no_memory();
-  door_->prepare(easy_, origin_, words_.data());
+  door_->prepare(easy_, origin_, words_.data(), guarded_);
   curl.easy_setopt(easy_, opt_connect_only, 1L);
   curl.easy_setopt(easy_, opt_httpproxytunnel, 1L);
   curl.easy_setopt(easy_, opt_suppress_connect_headers, 1L);
@@ -434,7 +492,7 @@ status curl_connection::make(const std::string& origin, std::chrono::millisecond
     int left = 0;
     if (curl.multi_perform(multi_, &running) != code_ok) return no_memory();
     if (const auto* const seen = curl.multi_read(multi_, &left); seen != nullptr && seen->kind == message_done) {
-      if (seen->data.result != code_ok) return refused(seen->data.result);
+      if (seen->data.result != code_ok) return guarded_.told(refused(seen->data.result), host_of(origin_));
       break;
     }
     if (unless.stopped()) return {errc::cancelled, fmt::format("{}: nobody waits for the connection any more", host_of(origin))};

@@ -70,7 +70,8 @@ class web_door {
     std::string library{};  // empty: libcurl.so.4
     std::string ca_file{};  // PEM; empty: what libcurl finds, or the usual places
     std::string ca_folder{};
-    bool proxied = false;  // the environment names a proxy: plain bytes then pass through libcurl, too
+    std::vector<std::string> resolved{};  // "name:port:address" as curl's --resolve has it: not looked up
+    bool proxied = false;                 // the environment names a proxy: plain bytes then pass through libcurl, too
   };
   static constexpr std::size_t most_head_bytes = std::size_t{64} << 10;
 
@@ -79,6 +80,10 @@ class web_door {
   virtual ~web_door() = default;
   // "libcurl 7.88.1 (OpenSSL/3.0.15)"
   [[nodiscard]] virtual std::string version() const = 0;
+  // Both refuse to connect to an address of the link (sys/link_local) that the URL does not name itself, for such are where machines keep
+  // credentials, and a name may lead anywhere: permission_denied. Other addresses of the name are tried. What goes by no proxy for its own
+  // sake (by_proxy) is of the machine, and may.
+
   // Sends it and waits for its answer, which may have any status. Follows no redirect. Errors: timed_out; io (no such host, refused, reset,
   // a certificate that is not trusted, an answer that is none, or longer than it may be), in curl's words; they name no more of the URL
   // than its host.

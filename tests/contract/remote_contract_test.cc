@@ -386,6 +386,24 @@ TEST(remote_objects, headers_of_the_user_go_to_his_server_and_to_no_other) {
   for (const auto& each : elsewhere.requests()) EXPECT_EQ(each.header("authorization"), "");
 }
 
+// A name, where the literal address is refused before anybody looks.
+TEST(remote_objects, no_redirect_to_a_name_leads_to_where_credentials_are) {
+  auto settings = quick();
+  settings.door.resolved = {"elsewhere.example:80:169.254.169.254"};
+  served with(settings);
+  const auto redirect = [](const web_request&, const client& to) -> std::optional<then> {
+    to.send("HTTP/1.1 302 Found\r\nLocation: http://elsewhere.example/latest\r\n" + no_body);
+    return then::keep;
+  };
+  const auto from = with.open();
+  with.server.set_answer(redirect);
+  EXPECT_EQ(with.house.engine().open(with.server.url()).error().code(), errc::permission_denied);
+  guarded_memory memory(with.house, memory_place::pageable, 100);
+  const auto outcome = from.read(memory.data(), 100, 0);
+  EXPECT_EQ(outcome.error.code(), errc::permission_denied) << told(outcome.error);
+  EXPECT_NE(told(outcome.error).find("elsewhere.example"), std::string::npos) << told(outcome.error);
+}
+
 TEST(remote_objects, errors_do_not_show_what_a_query_holds) {
   served with;
   with.server.set_answer([](const web_request&, const client& to) -> std::optional<then> {

@@ -187,7 +187,7 @@ status network::adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::we
 void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept {
   auto how = made ? or_no_memory([&] { return adopt(to, *std::move(made)); }) : made.error();
   fetch* what = nullptr;
-  verdict then{.then = verdict::kind::again, .error = how};
+  verdict then{.then = how.code() == errc::permission_denied ? verdict::kind::refused : verdict::kind::again, .error = how};
   unsigned more = 0;
   {
     const std::lock_guard guard(lock_);
