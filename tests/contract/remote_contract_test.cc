@@ -514,6 +514,80 @@ TEST(remote_objects, few_connections_serve_many_pieces) {
   EXPECT_LE(with.server.most_connections(), 17U) << "eight, as long as more are no faster, and that of the first question";
 }
 
+TEST(remote_objects, a_piece_whose_connection_falls_silent_is_asked_for_on_another_and_before_long) {
+  auto settings = quick();
+  settings.hedge_after = 200ms;
+  served with(settings);
+  const auto from = with.open();
+  guarded_memory memory(with.house, memory_place::device, size);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(from.read(memory.data(), size, 0).bytes_done, size);
+  for (const std::size_t sent : {std::size_t{0}, std::size_t{50'000}}) {
+    std::atomic<int> stalls{1};
+    with.server.set_answer(on_data(
+        [&](const web_request& asked, const client& to, web_server& of) -> std::optional<then> {
+          if (stalls.fetch_sub(1) <= 0) return std::nullopt;
+          if (sent > 0) to.send(of.head_of(asked) + of.body_of(asked).substr(0, sent));
+          to.hold();
+          return then::close;
+        },
+        with.server));
+    const auto before = with.house.engine().stats().usage;
+    EXPECT_EQ(from.read(memory.data(), size, 0).bytes_done, size);
+    memory.expect(with.content);
+    const auto seen = with.house.engine().stats().usage;
+    EXPECT_GE(seen.remote_hedges, before.remote_hedges + 1);
+    EXPECT_EQ(seen.remote_retries, before.remote_retries) << "which is no failure of the server's";
+  }
+}
+
+TEST(remote_objects, a_server_that_is_slow_as_a_whole_is_not_asked_twice) {
+  auto settings = quick();
+  settings.hedge_after = 1ms;
+  served with(settings);
+  with.server.set_answer(on_data(
+      [](const web_request& asked, const client& to, web_server& of) -> std::optional<then> {
+        std::this_thread::sleep_for(150ms);  // longer than it takes until somebody looks
+        to.send(of.head_of(asked));
+        to.send(of.body_of(asked));
+        return then::keep;
+      },
+      with.server));
+  const auto from = with.open();
+  guarded_memory memory(with.house, memory_place::device, size);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(from.read(memory.data(), size, 0).bytes_done, size);
+  EXPECT_EQ(with.house.engine().stats().usage.remote_hedges, 0U);
+}
+
+// As a firewall leaves them that has forgotten its connections.
+TEST(remote_objects, kept_connections_that_have_all_fallen_silent_cost_one_try) {
+  auto settings = quick();
+  settings.attempts = 2;
+  settings.answer_within = 50ms;
+  served with(settings);
+  const auto from = with.open();
+  guarded_memory memory(with.house, memory_place::device, size);
+  std::atomic<bool> forgotten{false};
+  std::mutex lock;
+  std::set<int> known;
+  with.server.set_answer([&](const web_request&, const client& to) -> std::optional<then> {
+    {
+      const std::lock_guard guard(lock);
+      if (!forgotten.load()) known.insert(to.number());
+      if (!forgotten.load() || !known.contains(to.number())) return std::nullopt;
+    }
+    to.hold();
+    const std::lock_guard guard(lock);
+    known.erase(to.number());
+    return then::close;
+  });
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(from.read(memory.data(), size, 0).bytes_done, size);
+  forgotten.store(true);
+  guarded_memory part(with.house, memory_place::pageable, 100);
+  const auto outcome = from.read(part.data(), 100, 0);
+  EXPECT_EQ(outcome.bytes_done, 100U) << told(outcome.error);
+  part.expect(std::span(with.content).first(100));
+}
+
 TEST(remote_objects, a_forked_child_is_told_and_does_not_hang) {
   served with;
   const auto from = with.open();

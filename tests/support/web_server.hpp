@@ -47,6 +47,8 @@ class web_server {
   class client {
    public:
     explicit client(int fd, std::atomic<bool>& stopping) : fd_(fd), stopping_(stopping) {}
+    // One that no other open connection has.
+    [[nodiscard]] int number() const noexcept { return fd_; }
     // False: it is gone.
     bool send(std::string_view text) const {
       while (!text.empty()) {

@@ -36,6 +36,7 @@ struct verdict {
   status error{};                      // of the others
   std::chrono::milliseconds after{0};  // of again: not before; 0: as the network thinks
   bool throttled = false;              // of again: it was asked too much
+  bool silent = false;                 // its connection did not answer, though it was kept: others may not, either
   int http_status = 0;                 // of again: that the server answered with; 0: it did not
 };
 
@@ -65,6 +66,7 @@ struct fetch {
   unsigned moves = 0;  // to other addresses
   unsigned renewals = 0;
   std::chrono::steady_clock::time_point put_off_since{};  // since it could first not be signed
+  std::chrono::steady_clock::time_point asked{};          // when the request for what is missing was sent
   std::atomic<bool> cancelled{false};
 
   // The network's.

@@ -45,7 +45,7 @@ bool line::begin() noexcept {
 bool line::start(fetch& what) noexcept {
   what_ = &what;
   now_ = phase::head;
-  since_ = clock::now();
+  what.asked = since_ = clock::now();
   text_.clear();
   heard_ = false;
   if (what.cancelled.load()) return end(again({}), true) != step::line_ends;  // nobody wants it: the network says so
@@ -98,15 +98,16 @@ bool line::ready() noexcept {
 }
 
 bool line::look(clock::time_point now) noexcept {
-  if (what_ == nullptr) return now - since_ <= owner_.settings().keep_idle;
+  if (what_ == nullptr) return !unwanted.load() && now - since_ <= owner_.settings().keep_idle;
   if (what_->cancelled.load()) return end(again({}), false) != step::line_ends;
+  if (now - what_->asked > owner_.settings().hedge_after && owner_.is_late(*this, *what_, now - what_->asked))
+    return end({.then = verdict::kind::renewed, .silent = !heard_ && used_}, false) != step::line_ends;
   const auto& times = owner_.patience_with(*what_);
   if (now_ == phase::head) {
     if (now - since_ <= times.answer_within) return true;
     const auto why = or_no_memory(
         [&] { return status(errc::timed_out, fmt::format("{} has not answered for {} ms", to_->host(), times.answer_within.count())); });
-    heard_ = true;  // so that it counts as a try
-    return broken(why) != step::line_ends;
+    return end({.then = verdict::kind::again, .error = why, .silent = !heard_ && used_}, false) != step::line_ends;
   }
   if (now - since_ <= times.stall_after) return true;
   if (since_bytes_ < owner_.settings().stall_bytes) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -29,6 +30,8 @@ class line_owner {
   virtual fetch* ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept = 0;
   // A new line, or one without a fetch, wants one; null: it is idle.
   [[nodiscard]] virtual fetch* next_for(line& one) noexcept = 0;
+  // Its fetch has been under way for that long. True: it is to be asked for on another connection, and this one to go.
+  [[nodiscard]] virtual bool is_late(line& on, const fetch& what, clock::duration time) noexcept = 0;
   // The line is about to go. A fetch that it was given and has not sent is asked for elsewhere.
   virtual void gone(line& one) noexcept = 0;
   virtual void sent() noexcept = 0;
@@ -71,10 +74,11 @@ class line final {
   [[nodiscard]] bool wants_to_write() const noexcept { return !out_.empty(); }
   [[nodiscard]] bool is_idle() const noexcept { return now_ == phase::idle; }
 
-  std::uint64_t token = 0;        // of the reactor
-  bool watches_for_room = false;  // likewise
-  line* next_given = nullptr;     // in the reactor's list of those that were given a fetch
-  fetch* given = nullptr;         // with the network's lock: that it has not begun with
+  std::uint64_t token = 0;            // of the reactor
+  bool watches_for_room = false;      // likewise
+  std::atomic<bool> unwanted{false};  // it is to go as soon as it is idle
+  line* next_given = nullptr;         // in the reactor's list of those that were given a fetch
+  fetch* given = nullptr;             // with the network's lock: that it has not begun with
 
  private:
   enum class phase : std::uint8_t { idle, head, body, error_body };

@@ -20,6 +20,8 @@ constexpr auto put_off_for = 100ms;
 constexpr auto most_put_off = 70s;  // a program that prints credentials may take 60
 constexpr double tokens_of_a_retry = 5;
 constexpr double tokens_of_a_success = 1;
+constexpr double hedges_of_a_success = 0.02;
+constexpr double most_hedges_kept = 4;
 constexpr auto longest_sleep = 100ms;
 constexpr std::size_t most_origins_kept = 64;  // then those that nobody uses are forgotten
 
@@ -138,7 +140,9 @@ std::shared_ptr<origin> network::origin_of(const url& at) {
   return made;
 }
 
-network_counts network::counts() const noexcept { return {requests_.load(), retries_.load(), connections_.load(), throttled_.load()}; }
+network_counts network::counts() const noexcept {
+  return {requests_.load(), retries_.load(), connections_.load(), throttled_.load(), hedges_.load()};
+}
 
 unsigned network::dials_wanted(origin& to) noexcept {
   const auto wanted = std::min<std::size_t>(to.pace_.wanted(), to.carried_ + to.queue_.size());
@@ -235,6 +239,26 @@ fetch* network::take(line& one) noexcept {
   next->on = &one;
   ++of.carried_;
   return next;
+}
+
+// Connections that something between here and the server has forgotten are all as silent as one: what is tried next has a new one.
+void network::drop_idle(origin& of) noexcept {
+  for (auto* const each : of.idle_) {
+    each->unwanted.store(true);
+    each->by().look();
+  }
+  of.idle_.clear();
+}
+
+// The line goes before the rest is asked for: no two connections ever receive into the same memory.
+bool network::is_late(line& on, const fetch& what, clock::duration time) noexcept {
+  const std::lock_guard guard(lock_);
+  auto& of = *on.to();
+  if (of.hedges_ < 1 || !of.times_.is_late(time, what.length)) return false;
+  of.hedges_ -= 1;
+  hedges_.fetch_add(1, std::memory_order_relaxed);
+  tell_of(network_listener::event::hedge);
+  return true;
 }
 
 void network::begin(fetch& what) noexcept {
@@ -342,8 +366,11 @@ fetch* network::ended(line& on, fetch& what, verdict& how, bool line_goes_on) no
     --to->carried_;
     if (how.then == verdict::kind::body) {
       to->tokens_ = std::min(origin::most_tokens, to->tokens_ + tokens_of_a_success);
+      to->hedges_ = std::min(most_hedges_kept, to->hedges_ + hedges_of_a_success);
+      to->times_.took(clock::now() - what.asked, what.length);
       to->pace_.took(what.length, clock::now(), busy);
     } else {
+      if (how.silent) drop_idle(*to);
       ask_again(what, how);
       if (how.then != verdict::kind::refused && what.at != to) elsewhere = what.at;
     }

@@ -59,6 +59,7 @@ class network final : public line_owner {
   // --- as the owner of lines
   fetch* ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept override;
   [[nodiscard]] fetch* next_for(line& one) noexcept override;
+  [[nodiscard]] bool is_late(line& on, const fetch& what, clock::duration time) noexcept override;
   void gone(line& one) noexcept override;
   void sent() noexcept override;
   void received(const line& over, std::uint64_t bytes) noexcept override;
@@ -77,6 +78,7 @@ class network final : public line_owner {
   void queue(fetch& what, bool first) noexcept;
   void feed_idle(origin& of) noexcept;
   fetch* take(line& one) noexcept;
+  static void drop_idle(origin& of) noexcept;
   void ask_again(fetch& what, verdict& how) noexcept;
   void put_off(fetch& what, verdict& how) noexcept;
   void wait(fetch& what, verdict& how) noexcept;
@@ -102,6 +104,7 @@ class network final : public line_owner {
   std::atomic<std::uint64_t> retries_{0};
   std::atomic<std::uint64_t> connections_{0};
   std::atomic<std::uint64_t> throttled_{0};
+  std::atomic<std::uint64_t> hedges_{0};
   staging::work_list dials_;
   staging::lanes dialers_;
 };

@@ -9,6 +9,7 @@
 
 #include "source/remote/fetch.hpp"
 #include "source/remote/pace.hpp"
+#include "source/remote/recent_times.hpp"
 #include "source/remote/settings.hpp"
 #include "source/remote/url.hpp"
 #include "source/turnstile.hpp"
@@ -52,6 +53,8 @@ class origin final {
   unsigned carried_ = 0;  // fetches
   double tokens_;         // for trying again: an outage is not multiplied
   pace pace_;
+  recent_times times_;  // of whole pieces
+  double hedges_ = 1;   // that may be: one in fifty pieces
 };
 
 }  // namespace penstock::source::remote

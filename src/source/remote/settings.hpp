@@ -11,7 +11,7 @@ namespace penstock::source::remote {
 // Who counts what a network does. Called on its threads and those that open objects, some of them with its lock: blocks for nothing.
 class network_listener {
  public:
-  enum class event : std::uint8_t { request, retry, connection, redirect, unversioned };
+  enum class event : std::uint8_t { request, retry, connection, redirect, unversioned, hedge };
   virtual void happened(event what) noexcept = 0;
   virtual void received(std::uint64_t bytes, bool tls) noexcept = 0;
   // From one time of the steady clock to another: a request is put off; a thread received over TLS as fast as its core can.
@@ -34,6 +34,7 @@ struct network_settings {
   std::chrono::milliseconds first_pause{100};  // before a piece is asked for again, doubled each time; drawn from 0 up to it
   std::chrono::milliseconds most_pause{20000};
   std::chrono::milliseconds keep_idle{20000};  // connections
+  std::chrono::milliseconds hedge_after{500};  // a piece that is late may be asked for on another connection
   network_listener* told = nullptr;            // outlives the network; null: nobody
 };
 
@@ -42,6 +43,7 @@ struct network_counts {
   std::uint64_t retries = 0;
   std::uint64_t connections = 0;  // made
   std::uint64_t throttled = 0;    // answers that said so
+  std::uint64_t hedges = 0;       // pieces that were asked for on another connection, since they were late
 };
 
 }  // namespace penstock::source::remote

@@ -1,0 +1,46 @@
+// How long the last pieces of a server took, and so which of those under way is late: of the slowest one or two in a hundred, for which
+// something has gone wrong with their connection or with the machine behind it ("Performance design patterns for Amazon S3": retry the
+// slowest 1 %). For one thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace penstock::source::remote {
+
+class recent_times {
+ public:
+  using duration = std::chrono::steady_clock::duration;
+  void took(duration time, std::uint64_t bytes) noexcept {
+    if (bytes == 0) return;
+    times_[count_ % times_.size()] = {time, bytes};
+    ++count_;
+  }
+  // A piece of so many bytes, under way for so long. False while too little is known.
+  [[nodiscard]] bool is_late(duration time, std::uint64_t bytes) const noexcept {
+    if (count_ < least_known) return false;
+    auto sorted = times_;
+    const auto known = std::min(count_, sorted.size());
+    const auto most = sorted.begin() + static_cast<std::ptrdiff_t>(known - 1 - known / one_in);
+    const auto shorter = [](const piece& one, const piece& other) { return one.time < other.time; };
+    std::nth_element(sorted.begin(), most, sorted.begin() + static_cast<std::ptrdiff_t>(known), shorter);
+    const auto longer = std::max<std::uint64_t>(1, bytes / most->bytes);  // than that one was
+    return time > times_as_long * longer * most->time;
+  }
+
+ private:
+  struct piece {
+    duration time{};
+    std::uint64_t bytes = 0;
+  };
+  static constexpr std::size_t least_known = 16;
+  static constexpr std::size_t one_in = 10;  // that took longer is left out
+  static constexpr int times_as_long = 4;
+  std::array<piece, 64> times_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace penstock::source::remote
