@@ -94,6 +94,18 @@ def test_errors_are_those_of_files(served):
         file.fileno()
 
 
+def test_what_is_asked_of_servers_is_counted(served):
+    url, asked = served
+    before = penstock.stats()["usage"]
+    with penstock.open(f"{url}/data.bin") as file:
+        assert file.read_into(bytearray(len(CONTENT))) == len(CONTENT)
+    after = penstock.stats()["usage"]
+    assert after["remote_requests"] - before["remote_requests"] == len(asked)
+    assert after["remote_bytes"] - before["remote_bytes"] == len(CONTENT)
+    assert after["remote_connections"] > before["remote_connections"]
+    assert after["remote_tls_bytes"] == before["remote_tls_bytes"]
+
+
 def test_an_object_that_is_replaced_is_an_error(served, tmp_path):
     url, _ = served
     with penstock.open(f"{url}/data.bin") as file:

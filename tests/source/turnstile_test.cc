@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -112,6 +114,31 @@ TEST_F(turnstile_test, lets_as_many_begin_as_its_source_wants_and_one_more_for_e
   EXPECT_FALSE(turns->help(list_)) << "nothing waits any more";
   turns->ended(1);
   turns->ended(1);
+}
+
+struct counted_waits final : staging::slab_waits {
+  void waited(std::int64_t began_ns, std::int64_t ended_ns) noexcept override {
+    EXPECT_LE(began_ns, ended_ns);
+    ++count;
+  }
+  std::atomic<int> count{0};
+};
+
+TEST_F(turnstile_test, tells_of_the_times_when_works_waited_for_memory_alone) {
+  counted_waits waits;
+  turnstile::share share(128 * staging::mib, &waits);
+  const auto turns = std::make_shared<turnstile>(lanes_, share, [] { return 3U; });
+  const auto settled_with = [&](unsigned under_way) { return turns->under_way() == under_way && turns.use_count() == 1; };
+  share.used_bytes.fetch_add(share.limit_bytes);  // by others
+  push(turns, 4);
+  while (!settled_with(1)) std::this_thread::yield();
+  EXPECT_EQ(waits.count.load(), 0) << "it has not ended";
+  share.used_bytes.fetch_sub(share.limit_bytes);
+  turns->ended(1);
+  while (!settled_with(3)) std::this_thread::yield();
+  EXPECT_EQ(waits.count.load(), 1);
+  for (int i = 0; i < 3; ++i) turns->ended(1);
+  EXPECT_EQ(waits.count.load(), 1);
 }
 
 }  // namespace
