@@ -50,6 +50,12 @@ add_executable(penstock_pipe_peer tests/pipe_peer/pipe_peer.cc)
 set_target_properties(penstock_pipe_peer PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 target_link_libraries(penstock_pipe_peer PRIVATE penstock_static)
 
+# A process of those that share a node's cache, for tests that kill it.
+add_executable(penstock_cache_reader tests/cache_reader/cache_reader.cc)
+set_target_properties(penstock_cache_reader PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+target_include_directories(penstock_cache_reader PRIVATE tests)
+target_link_libraries(penstock_cache_reader PRIVATE penstock_static)
+
 set(long_tests "long_*:*.long_*:*/long_*")
 
 function(penstock_add_test_folder folder)
@@ -83,6 +89,10 @@ function(penstock_add_test_folder folder)
   if(folder STREQUAL "cufile" AND PENSTOCK_SANITIZE STREQUAL "thread")
     # The engine that the faces share lives until the process ends, and so do its threads.
     set(environment ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:report_thread_leaks=0")
+  endif()
+  if(folder STREQUAL "contract")
+    target_compile_definitions(${target} PRIVATE PENSTOCK_CACHE_READER_PATH="$<TARGET_FILE:penstock_cache_reader>")
+    add_dependencies(${target} penstock_cache_reader)
   endif()
   if(folder STREQUAL "cufile")
     target_link_libraries(${target} PRIVATE penstock_cufile_objects penstock_cufile_settings)

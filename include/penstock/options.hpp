@@ -76,13 +76,18 @@ struct engine_options {
   bool use_board = true;
   // True: when the engine ends, or the process where it is engine::shared(), summary() and advice() are printed on standard error.
   bool log_summary = false;
+  // What comes from servers is kept in this folder, for all processes of this user on this machine, unless remote_options say otherwise;
+  // empty: nowhere. An absolute path; the folder is made where it is missing, and the one above it is not.
+  std::string node_cache_dir;
+  // What the folder may hold, in bytes; then what was used longest ago goes. 0: as much as leaves a tenth of its file system free.
+  std::uint64_t node_cache_bytes = 0;
   // NVIDIA's libcufile for the direct path: a full file name. Empty searches the usual places.
   std::string cufile_library;
 
   // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_PINNED_FILE_MIB,
   // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_BYTES_PER_SECOND, PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1:
-  // use_board), PENSTOCK_LOG (summary: log_summary) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming
-  // the variable.
+  // use_board), PENSTOCK_LOG (summary: log_summary), PENSTOCK_CACHE_DIR and PENSTOCK_CACHE_BYTES (node_cache_dir and node_cache_bytes,
+  // which may end with K, M, G or T) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the variable.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 
@@ -130,6 +135,9 @@ struct remote_options {
   bool anonymous = false;                 // requests are not signed, which never happens unasked
   bool allow_credential_process = false;  // a profile may name a program that is started for its credentials
   std::string user{};                     // of webhdfs
+  // Instead of engine_options::node_cache_dir and node_cache_bytes; an empty folder: what is read of this object is not kept.
+  std::optional<std::string> cache_dir{};
+  std::optional<std::uint64_t> cache_bytes{};
   // Of http and https: added to each request to the host of the URL, and to no other to which it sends its reader.
   std::vector<remote_header> headers{};
   // Patience with the server. A piece of the object is asked for so often without a byte of it in between, and so is how large it is; 0:

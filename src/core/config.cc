@@ -34,6 +34,22 @@ status read_integer(const char* name, Integer least, Integer most, Integer& targ
   return {};
 }
 
+// A number of bytes, which may end with K, M, G or T.
+status read_bytes(const char* name, std::uint64_t& target) {
+  constexpr std::string_view units = "KMGT";
+  auto text = variable(name);
+  if (text.empty()) return {};
+  const auto unit = units.find(text.back());
+  const unsigned shift = unit == std::string_view::npos ? 0 : 10 * (static_cast<unsigned>(unit) + 1);
+  const auto digits = shift == 0 ? text : text.substr(0, text.size() - 1);
+  std::uint64_t value = 0;
+  const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || problem != std::errc() || end != digits.data() + digits.size() || value > (std::uint64_t{1} << 60) >> shift)
+    return bad_variable(name, text, "a number of bytes, such as 200G");
+  target = value << shift;
+  return {};
+}
+
 status read_switch(const char* name, bool& target) {
   const auto text = variable(name);
   if (text.empty()) return {};
@@ -83,6 +99,10 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
     if (text != "summary") return bad_variable("PENSTOCK_LOG", text, "summary");
     options.log_summary = true;
   }
+  options.node_cache_dir = variable("PENSTOCK_CACHE_DIR");
+  if (!options.node_cache_dir.empty() && !options.node_cache_dir.starts_with('/'))
+    return bad_variable("PENSTOCK_CACHE_DIR", options.node_cache_dir, "an absolute path");
+  if (auto problem = read_bytes("PENSTOCK_CACHE_BYTES", options.node_cache_bytes); !problem.ok()) return problem;
   options.cufile_library = variable("PENSTOCK_CUFILE_LIBRARY");
   return options;
 }

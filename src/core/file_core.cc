@@ -61,7 +61,7 @@ result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::
     return refuse(errc::unsupported, "objects on servers are opened for reading only");
   auto opened = with->servers().open(url, how);
   if (!opened) return opened.error().with_context("open");
-  return make(std::move(with), *std::move(opened), cache_use::automatic, false, options.bytes_per_second);
+  return make(std::move(with), *std::move(opened), options.cache, false, options.bytes_per_second);
 }
 
 result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options) {

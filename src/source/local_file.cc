@@ -100,6 +100,8 @@ result<std::unique_ptr<local_file>> local_file::adopt(sys::kernel& kernel, int d
   made->promises_ = *flags & (O_SYNC | O_DSYNC | O_NOATIME);
   made->facts_.lent_past_cache = direct;
   made->facts_.direct_writes = direct || how.direct_writes;
+  made->held_ = how.held;
+  made->told_ = how.told;
   if (auto problem = made->examine(); !problem.ok()) return problem;
   return made;
 }
@@ -224,6 +226,7 @@ status local_file::close() {
     auto closed = or_no_memory([&] { return kernel_.close(descriptor); });
     if (outcome.ok() && !closed.ok()) outcome = closed.with_context(name());
   }
+  held_.reset();
   return outcome;
 }
 

@@ -14,6 +14,9 @@ namespace penstock::source {
 struct lent_as {
   std::string name{};          // empty: "descriptor N"
   bool direct_writes = false;  // also where the descriptor is not O_DIRECT
+  // Let go of once the file is closed: what closes the descriptor, where nobody else does.
+  std::shared_ptr<const void> held{};
+  std::string told{};  // as source::told()
 };
 
 class local_file final : public source {
@@ -41,6 +44,7 @@ class local_file final : public source {
   io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   [[nodiscard]] status uncached_problem() override;
+  [[nodiscard]] std::string told() const override { return told_; }
   io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   bool let_wait(staging::waiting_lanes& by, staging::answer_times& times) override;
   void begin_fill(far_fill& what) noexcept override;
@@ -78,6 +82,8 @@ class local_file final : public source {
   std::uint32_t direct_offset_alignment_ = 0;  // that the file system demands; 0: no direct I/O
   std::uint32_t direct_memory_alignment_ = 0;
   descriptor_pair owned_;
+  std::shared_ptr<const void> held_;  // of a lent one
+  std::string told_;
 };
 
 }  // namespace penstock::source

@@ -161,9 +161,10 @@ class source {
     return {0, direct_problem()};
   }
 
-  // --- of a far source
-  // In words, for explain: who serves it, and how it is asked.
+  // In words, for explain: who serves it, and how it is asked, where that is not to be seen from its name.
   [[nodiscard]] virtual std::string told() const { return {}; }
+
+  // --- of a far source
   // Where its fills wait to be begun, with those of others that the same server serves. Both outlive it.
   virtual std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of);
   // Begins to read what.length() bytes at what.offset() into what.target(). Does not block, and does not fail: it tells.

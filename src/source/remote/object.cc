@@ -71,8 +71,9 @@ std::string object::told() const {
       : seen.known() ? fmt::format("of the version with the weak ETag {}", printable_text(seen.etag.substr(0, 80)))
                      : std::string("of whatever version the server has: it names none, so only a change of the size is noticed");
   const auto counts = network_->counts();
-  return fmt::format("{} serves it, over up to {} connections at once, {}; of all requests to servers, {} of {} were repeated",
-                     origin_->host(), origin_->connections_wanted(), kept, counts.retries, counts.requests);
+  return fmt::format("{} serves it, over up to {} connections at once, {}; of all requests to servers, {} of {} were repeated{}{}",
+                     origin_->host(), origin_->connections_wanted(), kept, counts.retries, counts.requests, note_.empty() ? "" : "; ",
+                     note_);
 }
 
 version object::seen_version() const {

@@ -66,6 +66,10 @@ class object final : public source, public fetch_owner {
   status close() override;
 
   [[nodiscard]] const origin& server() const noexcept { return *origin_; }
+  // As it was opened.
+  [[nodiscard]] const object_facts& known() const noexcept { return about_; }
+  // Before it is read, by who made it.
+  void set_note(std::string note) { note_ = std::move(note); }
   [[nodiscard]] version seen_version() const;
 
  private:
@@ -85,6 +89,7 @@ class object final : public source, public fetch_owner {
   const object_facts about_;
   const patience how_;
   const std::shared_ptr<origin> origin_;
+  std::string note_;         // for told(); empty: there is none
   mutable std::mutex lock_;  // guards what follows
   version version_;
   bool version_noted_ = false;

@@ -8,6 +8,9 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "base/printable.hpp"
+#include "source/local_file.hpp"
+#include "source/remote/cached_object.hpp"
 #include "source/remote/credential_answers.hpp"
 #include "source/remote/http.hpp"
 #include "source/remote/object.hpp"
@@ -77,6 +80,39 @@ result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
   return status(errc::invalid_argument, fmt::format("{} is no URL of kind {}", what.shown(), to_string(asked)));
 }
 
+// The query without what is another each time that a URL is signed.
+std::string query_without_signature(std::string_view query) {
+  std::string made;
+  while (!query.empty()) {
+    const auto one = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(one.size() + 1, query.size()));
+    if (!one.starts_with("X-Amz-")) made += fmt::format("&{}", one);
+  }
+  return made;
+}
+
+// What tells one object from all others, as a hash: the kind of its server, its address, and of the user's headers those that may choose
+// between several of one address.
+result<std::string> identity_of(const remote_url& what, url_kind kind, const url& address, const remote_options& how) {
+  auto at = what.by_name || kind == url_kind::s3 ? address : what.address;
+  if (is_presigned(at)) at.query = query_without_signature(at.query);
+  auto all = fmt::format("{}\n{}", to_string(kind), at.text());
+  for (const auto& each : how.headers) {
+    if (!header_value({{each.name, {}}}, "authorization")) all += fmt::format("\n{}: {}", each.name, each.value);
+  }
+  return payload_hash(all);
+}
+
+// In words that tell two versions apart for good. Errors: unsupported (the server says nothing that does).
+result<std::string> version_text(const version& of) {
+  auto made = of.has_strong_etag()        ? of.etag
+              : !of.last_modified.empty() ? fmt::format("last changed {}; {}", of.last_modified, of.etag)
+                                          : std::string();
+  if (made.empty()) return status(errc::unsupported, "the server names no version by which it could be known again");
+  if (made.size() > most_cache_text_bytes) return status(errc::unsupported, "the name of its version is too long");
+  return made;
+}
+
 }  // namespace
 
 // Who finds credentials, on whatever thread, uses the network only while the servers are there, and never keeps it: it would end on one of
@@ -122,21 +158,27 @@ result<std::unique_ptr<source>> servers::open(const std::string& text, const rem
   if (!parsed) return parsed.error();
   const auto kind = kind_of(*parsed, how);
   if (!kind) return kind.error();
-  switch (*kind) {
+  auto found = find(*parsed, *kind, how);
+  if (!found) return found.error();
+  return over_cache(*std::move(found), *parsed, *kind, how);
+}
+
+servers::found_object servers::find(const remote_url& what, url_kind kind, const remote_options& how) {
+  switch (kind) {
     case url_kind::s3:
-      return open_s3(*parsed, how);
+      return open_s3(what, how);
     case url_kind::webhdfs:
-      return open_webhdfs(*parsed, how);
+      return open_webhdfs(what, how);
     case url_kind::s3_presigned:
-      return open_http(*parsed, how, true);
+      return open_http(what, how, true);
     case url_kind::s3_public:
     case url_kind::http:
       break;
   }
-  return open_http(*parsed, how, is_presigned(parsed->address));
+  return open_http(what, how, is_presigned(what.address));
 }
 
-result<std::unique_ptr<source>> servers::open_http(const remote_url& what, const remote_options& how, bool presigned) {
+servers::found_object servers::open_http(const remote_url& what, const remote_options& how, bool presigned) {
   std::vector<header> headers;
   for (const auto& each : how.headers) headers.push_back({each.name, each.value});
   if (auto wrong = check_headers(headers); !wrong.ok()) return wrong.with_context(what.shown());
@@ -151,10 +193,10 @@ result<std::unique_ptr<source>> servers::open_http(const remote_url& what, const
   auto facts = find_http_object(*network_, address, headers, how.size, patient, !presigned);
   if (!facts) return facts.error();
   auto speaks = make_http_protocol(address, headers);
-  return std::unique_ptr<source>(std::make_unique<object>(network_, std::move(speaks), *std::move(facts), std::move(patient)));
+  return std::make_unique<object>(network_, std::move(speaks), *std::move(facts), std::move(patient));
 }
 
-result<std::unique_ptr<source>> servers::open_webhdfs(const remote_url& what, const remote_options& how) {
+servers::found_object servers::open_webhdfs(const remote_url& what, const remote_options& how) {
   auto user = how.user;
   for (const auto* name : {"KVIKIO_WEBHDFS_USERNAME", "HADOOP_USER_NAME"}) {
     if (user.empty()) user = variable_set(around_.variable, name).value_or("");
@@ -162,7 +204,67 @@ result<std::unique_ptr<source>> servers::open_webhdfs(const remote_url& what, co
   patience patient(network_->settings(), how);
   auto facts = find_webhdfs_file(*network_, what.address, user, how.size, patient);
   if (!facts) return facts.error();
-  return std::unique_ptr<source>(std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts), std::move(patient)));
+  return std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts), std::move(patient));
+}
+
+// --- what is kept on this node
+
+result<std::shared_ptr<node_cache>> servers::cache_of(const node_cache_settings& how) {
+  const std::lock_guard guard(lock_);
+  const auto known = caches_.find({how.folder, how.bytes});
+  if (known != caches_.end()) return known->second;
+  if (caches_.size() == most_caches)
+    return status(errc::unsupported, fmt::format("this program uses {} such folders already", most_caches));
+  auto opened = node_cache::open(around_.kernel, how);
+  if (!opened) return opened.error();
+  caches_.emplace(std::pair(how.folder, how.bytes), *opened);
+  return opened;
+}
+
+result<servers::kept_object> servers::enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how) {
+  if (how.size) return status(errc::unsupported, "its size was given, so the server was not asked which version it has");
+  const auto& facts = found.known();
+  if (facts.size == 0 || facts.size > most_cached_object_bytes) return status(errc::unsupported, "of its size");
+  auto version = version_text(facts.of);
+  if (!version) return version.error();
+  auto identity = identity_of(what, kind, facts.address, how);
+  if (!identity) return identity.error();
+  auto by = cache_of({how.cache_dir.value_or(around_.cache.folder), how.cache_bytes.value_or(around_.cache.bytes)});
+  if (!by) return by.error();
+  auto entry = (*by)->enter({.identity = *std::move(identity),
+                             .shown = facts.name,
+                             .version = *std::move(version),
+                             .size = facts.size,
+                             .data_inode = 0,
+                             .boot = {},
+                             .is_sealed = false});
+  if (!entry) return entry.error();
+  return kept_object{*std::move(by), *std::move(entry)};
+}
+
+// Where all of it is kept it is a local file. No error of the cache is one of the object's.
+std::unique_ptr<source> servers::over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind,
+                                            const remote_options& how) {
+  if (how.cache_dir.value_or(around_.cache.folder).empty()) return found;
+  auto kept = or_no_memory([&] { return enter_cache(*found, what, kind, how); });
+  if (!kept) {
+    found->set_note(fmt::format("nothing of it is kept in the node cache: {}", kept.error().message()));
+    return found;
+  }
+  auto& [by, entry] = *kept;
+  const auto as_file = [&]() -> result<std::unique_ptr<local_file>> {
+    if (!entry->is_whole()) return status(errc::would_block, "not all of it is there");
+    auto data = by->open_data(*entry);
+    if (!data) return data.error();
+    const auto owned = std::make_shared<sys::owned_descriptor>(*std::move(data));
+    auto words =
+        fmt::format("all of it is in the node cache in {}, of the version {}", by->folder(), printable_text(entry->head().version));
+    return local_file::adopt(*around_.kernel, owned->get(), {.name = found->name(), .held = owned, .told = std::move(words)});
+  };
+  auto file = or_no_memory(as_file);
+  if (!file) return std::make_unique<cached_object>(std::move(found), std::move(by), std::move(entry));
+  entry->begin_sealing();
+  return *std::move(file);
 }
 
 std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const remote_options& how, const std::string& region) {
@@ -227,7 +329,7 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   return made;
 }
 
-result<std::unique_ptr<source>> servers::open_s3(const remote_url& what, const remote_options& how) {
+servers::found_object servers::open_s3(const remote_url& what, const remote_options& how) {
   auto place = find_s3_settings({.region = how.region.empty() ? what.object.region : how.region,
                                  .endpoint_url = how.endpoint,
                                  .ca_bundle = {},
@@ -253,7 +355,7 @@ result<std::unique_ptr<source>> servers::open_s3(const remote_url& what, const r
     if (!found) return found.error();
     facts = *std::move(found);
   }
-  return std::unique_ptr<source>(std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts), std::move(patient)));
+  return std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts), std::move(patient));
 }
 
 }  // namespace penstock::source::remote

@@ -6,10 +6,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "penstock/options.hpp"
 #include "source/remote/credential_search.hpp"
 #include "source/remote/network.hpp"
+#include "source/remote/node_cache.hpp"
+#include "source/remote/object.hpp"
 #include "source/remote/profiles.hpp"
 #include "source/remote/s3.hpp"
 #include "source/source.hpp"
@@ -21,6 +24,7 @@ namespace penstock::source::remote {
 struct surroundings {
   variable_lookup variable{};             // of the environment; none: nothing is set
   std::shared_ptr<sys::kernel> kernel{};  // reads the files of the AWS tools
+  node_cache_settings cache{};            // for objects that say nothing of it; no folder: they are not kept
 };
 
 class servers final {
@@ -40,10 +44,21 @@ class servers final {
 
  private:
   static constexpr std::size_t most_accounts = 256;  // then those are forgotten that no object is open for
+  static constexpr std::size_t most_caches = 16;     // then no further one is used
 
-  result<std::unique_ptr<source>> open_http(const remote_url& what, const remote_options& how, bool presigned);
-  result<std::unique_ptr<source>> open_s3(const remote_url& what, const remote_options& how);
-  result<std::unique_ptr<source>> open_webhdfs(const remote_url& what, const remote_options& how);
+  // What is kept of an object.
+  struct kept_object {
+    std::shared_ptr<node_cache> by;
+    std::shared_ptr<cache_entry> entry;
+  };
+  using found_object = result<std::unique_ptr<object>>;
+  found_object find(const remote_url& what, url_kind kind, const remote_options& how);
+  found_object open_http(const remote_url& what, const remote_options& how, bool presigned);
+  found_object open_s3(const remote_url& what, const remote_options& how);
+  found_object open_webhdfs(const remote_url& what, const remote_options& how);
+  std::unique_ptr<source> over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind, const remote_options& how);
+  result<kept_object> enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how);
+  result<std::shared_ptr<node_cache>> cache_of(const node_cache_settings& how);
   std::shared_ptr<s3_account> account_of(const std::string& whose, const remote_options& how, const std::string& region);
 
   class visitors;
@@ -54,6 +69,7 @@ class servers final {
   std::mutex lock_;  // guards what follows
   std::map<std::string, std::shared_ptr<credential_source>> keys_;
   std::map<std::string, std::shared_ptr<s3_account>> accounts_;
+  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<node_cache>> caches_;  // by folder and its bound
 };
 
 }  // namespace penstock::source::remote

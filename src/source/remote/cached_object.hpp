@@ -1,0 +1,51 @@
+// An object on a server of which a part is in the node's cache, or none yet: far, as the object behind it. A fill takes the blocks that are
+// there from the cache's file; it fetches those that nobody fetches, and then they are there too; it waits for those that another process
+// is fetching. Whatever goes wrong with the cache, the bytes come from the server. Thread-safe, but for close().
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "source/remote/cache_entry.hpp"
+#include "source/remote/node_cache.hpp"
+#include "source/source.hpp"
+
+namespace penstock::source::remote {
+
+class cached_object final : public source {
+ public:
+  // behind: of the version that the entry has.
+  cached_object(std::unique_ptr<source> behind, std::shared_ptr<node_cache> by, std::shared_ptr<cache_entry> of);
+  ~cached_object() override;
+
+  result<std::uint64_t> size() override { return behind_->size(); }
+  status sync() override { return {}; }
+  result<bool> ends_at(std::uint64_t offset) override { return behind_->ends_at(offset); }
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
+    return behind_->drain(memory, length, offset);
+  }
+  void begin_fill(far_fill& what) noexcept override;
+  void cancel(far_fill& what) noexcept override;
+  std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of) override { return behind_->turns(by, of); }
+  [[nodiscard]] std::string told() const override;
+  status close() override;
+
+ private:
+  class part;
+  struct filling;
+  void stop(const far_fill* what) noexcept;
+  void release(filling& what) noexcept;
+
+  const std::unique_ptr<source> behind_;
+  const std::shared_ptr<node_cache> cache_;
+  const std::shared_ptr<cache_entry> entry_;
+  std::mutex lock_;           // guards what follows
+  filling* first_ = nullptr;  // under way
+  unsigned under_way_ = 0;    // with those that are being told
+  std::condition_variable quiet_;
+};
+
+}  // namespace penstock::source::remote
