@@ -262,6 +262,18 @@ TEST_F(node_cache, options_of_an_object_count_instead_of_the_engines) {
   EXPECT_TRUE(fs::exists(dir_.file("elsewhere")));
 }
 
+TEST_F(node_cache, any_number_of_folders_is_used_one_after_the_other) {
+  reader with(folder());
+  for (int i = 0; i < 40; ++i) {
+    remote_options how;
+    how.cache_dir = dir_.file(std::to_string(i));
+    const auto from = with.open(server_.url(), how);
+    with.expect(from, std::span(content_).first(block));
+    EXPECT_TRUE(fs::exists(dir_.file(std::to_string(i))));
+  }
+  EXPECT_EQ(bytes_asked(server_), 40 * block);
+}
+
 TEST_F(node_cache, the_environment_names_folder_and_bound) {
   const auto bound = [](const char* text) {
     ::setenv("PENSTOCK_CACHE_BYTES", text, 1);

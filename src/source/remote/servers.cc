@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -210,11 +212,17 @@ servers::found_object servers::open_webhdfs(const remote_url& what, const remote
 // --- what is kept on this node
 
 result<std::shared_ptr<node_cache>> servers::cache_of(const node_cache_settings& how) {
+  std::vector<std::shared_ptr<node_cache>> gone;  // each waits for its threads, without the lock
   const std::lock_guard guard(lock_);
   const auto known = caches_.find({how.folder, how.bytes});
   if (known != caches_.end()) return known->second;
-  if (caches_.size() == most_caches)
-    return status(errc::unsupported, fmt::format("this program uses {} such folders already", most_caches));
+  for (auto each = caches_.begin(); caches_.size() >= most_caches && each != caches_.end();) {
+    const bool is_unused = each->second.use_count() == 1;
+    if (is_unused) gone.push_back(std::move(each->second));
+    each = is_unused ? caches_.erase(each) : std::next(each);
+  }
+  if (caches_.size() >= most_caches)
+    return status(errc::unsupported, fmt::format("this program has objects in {} such folders open already", caches_.size()));
   auto opened = node_cache::open(around_.kernel, how);
   if (!opened) return opened.error();
   caches_.emplace(std::pair(how.folder, how.bytes), *opened);

@@ -44,7 +44,7 @@ class servers final {
 
  private:
   static constexpr std::size_t most_accounts = 256;  // then those are forgotten that no object is open for
-  static constexpr std::size_t most_caches = 16;     // then no further one is used
+  static constexpr std::size_t most_caches = 16;     // likewise
 
   // What is kept of an object.
   struct kept_object {
