@@ -600,7 +600,8 @@ void add_files(nb::module_& module) {
       "the\n"
       "server is not asked), headers (of http), region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous,\n"
       "allow_credential_process (of s3; what is not given is looked for where the AWS tools do), user (of webhdfs), attempts,\n"
-      "retried_statuses, timeout and retry_pause in seconds (patience with the server).\n"
+      "retried_statuses, timeout and retry_pause in seconds (patience with the server),\n"
+      "cache_dir (a folder in which what is read is kept for the next reader on this machine) and cache_bytes (that it may hold).\n"
       "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
   module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
              "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,

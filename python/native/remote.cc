@@ -28,6 +28,17 @@ std::string text_of(std::string_view name, nb::handle value) {
   return nb::cast<std::string>(value);
 }
 
+// A folder by its name, as files are named; "" is none.
+std::string folder_of(std::string_view name, nb::handle value) {
+  const auto plain = nb::steal(PyOS_FSPath(value.ptr()));
+  if (!plain.is_valid()) throw nb::python_error();
+  if (PyBytes_Check(plain.ptr())) return {PyBytes_AsString(plain.ptr()), static_cast<std::size_t>(PyBytes_Size(plain.ptr()))};
+  const auto text = text_of(name, plain);
+  if (!text.empty() && !text.starts_with('/'))
+    raise_invalid("storage_options[\"" + std::string(name) + "\"] is \"" + text + "\", no absolute path");
+  return text;
+}
+
 bool switch_of(std::string_view name, nb::handle value) {
   if (!PyBool_Check(value.ptr())) wrong_type(name, "a bool", value);
   return value.ptr() == Py_True;
@@ -128,6 +139,10 @@ void take(std::string_view name, nb::handle value, remote_options& to) {
     to.kind = kind_of(value);
   } else if (name == "size") {
     if (!value.is_none()) to.size = unsigned_integer(value, "storage_options[\"size\"]");
+  } else if (name == "cache_dir") {
+    if (!value.is_none()) to.cache_dir = folder_of(name, value);
+  } else if (name == "cache_bytes") {
+    if (!value.is_none()) to.cache_bytes = unsigned_integer(value, "storage_options[\"cache_bytes\"]");
   } else if (name == "anonymous") {
     to.anonymous = switch_of(name, value);
   } else if (name == "allow_credential_process") {
@@ -137,7 +152,7 @@ void take(std::string_view name, nb::handle value, remote_options& to) {
   } else {
     raise_invalid("storage_options has no \"" + std::string(name) +
                   "\"; there are kind, size, region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous, "
-                  "allow_credential_process, user, headers, attempts, retried_statuses, timeout, retry_pause");
+                  "allow_credential_process, user, headers, attempts, retried_statuses, timeout, retry_pause, cache_dir, cache_bytes");
   }
 }
 
@@ -162,8 +177,7 @@ void add_remote(nb::module_& module) {
 remote_options parse_storage_options(nb::handle options) {
   remote_options made;
   if (options.is_none()) return made;
-  if (!is_mapping(options))
-    throw nb::type_error(("storage_options must be a mapping, not " + type_of(options)).c_str());
+  if (!is_mapping(options)) throw nb::type_error(("storage_options must be a mapping, not " + type_of(options)).c_str());
   for_each_item(options, "a name", [&](const std::string& name, nb::handle value) { take(name, value, made); });
   return made;
 }

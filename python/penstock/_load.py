@@ -55,8 +55,8 @@ def load(
     PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
     DeviceBuffer of the bytes, which must be some. On a GPU this waits for what the library's current stream has, in which the memory may have
     been used before; the array may be used in any stream.
-    storage_options: how the server of a URL is reached, as open() takes them.
     exact: a file that ends before the array does, or within an item, raises ShortRead; else the array has fewer rows (along its first axis).
+    storage_options: how a server is reached and where what it sends is kept, as those of penstock.open().
     Raises penstock.Error; InvalidArgument for a dtype that the library has not, for a file of NumPy's that is damaged, and for one that holds
     Python objects, which are a pickle; TypeError.
     """

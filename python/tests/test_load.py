@@ -103,8 +103,8 @@ def test_a_file_that_is_cut_meanwhile_is_a_short_read(path: Path, monkeypatch: p
     class Told:
         """As File, with a size that was right a moment ago."""
 
-        def __init__(self, name: Any) -> None:
-            self._file = penstock.open(name)
+        def __init__(self, name: Any, **options: Any) -> None:
+            self._file = penstock.open(name, **options)
             self.read_into = self._file.read_into
 
         def __enter__(self) -> Any:
