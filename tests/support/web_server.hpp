@@ -33,6 +33,7 @@ struct web_request {
   std::string method;
   std::string target;
   std::map<std::string, std::string> headers;                      // names in lower case
+  std::string body{};                                              // that came with it, as long as its Content-Length says
   std::size_t number = 0;                                          // of all that came, from 0
   std::optional<std::pair<std::uint64_t, std::uint64_t>> range{};  // first and last byte
   [[nodiscard]] std::string header(const std::string& name) const {
@@ -65,6 +66,23 @@ class web_server {
       while (!stopping_.load()) {
         if (::poll(&waited, 1, 20) > 0 && ::recv(fd_, ignored.data(), ignored.size(), MSG_DONTWAIT) <= 0) return;
       }
+    }
+    // The same, and what it sends is not taken.
+    void wait_until_gone() const {
+      pollfd hung_up{fd_, POLLRDHUP, 0};
+      while (!stopping_.load() && ::poll(&hung_up, 1, 20) == 0) {
+      }
+    }
+    // Takes so many bytes of what it sends, or fewer where it has gone.
+    std::size_t take(std::size_t bytes) const {
+      std::vector<char> room(bytes);
+      std::size_t come = 0;
+      while (come < bytes) {
+        const auto got = ::recv(fd_, room.data() + come, bytes - come, 0);
+        if (got <= 0) break;
+        come += static_cast<std::size_t>(got);
+      }
+      return come;
     }
     // The reader sees a reset, not an end.
     void reset() const {
@@ -121,6 +139,11 @@ class web_server {
   void set_answer(answer how) {
     const std::lock_guard guard(lock_);
     answer_ = std::move(how);
+  }
+  // The same before the body of a request is read, but for what has come with its head: to answer too early, or to read only some of it.
+  void set_early_answer(answer how) {
+    const std::lock_guard guard(lock_);
+    early_answer_ = std::move(how);
   }
   void put(std::vector<std::byte> content, std::string etag) {
     const std::lock_guard guard(lock_);
@@ -196,15 +219,33 @@ class web_server {
     auto asked = parse(come.substr(0, end + 2));
     come.erase(0, end + 4);
     answer how;
+    answer early;
     {
       const std::lock_guard guard(lock_);
       asked.number = requests_.size();
       requests_.push_back(asked);
       how = answer_;
+      early = early_answer_;
     }
     const client over(fd, stopping_);
+    if (const auto length = asked.header("content-length"); !length.empty()) {
+      asked.body = come.substr(0, std::stoull(length));
+      come.erase(0, asked.body.size());
+      if (const auto after = early ? early(asked, over) : std::nullopt) return *after == then::keep;
+      if (!take_rest(fd, std::stoull(length), asked.body)) return false;
+    }
     if (const auto after = how ? how(asked, over) : std::nullopt) return *after == then::keep;
     return over.send(head_of(asked)) && (asked.method == "HEAD" || over.send(body_of(asked)));
+  }
+  static bool take_rest(int fd, std::size_t length, std::string& to) {
+    auto at = to.size();
+    to.resize(length);
+    while (at < length) {
+      const auto got = ::recv(fd, to.data() + at, length - at, 0);
+      if (got <= 0) return false;
+      at += static_cast<std::size_t>(got);
+    }
+    return true;
   }
   static web_request parse(const std::string& text) {
     web_request made;
@@ -238,6 +279,7 @@ class web_server {
   std::atomic<std::size_t> most_open_{0};
   mutable std::mutex lock_;  // guards what follows, and the content
   answer answer_;
+  answer early_answer_;
   std::vector<web_request> requests_;
   std::vector<int> open_;
   std::vector<std::thread> threads_;

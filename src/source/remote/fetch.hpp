@@ -1,4 +1,5 @@
-// One piece of an object under way: a request, its answers, and what is asked again. Made and owned by its object until it has ended.
+// One piece of an object under way: a request, its answers, and what is asked again. Made and owned by its object until it has ended. It
+// brings bytes, or sends them.
 #pragma once
 
 #include <atomic>
@@ -62,8 +63,13 @@ struct fetch {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t done = 0;
-  unsigned tries = 0;  // that failed since bytes last came
-  unsigned moves = 0;  // to other addresses
+  const std::byte* sends = nullptr;  // what its request has as a body, of one that is no GET; stays as it is until the fetch has ended
+  std::uint64_t sends_bytes = 0;
+  bool gathers = false;                       // an answer is short, and judged once all of it is there, whatever its status says
+  bool bodiless = false;                      // an answer has no body, whatever its head says: to HEAD
+  std::chrono::milliseconds works_within{0};  // of a server that may work for longer than others before it answers; 0: none
+  unsigned tries = 0;                         // that failed since bytes last came
+  unsigned moves = 0;                         // to other addresses
   unsigned renewals = 0;
   std::chrono::steady_clock::time_point put_off_since{};  // since it could first not be signed
   std::chrono::steady_clock::time_point asked{};          // when the request for what is missing was sent

@@ -15,6 +15,10 @@ namespace {
 constexpr std::size_t head_room = 4096;            // received at once: what of it is body has to be copied
 constexpr std::size_t most_refusal_bytes = 16384;  // of the body of an error
 constexpr std::size_t chunk_room = 65536;
+// Sent at once. Over TLS the same bytes are offered again until they are taken, as OpenSSL wants it, so they are few.
+constexpr std::uint64_t most_sent_plainly = std::uint64_t{1} << 20;
+constexpr std::uint64_t most_sent_over_tls = std::uint64_t{64} << 10;
+constexpr std::uint64_t most_sent_in_turn = std::uint64_t{4} << 20;  // then other connections of the thread have theirs
 
 // The body of an error, as far as it came.
 std::string without_chunks(std::string_view text) {
@@ -48,6 +52,9 @@ bool line::start(fetch& what) noexcept {
   what.asked = since_ = clock::now();
   text_.clear();
   heard_ = false;
+  sent_bytes_ = what.sends_bytes;  // nothing is, before the head
+  since_bytes_ = 0;
+  refuses_rest_ = false;
   if (what.cancelled.load()) return end(again({}), true) != step::line_ends;  // nobody wants it: the network says so
   auto asked = or_no_memory([&] {
     head_ = {};
@@ -58,6 +65,7 @@ bool line::start(fetch& what) noexcept {
     return end({.then = then, .error = asked.error()}, true) != step::line_ends;
   }
   out_ = *std::move(asked);
+  sent_bytes_ = 0;
   owner_.sent();
   const auto sent = send_rest();
   return sent.ok() || broken(sent) != step::line_ends;
@@ -69,11 +77,28 @@ status line::send_rest() noexcept {
     if (!sent) return sent.error().code() == errc::would_block ? status() : sent.error();
     out_.erase(0, *sent);
   }
+  // A server that has refused what is sent may have closed the connection for it: its answer is read all the same.
+  if (sends_body() && !send_body().ok()) refuses_rest_ = true;
+  return {};
+}
+
+status line::send_body() noexcept {
+  const auto most = to_->place().tls ? most_sent_over_tls : most_sent_plainly;
+  for (std::uint64_t in_turn = 0; sends_body() && in_turn < most_sent_in_turn;) {
+    const auto length = static_cast<std::size_t>(std::min(most, what_->sends_bytes - sent_bytes_));
+    const auto* const from = reinterpret_cast<const char*>(what_->sends + sent_bytes_);
+    const auto sent = or_no_memory([&] { return over_->send({from, length}); });
+    if (!sent) return sent.error().code() == errc::would_block ? status() : sent.error();
+    sent_bytes_ += *sent;
+    since_bytes_ += *sent;
+    in_turn += *sent;
+  }
+  if (!sends_body()) since_ = clock::now();  // from now on it may take its time to answer
   return {};
 }
 
 bool line::ready() noexcept {
-  if (!out_.empty()) {
+  if (wants_to_write()) {
     if (const auto sent = send_rest(); !sent.ok()) return broken(sent) != step::line_ends;
   }
   for (;;) {
@@ -100,25 +125,34 @@ bool line::ready() noexcept {
 bool line::look(clock::time_point now) noexcept {
   if (what_ == nullptr) return !unwanted.load() && now - since_ <= owner_.settings().keep_idle;
   if (what_->cancelled.load()) return end(again({}), false) != step::line_ends;
-  if (now - what_->asked > owner_.settings().hedge_after && owner_.is_late(*this, *what_, now - what_->asked))
+  // What is sent is not asked for a second time beside the first.
+  if (what_->sends_bytes == 0 && now - what_->asked > owner_.settings().hedge_after && owner_.is_late(*this, *what_, now - what_->asked))
     return end({.then = verdict::kind::renewed, .silent = !heard_ && used_}, false) != step::line_ends;
   const auto& times = owner_.patience_with(*what_);
-  if (now_ == phase::head) {
-    if (now - since_ <= times.answer_within) return true;
-    const auto why = or_no_memory(
-        [&] { return status(errc::timed_out, fmt::format("{} has not answered for {} ms", to_->host(), times.answer_within.count())); });
+  if (now_ == phase::head && !sends_body()) {
+    const auto within = std::max(times.answer_within, what_->works_within);
+    if (now - since_ <= within) return true;
+    const auto why =
+        or_no_memory([&] { return status(errc::timed_out, fmt::format("{} has not answered for {} ms", to_->host(), within.count())); });
     return end({.then = verdict::kind::again, .error = why, .silent = !heard_ && used_}, false) != step::line_ends;
   }
-  if (now - since_ <= times.stall_after) return true;
-  if (since_bytes_ < owner_.settings().stall_bytes) {
-    const auto why = or_no_memory([&] {
-      return status(errc::timed_out, fmt::format("{} sent {} bytes in {} ms", to_->host(), since_bytes_, times.stall_after.count()));
-    });
-    return broken(why) != step::line_ends;
-  }
+  if (!has_stalled(now)) return true;
+  const auto why = or_no_memory([&] {
+    return status(errc::timed_out, fmt::format("{} {} {} bytes in {} ms", to_->host(), sends_body() ? "took" : "sent", since_bytes_,
+                                               times.stall_after.count()));
+  });
+  return broken(why) != step::line_ends;
+}
+
+// Who works on an answer for long sends a space from time to time.
+bool line::has_stalled(clock::time_point now) noexcept {
+  const auto& times = owner_.patience_with(*what_);
+  const bool is_patient = what_->works_within > times.stall_after && !sends_body();
+  if (now - since_ <= (is_patient ? what_->works_within : times.stall_after)) return false;
+  if (since_bytes_ < (is_patient ? 1 : owner_.settings().stall_bytes)) return true;
   since_ = now;
   since_bytes_ = 0;
-  return true;
+  return false;
 }
 
 void line::lost(const status& why) noexcept {
@@ -135,9 +169,10 @@ line::step line::broken(const status& why) noexcept {
 
 // The next request is sent before anybody hears of the last, so that the server is never without one.
 line::step line::end(const verdict& how, bool line_goes_on) noexcept {
+  // Else the server would take the next request for the rest of this one.
+  line_goes_on = line_goes_on && out_.empty() && sent_bytes_ == what_->sends_bytes;
   auto& ended = *std::exchange(what_, nullptr);
   auto becomes = how;
-  line_goes_on = line_goes_on && out_.empty();  // else the server would take the next request for the rest of this one
   now_ = phase::idle;
   since_ = clock::now();
   used_ = true;
@@ -193,9 +228,9 @@ line::step line::head_is_there() {
   since_ = clock::now();
   since_bytes_ = 0;
   body_left_ = head_.length.value_or(~std::uint64_t{0});
-  if (head_.status != 200 && head_.status != 206) {
+  if ((head_.status != 200 && head_.status != 206) || what_->gathers) {
     now_ = phase::error_body;
-    if (head_.status == 204 || head_.status == 304) body_left_ = 0;
+    if (head_.status == 204 || head_.status == 304 || what_->bodiless) body_left_ = 0;
     return text_.size() >= std::min<std::uint64_t>(body_left_, most_refusal_bytes) ? error_is_there() : step::more;
   }
   const auto then = what_->owner->judge(head_, {}, *what_);
@@ -275,7 +310,13 @@ line::step line::take_error_body() {
 }
 
 line::step line::error_is_there() {
-  const bool goes_on = !head_.closes && head_.length && text_.size() == body_left_;
+  const bool is_success = head_.status >= 200 && head_.status < 300;
+  if (is_success && sent_bytes_ < what_->sends_bytes)
+    return broken(
+        {errc::io, fmt::format("{} took a request of which it had {} of {} bytes", to_->host(), sent_bytes_, what_->sends_bytes)});
+  // Who refuses a request may not have read all of its body, and would take the next one for the rest of it.
+  const bool has_read_all = is_success || what_->sends_bytes == 0;
+  const bool goes_on = has_read_all && !head_.closes && head_.length && text_.size() == body_left_;
   const auto then = what_->owner->judge(head_, head_.chunked ? without_chunks(text_) : text_, *what_);
   return end(then, goes_on);
 }

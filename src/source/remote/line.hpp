@@ -1,5 +1,5 @@
-// One connection to a server, and the fetch that it carries: sends the request, reads the head of the answer, and receives the body where
-// it is to lie. Belongs to a reactor, on whose thread all of it runs.
+// One connection to a server, and the fetch that it carries: sends the request, from where its body lies, reads the head of the answer, and
+// receives the body where it is to lie. Belongs to a reactor, on whose thread all of it runs.
 #pragma once
 
 #include <array>
@@ -71,7 +71,7 @@ class line final {
   void lost(const status& why) noexcept;
   // Looks at its times, and whether its fetch was cancelled.
   [[nodiscard]] bool look(clock::time_point now) noexcept;
-  [[nodiscard]] bool wants_to_write() const noexcept { return !out_.empty(); }
+  [[nodiscard]] bool wants_to_write() const noexcept { return !out_.empty() || sends_body(); }
   [[nodiscard]] bool is_idle() const noexcept { return now_ == phase::idle; }
 
   std::uint64_t token = 0;            // of the reactor
@@ -102,6 +102,11 @@ class line final {
   step broken(const status& why) noexcept;
   step end(const verdict& how, bool line_goes_on) noexcept;
   status send_rest() noexcept;
+  status send_body() noexcept;
+  // Some of the request's body is still to be sent, and the server takes it.
+  [[nodiscard]] bool sends_body() const noexcept { return what_ != nullptr && sent_bytes_ < what_->sends_bytes && !refuses_rest_; }
+  // How long may pass between two looks at how much has moved, and how much has to.
+  [[nodiscard]] bool has_stalled(clock::time_point now) noexcept;
   result<std::size_t> receive(std::byte* target, std::size_t room);
   [[nodiscard]] std::byte* target() const noexcept { return what_->memory + what_->done; }
   void came(std::size_t bytes) noexcept;
@@ -112,8 +117,10 @@ class line final {
   reactor& reactor_;
   phase now_ = phase::idle;
   fetch* what_ = nullptr;
-  std::string out_;   // of the request, still to be sent
-  std::string text_;  // that has come and is not yet read: of the head, of chunks, of an error
+  std::string out_;               // of the request's head, still to be sent
+  std::uint64_t sent_bytes_ = 0;  // of its body
+  bool refuses_rest_ = false;     // the server takes no more of it; it may have said why
+  std::string text_;              // that has come and is not yet read: of the head, of chunks, of an error
   response_head head_;
   framing framed_ = framing::length;
   chunked_body chunks_;

@@ -367,8 +367,10 @@ fetch* network::ended(line& on, fetch& what, verdict& how, bool line_goes_on) no
     if (how.then == verdict::kind::body) {
       to->tokens_ = std::min(origin::most_tokens, to->tokens_ + tokens_of_a_success);
       to->hedges_ = std::min(most_hedges_kept, to->hedges_ + hedges_of_a_success);
-      to->times_.took(clock::now() - what.asked, what.length);
-      to->pace_.took(what.length, clock::now(), busy);
+      if (what.length > 0) {
+        to->times_.took(clock::now() - what.asked, what.length);
+        to->pace_.took(what.length, clock::now(), busy);
+      }
     } else {
       if (how.silent) drop_idle(*to);
       ask_again(what, how);

@@ -9,6 +9,7 @@
 #include "base/no_memory.hpp"
 #include "base/printable.hpp"
 #include "penstock/version.hpp"
+#include "source/remote/answers.hpp"
 #include "source/remote/redirect.hpp"
 
 namespace penstock::source::remote {
@@ -19,11 +20,6 @@ const status made_when_loaded(errc::cancelled, "nobody waits for it any more");
 constexpr unsigned most_moves = 5;  // to other addresses, of one piece
 
 verdict for_good(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
-
-errc code_of(int status) noexcept {
-  if (status == 401 || status == 403 || status == 407) return errc::permission_denied;
-  return status == 404 || status == 410 ? errc::not_found : errc::io;
-}
 
 }  // namespace
 
@@ -202,12 +198,7 @@ verdict object::judge_error(const response_head& head, std::string_view body, fe
         {errc::io, now ? fmt::format("the object has become shorter while it was read: {} bytes instead of {}", *now, about_.size)
                        : std::string("the server says that the range lies behind the end of the object; open it anew")});
   }
-  verdict made{.then = verdict::kind::again,
-               .error = {code_of(head.status), fmt::format("the server answered with status {}", head.status)}};
-  if (!is_for_now(head.status)) made.then = verdict::kind::refused;
-  made.after = pause_of(head.retry_after);
-  made.throttled = head.status == 429 || head.status == 503;
-  return made;
+  return judged_by_status(head);
 }
 
 verdict object::judge_bytes(const response_head& head, fetch& what) {

@@ -82,14 +82,15 @@ status parse_line(std::string_view line, response_head& into) {
     if (same_name(value, "keep-alive")) into.closes = false;
     return {};
   }
-  const std::array<std::pair<std::string_view, std::string*>, 8> kept{{{"content-range", &into.range},
+  const std::array<std::pair<std::string_view, std::string*>, 9> kept{{{"content-range", &into.range},
                                                                        {"etag", &into.etag},
                                                                        {"last-modified", &into.last_modified},
                                                                        {"content-encoding", &into.encoding},
                                                                        {"location", &into.location},
                                                                        {"retry-after", &into.retry_after},
                                                                        {"date", &into.date},
-                                                                       {"x-amz-bucket-region", &into.bucket_region}}};
+                                                                       {"x-amz-bucket-region", &into.bucket_region},
+                                                                       {"x-amz-meta-penstock-upload", &into.upload_mark}}};
   for (const auto& [known, to] : kept) {
     if (same_name(name, known)) return keep_once(*to, value, known);
   }

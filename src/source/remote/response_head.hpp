@@ -40,6 +40,7 @@ struct response_head {
   std::string retry_after;
   std::string date;
   std::string bucket_region;  // x-amz-bucket-region
+  std::string upload_mark;    // x-amz-meta-penstock-upload
 };
 
 // Reads the head at the beginning of what has come. Returns how long it is, with the empty line; 0: not all of it has come. Errors: io,

@@ -44,22 +44,7 @@ class s3_protocol final : public protocol {
   }
 
   std::optional<verdict> judge(const response_head& head, std::string_view body, fetch& what) override {
-    const auto error = parse_s3_error(body);
-    verdict made{.then = verdict::kind::refused, .error = {code_of(error.code).value_or(errc::io), shown_error(head.status, error)}};
-    const bool wrong_time = error.code == "RequestTimeTooSkewed";
-    if (wrong_time || error.code == "ExpiredToken" || error.code == "InvalidToken") {
-      if (++what.renewals > most_renewals) return made;
-      wrong_time ? account_->correct_time(head.date) : account_->credentials_refused();
-      made.then = wrong_time ? verdict::kind::renewed : verdict::kind::again;
-      return made;
-    }
-    if (error.code.empty() || head.status == 412 || head.status == 416) return std::nullopt;
-    if (may_succeed_later(error.code)) {
-      made.then = verdict::kind::again;
-      made.throttled = error.code == "SlowDown";
-      return made;
-    }
-    return head.status >= 500 ? std::nullopt : std::optional(std::move(made));
+    return judged_by_s3(*account_, head, body, what);
   }
 
  private:
@@ -68,26 +53,45 @@ class s3_protocol final : public protocol {
 
 }  // namespace
 
+std::optional<verdict> judged_by_s3(s3_account& account, const response_head& head, std::string_view body, fetch& what) {
+  const auto error = parse_s3_error(body);
+  verdict made{.then = verdict::kind::refused, .error = {code_of(error.code).value_or(errc::io), shown_error(head.status, error)}};
+  const bool wrong_time = error.code == "RequestTimeTooSkewed";
+  if (wrong_time || error.code == "ExpiredToken" || error.code == "InvalidToken") {
+    if (++what.renewals > most_renewals) return made;
+    wrong_time ? account.correct_time(head.date) : account.credentials_refused();
+    made.then = wrong_time ? verdict::kind::renewed : verdict::kind::again;
+    return made;
+  }
+  if (error.code.empty() || head.status == 412 || head.status == 416) return std::nullopt;
+  if (may_succeed_later(error.code)) {
+    made.then = verdict::kind::again;
+    made.throttled = error.code == "SlowDown";
+    return made;
+  }
+  return head.status >= 500 ? std::nullopt : std::optional(std::move(made));
+}
+
 s3_account::s3_account(std::shared_ptr<credential_source> keys, std::string region, std::function<bool(std::function<void()>)> aside)
     : keys_(std::move(keys)), signer_({.region = std::move(region)}), aside_(std::move(aside)) {}
 
-result<std::vector<header>> s3_account::sign_by(const std::shared_ptr<const credentials>& by, std::string_view method, const url& address) {
-  const std::vector<header> none;
+result<std::vector<header>> s3_account::sign_by(const std::shared_ptr<const credentials>& by, const signed_request& request) {
   const auto at = std::chrono::system_clock::now() + std::chrono::seconds(ahead_seconds_.load());
-  return signer_.sign({.method = method, .address = address, .headers = none}, by, at);
+  return signer_.sign(request, by, at);
 }
 
 result<std::vector<header>> s3_account::sign(std::string_view method, const url& address) {
   const auto by = keys_->current();
   if (!by) return by.error();
-  return sign_by(*by, method, address);
+  const std::vector<header> none;
+  return sign_by(*by, {.method = method, .address = address, .headers = none});
 }
 
-result<std::vector<header>> s3_account::sign_now(std::string_view method, const url& address) {
+result<std::vector<header>> s3_account::sign_now(const signed_request& request) {
   if (keys_->is_due()) renew_aside();
   const auto by = keys_->kept();
   if (by == nullptr) return status(errc::would_block, "the credentials have expired, and others are not found yet");
-  return sign_by(by, method, address);
+  return sign_by(by, request);
 }
 
 void s3_account::renew_aside() {

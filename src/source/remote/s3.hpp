@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "penstock/status.hpp"
@@ -26,14 +27,18 @@ class s3_account : public std::enable_shared_from_this<s3_account> {
   // Headers of a signed request. Blocks while credentials are found, where none are kept.
   result<std::vector<header>> sign(std::string_view method, const url& address);
   // The same for a thread that may not block: would_block where credentials are about to be found.
-  result<std::vector<header>> sign_now(std::string_view method, const url& address);
+  result<std::vector<header>> sign_now(std::string_view method, const url& address) {
+    const std::vector<header> none;
+    return sign_now({.method = method, .address = address, .headers = none});
+  }
+  result<std::vector<header>> sign_now(const signed_request& request);
   // What a server said: that the time of its requests is wrong (date: of its answer), or that its credentials are no more.
   void correct_time(std::string_view date);
   void credentials_refused();
   [[nodiscard]] const std::string& region() const noexcept { return signer_.scope().region; }
 
  private:
-  result<std::vector<header>> sign_by(const std::shared_ptr<const credentials>& by, std::string_view method, const url& address);
+  result<std::vector<header>> sign_by(const std::shared_ptr<const credentials>& by, const signed_request& request);
   void renew_aside();
 
   const std::shared_ptr<credential_source> keys_;
@@ -44,6 +49,9 @@ class s3_account : public std::enable_shared_from_this<s3_account> {
 };
 
 std::shared_ptr<protocol> make_s3_protocol(std::shared_ptr<s3_account> account);
+
+// What an answer of S3 that is an error means to who asked by that account, which learns from it; nothing where its status says all.
+std::optional<verdict> judged_by_s3(s3_account& account, const response_head& head, std::string_view body, fetch& what);
 
 // As find_http_object. account_of: the account of another region, to which S3 may say that the bucket belongs; account: on return, the one
 // whose region it is.

@@ -1,0 +1,13 @@
+// What an answer means that nobody knows anything special of: whether it is asked for again, and when. Pure functions.
+#pragma once
+
+#include "source/remote/fetch.hpp"
+#include "source/remote/response_head.hpp"
+
+namespace penstock::source::remote {
+
+// Of a status that is no success: again where the server may answer otherwise later (408, 429, 500, 502, 503, 504), after the pause that it
+// asks for; else refused.
+[[nodiscard]] verdict judged_by_status(const response_head& head);
+
+}  // namespace penstock::source::remote
