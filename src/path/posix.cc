@@ -71,6 +71,11 @@ class posix final : public data_path {
   }
 
   static io_result transfer_of(const job& item, std::uint64_t from, std::uint64_t length) {
+    if (item.is_write && !item.spares_cache) {
+      auto outcome = item.file->drain_unless([&item] { return item.owner->stopped(); }, item.memory + from, length, item.offset + from);
+      outcome.error = outcome.error.with_context("posix");
+      return outcome;
+    }
     if (!item.bypass_cache || item.is_write)
       return transfer(*item.file, item.is_write, item.memory + from, length, item.offset + from, item.spares_cache);
     assert((item.offset | item.length) % direct_alignment == 0);

@@ -28,7 +28,8 @@ io_result drain_slab(source::source& file, const std::byte* memory, std::uint64_
                      const told_of_fallback& told) {
   return by_route(file, how.past_cache, told, [&](bool past_cache) {
     if (past_cache) return file.drain_direct(memory, length, offset);
-    return how.spares_cache ? file.drain_uncached(memory, length, offset) : file.drain(memory, length, offset);
+    if (how.spares_cache) return file.drain_uncached(memory, length, offset);
+    return how.stopped != nullptr ? file.drain_unless(*how.stopped, memory, length, offset) : file.drain(memory, length, offset);
   });
 }
 

@@ -16,6 +16,7 @@ struct slab_route {
   bool fills_cache = false;   // of a fill: not all of it is in the page cache yet
   bool spares_cache = false;  // nothing is to stay in the page cache, as far as that can be had
   bool sent_at_once = false;  // likewise: the device reads the slab while its lines would still be in this CPU's caches
+  const source::stop_question* stopped = nullptr;  // of a drain: asked where it has to wait; null: it waits as long as it takes
 };
 
 // Told why what was to go past the page cache went through it.

@@ -43,7 +43,10 @@ void staged::write_out(job& item) {
   }
   mine.failure = item.owner->stopped();
   if (!mine.failure.ok()) return;
-  auto put = drain_slab(*item.file, mine.slab.data(), item.length, item.offset, route_of(item));
+  const source::stop_question stopped = [&item] { return item.owner->stopped(); };
+  auto how = route_of(item);
+  how.stopped = &stopped;
+  auto put = drain_slab(*item.file, mine.slab.data(), item.length, item.offset, how);
   item.moved = put.bytes_done;
   mine.failure = std::move(put.error);
 }

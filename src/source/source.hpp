@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -93,6 +94,9 @@ class far_fill {
 // That far sources have: fills block no thread, so one set of threads serves them all, whatever their servers do.
 inline constexpr std::uint64_t far_device = ~std::uint64_t{0};
 
+// Whether whoever waits has been told to stop: an error that says why.
+using stop_question = std::function<status()>;
+
 class source {
  public:
   source(const source&) = delete;
@@ -150,6 +154,10 @@ class source {
   status can_drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset);
   // Writes likewise, what can_drain().
   virtual io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) = 0;
+  // The same for who may be told to stop: where it has to wait for anything but the kernel, it asks from time to time.
+  virtual io_result drain_unless(const stop_question& /*stopped*/, const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+    return drain(memory, length, offset);
+  }
   // The same, where nothing is to stay in the cache once it is on the device, as far as that can be had.
   virtual io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
     return drain(memory, length, offset);

@@ -4,10 +4,12 @@
 #include <array>
 #include <condition_variable>
 #include <iterator>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/no_memory.hpp"
 #include "base/printable.hpp"
@@ -21,6 +23,7 @@
 #include "source/remote/url.hpp"
 #include "source/remote/webhdfs.hpp"
 #include "sys/run_command.hpp"
+#include "sys/secret.hpp"
 
 namespace penstock::source::remote {
 
@@ -72,6 +75,13 @@ result<std::string> key_of(const remote_options& how, const variable_lookup& var
     all += "\n" + variable_set(variable, name).value_or("");
   }
   return payload_hash(all);
+}
+
+// What no other object has.
+result<std::string> drawn_mark() {
+  const auto drawn = sys::random_digest();
+  if (!drawn) return drawn.error();
+  return fmt::format("{:02x}", fmt::join(std::span(reinterpret_cast<const unsigned char*>(drawn->data()), 16), ""));
 }
 
 result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
@@ -337,33 +347,73 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   return made;
 }
 
-servers::found_object servers::open_s3(const remote_url& what, const remote_options& how) {
+result<servers::s3_way> servers::find_way(const remote_url& what, const remote_options& how) {
   auto place = find_s3_settings({.region = how.region.empty() ? what.object.region : how.region,
                                  .endpoint_url = how.endpoint,
                                  .ca_bundle = {},
                                  .profile = how.profile},
                                 around_.variable, *around_.kernel);
   if (!place) return place.error().with_context(what.shown());
-  const auto address_in = [&](const std::string& region) -> result<url> {
-    if (!what.by_name && place->endpoint == std::nullopt && region == place->region) return what.address;
-    return s3_address(what.object, {.region = region, .endpoint = place->endpoint});
-  };
-  auto address = address_in(place->region);
-  if (!address) return address.error();
   const auto whose = key_of(how, around_.variable);
   if (!whose) return whose.error().with_context(what.shown());
-  auto by = account_of(*whose, how, place->region);
+  s3_way made;
+  made.region = place->region;
+  made.address_in = [what, first = place->region, endpoint = place->endpoint](const std::string& region) -> result<url> {
+    if (!what.by_name && endpoint == std::nullopt && region == first) return what.address;
+    return s3_address(what.object, {.region = region, .endpoint = endpoint});
+  };
+  made.account_in = [this, how, whose = *whose](const std::string& region) { return account_of(whose, how, region); };
+  return made;
+}
+
+servers::found_object servers::open_s3(const remote_url& what, const remote_options& how) {
+  const auto way = find_way(what, how);
+  if (!way) return way.error();
+  auto address = way->address_in(way->region);
+  if (!address) return address.error();
+  auto by = way->account_in(way->region);
   patience patient(network_->settings(), how);
   object_facts facts{what.shown(), *std::move(address), how.size.value_or(0), {}};
   if (how.size) {
     if (auto signed_once = by->sign("GET", facts.address); !signed_once) return signed_once.error().with_context(what.shown());
   } else {
-    const auto account_in = [&](const std::string& region) { return account_of(*whose, how, region); };
-    auto found = find_s3_object(*network_, what.shown(), facts.address, patient, address_in, account_in, by);
+    auto found = find_s3_object(*network_, what.shown(), facts.address, patient, way->address_in, way->account_in, by);
     if (!found) return found.error();
     facts = *std::move(found);
   }
   return std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts), std::move(patient));
+}
+
+result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, const remote_options& how) {
+  const auto what = parse_remote_url(text);
+  if (!what) return what.error();
+  const auto kind = kind_of(*what, how);
+  if (!kind) return kind.error();
+  if (*kind != url_kind::s3)
+    return status(errc::unsupported,
+                  fmt::format("{}: objects are written to S3 alone, and this is a URL of kind {}", what->shown(), to_string(*kind)));
+  if (!what->by_name && !what->address.query.empty())
+    return status(errc::unsupported, fmt::format("{}: it has a query, and objects are written to URLs without one", what->shown()));
+  auto plan = how.size ? part_plan::of_size(*how.size) : result<part_plan>(part_plan());
+  if (!plan) return plan.error().with_context(what->shown());
+  if (auto there = network_->library_version(); !there) return there.error().with_context(what->shown());
+  const auto way = find_way(*what, how);
+  if (!way) return way.error();
+  const auto in_region = [way = *way](const std::string& region) -> result<upload_target> {
+    auto address = way.address_in(region);
+    if (!address) return address.error();
+    return upload_target{way.account_in(region), *std::move(address)};
+  };
+  auto to = in_region(way->region);
+  if (!to) return to.error();
+  if (auto signed_once = to->account->sign("PUT", to->address); !signed_once) return signed_once.error().with_context(what->shown());
+  auto mark = drawn_mark();
+  if (!mark) return mark.error().with_context(what->shown());
+  auto made = std::make_shared<upload>(network_, upload_facts{what->shown(), *std::move(mark), *std::move(to), in_region}, *plan);
+  if (how.size) {
+    if (auto set = made->set_size(*how.size); !set.ok()) return set.with_context(what->shown());
+  }
+  return made;
 }
 
 }  // namespace penstock::source::remote

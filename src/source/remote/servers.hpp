@@ -15,6 +15,7 @@
 #include "source/remote/object.hpp"
 #include "source/remote/profiles.hpp"
 #include "source/remote/s3.hpp"
+#include "source/remote/upload.hpp"
 #include "source/source.hpp"
 #include "sys/kernel.hpp"
 
@@ -40,6 +41,9 @@ class servers final {
   // The objects whose URLs begin with that of s3://BUCKET/..., sorted; and with one_level, instead of those with a "/" behind it, what
   // their URLs have up to there, without a size. Blocks. Errors as of open(), and invalid_argument where there are more than most.
   result<std::vector<remote_object>> list(const std::string& url, const remote_options& how, bool one_level, std::size_t most);
+  // Begins to write an object, of which the server has nothing before the first part. Blocks while credentials are found. Errors name the
+  // URL as above: invalid_argument, permission_denied, unsupported (no libcurl; a server that is none of S3's).
+  result<std::shared_ptr<upload>> begin_upload(const std::string& url, const remote_options& how);
   [[nodiscard]] network& net() noexcept { return *network_; }
 
  private:
@@ -59,6 +63,13 @@ class servers final {
   std::unique_ptr<source> over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind, const remote_options& how);
   result<kept_object> enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how);
   result<std::shared_ptr<node_cache>> cache_of(const node_cache_settings& how);
+  // Where an object of S3 is, in the region that its user or the environment says, and how it is found in another.
+  struct s3_way {
+    std::string region;
+    std::function<result<url>(const std::string& region)> address_in;
+    std::function<std::shared_ptr<s3_account>(const std::string& region)> account_in;
+  };
+  result<s3_way> find_way(const remote_url& what, const remote_options& how);
   std::shared_ptr<s3_account> account_of(const std::string& whose, const remote_options& how, const std::string& region);
 
   class visitors;

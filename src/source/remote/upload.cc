@@ -1,0 +1,629 @@
+#include "source/remote/upload.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+#include "base/printable.hpp"
+#include "penstock/version.hpp"
+#include "source/remote/answers.hpp"
+#include "source/remote/s3_error.hpp"
+#include "source/remote/s3_upload.hpp"
+
+namespace penstock::source::remote {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto for_ever = std::chrono::milliseconds::max();
+constexpr auto most_completing = 600'000ms;  // S3 may put parts together for minutes
+constexpr auto most_aborting = 10'000ms;
+constexpr auto look_for_stop = 50ms;
+constexpr unsigned least_parts_held = 4;
+constexpr unsigned most_moves_of_regions = 2;
+constexpr std::size_t most_spare_parts = 16;
+constexpr std::uint64_t devices_of_uploads = std::uint64_t{1} << 20;
+constexpr const char* mark_header = "x-amz-meta-penstock-upload";
+
+verdict refused_for(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
+verdict taken() { return {.then = verdict::kind::body}; }
+
+std::string shown_range(std::uint64_t first, std::uint64_t end) { return fmt::format("bytes {}-{}", first, end - 1); }
+
+}  // namespace
+
+// One request about the object, and what came of it.
+struct upload::request : fetch {
+  enum class kind : std::uint8_t { part, whole, create, complete, abort, look };
+  request(kind what, std::string_view how, std::string asked) : about(what), method(how), query(std::move(asked)) {}
+  const kind about;
+  const std::string_view method;
+  std::string query;
+  std::vector<header> headers{};  // beside those of all requests
+  std::string hash{};             // of what it sends, where that is not sent over TLS
+  bool conditional = false;       // only where there is no such object
+  // --- what came of it
+  unsigned times_asked = 0;
+  std::string told{};  // of its kind: an ETag, the ID of an upload, the mark of what is there
+  int status_code = 0;
+  bool is_over = false;
+  status outcome{};
+};
+
+struct upload::part : request {
+  explicit part(const part_range& where) : request(kind::part, "PUT", {}), range(where) {}
+  part_range range;
+  std::unique_ptr<std::byte[]> memory;
+  come_ranges come;
+  unsigned writers = 0;
+  bool is_sent = false;  // or is to be: no byte of it may change any more
+};
+
+upload::upload(std::shared_ptr<network> by, upload_facts facts, part_plan plan)
+    : network_(std::move(by)),
+      name_(std::move(facts.name)),
+      mark_(std::move(facts.mark)),
+      in_region_(std::move(facts.in_region)),
+      to_(std::move(facts.to)),
+      origin_(network_->origin_of(to_.address)),
+      plan_(plan) {}
+
+upload::~upload() { abort(); }
+
+std::uint64_t upload::device() const {
+  const std::lock_guard guard(lock_);
+  return far_device - 1 - std::hash<std::string>()(origin_->address()) % devices_of_uploads;
+}
+
+std::string upload::told() const {
+  const std::lock_guard guard(lock_);
+  return fmt::format(
+      "an upload to {}, which sends parts of {} MiB or more, up to {} at once, as soon as all bytes of each are there, and holds up to {} "
+      "MiB; the object is there once all of it is, and it is published",
+      origin_->host(), usual_part_bytes >> 20, origin_->connections_wanted(), room_bytes() >> 20);
+}
+
+std::uint64_t upload::size() const {
+  const std::lock_guard guard(lock_);
+  return size_.value_or(written_end_);
+}
+
+// --- writing
+
+status upload::set_size(std::uint64_t bytes) {
+  auto plan = part_plan::of_size(bytes);
+  if (!plan) return plan.error();
+  const std::lock_guard guard(lock_);
+  if (size_ == bytes) return {};
+  if (bytes < written_end_)
+    return {errc::invalid_argument, fmt::format("the object cannot have {} bytes, since {} were written", bytes, written_end_)};
+  if (size_ && written_end_ > 0)
+    return {errc::invalid_argument, fmt::format("the object is one of {} bytes, and some were written", *size_)};
+  if (written_end_ == 0) plan_ = *plan;  // else it is sent in the parts that were begun with
+  size_ = bytes;
+  return {};
+}
+
+status upload::check_range(std::uint64_t length, std::uint64_t offset) {
+  const std::lock_guard guard(lock_);
+  const auto most = size_.value_or(most_object_bytes);
+  if (offset > most || length > most - offset) {
+    return {errc::invalid_argument, fmt::format("{} lie behind the end of the object, which has {} bytes",
+                                                shown_range(offset, offset + length), size_ ? fmt::to_string(most) : "5 TiB and no more")};
+  }
+  written_end_ = std::max(written_end_, offset + length);
+  return {};
+}
+
+io_result upload::write(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const stop_question& stopped) {
+  if (length == 0) return {};
+  if (auto wrong = check_range(length, offset); !wrong.ok()) return {0, std::move(wrong)};
+  std::uint64_t done = 0;
+  while (done < length) {
+    part_range where;
+    {
+      const std::lock_guard guard(lock_);
+      where = plan_.part_at(offset + done);
+    }
+    const auto count = std::min(length - done, where.offset + where.length - offset - done);
+    auto problem = or_no_memory([&] { return write_part(memory + done, count, offset + done, stopped); });
+    if (!problem.ok()) return {done, std::move(problem)};
+    done += count;
+  }
+  return {done, {}};
+}
+
+status upload::write_part(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const stop_question& stopped) {
+  lock guard(lock_);
+  const auto found = part_for(guard, offset, stopped);
+  if (!found) return found.error();
+  part& one = **found;
+  const auto first = offset - one.range.offset;
+  ++one.writers;
+  ++copying_;
+  guard.unlock();
+  std::memcpy(one.memory.get() + first, memory, length);
+  guard.lock();
+  --one.writers;
+  --copying_;
+  auto problem = or_no_memory([&] { return copied(guard, one, first, first + length); });
+  if (!problem.ok()) fail(problem);  // nobody knows any more what of it is there
+  changed_.notify_all();
+  return problem;
+}
+
+result<upload::part*> upload::part_for(lock& guard, std::uint64_t offset, const stop_question& stopped) {
+  for (;;) {
+    if (!problem_.ok()) return problem_;
+    const auto where = plan_.part_at(offset);
+    auto& one = parts_[where.number];
+    if (one == nullptr) one = std::make_unique<part>(where);
+    if (one->is_sent)
+      return status(errc::invalid_argument,
+                    fmt::format("byte {} is on its way to the server already, and cannot be written again", offset));
+    if (one->memory != nullptr) return one.get();
+    const auto made = give_memory(*one);
+    if (made && !made->ok()) return *made;
+    if (made) return one.get();
+    if (!stopped) {
+      changed_.wait(guard);
+    } else if (changed_.wait_for(guard, look_for_stop) == std::cv_status::timeout) {
+      if (auto why = stopped(); !why.ok()) return why;
+    }
+  }
+}
+
+std::uint64_t upload::room_bytes() const noexcept {
+  const auto wanted = std::clamp(2 * origin_->connections_wanted() * usual_part_bytes, least_held_bytes, most_held_bytes);
+  return std::max(wanted, least_parts_held * largest_part_);
+}
+
+std::optional<status> upload::give_memory(part& to) {
+  const auto length = to.range.length;
+  const bool fits = held_bytes_ + length <= room_bytes();
+  if (!fits && sending_ > 0) return std::nullopt;
+  if (!fits && held_bytes_ + length > 2 * room_bytes()) {
+    if (copying_ > 0) return std::nullopt;
+    return status(errc::out_of_memory,
+                  fmt::format("{} MiB are held of parts of which bytes are still missing, and no part can be sent; an upload has to be "
+                              "written in about the order of its bytes",
+                              held_bytes_ >> 20));
+  }
+  if (length == usual_part_bytes && !spare_.empty()) {
+    to.memory = std::move(spare_.back());
+    spare_.pop_back();
+  } else {
+    to.memory.reset(new (std::nothrow) std::byte[length]);
+    if (to.memory == nullptr) return no_memory();
+  }
+  held_bytes_ += length;
+  largest_part_ = std::max(largest_part_, length);
+  return status();
+}
+
+status upload::copied(lock& guard, part& one, std::uint64_t first, std::uint64_t end) {
+  if (!one.come.add(first, end))
+    return {errc::invalid_argument,
+            fmt::format("the bytes of a part come in more than {} pieces with gaps between them", come_ranges::most)};
+  const bool is_all = one.writers == 0 && one.come.is_whole(one.range.length);
+  if (is_all && !one.is_sent && !plan_.is_single()) send(guard, one);
+  return {};
+}
+
+// --- sending
+
+void upload::send(lock& guard, part& one) {
+  ready_.push_back(&one);
+  one.is_sent = true;
+  ++sending_;
+  send_ready(guard);
+}
+
+// The first one begins the upload, while others are gathered.
+void upload::send_ready(lock& guard) {
+  if (creating_) return;
+  if (upload_id_.empty() && problem_.ok()) {
+    creating_ = true;
+    guard.unlock();
+    auto made = or_no_memory([&] { return create(); });
+    guard.lock();
+    creating_ = false;
+    if (!made.ok()) fail(made);
+  }
+  const auto now = std::exchange(ready_, {});
+  if (!problem_.ok()) {
+    sending_ -= static_cast<unsigned>(now.size());
+    return;
+  }
+  for (auto* const each : now) {
+    address(*each);
+    each->query = upload_query(upload_id_, each->range.number);
+    each->sends = each->memory.get();
+    each->sends_bytes = each->range.length;
+    each->length = each->range.length;
+  }
+  under_way_ += static_cast<unsigned>(now.size());
+  guard.unlock();
+  for (auto* const each : now) launch(*each);
+  guard.lock();
+}
+
+// Over TLS nobody changes the bytes on their way; elsewhere they are signed. Hashing them takes a core 4 to 20 ms a part, which no reactor
+// has.
+void upload::launch(part& one) noexcept {
+  if (one.at->place().tls) return network_->begin(one);
+  const bool begun = or_without_memory([&] { return network_->aside([this, &one] { hash_and_begin(one); }); }, [] { return false; });
+  if (!begun) hash_and_begin(one);
+}
+
+void upload::hash_and_begin(part& one) noexcept {
+  auto made = or_no_memory([&] { return hash(one); });
+  {
+    const std::lock_guard guard(lock_);
+    if (made.ok()) made = problem_;
+  }
+  made.ok() ? network_->begin(one) : ended(one, std::move(made));
+}
+
+status upload::hash(request& one) const {
+  if (one.at->place().tls) return {};
+  auto made = payload_hash({reinterpret_cast<const char*>(one.sends), static_cast<std::size_t>(one.sends_bytes)});
+  if (!made) return made.error();
+  one.hash = *std::move(made);
+  return {};
+}
+
+void upload::fail(const status& why) noexcept {
+  if (problem_.ok()) problem_ = why;
+  changed_.notify_all();
+}
+
+// Its memory goes to another one.
+void upload::release(part& one) noexcept {
+  if (one.memory == nullptr) return;
+  held_bytes_ -= one.range.length;
+  one.sends = nullptr;
+  const bool kept = one.range.length == usual_part_bytes && spare_.size() < most_spare_parts && !is_over_ &&
+                    or_without_memory([&] { return spare_.push_back(std::move(one.memory)), true; }, [] { return false; });
+  if (!kept) one.memory.reset();
+}
+
+// --- requests
+
+// With the lock.
+void upload::address(request& one) noexcept {
+  one.owner = this;
+  one.at = origin_;
+  one.home = origin_;
+  one.gathers = true;
+}
+
+// Sends it and waits until it has ended.
+status upload::perform(request& one, std::chrono::milliseconds within) {
+  {
+    const std::lock_guard guard(lock_);
+    address(one);
+    one.is_over = false;
+    one.cancelled.store(false);
+    one.tries = one.moves = one.renewals = one.times_asked = 0;
+    ++under_way_;
+  }
+  if (auto made = one.sends_bytes > 0 ? hash(one) : status(); !made.ok()) {
+    ended(one, made);
+    return made;
+  }
+  network_->begin(one);
+  lock guard(lock_);
+  const auto is_over = [&] { return one.is_over; };
+  if (within == for_ever) {
+    changed_.wait(guard, is_over);
+  } else if (!changed_.wait_for(guard, within, is_over)) {
+    if (network_->cancel(one)) {
+      --under_way_;
+      return {errc::timed_out, "the server has not answered in time"};
+    }
+    changed_.wait(guard, is_over);
+  }
+  return one.outcome;
+}
+
+result<std::string> upload::request_of(fetch& what) {
+  auto& one = static_cast<request&>(what);
+  upload_target to;
+  {
+    const std::lock_guard guard(lock_);
+    to = to_;
+  }
+  ++one.times_asked;
+  to.address.query = one.query;
+  const auto hash = one.sends_bytes == 0 ? empty_payload_hash : to.address.tls ? unsigned_payload : std::string_view(one.hash);
+  auto added = to.account->sign_now({.method = one.method, .address = to.address, .headers = one.headers, .payload_hash = hash});
+  if (!added) return added.error();
+  auto text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nAccept-Encoding: identity\r\nUser-Agent: penstock/{}\r\n", one.method,
+                          to.address.target(), one.at->host(), penstock::version());
+  if (one.method == "PUT" || one.method == "POST") text += fmt::format("Content-Length: {}\r\n", one.sends_bytes);
+  for (const auto* const all : {&one.headers, &*added}) {
+    for (const auto& each : *all) text += fmt::format("{}: {}\r\n", each.name, each.value);
+  }
+  return text + "\r\n";
+}
+
+std::shared_ptr<s3_account> upload::account() const {
+  const std::lock_guard guard(lock_);
+  return to_.account;
+}
+
+verdict upload::judge(const response_head& head, std::string_view body, fetch& what) {
+  auto& one = static_cast<request&>(what);
+  one.status_code = head.status;
+  if (head.status >= 200 && head.status < 300) return judge_success(head, body, one);
+  if (auto moved = judge_region(head, one)) return *std::move(moved);
+  const bool is_an_answer = head.status < 500 && head.status != 408 && head.status != 429;
+  if (one.about == request::kind::look && is_an_answer) return taken();
+  if (one.conditional && (head.status == 409 || head.status == 412))
+    return refused_for(status::from_errno(
+        EEXIST, head.status == 409 ? "another object is being written there at the same time" : "there is such an object, which stays"));
+  if (auto known = judged_by_s3(*account(), head, body, what)) return *std::move(known);
+  return judged_by_status(head);
+}
+
+verdict upload::judge_success(const response_head& head, std::string_view body, request& one) {
+  switch (one.about) {
+    case request::kind::part:
+      if (!fits_completion(head.etag)) return refused_for({errc::io, "the server took it, and told no ETag for it"});
+      one.told = head.etag;
+      break;
+    case request::kind::create:
+      if (auto id = upload_id_of(body)) {
+        one.told = *std::move(id);
+        break;
+      }
+      return refused_for({errc::io, "the server began an upload, and told no name for it"});
+    case request::kind::complete: {
+      if (says_completed(body)) break;
+      // An error may come after a status that was sent before the work began ("CompleteMultipartUpload", Amazon S3 API reference).
+      if (parse_s3_error(body).code.empty())
+        return {.then = verdict::kind::again, .error = {errc::io, "the server's answer does not say whether the object is complete"}};
+      auto said = judged_by_s3(*account(), head, body, one);
+      return said ? *std::move(said) : refused_for({errc::io, "the server could not complete the object"});
+    }
+    case request::kind::look:
+      one.told = head.upload_mark;
+      break;
+    case request::kind::whole:
+    case request::kind::abort:
+      break;
+  }
+  return taken();
+}
+
+std::optional<verdict> upload::judge_region(const response_head& head, request& one) {
+  if (one.about != request::kind::create && one.about != request::kind::whole) return std::nullopt;
+  const auto& region = head.bucket_region;
+  const std::lock_guard guard(lock_);
+  if (!is_region(region) || region == to_.account->region() || ++one.moves > most_moves_of_regions) return std::nullopt;
+  auto there = in_region_(region);
+  if (!there) return refused_for(there.error());
+  to_ = *std::move(there);
+  origin_ = network_->origin_of(to_.address);
+  one.home = origin_;
+  return verdict{.then = verdict::kind::renewed};
+}
+
+void upload::ended(fetch& what, status how) noexcept {
+  auto& one = static_cast<request&>(what);
+  const std::lock_guard guard(lock_);
+  if (one.about == request::kind::part) {
+    auto& sent = static_cast<part&>(one);
+    --sending_;
+    if (how.ok()) {
+      release(sent);
+    } else {
+      fail(or_no_memory([&] {
+        return how.with_context(
+            fmt::format("part {}, {}", sent.range.number, shown_range(sent.range.offset, sent.range.offset + sent.range.length)));
+      }));
+    }
+  }
+  one.outcome = std::move(how);
+  one.is_over = true;
+  --under_way_;
+  changed_.notify_all();  // with the lock, since it is gone once who waits has it
+}
+
+// --- beginning and ending
+
+status upload::create() {
+  request one(request::kind::create, "POST", "uploads");
+  one.headers.push_back({mark_header, mark_});
+  if (auto made = perform(one, for_ever); !made.ok()) return made.with_context("begin an upload");
+  const std::lock_guard guard(lock_);
+  upload_id_ = std::move(one.told);
+  return {};
+}
+
+status upload::check_holes(std::uint64_t total) const {
+  for (std::uint64_t at = 0; at < total;) {
+    const auto where = plan_.part_at(at);
+    const auto length = std::min(where.length, total - where.offset);
+    const auto found = parts_.find(where.number);
+    const auto gap = found == parts_.end()     ? std::optional(std::pair<std::uint64_t, std::uint64_t>(0, length))
+                     : !found->second->is_sent ? found->second->come.first_gap(length)
+                                               : std::nullopt;
+    if (gap) {
+      return {errc::invalid_argument, fmt::format("{} of {} were never written, and an object has no holes",
+                                                  shown_range(where.offset + gap->first, where.offset + gap->second), total)};
+    }
+    at = where.offset + length;
+  }
+  return {};
+}
+
+status upload::complete(bool replace) {
+  return or_no_memory([&]() -> status {
+    lock guard(lock_);
+    if (is_over_) return {errc::closed, "the upload has ended"};
+    if (!problem_.ok()) return problem_;
+    const auto total = size_.value_or(written_end_);
+    if (auto hole = check_holes(total); !hole.ok()) return hole;
+    const bool is_whole = total == 0 || (parts_.size() == 1 && !parts_.begin()->second->is_sent);
+    if (is_whole) {
+      if (auto put = put_whole(guard, total, replace); !put.ok()) return put;
+    } else {
+      auto& last = *parts_.rbegin()->second;
+      if (!last.is_sent) {
+        last.range.length = total - last.range.offset;
+        send(guard, last);
+      }
+      changed_.wait(guard, [this] { return !problem_.ok() || (sending_ == 0 && !creating_); });
+      if (!problem_.ok()) return problem_;
+      guard.unlock();
+      if (auto completed = complete_parts(replace); !completed.ok()) return completed;
+      guard.lock();
+    }
+    is_over_ = true;
+    for (const auto& each : parts_) release(*each.second);
+    spare_.clear();
+    return {};
+  });
+}
+
+status upload::put_whole(lock& guard, std::uint64_t total, bool replace) {
+  request one(request::kind::whole, "PUT", {});
+  if (total > 0) one.sends = parts_.begin()->second->memory.get();
+  one.sends_bytes = total;
+  one.length = total;
+  guard.unlock();
+  status how;
+  if (!replace) {
+    how = check_free();
+    one.conditional = true;
+    one.headers = {{"if-none-match", "*"}, {mark_header, mark_}};
+  }
+  if (how.ok()) {
+    how = perform(one, for_ever);
+    if (!how.ok() && one.conditional) how = settled(one, std::move(how));
+  }
+  guard.lock();
+  return how;
+}
+
+status upload::complete_parts(bool replace) {
+  std::vector<std::string_view> etags;
+  for (const auto& each : parts_) etags.push_back(each.second->told);
+  const auto body = completion_of(etags);
+  request one(request::kind::complete, "POST", upload_query(upload_id_, 0));
+  one.sends = reinterpret_cast<const std::byte*>(body.data());
+  one.sends_bytes = body.size();
+  one.works_within = most_completing;
+  if (!replace) {
+    if (auto taken_already = check_free(); !taken_already.ok()) return taken_already;
+    one.conditional = true;
+    one.headers = {{"if-none-match", "*"}};
+  }
+  auto how = perform(one, for_ever);
+  return how.ok() ? how : settled(one, std::move(how)).with_context("complete the upload");
+}
+
+// The answer to a request may have been lost after the server had done what it asked; asked again, the server then says that there is no
+// such upload, or that there is an object. So the object that is there is looked at: this one has its mark.
+status upload::settled(const request& asked, status how) {
+  const bool is_in_doubt = asked.times_asked > 1 || how.code() == errc::io || how.code() == errc::timed_out;
+  if (!is_in_doubt) return how;
+  const auto there = is_there();
+  if (there == true) return {};
+  return there == false ? how : how.with_context("whether the object is there is not known");
+}
+
+std::optional<bool> upload::is_there() {
+  request one(request::kind::look, "HEAD", {});
+  one.bodiless = true;
+  if (!perform(one, for_ever).ok()) return std::nullopt;
+  if (one.status_code == 404) return false;
+  return one.status_code == 200 ? std::optional(one.told == mark_) : std::nullopt;
+}
+
+// Some servers take no notice of the condition, so they are asked before, too.
+status upload::check_free() {
+  request one(request::kind::look, "HEAD", {});
+  one.bodiless = true;
+  if (!perform(one, for_ever).ok() || one.status_code != 200 || one.told == mark_) return {};
+  return status::from_errno(EEXIST, "there is such an object, which stays");
+}
+
+void upload::stop_parts(lock& guard) noexcept {
+  sending_ -= static_cast<unsigned>(ready_.size());
+  ready_.clear();
+  for (const auto& each : parts_) {
+    auto& one = *each.second;
+    if (!one.is_sent || one.is_over || one.owner == nullptr || !network_->cancel(one)) continue;
+    one.is_over = true;
+    --sending_;
+    --under_way_;
+  }
+  changed_.wait(guard, [this] { return under_way_ == 0 && !creating_ && copying_ == 0; });
+}
+
+// Parts that are under way while an upload is aborted may stay ("AbortMultipartUpload", Amazon S3 API reference), so they end before. A
+// forked child has none of the threads.
+void upload::abort() noexcept {
+  if (network_->forked()) return;
+  lock guard(lock_);
+  if (is_over_) return;
+  is_over_ = true;
+  if (problem_.ok()) problem_ = unwanted();
+  changed_.notify_all();
+  stop_parts(guard);
+  for (const auto& each : parts_) release(*each.second);
+  spare_.clear();
+  if (upload_id_.empty()) return;
+  guard.unlock();
+  (void)or_no_memory([&] {
+    request one(request::kind::abort, "DELETE", upload_query(upload_id_, 0));
+    return perform(one, most_aborting);
+  });
+}
+
+// --- as a source
+
+namespace {
+
+class upload_source final : public source {
+ public:
+  explicit upload_source(std::shared_ptr<upload> to) : source(to->name()), to_(std::move(to)) {
+    facts_.device = to_->device();
+    facts_.readable = false;
+    direct_problem_ = {errc::unsupported, "it is an upload to a server"};
+  }
+  result<std::uint64_t> size() override { return to_->size(); }
+  status sync() override { return {}; }  // what counts is the end of the upload
+  status truncate(std::uint64_t bytes) override { return to_->set_size(bytes); }
+  result<bool> ends_at(std::uint64_t offset) override { return offset >= to_->size(); }
+  io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
+    return {0, {errc::unsupported, "what is being uploaded cannot be read"}};
+  }
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
+    return to_->write(memory, length, offset);
+  }
+  io_result drain_unless(const stop_question& stopped, const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
+    return to_->write(memory, length, offset, stopped);
+  }
+  [[nodiscard]] std::string told() const override { return to_->told(); }
+
+ private:
+  const std::shared_ptr<upload> to_;
+};
+
+}  // namespace
+
+std::unique_ptr<source> make_upload_source(std::shared_ptr<upload> to) { return std::make_unique<upload_source>(std::move(to)); }
+
+}  // namespace penstock::source::remote
