@@ -40,6 +40,7 @@ class engine_core;
 class file_core;
 class pinned_entry;
 class operation;
+class upload_core;
 }  // namespace core
 
 class file;
@@ -261,6 +262,33 @@ PENSTOCK_API bool is_url(std::string_view name) noexcept;
 // What messages call it: a URL without its query, in which there may be a signature; the name of a file as it is.
 PENSTOCK_API std::string shown_name(std::string_view name);
 
+// An object on a server that is being written: it is there once publish() has returned, and nothing of it otherwise. Dropping it gives it
+// up; a process that is killed leaves the parts that it has sent, which are in nobody's way and cost what they take, until a rule of the
+// bucket (AbortIncompleteMultipartUpload) removes them. Keeps the engine alive. One thread at a time.
+class PENSTOCK_API upload {
+ public:
+  upload() noexcept = default;  // of nothing
+  explicit upload(std::shared_ptr<core::upload_core> made) noexcept : core_(std::move(made)) {}
+  upload(upload&&) noexcept = default;
+  upload& operator=(upload&&) noexcept = default;  // gives up what it was
+  ~upload() = default;
+
+  // A file that is written to, in any order, each byte once, and closed before publish(). What is written is sent from then on, and held in
+  // memory until it is (up to 1 GiB, mostly 128 MiB; see docs/REMOTE.md): a write waits where there is no room. file::truncate() tells how
+  // long the object will be. Errors: closed, forked.
+  [[nodiscard]] result<file> open(std::uint64_t bytes_per_second = 0) const;
+  // Blocks while what is left is sent. replace: false: an object that is there stays, and this fails (EEXIST). Errors: invalid_argument
+  // (bytes that were never written, which the message names), permission_denied, not_found (the bucket), timed_out, io, closed, forked.
+  status publish(bool replace = true) const;
+  // Nothing remains of it, unless it was published. Blocks for as long as the server takes to say so, for some seconds at most.
+  void discard() noexcept { core_.reset(); }
+  // Without its query.
+  [[nodiscard]] const std::string& url() const noexcept;
+
+ private:
+  std::shared_ptr<core::upload_core> core_;
+};
+
 class PENSTOCK_API engine {
  public:
   // Reads no file and touches no GPU; threads, contexts and pinned memory are made when first needed.
@@ -286,6 +314,9 @@ class PENSTOCK_API engine {
   // Blocks while the server is asked, a page of 1,000 after the other. Errors: those of open_remote(); invalid_argument.
   [[nodiscard]] result<std::vector<remote_object>> list_remote(const std::string& url, const remote_options& how = {},
                                                                bool one_level = false, std::size_t most = 1'000'000) const;
+  // Begins to write an object of S3 (s3://BUCKET/KEY). size, of how: that the object will have, if it is known. Blocks while credentials
+  // are found. Errors name the URL: invalid_argument, permission_denied, unsupported (another kind of URL, no libcurl).
+  [[nodiscard]] result<upload> begin_upload(const std::string& url, const remote_options& how = {}) const;
   // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close().
   // cache: as open_options::cache.
   [[nodiscard]] result<file> adopt(int descriptor, cache_use cache = cache_use::automatic) const;

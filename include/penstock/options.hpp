@@ -135,6 +135,7 @@ struct remote_options {
   bool anonymous = false;                 // requests are not signed, which never happens unasked
   bool allow_credential_process = false;  // a profile may name a program that is started for its credentials
   std::string user{};                     // of webhdfs
+  bool overwrite = true;                  // of an object that is written; false: one that is there stays, and writing fails (EEXIST)
   // Instead of engine_options::node_cache_dir and node_cache_bytes; an empty folder: what is read of this object is not kept.
   std::optional<std::string> cache_dir{};
   std::optional<std::uint64_t> cache_bytes{};

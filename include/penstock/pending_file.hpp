@@ -8,6 +8,9 @@
 //   file->close();
 //   pending->publish();
 //
+// Of a URL (s3://BUCKET/KEY) it is an object of S3, which is there once publish() has returned, and nothing of it otherwise (see upload in
+// engine.hpp). It has no descriptor: open() gives the file to write to, of either.
+//
 // A process that is killed while it gives a whole file its name, in place of another one, may leave that file under a hidden name beside
 // it, ".NAME.penstock-PID-N", where a long NAME is cut; without O_TMPFILE also one that is not whole. Nobody else uses such names, so they
 // can be removed.
@@ -23,6 +26,8 @@
 #include <optional>
 #include <string>
 
+#include "penstock/engine.hpp"
+#include "penstock/options.hpp"
 #include "penstock/status.hpp"
 
 namespace penstock {
@@ -32,12 +37,14 @@ struct pending_file_options {
   std::optional<unsigned> mode{};
   unsigned new_mode = 0666;
   bool unnamed = true;  // false: with a hidden name from the beginning
+  // Of a URL, for which the others are of no meaning. size: of the object, where it is known.
+  remote_options remote{};
 };
 
 struct publish_options {
-  bool replace = true;  // false: what has the name meanwhile keeps it, and publish() fails (EEXIST)
+  bool replace = true;  // false: what has the name meanwhile keeps it, and publish() fails (EEXIST); of an object by If-None-Match
   // The bytes are on the disk before the file has its name, and the name before publish() returns (fdatasync of the file, fsync of its
-  // folder). False: a power cut may leave a file without its bytes, or the old one.
+  // folder). False: a power cut may leave a file without its bytes, or the old one. What a server does to keep an object is its own.
   bool durable = true;
 };
 
@@ -46,15 +53,23 @@ class PENSTOCK_API pending_file {
   // path: of the file that will be; its folder must exist. Of a link, where it leads, also where nothing is yet. What is there is not
   // touched. Errors name the path: not_a_file (there is something else than a regular file: FIFOs, devices and folders are neither replaced
   // nor written to), permission_denied (a file that one may not write, or its folder), and those of open(2), which name the folder too.
+  // Of a URL: those of engine::begin_upload().
   static result<pending_file> create(const std::string& path, const pending_file_options& options = {});
+  // The same, where the engine counts that carries an object; engine::shared() does for the one above.
+  static result<pending_file> create(const engine& by, const std::string& path, const pending_file_options& options = {});
   pending_file(pending_file&& other) noexcept;
   pending_file& operator=(pending_file&& other) noexcept;  // discards what it was
   ~pending_file();                                         // discards
 
-  // For reading and writing; open until this is destroyed or discarded, -1 then. Files that have adopted it are to be closed before
-  // publish().
+  // For reading and writing; open until this is destroyed or discarded, -1 then, and of an object. Files that have adopted it are to be
+  // closed before publish().
   [[nodiscard]] int descriptor() const noexcept;
-  // Where it will be: what create() was given, or where that link leads.
+  // A file of that engine over it, to be closed before publish(); of an object, over the engine that carries it, to be written to only.
+  // Errors: closed, and those of engine::adopt().
+  [[nodiscard]] result<file> open(const engine& by, const adopt_options& options = {}) const;
+  // Whether it is an object on a server.
+  [[nodiscard]] bool is_object() const noexcept;
+  // Where it will be: what create() was given, or where that link leads. Of an object its URL, without a query.
   [[nodiscard]] const std::string& path() const noexcept;
   // Gives it its name, once. On failure the file that was there is as it was, and the caller may try again, unless it was the last step
   // that failed: the message says then that the file has its name, but may lose it. Errors: those that the kernel had kept to itself until

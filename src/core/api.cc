@@ -15,8 +15,10 @@
 #include "core/request/blocking.hpp"
 #include "core/request/collector.hpp"
 #include "core/stream/stream_queue.hpp"
+#include "core/upload_core.hpp"
 #include "path/cufile_library.hpp"
 #include "penstock/engine.hpp"
+#include "source/remote/url.hpp"
 
 namespace penstock {
 
@@ -27,6 +29,7 @@ using namespace std::chrono_literals;
 status closed_file() { return {errc::closed, "the file is closed"}; }
 status left_behind() { return {errc::forked, "the request is under way in the parent process"}; }
 status no_engine() { return {errc::closed, "the engine was moved from"}; }
+status no_upload() { return {errc::closed, "the upload was discarded"}; }
 
 core::transfer reading(void* memory, std::uint64_t length, std::int64_t offset) {
   return {static_cast<std::byte*>(memory), length, static_cast<std::uint64_t>(offset), false};
@@ -279,6 +282,34 @@ result<std::vector<remote_object>> engine::list_remote(const std::string& url, c
     if (core_->forked()) return status(errc::forked, "list: the engine belongs to the parent process");
     return core_->servers().list(url, how, one_level, most);
   });
+}
+
+result<upload> engine::begin_upload(const std::string& url, const remote_options& how) const {
+  if (core_ == nullptr) return no_engine();
+  return or_no_memory([&]() -> result<upload> {
+    auto begun = core::upload_core::begin(core_, url, how);
+    if (!begun) return begun.error();
+    return upload(std::move(*begun));
+  });
+}
+
+result<file> upload::open(std::uint64_t bytes_per_second) const {
+  if (core_ == nullptr) return no_upload();
+  return or_no_memory([&]() -> result<file> {
+    auto opened = core_->open(bytes_per_second);
+    if (!opened) return opened.error();
+    return file(std::move(*opened));
+  });
+}
+
+status upload::publish(bool replace) const {
+  if (core_ == nullptr) return no_upload();
+  return or_no_memory([&] { return core_->publish(replace); });
+}
+
+const std::string& upload::url() const noexcept {
+  static const std::string none;
+  return core_ == nullptr ? none : core_->name();
 }
 
 result<file> engine::adopt(int descriptor, cache_use cache) const { return adopt(descriptor, adopt_options{.cache = cache}); }

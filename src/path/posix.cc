@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <chrono>
 
 #include <memory>
 #include <utility>
@@ -53,6 +54,13 @@ class posix final : public data_path {
   }
 
   io_result carry_now(const small_transfer& what) override {
+    if (what.is_write && !what.spares_cache) {
+      const auto stopped = [&what]() -> status {
+        if (std::chrono::steady_clock::now() < what.deadline) return {};
+        return {errc::timed_out, "the deadline has passed"};
+      };
+      return what.file->drain_unless(stopped, what.memory, what.length, what.offset);
+    }
     return move(*what.file, what.is_write, what.memory, what.length, what.offset, what.spares_cache);
   }
 

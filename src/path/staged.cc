@@ -28,15 +28,16 @@ io_result staged::carry_now(const small_transfer& what) {
   const bool past_cache = !what.is_write && what.cache == cache_use::bypass && goes_past_cache(file, what.offset, what.length, what.cache);
   const std::uint64_t skip = past_cache ? what.offset % direct_alignment : 0;
   const auto room = past_cache ? blocks_around(what.offset, what.length) : what.length;
-  const auto slab = staging::wait_for_slab(via, room, *what.lanes, *with_.feeders, [&]() -> status {
+  const source::stop_question stopped = [&what]() -> status {
     if (std::chrono::steady_clock::now() < what.deadline) return {};
     return {errc::timed_out, "the deadline has passed"};
-  });
+  };
+  const auto slab = staging::wait_for_slab(via, room, *what.lanes, *with_.feeders, stopped);
   if (!slab) return {0, slab.error()};
   if (what.is_write) {
     if (auto copied = via.session().copy_small(slab->data(), what.memory, what.length, *stream); !copied.ok())
       return {0, std::move(copied)};
-    return drain_slab(file, slab->data(), what.length, what.offset, {});
+    return drain_slab(file, slab->data(), what.length, what.offset, {.stopped = &stopped});
   }
   auto outcome = fill_slab(file, slab->data() + skip, what.length, what.offset, {.past_cache = past_cache}, *what.did_without);
   if (outcome.bytes_done == 0) return outcome;

@@ -155,6 +155,7 @@ status sync_names(int folder, const std::string& path) {
 // --- the file
 
 struct pending_file::state {
+  explicit state(upload begun) : given(begun.url()), path(given), object(std::move(begun)), is_object(true) {}
   state(std::string given_path, std::string real_path)
       : given(std::move(given_path)), path(std::move(real_path)), name(std::filesystem::path(path).filename().string()) {}
   state(const state&) = delete;
@@ -162,6 +163,7 @@ struct pending_file::state {
   ~state() { discard(); }
 
   void discard() noexcept {
+    object.discard();
     if (!hidden.empty() && process == ::getpid()) ::unlinkat(folder, hidden.c_str(), 0);
     hidden.clear();
     for (int* each : {&descriptor, &folder}) {
@@ -190,6 +192,8 @@ struct pending_file::state {
   bool has_own_mode = false;            // whatever it replaces
   std::optional<unsigned> late_mode{};  // that it gets once it is written
   bool published = false;
+  upload object{};
+  bool is_object = false;
 };
 
 // Calls take with one hidden name after the other, until one is free. Returns errno.
@@ -296,8 +300,30 @@ std::string pending_file::hidden_name(const std::string& path) {
   return (whole.parent_path() / hidden_name_of(whole.filename().string(), ::pathconf(folder_of(path).c_str(), _PC_NAME_MAX))).string();
 }
 
+bool pending_file::is_object() const noexcept { return state_ != nullptr && state_->is_object; }
+
+result<file> pending_file::open(const engine& by, const adopt_options& options) const {
+  if (is_object()) return state_->object.open(options.bytes_per_second);
+  if (descriptor() < 0) return status(errc::closed, "the pending file was discarded");
+  return by.adopt(descriptor(), options);
+}
+
+result<pending_file> pending_file::create(const engine& by, const std::string& path, const pending_file_options& options) {
+  if (!is_url(path)) return create(path, options);
+  return or_no_memory([&]() -> result<pending_file> {
+    auto begun = by.begin_upload(path, options.remote);
+    if (!begun) return begun.error();
+    return pending_file(std::make_unique<state>(*std::move(begun)));
+  });
+}
+
 result<pending_file> pending_file::create(const std::string& path, const pending_file_options& options) {
   return or_no_memory([&]() -> result<pending_file> {
+    if (is_url(path)) {
+      const auto by = engine::shared();
+      if (!by) return by.error();
+      return create(*by, path, options);
+    }
     if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a path has no zeros in it");
     auto target = look_at_target(path);
     if (!target) return target.error();
@@ -312,6 +338,11 @@ result<pending_file> pending_file::create(const std::string& path, const pending
 status pending_file::publish(const publish_options& options) {
   return or_no_memory([&]() -> status {
     if (state_ != nullptr && state_->published) return {errc::closed, fmt::format("{} was published already", state_->given)};
+    if (is_object()) {
+      const status done = state_->object.publish(options.replace);
+      state_->published = done.ok();
+      return done;
+    }
     if (descriptor() < 0) return {errc::closed, "the pending file was discarded"};
     state& it = *state_;
     if (options.replace) {

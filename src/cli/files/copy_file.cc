@@ -255,6 +255,18 @@ status read_back(const engine& owner, const std::string& from, const std::string
   return {errc::internal, fmt::format("the copy of {} differs from it at offset {}; {} is as it was", from, (*differs)->offset, to)};
 }
 
+// It has its name by then: an object cannot be read before.
+status read_object_back(const engine& owner, const std::string& from, const std::string& to, std::uint64_t size) {
+  progress_bar bar("verifying", to, size);
+  auto differs = first_difference(owner, from, to, [&](std::uint64_t done) {
+    bar.update(done);
+    return interrupted();
+  });
+  if (!differs) return differs.error().with_context(fmt::format("verify {}", to));
+  if (!*differs) return {};
+  return {errc::internal, fmt::format("the object differs from {} at offset {}", from, (*differs)->offset)};
+}
+
 }  // namespace
 
 status preserve_facts(int fd, const struct stat& like, const std::string& path) {
@@ -318,6 +330,37 @@ result<copied_file> copy_object(const engine& owner, const remote_object& from, 
   if (error.ok()) error = pending->publish({.replace = !how.keep_existing, .durable = false});
   if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", source->path(), to));
   return out;
+}
+
+result<copied_file> copy_to_object(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
+  const auto failed = [&](const status& error) {
+    return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", shown_name(from), to));
+  };
+  if (how.preserve) return failed({errc::unsupported, "objects keep neither modes nor times nor owners"});
+  auto source = owner.open(from, {.cache = cache_use::bypass});
+  if (!source) return failed(source.error());
+  const auto size = source->size();
+  if (!size) return failed(size.error());
+  auto pending = pending_file::create(owner, to, {.remote = {.size = *size}});
+  if (!pending) return failed(pending.error());
+  auto target = pending->open(owner);
+  if (!target) return failed(target.error());
+  status error;
+  {
+    progress_bar bar("copying", source->path(), *size);
+    copy_pipeline pipeline(*source, *target, source->path(), is_url(from) ? most_slots : copy_slots);
+    for (std::uint64_t at = 0; at < *size && error.ok(); at += copy_piece) {
+      bar.update(at);
+      error = interrupted() ? copy_stopped() : pipeline.add(at, std::min(copy_piece, *size - at));
+    }
+    if (error.ok()) error = pipeline.finish();
+  }
+  if (const status closed = target->close(); error.ok()) error = closed;
+  if (error.ok() && interrupted()) error = copy_stopped();
+  if (error.ok()) error = pending->publish({.replace = !how.keep_existing});
+  if (error.ok() && how.verify) error = read_object_back(owner, from, to, *size);
+  if (!error.ok()) return failed(error);
+  return copied_file{.bytes = *size, .copied = *size};
 }
 
 }  // namespace penstock::cli

@@ -33,6 +33,9 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
 // Errors: also those of engine::open_remote; invalid_argument where its facts are to be preserved.
 inline constexpr std::uint64_t small_object = std::uint64_t{8} << 20;
 result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how);
+// Writes an object of S3, of a file, or of an object by its URL. Errors: those of engine::begin_upload() and upload::publish(); unsupported
+// (how.preserve); internal where the object, which is there then, differs from what it is of; cancelled.
+result<copied_file> copy_to_object(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
 // Gives a descriptor the mode, owner and times of `like`. Errors: os errors, but for the owner where that is not this
 // process's to set.

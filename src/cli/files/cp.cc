@@ -51,6 +51,11 @@ std::string last_name(const std::string& path) {
   return name == "." || name == ".." ? fs::weakly_canonical(path).filename().string() : name;
 }
 
+bool is_folder(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 mode_t umask_of_process() {
   const mode_t mask = ::umask(0);
   ::umask(mask);
@@ -63,6 +68,7 @@ class copier {
 
   // Named on the command line: links are followed.
   void copy_named(const std::string& from, const std::string& to) {
+    if (is_url(to)) return copy_one_to_object(from, to);
     struct stat info {};
     const bool is_object = is_url(from);
     if (is_object && how_.recursive) return copy_objects(from, to);
@@ -82,7 +88,7 @@ class copier {
     const std::string name = last_name(below_it ? from.substr(0, from.size() - 1) : from);
     if (is_url(from) && (name.empty() || name == "." || name == ".."))
       return failed({errc::invalid_argument, fmt::format("{} ends with no name: say which file it is to be", shown_name(from))});
-    copy_named(from, fs::path(folder) / name);
+    copy_named(from, is_url(folder) ? folder + name : (fs::path(folder) / name).string());
   }
   [[nodiscard]] const cp_totals& totals() const { return totals_; }
 
@@ -136,6 +142,22 @@ class copier {
     totals_.bytes += copied->bytes;
     totals_.copied += copied->copied;
     totals_.cloned += copied->cloned ? 1 : 0;
+    told(from, to);
+  }
+
+  void copy_one_to_object(const std::string& from, const std::string& to) {
+    if (is_folder(from)) return failed({errc::unsupported, fmt::format("{} is a folder, and {} an object", from, to)});
+    if (!objects_.insert(to).second)
+      return failed({errc::invalid_argument, fmt::format("{} would replace {}, which was just written", shown_name(from), to)});
+    const auto copied = copy_to_object(owner_, from, to, how_);
+    if (!copied && how_.keep_existing && copied.error().domain() == error_domain::os && copied.error().native() == EEXIST) {
+      ++totals_.kept;
+      return;
+    }
+    if (!copied) return failed(copied.error());
+    ++totals_.files;
+    totals_.bytes += copied->bytes;
+    totals_.copied += copied->copied;
     told(from, to);
   }
 
@@ -283,12 +305,8 @@ class copier {
   cp_totals totals_;
   std::set<std::pair<dev_t, ino_t>> made_;  // files and links
   std::set<std::string> targets_;           // of objects
+  std::set<std::string> objects_;           // that were written, by their URLs
 };
-
-bool is_folder(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 void print_totals(const cp_options& wanted, const cp_totals& totals, double seconds) {
   const double speed = bench::gigabytes_per_second(totals.bytes, seconds);
@@ -328,7 +346,7 @@ int copy_all(cp_options wanted) {
   wanted.how.clone = !wanted.no_clone;
   const std::string to = wanted.paths.back();
   wanted.paths.pop_back();
-  const bool into = is_folder(to);
+  const bool into = is_url(to) ? to.ends_with('/') : is_folder(to);
   if (!into && (wanted.paths.size() > 1 || to.ends_with('/'))) return fail({errc::invalid_argument, fmt::format("{} is no folder", to)});
   auto owner = engine_for(wanted);
   if (!owner) return fail(owner.error());
@@ -348,7 +366,8 @@ int copy_all(cp_options wanted) {
 void add_cp(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<cp_options>();
   CLI::App& sub = *app.add_subcommand("cp", "Copy files to a file or into a folder; a copy is whole under its name, or not there");
-  sub.add_option("FILE", wanted->paths, "What to copy, also objects by their URLs, and where to: a file, or a folder that exists")
+  sub.add_option("FILE", wanted->paths,
+                 "What to copy, also objects by their URLs, and where to: a file, a folder that exists, or an object (s3://BUCKET/KEY)")
       ->required()
       ->expected(2, CLI::detail::expected_max_vector_size);
   sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too, with the links in them as links");

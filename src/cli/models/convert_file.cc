@@ -271,9 +271,9 @@ class converter {
   }
   template <class Write>
   status write_file(const Write& write) {
-    auto pending = pending_file::create(to_name_);
+    auto pending = pending_file::create(owner_, to_name_);
     if (!pending) return pending.error();
-    auto to = owner_.adopt(pending->descriptor(), {.name = to_name_});
+    auto to = pending->open(owner_, {.name = to_name_});
     if (!to) return to.error().with_context(to_name_);
     if (status error = write(*to); !error.ok()) return error.with_context(to_name_);
     if (status error = to->close(); !error.ok()) return error.with_context(to_name_);

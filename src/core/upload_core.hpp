@@ -1,0 +1,38 @@
+// An object that is being written, as an engine's users have it: the upload, and the engine whose servers carry it. For one thread at a
+// time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/file_core.hpp"
+#include "core/runtime.hpp"
+#include "source/remote/upload.hpp"
+
+namespace penstock::core {
+
+class upload_core {
+ public:
+  static result<std::shared_ptr<upload_core>> begin(std::shared_ptr<core::runtime> with, const std::string& url, const remote_options& how);
+  upload_core(std::shared_ptr<core::runtime> with, std::shared_ptr<source::remote::upload> begun, bool overwrites)
+      : runtime_(std::move(with)), upload_(std::move(begun)), overwrites_(overwrites) {}
+  upload_core(const upload_core&) = delete;
+  upload_core& operator=(const upload_core&) = delete;
+  // Gives it up, unless it was published: who still has a file of it can write no more.
+  ~upload_core();
+
+  [[nodiscard]] const std::string& name() const noexcept { return upload_->name(); }
+  result<std::shared_ptr<file_core>> open(std::uint64_t bytes_per_second);
+  status publish(bool replace);
+
+ private:
+  [[nodiscard]] status usable() const;
+
+  const std::shared_ptr<core::runtime> runtime_;  // outlives the upload, which uses its network
+  std::shared_ptr<source::remote::upload> upload_;
+  const bool overwrites_;
+};
+
+}  // namespace penstock::core
