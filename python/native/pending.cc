@@ -13,6 +13,7 @@
 #include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
+#include "remote.hpp"
 
 namespace penstock::python {
 
@@ -23,14 +24,25 @@ using namespace nb::literals;
 // Threads take turns: a call lets go of the GIL while it blocks.
 class python_pending {
  public:
-  python_pending(pending_file made, std::string given) : file_(std::move(made)), given_(std::move(given)), path_(file_.path()) {}
+  python_pending(pending_file made, std::string given)
+      : file_(std::move(made)), given_(std::move(given)), path_(file_.path()), is_object_(file_.is_object()) {}
   python_pending(const python_pending&) = delete;
   python_pending& operator=(const python_pending&) = delete;
-  ~python_pending() = default;
+  // Giving an object up asks its server.
+  ~python_pending() {
+    if (!is_object_) return;
+    const without_gil unlocked;
+    file_.discard();
+  }
 
   [[nodiscard]] int descriptor() const {
     const std::scoped_lock mine(lock_);
     return file_.descriptor();
+  }
+  [[nodiscard]] bool is_object() const { return is_object_; }
+  [[nodiscard]] result<file> open(const engine& by, const adopt_options& options) const {
+    const std::scoped_lock mine(lock_);
+    return file_.open(by, options);
   }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const std::string& given() const { return given_; }  // what errors call it
@@ -47,15 +59,19 @@ class python_pending {
   mutable std::mutex lock_;
   pending_file file_;
   std::string given_, path_;
+  const bool is_object_;
 };
 
-void make_pending(python_pending* self, nb::handle path, std::optional<unsigned> mode) {
+void make_pending(python_pending* self, nb::handle path, std::optional<unsigned> mode, nb::handle storage_options) {
   const auto text = path_text(path);
+  const auto by = shared_engine();
+  const pending_file_options how{.mode = mode, .remote = parse_storage_options(storage_options)};
   auto made = [&] {
     const without_gil unlocked;
-    return pending_file::create(text, {.mode = mode});
+    return pending_file::create(by, text, how);
   }();
   if (!made) raise(made.error(), {text});
+  if (!storage_options.is_none() && !made->is_object()) raise_invalid("storage_options: they are for URLs, and " + text + " is none");
   new (self) python_pending(*std::move(made), text);
 }
 
@@ -73,6 +89,7 @@ void drop_pending(python_pending& self) {
 }
 
 int descriptor_of(const python_pending& self) {
+  if (self.is_object()) raise({errc::unsupported, "an object on a server has no descriptor"}, {self.given()});
   const int descriptor = [&] {
     const without_gil unlocked;
     return self.descriptor();
@@ -82,9 +99,9 @@ int descriptor_of(const python_pending& self) {
 }
 
 python_file open_pending(const python_pending& self, bool direct) {
-  auto adopted = shared_engine().adopt(descriptor_of(self), {.direct_writes = direct, .name = self.given()});
-  if (!adopted) raise(adopted.error(), {self.given()});
-  return {std::move(*adopted), path_object(self.given()), "r+"};
+  auto opened = self.open(shared_engine(), {.direct_writes = direct, .name = self.given()});
+  if (!opened) raise(opened.error(), {self.given()});
+  return {std::move(*opened), path_object(self.given()), self.is_object() ? "w" : "r+"};
 }
 
 }  // namespace
@@ -98,11 +115,14 @@ void add_pending_files(nb::module_& module) {
       "it\n"
       "replaces, as far as this process may set them; without one, permissions are 0666 less the umask. mode: these permissions instead.\n"
       "Only regular files are replaced.\n"
+      "A URL (s3://BUCKET/KEY) is an object, which is there once publish() has returned; storage_options: as for penstock.open().\n"
       "What was not published when this is dropped, or garbage, is gone.")
-      .def("__init__", &make_pending, "path"_a, "mode"_a = nb::none())
+      .def("__init__", &make_pending, "path"_a, "mode"_a = nb::none(), nb::kw_only(), "storage_options"_a = nb::none())
       .def("fileno", &descriptor_of, "Its descriptor, for reading and writing: penstock.open() takes it. Open until drop().")
       .def("open", &open_pending, nb::kw_only(), "direct"_a = false,
            "A penstock.File over it, to be closed before publish(). direct: large aligned writes bypass the page cache.")
+      .def_prop_ro("is_object", &python_pending::is_object,
+                   "Whether it is an object on a server, which has no descriptor and is only written.")
       .def_prop_ro(
           "path", [](const python_pending& self) { return path_object(self.path()); }, "Where it will be: links are followed.")
       .def("publish", &publish_pending, nb::kw_only(), "replace"_a = true, "durable"_a = true,

@@ -145,14 +145,17 @@ void take(std::string_view name, nb::handle value, remote_options& to) {
     if (!value.is_none()) to.cache_bytes = unsigned_integer(value, "storage_options[\"cache_bytes\"]");
   } else if (name == "anonymous") {
     to.anonymous = switch_of(name, value);
+  } else if (name == "overwrite") {
+    to.overwrite = switch_of(name, value);
   } else if (name == "allow_credential_process") {
     to.allow_credential_process = switch_of(name, value);
   } else if (name == "headers") {
     to.headers = headers_of(value);
   } else {
-    raise_invalid("storage_options has no \"" + std::string(name) +
-                  "\"; there are kind, size, region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous, "
-                  "allow_credential_process, user, headers, attempts, retried_statuses, timeout, retry_pause, cache_dir, cache_bytes");
+    raise_invalid(
+        "storage_options has no \"" + std::string(name) +
+        "\"; there are kind, size, region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous, "
+        "allow_credential_process, user, headers, attempts, retried_statuses, timeout, retry_pause, cache_dir, cache_bytes, overwrite");
   }
 }
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
 from ._devices import Place, is_gpu, known_device, number_of
 from ._errors import InvalidArgument, ShortRead
+from ._urls import is_url
 from ._unsized import read_to_the_end
 
 if TYPE_CHECKING:
@@ -75,18 +77,41 @@ def _items_of(there: int, count: int, item_size: int, exact: bool, path: Path, o
     return items
 
 
-def tofile(array: Any, path: Path, offset: int = 0, *, priority: Literal["normal", "background"] | None = None) -> int:
+def tofile(
+    array: Any,
+    path: Path,
+    offset: int = 0,
+    *,
+    priority: Literal["normal", "background"] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
     """Writes an array's bytes, in C's order, to the file at offset (bytes). Returns their number.
 
     A file that is not there is created. At offset 0 it is emptied first, as numpy.ndarray.tofile() does; at another offset what is around
     stays. Of a GPU's array this waits for what the current stream of its library has. priority: as for File.pwrite(). Raises penstock.Error.
+    path may be the URL of an object of S3, which is there, whole, once this returns (s3://BUCKET/KEY); storage_options: as for penstock.open().
     """
     array = _in_c_order(array)
     _native.resolve(array)  # what cannot be written leaves the file as it is
     _settle(array)
+    if is_url(path):
+        return _to_object(array, path, offset, priority, storage_options)
+    if storage_options is not None:
+        raise InvalidArgument(f"storage_options: they are for URLs, and {path!r:.200} is none", code="invalid_argument")
     anew = not isinstance(path, int) and (offset == 0 or not os.path.exists(path))
     with _native.open(path, "w" if anew else "r+") as file:
         return file.write_from(array, offset, priority=priority)
+
+
+def _to_object(array: Any, url: Any, offset: int, priority: Any, storage_options: Mapping[str, Any] | None) -> int:
+    if offset != 0:
+        raise InvalidArgument(f"offset is {offset}: an object is written as a whole, from 0 on", code="invalid_argument")
+    _, nbytes = _native.resolve(array)
+    with _native.PendingFile(url, storage_options={"size": nbytes, **(storage_options or {})}) as pending:
+        with pending.open() as file:
+            done: int = file.write_from(array, priority=priority) if nbytes else 0
+        pending.publish()
+    return done
 
 
 def _settle(array: Any) -> None:

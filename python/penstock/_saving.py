@@ -9,13 +9,14 @@ import concurrent.futures
 import logging
 import os
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol
 
 from . import _native
 from ._errors import Cancelled, Error
 from ._forks import forkable_lock
 from ._pieces import Control, Piece, Progress, move_pieces, remade
+from ._urls import in_order, place_of
 
 __all__ = ["Image", "SaveFuture", "save_image", "save_in_background"]
 
@@ -32,15 +33,26 @@ class Image(Protocol):
         """What is written around them, such as checksums of them. Called once, while they are being written."""
 
 
-def save_image(path: str, image: Image, *, progress: Progress | None = None, control: Control | None = None) -> None:
+def save_image(
+    path: str,
+    image: Image,
+    *,
+    progress: Progress | None = None,
+    control: Control | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Writes the file beside path, forces it to the disk, and gives it its name. Blocks.
 
+    Of a URL (s3://BUCKET/KEY) an object is made; storage_options: as for penstock.open().
     Until the very end the file under that name is what it was. Raises penstock.Error, which names path; Cancelled, when control was stopped
     before.
     """
     control = control or Control()
     try:
-        with _native.PendingFile(path) as pending:
+        with _native.PendingFile(path, storage_options=storage_options) as pending:
+            if pending.is_object:
+                _write_object(path, pending, image, progress, control)
+                return
             rest: list[Piece] = []
             pieces = image.pieces()
             with pending.open(direct=True) as file:  # past the page cache, where that goes: it is on its way to the disk
@@ -62,6 +74,21 @@ def save_image(path: str, image: Image, *, progress: Progress | None = None, con
         raise remade(error, f"{path}: {error}") from error
 
 
+def _write_object(path: str, pending: _native.PendingFile, image: Image, progress: Progress | None, control: Control) -> None:
+    """Parts of an object are sent in about their order, so what lies around the large ones is needed with them."""
+    pieces = sorted([*image.pieces(), *image.rest()], key=lambda each: each.offset)
+    total, done = sum(each.nbytes for each in pieces), 0
+    with pending.open() as file:
+        file.truncate(max((each.offset + each.nbytes for each in pieces), default=0))
+        for group in in_order(pieces, lambda each: each.nbytes):
+            move_pieces(file, group, label=path, write=True, control=control)
+            done += sum(each.nbytes for each in group)
+            if progress is not None:
+                progress(done, total)
+    control.commit()
+    pending.publish()
+
+
 class SaveFuture(concurrent.futures.Future[None]):
     """A save in the background. result() returns None once the file is on the disk under its name, and raises what went wrong.
 
@@ -70,9 +97,10 @@ class SaveFuture(concurrent.futures.Future[None]):
     of the logger "penstock". The interpreter's end waits for it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, storage_options: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.path = path
+        self._storage_options = storage_options
         self._control = Control()
         self._progress = (0, 0)
         self._asked = False
@@ -120,7 +148,7 @@ class SaveFuture(concurrent.futures.Future[None]):
         error: BaseException | None = None
         try:
             self._wait_for(before)
-            save_image(self.path, image, progress=tell, control=self._control)
+            save_image(self.path, image, progress=tell, control=self._control, storage_options=self._storage_options)
         except BaseException as caught:
             error = caught
         self._end(error)
@@ -149,13 +177,15 @@ class SaveFuture(concurrent.futures.Future[None]):
             self.set_result(None)
 
 
-def save_in_background(path: str, image: Image, progress: Progress | None = None) -> SaveFuture:
+def save_in_background(
+    path: str, image: Image, progress: Progress | None = None, storage_options: Mapping[str, Any] | None = None
+) -> SaveFuture:
     """As save_image(), on a thread of its own, where progress is called, too. Of several saves to one path each begins when the one before it
     has ended, so the last one wins. The image has to keep its memory as it is."""
-    future = SaveFuture(path)
+    future = SaveFuture(path, storage_options)
     with _lock:
-        before = tuple(_under_way.setdefault(os.path.realpath(path), []))
-        _under_way[os.path.realpath(path)].append(future)
+        before = tuple(_under_way.setdefault(place_of(path), []))
+        _under_way[place_of(path)].append(future)
     thread = threading.Thread(target=_run, args=([future], image, progress, before), name="penstock-save")
     try:
         thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,8 +46,31 @@ def needs_what_is_not_here(code: str) -> str:
 
 
 @contextmanager
+def bucket_of(folder: Path) -> Iterator[str]:
+    """A bucket of a server of the tests, which the environment names."""
+    path = Path(__file__).parents[2] / "tests/support/s3_server.py"
+    spec = importlib.util.spec_from_file_location("s3_server", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        with module.Server("seaweedfs", folder / "kept") as server, pytest.MonkeyPatch.context() as patch:
+            facts = server.facts()
+            patch.setenv("AWS_ACCESS_KEY_ID", facts["access_key"])
+            patch.setenv("AWS_SECRET_ACCESS_KEY", facts["secret_key"])
+            patch.setenv("AWS_ENDPOINT_URL", facts["endpoint"])
+            yield f"s3://{facts['bucket']}"
+    except module.Missing as why:
+        pytest.skip(str(why))
+
+
+@contextmanager
 def servers_of(code: str, folder: Path) -> Iterator[str]:
     """The program, which reads data.bin from a server of the tests where it names https://example.org."""
+    if "s3://my-bucket" in code:
+        with bucket_of(folder) as url:
+            yield code.replace("s3://my-bucket", url)
+        return
     if "https://example.org" not in code:
         yield code
         return

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from .._errors import InvalidArgument
+from .._urls import in_order
 from ._errors import SafetensorError
 from ._sources import Path
 from ._types import NAMES, WORDS
@@ -25,19 +26,29 @@ class Tensor(NamedTuple):
     stream: tuple[str, int] | None = None  # library and number of the GPU whose current stream may be at work on it
 
 
-def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+def save_file(
+    tensors: Mapping[str, Any],
+    filename: Path,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Writes tensors to a safetensors file, which is whole under its name, and on the disk, or not there at all. Blocks.
 
     tensors: of PyTorch, arrays of NumPy and CuPy, DeviceBuffers (as bytes); of a GPU's this waits for what the current stream has. Their bytes go from
     where they are; of those that are not contiguous, in C's order, a copy is made.
     A file that was there is replaced at once when all is written, and stays what it was when anything goes wrong. The new one has its owner, group,
     permissions and attributes, as far as this process may set them. What is no regular file (a FIFO, a device, a folder) is an error.
+    filename may be the URL of an object of S3 (s3://BUCKET/KEY), which is there once this returns, or not at all; storage_options: as for
+    penstock.open(). With {"overwrite": False} an object that is there stays (FileExistsError).
     Raises SafetensorError for tensors that no such file can have, TypeError for names and metadata that are no str, penstock.Error.
     """
-    write_file({name: tensor_of(name, value) for name, value in _checked(tensors).items()}, filename, metadata)
+    write_file({name: tensor_of(name, value) for name, value in _checked(tensors).items()}, filename, metadata, storage_options)
 
 
-def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[str, str] | None) -> None:
+def write_file(
+    tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[str, str] | None, storage_options: Mapping[str, Any] | None = None
+) -> None:
     beginning, order = beginning_of(tensors, metadata)
     settle(tensors.values())
     requests: list[tuple[Any, int, int]] = [(beginning, 0, len(beginning))]
@@ -47,16 +58,23 @@ def write_file(tensors: Mapping[str, Tensor], filename: Path, metadata: Mapping[
         if each.nbytes:
             requests.append((each.memory, place, each.nbytes))
             place += each.nbytes
-    with _native.PendingFile(filename) as pending:
+    with _native.PendingFile(filename, storage_options=storage_options) as pending:
         with pending.open(direct=True) as file:  # past the page cache, where that goes: it is on its way to the disk
-            writing = file.pwrite_many(requests)
-            try:
-                writing.result()
-            except BaseException:  # KeyboardInterrupt too: nobody writes when this has returned
-                writing.cancel()
-                writing.exception()
-                raise
+            if pending.is_object:
+                file.truncate(place)
+            for group in in_order(requests, lambda each: each[2]) if pending.is_object else [requests]:
+                _write_all(file, group)
         pending.publish()
+
+
+def _write_all(file: _native.File, requests: list[tuple[Any, int, int]]) -> None:
+    writing = file.pwrite_many(requests)
+    try:
+        writing.result()
+    except BaseException:  # KeyboardInterrupt too: nobody writes when this has returned
+        writing.cancel()
+        writing.exception()
+        raise
 
 
 def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:

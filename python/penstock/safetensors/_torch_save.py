@@ -19,12 +19,18 @@ from ._sources import Path
 __all__ = ["save", "save_file", "save_file_async"]
 
 
-def save_file(tensors: dict[str, torch.Tensor], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+def save_file(
+    tensors: dict[str, torch.Tensor],
+    filename: Path,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Writes tensors to a file. See penstock.safetensors.save_file().
 
     Raises ValueError for tensors that are not contiguous or sparse, and for what is no dict of tensors; RuntimeError for tensors that share memory.
     """
-    write_file(_checked(tensors), filename, metadata)
+    write_file(_checked(tensors), filename, metadata, storage_options)
 
 
 def save_file_async(
@@ -34,13 +40,14 @@ def save_file_async(
     snapshot: str = "auto",
     *,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> SaveFuture:
     """As save_file(), in the background, of a copy of the tensors: they may be changed as soon as this returns. Not a name of safetensors'.
 
-    snapshot, progress, the order of several saves to one path, and the future are those of penstock.torch.save_async().
+    storage_options: as for save_file(). snapshot, progress, the order of several saves to one path, and the future are those of penstock.torch.save_async().
     Raises at once what save_file() raises for its arguments.
     """
-    return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress)
+    return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress, storage_options)
 
 
 def save(tensors: dict[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:

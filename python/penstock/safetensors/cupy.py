@@ -50,9 +50,15 @@ def load(data: bytes, device: Any = None) -> dict[str, Any]:
     return loaded(data, framework_on("cupy", device))
 
 
-def save_file(tensors: Mapping[str, Any], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+def save_file(
+    tensors: Mapping[str, Any],
+    filename: Path,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Writes arrays to a file, from the memory of their GPU. See penstock.safetensors.save_file()."""
-    _save_file(tensors, filename, metadata)
+    _save_file(tensors, filename, metadata, storage_options=storage_options)
 
 
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:

@@ -48,9 +48,15 @@ def load(data: bytes) -> dict[str, numpy.ndarray[Any, Any]]:
     return loaded(data, framework_on("np", None))
 
 
-def save_file(tensor_dict: Mapping[str, numpy.ndarray[Any, Any]], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
+def save_file(
+    tensor_dict: Mapping[str, numpy.ndarray[Any, Any]],
+    filename: Path,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Writes arrays to a file. See penstock.safetensors.save_file()."""
-    _save_file(tensor_dict, filename, metadata)
+    _save_file(tensor_dict, filename, metadata, storage_options=storage_options)
 
 
 def save(tensor_dict: Mapping[str, numpy.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None) -> bytes:

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import stat
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ def save(
     *,
     crc32: bool | None = None,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Saves obj to the file f as torch.save does, for torch.load and load() to read. Blocks.
 
@@ -38,6 +40,7 @@ def save(
     process may set them.
     crc32: whether the zip archive has its members' checksums, which torch.load does not look at, and zip tools do; None: as
     torch.serialization.set_crc32_options() has it, else yes. Of GPUs' memory the GPU computes them.
+    f may be the URL of an object of S3 (s3://BUCKET/KEY); storage_options: as for penstock.open().
     progress(bytes_done, bytes_total) is called on this thread. What is no path of a regular file goes to torch.save.
     Raises penstock.Error, which names the file and the storage, and what pickling raises.
     """
@@ -48,7 +51,7 @@ def save(
     synchronize(each.device for each in plan.storages)
     contents = Snapshot([memory_of(each) for each in plan.storages], [])
     path = os.fsdecode(f)
-    save_image(path, _image_of(path, plan, contents, wants_crc32(crc32)), progress=progress)
+    save_image(path, _image_of(path, plan, contents, wants_crc32(crc32)), progress=progress, storage_options=storage_options)
 
 
 def save_async(
@@ -60,6 +63,7 @@ def save_async(
     pickle_protocol: int = _PROTOCOL,
     crc32: bool | None = None,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> SaveFuture:
     """As save(), in the background: returns once obj is pickled and the copy of its storages is made, or on a GPU queued.
 
@@ -73,7 +77,7 @@ def save_async(
     plan = plan_of(obj, pickle_module, pickle_protocol)
     path = os.fsdecode(f)
     image = _image_of(path, plan, snapshot_of(plan.storages, snapshot), wants_crc32(crc32))
-    return save_in_background(path, image, progress)
+    return save_in_background(path, image, progress, storage_options)
 
 
 def _is_for_torch(f: Any) -> bool:
