@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "source/remote/answers.hpp"
 #include "source/remote/http.hpp"
 #include "source/remote/s3_error.hpp"
 
@@ -67,6 +68,7 @@ std::optional<verdict> judged_by_s3(s3_account& account, const response_head& he
   if (may_succeed_later(error.code)) {
     made.then = verdict::kind::again;
     made.throttled = error.code == "SlowDown";
+    made.after = judged_by_status(head).after;
     return made;
   }
   return head.status >= 500 ? std::nullopt : std::optional(std::move(made));
