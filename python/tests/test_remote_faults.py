@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy
 import pytest
 
-from .test_remote_s3 import _servers
+from .test_remote_s3 import servers
 
 CONTENT = numpy.random.default_rng(11).integers(0, 256, 300_007, dtype=numpy.uint8).tobytes()
 PROXY = Path(__file__).parents[2] / "tests/support/faulty_proxy.py"
@@ -194,7 +194,7 @@ def place(request: Any, folder: Path, tmp_path_factory: pytest.TempPathFactory) 
         with proxied(["--serve", str(folder), "--certificate", str(public), "--key", str(key)]) as (proxy, port):
             yield Place(proxy, f"https://localhost:{port}/data.bin", patience)
     else:
-        module = _servers()
+        module = servers()
         try:
             with module.Server("seaweedfs", tmp_path_factory.mktemp("s3") / "kept") as up:
                 up.put("data.bin", CONTENT)

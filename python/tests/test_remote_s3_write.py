@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
@@ -14,7 +13,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy
@@ -23,23 +21,15 @@ import pytest
 import penstock
 import penstock.safetensors.numpy
 
+from .test_remote_s3 import servers
+
 SMALL = numpy.random.default_rng(8).integers(0, 256, 2**20 + 5, dtype=numpy.uint8)
 LARGE = numpy.random.default_rng(9).integers(0, 256, 19 * 2**20 + 5, dtype=numpy.uint8)
 
 
-def _servers() -> ModuleType:
-    path = Path(__file__).parents[2] / "tests/support/s3_server.py"
-    spec = importlib.util.spec_from_file_location("s3_server", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["s3_server"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module", params=["seaweedfs", "moto"])
 def server(request: Any, tmp_path_factory: Any) -> Iterator[Any]:
-    module = _servers()
+    module = servers()
     try:
         with module.Server(request.param, tmp_path_factory.mktemp("s3") / "kept") as up:
             yield up
