@@ -21,6 +21,7 @@ class engine_core final : public runtime {
   core::cold_speeds& cold_speeds_of(mount& of) override { return of.cold_speeds(); }
   known_answers answer_times_of(mount& of) override;
   staging::lanes& lanes_of(mount& of) override { return of.lanes(); }
+  staging::waiting_lanes& waiting_lanes_of(mount& of) override { return of.waiting(false); }
   // See engine::trim().
   std::size_t trim();
   answer tell() override;

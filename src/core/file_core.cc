@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "core/mount.hpp"
 #include "penstock/engine.hpp"
 #include "source/local_file.hpp"
 #include "source/remote/url.hpp"
@@ -23,7 +22,7 @@ file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source
       is_limited_(rate_limit_ != nullptr || runtime_->rate_limit() != nullptr) {
   if (source_->facts().fills_at_once > 0) turns_ = source_->turns(runtime_->lanes_of(*mount_), runtime_->far_share());
   turns_by_deadline_ = turns_;
-  if (thread_answer_times_ != nullptr && source_->let_wait(mount_->waiting(false), *thread_answer_times_)) {
+  if (thread_answer_times_ != nullptr && source_->let_wait(runtime_->waiting_lanes_of(*mount_), *thread_answer_times_)) {
     turns_by_deadline_ = std::make_shared<source::turnstile>(runtime_->lanes_of(*mount_), runtime_->far_share(),
                                                              [times = thread_answer_times_] { return times->at_once(); });
   }

@@ -88,6 +88,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   };
   virtual known_answers answer_times_of(mount& of) = 0;
   virtual staging::lanes& lanes_of(mount& of) = 0;
+  // Those that wait for its server.
+  virtual staging::waiting_lanes& waiting_lanes_of(mount& of) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
   // What holds for a request: its own options, or else the engine's.
