@@ -21,16 +21,24 @@ constexpr std::uint64_t most_sent_over_tls = std::uint64_t{64} << 10;
 constexpr std::uint64_t most_sent_in_turn = std::uint64_t{4} << 20;  // then other connections of the thread have theirs
 
 // The body of an error, as far as it came.
-std::string without_chunks(std::string_view text) {
+// What has come of a body in chunks.
+struct dechunked {
+  std::string text;
+  bool is_over = false;  // with the last one, or where they are none
+};
+
+dechunked without_chunks(std::string_view text) {
   chunked_body chunks;
-  std::string made;
-  for (auto next = chunks.next(text); next && next->body > 0; next = chunks.next(text)) {
+  dechunked made;
+  for (;;) {
+    const auto next = chunks.next(text);
+    made.is_over = !next || chunks.ended();
+    if (!next || next->body == 0) return made;
     text.remove_prefix(next->skip);
-    made += text.substr(0, next->body);
+    made.text += text.substr(0, next->body);
     chunks.took(next->body);
     text.remove_prefix(next->body);
   }
-  return made;
 }
 
 verdict again(status why) { return {.then = verdict::kind::again, .error = std::move(why)}; }
@@ -231,7 +239,7 @@ line::step line::head_is_there() {
   if ((head_.status != 200 && head_.status != 206) || what_->gathers) {
     now_ = phase::error_body;
     if (head_.status == 204 || head_.status == 304 || what_->bodiless) body_left_ = 0;
-    return text_.size() >= std::min<std::uint64_t>(body_left_, most_refusal_bytes) ? error_is_there() : step::more;
+    return has_whole_error() ? error_is_there() : step::more;
   }
   const auto then = what_->owner->judge(head_, {}, *what_);
   if (then.then != verdict::kind::body) return end(then, false);  // whatever follows is not wanted
@@ -304,9 +312,12 @@ line::step line::take_error_body() {
   if (!got && got.error().code() == errc::would_block) return step::waits;
   since_bytes_ += got.value_or(0);
   const bool ended = got.value_or(0) == 0;  // or broke: then that is all that it says
-  const bool last_chunk = head_.chunked && text_.ends_with("0\r\n\r\n");
-  if (ended || last_chunk || text_.size() >= std::min<std::uint64_t>(body_left_, most_refusal_bytes)) return error_is_there();
-  return step::more;
+  return ended || has_whole_error() ? error_is_there() : step::more;
+}
+
+bool line::has_whole_error() const {
+  if (text_.size() >= std::min<std::uint64_t>(body_left_, most_refusal_bytes)) return true;
+  return head_.chunked && without_chunks(text_).is_over;
 }
 
 line::step line::error_is_there() {
@@ -317,7 +328,7 @@ line::step line::error_is_there() {
   // Who refuses a request may not have read all of its body, and would take the next one for the rest of it.
   const bool has_read_all = is_success || what_->sends_bytes == 0;
   const bool goes_on = has_read_all && !head_.closes && head_.length && text_.size() == body_left_;
-  const auto then = what_->owner->judge(head_, head_.chunked ? without_chunks(text_) : text_, *what_);
+  const auto then = what_->owner->judge(head_, head_.chunked ? without_chunks(text_).text : text_, *what_);
   return end(then, goes_on);
 }
 

@@ -98,6 +98,7 @@ class line final {
   step take_error_body();
   step body_is_there();
   step error_is_there();
+  [[nodiscard]] bool has_whole_error() const;
   step take_idle();
   step broken(const status& why) noexcept;
   step end(const verdict& how, bool line_goes_on) noexcept;

@@ -13,6 +13,7 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr unsigned most_region_moves = 2;
+constexpr unsigned most_empty_pages = 1000;  // in a row: S3 has some where objects were removed
 
 class s3_lister {
  public:
@@ -21,14 +22,18 @@ class s3_lister {
 
   result<object_list> all() {
     object_list made;
+    unsigned empty = 0;
     for (std::string token;;) {
       auto page = next(token);
       if (!page) return page.error().with_context(what_.name);
+      empty = page->objects.empty() && page->folders.empty() ? empty + 1 : 0;
       std::ranges::move(page->objects, std::back_inserter(made.objects));
       std::ranges::move(page->folders, std::back_inserter(made.folders));
       if (made.objects.size() + made.folders.size() > what_.most)
         return status(errc::invalid_argument, fmt::format("{}: there are more than {} objects", what_.name, what_.most));
       if (page->continuation_token.empty()) return made;
+      if (page->continuation_token == token || empty > most_empty_pages)
+        return status(errc::io, fmt::format("{}: the server's list goes on without end", what_.name));
       token = std::move(page->continuation_token);
     }
   }

@@ -33,6 +33,7 @@ class opened_objects : public ::testing::Test {
     made.attempts = 3;
     made.first_pause = 1ms;
     made.most_pause = 2ms;
+    made.stall_after = 10min;  // who waits for it hangs
     return made;
   }
   result<std::unique_ptr<source::source>> open(const std::string& url, remote_options how = {}) { return servers_.open(url, how); }
@@ -151,6 +152,40 @@ TEST_F(opened_objects, of_s3_whose_errors_come_in_chunks_are_asked_for_again) {
   });
   expect_bytes(**opened, 0, 1000);
   EXPECT_EQ(servers_.net().counts().retries, 1U);
+}
+
+TEST_F(opened_objects, of_a_bucket_are_listed_page_by_page) {
+  server_.set_answer([&](const web_request& asked, const web_server::client& to) -> std::optional<then> {
+    const bool is_second = asked.target.find("continuation-token=next") != std::string::npos;
+    EXPECT_NE(asked.target.find("prefix=a%2F"), std::string::npos) << asked.target;
+    EXPECT_NE(asked.target.find("delimiter=%2F"), std::string::npos) << asked.target;
+    const auto body = is_second ? std::string("<ListBucketResult><Contents><Key>a/1</Key><Size>7</Size></Contents></ListBucketResult>")
+                                : std::string(
+                                      "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>next</NextContinuationToken>"
+                                      "<CommonPrefixes><Prefix>a/b/</Prefix></CommonPrefixes></ListBucketResult>");
+    to.send(fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+    return then::keep;
+  });
+  const auto found = servers_.list("s3://bucket/a/", of_s3(), true, 10);
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  ASSERT_EQ(found->size(), 2U);
+  EXPECT_EQ(found->at(0).url, "s3://bucket/a/1");
+  EXPECT_EQ(found->at(0).size, 7U);
+  EXPECT_EQ(found->at(1).url, "s3://bucket/a/b/");
+  EXPECT_EQ(found->at(1).size, std::nullopt);
+  EXPECT_EQ(servers_.list("s3://bucket/a/", of_s3(), true, 1).error().code(), errc::invalid_argument);
+}
+
+TEST_F(opened_objects, a_list_without_end_is_refused) {
+  server_.set_answer([&](const web_request&, const web_server::client& to) -> std::optional<then> {
+    const std::string body =
+        "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>same</NextContinuationToken></ListBucketResult>";
+    to.send(fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+    return then::keep;
+  });
+  const auto found = servers_.list("s3://bucket/", of_s3(), false, 10);
+  EXPECT_EQ(found.error().code(), errc::io);
+  EXPECT_NE(found.error().message().find("without end"), std::string::npos) << found.error().message();
 }
 
 // A proxy, say, that does not know of offsets; or the file has become shorter.
