@@ -27,7 +27,7 @@ class recent_times {
     const auto most = sorted.begin() + static_cast<std::ptrdiff_t>(known - 1 - known / one_in);
     const auto shorter = [](const piece& one, const piece& other) { return one.time < other.time; };
     std::nth_element(sorted.begin(), most, sorted.begin() + static_cast<std::ptrdiff_t>(known), shorter);
-    const auto longer = std::max<std::uint64_t>(1, bytes / most->bytes);  // than that one was
+    const auto longer = std::max<std::uint64_t>(1, bytes / std::max(most->bytes, unit_bytes));  // than that one was
     return time > times_as_long * longer * most->time;
   }
 
@@ -36,6 +36,7 @@ class recent_times {
     duration time{};
     std::uint64_t bytes = 0;
   };
+  static constexpr std::uint64_t unit_bytes = std::uint64_t{1} << 20;  // what is shorter takes no less time, but by chance
   static constexpr std::size_t least_known = 16;
   static constexpr std::size_t one_in = 10;  // that took longer is left out
   static constexpr int times_as_long = 4;
