@@ -1,8 +1,8 @@
 #include "source/remote/answers.hpp"
 
-#include <fmt/format.h>
+#include <utility>
 
-#include "source/remote/patience.hpp"
+#include <fmt/format.h>
 
 namespace penstock::source::remote {
 
@@ -21,6 +21,17 @@ verdict judged_by_status(const response_head& head) {
   if (!is_for_now(head.status)) made.then = verdict::kind::refused;
   made.after = pause_of(head.retry_after);
   made.throttled = head.status == 429 || head.status == 503;
+  return made;
+}
+
+// The list says nothing of what is asked again for another reason than the status.
+verdict as_wanted_by_user(verdict made, const response_head& head, const patience& how) {
+  made.http_status = head.status;
+  if (!how.asked_again || head.status < 400) return made;
+  const bool by_status = made.then == verdict::kind::again && is_for_now(head.status);
+  const bool listed = how.is_worth_another_try(head.status);
+  if (made.then == verdict::kind::refused && listed) made.then = verdict::kind::again;
+  if (by_status && !listed) made.then = verdict::kind::refused;
   return made;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "source/remote/fetch.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/response_head.hpp"
 
 namespace penstock::source::remote {
@@ -9,5 +10,7 @@ namespace penstock::source::remote {
 // Of a status that is no success: again where the server may answer otherwise later (408, 429, 500, 502, 503, 504), after the pause that it
 // asks for; else refused.
 [[nodiscard]] verdict judged_by_status(const response_head& head);
+// The same verdict as the user wants it: where he has listed the statuses after which it is asked again, his list decides.
+[[nodiscard]] verdict as_wanted_by_user(verdict made, const response_head& head, const patience& how);
 
 }  // namespace penstock::source::remote

@@ -177,15 +177,7 @@ status object::changed(const response_head& head) {
 
 verdict object::judge(const response_head& head, std::string_view body, fetch& what) {
   if (head.status == 200 || head.status == 206) return judge_bytes(head, what);
-  auto made = judge_error(head, body, what);
-  made.http_status = head.status;
-  if (!how_.asked_again || head.status < 400) return made;
-  // The user's list decides, but for what is asked again for another reason than the status.
-  const bool by_status = made.then == verdict::kind::again && is_for_now(head.status);
-  const bool listed = how_.is_worth_another_try(head.status);
-  if (made.then == verdict::kind::refused && listed) made.then = verdict::kind::again;
-  if (by_status && !listed) made.then = verdict::kind::refused;
-  return made;
+  return as_wanted_by_user(judge_error(head, body, what), head, how_);
 }
 
 verdict object::judge_error(const response_head& head, std::string_view body, fetch& what) {

@@ -409,7 +409,8 @@ result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, c
   if (auto signed_once = to->account->sign("PUT", to->address); !signed_once) return signed_once.error().with_context(what->shown());
   auto mark = drawn_mark();
   if (!mark) return mark.error().with_context(what->shown());
-  auto made = std::make_shared<upload>(network_, upload_facts{what->shown(), *std::move(mark), *std::move(to), in_region}, *plan);
+  upload_facts facts{what->shown(), *std::move(mark), *std::move(to), in_region, patience(network_->settings(), how)};
+  auto made = std::make_shared<upload>(network_, std::move(facts), *plan);
   if (how.size) {
     if (auto set = made->set_size(*how.size); !set.ok()) return set.with_context(what->shown());
   }

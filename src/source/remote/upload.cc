@@ -72,6 +72,7 @@ upload::upload(std::shared_ptr<network> by, upload_facts facts, part_plan plan)
       name_(std::move(facts.name)),
       mark_(std::move(facts.mark)),
       in_region_(std::move(facts.in_region)),
+      how_(std::move(facts.how)),
       to_(std::move(facts.to)),
       origin_(network_->origin_of(to_.address)),
       plan_(plan) {}
@@ -303,6 +304,7 @@ void upload::address(request& one) noexcept {
   one.owner = this;
   one.at = origin_;
   one.home = origin_;
+  one.how = &how_;
   one.gathers = true;
 }
 
@@ -371,8 +373,8 @@ verdict upload::judge(const response_head& head, std::string_view body, fetch& w
   if (one.conditional && (head.status == 409 || head.status == 412))
     return refused_for(status::from_errno(
         EEXIST, head.status == 409 ? "another object is being written there at the same time" : "there is such an object, which stays"));
-  if (auto known = judged_by_s3(*account(), head, body, what)) return *std::move(known);
-  return judged_by_status(head);
+  auto known = judged_by_s3(*account(), head, body, what);
+  return as_wanted_by_user(known ? *std::move(known) : judged_by_status(head), head, how_);
 }
 
 verdict upload::judge_success(const response_head& head, std::string_view body, request& one) {

@@ -18,6 +18,7 @@
 #include "source/remote/fetch.hpp"
 #include "source/remote/network.hpp"
 #include "source/remote/parts.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/s3.hpp"
 #include "source/remote/url.hpp"
 #include "source/source.hpp"
@@ -36,6 +37,7 @@ struct upload_facts {
   upload_target to;
   // The same in another region, to which S3 may say that the bucket belongs.
   std::function<result<upload_target>(const std::string& region)> in_region;
+  patience how;
 };
 
 class upload final : public fetch_owner {
@@ -112,6 +114,7 @@ class upload final : public fetch_owner {
   const std::string name_;
   const std::string mark_;  // by which this object is known from all others
   const std::function<result<upload_target>(const std::string& region)> in_region_;
+  const patience how_;
   mutable std::mutex lock_;  // guards what follows
   std::condition_variable changed_;
   upload_target to_;

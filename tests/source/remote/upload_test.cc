@@ -58,6 +58,12 @@ class uploads : public ::testing::Test {
     made.size = size;
     return made;
   }
+  status save_with(const remote_options& how, const std::string& content) {
+    auto made = servers_->begin_upload("s3://bucket/a key", how);
+    if (!made) return made.error();
+    if (auto problem = write_all(**made, content); !problem.ok()) return problem;
+    return (*made)->complete(true);
+  }
   std::shared_ptr<upload> begin(std::optional<std::uint64_t> size = {}, const std::string& url = "s3://bucket/a key") {
     auto made = servers_->begin_upload(url, options(size));
     EXPECT_TRUE(made.ok()) << made.error().message();
@@ -162,6 +168,39 @@ TEST_F(uploads, heal_where_the_server_refuses_parts_for_a_while) {
     ASSERT_TRUE(saved.ok()) << refusal << ": " << saved.message();
     EXPECT_TRUE(store_.get(path) == content);
   }
+}
+
+TEST_F(uploads, are_as_patient_as_their_options_say) {
+  const auto content = drawn_content(1000);
+  store_.set_fault([](const web_request& asked, const client& to) -> std::optional<then> {
+    if (asked.method != "PUT") return std::nullopt;
+    return to.send(object_store::error(503, "SlowDown")) ? then::keep : then::close;
+  });
+  auto how = options();
+  how.attempts = 2;
+  how.retry_pause = 1ms;
+  how.retries = std::make_shared<remote_retries>();
+  const auto saved = save_with(how, content);
+  EXPECT_EQ(saved.code(), errc::io) << saved.message();
+  EXPECT_EQ(store_.asked("PUT", ""), 2U);
+  const auto told = how.retries->take();
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].status, 503);
+  EXPECT_EQ(told[0].attempts, 2U);
+}
+
+TEST_F(uploads, are_asked_again_after_the_answers_that_their_options_list) {
+  const auto content = drawn_content(1000);
+  std::atomic<int> refusals{1};
+  store_.set_fault([&refusals](const web_request&, const client& to) -> std::optional<then> {
+    if (refusals.fetch_sub(1) <= 0) return std::nullopt;
+    return to.send(object_store::error(418, "Teapot")) ? then::keep : then::close;
+  });
+  auto how = options();
+  how.retried_statuses = std::vector<int>{418};
+  const auto saved = save_with(how, content);
+  ASSERT_TRUE(saved.ok()) << saved.message();
+  EXPECT_EQ(store_.get(path), content);
 }
 
 TEST_F(uploads, heal_where_the_connection_breaks_within_a_part) {
