@@ -65,6 +65,7 @@ struct fetch {
   std::uint64_t done = 0;
   const std::byte* sends = nullptr;  // what its request has as a body, of one that is no GET; stays as it is until the fetch has ended
   std::uint64_t sends_bytes = 0;
+  bool may_hedge = false;                     // where it is late, it may be asked for a second time beside the first: of reads alone
   bool gathers = false;                       // an answer is short, and judged once all of it is there, whatever its status says
   bool bodiless = false;                      // an answer has no body, whatever its head says: to HEAD
   std::chrono::milliseconds works_within{0};  // of a server that may work for longer than others before it answers; 0: none

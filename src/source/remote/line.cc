@@ -133,8 +133,7 @@ bool line::ready() noexcept {
 bool line::look(clock::time_point now) noexcept {
   if (what_ == nullptr) return !unwanted.load() && now - since_ <= owner_.settings().keep_idle;
   if (what_->cancelled.load()) return end(again({}), false) != step::line_ends;
-  // What is sent is not asked for a second time beside the first.
-  if (what_->sends_bytes == 0 && now - what_->asked > owner_.settings().hedge_after && owner_.is_late(*this, *what_, now - what_->asked))
+  if (what_->may_hedge && now - what_->asked > owner_.settings().hedge_after && owner_.is_late(*this, *what_, now - what_->asked))
     return end({.then = verdict::kind::renewed, .silent = !heard_ && used_}, false) != step::line_ends;
   const auto& times = owner_.patience_with(*what_);
   if (now_ == phase::head && !sends_body()) {

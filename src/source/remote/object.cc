@@ -86,6 +86,7 @@ void object::begin_fill(far_fill& what) noexcept {
   made->at = origin_;
   made->home = origin_;
   made->how = &how_;
+  made->may_hedge = true;
   made->memory = what.target();
   made->offset = what.offset();
   made->length = std::min(what.length(), size - what.offset());
