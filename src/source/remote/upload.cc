@@ -24,7 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto for_ever = std::chrono::milliseconds::max();
-constexpr auto most_completing = 600'000ms;  // S3 may put parts together for minutes
+constexpr auto most_completing = 600'000ms;  // with all tries: S3 may put parts together for minutes
 constexpr auto most_aborting = 10'000ms;
 constexpr auto look_for_stop = 50ms;
 constexpr unsigned least_parts_held = 4;
@@ -129,6 +129,9 @@ io_result upload::write(const std::byte* memory, std::uint64_t length, std::uint
   if (auto wrong = check_range(length, offset); !wrong.ok()) return {0, std::move(wrong)};
   std::uint64_t done = 0;
   while (done < length) {
+    if (done > 0 && stopped) {
+      if (auto why = stopped(); !why.ok()) return {done, std::move(why)};
+    }
     part_range where;
     {
       const std::lock_guard guard(lock_);
@@ -155,7 +158,7 @@ status upload::write_part(const std::byte* memory, std::uint64_t length, std::ui
   guard.lock();
   --one.writers;
   --copying_;
-  auto problem = or_no_memory([&] { return copied(guard, one, first, first + length); });
+  auto problem = or_no_memory([&] { return copied(guard, one, first, first + length, stopped); });
   if (!problem.ok()) fail(problem);  // nobody knows any more what of it is there
   changed_.notify_all();
   return problem;
@@ -174,6 +177,10 @@ result<upload::part*> upload::part_for(lock& guard, std::uint64_t offset, const 
     const auto made = give_memory(*one);
     if (made && !made->ok()) return *made;
     if (made) return one.get();
+    if (!ready_.empty() && !creating_ && !(stopped && !stopped().ok())) {  // who was to begin the upload was stopped
+      send_ready(guard, stopped);
+      continue;
+    }
     if (!stopped) {
       changed_.wait(guard);
     } else if (changed_.wait_for(guard, look_for_stop) == std::cv_status::timeout) {
@@ -210,33 +217,35 @@ std::optional<status> upload::give_memory(part& to) {
   return status();
 }
 
-status upload::copied(lock& guard, part& one, std::uint64_t first, std::uint64_t end) {
+status upload::copied(lock& guard, part& one, std::uint64_t first, std::uint64_t end, const stop_question& stopped) {
   if (!one.come.add(first, end))
     return {errc::invalid_argument,
             fmt::format("the bytes of a part come in more than {} pieces with gaps between them", come_ranges::most)};
   const bool is_all = one.writers == 0 && one.come.is_whole(one.range.length);
-  if (is_all && !one.is_sent && !plan_.is_single()) send(guard, one);
-  return {};
+  if (is_all && !one.is_sent && !plan_.is_single()) send(guard, one, stopped);
+  return problem_;
 }
 
 // --- sending
 
-void upload::send(lock& guard, part& one) {
+void upload::send(lock& guard, part& one, const stop_question& stopped) {
   ready_.push_back(&one);
   one.is_sent = true;
   ++sending_;
-  send_ready(guard);
+  send_ready(guard, stopped);
 }
 
 // The first one begins the upload, while others are gathered.
-void upload::send_ready(lock& guard) {
+void upload::send_ready(lock& guard, const stop_question& stopped) {
   if (creating_) return;
   if (upload_id_.empty() && problem_.ok()) {
     creating_ = true;
     guard.unlock();
-    auto made = or_no_memory([&] { return create(); });
+    auto made = or_no_memory([&] { return create(stopped); });
     guard.lock();
     creating_ = false;
+    changed_.notify_all();
+    if (!made.ok() && problem_.ok() && stopped && !stopped().ok()) return;
     if (!made.ok()) fail(made);
   }
   const auto now = std::exchange(ready_, {});
@@ -308,8 +317,7 @@ void upload::address(request& one) noexcept {
   one.gathers = true;
 }
 
-// Sends it and waits until it has ended.
-status upload::perform(request& one, std::chrono::milliseconds within) {
+status upload::perform(request& one, std::chrono::milliseconds within, const stop_question& stopped) {
   {
     const std::lock_guard guard(lock_);
     address(one);
@@ -323,18 +331,28 @@ status upload::perform(request& one, std::chrono::milliseconds within) {
     return made;
   }
   network_->begin(one);
+  const auto begun = network::clock::now();
   lock guard(lock_);
-  const auto is_over = [&] { return one.is_over; };
-  if (within == for_ever) {
-    changed_.wait(guard, is_over);
-  } else if (!changed_.wait_for(guard, within, is_over)) {
-    if (network_->cancel(one)) {
-      --under_way_;
-      return {errc::timed_out, "the server has not answered in time"};
+  while (!one.is_over) {
+    if (is_over_ && one.about != request::kind::abort) return given_up(guard, one, unwanted());
+    if (within != for_ever && network::clock::now() - begun >= within)
+      return given_up(guard, one, {errc::timed_out, "the server has not answered in time"});
+    if (stopped) {
+      if (auto why = stopped(); !why.ok()) return given_up(guard, one, std::move(why));
     }
-    changed_.wait(guard, is_over);
+    within == for_ever && !stopped ? changed_.wait(guard) : void(changed_.wait_for(guard, look_for_stop));
   }
   return one.outcome;
+}
+
+// What it has come to all the same counts.
+status upload::given_up(lock& guard, request& one, status why) {
+  if (network_->cancel(one)) {
+    --under_way_;
+    return why;
+  }
+  changed_.wait(guard, [&] { return one.is_over; });
+  return one.outcome.code() == errc::cancelled ? why : one.outcome;
 }
 
 result<std::string> upload::request_of(fetch& what) {
@@ -443,10 +461,10 @@ void upload::ended(fetch& what, status how) noexcept {
 
 // --- beginning and ending
 
-status upload::create() {
+status upload::create(const stop_question& stopped) {
   request one(request::kind::create, "POST", "uploads");
   one.headers.push_back({mark_header, mark_});
-  if (auto made = perform(one, for_ever); !made.ok()) return made.with_context("begin an upload");
+  if (auto made = perform(one, for_ever, stopped); !made.ok()) return made.with_context("begin an upload");
   const std::lock_guard guard(lock_);
   upload_id_ = std::move(one.told);
   return {};
@@ -483,7 +501,9 @@ status upload::complete(bool replace) {
       auto& last = *parts_.rbegin()->second;
       if (!last.is_sent) {
         last.range.length = total - last.range.offset;
-        send(guard, last);
+        send(guard, last, {});
+      } else if (!ready_.empty() && !creating_) {
+        send_ready(guard, {});
       }
       changed_.wait(guard, [this] { return !problem_.ok() || (sending_ == 0 && !creating_); });
       if (!problem_.ok()) return problem_;
@@ -531,7 +551,7 @@ status upload::complete_parts(bool replace) {
     one.conditional = true;
     one.headers = {{"if-none-match", "*"}};
   }
-  auto how = perform(one, for_ever);
+  auto how = perform(one, most_completing);
   return how.ok() ? how : settled(one, std::move(how)).with_context("complete the upload");
 }
 

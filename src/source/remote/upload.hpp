@@ -68,7 +68,7 @@ class upload final : public fetch_owner {
   // Blocks. The object is there once this has returned ok, and after other outcomes it is not, unless the message says that this is not
   // known. With no write under way. replace: false: an object that is there stays (EEXIST). May be called again after an error.
   status complete(bool replace);
-  // Nothing of it remains on the server, as far as that answers within some seconds. Once nobody writes any more; a second time nothing.
+  // Nothing of it remains on the server, as far as that answers within some seconds. Writes that are under way end; a second time nothing.
   void abort() noexcept;
 
  private:
@@ -89,19 +89,22 @@ class upload final : public fetch_owner {
   // Nothing: there is no room now.
   [[nodiscard]] std::optional<status> give_memory(part& to);
   [[nodiscard]] std::uint64_t room_bytes() const noexcept;
-  [[nodiscard]] status copied(lock& guard, part& one, std::uint64_t first, std::uint64_t end);
-  void send(lock& guard, part& one);
-  void send_ready(lock& guard);
+  [[nodiscard]] status copied(lock& guard, part& one, std::uint64_t first, std::uint64_t end, const stop_question& stopped);
+  void send(lock& guard, part& one, const stop_question& stopped);
+  // What is ready stays so where stopped says why, while the upload is being begun: the next one begins it anew.
+  void send_ready(lock& guard, const stop_question& stopped);
   void hash_and_begin(part& one) noexcept;
   void launch(part& one) noexcept;
   void release(part& one) noexcept;
   void fail(const status& why) noexcept;
 
   [[nodiscard]] status check_holes(std::uint64_t total) const;
-  [[nodiscard]] status perform(request& one, std::chrono::milliseconds within);
+  // Sends it and waits until it has ended, or the time is over, or stopped says why, where it is given, or the upload is given up.
+  [[nodiscard]] status perform(request& one, std::chrono::milliseconds within, const stop_question& stopped = {});
+  [[nodiscard]] status given_up(lock& guard, request& one, status why);
   [[nodiscard]] status hash(request& one) const;
   void address(request& one) noexcept;
-  [[nodiscard]] status create();
+  [[nodiscard]] status create(const stop_question& stopped);
   [[nodiscard]] status put_whole(lock& guard, std::uint64_t total, bool replace);
   [[nodiscard]] status complete_parts(bool replace);
   [[nodiscard]] status settled(const request& asked, status how);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -448,6 +449,48 @@ TEST_F(uploads, have_writers_wait_for_room_until_they_are_told_to_stop) {
   EXPECT_LE(at, upload::least_held_bytes + part.size());
   to->abort();
   expect_nothing_left();
+}
+
+// A server that does not answer CreateMultipartUpload.
+TEST_F(uploads, are_dropped_while_the_server_does_not_begin_them) {
+  std::promise<void> asked_to_begin;
+  store_.set_fault([&](const web_request& asked, const client& to) -> std::optional<then> {
+    if (!asked.target.ends_with("?uploads")) return std::nullopt;
+    asked_to_begin.set_value();
+    to.hold();
+    return then::close;
+  });
+  const auto content = drawn_content(8 * mib);
+  const auto to = begin(20 * mib);
+  status written;
+  std::thread writer([&] { written = write(*to, content, 0, content.size()); });
+  asked_to_begin.get_future().wait();
+  to->abort();
+  writer.join();
+  EXPECT_FALSE(written.ok());
+  expect_nothing_left();
+}
+
+TEST_F(uploads, are_begun_anew_where_the_writer_that_began_them_was_stopped) {
+  std::atomic<bool> holds{true};
+  std::atomic<bool> was_asked{false};
+  store_.set_fault([&](const web_request& asked, const client& to) -> std::optional<then> {
+    if (!asked.target.ends_with("?uploads") || !holds.load()) return std::nullopt;
+    was_asked.store(true);
+    to.hold();
+    return then::close;
+  });
+  const auto content = drawn_content(20 * mib);
+  const auto to = begin(content.size());
+  const source::stop_question stopped = [&] { return was_asked.load() ? status(errc::cancelled, "the test says so") : status(); };
+  const auto how = to->write(reinterpret_cast<const std::byte*>(content.data()), content.size(), 0, stopped);
+  EXPECT_EQ(how.error.code(), errc::cancelled) << how.error.message();
+  EXPECT_EQ(how.bytes_done, 8 * mib) << "which are kept";
+  holds.store(false);
+  ASSERT_TRUE(write(*to, content, 8 * mib, 12 * mib).ok());
+  const auto completed = to->complete(true);
+  ASSERT_TRUE(completed.ok()) << completed.message();
+  EXPECT_TRUE(store_.get(path) == content);
 }
 
 TEST_F(uploads, hold_only_so_much_of_parts_that_cannot_be_sent) {
