@@ -196,6 +196,7 @@ std::uint64_t upload::room_bytes() const noexcept {
 
 std::optional<status> upload::give_memory(part& to) {
   const auto length = to.range.length;
+  largest_part_ = std::max(largest_part_, length);  // before: there is always room for some of them
   const bool fits = held_bytes_ + length <= room_bytes();
   if (!fits && sending_ > 0) return std::nullopt;
   if (!fits && held_bytes_ + length > 2 * room_bytes()) {
@@ -213,7 +214,6 @@ std::optional<status> upload::give_memory(part& to) {
     if (to.memory == nullptr) return no_memory();
   }
   held_bytes_ += length;
-  largest_part_ = std::max(largest_part_, length);
   return status();
 }
 

@@ -504,6 +504,15 @@ TEST_F(uploads, hold_only_so_much_of_parts_that_cannot_be_sent) {
   EXPECT_GT(at, upload::least_held_bytes);
 }
 
+TEST_F(uploads, of_the_largest_objects_have_room_for_their_parts) {
+  const auto to = begin(source::remote::most_object_bytes);
+  const std::byte some{};
+  for (unsigned i = 0; i < 4; ++i) {
+    const auto how = to->write(&some, 1, i * (std::uint64_t{1} << 30)).error;
+    EXPECT_TRUE(how.ok()) << how.message();
+  }
+}
+
 TEST_F(uploads, go_to_the_region_that_the_bucket_is_in) {
   store_.set_fault([](const web_request& asked, const client& to) -> std::optional<then> {
     if (asked.header("authorization").find("/eu-west-3/") != std::string::npos) return std::nullopt;
