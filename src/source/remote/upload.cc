@@ -52,8 +52,8 @@ struct upload::request : fetch {
   bool conditional = false;       // only where there is no such object
   // --- what came of it
   unsigned times_asked = 0;
-  std::string told{};  // of its kind: an ETag, the ID of an upload, the mark of what is there
-  int status_code = 0;
+  std::string told{};   // of its kind: an ETag, the ID of an upload, the mark of what is there
+  int status_code = 0;  // of the answer to the last try; 0: there was none
   bool is_over = false;
   status outcome{};
 };
@@ -115,6 +115,8 @@ status upload::set_size(std::uint64_t bytes) {
 
 status upload::check_range(std::uint64_t length, std::uint64_t offset) {
   const std::lock_guard guard(lock_);
+  if (was_to_end_)
+    return {errc::invalid_argument, "the server was asked for the whole object already, and no byte of it can be written any more"};
   const auto most = size_.value_or(most_object_bytes);
   if (offset > most || length > most - offset) {
     return {errc::invalid_argument, fmt::format("{} lie behind the end of the object, which has {} bytes",
@@ -363,6 +365,7 @@ result<std::string> upload::request_of(fetch& what) {
     to = to_;
   }
   ++one.times_asked;
+  one.status_code = 0;
   to.address.query = one.query;
   const auto hash = one.sends_bytes == 0 ? empty_payload_hash : to.address.tls ? unsigned_payload : std::string_view(one.hash);
   auto added = to.account->sign_now({.method = one.method, .address = to.address, .headers = one.headers, .payload_hash = hash});
@@ -523,17 +526,15 @@ status upload::put_whole(lock& guard, std::uint64_t total, bool replace) {
   if (total > 0) one.sends = parts_.begin()->second->memory.get();
   one.sends_bytes = total;
   one.length = total;
+  one.headers = {{mark_header, mark_}};
   guard.unlock();
   status how;
   if (!replace) {
     how = check_free();
     one.conditional = true;
-    one.headers = {{"if-none-match", "*"}, {mark_header, mark_}};
+    one.headers.push_back({"if-none-match", "*"});
   }
-  if (how.ok()) {
-    how = perform(one, for_ever);
-    if (!how.ok() && one.conditional) how = settled(one, std::move(how));
-  }
+  if (how.ok()) how = ask_for_object(one, for_ever);
   guard.lock();
   return how;
 }
@@ -551,18 +552,30 @@ status upload::complete_parts(bool replace) {
     one.conditional = true;
     one.headers = {{"if-none-match", "*"}};
   }
-  auto how = perform(one, most_completing);
-  return how.ok() ? how : settled(one, std::move(how)).with_context("complete the upload");
+  auto how = ask_for_object(one, most_completing);
+  return how.ok() ? how : how.with_context("complete the upload");
+}
+
+status upload::ask_for_object(request& one, std::chrono::milliseconds within) {
+  bool was_asked_before = true;
+  {
+    const std::lock_guard guard(lock_);
+    std::swap(was_asked_before, was_to_end_);
+  }
+  auto how = perform(one, within);
+  return how.ok() ? how : settled(one, was_asked_before, std::move(how));
 }
 
 // The answer to a request may have been lost after the server had done what it asked; asked again, the server then says that there is no
-// such upload, or that there is an object. So the object that is there is looked at: this one has its mark.
-status upload::settled(const request& asked, status how) {
-  const bool is_in_doubt = asked.times_asked > 1 || how.code() == errc::io || how.code() == errc::timed_out;
-  if (!is_in_doubt) return how;
+// such upload, or that there is an object. So the object that is there is looked at: this one has its mark. Where no answer came the server
+// may still be at work, so that what is not there yet may come.
+status upload::settled(const request& asked, bool was_asked_before, status how) {
+  const bool is_unanswered = how.code() == errc::io || how.code() == errc::timed_out;
+  if (!was_asked_before && (asked.times_asked == 0 || (asked.times_asked == 1 && !is_unanswered))) return how;
   const auto there = is_there();
   if (there == true) return {};
-  return there == false ? how : how.with_context("whether the object is there is not known");
+  const bool was_refused = asked.status_code >= 400 && asked.status_code < 500;
+  return there == false && (was_refused || !is_unanswered) ? how : how.with_context("whether the object is there is not known");
 }
 
 std::optional<bool> upload::is_there() {

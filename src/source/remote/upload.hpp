@@ -66,7 +66,8 @@ class upload final : public fetch_owner {
   // byte that is on its way already, or behind the size; too many gaps), and what parts have failed with.
   io_result write(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const stop_question& stopped = {});
   // Blocks. The object is there once this has returned ok, and after other outcomes it is not, unless the message says that this is not
-  // known. With no write under way. replace: false: an object that is there stays (EEXIST). May be called again after an error.
+  // known. With no write under way. replace: false: an object that is there stays (EEXIST). May be called again after an error; once the
+  // server was asked for the object, no byte can be added to it.
   status complete(bool replace);
   // Nothing of it remains on the server, as far as that answers within some seconds. Writes that are under way end; a second time nothing.
   void abort() noexcept;
@@ -107,7 +108,8 @@ class upload final : public fetch_owner {
   [[nodiscard]] status create(const stop_question& stopped);
   [[nodiscard]] status put_whole(lock& guard, std::uint64_t total, bool replace);
   [[nodiscard]] status complete_parts(bool replace);
-  [[nodiscard]] status settled(const request& asked, status how);
+  [[nodiscard]] status ask_for_object(request& one, std::chrono::milliseconds within);
+  [[nodiscard]] status settled(const request& asked, bool was_asked_before, status how);
   // Whether the object that is there is this one; nothing where that is not known.
   [[nodiscard]] std::optional<bool> is_there();
   [[nodiscard]] status check_free();
@@ -135,6 +137,7 @@ class upload final : public fetch_owner {
   unsigned under_way_ = 0;  // requests, and parts whose bytes are being hashed
   std::string upload_id_;
   bool creating_ = false;
+  bool was_to_end_ = false;  // the server was asked for the object, and may have made it
   bool is_over_ = false;
   status problem_;
 };

@@ -329,6 +329,50 @@ TEST_F(uploads, are_complete_where_the_answer_to_the_end_is_lost) {
   EXPECT_TRUE(store_.get("/bucket/new") == content);
 }
 
+TEST_F(uploads, are_complete_where_what_became_of_them_is_found_out_later) {
+  const auto content = drawn_content(20 * mib);
+  for (const std::size_t size : {std::size_t{1000}, content.size()}) {
+    store_.remove(path);
+    store_.set_fault([&](const web_request& asked, const client& to) -> std::optional<then> {
+      if (asked.method == "HEAD" && store_.get(path)) return to.send(object_store::plain(403)) ? then::keep : then::close;
+      const bool is_end = asked.method == "POST" ? !asked.body.empty() : asked.target.find("partNumber") == std::string::npos;
+      if (asked.method == "HEAD" || !is_end) return std::nullopt;
+      (void)store_.work(asked);
+      return then::close;
+    });
+    const auto to = begin();
+    ASSERT_TRUE(write_all(*to, content.substr(0, size)).ok());
+    const auto unknown = to->complete(false);
+    EXPECT_NE(unknown.message().find("is not known"), std::string_view::npos) << unknown.message();
+    EXPECT_EQ(to->write(reinterpret_cast<const std::byte*>(content.data()), 10, size).error.code(), errc::invalid_argument);
+    store_.set_fault({});
+    const auto completed = to->complete(false);
+    EXPECT_TRUE(completed.ok()) << completed.message();
+    EXPECT_TRUE(store_.get(path) == content.substr(0, size));
+  }
+}
+
+TEST_F(uploads, may_still_come_where_the_end_was_not_answered) {
+  store_.set_fault([&](const web_request& asked, const client&) -> std::optional<then> {
+    return asked.method == "POST" && !asked.body.empty() ? std::optional(then::close) : std::nullopt;
+  });
+  const auto saved = save(drawn_content(20 * mib));
+  EXPECT_EQ(saved.code(), errc::io) << saved.message();
+  EXPECT_NE(saved.message().find("is not known"), std::string_view::npos) << saved.message();
+}
+
+TEST_F(uploads, of_little_are_complete_where_the_answer_is_lost) {
+  const auto content = drawn_content(1000);
+  store_.set_fault([&](const web_request& asked, const client&) -> std::optional<then> {
+    if (asked.method != "PUT") return std::nullopt;
+    (void)store_.work(asked);
+    return then::close;
+  });
+  const auto saved = save(content);
+  ASSERT_TRUE(saved.ok()) << saved.message();
+  EXPECT_EQ(store_.get(path), content);
+}
+
 TEST_F(uploads, are_not_complete_where_another_object_is_there_after_an_answer_was_lost) {
   store_.put(path, "of somebody else");
   store_.set_fault([&](const web_request& asked, const client&) -> std::optional<then> {
