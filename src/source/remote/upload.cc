@@ -255,12 +255,19 @@ void upload::send_ready(lock& guard, const stop_question& stopped) {
     sending_ -= static_cast<unsigned>(now.size());
     return;
   }
-  for (auto* const each : now) {
-    address(*each);
-    each->query = upload_query(upload_id_, each->range.number);
-    each->sends = each->memory.get();
-    each->sends_bytes = each->range.length;
-    each->length = each->range.length;
+  const auto prepared = or_no_memory([&]() -> status {
+    for (auto* const each : now) {
+      address(*each);
+      each->query = upload_query(upload_id_, each->range.number);
+      each->sends = each->memory.get();
+      each->sends_bytes = each->range.length;
+      each->length = each->range.length;
+    }
+    return {};
+  });
+  if (!prepared.ok()) {
+    sending_ -= static_cast<unsigned>(now.size());
+    return fail(prepared);
   }
   under_way_ += static_cast<unsigned>(now.size());
   guard.unlock();
@@ -504,6 +511,7 @@ status upload::complete(bool replace) {
       auto& last = *parts_.rbegin()->second;
       if (!last.is_sent) {
         last.range.length = total - last.range.offset;
+        size_ = total;  // bytes behind it would lie elsewhere than where they were written
         send(guard, last, {});
       } else if (!ready_.empty() && !creating_) {
         send_ready(guard, {});

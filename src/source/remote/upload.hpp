@@ -57,7 +57,7 @@ class upload final : public fetch_owner {
   // That serves it, among the devices of sources: writers wait for a server, so each has threads of its own.
   [[nodiscard]] std::uint64_t device() const;
   [[nodiscard]] std::string told() const;
-  // As it will be, or as far as it was written.
+  // As it will be, or as far as it was written. Known once the last part was cut to it, at the latest.
   [[nodiscard]] std::uint64_t size() const;
   // Of the whole object: parts can then be equal. Errors: invalid_argument (bytes were written, and it had another size, or they lie behind
   // its end; more than 5 TiB).

@@ -408,6 +408,18 @@ TEST_F(uploads, leave_what_has_come_meanwhile_where_they_are_told_to) {
   }
 }
 
+TEST_F(uploads, end_where_their_last_part_was_cut) {
+  const auto content = drawn_content(20 * mib);
+  store_.put(path, "there before");
+  const auto to = begin();
+  ASSERT_TRUE(write(*to, content, 0, 14 * mib).ok());
+  EXPECT_EQ(to->complete(false).native(), EEXIST);
+  EXPECT_EQ(write(*to, content, 16 * mib, mib).code(), errc::invalid_argument);
+  const auto completed = to->complete(true);
+  ASSERT_TRUE(completed.ok()) << completed.message();
+  EXPECT_TRUE(store_.get(path) == content.substr(0, 14 * mib));
+}
+
 TEST_F(uploads, name_bytes_that_were_never_written) {
   const auto content = drawn_content(20 * mib);
   const auto to = begin(content.size());
