@@ -27,7 +27,7 @@ using test_files::pickled_dict;
 using test_files::pickled_tensor_of;
 using words = std::vector<std::string>;
 
-class convert_test : public testing::Test {
+class convert_test : public ::testing::Test {
  protected:
   [[nodiscard]] std::string place(const std::string& name) const { return directory_.path() + "/" + name; }
   std::string store(const std::string& name, const std::string& content) const {

@@ -26,7 +26,7 @@ ended_program inspect(words arguments) {
   return run(arguments);
 }
 
-class inspect_test : public testing::Test {
+class inspect_test : public ::testing::Test {
  protected:
   std::string store(const std::string& name, const std::string& content) const {
     const std::string path = directory_.path() + "/" + name;

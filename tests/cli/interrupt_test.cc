@@ -14,7 +14,7 @@ namespace {
 
 using words = std::vector<std::string>;
 
-class interrupt : public testing::Test {
+class interrupt : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_EQ(::mkfifo(fifo_.c_str(), 0600), 0); }
   [[nodiscard]] std::vector<words> readers() const {

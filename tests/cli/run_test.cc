@@ -24,7 +24,7 @@ ended_program run_shell(const std::string& script, std::vector<std::string> opti
 }
 
 // Tests in which a program really is started with our libraries in it.
-class run_program : public testing::Test {
+class run_program : public ::testing::Test {
  protected:
   void SetUp() override {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -31,7 +31,7 @@ bool is_harmless(const std::string& text) {
   return std::equal(lines.begin(), lines.end(), text.begin(), [](char shown, char raw) { return shown == raw || raw == '\n'; });
 }
 
-class hostile_names : public testing::Test {
+class hostile_names : public ::testing::Test {
  protected:
   [[nodiscard]] std::string path(const std::string& ending) const { return directory_.path() + "/" + hostile + ending; }
   [[nodiscard]] std::string model() const {

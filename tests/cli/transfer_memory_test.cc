@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
-class transfer_memory_test : public testing::TestWithParam<const char*> {
+class transfer_memory_test : public ::testing::TestWithParam<const char*> {
  protected:
   engine owner_ = *engine::create();
   transfer_memory memory_{owner_, *choose_memory(owner_, GetParam())};
@@ -39,7 +39,7 @@ TEST_P(transfer_memory_test, takes_what_is_too_long_for_the_memory_in_pieces) {
   EXPECT_EQ(memory_.size(), std::uint64_t{1} << 30);
 }
 
-INSTANTIATE_TEST_SUITE_P(of, transfer_memory_test, testing::Values("host", "host:0"),
+INSTANTIATE_TEST_SUITE_P(of, transfer_memory_test, ::testing::Values("host", "host:0"),
                          [](const auto& test) { return std::string(test.param) == "host" ? "host" : "host_device"; });
 
 }  // namespace
