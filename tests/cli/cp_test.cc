@@ -16,6 +16,7 @@
 
 #include "cli/program.hpp"
 #include "cli/terminal.hpp"
+#include "support/object_store.hpp"
 
 namespace penstock::cli_test {
 namespace {
@@ -352,6 +353,16 @@ TEST(cp, files_of_proc_which_say_that_they_are_empty_are_copied_to_their_end) {
   EXPECT_EQ(text_in(to), text_in("/proc/version"));
   EXPECT_NE(text_in(to), "");
   EXPECT_EQ(nlohmann::json::parse(ended.out).at("bytes"), text_in(to).size());
+}
+
+TEST(cp, files_of_proc_are_objects_with_all_of_their_bytes) {
+  penstock::testing::object_store store;
+  const scoped_variable endpoint("AWS_ENDPOINT_URL", store.server().origin()), region("AWS_REGION", "eu-central-1");
+  const scoped_variable key("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"), secret("AWS_SECRET_ACCESS_KEY", "hidden-secret");
+  const ended_program ended = cp({"/proc/version", "s3://bucket/version", "--json"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(store.get("/bucket/version"), text_in("/proc/version"));
+  EXPECT_EQ(nlohmann::json::parse(ended.out).at("bytes"), text_in("/proc/version").size());
 }
 
 TEST(cp, a_source_that_becomes_shorter_meanwhile_is_no_whole_copy) {

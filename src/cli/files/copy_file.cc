@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "bench/page_cache.hpp"
@@ -180,8 +181,10 @@ status copy_object_plainly(const file& source, int to_fd, const std::string& to,
   return write_plainly(to_fd, to, 0, buffer);
 }
 
+using bytes_taker = std::function<status(std::uint64_t offset, std::span<const std::byte> bytes)>;
+
 // Of files that say they are empty and are not, as those of /proc do.
-status copy_to_end(int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t& copied) {
+status take_to_end(int from_fd, const std::string& from, std::uint64_t& copied, const bytes_taker& take) {
   std::vector<std::byte> buffer(std::size_t{64} << 10);
   while (!interrupted()) {
     const ssize_t count = ::pread(from_fd, buffer.data(), buffer.size(), static_cast<off_t>(copied));
@@ -189,10 +192,29 @@ status copy_to_end(int from_fd, int to_fd, const std::string& from, const std::s
     if (count < 0) return status::from_errno(errno, fmt::format("read at {} of {}", copied, from));
     if (count == 0) return {};
     const auto bytes = std::span<const std::byte>(buffer).first(static_cast<std::size_t>(count));
-    if (status error = write_plainly(to_fd, to, copied, bytes); !error.ok()) return error;
+    if (status error = take(copied, bytes); !error.ok()) return error;
     copied += bytes.size();
   }
   return copy_stopped();
+}
+
+status copy_object_to_end(const file& target, const std::string& from, std::uint64_t& copied) {
+  const owned_fd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (source.get() < 0) return status::from_errno(errno, fmt::format("open {}", from));
+  return take_to_end(source.get(), from, copied, [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+    return target.write(bytes.data(), bytes.size(), static_cast<std::int64_t>(offset)).error;
+  });
+}
+
+status copy_object_pieces(const file& source, const file& target, std::uint64_t size, std::size_t slots) {
+  progress_bar bar("copying", source.path(), size);
+  copy_pipeline pipeline(source, target, source.path(), slots);
+  for (std::uint64_t at = 0; at < size; at += copy_piece) {
+    bar.update(at);
+    if (interrupted()) return copy_stopped();
+    if (status error = pipeline.add(at, std::min(copy_piece, size - at)); !error.ok()) return error;
+  }
+  return pipeline.finish();
 }
 
 // What was cut off while it was copied looks like a hole at the end.
@@ -207,7 +229,8 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
   const auto size = static_cast<off_t>(out.bytes);
   status error;
   if (out.bytes == 0) {
-    error = copy_to_end(from_fd, to_fd, from, to, out.copied);
+    error = take_to_end(from_fd, from, out.copied,
+                        [&](std::uint64_t offset, std::span<const std::byte> bytes) { return write_plainly(to_fd, to, offset, bytes); });
     out.bytes = out.copied;
   } else if (out.bytes < small_file && owner.options().bytes_per_second == 0) {
     error = copy_plainly(from_fd, to_fd, from, to, out.bytes, out.copied);
@@ -341,26 +364,22 @@ result<copied_file> copy_to_object(const engine& owner, const std::string& from,
   if (!source) return failed(source.error());
   const auto size = source->size();
   if (!size) return failed(size.error());
-  auto pending = pending_file::create(owner, to, {.remote = {.size = *size}});
+  const bool may_have_more = *size == 0 && !is_url(from);  // than it says
+  remote_options known;
+  if (!may_have_more) known.size = *size;
+  auto pending = pending_file::create(owner, to, {.remote = known});
   if (!pending) return failed(pending.error());
   auto target = pending->open(owner);
   if (!target) return failed(target.error());
-  status error;
-  {
-    progress_bar bar("copying", source->path(), *size);
-    copy_pipeline pipeline(*source, *target, source->path(), is_url(from) ? most_slots : copy_slots);
-    for (std::uint64_t at = 0; at < *size && error.ok(); at += copy_piece) {
-      bar.update(at);
-      error = interrupted() ? copy_stopped() : pipeline.add(at, std::min(copy_piece, *size - at));
-    }
-    if (error.ok()) error = pipeline.finish();
-  }
+  std::uint64_t bytes = *size;
+  status error = may_have_more ? copy_object_to_end(*target, from, bytes)
+                               : copy_object_pieces(*source, *target, bytes, is_url(from) ? most_slots : copy_slots);
   if (const status closed = target->close(); error.ok()) error = closed;
   if (error.ok() && interrupted()) error = copy_stopped();
   if (error.ok()) error = pending->publish({.replace = !how.keep_existing});
-  if (error.ok() && how.verify) error = read_object_back(owner, from, to, *size);
+  if (error.ok() && how.verify) error = read_object_back(owner, from, to, bytes);
   if (!error.ok()) return failed(error);
-  return copied_file{.bytes = *size, .copied = *size};
+  return copied_file{.bytes = bytes, .copied = bytes};
 }
 
 }  // namespace penstock::cli
