@@ -56,8 +56,8 @@ nb::tuple shards_of_index(nb::bytes json, nb::handle path) {
   const auto index = parse_model_index({json.c_str(), json.size()});
   if (!index) raise(index.error().with_context(shown_name(name)), {shown_name(name)});
   const auto shards = shards_of(*index, name);
-  if (!shards) raise(shards.error(), {name});
-  if (const status error = check_shards(*shards, name); !error.ok()) raise(error, {first_missing(shards->files)});
+  if (!shards) raise(shards.error(), {shown_name(name)});
+  if (const status error = check_shards(*shards, name); !error.ok()) raise(error, {shown_name(first_missing(shards->files))});
   nb::list files;
   for (const std::string& each : shards->files) files.append(path_object(each));
   nb::dict promised;

@@ -25,7 +25,7 @@ using namespace nb::literals;
 class python_pending {
  public:
   python_pending(pending_file made, std::string given)
-      : file_(std::move(made)), given_(std::move(given)), path_(file_.path()), is_object_(file_.is_object()) {}
+      : file_(std::move(made)), given_(std::move(given)), shown_(shown_name(given_)), path_(file_.path()), is_object_(file_.is_object()) {}
   python_pending(const python_pending&) = delete;
   python_pending& operator=(const python_pending&) = delete;
   // Giving an object up asks its server.
@@ -45,7 +45,8 @@ class python_pending {
     return file_.open(by, options);
   }
   [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] const std::string& given() const { return given_; }  // what errors call it
+  [[nodiscard]] const std::string& given() const { return given_; }
+  [[nodiscard]] const std::string& shown() const { return shown_; }  // what errors call it: the query of a URL may have a secret
   status publish(const publish_options& options) {
     const std::scoped_lock mine(lock_);
     return file_.publish(options);
@@ -58,7 +59,7 @@ class python_pending {
  private:
   mutable std::mutex lock_;
   pending_file file_;
-  std::string given_, path_;
+  std::string given_, shown_, path_;
   const bool is_object_;
 };
 
@@ -70,7 +71,7 @@ void make_pending(python_pending* self, nb::handle path, std::optional<unsigned>
     const without_gil unlocked;
     return pending_file::create(by, text, how);
   }();
-  if (!made) raise(made.error(), {text});
+  if (!made) raise(made.error(), {shown_name(text)});
   if (!storage_options.is_none() && !made->is_object()) raise_invalid("storage_options: they are for URLs, and " + text + " is none");
   new (self) python_pending(*std::move(made), text);
 }
@@ -80,7 +81,7 @@ void publish_pending(python_pending& self, bool replace, bool durable) {
     const without_gil unlocked;
     return self.publish({replace, durable});
   }();
-  raise_unless_ok(done, {self.given()});
+  raise_unless_ok(done, {self.shown()});
 }
 
 void drop_pending(python_pending& self) {
@@ -89,18 +90,18 @@ void drop_pending(python_pending& self) {
 }
 
 int descriptor_of(const python_pending& self) {
-  if (self.is_object()) raise({errc::unsupported, "an object on a server has no descriptor"}, {self.given()});
+  if (self.is_object()) raise({errc::unsupported, "an object on a server has no descriptor"}, {self.shown()});
   const int descriptor = [&] {
     const without_gil unlocked;
     return self.descriptor();
   }();
-  if (descriptor < 0) raise({errc::closed, "the pending file was dropped"}, {self.given()});
+  if (descriptor < 0) raise({errc::closed, "the pending file was dropped"}, {self.shown()});
   return descriptor;
 }
 
 python_file open_pending(const python_pending& self, bool direct) {
-  auto opened = self.open(shared_engine(), {.direct_writes = direct, .name = self.given()});
-  if (!opened) raise(opened.error(), {self.given()});
+  auto opened = self.open(shared_engine(), {.direct_writes = direct, .name = self.shown()});
+  if (!opened) raise(opened.error(), {self.shown()});
   return {std::move(*opened), path_object(self.given()), self.is_object() ? "w" : "r+"};
 }
 

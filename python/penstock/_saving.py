@@ -44,14 +44,15 @@ def save_image(
     """Writes the file beside path, forces it to the disk, and gives it its name. Blocks.
 
     Of a URL (s3://BUCKET/KEY) an object is made; storage_options: as for penstock.open().
-    Until the very end the file under that name is what it was. Raises penstock.Error, which names path; Cancelled, when control was stopped
+    Until the very end the file under that name is what it was. Raises penstock.Error, which names path, a URL without its query; Cancelled, when control was stopped
     before.
     """
     control = control or Control()
+    shown = _native.shown_name(path)  # a URL's query may have a secret
     try:
         with _native.PendingFile(path, storage_options=storage_options) as pending:
             if pending.is_object:
-                _write_object(path, pending, image, progress, control)
+                _write_object(shown, pending, image, progress, control)
                 return
             rest: list[Piece] = []
             pieces = image.pieces()
@@ -59,29 +60,29 @@ def save_image(
                 move_pieces(
                     file,
                     pieces,
-                    label=path,
+                    label=shown,
                     write=True,
                     progress=progress,
                     control=control,
                     meanwhile=lambda: rest.extend(image.rest()),
                 )
-                move_pieces(file, rest, label=path, write=True, control=control)
+                move_pieces(file, rest, label=shown, write=True, control=control)
             control.commit()
             pending.publish()
     except Error as error:
-        if str(error).startswith(path):
+        if str(error).startswith(shown):
             raise
-        raise remade(error, f"{path}: {error}") from error
+        raise remade(error, f"{shown}: {error}") from error
 
 
-def _write_object(path: str, pending: _native.PendingFile, image: Image, progress: Progress | None, control: Control) -> None:
+def _write_object(shown: str, pending: _native.PendingFile, image: Image, progress: Progress | None, control: Control) -> None:
     """Parts of an object are sent in about their order, so what lies around the large ones is needed with them."""
     pieces = sorted([*image.pieces(), *image.rest()], key=lambda each: each.offset)
     total, done = sum(each.nbytes for each in pieces), 0
     with pending.open() as file:
         file.truncate(max((each.offset + each.nbytes for each in pieces), default=0))
         for group in in_order(pieces, lambda each: each.nbytes):
-            move_pieces(file, group, label=path, write=True, control=control)
+            move_pieces(file, group, label=shown, write=True, control=control)
             done += sum(each.nbytes for each in group)
             if progress is not None:
                 progress(done, total)
@@ -137,7 +138,7 @@ class SaveFuture(concurrent.futures.Future[None]):
 
     def __del__(self) -> None:
         if not self._asked and self.done() and not self.cancelled() and (error := super().exception()) is not None:
-            _log.error("saving %s failed, and nobody asked for its result: %s", self.path, error)
+            _log.error("saving %s failed, and nobody asked for its result: %s", _native.shown_name(self.path), error)
 
     def _run(self, image: Image, progress: Progress | None, before: Sequence[SaveFuture]) -> None:
         def tell(done: int, total: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -20,6 +22,7 @@ import pytest
 
 import penstock
 import penstock.safetensors.numpy
+from penstock._saving import save_image, save_in_background
 
 from .test_remote_s3 import servers
 
@@ -203,6 +206,39 @@ def test_options_of_servers_are_for_urls(tmp_path):
     with pytest.raises(penstock.InvalidArgument, match="they are for URLs"):
         penstock.tofile(SMALL, tmp_path / "file", storage_options={"region": "eu-west-1"})
     assert not (tmp_path / "file").exists()
+def test_errors_of_saving_name_the_url_without_its_query(caplog):
+    url = "https://example.org/model?X-Amz-Signature=hidden"
+    tensors = {"a": SMALL}
+
+    def save() -> None:
+        save_image(url, _NoImage())
+
+    def save_and_ask() -> None:
+        save_in_background(url, _NoImage()).result()
+
+    for saving in (lambda: penstock.safetensors.numpy.save_file(tensors, url), lambda: penstock.tofile(SMALL, url), save, save_and_ask):
+        with pytest.raises(penstock.Error, match="https://example.org/model") as refused:
+            saving()
+        assert "hidden" not in f"{refused.value} {refused.value.filename} {refused.value!r}"
+    future = save_in_background(url, _NoImage())
+    concurrent.futures.wait([future])
+    del future
+    for thread in threading.enumerate():
+        if thread.name == "penstock-save":
+            thread.join()
+    gc.collect()  # the error's traceback has the future
+    assert "saving https://example.org/model failed" in caplog.text
+    assert "hidden" not in caplog.text
+
+
+class _NoImage:
+    def pieces(self) -> list[Any]:
+        return []
+
+    def rest(self) -> list[Any]:
+        return []
+
+
     with pytest.raises(penstock.InvalidArgument, match="an object is written as a whole"):
         penstock.tofile(SMALL, "s3://bucket/key", 10)
 
