@@ -100,7 +100,11 @@ int descriptor_of(const python_pending& self) {
 }
 
 python_file open_pending(const python_pending& self, bool direct) {
-  auto opened = self.open(shared_engine(), {.direct_writes = direct, .name = self.shown()});
+  const auto by = shared_engine();
+  auto opened = [&] {
+    const without_gil unlocked;  // its turn comes after a publish() of another thread
+    return self.open(by, {.direct_writes = direct, .name = self.shown()});
+  }();
   if (!opened) raise(opened.error(), {self.shown()});
   return {std::move(*opened), path_object(self.given()), self.is_object() ? "w" : "r+"};
 }
