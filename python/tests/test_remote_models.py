@@ -67,6 +67,18 @@ def test_parts_and_other_loaders_take_urls_too(served):
     expect_all(penstock.safetensors.load_sharded(f"{url}/cut", ["cpu"], framework="np")[0])
 
 
+def test_files_of_a_list_may_be_local_and_on_servers(served):
+    url, folder, asked = served
+    local = folder / "cut" / "parts" / "part 0%.safetensors"
+    remote = f"{url}/cut/parts/part%201%25.safetensors"
+    options = {"headers": {"X-Mine": "yes"}}
+    for paths in ([local, remote], [remote, local]):
+        expect_all(penstock.safetensors.numpy.load_file(paths, storage_options=options))
+    assert asked and all(headers["x-mine"] == "yes" for _, headers in asked)
+    with pytest.raises(penstock.InvalidArgument, match="its scheme is not"):
+        penstock.safetensors.numpy.load_file(local, storage_options=options)
+
+
 def test_errors_name_the_url_without_its_query(served):
     url, folder, _ = served
     (folder / "cut" / "parts" / "part 1%.safetensors").unlink()

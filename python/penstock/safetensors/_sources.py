@@ -126,14 +126,16 @@ def _checked(path: Any) -> Path:
 
 
 def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOptions | None) -> Iterator[Source]:
-    """In their order; those of servers, which answer late, many at once."""
+    """In their order; those of servers, which answer late, many at once. The options are for these; without any, opening a file refuses them."""
     if len(names) < 2 or not any(map(_native.is_url, names)):
         yield from (Source(name, devices, storage_options=storage_options) for name in names)
         return
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(len(names), _MOST_OPENED_AT_ONCE), "penstock-open") as pool:
-        begun = [pool.submit(Source, name, devices, storage_options=storage_options) for name in names]
+        begun = [
+            pool.submit(Source, name, devices, storage_options=storage_options if _native.is_url(name) else None) for name in names
+        ]
         taken = 0
         try:
             for each in begun:
