@@ -65,6 +65,33 @@ def test_arrays_of_a_web_server_are_read(served, slash):
     assert "RemoteStore" in repr(store) and store == pickle.loads(pickle.dumps(store)) == store.with_read_only(True)
 
 
+def test_requests_whose_files_no_thread_can_open_end_with_that_error(served, monkeypatch):
+    url, _, _ = served
+    store = RemoteStore(f"{url}/data.zarr")
+    prototype = zarr.core.buffer.default_buffer_prototype()
+    keys = ["plain/c/0/0", "plain/c/1/0", "plain/c/2/0"]
+
+    async def outcomes() -> list[Any]:
+        return await asyncio.gather(*(store.get(key, prototype) for key in keys), return_exceptions=True)
+
+    def none_is_begun(open_one: Any, requests: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    def the_first_is_begun(open_one: Any, requests: Any) -> Any:
+        yield open_one(requests[0])
+        raise RuntimeError("can't start new thread")
+
+    for opened in (none_is_begun, the_first_is_begun):
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_opened", opened)
+            assert [type(each) for each in asyncio.run(outcomes())] == [RuntimeError] * 3
+        assert all(entry.users == 0 for entry in store._files._entries.values())
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.zarr._store3._openers.submit", lambda *_: none_is_begun(None, None))
+        assert [type(each) for each in asyncio.run(outcomes())] == [RuntimeError] * 3
+    assert [type(each) for each in asyncio.run(outcomes())] == [prototype.buffer] * 3
+
+
 def test_it_is_for_reading_and_says_what_it_cannot(served):
     url, _, _ = served
     store = RemoteStore(f"{url}/data.zarr?token=hidden")

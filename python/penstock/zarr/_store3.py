@@ -102,11 +102,18 @@ class _Gatherer:
         waiting, self._waiting = self._waiting, {}
         for place, requests in waiting.items():
             # Opening files may wait for a disk or a server: no work for the loop's own thread.
-            _openers.submit(self._start, loop, place, requests, self._under_way // BATCHES_UNDER_WAY)
+            try:
+                _openers.submit(self._start, loop, place, requests, self._under_way // BATCHES_UNDER_WAY)
+            except RuntimeError as error:  # no thread can be had
+                self._end(requests, [error] * len(requests))
 
     def _start(self, loop: asyncio.AbstractEventLoop, place: Place, requests: list[_Request], share: int) -> None:
         """Opens the files and starts to read them."""
-        errors = self._store._opened(lambda request: request.open(self._store), requests)
+        try:
+            errors = list(self._store._opened(lambda request: request.open(self._store), requests))
+        except BaseException as error:  # no thread can be had: nobody looks at this one's outcome, and the requests are waited for
+            self._tell(loop, requests, [error] * len(requests))
+            return
         failed = {request: error for request, error in zip(requests, errors) if error is not None}
         if failed:
             self._tell(loop, list(failed), list(failed.values()))
@@ -131,9 +138,10 @@ class _Gatherer:
                 request.close()
 
     def _end(self, batch: list[_Request], outcomes: list[Outcome]) -> None:
-        self._under_way -= len(batch)
         for request, outcome in zip(batch, outcomes):
-            request.end(outcome)
+            if not request.closed:  # an executor that could not start a thread may yet begin what it refused
+                self._under_way -= 1
+                request.end(outcome)
 
 
 def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
@@ -153,7 +161,7 @@ def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
 class _Request:
     """One get() until its bytes are there."""
 
-    __slots__ = ("_array", "_byte_range", "_key", "_lease", "_offset", "_prototype", "_store", "future", "size")
+    __slots__ = ("_array", "_byte_range", "_key", "_leases", "_offset", "_prototype", "_store", "closed", "future", "size")
 
     def __init__(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, future: asyncio.Future[Buffer | None]
@@ -161,29 +169,38 @@ class _Request:
         self._key = key
         self._prototype = prototype
         self._byte_range = byte_range
-        self._lease: Lease | None = None
+        self._leases: list[Lease] = []  # one at most; threads that open and close at once take it out by pop(), which one of them wins
+        self.closed = False
         self.future = future
 
     def open(self, store: GatheringStore) -> BaseException | None:
         """Opens the file; the error where that fails. Blocks."""
         self._store = store
         try:
-            self._lease = store._files.acquire(store._path(self._key))
+            lease = store._files.acquire(store._path(self._key))
         except BaseException as error:
             return error
-        self._offset, self.size = _clipped(self._byte_range, self._lease.size)
+        self._offset, self.size = _clipped(self._byte_range, lease.size)
+        self._leases.append(lease)
+        if self.closed:  # meanwhile: close() may not have seen the lease
+            self._let_go()
+            return RuntimeError("the request has ended")
         return None
 
     def read_into(self, array: Any) -> Read:
         """After open(): what is to be read, into an array of its size."""
-        assert self._lease is not None
         self._array = array
-        return Read(self._lease.file, array, self._offset, self.size)
+        return Read(self._leases[0].file, array, self._offset, self.size)
 
     def close(self) -> None:
         """Lets go of the file."""
-        if self._lease is not None:
-            self._store._files.release(self._lease)
+        self.closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with contextlib.suppress(IndexError):
+            lease = self._leases.pop()
+            self._store._files.release(lease)
 
     def end(self, outcome: Outcome) -> None:
         """Called once, on the loop's thread, when the bytes are there or an error is."""
