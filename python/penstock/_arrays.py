@@ -31,6 +31,7 @@ def fromfile(
     like: Any = None,
     device: Place = None,
     exact: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """An array of the file's items from offset (bytes) on: count of them, or all for -1.
 
@@ -38,7 +39,9 @@ def fromfile(
     array on that device; with device="host:0" a penstock.DeviceBuffer of the bytes, which must be some. On a GPU this waits for what CuPy's current stream has, in which the memory may
     have been used before.
     exact: a file that ends before count items, or within one, raises ShortRead; else there are fewer items, and the part of one is left out,
-    as with numpy.fromfile(). Raises penstock.Error; ImportError where NumPy or CuPy is needed and missing.
+    as with numpy.fromfile().
+    storage_options: how the server of a URL is reached, as penstock.open() takes them.
+    Raises penstock.Error; ImportError where NumPy or CuPy is needed and missing.
     """
     if count < -1:
         raise InvalidArgument(f"count is {count}; -1 means all", code="invalid_argument")
@@ -46,7 +49,7 @@ def fromfile(
     item_size = _item_size(dtype, where)
     if offset < 0:
         raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
-    with _native.open(path) as file:
+    with _native.open(path, storage_options=storage_options) as file:
         size = file.size()
         if size == 0:
             content = read_to_the_end(file.read_into, offset, None if count == -1 else count * item_size)
@@ -62,7 +65,7 @@ def fromfile(
 
 
 def short_read(path: Path, offset: int, there: int, wanted: int) -> ShortRead:
-    name = path if isinstance(path, int) else os.fsdecode(path)
+    name = path if isinstance(path, int) else _native.shown_name(path)
     message = f"{name}: read {there} of {wanted} bytes at offset {offset}: the file ends there; exact=False takes what there is"
     return ShortRead(message, code="short_read", filename=str(name), offset=offset, bytes_done=there)
 

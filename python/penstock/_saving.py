@@ -44,8 +44,8 @@ def save_image(
     """Writes the file beside path, forces it to the disk, and gives it its name. Blocks.
 
     Of a URL (s3://BUCKET/KEY) an object is made; storage_options: as for penstock.open().
-    Until the very end the file under that name is what it was. Raises penstock.Error, which names path, a URL without its query; Cancelled, when control was stopped
-    before.
+    Until the very end the file under that name is what it was. Raises penstock.Error, which names path (a URL without its
+    query); Cancelled, when control was stopped before.
     """
     control = control or Control()
     shown = _native.shown_name(path)  # a URL's query may have a secret

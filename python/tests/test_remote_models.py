@@ -79,6 +79,19 @@ def test_files_of_a_list_may_be_local_and_on_servers(served):
         penstock.safetensors.numpy.load_file(local, storage_options=options)
 
 
+def test_arrays_are_read_with_the_options_of_a_server(served):
+    url, folder, asked = served
+    ALL["a.weight"].tofile(folder / "array.bin")
+    options = {"headers": {"X-Mine": "yes"}}
+    numpy.testing.assert_array_equal(penstock.fromfile(f"{url}/array.bin", "f4", storage_options=options), ALL["a.weight"].ravel())
+    assert asked and all(headers["x-mine"] == "yes" for _, headers in asked)
+    with pytest.raises(penstock.ShortRead, match="array.bin: read") as short:
+        penstock.fromfile(f"{url}/array.bin?token=hidden", "f4", 100, storage_options=options)
+    assert "hidden" not in f"{short.value} {short.value.filename}"
+    with pytest.raises(penstock.InvalidArgument, match="its scheme is not"):
+        penstock.fromfile(folder / "array.bin", "f4", storage_options=options)
+
+
 def test_errors_name_the_url_without_its_query(served):
     url, folder, _ = served
     (folder / "cut" / "parts" / "part 1%.safetensors").unlink()

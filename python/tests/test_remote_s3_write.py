@@ -71,6 +71,7 @@ def test_an_array_is_an_object_once_tofile_returns(server, bucket, options, cont
     status, _, told = server.get(key)
     assert status == 200
     assert told == content.tobytes()
+    numpy.testing.assert_array_equal(penstock.fromfile(f"{bucket}/{key}", "u1", storage_options=options), content)
 
 
 def test_memory_of_a_device_is_an_object_once_tofile_returns(server, bucket, options):
@@ -136,6 +137,9 @@ def test_checkpoints_of_pytorch_are_objects(server, bucket, options, tmp_path):
 
     state = {f"{i}.weight": torch.full((1000, 700 + i), float(i)) for i in range(12)}
     penstock.torch.save(state, f"{bucket}/state.pt", storage_options=options)
+    loaded = penstock.torch.load(f"{bucket}/state.pt", storage_options=options)
+    assert all(torch.equal(each, state[name]) for name, each in loaded.items())
+    assert penstock.torch.fallback_reason(f"{bucket}/state.pt", storage_options=options) is None
     (tmp_path / "state.pt").write_bytes(server.get("state.pt")[2])
     for name, each in torch.load(tmp_path / "state.pt").items():
         assert torch.equal(each, state[name])
@@ -202,10 +206,6 @@ def test_other_urls_are_not_written():
             penstock.tofile(SMALL, url)
 
 
-def test_options_of_servers_are_for_urls(tmp_path):
-    with pytest.raises(penstock.InvalidArgument, match="they are for URLs"):
-        penstock.tofile(SMALL, tmp_path / "file", storage_options={"region": "eu-west-1"})
-    assert not (tmp_path / "file").exists()
 def test_errors_of_saving_name_the_url_without_its_query(caplog):
     url = "https://example.org/model?X-Amz-Signature=hidden"
     tensors = {"a": SMALL}
@@ -239,6 +239,10 @@ class _NoImage:
         return []
 
 
+def test_options_of_servers_are_for_urls(tmp_path):
+    with pytest.raises(penstock.InvalidArgument, match="they are for URLs"):
+        penstock.tofile(SMALL, tmp_path / "file", storage_options={"region": "eu-west-1"})
+    assert not (tmp_path / "file").exists()
     with pytest.raises(penstock.InvalidArgument, match="an object is written as a whole"):
         penstock.tofile(SMALL, "s3://bucket/key", 10)
 

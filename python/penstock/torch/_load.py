@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ def load(
     weights_only: bool | None = None,
     mmap: bool | None = None,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     **pickle_load_args: Any,
 ) -> Any:
     """What torch.load(f, ...) returns, with the storages read straight to the devices that they are for. Blocks.
@@ -40,6 +42,7 @@ def load(
     otherwise, is PyTorch's own restricted unpickler with what torch.serialization.add_safe_globals() has added. It never runs what a hostile
     file names. A callable map_location is given storages on the CPU, as it expects; every other kind leads straight to the device.
     progress(bytes_done, bytes_total) is called on this thread as the storages come.
+    f may be the URL of an object on a server; storage_options: as for penstock.open().
     What this does not read itself goes to torch.load: see fallback_reason(). Of the GPUs' memory this waits for what PyTorch's current
     streams have; the tensors may be used in any stream.
     Raises penstock.Error, which names the file and the storage; CheckpointError for a file that is not whole; pickle.UnpicklingError as
@@ -51,25 +54,31 @@ def load(
     reason = _reason_before_reading(f, map_location, mmap)
     if reason is None:
         path = os.fspath(f)
-        with _native.open(path) as file:
-            archive, reason = _archive_or_reason(file, os.fsdecode(path))
+        with _native.open(path, storage_options=storage_options) as file:
+            archive, reason = _archive_or_reason(file, _native.shown_name(path))
             if archive is not None:
                 unpickler = weights_only_unpickler() if safe else pickle_module or pickle
                 return _Load(file, archive, f, map_location, progress).run(unpickler, safe, pickle_load_args)
-    _log.info("torch.load reads %s: %s", f, reason)
+    _log.info("torch.load reads %s: %s", _shown(f), reason)
     return torch.load(f, map_location, pickle_module, weights_only=safe, mmap=mmap, **pickle_load_args)
 
 
-def fallback_reason(f: Any, map_location: Any = None, *, mmap: bool | None = None) -> str | None:
+def fallback_reason(
+    f: Any, map_location: Any = None, *, mmap: bool | None = None, storage_options: Mapping[str, Any] | None = None
+) -> str | None:
     """Why load() with these arguments leaves the file to torch.load, in words; None where it reads the file itself. Raises penstock.Error."""
     reason = _reason_before_reading(f, map_location, mmap)
     if reason is None:
-        with _native.open(f) as file:
-            _, reason = _archive_or_reason(file, os.fsdecode(f))
+        with _native.open(f, storage_options=storage_options) as file:
+            _, reason = _archive_or_reason(file, _native.shown_name(f))
     return reason
 
 
 # --- what is left to PyTorch
+
+
+def _shown(f: Any) -> Any:
+    return _native.shown_name(f) if isinstance(f, (str, os.PathLike)) else f
 
 
 def _reason_before_reading(f: Any, map_location: Any, mmap: bool | None) -> str | None:
@@ -226,7 +235,7 @@ class _Load:
                 later.append((each, storage))
             self._loaded[each.key, each.nbytes] = storage
         synchronize(each.device for each in pieces)
-        move_pieces(self._file, pieces, label=os.fsdecode(self._path), progress=self._progress)
+        move_pieces(self._file, pieces, label=_native.shown_name(self._path), progress=self._progress)
         for each, storage in later:
             if self._swaps:
                 storage.byteswap(each.dtype)
