@@ -23,6 +23,7 @@
 #include "source/remote/cache_map.hpp"
 #include "support/faulty_kernel.hpp"
 #include "support/web_server.hpp"
+#include "sys/peer.hpp"
 
 namespace penstock::testing::node_cache_tests {
 namespace {
@@ -184,6 +185,25 @@ TEST_F(node_cache, a_small_read_of_a_cold_object_costs_a_block) {
   EXPECT_EQ(from.read(memory.data(), memory.size(), object_bytes - 50).bytes_done, 50U);
   EXPECT_NE(with.remarks(from).find(fmt::format("{} of its {} bytes are in the node cache", block + 77, object_bytes)), std::string::npos)
       << with.remarks(from);
+}
+
+TEST_F(node_cache, a_map_that_was_replaced_while_its_maker_waited_for_the_folder_keeps_its_data) {
+  fill();
+  const auto before = bytes_asked(server_);
+  const auto map = files(".map").front();
+  const auto aside = folder() + "/aside";
+  fs::rename(map, aside);
+  const sys::owned_descriptor locked(::open(folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(locked.get(), LOCK_EX), 0);
+  reader with(folder());
+  auto opening = std::async(std::launch::async, [&] { return with.open(server_.url()); });
+  while (!fs::exists(map)) std::this_thread::yield();
+  // The one that it has made is evicted, and another process brings what is valid.
+  fs::rename(aside, map);
+  ASSERT_EQ(::flock(locked.get(), LOCK_UN), 0);
+  with.expect(opening.get(), content_);
+  EXPECT_EQ(bytes_asked(server_), before);
+  expect_all_is_kept();
 }
 
 TEST_F(node_cache, an_object_that_was_replaced_is_fetched_anew_and_the_old_one_goes) {

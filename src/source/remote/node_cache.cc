@@ -131,6 +131,10 @@ result<std::optional<node_cache::opened>> node_cache::look_at(const sys::cache_f
   if (!sys::try_share(data->get())) return status(errc::would_block, "it is being evicted");
   const auto now = sys::cache_file_facts_of(data->get());
   if (!now || !now->has_name) return status(errc::would_block, "it was evicted");
+  // Last of all: data that was found by its name is this map's if the map has had its own until now. The number of its inode alone does not
+  // say so, since another's data may have been given it.
+  const auto map_now = sys::cache_file_facts_of(map.get());
+  if (!map_now || !map_now->has_name) return status(errc::would_block, "it was evicted");
   return std::optional(opened{std::move(map), *std::move(data), *std::move(head)});
 }
 
@@ -139,6 +143,10 @@ result<std::optional<node_cache::opened>> node_cache::begin(const sys::cache_fol
                                                             const cache_map_head& wanted, sys::owned_descriptor& map) {
   const auto alone = in.whole_lock(most_wait_for_lock);
   if (!alone) return alone.error();
+  // Whoever had the folder's lock meanwhile may have evicted this map, and another process have made one anew: then the data is that one's.
+  const auto facts = sys::cache_file_facts_of(map.get());
+  if (!facts) return facts.error();
+  if (!facts->has_name) return std::optional<opened>();
   remove_other_versions(in, name);
   in.remove(with_end(name, data_end));
   auto data = in.open_file(with_end(name, data_end), sys::cache_folder::opening::or_make);
