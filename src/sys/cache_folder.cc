@@ -118,7 +118,11 @@ result<std::vector<std::string>> cache_folder::list() const {
   return found;
 }
 
-result<owned_descriptor> cache_folder::whole_lock(std::chrono::milliseconds most) const {
+folder_lock::~folder_lock() {
+  if (locked_.get() >= 0) (void)::flock(locked_.get(), LOCK_UN);
+}
+
+result<folder_lock> cache_folder::whole_lock(std::chrono::milliseconds most) const {
   constexpr auto pause = 2ms;
   owned_descriptor lock(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (lock.get() < 0) return status::from_errno(errno, fmt::format("open {}", name_));
@@ -126,7 +130,7 @@ result<owned_descriptor> cache_folder::whole_lock(std::chrono::milliseconds most
     if (waited >= most) return status(errc::would_block, fmt::format("another process has locked {}", name_));
     std::this_thread::sleep_for(pause);
   }
-  return lock;
+  return folder_lock(std::move(lock));
 }
 
 result<cache_folder::space> cache_folder::room() const {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/status.hpp"
@@ -31,6 +32,19 @@ struct byte_range {
   std::uint64_t length = 0;
 };
 
+// The lock of a folder. Lets go of it itself: a child that was forked meanwhile has the description too, and closing it would leave it
+// locked.
+class folder_lock {
+ public:
+  explicit folder_lock(owned_descriptor locked) noexcept : locked_(std::move(locked)) {}
+  folder_lock(folder_lock&&) noexcept = default;
+  folder_lock& operator=(folder_lock&&) = delete;
+  ~folder_lock();
+
+ private:
+  owned_descriptor locked_;
+};
+
 class cache_folder {
  public:
   static constexpr std::size_t most_listed = 200'000;
@@ -48,8 +62,8 @@ class cache_folder {
   void remove(const std::string& name) const noexcept;
   // Names in it, at most most_listed.
   [[nodiscard]] result<std::vector<std::string>> list() const;
-  // Held until the descriptor is closed. Waits while another process has it; errors: would_block once the time is over.
-  [[nodiscard]] result<owned_descriptor> whole_lock(std::chrono::milliseconds most) const;
+  // Held until the result is destroyed. Waits while another process has it; errors: would_block once the time is over.
+  [[nodiscard]] result<folder_lock> whole_lock(std::chrono::milliseconds most) const;
 
   struct space {
     std::uint64_t all = 0;
@@ -76,6 +90,19 @@ class cache_folder {
 // taken; else the first range that is not, and nothing is taken. Errors: those of fcntl(2).
 [[nodiscard]] result<std::optional<byte_range>> try_claim(int fd, const byte_range& what) noexcept;
 void let_go(int fd, const byte_range& what) noexcept;
+
+// Of a range that was claimed: lets go of it before the file is closed, which would not do where a child was forked meanwhile.
+class claimed_range {
+ public:
+  claimed_range(int fd, const byte_range& what) noexcept : fd_(fd), what_(what) {}
+  claimed_range(const claimed_range&) = delete;
+  claimed_range& operator=(const claimed_range&) = delete;
+  ~claimed_range() { let_go(fd_, what_); }
+
+ private:
+  const int fd_;
+  const byte_range what_;
+};
 
 // All of it, or an error; short is io.
 [[nodiscard]] status read_exactly(int fd, std::span<std::byte> into, std::uint64_t offset) noexcept;

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -98,11 +100,40 @@ TEST_F(cache_folders, whole_files_are_shared_or_had_alone) {
 TEST_F(cache_folders, the_lock_of_all_is_one_descriptions) {
   using namespace std::chrono_literals;
   const auto folder = open_one();
-  auto held = folder.whole_lock(0ms);
-  ASSERT_TRUE(held.ok());
-  EXPECT_EQ(folder.whole_lock(0ms).error().code(), errc::would_block);
-  held = sys::owned_descriptor();
+  {
+    const auto held = folder.whole_lock(0ms);
+    ASSERT_TRUE(held.ok());
+    EXPECT_EQ(folder.whole_lock(0ms).error().code(), errc::would_block);
+  }
   EXPECT_TRUE(folder.whole_lock(0ms).ok());
+}
+
+TEST_F(cache_folders, locks_end_with_their_holder_though_a_forked_child_has_its_descriptors) {
+  const auto folder = open_one();
+  const auto file = folder.open_file("file", opening::or_make);
+  const auto again = folder.open_file("file", opening::or_make);
+  ASSERT_TRUE(file.ok() && again.ok());
+  std::array<int, 2> kept{};
+  pid_t child = -1;
+  {
+    const auto all = folder.whole_lock(std::chrono::milliseconds(0));
+    ASSERT_TRUE(all.ok());
+    ASSERT_FALSE((*sys::try_claim(file->get(), {0, 10})).has_value());
+    const sys::claimed_range claimed(file->get(), {0, 10});
+    ASSERT_EQ(::pipe(kept.data()), 0);
+    child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      (void)::close(kept[1]);
+      char until_closed = 0;
+      (void)!::read(kept[0], &until_closed, 1);
+      ::_exit(0);
+    }
+  }
+  EXPECT_TRUE(folder.whole_lock(std::chrono::milliseconds(0)).ok());
+  EXPECT_FALSE((*sys::try_claim(again->get(), {0, 10})).has_value());
+  for (const int end : kept) (void)::close(end);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(cache_folders, bytes_are_all_there_or_there_is_an_error) {

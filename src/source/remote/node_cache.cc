@@ -81,7 +81,6 @@ result<std::shared_ptr<cache_entry>> node_cache::enter(cache_map_head wanted) {
     }
     auto& there = **found;
     sys::touch(there.map.get());
-    sys::let_go(there.map.get(), head_range);
     const auto forget = [from = folder_, name = *name] {
       (void)or_no_memory([&]() -> status {
         const auto place = sys::cache_folder::open(from);
@@ -102,6 +101,7 @@ result<std::optional<node_cache::opened>> node_cache::try_enter(const sys::cache
   const auto other = sys::try_claim(map->get(), head_range);
   if (!other) return other.error();
   if (*other) return std::optional<opened>();
+  const sys::claimed_range head(map->get(), head_range);
   const auto facts = sys::cache_file_facts_of(map->get());
   if (!facts) return facts.error();
   if (!facts->has_name) return std::optional<opened>();
