@@ -235,15 +235,15 @@ bool node_cache::evict(const sys::cache_folder& in, const kept& gone) {
   return true;
 }
 
-// How many bytes there is room for, at least so many, or 0.
-result<std::uint64_t> node_cache::make_room(std::uint64_t bytes) {
+// How many bytes there is room for, at least so many, or 0; unlisted: those that may not be in the folder yet. Waits for other processes.
+result<std::uint64_t> node_cache::make_room(std::uint64_t bytes, std::uint64_t unlisted) {
   const auto in = sys::cache_folder::open(folder_);
   if (!in) return in.error();
   const auto alone = in->whole_lock(most_wait_for_lock / 10);
   if (!alone) return alone.error();
   const auto all = all_kept(*in);
   if (!all) return all.error();
-  std::uint64_t used = being_written_;
+  std::uint64_t used = unlisted;
   for (const auto& each : *all) used += each.bytes;
   auto most = most_bytes_;
   if (most == 0) {
@@ -264,16 +264,32 @@ result<std::uint64_t> node_cache::make_room(std::uint64_t bytes) {
 }
 
 bool node_cache::take_room(std::uint64_t bytes) noexcept {
-  const std::lock_guard guard(lock_);
-  if (free_bytes_ < bytes) {
-    if (clock::now() < no_room_until_) return false;
-    const auto room = or_no_memory([&] { return make_room(bytes); });
-    free_bytes_ = room.value_or(0);
-    if (free_bytes_ < bytes) {
-      no_room_until_ = clock::now() + no_room_for;
-      return false;
-    }
+  if (const auto known = take_known_room(bytes)) return *known;
+  const std::lock_guard one_reads_the_folder(reading_);
+  if (const auto known = take_known_room(bytes)) return *known;
+  std::uint64_t unlisted = 0;
+  {
+    const std::lock_guard guard(lock_);
+    free_bytes_ = 0;  // nobody takes any meanwhile, so no more than this is unlisted
+    unlisted = being_written_;
   }
+  const auto room = or_no_memory([&] { return make_room(bytes, unlisted); });
+  const std::lock_guard guard(lock_);
+  free_bytes_ = room.value_or(0);
+  if (free_bytes_ < bytes) no_room_until_ = clock::now() + no_room_for;
+  return take_free(bytes);
+}
+
+// Nothing: only the folder can say.
+std::optional<bool> node_cache::take_known_room(std::uint64_t bytes) noexcept {
+  const std::lock_guard guard(lock_);
+  if (take_free(bytes)) return true;
+  return clock::now() < no_room_until_ ? std::optional(false) : std::nullopt;
+}
+
+// With the lock.
+bool node_cache::take_free(std::uint64_t bytes) noexcept {
+  if (free_bytes_ < bytes) return false;
   free_bytes_ -= bytes;
   being_written_ += bytes;
   return true;

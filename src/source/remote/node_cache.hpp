@@ -87,7 +87,9 @@ class node_cache final {
   static void remove_other_versions(const sys::cache_folder& in, const std::string& name);
   static result<std::vector<kept>> all_kept(const sys::cache_folder& in);
   [[nodiscard]] static bool evict(const sys::cache_folder& in, const kept& gone);
-  [[nodiscard]] result<std::uint64_t> make_room(std::uint64_t bytes);
+  [[nodiscard]] result<std::uint64_t> make_room(std::uint64_t bytes, std::uint64_t unlisted);
+  [[nodiscard]] std::optional<bool> take_known_room(std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool take_free(std::uint64_t bytes) noexcept;
 
   const std::shared_ptr<sys::kernel> kernel_;
   const std::uint64_t most_bytes_;
@@ -97,6 +99,7 @@ class node_cache final {
   std::atomic<std::uint64_t> read_bytes_{0};
   std::atomic<std::uint64_t> fetched_bytes_{0};
   std::atomic<std::uint64_t> passed_bytes_{0};
+  std::mutex reading_;                 // of who reads the folder for room; taken before lock_, which nobody has while that one waits
   std::mutex lock_;                    // guards what follows
   std::uint64_t free_bytes_ = 0;       // that may be written before the folder is read again
   std::uint64_t being_written_ = 0;    // that were taken, and may not be in the folder yet
