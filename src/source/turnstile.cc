@@ -23,7 +23,9 @@ std::uint64_t turnstile::most_piece_bytes(unsigned at_once) const noexcept {
 
 std::uint64_t turnstile::piece_bytes(std::uint64_t request_bytes) const noexcept {
   const auto at_once = std::max(1U, at_once_());
-  return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / at_once + 1), least_piece_bytes_, most_piece_bytes(at_once));
+  const auto most = most_piece_bytes(at_once);
+  if (under_way() + queue_.size() >= at_once) return most;
+  return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / at_once + 1), least_piece_bytes_, most);
 }
 
 void turnstile::push(staging::work_list& list, const staging::work_chain& works) noexcept {

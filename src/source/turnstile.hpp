@@ -30,7 +30,8 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   // cost the source more than they save, though fewer are under way then.
   turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes = staging::small_slab_bytes);
 
-  // How long a fill of a request of so many bytes is: short enough that as many are under way at once as the source wants.
+  // How long a fill of a request of so many bytes is: short enough that as many are under way at once as the source wants. Where as many
+  // are already, or wait, it is as long as may be: shorter ones would only be more to ask for.
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t request_bytes) const noexcept;
   [[nodiscard]] unsigned under_way() const noexcept {
     const std::lock_guard guard(lock_);

@@ -76,7 +76,7 @@ def seaweedfs(folder: Path) -> tuple[list[str], int]:
     kinds = ("port", "port.grpc")
     ports = free_ports(len(names))
     options = [f"-{name}.{kinds[i % 2]}={port}" for i, (name, port) in enumerate(zip(names, ports, strict=True))]
-    where = [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
+    where = [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=100", "-master.volumeSizeLimitMB=64"]
     return [program, "server", *where, "-filer", "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", *options], ports[0]
 
 
