@@ -147,7 +147,7 @@ class Crt:
         def take(chunk: bytes, offset: int, **_: Any) -> None:
             memory[offset : offset + len(chunk)] = chunk
 
-        return self.client.make_request(request=request, type=S3RequestType.GET_OBJECT, on_body=take, endpoint=self.facts["endpoint"])
+        return self.client.make_request(request=request, type=S3RequestType.GET_OBJECT, on_body=take)
 
 
 def awscrt_one(facts: dict[str, str], key: str, size: int) -> Any:
