@@ -77,7 +77,7 @@ def seaweedfs(folder: Path) -> tuple[list[str], int]:
     ports = free_ports(len(names))
     options = [f"-{name}.{kinds[i % 2]}={port}" for i, (name, port) in enumerate(zip(names, ports, strict=True))]
     where = [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=100", "-master.volumeSizeLimitMB=64"]
-    return [program, "server", *where, "-filer", "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", *options], ports[0]
+    return [program, "server", *where, "-filer", "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0", *options], ports[0]
 
 
 def moto(folder: Path) -> tuple[list[str], int]:
@@ -156,7 +156,7 @@ class Server:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         # Asked until it answers: there is nothing that would tell us.
         deadline = time.monotonic() + UP_WITHIN_S
-        while self._try_bucket() not in (200, 409):
+        while not (self._try_bucket() in (200, 409) and self._keeps() and self._process.poll() is None):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.kind} does not come up:\n{log.read_text(errors='replace')[-2000:]}")
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -167,6 +167,16 @@ class Server:
             return self.request("PUT", f"/{BUCKET}")[0]
         except (OSError, http.client.HTTPException):
             return 0
+
+    def _keeps(self) -> bool:
+        """Whether it keeps an object: under load it may take a bucket before it takes anything else."""
+        try:
+            self.put("probe", b"probe")
+            kept = self.get("probe")[2] == b"probe"
+            self.remove("probe")
+        except (OSError, RuntimeError, http.client.HTTPException):
+            return False
+        return kept
 
     def _end(self) -> None:
         if self._process is None:
