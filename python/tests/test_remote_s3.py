@@ -32,6 +32,17 @@ def servers() -> ModuleType:
     return module
 
 
+def options_of(server: Any) -> dict[str, Any]:
+    """storage_options for what a server has."""
+    facts = server.facts()
+    return {
+        "endpoint": facts["endpoint"],
+        "region": facts["region"],
+        "access_key_id": facts["access_key"],
+        "secret_access_key": facts["secret_key"],
+    }
+
+
 @pytest.fixture(scope="module", params=["seaweedfs", "moto", "rclone"])
 def server(request: Any, tmp_path_factory: Any) -> Iterator[Any]:
     module = servers()
@@ -46,13 +57,7 @@ def server(request: Any, tmp_path_factory: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def options(server: Any) -> dict[str, str]:
-    facts = server.facts()
-    return {
-        "endpoint": facts["endpoint"],
-        "region": facts["region"],
-        "access_key_id": facts["access_key"],
-        "secret_access_key": facts["secret_key"],
-    }
+    return options_of(server)
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -24,7 +24,7 @@ import penstock
 import penstock.safetensors.numpy
 from penstock._saving import save_image, save_in_background
 
-from .test_remote_s3 import servers
+from .test_remote_s3 import options_of, servers
 
 SMALL = numpy.random.default_rng(8).integers(0, 256, 2**20 + 5, dtype=numpy.uint8)
 LARGE = numpy.random.default_rng(9).integers(0, 256, 19 * 2**20 + 5, dtype=numpy.uint8)
@@ -42,13 +42,7 @@ def server(request: Any, tmp_path_factory: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def options(server: Any) -> dict[str, Any]:
-    facts = server.facts()
-    return {
-        "endpoint": facts["endpoint"],
-        "region": facts["region"],
-        "access_key_id": facts["access_key"],
-        "secret_access_key": facts["secret_key"],
-    }
+    return options_of(server)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from penstock import _native  # noqa: E402
 from penstock.zarr import RemoteStore  # noqa: E402
 
 from . import range_server  # noqa: E402
-from .test_remote_s3 import servers  # noqa: E402
+from .test_remote_s3 import options_of, servers  # noqa: E402
 
 VALUES = numpy.arange(40 * 30, dtype="f4").reshape(40, 30)
 
@@ -143,14 +143,7 @@ def test_a_bucket_is_listed_and_read(tmp_path):
             for path in (tmp_path / "data.zarr").rglob("*"):
                 if path.is_file():
                     up.put(str(path.relative_to(tmp_path)), path.read_bytes())
-            facts = up.facts()
-            options = {
-                "endpoint": facts["endpoint"],
-                "region": facts["region"],
-                "access_key_id": facts["access_key"],
-                "secret_access_key": facts["secret_key"],
-            }
-            store = RemoteStore(f"s3://{facts['bucket']}/data.zarr", storage_options=options)
+            store = RemoteStore(f"s3://{up.facts()['bucket']}/data.zarr", storage_options=options_of(up))
             group = zarr.open_group(store, mode="r")
             assert sorted(group.array_keys()) == ["holes", "packed", "plain"]
             numpy.testing.assert_array_equal(group["plain"][12:31], VALUES[12:31])

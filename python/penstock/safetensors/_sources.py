@@ -151,7 +151,7 @@ def _files_of(path: Path, storage_options: StorageOptions | None) -> tuple[list[
     """The files of one path, and which tensor an index promises in which of them."""
     name = _native.find_model(path, storage_options)
     at_url = _native.is_url(name)
-    if not (name.partition("?")[0] if at_url else name).endswith(".json"):
+    if not _native.shown_name(name).endswith(".json"):
         return [name], {}
     if at_url:
         content = _read_index(name, storage_options)

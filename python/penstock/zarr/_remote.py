@@ -101,14 +101,6 @@ class RemoteStore(GatheringStore, Store):
             max_open_files=self.max_open_files,
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        ours = ("_files", "_gatherers", "_gatherers_lock")
-        return {key: value for key, value in self.__dict__.items() if key not in ours}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start()
-
     def __repr__(self) -> str:
         return f"RemoteStore('{self._base}')"
 

@@ -230,6 +230,18 @@ class GatheringStore:
         self._gatherers = weakref.WeakKeyDictionary()
         self._gatherers_lock = forkable_lock()
 
+    def _start(self) -> None:
+        """Makes what a pickled store leaves behind."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        ours = ("_files", "_gatherers", "_gatherers_lock")
+        return {key: value for key, value in self.__dict__.items() if key not in ours}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
     def _gatherer(self) -> _Gatherer:
         loop = asyncio.get_running_loop()
         gatherer = self._gatherers.get(loop)
@@ -318,14 +330,6 @@ class GDSStore(GatheringStore, LocalStore):
     def with_read_only(self, read_only: bool = False) -> Self:
         """The same folder and options, opened for reading only or not."""
         return type(self)(self.root, read_only=read_only, fsync=self.fsync, max_open_files=self.max_open_files)
-
-    def __getstate__(self) -> dict[str, Any]:
-        ours = ("_files", "_gatherers", "_gatherers_lock")
-        return {key: value for key, value in self.__dict__.items() if key not in ours}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start()
 
     def __repr__(self) -> str:
         return f"GDSStore('{self}')"
