@@ -318,8 +318,7 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   if (!parsed) return parsed.error();
   if (how.kind != remote_kind::automatic && how.kind != remote_kind::s3 && how.kind != remote_kind::s3_public)
     return refuse("only buckets of S3 can be listed");
-  auto place = find_s3_settings({.region = how.region, .endpoint_url = how.endpoint, .ca_bundle = {}, .profile = how.profile},
-                                around_.variable, *around_.kernel);
+  const auto place = settings_of(how, {});
   if (!place) return place.error().with_context(shown_text(text));
   auto asking = how;
   if (how.kind == remote_kind::s3_public) asking.anonymous = true;
@@ -347,12 +346,14 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   return made;
 }
 
+result<s3_settings> servers::settings_of(const remote_options& how, const std::string& region_of_url) {
+  return find_s3_settings(
+      {.region = how.region.empty() ? region_of_url : how.region, .endpoint_url = how.endpoint, .ca_bundle = {}, .profile = how.profile},
+      around_.variable, *around_.kernel);
+}
+
 result<servers::s3_way> servers::find_way(const remote_url& what, const remote_options& how) {
-  auto place = find_s3_settings({.region = how.region.empty() ? what.object.region : how.region,
-                                 .endpoint_url = how.endpoint,
-                                 .ca_bundle = {},
-                                 .profile = how.profile},
-                                around_.variable, *around_.kernel);
+  const auto place = settings_of(how, what.object.region);
   if (!place) return place.error().with_context(what.shown());
   const auto whose = key_of(how, around_.variable);
   if (!whose) return whose.error().with_context(what.shown());

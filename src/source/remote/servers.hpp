@@ -15,6 +15,7 @@
 #include "source/remote/object.hpp"
 #include "source/remote/profiles.hpp"
 #include "source/remote/s3.hpp"
+#include "source/remote/s3_settings.hpp"
 #include "source/remote/upload.hpp"
 #include "source/source.hpp"
 #include "sys/kernel.hpp"
@@ -69,6 +70,7 @@ class servers final {
     std::function<result<url>(const std::string& region)> address_in;
     std::function<std::shared_ptr<s3_account>(const std::string& region)> account_in;
   };
+  result<s3_settings> settings_of(const remote_options& how, const std::string& region_of_url);
   result<s3_way> find_way(const remote_url& what, const remote_options& how);
   std::shared_ptr<s3_account> account_of(const std::string& whose, const remote_options& how, const std::string& region);
 
