@@ -55,7 +55,8 @@ std::vector<std::string> keys_of(nb::list keys) {
   names.reserve(keys.size());
   for (const nb::handle each : keys) {
     if (!PyBytes_Check(each.ptr())) throw nb::type_error(("a key is bytes, not " + type_of(each)).c_str());
-    names.emplace_back(PyBytes_AS_STRING(each.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(each.ptr())));
+    const auto key = nb::borrow<nb::bytes>(each);
+    names.emplace_back(key.c_str(), key.size());
   }
   return names;
 }

@@ -57,7 +57,8 @@ class pipe_strangers : public ::testing::Test {
       EXPECT_TRUE(accepting.wait().ok());
       EXPECT_TRUE(there->explain().ok());
     }
-    EXPECT_TRUE(comes_true([&] { return open_descriptors() == before; })) << open_descriptors() << " of " << before;
+    // Fewer, where an earlier pipe's thread had not yet given back all when they were counted.
+    EXPECT_TRUE(comes_true([&] { return open_descriptors() <= before; })) << open_descriptors() << " of " << before;
   }
   static void expect_to_accept_once_there_are_descriptors(const pipe_context& by, const std::string& url) {
     meet_all_types(by, url);
