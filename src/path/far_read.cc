@@ -7,6 +7,7 @@ namespace penstock::path {
 far_read::far_read(job& item, memory into, arrival goes_on)
     : item_(&item), memory_(std::move(into)), goes_on_(goes_on), turns_(item.queues->turns->shared_from_this()) {
   aim(memory_.data(), item.length, item.offset);
+  from_far = true;
 }
 
 // It does not end before begun(), and the source is not closed before the job ends; so that comes after all that is done with the source.

@@ -251,11 +251,12 @@ void lanes::loop(unsigned index) {
     if (work* item = take(index)) {
       spin(false);
       watch.end();
+      const bool from_far = item->from_far;
       const auto began = clock::now();
       (void)item->run();
       busy = clock::now();
       note(busy - began);
-      if (busy - began >= long_work) busy -= spin_;
+      if (from_far || busy - began >= long_work) busy -= spin_;
       if (copies_ != nullptr) copies_->pump();
       continue;
     }

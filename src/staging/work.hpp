@@ -22,6 +22,8 @@ class work {
   // The next work of the list shares what this one takes (a slab), and the queue hands out both before it serves another list: else every
   // slab could come to be held by works whose rest waits behind others that want a slab.
   bool with_next = false;
+  // The next one like it comes late, from a server: a lane that has run it does not spin for more.
+  bool from_far = false;
 };
 
 struct work_list {
