@@ -15,7 +15,9 @@ constexpr unsigned works_at_a_time = 16;  // then a lane does what else there is
 }  // namespace
 
 turnstile::turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes)
-    : lanes_(by), share_(of), at_once_(std::move(at_once)), least_piece_bytes_(least_piece_bytes) {}
+    : lanes_(by), share_(of), at_once_(std::move(at_once)), least_piece_bytes_(least_piece_bytes) {
+  from_far = true;
+}
 
 std::uint64_t turnstile::most_piece_bytes(unsigned at_once) const noexcept {
   return std::bit_floor(std::clamp<std::uint64_t>(share_.limit_bytes / 2 / std::max(1U, at_once), least_piece_bytes_, largest_piece));

@@ -34,6 +34,7 @@ class pace {
   state now_ = state::climbing;
   double best_ = 0;  // bytes a second, with best_count_ at once
   unsigned best_count_ = least;
+  unsigned doubts_ = 0;
   clock::time_point window_began_{};
   clock::time_point settled_until_{};
   std::uint64_t window_bytes_ = 0;

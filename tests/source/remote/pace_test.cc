@@ -33,16 +33,22 @@ TEST_F(paced, begins_with_few_and_goes_on_while_more_bring_more) {
 }
 
 TEST_F(paced, goes_back_to_what_was_enough) {
-  serve(3s, 500, 8);
-  EXPECT_EQ(pace_.wanted(), 8U);
-  serve(2s, 500, 8);
-  EXPECT_EQ(pace_.wanted(), 8U);
+  serve(3s, 500, 64);
+  EXPECT_EQ(pace_.wanted(), 64U);
+  serve(2s, 500, 64);
+  EXPECT_EQ(pace_.wanted(), 64U);
 }
 
 TEST_F(paced, tries_again_later) {
-  serve(3s, 500, 8);
-  serve(20s, 500, 32);
+  serve(3s, 500, 32);
   EXPECT_EQ(pace_.wanted(), 32U);
+  serve(20s, 500, 128);
+  EXPECT_EQ(pace_.wanted(), 128U);
+}
+
+TEST_F(paced, few_are_doubled_unless_more_bring_less) {
+  serve(3s, 500, 8);
+  EXPECT_EQ(pace_.wanted(), 32U) << "as much, though not more";
 }
 
 TEST_F(paced, a_server_that_is_asked_too_much_is_asked_half_as_much) {
