@@ -60,6 +60,7 @@ class cuda_session final : public session {
   status unpin(void* base) override;
   result<stream> make_stream() override;
   status destroy_stream(stream target) override;
+  std::uint64_t identity_of(stream target) override;
   result<event> make_event() override;
   status destroy_event(event target) override;
   status copy(void* target, const void* source, std::size_t bytes, stream on) override;
@@ -170,6 +171,13 @@ result<stream> cuda_session::make_stream() {
 
 status cuda_session::destroy_stream(stream target) {
   return outcome(inside([&] { return api_.stream_destroy(target); }), [] { return "destroy a stream"; });
+}
+
+// The driver numbers from 1 (580.159).
+std::uint64_t cuda_session::identity_of(stream target) {
+  unsigned long long id = 0;
+  if (api_.stream_get_id == nullptr) return 0;
+  return inside([&] { return api_.stream_get_id(target, &id); }) == cuda::success ? id : 0;
 }
 
 status cuda_session::make_current() {

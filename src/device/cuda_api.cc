@@ -104,6 +104,7 @@ const char* find_functions(void* opened, functions& api) {
       .need(api.stream_destroy, "cuStreamDestroy_v2")
       .need(api.stream_synchronize, "cuStreamSynchronize")
       .need(api.stream_query, "cuStreamQuery")
+      .optional(api.stream_get_id, "cuStreamGetId")
       .need(api.stream_wait_event, "cuStreamWaitEvent")
       .optional(api.stream_wait_value32, "cuStreamWaitValue32_v2")
       .optional(api.stream_write_value32, "cuStreamWriteValue32_v2")

@@ -144,6 +144,7 @@ struct functions {
   code (*stream_destroy)(handle stream);
   code (*stream_synchronize)(handle stream);
   code (*stream_query)(handle stream);
+  code (*stream_get_id)(handle stream, unsigned long long* id);  // optional: CUDA 12.0
   code (*stream_wait_event)(handle stream, handle event, unsigned flags);
   code (*stream_wait_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);             // optional: CUDA 11.7
   code (*stream_write_value32)(handle stream, address flag, std::uint32_t value, unsigned flags);            // optional: CUDA 11.7

@@ -73,6 +73,9 @@ class session {
 
   virtual result<stream> make_stream() = 0;
   virtual status destroy_stream(stream target) = 0;
+  // What no other stream of this process has, ever, though it may get the same handle later, or (as that of each thread) has it now. 0: not
+  // known.
+  virtual std::uint64_t identity_of(stream /*target*/) { return 0; }
   virtual result<event> make_event() = 0;
   virtual status destroy_event(event target) = 0;
 

@@ -114,6 +114,10 @@ class host_session final : public session {
   status unpin(void* base) override { return space_.pins.remove(base); }
   result<stream> make_stream() override;
   status destroy_stream(stream target) override;
+  std::uint64_t identity_of(stream target) override {
+    const auto found = find_stream(target);
+    return found ? (*found)->identity() : 0;
+  }
   result<event> make_event() override;
   status destroy_event(event target) override;
   status copy(void* target, const void* source, std::size_t bytes, stream on) override;

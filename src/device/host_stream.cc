@@ -76,6 +76,12 @@ status host_event::wait() {
   return outcome();
 }
 
+host_stream::host_stream() noexcept
+    : identity_([] {
+        static std::atomic<std::uint64_t> last{0};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+        return last.fetch_add(1) + 1;
+      }()) {}
+
 result<std::shared_ptr<host_stream>> host_stream::start() {
   std::shared_ptr<host_stream> made(new host_stream);
   made->no_memory_ = std::make_shared<host_failure>(status(errc::out_of_memory, "host:0: no memory for the work of a stream"));

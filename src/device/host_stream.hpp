@@ -67,6 +67,7 @@ class host_stream {
   status synchronize();
   // All has been done, and well.
   [[nodiscard]] bool idle();
+  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   // Takes nothing new; what is queued is still done. Does not block.
   void close();
   // True when a closed stream has done everything, so that destroying it does not block.
@@ -79,12 +80,13 @@ class host_stream {
     std::uint64_t recording = 0;
   };
 
-  host_stream() = default;
+  host_stream() noexcept;
   status push(item next);
   void run();
   void perform(item& next);
   void work_on(const std::function<status()>& work);
 
+  const std::uint64_t identity_;
   std::mutex lock_;  // guards what follows, up to ended_
   std::condition_variable arrived_;
   std::condition_variable progressed_;

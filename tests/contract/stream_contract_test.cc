@@ -474,6 +474,9 @@ TEST_P(stream_contract, streams_that_wait_for_each_other_go_on_with_little_pinne
   auto& session = house.session();
   gate held(session);
   guarded_memory memory(house, memory_place::device, content.size());
+  values first{.length = 1};
+  PENSTOCK_EXPECT_OK(from.read_on_stream(first.on(nullptr, memory.data())));  // loads this engine's kernel, as long as no stream is held
+  PENSTOCK_EXPECT_OK(session.synchronize(nullptr));
   std::vector<std::unique_ptr<scoped_stream>> lines;
   for (std::size_t i = 0; i < lines_count; ++i) lines.push_back(std::make_unique<scoped_stream>(session));
   PENSTOCK_EXPECT_OK(held.close(session, *lines.front()));
@@ -529,6 +532,121 @@ TEST_P(stream_contract, hundreds_that_are_fixed_may_be_queued_before_the_stream_
     expect_quiet(stream);
     EXPECT_EQ(std::ranges::count(counts, static_cast<std::int64_t>(each)), static_cast<std::ptrdiff_t>(requests));
     memory.expect(content);
+  }
+}
+
+// What follows a read on its stream takes its slab, of whatever length both are; so do reads of the same thread's stream, and of a stream
+// that many threads queue onto.
+TEST_P(stream_contract, slabs_go_from_read_to_read_in_the_order_of_the_stream) {
+  constexpr std::size_t extent = 24 * mib;
+  const std::array lengths{4 * kib, 64 * kib, 65 * kib, 900 * kib, 3 * mib, 17 * mib + 5};
+  const auto content = make_file("data", extent);
+  const auto from = open("data");
+  auto& session = house_.session();
+  constexpr std::size_t streams = 2;
+  std::vector<std::unique_ptr<scoped_stream>> lines;
+  for (std::size_t i = 0; i < streams; ++i) lines.push_back(std::make_unique<scoped_stream>(session));
+  std::vector<std::thread> crew;
+  for (unsigned t = 0; t < 4; ++t) {
+    crew.emplace_back([&, t] {
+      std::mt19937 random(t);
+      guarded_memory memory(house_, memory_place::device, extent);
+      auto expected = memory.content();
+      std::vector<std::int64_t> counts(60, -77);
+      std::vector<std::int64_t> asked;
+      for (auto& count : counts) {
+        const std::size_t length = lengths[random() % lengths.size()];
+        const auto offset = static_cast<std::int64_t>(random() % (extent - length));
+        PENSTOCK_EXPECT_OK(from.read_on_stream({.stream = *lines[t % streams],
+                                                .memory = memory.data() + offset,
+                                                .length = &length,
+                                                .offset = &offset,
+                                                .bytes_done = &count,
+                                                .fixed = true,
+                                                .told_early = random() % 4 != 0}));
+        asked.push_back(static_cast<std::int64_t>(length));
+        overlay(expected, static_cast<std::size_t>(offset), std::span(content).subspan(static_cast<std::size_t>(offset), length));
+      }
+      expect_quiet(*lines[t % streams]);
+      EXPECT_EQ(counts, asked);
+      memory.expect(expected);
+    });
+  }
+  for (auto& each : crew) each.join();
+}
+
+// A stream that is held keeps what its reads were promised; others, that it waits for, go on.
+TEST_P(stream_contract, reads_that_were_promised_slabs_are_in_nobodys_way) {
+  constexpr std::size_t each = 64 * kib;
+  constexpr std::size_t parts = 200;
+  const auto content = make_file("data", parts * each);
+  const auto from = open("data");
+  auto& session = house_.session();
+  const scoped_stream waits(session);
+  const scoped_stream goes_on(session);
+  gate held(session);
+  guarded_memory memory(house_, memory_place::device, parts * each);
+  guarded_memory other(house_, memory_place::device, parts * each);
+  std::vector<std::int64_t> counts(2 * parts, -77);
+  const auto read_all = [&](device::stream stream, std::byte* into, std::int64_t* count) {
+    for (std::size_t i = 0; i < parts; ++i) {
+      const std::size_t length = each;
+      const auto offset = static_cast<std::int64_t>(i * each);
+      PENSTOCK_EXPECT_OK(from.read_on_stream({.stream = stream,
+                                              .memory = into + offset,
+                                              .length = &length,
+                                              .offset = &offset,
+                                              .bytes_done = count + i,
+                                              .fixed = true,
+                                              .told_early = true}));
+    }
+  };
+  PENSTOCK_EXPECT_OK(held.close(session, waits));
+  read_all(waits, memory.data(), counts.data());
+  read_all(goes_on, other.data(), counts.data() + parts);
+  expect_quiet(goes_on);
+  other.expect(content);
+  memory.expect_untouched();
+  held.open();
+  expect_quiet(waits);
+  memory.expect(content);
+  EXPECT_EQ(std::ranges::count(counts, static_cast<std::int64_t>(each)), static_cast<std::ptrdiff_t>(2 * parts));
+}
+
+// The last of so many reads is not brought before the file is cut off: earlier ones have all the slabs.
+TEST_P(stream_contract, what_a_fixed_read_does_not_find_any_more_is_left_or_comes_as_zeros) {
+  if (GetParam() != file_home::disk) GTEST_SKIP() << "the source has a size of its own";
+  constexpr std::size_t length = 9 * mib;
+  constexpr std::size_t reads = 7;
+  for (const std::size_t left : {std::size_t{0}, 64 * kib + 5, 5 * mib + 77}) {
+    const auto content = make_file("data", length);
+    const auto both = open_for_writing("data", true);
+    auto& session = house_.session();
+    const scoped_stream stream(session);
+    gate held(session);
+    std::deque<guarded_memory> memories;
+    for (std::size_t i = 0; i < reads; ++i) memories.emplace_back(house_, memory_place::device, length);
+    const auto untouched = memories.back().content();
+    std::vector<std::int64_t> counts(reads, -77);
+    PENSTOCK_EXPECT_OK(held.close(session, stream));
+    for (std::size_t i = 0; i < reads; ++i) {
+      const std::size_t asked = length;
+      const std::int64_t offset = 0;
+      PENSTOCK_EXPECT_OK(both.read_on_stream({.stream = stream,
+                                              .memory = memories[i].data(),
+                                              .length = &asked,
+                                              .offset = &offset,
+                                              .bytes_done = &counts[i],
+                                              .fixed = true,
+                                              .told_early = true}));
+    }
+    PENSTOCK_EXPECT_OK(both.truncate(left));
+    held.open();
+    expect_quiet(stream);
+    EXPECT_EQ(counts.back(), static_cast<std::int64_t>(left));
+    const auto found = memories.back().content();
+    EXPECT_TRUE(std::ranges::equal(std::span(found).first(left), std::span(content).first(left)));
+    for (std::size_t i = left; i < length; ++i) ASSERT_TRUE(found[i] == std::byte{0} || found[i] == untouched[i]) << i;
   }
 }
 

@@ -35,6 +35,7 @@ class faulty_driver::faulty_session final : public device::session {
   status destroy_stream(stream target) override {
     return drop("destroy_stream", &live_counts::streams, [&] { return inner_.destroy_stream(target); });
   }
+  std::uint64_t identity_of(stream target) override { return inner_.identity_of(target); }
   result<event> make_event() override {
     return make<event>("make_event", &live_counts::events, [&] { return inner_.make_event(); });
   }

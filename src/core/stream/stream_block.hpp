@@ -19,20 +19,28 @@ class stream_block {
   static constexpr std::size_t waves_at_once = 4;  // with a table each
 
   // For a request of at most so many bytes. aligned: it begins at the start of a block of the file. waits_for_end: the stream does, behind
-  // the last wave.
-  stream_block(std::uint64_t most_bytes, bool aligned, bool waits_for_end) noexcept;
+  // the last wave. in_turn: it begins when its stream reaches it, so that waves are short: one is copied while the next comes.
+  struct manner {
+    bool aligned = false;
+    bool waits_for_end = false;
+    bool in_turn = false;
+  };
+  stream_block(std::uint64_t most_bytes, const manner& how) noexcept;
 
   [[nodiscard]] stream_memory::kind size() const noexcept { return size_; }
   [[nodiscard]] std::uint64_t wave_bytes() const noexcept { return wave_bytes_; }
   [[nodiscard]] std::size_t waves() const noexcept { return waves_; }  // that the stream waits for
   // Null until lie_in().
   [[nodiscard]] std::byte* memory() const noexcept { return memory_; }
-  // Zeros, of stream_memory::block_bytes().
-  void lie_in(std::byte* memory) noexcept { memory_ = memory; }
+  // Of stream_memory::block_bytes(), whatever is in it.
+  void lie_in(std::byte* memory) noexcept;
 
   // --- while the request is queued: each is put onto the stream behind what is there
   // Tells that the stream has got there, waits for the turn of the wave, and copies.
   status put_wave(device::session& session, device::stream on, std::size_t index) const;
+  // Likewise a wave whose ends are known by now, so that the copy is a plain one: quicker than what a kernel finds in a table. Nothing is
+  // told before the first.
+  status put_plain_wave(device::session& session, device::stream on, std::size_t index, const device::segment& whole) const;
   // Behind the last wave. Tells, and waits until let_pass() where the stream is to; copies the count of bytes to memory of the device,
   // where there is a target; tells that the stream has passed.
   status put_end(device::session& session, device::stream on, std::int64_t* target) const;
@@ -40,6 +48,7 @@ class stream_block {
   // --- as the stream gets there, by one thread at a time
   // It is the turn of the wave, which copies what the segment says.
   void let_copy(std::size_t index, const device::segment& whole) const noexcept;
+  void let_copy_plainly(std::size_t index) const noexcept;
   // What put_end() copies. Before let_pass().
   void set_count(std::int64_t count) const noexcept { shared().count = count; }
   // The stream goes past all that it still waits for, and copies nothing more but what it may be copying now, since so many waves are known

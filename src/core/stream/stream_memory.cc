@@ -9,18 +9,18 @@
 
 namespace penstock::core {
 
-result<std::byte*> stream_memory::enter(kind which, device::session& session) {
+result<std::byte*> stream_memory::enter(kind which, std::size_t at_once, device::session& session) {
   {
     const std::lock_guard guard(lock_);
     ++of(which).users;  // from now on nothing is given back
+    of(which).at_once += at_once;
   }
   auto problem = or_no_memory([&] { return slabs_for(which, session); });
   auto block = problem.ok() ? or_no_memory([&] { return block_for(which, session); }) : result<std::byte*>(problem);
   if (!block) {
-    leave(which, nullptr);
+    leave(which, at_once, nullptr);
     return block;
   }
-  std::memset(*block, 0, block_bytes(which));
   return block;
 }
 
@@ -31,8 +31,9 @@ status stream_memory::slabs_for(kind which, device::session& session) {
       const std::lock_guard guard(lock_);
       of(which).slabs.reserve(most_slabs(which));
       of(which).free_slabs.reserve(most_slabs(which));
+      of(which).tenancies.reserve(most_slabs(which));
       have = of(which).slabs.size();
-      if (have >= std::min(most_slabs(which), 2 * of(which).users)) return {};
+      if (have >= std::min(most_slabs(which), of(which).wanted())) return {};
     }
     auto more = take_from_pool(slab_bytes(which), session, have == 0);
     if (!more) return have > 0 ? status() : more.error();
@@ -41,6 +42,7 @@ status stream_memory::slabs_for(kind which, device::session& session) {
       const std::lock_guard guard(lock_);
       if (of(which).slabs.size() < most_slabs(which)) {
         of(which).slabs.push_back(*more);
+        of(which).tenancies.emplace_back();
         of(which).free_slabs.push_back(more->data);
         more = staging::slab{};
       }
@@ -95,16 +97,18 @@ result<staging::slab> stream_memory::take_from_pool(std::size_t bytes, device::s
   return why.ok() ? status(errc::out_of_memory, problem) : why.with_context(problem);
 }
 
-void stream_memory::leave(kind which, std::byte* block) {
+void stream_memory::leave(kind which, std::size_t at_once, std::byte* block) {
   std::vector<staging::slab> slabs;
   std::vector<staging::slab> block_slabs;
   {
     const std::lock_guard guard(lock_);
     auto& mine = of(which);
     if (block != nullptr) mine.free_blocks.push_back(block);
+    mine.at_once -= at_once;
     if (--mine.users == 0) {
       slabs.swap(mine.slabs);
       block_slabs.swap(mine.block_slabs);
+      mine.tenancies.clear();
       mine.free_slabs.clear();
       mine.free_blocks.clear();
     }
@@ -123,6 +127,8 @@ void stream_memory::lose(kind which, const std::byte* memory) {
       const auto found = std::find_if(slabs->begin(), slabs->end(), holds);
       if (found == slabs->end()) continue;
       lost = *found;  // other blocks in it stay in use: what is abandoned stays mapped
+      // Its heirs are on a stream that goes no further.
+      if (slabs == &mine.slabs) mine.tenancies.erase(mine.tenancies.begin() + (found - slabs->begin()));
       slabs->erase(found);
     }
     std::erase_if(mine.free_blocks, [&](const std::byte* each) { return each >= lost.data && each < lost.data + lost.size; });
@@ -130,8 +136,9 @@ void stream_memory::lose(kind which, const std::byte* memory) {
   if (lost) pool_.abandon(lost);
 }
 
-std::byte* stream_memory::take_slab(kind which, slab_waiter& waiting, bool ahead) {
+std::byte* stream_memory::take_slab(kind which, slab_waiter& waiting, bool ahead, std::uint64_t stream) {
   const std::lock_guard guard(lock_);
+  waiting.stream_ = stream;
   auto& mine = of(which);
   auto& others = ahead ? mine.waiting_ahead : mine.waiting;
   if (!others.empty() || mine.free_slabs.size() <= (ahead ? mine.reserve() : 0)) {
@@ -151,19 +158,91 @@ void stream_memory::hurry(kind which, slab_waiter& waiting) {
 
 void stream_memory::put_slab(kind which, std::byte* slab) {
   const std::lock_guard guard(lock_);
-  of(which).free_slabs.push_back(slab);
+  of(which).put(slab);
 }
 
 void stream_memory::forget(kind which, const slab_waiter& waiting) {
   const std::lock_guard guard(lock_);
+  auto& mine = of(which);
   const auto is_it = [&](const slab_waiter& each) { return &each == &waiting; };
-  (void)of(which).waiting.take_if(is_it);
-  (void)of(which).waiting_ahead.take_if(is_it);
+  (void)mine.waiting.take_if(is_it);
+  (void)mine.waiting_ahead.take_if(is_it);
+  if (!mine.heirs.take_if(is_it).empty()) mine.put(waiting.promised_);
+  for (auto& each : mine.tenancies) {
+    (void)each.heirs.take_if(is_it);
+    if (each.last == &waiting) each.stream = 0;
+  }
 }
 
-stream_memory::share::waiters* stream_memory::share::to_wake() noexcept {
+// --- slabs that are promised
+
+stream_memory::promise stream_memory::promise_slab(kind which, std::uint64_t stream, slab_waiter& heir) {
+  const std::lock_guard guard(lock_);
+  auto& mine = of(which);
+  const bool alone = mine.waiting_ahead.empty();
+  if (!mine.waiting.empty() || !(alone || mine.waiting_ahead.front().stream_ == stream)) return {};
+  promise made;
+  if (alone && mine.free_slabs.size() > mine.reserve()) {
+    made = {mine.free_slabs.back(), true};
+    mine.free_slabs.pop_back();
+  }
+  auto* const of_it = made.is_free ? mine.tenancy_of(made.slab) : mine.to_inherit(stream);
+  if (of_it == nullptr) return made;
+  if (!made.is_free) {
+    made.slab = mine.slabs[static_cast<std::size_t>(of_it - mine.tenancies.data())].data;
+    of_it->heirs.push_back(heir);
+  }
+  of_it->stream = stream;
+  of_it->last = &heir;
+  of_it->promised = ++mine.promises;
+  return made;
+}
+
+stream_memory::tenancy* stream_memory::share::tenancy_of(const std::byte* slab) noexcept {
+  const auto found = std::ranges::find(slabs, slab, &staging::slab::data);
+  return found == slabs.end() ? nullptr : &tenancies[static_cast<std::size_t>(found - slabs.begin())];
+}
+
+// The one that will be free first. Whoever has it last is on the stream already: a thread that queues beside this one might else put its
+// copy behind that of the heir, and both would wait for ever.
+stream_memory::tenancy* stream_memory::share::to_inherit(std::uint64_t stream) noexcept {
+  if (stream == 0) return nullptr;
+  tenancy* found = nullptr;
+  for (auto& each : tenancies) {
+    if (each.stream == stream && (found == nullptr || each.promised < found->promised)) found = &each;
+  }
+  return found != nullptr && found->last->is_on_stream() ? found : nullptr;
+}
+
+void stream_memory::share::put(std::byte* slab) {
+  auto* const of_it = tenancy_of(slab);
+  if (of_it != nullptr && !of_it->heirs.empty()) {
+    auto* const heir = of_it->heirs.pop_front();
+    heir->promised_ = slab;
+    heirs.push_back(*heir);
+    return;
+  }
+  if (of_it != nullptr) of_it->stream = 0;
+  free_slabs.push_back(slab);
+}
+
+// --- who is woken
+
+stream_memory::waiters* stream_memory::share::to_wake() noexcept {
   if (!waiting.empty()) return free_slabs.empty() ? nullptr : &waiting;
   return waiting_ahead.empty() || free_slabs.size() <= reserve() ? nullptr : &waiting_ahead;
+}
+
+slab_waiter* stream_memory::share::next_to_wake(std::byte*& slab) noexcept {
+  if (auto* const heir = heirs.pop_front()) {
+    slab = heir->promised_;
+    return heir;
+  }
+  auto* const from = to_wake();
+  if (from == nullptr) return nullptr;
+  slab = free_slabs.back();
+  free_slabs.pop_back();
+  return from->pop_front();
 }
 
 void stream_memory::wake(kind which) {
@@ -172,17 +251,14 @@ void stream_memory::wake(kind which) {
     std::byte* slab = nullptr;
     {
       const std::lock_guard guard(lock_);
-      auto* const from = of(which).to_wake();
-      if (from == nullptr) return;
-      next = from->pop_front();
-      slab = of(which).free_slabs.back();
-      of(which).free_slabs.pop_back();
+      next = of(which).next_to_wake(slab);
+      if (next == nullptr) return;
       ++of(which).users;  // nothing is given back while the slab is on its way
       next->retain();
     }
     next->resume(slab);
     next->release();
-    leave(which, nullptr);
+    leave(which, 0, nullptr);
   }
 }
 

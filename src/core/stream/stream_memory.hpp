@@ -15,13 +15,15 @@
 
 namespace penstock::core {
 
-// A request that waits for a slab.
+// Who waits for a slab.
 class slab_waiter {
  public:
   virtual void retain() noexcept = 0;
   virtual void release() noexcept = 0;
   // This one is for it.
   virtual void resume(std::byte* slab) = 0;
+  // All that its stream has to do with the slab has been put onto it.
+  [[nodiscard]] virtual bool is_on_stream() const noexcept { return false; }
 
  protected:
   ~slab_waiter() = default;
@@ -29,6 +31,8 @@ class slab_waiter {
  private:
   friend class stream_memory;
   slab_waiter* next_waiting_ = nullptr;
+  std::byte* promised_ = nullptr;  // that has come free for it
+  std::uint64_t stream_ = 0;       // its identity
 };
 
 class stream_memory {
@@ -43,17 +47,26 @@ class stream_memory {
   stream_memory(const stream_memory&) = delete;
   stream_memory& operator=(const stream_memory&) = delete;
 
-  // Begins the use by a request: a block of zeros for it, and slabs enough that it can run. May pin memory. Waits a second at most.
-  // Errors: out_of_memory, and those of pinning.
-  result<std::byte*> enter(kind of, device::session& session);
+  // Begins the use by a request of so many slabs at once: a block for it, and slabs enough that it can run. May pin memory. Waits a second
+  // at most. Errors: out_of_memory, and those of pinning.
+  result<std::byte*> enter(kind of, std::size_t at_once, device::session& session);
   // Ends it.
-  void leave(kind of, std::byte* block);
+  void leave(kind of, std::size_t at_once, std::byte* block);
   // A block or slab that the device may still use is never given back. leave() without a block follows.
   void lose(kind of, const std::byte* memory);
 
   // A slab; null when none is free: then resume() of `waiting` is called when one is. ahead: for a request that its stream has not
-  // reached, which leaves some to those that hold up theirs.
-  std::byte* take_slab(kind of, slab_waiter& waiting, bool ahead);
+  // reached, which leaves some to those that hold up theirs. stream: its identity.
+  std::byte* take_slab(kind of, slab_waiter& waiting, bool ahead, std::uint64_t stream);
+  // The slab that one copy on a stream will use, known before that is put onto it: one that is free; or one that requests before it on this
+  // stream will have left by then, and that resume() of the heir tells of. What waits for anything but its own stream is never waited for.
+  // stream: its identity (0: not known). The slab is null where there is neither, where a request waits that holds up its stream, and where
+  // one of another stream waits.
+  struct promise {
+    std::byte* slab = nullptr;
+    bool is_free = false;
+  };
+  promise promise_slab(kind, std::uint64_t stream, slab_waiter& heir);
   // Its stream has reached it: it waits no longer behind those that are ahead. Then wake() is to be called.
   void hurry(kind of, slab_waiter& waiting);
   // Gives one back, before leave(); then wake() is to be called, without a lock that resume() takes.
@@ -75,19 +88,37 @@ class stream_memory {
   static constexpr std::size_t most_slabs(kind of) noexcept { return share_of[static_cast<std::size_t>(of)].most_slabs; }
   static constexpr std::size_t blocks_per_slab(kind of) noexcept { return staging::small_slab_bytes / block_bytes(of); }
   static constexpr unsigned most_waits = 1000;
+  static constexpr std::size_t most_reserve = 2;
 
+  using waiters = intrusive_list<slab_waiter, &slab_waiter::next_waiting_>;
+  // Of a slab that was promised, until it is free: whose copies on one stream use it, one after the other.
+  struct tenancy {
+    std::uint64_t stream = 0;     // 0: none are to follow
+    slab_waiter* last = nullptr;  // of those
+    std::uint64_t promised = 0;   // when, the last time: a number that grows
+    waiters heirs;
+  };
   struct share {
     std::size_t users = 0;
+    std::size_t at_once = 0;           // slabs, of all of them
     std::vector<staging::slab> slabs;  // all that were taken from the pool to carry bytes
     std::vector<std::byte*> free_slabs;
     std::vector<staging::slab> block_slabs;  // and those that were cut into blocks
     std::vector<std::byte*> free_blocks;
-    using waiters = intrusive_list<slab_waiter, &slab_waiter::next_waiting_>;
+    std::vector<tenancy> tenancies;  // of each of the slabs
+    std::uint64_t promises = 0;
+    waiters heirs;  // whose slabs have come free
     waiters waiting;
     waiters waiting_ahead;
     // That those ahead leave: one at least, without which nobody could go on.
-    [[nodiscard]] std::size_t reserve() const noexcept { return std::clamp<std::size_t>(slabs.size() / 4, 1, 2); }
+    [[nodiscard]] std::size_t reserve() const noexcept { return std::clamp<std::size_t>(slabs.size() / 4, 1, most_reserve); }
+    // That its users have work for.
+    [[nodiscard]] std::size_t wanted() const noexcept { return std::max(2 * users, at_once + most_reserve); }
     [[nodiscard]] waiters* to_wake() noexcept;  // of which the first gets a slab; null: none does
+    [[nodiscard]] slab_waiter* next_to_wake(std::byte*& slab) noexcept;
+    [[nodiscard]] tenancy* tenancy_of(const std::byte* slab) noexcept;
+    [[nodiscard]] tenancy* to_inherit(std::uint64_t stream) noexcept;
+    void put(std::byte* slab);
   };
   share& of(kind which) noexcept { return shares_[static_cast<std::size_t>(which)]; }
   result<std::byte*> block_for(kind which, device::session& session);

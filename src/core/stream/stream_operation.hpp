@@ -7,7 +7,9 @@
 //   write   the same, and the count is told when all is written
 //
 // One whose values are fixed begins when it is queued, as far as slabs are there: reads are in slabs when the stream comes. Where it may be
-// told early, the stream of a read does not wait for that: the count is told before the last wave is copied.
+// told early, the stream of a read does not wait for that: the count is told before the last wave is copied. Where slabs can be promised
+// for all of a read, it is plain: its copies are put onto the stream as such, and all of them are made. What fails to come, or is cut off
+// from the file meanwhile, comes as zeros.
 #pragma once
 
 #include <atomic>
@@ -55,13 +57,23 @@ class stream_operation final : public slab_waiter, public stream_watched {
   void end() noexcept override;
 
  private:
-  static constexpr std::size_t most_parts = 8;  // of a wave
+  static constexpr std::size_t most_parts = 12;  // of a wave
 
   enum class stage : std::uint8_t {
     queued,   // its values are not known
     running,  // they have been read
     ended,    // the outcome is known, and is told
     given_up,
+  };
+
+  // The line of a plain read whose slab is still in use before it.
+  struct line_heir final : slab_waiter {
+    void retain() noexcept override { owner->retain(); }
+    void release() noexcept override { owner->release(); }
+    void resume(std::byte* slab) override { owner->inherit(of, slab); }
+    [[nodiscard]] bool is_on_stream() const noexcept override { return owner->is_put_.load(std::memory_order_acquire); }
+    stream_operation* owner = nullptr;
+    std::size_t of = 0;
   };
 
   // What a thread moves between a file and a slab; or has a far source begin, and hears of.
@@ -81,7 +93,10 @@ class stream_operation final : public slab_waiter, public stream_watched {
   // A wave under way: of those that share a table, one after the other.
   struct line {
     std::byte* slab = nullptr;  // null: free
-    std::uint64_t offset = 0;   // in the file
+    bool is_owned = false;      // and the slab is this request's by now
+    bool is_open = false;       // of a plain read: the next wave may be brought into it
+    line_heir heir;
+    std::uint64_t offset = 0;  // in the file
     std::uint64_t length = 0;
     bool carried = false;  // between file and slab
     std::size_t part_count = 0;
@@ -102,14 +117,18 @@ class stream_operation final : public slab_waiter, public stream_watched {
   void reached();
   void begin();
   void copied();
+  void try_to_be_plain();
   status read_values();
   void start_waves();
   void start_wave(std::byte* slab);
-  [[nodiscard]] bool wants_slab() noexcept { return started_ < needed_ && line_of(started_).slab == nullptr; }
+  [[nodiscard]] bool wants_slab() noexcept { return !is_plain_ && started_ < needed_ && line_of(started_).slab == nullptr; }
   void carry(line& which);
+  [[nodiscard]] std::uint64_t shortest_part() const noexcept;
   [[nodiscard]] std::size_t crew_for(std::uint64_t bytes) const;
   void let_copy(std::size_t index, std::uint64_t bytes);
+  [[nodiscard]] device::segment segment_of(std::size_t index, std::byte* slab) const noexcept;
   void settle_reads();
+  std::uint64_t settle_plain(line& which);
   void settle_write(line& which);
   io_result take_outcome(line& which);
   void drop_rest(std::size_t needed, status why);
@@ -122,6 +141,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   // --- without
   class visit;
   void tell();
+  void inherit(std::size_t index, std::byte* slab);
   void finished(part& done);
   [[nodiscard]] static std::byte* memory_of(const part& which, const line& in) noexcept;
   io_result read(const part& which, const line& from);
@@ -141,13 +161,16 @@ class stream_operation final : public slab_waiter, public stream_watched {
   stream_request asked_;
   const bool is_write_;
   bool is_told_early_;
+  std::uint64_t stream_ = 0;  // its identity
   bool emulated_ = false;
   std::uint64_t room_ = 0;  // from memory to the end of its allocation
   std::int64_t* count_on_device_ = nullptr;
   stream_memory* memory_ = nullptr;  // null: it has none of it
-  stream_block block_{0, false, false};
+  stream_block block_{0, {}};
   stream_write write_;  // while it is noted; of no source: it is not
   std::atomic<int> references_{1};
+  bool is_plain_ = false;            // decided before anything is put onto the stream
+  std::atomic<bool> is_put_{false};  // all of it onto the stream
 
   std::mutex lock_;               // guards what follows; never held across a call of the device
   std::condition_variable idle_;  // nothing is carried now, or the outcome has been told
@@ -165,6 +188,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   std::vector<line> lines_;       // for so many waves at once; of so many parts each
   std::size_t most_parts_ = 1;
   io_result outcome_;
+  bool is_cut_ = false;  // of a plain read: what comes after a wave that was short or failed is zeros
   bool waits_for_slab_ = false;
   bool gave_slabs_ = false;  // others may be waiting for them
 };
