@@ -23,7 +23,7 @@ origin::origin(url address, const network_settings& with)
 
 origin::~origin() = default;
 
-unsigned origin::fills_wanted() const noexcept { return pace_.wanted() + 8; }
+unsigned origin::fills_wanted() const noexcept { return pace_.wanted() + 16; }
 
 std::shared_ptr<turnstile> origin::turns(staging::lanes& by, turnstile::share& of, std::shared_ptr<origin> self) {
   const std::lock_guard guard(turns_lock_);

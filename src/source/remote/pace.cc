@@ -9,8 +9,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto least_window = 25ms;
-constexpr auto longest_window = 2s;  // later ones say nothing of now
-constexpr unsigned rounds = 3;       // that each of the connections should have had in a window
+constexpr auto longest_window = 2s;   // later ones say nothing of now
+constexpr unsigned rounds = 3;        // that each of the connections should have had in a window
+constexpr unsigned busy_of_four = 3;  // of four requests, else the window tells nothing
 // Few connections are doubled as long as that does no harm: of small ranges more bring a little more each time (64 KiB from a web server on
 // the same machine: 3.5 GB/s with 8, 5.0 with 32), and of large ones no less.
 constexpr unsigned few = 32;
@@ -26,17 +27,20 @@ void pace::begin(clock::time_point now) noexcept {
   window_began_ = now;
   window_bytes_ = 0;
   window_ended_ = 0;
+  window_busy_ = 0;
 }
 
 void pace::want(unsigned count) noexcept { wanted_.store(std::clamp(count, least, most_), std::memory_order_relaxed); }
 
 void pace::took(std::uint64_t bytes, clock::time_point now, bool busy) noexcept {
-  if (!busy || window_began_ == clock::time_point() || now - window_began_ > longest_window) return begin(now);
+  if (window_began_ == clock::time_point() || now - window_began_ > longest_window) return begin(now);
   window_bytes_ += bytes;
   ++window_ended_;
+  if (busy) ++window_busy_;
   const auto time = now - window_began_;
   if (time < least_window || window_ended_ < rounds * wanted()) return;
-  judge(static_cast<double>(window_bytes_) / std::chrono::duration<double>(time).count(), now);
+  if (4 * window_busy_ >= busy_of_four * window_ended_)
+    judge(static_cast<double>(window_bytes_) / std::chrono::duration<double>(time).count(), now);
   begin(now);
 }
 

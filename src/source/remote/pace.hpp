@@ -39,6 +39,7 @@ class pace {
   clock::time_point settled_until_{};
   std::uint64_t window_bytes_ = 0;
   unsigned window_ended_ = 0;  // requests
+  unsigned window_busy_ = 0;   // of those
 };
 
 }  // namespace penstock::source::remote

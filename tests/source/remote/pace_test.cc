@@ -66,6 +66,11 @@ TEST_F(paced, learns_nothing_while_nobody_asks_for_much) {
   EXPECT_EQ(pace_.wanted(), pace::least);
 }
 
+TEST_F(paced, learns_though_a_connection_has_nothing_to_do_now_and_then) {
+  for (int i = 0; i < 1000; ++i) pace_.took(65536, now_ += 100us, i % 5 != 0);
+  EXPECT_GT(pace_.wanted(), pace::least);
+}
+
 TEST_F(paced, never_wants_less_than_it_may_or_more) {
   for (int i = 0; i < 100; ++i) pace_.throttled(now_ += 11s);
   EXPECT_EQ(pace_.wanted(), pace::least);
