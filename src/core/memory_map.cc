@@ -30,6 +30,12 @@ result<std::pair<device::driver*, device::memory_info>> memory_map::classify(con
   return std::pair<device::driver*, device::memory_info>(nullptr, {});
 }
 
+result<device::memory_info> memory_map::allocation_of(const void* memory) {
+  const auto found = classify(memory);
+  if (!found) return found.error();
+  return found->second;
+}
+
 result<staging::place> memory_map::place_of(const void* memory, std::uint64_t length, seen_allocation* seen) {
   if (seen != nullptr && seen->holds(memory, length)) return seen->place;
   if (registered_count_.load(std::memory_order_acquire) > 0) {

@@ -61,6 +61,8 @@ class memory_map {
   result<staging::link*> link_named(std::string_view device);
   // Where a range lies, and that all of it does. seen: of the range before this one, if any. Errors: bad_memory.
   result<staging::place> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
+  // The allocation that memory lies in; base null: memory of the host that no device knows. Counts as no use of a registration.
+  result<device::memory_info> allocation_of(const void* memory);
   // Memory of the device of that name (device_info::name), for questions; "" and "host": of the host. Makes no context on a GPU, so there
   // is no link to one that is not in use yet. Errors: of session_named().
   result<staging::place> place_on(std::string_view device);

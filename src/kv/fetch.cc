@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "core/engine_core.hpp"
 #include "kv/value_checksum.hpp"
 
 namespace penstock::kv {
@@ -16,7 +17,12 @@ constexpr unsigned most_fetch_rounds = 8;
 }  // namespace
 
 fetch::fetch(const engine& with, volume& from, std::span<const item> items, bool checksums, std::span<key_result> results)
-    : engine_(with), from_(from), checksums_(checksums), parts_(parts_of(items)), results_(results), wanted_(parts_.size()) {
+    : engine_(with),
+      from_(from),
+      checksums_(checksums),
+      parts_(parts_of(items, with.core()->memory())),
+      results_(results),
+      wanted_(parts_.size()) {
   std::iota(wanted_.begin(), wanted_.end(), std::size_t{0});
 }
 
@@ -49,7 +55,6 @@ void fetch::find(std::size_t index) {
   if (facts.length != part.length) return;  // look_at() says so
   auto offset = static_cast<std::int64_t>(facts.offset);
   for (const memory_piece& piece : part.pieces) {
-    if (piece.length == 0) continue;
     requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
     offset += static_cast<std::int64_t>(piece.length);
   }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/memory_map.hpp"
 #include "core/operation.hpp"
 #include "penstock/kv.hpp"
 
@@ -41,10 +42,11 @@ class under_way {
 // One key of a call: the store's own copy of it.
 struct key_part {
   std::string key;
-  std::vector<memory_piece> pieces;
-  std::uint64_t length = 0;  // of all pieces; the largest number where there is none for it
+  std::vector<memory_piece> pieces;  // none of them empty
+  std::uint64_t length = 0;          // of all pieces; the largest number where there is none for it
 };
-[[nodiscard]] std::vector<key_part> parts_of(std::span<const item> items);
+// Pieces that lie one behind the other in one allocation are one piece: they lie so in the file too.
+[[nodiscard]] std::vector<key_part> parts_of(std::span<const item> items, core::memory_map& memory);
 // Ok for a key that can be.
 [[nodiscard]] status check_key(std::string_view key);
 // As messages call it.

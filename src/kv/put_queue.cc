@@ -149,7 +149,6 @@ bool put_queue::place(round& into, const put& next) {
   placed_put placed{next, {0, (*room)->offset, part.length, {}}, into.requests.size()};
   auto offset = static_cast<std::int64_t>(placed.facts.offset);
   for (const memory_piece& piece : part.pieces) {
-    if (piece.length == 0) continue;
     into.requests.push_back({&to_.data(), piece.memory, piece.length, offset, true});
     offset += static_cast<std::int64_t>(piece.length);
   }

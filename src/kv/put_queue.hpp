@@ -24,7 +24,7 @@ namespace penstock::kv {
 class put_operation final : public key_operation {
  public:
   put_operation(std::shared_ptr<core::runtime> with, under_way& among, std::span<const item> items)
-      : key_operation(std::move(with), among, items.size()), parts_(parts_of(items)), open_(items.size()) {}
+      : key_operation(std::move(with), among, items.size()), parts_(parts_of(items, runtime().memory())), open_(items.size()) {}
 
  private:
   friend class put_queue;

@@ -50,6 +50,75 @@ TEST_F(kv_store, values_in_many_pieces_come_back_in_others) {
   EXPECT_EQ((told_of.bytes + told_of.wasted_bytes) % block_bytes, 0U);
 }
 
+TEST_F(kv_store, pieces_that_are_neighbours_in_memory_are_one_request) {
+  const auto of = made_store(engine_, folder_);
+  auto value = testing::pattern::make(32 * 512, 3);
+  bytes on_host(value.size());
+  auto memory = engine_.allocate("host:0", value.size());
+  ASSERT_TRUE(memory.ok());
+  auto* const on_device = static_cast<std::byte*>(memory->data());
+  const auto cut = [](std::byte* base) {
+    std::vector<memory_piece> pieces;
+    for (std::size_t i = 0; i < 32; ++i) pieces.push_back({base + 512 * i, 512});
+    return pieces;
+  };
+  const auto before = engine_.stats();
+  ASSERT_EQ(of.put({{"a", cut(value.data())}})[0].ended, outcome::done);
+  EXPECT_EQ(engine_.stats().writes, before.writes + 1);
+  ASSERT_EQ(of.get({{"a", cut(on_host.data())}})[0].ended, outcome::done);
+  ASSERT_EQ(of.get({{"a", cut(on_device)}})[0].ended, outcome::done);
+  EXPECT_EQ(engine_.stats().reads, before.reads + 2);
+  EXPECT_EQ(on_host, value);
+  ASSERT_TRUE(engine_.copy(on_host.data(), on_device, on_host.size()).ok());
+  EXPECT_EQ(on_host, value);
+  auto backwards = cut(on_host.data());
+  std::reverse(backwards.begin(), backwards.end());
+  ASSERT_EQ(of.get({{"a", backwards}})[0].ended, outcome::done);
+  EXPECT_EQ(engine_.stats().reads, before.reads + 2 + 32);
+  for (std::size_t i = 0; i < 32; ++i) EXPECT_EQ(std::memcmp(backwards[i].memory, value.data() + 512 * i, 512), 0) << i;
+}
+
+// The host device, whose allocations count as two neighbouring ones, cut in the middle.
+class halving_driver final : public device::driver {
+ public:
+  [[nodiscard]] std::string_view kind() const override { return "host"; }
+  result<int> count() override { return inner_->count(); }
+  result<device::device_facts> describe(int ordinal) override { return inner_->describe(ordinal); }
+  result<device::memory_info> classify(const void* memory) override {
+    auto found = inner_->classify(memory);
+    if (!found || found->type != device::memory_type::device) return found;
+    found->size /= 2;
+    if (static_cast<const std::byte*>(memory) >= found->base + found->size) found->base += found->size;
+    return found;
+  }
+  result<device::session*> open(int ordinal, void* context) override { return inner_->open(ordinal, context); }
+
+ private:
+  const std::shared_ptr<device::driver> inner_ = device::make_host_driver();
+};
+
+// As one they would reach past the end of the first.
+TEST_F(kv_store, pieces_of_neighbouring_allocations_stay_apart) {
+  auto doors = core::real_seams(quiet_engine());
+  doors.host = std::make_shared<halving_driver>();
+  const auto with = core::make_engine(quiet_engine(), std::move(doors));
+  ASSERT_TRUE(with.ok()) << told(with.error());
+  const auto of = made_store(*with, folder_);
+  auto memory = with->allocate("host:0", 8192);
+  ASSERT_TRUE(memory.ok());
+  auto* const base = static_cast<std::byte*>(memory->data());
+  auto value = testing::pattern::make(8192, 4);
+  for (const std::size_t half : {0, 4096}) ASSERT_TRUE(with->copy(base + half, value.data() + half, 4096).ok());
+  const memory_piece pieces[] = {{base, 2048}, {base + 2048, 2048}, {base + 4096, 4096}};
+  const auto put = of.put({{"a", pieces}});
+  ASSERT_EQ(put[0].ended, outcome::done) << told(put[0].error);
+  EXPECT_EQ(with->stats().writes, 2U);
+  const auto got = of.get({{"a", pieces}});
+  ASSERT_EQ(got[0].ended, outcome::done) << told(got[0].error);
+  EXPECT_EQ(with->stats().reads, 2U);
+  EXPECT_EQ(fetched(of, "a"), value);
+}
+
 TEST_F(kv_store, memory_of_a_gpu_goes_to_the_disk_and_back) {
   auto options = quiet_engine();
   options.use_cuda = true;
