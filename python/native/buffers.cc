@@ -69,34 +69,40 @@ struct attribute_names {
 // Of which library an object's type is, or is derived from.
 enum class library : std::uint8_t { other, pytorch, cupy };
 
-library library_of_type(nb::handle type) {
+struct known_type {
+  library from = library::other;
+  dl_tensor_of_object tensor_of = nullptr;  // of PyTorch's own tensors alone: what is derived from them may hold its memory elsewhere
+};
+
+known_type known_type_of(nb::handle type) {
   for (const nb::handle each : nb::object(type.attr("__mro__"))) {
     const nb::object module = nb::getattr(each, "__module__", nb::none());
     const nb::object name = nb::getattr(each, "__name__", nb::none());
     if (!PyUnicode_Check(module.ptr()) || !PyUnicode_Check(name.ptr())) continue;
     const std::string_view from = nb::borrow<nb::str>(module).c_str();
     const std::string_view called = nb::borrow<nb::str>(name).c_str();
-    if (called == "Tensor" && from == "torch") return library::pytorch;
-    if (called == "ndarray" && from == "cupy") return library::cupy;
+    if (called == "Tensor" && from == "torch") return {library::pytorch, each.is(type) ? dl_exchange_of(type) : nullptr};
+    if (called == "ndarray" && from == "cupy") return {library::cupy};
   }
-  return library::other;
+  return {};
 }
 
 // The types that were seen first are remembered, and kept, so that none is taken for another that lies where it lay.
-library library_of(nb::handle object) {
+known_type known_type_of_object(nb::handle object) {
   struct entry {
     nb::handle type;
-    library from = library::other;
+    known_type is;
   };
   static std::array<entry, 8> seen;
   const nb::handle type = object.type();
   for (auto& each : seen) {
-    if (each.type.is(type)) return each.from;
+    if (each.type.is(type)) return each.is;
     if (each.type.is_valid()) continue;
-    each = {nb::borrow(type).release(), library_of_type(type)};
-    return each.from;
+    const auto found = known_type_of(type);
+    each = {nb::borrow(type).release(), found};
+    return found;
   }
-  return library_of_type(type);
+  return known_type_of(type);
 }
 
 // object.name(), without a bound method in between.
@@ -320,15 +326,33 @@ bool held_memory::take_native(const demand& wanted) {
 
 // What is out of the ordinary, contiguity among it, is left to the ways that tell what is wrong with it.
 bool held_memory::take_known(const demand& wanted) {
-  switch (library_of(wanted.object)) {
+  const auto known = known_type_of_object(wanted.object);
+  switch (known.from) {
     case library::pytorch:
-      return take_tensor(wanted);
+      return (known.tensor_of != nullptr && take_described(wanted.object, known.tensor_of)) || take_tensor(wanted);
     case library::cupy:
       return take_cupy(wanted);
     case library::other:
       break;
   }
   return false;
+}
+
+// A tensor by one call, where its methods take five. What is out of the ordinary is left to take_tensor(): what is to be conjugated yet is
+// complex, and what is to be negated is a part of such a number.
+bool held_memory::take_described(nb::handle tensor, dl_tensor_of_object describe) {
+  dl_tensor told{};
+  if (describe(tensor.ptr(), &told) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  const auto bytes = bytes_of(told);
+  if (!bytes || *bytes <= static_cast<std::int64_t>(sizeof(double)) || told.type.code == dl_complex) return false;
+  if (told.data == nullptr || !is_addressable_device(told.device.type) || !lies_in_c_order(told)) return false;
+  data_ = static_cast<std::byte*>(told.data) + told.byte_offset;
+  size_ = static_cast<std::uint64_t>(*bytes);
+  owner_ = nb::borrow(tensor);
+  return true;
 }
 
 bool held_memory::take_tensor(const demand& wanted) {

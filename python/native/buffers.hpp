@@ -2,6 +2,7 @@
 //
 // Taken are, in this order: penstock.Pointer and penstock.DeviceBuffer, the buffer protocol (bytes, bytearray, memoryview, NumPy),
 // __cuda_array_interface__ (CuPy, Numba, RMM, PyTorch on a GPU), data_ptr() and nbytes (PyTorch's tensors and storages), and DLPack.
+// Of PyTorch's own tensors, where they have DLPack's functions in C (1.3), these are asked before anything else.
 // An object that offers several of them names the same memory by each. CuPy's arrays and PyTorch's tensors make a dict for
 // __cuda_array_interface__ anew each time, which takes microseconds: they are asked by the names that cost nothing first.
 #pragma once
@@ -14,6 +15,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "dlpack.hpp"
 
 namespace penstock::python {
 
@@ -80,6 +83,7 @@ class held_memory {
   bool take_buffer(const demand& wanted);
   bool take_native(const demand& wanted);
   bool take_known(const demand& wanted);
+  bool take_described(nb::handle tensor, dl_tensor_of_object describe);
   bool take_tensor(const demand& wanted);
   bool take_cupy(const demand& wanted);
   bool take_cuda_array(const demand& wanted);

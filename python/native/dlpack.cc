@@ -65,7 +65,45 @@ nb::object make(nb::handle owner, void* data, std::uint64_t bytes, dl_device whe
   return capsule;
 }
 
+// The table of functions of DLPack 1.3. It stays as long as the process.
+struct exchange_table {
+  std::uint32_t major;
+  std::uint32_t minor;
+  const exchange_table* previous;  // of an older major version, if any
+  void* allocate;
+  void* managed_of_object;
+  void* object_of_managed;
+  dl_tensor_of_object tensor_of_object;  // may be null
+  void* current_stream;
+};
+
 }  // namespace
+
+dl_tensor_of_object dl_exchange_of(nb::handle type) {
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  constexpr auto name = "dlpack_exchange_api";
+  if (PyCapsule_IsValid(capsule.ptr(), name) == 0) return nullptr;
+  const auto* table = static_cast<const exchange_table*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  while (table != nullptr && table->major != 1) table = table->previous;
+  return table == nullptr ? nullptr : table->tensor_of_object;
+}
+
+bool lies_in_c_order(const dl_tensor& tensor) noexcept {
+  if (tensor.strides == nullptr) return true;
+  std::int64_t step = 1;
+  for (auto i = tensor.dimensions; i-- > 0; step *= tensor.shape[i]) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != step) return false;
+  }
+  return true;
+}
+
+std::optional<std::int64_t> bytes_of(const dl_tensor& tensor) noexcept {
+  std::int64_t bytes = (tensor.type.bits * tensor.type.lanes + 7) / 8;
+  for (std::int32_t i = 0; i < tensor.dimensions; ++i) {
+    if (tensor.shape[i] < 0 || __builtin_mul_overflow(bytes, tensor.shape[i], &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
 
 nb::object dlpack_capsule(nb::handle owner, void* data, std::uint64_t bytes, dl_device where, bool versioned) {
   return versioned ? make<versioned_tensor>(owner, data, bytes, where) : make<managed_tensor>(owner, data, bytes, where);

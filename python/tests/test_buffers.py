@@ -82,6 +82,69 @@ class TorchTensor(Tensor):
         self.is_conj, self.is_neg = lambda: conjugated, lambda: negated
 
 
+class DlTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("dimensions", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DlTensor))
+def describe(tensor: Any, out: Any) -> int:
+    if tensor.told is None:
+        return -1
+    out[0] = tensor.told
+    return 0
+
+
+class ExchangeTable(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2),
+        ("previous", ctypes.c_void_p),
+        ("others", ctypes.c_void_p * 3),
+        ("describe", type(describe)),
+        ("current_stream", ctypes.c_void_p),
+    ]
+
+
+def exchange_capsule(table: ExchangeTable) -> Any:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.argtypes, new.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p), ctypes.py_object
+    return new(ctypes.addressof(table), b"dlpack_exchange_api", None)
+
+
+# As a library with a newer major version that serves older ones too.
+EXCHANGE_TABLE = ExchangeTable((1, 3), None, (None,) * 3, describe)
+NEWER_TABLE = ExchangeTable((2, 0), ctypes.addressof(EXCHANGE_TABLE))
+
+
+class DescribedTensor(TorchTensor):
+    """PyTorch's own tensor, whose type has DLPack's table. told: what that says; changes are lies."""
+
+    __dlpack_c_exchange_api__ = exchange_capsule(NEWER_TABLE)
+
+    def __init__(self, memory: Any, **changes: Any) -> None:
+        super().__init__(memory)
+        count = memory.ndim
+        self.shape_in_c = (ctypes.c_int64 * count)(*memory.shape)
+        self.strides_in_c = (ctypes.c_int64 * count)(*self.stride())
+        self.told = DlTensor(memory.ctypes.data - 3, (1, 0), count, 1, 8 * memory.itemsize, 1, self.shape_in_c, self.strides_in_c, 3)
+        for name, value in changes.items():
+            setattr(self.told, name, value)
+        self.asked: list[str] = []
+
+    def data_ptr(self) -> int:
+        self.asked.append("data_ptr")
+        return super().data_ptr()
+
+
 class CupyArray:
     """Known by its name: neither __cuda_array_interface__ nor __dlpack__ is there."""
 
@@ -93,7 +156,7 @@ class CupyArray:
         self.nbytes = memory.nbytes
 
 
-for each, module, name in ((TorchTensor, "torch", "Tensor"), (CupyArray, "cupy", "ndarray")):
+for each, module, name in ((TorchTensor, "torch", "Tensor"), (DescribedTensor, "torch", "Tensor"), (CupyArray, "cupy", "ndarray")):
     each.__module__, each.__name__ = module, name
 
 
@@ -111,6 +174,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "tensor": Tensor,
     "storage": lambda memory: Tensor(memory, storage=True),
     "tensor of PyTorch": TorchTensor,
+    "tensor of a newer PyTorch": DescribedTensor,
     "array of CuPy": lambda memory: CupyArray(memory, with_private_name=True),
     "array of another CuPy": CupyArray,
     "Pointer": lambda memory: penstock.Pointer(memory.ctypes.data, NBYTES, owner=memory),
@@ -382,6 +446,45 @@ def test_a_tensor_without_memory_of_its_own_is_refused(file: penstock.File) -> N
     del tensor.nbytes  # PyTorch raises RuntimeError
     with pytest.raises(penstock.BufferError, match="does not lie in one piece: the tensor is sparse"):
         file.read_into(tensor)
+
+
+def test_a_tensor_of_a_newer_pytorch_is_asked_by_one_call_and_others_by_their_methods() -> None:
+    memory = np.zeros((4, 25, 3), np.float32)
+
+    def asked(tensor: DescribedTensor) -> list[str]:
+        assert _native.resolve(tensor, True) == (tensor._memory.ctypes.data, tensor._memory.nbytes)
+        return tensor.asked
+
+    assert asked(DescribedTensor(memory)) == []
+    assert asked(DescribedTensor(memory[:1])) == []
+    complex_number, opencl = 5, (4, 0)
+    for changes in ({"code": complex_number}, {"data": None}, {"device": opencl}, {"bits": 0}):
+        assert asked(DescribedTensor(memory, **changes)) == ["data_ptr"]
+    assert asked(DescribedTensor(memory[0, 0, :2])) == ["data_ptr"]  # it may be to be negated
+    silent = DescribedTensor(memory)
+    silent.told = None
+    assert asked(silent) == ["data_ptr"]
+    assert asked(type("Derived", (DescribedTensor,), {})(memory)) == ["data_ptr"]
+    with pytest.raises(penstock.BufferError, match="in Fortran's order"):
+        penstock.copy(DescribedTensor(memory.T), bytes(memory.nbytes))
+    with pytest.raises(penstock.BufferError, match="is not contiguous"):
+        _native.resolve(DescribedTensor(memory[:, ::2]), True)
+
+
+def test_tensors_of_torch_are_found_where_they_lie() -> None:
+    torch = pytest.importorskip("torch")
+    memory = torch.arange(6000, dtype=torch.uint8)
+    for tensor in (memory, memory[5:77], memory.view(torch.float32).reshape(3, 500), memory[8:24].view(torch.complex64), memory[:3], memory[:0]):
+        assert _native.resolve(tensor, True) == (tensor.data_ptr(), tensor.nbytes)
+    assert _native.resolve(torch.nn.Parameter(memory.view(torch.float64)), True) == (memory.data_ptr(), 6000)
+    for wrong, why in (
+        (memory.reshape(60, 100)[:, :50], "not contiguous"),
+        (memory.view(torch.complex64).conj(), "resolve_conj"),
+        (torch.empty(100, device="meta"), "meta device"),
+        (torch.eye(10).to_sparse(), "sparse"),
+    ):
+        with pytest.raises(penstock.BufferError, match=why):
+            _native.resolve(wrong)
 
 
 def test_a_tensor_in_another_order_is_told_as_such(file: penstock.File) -> None:
