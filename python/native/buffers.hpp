@@ -61,6 +61,8 @@ class held_memory {
     std::uint64_t size;
   };
   [[nodiscard]] part slice(std::int64_t offset, std::optional<std::int64_t> size) const;
+  // The object that alone keeps the memory, for the taking; null where a view is to be given back.
+  [[nodiscard]] nb::object* only_owner() noexcept { return view_.obj == nullptr ? &owner_ : nullptr; }
   // How many there are in this process. With the GIL.
   static int count() noexcept { return count_; }
 

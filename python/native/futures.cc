@@ -52,12 +52,25 @@ void kept_objects::let_go() {
   // Taken first: what is let go of may run code of Python, which may come here again.
   auto gone = std::move(memories);
   memories.clear();
+  auto gone_owners = std::move(owners);
+  owners.clear();
   auto file = std::move(target);
   auto files = std::move(others);
   others.clear();
   gone.clear();
+  gone_owners.clear();
   if (file != nullptr) release_file(file);
   for (auto& each : files) release_file(each);
+}
+
+held_memory::part flight::keep_part(nb::handle buffer, memory_use use, argument_name name) {
+  auto& memory = keep(buffer, use, memory_order::c, name);
+  const held_memory::part kept{memory.data(), memory.size()};
+  if (auto* const owner = memory.only_owner(); owner != nullptr) {
+    kept_.owners.push_back(std::move(*owner));
+    kept_.memories.pop_back();
+  }
+  return kept;
 }
 
 void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options) {

@@ -23,6 +23,7 @@ namespace penstock::python {
 // What a request keeps alive until it has ended. Let go of with the GIL.
 struct kept_objects {
   std::list<held_memory> memories;
+  std::vector<nb::object> owners;  // of memory that needs nothing else kept
   std::shared_ptr<file> target;
   std::vector<std::shared_ptr<file>> others;  // of a batch over many files, which has no target
   void let_go();
@@ -47,6 +48,8 @@ class flight final : public under_way {
   held_memory& keep(nb::handle buffer, memory_use use, memory_order order = memory_order::c, argument_name name = {}) {
     return kept_.memories.emplace_back(buffer, use, order, name);
   }
+  // For calls of a hundred thousand buffers: keeps no more of one than it takes.
+  held_memory::part keep_part(nb::handle buffer, memory_use use, argument_name name);
   [[nodiscard]] file& target() const noexcept { return *kept_.target; }
   [[nodiscard]] std::list<held_memory>& held() noexcept { return kept_.memories; }
   file& keep_file(std::shared_ptr<file> target);

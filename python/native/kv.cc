@@ -4,7 +4,9 @@
 
 #include <memory>
 #include <penstock/penstock.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,37 +52,77 @@ python_store open_store(nb::handle folder, std::uint64_t capacity_bytes, bool re
 
 // --- arguments
 
-std::vector<std::string> keys_of(nb::list keys) {
-  std::vector<std::string> names;
-  names.reserve(keys.size());
-  for (const nb::handle each : keys) {
-    if (!PyBytes_Check(each.ptr())) throw nb::type_error(("a key is bytes, not " + type_of(each)).c_str());
-    const auto key = nb::borrow<nb::bytes>(each);
-    names.emplace_back(key.c_str(), key.size());
+// Keys of a call, which keep what their bytes lie in. Of str they are the UTF-8, which a str makes once and keeps.
+class key_names {
+ public:
+  explicit key_names(nb::list keys) {
+    names_.reserve(keys.size());
+    kept_.reserve(keys.size());
+    for (const nb::handle each : keys) {
+      if (PyUnicode_Check(each.ptr())) {
+        add_text(each);
+      } else if (PyBytes_Check(each.ptr())) {
+        add_bytes(nb::borrow<nb::bytes>(each));
+      } else {
+        throw nb::type_error(("a key is str or bytes, not " + type_of(each)).c_str());
+      }
+    }
   }
-  return names;
-}
+  [[nodiscard]] std::span<const std::string_view> views() const noexcept { return names_; }
 
-std::vector<std::string_view> views_of(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
+ private:
+  void add_text(nb::handle text) {
+    Py_ssize_t length = 0;
+    if (const char* const utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &length); utf8 != nullptr) {
+      names_.emplace_back(utf8, static_cast<std::size_t>(length));
+      kept_.push_back(nb::borrow(text));
+    } else {  // it has bytes of a path that are none
+      PyErr_Clear();
+      add_bytes(nb::borrow<nb::bytes>(made(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape"))));
+    }
+  }
+  void add_bytes(nb::bytes key) {
+    names_.emplace_back(key.c_str(), key.size());
+    kept_.push_back(std::move(key));
+  }
+
+  std::vector<std::string_view> names_;
+  std::vector<nb::object> kept_;
+};
 
 // The items of a call, whose memory the flight keeps.
 struct parsed_items {
-  std::vector<std::string> names;
-  std::vector<std::vector<kv::memory_piece>> pieces;
+  key_names names;
+  std::vector<kv::memory_piece> pieces;  // of all
   std::vector<kv::item> items;
 };
 
 parsed_items parse_items(flight& keeper, nb::list keys, nb::list buffers, memory_use use) {
-  parsed_items parsed{keys_of(keys), {}, {}};
-  if (parsed.names.size() != buffers.size()) raise_invalid("there are not as many lists of buffers as keys");
-  for (std::size_t i = 0; i < parsed.names.size(); ++i) {
-    auto& pieces = parsed.pieces.emplace_back();
-    for (const nb::handle each : buffers[i]) {
-      const auto& memory = keeper.keep(each, use, memory_order::c, {"items", i, false});
-      pieces.push_back({memory.data(), memory.size()});
+  parsed_items parsed{key_names(keys), {}, {}};
+  const auto names = parsed.names.views();
+  if (names.size() != buffers.size()) raise_invalid("there are not as many buffers as keys");
+  std::vector<std::size_t> counts;
+  counts.reserve(names.size());
+  const auto add = [&](nb::handle buffer) {
+    const auto kept = keeper.keep_part(buffer, use, {"items", counts.size(), false});
+    parsed.pieces.push_back({kept.data, kept.size});
+  };
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const nb::object value = buffers[i];
+    const auto before = parsed.pieces.size();
+    if (PyList_Check(value.ptr()) || PyTuple_Check(value.ptr())) {
+      for (const nb::handle each : value) add(each);
+    } else {
+      add(value);
     }
+    counts.push_back(parsed.pieces.size() - before);
   }
-  for (std::size_t i = 0; i < parsed.names.size(); ++i) parsed.items.push_back({parsed.names[i], parsed.pieces[i]});
+  parsed.items.reserve(names.size());
+  auto rest = std::span<const kv::memory_piece>(parsed.pieces);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    parsed.items.push_back({names[i], rest.first(counts[i])});
+    rest = rest.subspan(counts[i]);
+  }
   return parsed;
 }
 
@@ -121,10 +163,10 @@ future start(const python_store& self, nb::list keys, nb::list buffers, bool ret
 }
 
 nb::object sizes(const python_store& self, nb::list keys) {
-  const auto names = keys_of(keys);
+  const key_names names(keys);
   const auto results = [&, target = self.target] {
     const without_gil unlocked;
-    return target->sizes(views_of(names));
+    return target->sizes(names.views());
   }();
   raise_first_of(results, self.target->folder());
   return list_of(results,
@@ -132,10 +174,10 @@ nb::object sizes(const python_store& self, nb::list keys) {
 }
 
 nb::object drop(const python_store& self, nb::list keys) {
-  const auto names = keys_of(keys);
+  const key_names names(keys);
   const auto results = [&, target = self.target] {
     const without_gil unlocked;
-    return target->drop(views_of(names));
+    return target->drop(names.views());
   }();
   raise_first_of(results, self.target->folder());
   return outcomes_of(results, self.target->folder());
@@ -169,9 +211,11 @@ nb::object stats_of(const python_store& self) {
 void add_kv(nb::module_& module) {
   nb::class_<python_store>(module, "KVStore", "A key-value store in a folder; penstock.kv.Store is what users see.")
       .def("put", &start<true>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
-           "Stores the bytes of lists of buffers, one behind the other, under keys of bytes. The future returns True for each, or raises.")
+           "Stores the bytes of buffers, or of lists or tuples of them, one behind the other, under keys. The future returns True for "
+           "each, or "
+           "raises.")
       .def("get", &start<false>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
-           "Fetches into lists of buffers. The future returns for each whether it was there, or raises.")
+           "Fetches into buffers, or lists or tuples of them. The future returns for each whether it was there, or raises.")
       .def("sizes", &sizes, "keys"_a, "The bytes of each value, or None. Raises penstock.Error.")
       .def("drop", &drop, "keys"_a, "Drops values: for each whether it was there. Raises penstock.Error.")
       .def("sync", &sync_store, "What was put is durable when it returns. Raises penstock.Error.")

@@ -15,7 +15,7 @@ the caller waits for the work that makes the bytes, as for penstock.File. docs/K
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -102,11 +102,11 @@ class Store:
 
     def sizes(self, keys: Iterable[Key]) -> list[int | None]:
         """The bytes of each value; None: there is none. Nothing counts as used by it. Raises penstock.Error."""
-        return self._native.sizes(_all_bytes(keys))
+        return self._native.sizes(_all_keys(keys))
 
     def drop(self, keys: Iterable[Key]) -> list[bool]:
         """Drops values. Returns for each key whether it had one. Raises penstock.Error."""
-        return self._native.drop(_all_bytes(keys))
+        return self._native.drop(_all_keys(keys))
 
     def sync(self) -> None:
         """What puts and drops that have ended did outlasts a power cut when it returns. Blocks. Raises penstock.Error."""
@@ -140,25 +140,19 @@ class Store:
         return f"<penstock.kv.Store {self.folder!r}{' closed' if self._closed else ''}>"
 
 
-def _bytes_of(key: Key) -> bytes:
-    if isinstance(key, str):
-        return key.encode("utf-8", "surrogateescape")
-    if isinstance(key, bytes):
-        return key
-    raise TypeError(f"a key is str or bytes, not {type(key).__name__}")
-
-
-def _all_bytes(keys: Iterable[Key]) -> list[bytes]:
+def _all_keys(keys: Iterable[Key]) -> list[Key]:
     if isinstance(keys, (str, bytes)):
         raise TypeError("keys is an iterable of keys; of one key ask [key]")
-    return [_bytes_of(key) for key in keys]
+    return list(keys)
 
 
-def _keys_and_buffers(items: Items) -> tuple[list[bytes], list[Sequence[Any]]]:
+def _keys_and_buffers(items: Items) -> tuple[list[Key], list[Any]]:
+    if type(items) is dict:
+        return list(items), list(items.values())
     pairs = items.items() if isinstance(items, Mapping) else items
-    keys: list[bytes] = []
-    buffers: list[Sequence[Any]] = []
+    keys: list[Key] = []
+    buffers: list[Any] = []
     for key, value in pairs:
-        keys.append(_bytes_of(key))
-        buffers.append(value if isinstance(value, (list, tuple)) else (value,))
+        keys.append(key)
+        buffers.append(value)
     return keys, buffers

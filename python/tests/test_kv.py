@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,41 @@ def test_values_of_many_pieces_come_back(tmp_path: Path) -> None:
         assert (stats.keys, stats.bytes, stats.hits, stats.misses, stats.capacity_bytes) == (1, 5000, 2, 1, 4 * MIB)
     assert store.closed
     assert "closed" in repr(store)
+
+
+def test_keys_are_bytes_and_items_come_in_any_mapping_or_as_pairs(tmp_path: Path) -> None:
+    names = ["block", "größe", "字", os.fsdecode(b"\xff"), b"\xff\xfe"]
+    of_bytes = [name if isinstance(name, bytes) else os.fsencode(name) for name in names]
+    values = {name: content(i, 3000) for i, name in enumerate(names)}
+    with Store(tmp_path / "store", MIB) as store:
+        assert store.put(types.MappingProxyType(values)) == [True] * 5
+        assert store.exists(of_bytes) == store.exists(iter(names)) == [True] * 5
+        for given in (of_bytes, names):
+            back = [np.empty(3000, np.uint8) for _ in names]
+            pairs = ((name, (array[:7], array[7:])) for name, array in zip(given, back))
+            assert store.get(pairs) == [True] * 5
+            assert all((one == two).all() for one, two in zip(back, values.values()))
+        assert store.drop(of_bytes) == [True] * 5
+
+
+def test_a_list_of_buffers_may_change_while_it_is_looked_at(tmp_path: Path) -> None:
+    class Shrinking:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            pieces.clear()
+            raise AttributeError
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return piece.__dlpack_device__()
+
+        def __dlpack__(self, **how: Any) -> Any:
+            return piece.__dlpack__(**how)
+
+    piece = content(1, 1000)
+    pieces: list[Any] = [Shrinking(), piece]
+    with Store(tmp_path / "store", MIB) as store:
+        assert store.put({"a": pieces}) == [True]
+        assert store.sizes(["a"]) == [1000]
 
 
 def test_memory_of_the_host_device(tmp_path: Path) -> None:
