@@ -111,8 +111,8 @@ result<file_use> file_core::use(bool is_write) {
   return held;
 }
 
-void file_core::end() noexcept {
-  if (uses_.fetch_sub(1) != (closed_bit | 1)) return;
+void file_core::end(std::uint64_t uses) noexcept {
+  if (uses_.fetch_sub(uses) != (closed_bit | uses)) return;
   const std::lock_guard guard(lock_);
   quiet_.notify_all();
 }

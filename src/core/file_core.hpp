@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -41,8 +42,27 @@ class file_use {
 
  private:
   friend class file_core;
+  friend class file_uses;
   explicit file_use(file_core& file) noexcept;
   file_core* file_ = nullptr;
+};
+
+// Uses of one file that end together, when this does: the file's word for them is written once.
+class file_uses {
+ public:
+  file_uses() noexcept = default;
+  file_uses(const file_uses&) = delete;
+  file_uses& operator=(const file_uses&) = delete;
+  ~file_uses();
+  void add(file_use ended) noexcept {
+    assert(file_ == nullptr || file_ == ended.file_);
+    file_ = std::exchange(ended.file_, nullptr);
+    ++count_;
+  }
+
+ private:
+  file_core* file_ = nullptr;
+  std::uint64_t count_ = 0;
 };
 
 class file_core : public std::enable_shared_from_this<file_core> {
@@ -148,10 +168,11 @@ class file_core : public std::enable_shared_from_this<file_core> {
   static void destroy(file_core* file) noexcept;
   file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache, std::uint64_t bytes_per_second);
   [[nodiscard]] status usable() const;
-  void end() noexcept;
+  void end(std::uint64_t uses) noexcept;
   void forget_cold_reads() noexcept;
   void read_ahead();
   friend class file_use;
+  friend class file_uses;
 
   static constexpr std::uint64_t closed_bit = std::uint64_t{1} << 63;
 
@@ -184,7 +205,11 @@ class file_core : public std::enable_shared_from_this<file_core> {
 };
 
 inline file_use::~file_use() {
-  if (file_ != nullptr) file_->end();
+  if (file_ != nullptr) file_->end(1);
+}
+
+inline file_uses::~file_uses() {
+  if (file_ != nullptr) file_->end(count_);
 }
 
 }  // namespace penstock::core

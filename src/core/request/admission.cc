@@ -106,6 +106,24 @@ void admission::count(io_result& outcome) noexcept {
   if (what_.priority == request_priority::background) with_->stats().count_background(1, outcome.bytes_done);
 }
 
+void admission::count_moved(std::span<admission> together) noexcept {
+  std::uint64_t bytes = 0;
+  for (const auto& each : together) bytes += each.what_.length;
+  const auto& one = together.front();
+  auto& stats = one.with_->stats();
+  stats.count_requests(one.is_write_, device_index(one.place_), together.size(), bytes);
+  if (one.what_.priority == request_priority::background) stats.count_background(together.size(), bytes);
+}
+
+void admission::let_go(std::span<admission> together) noexcept {
+  file_uses gone;
+  for (auto& each : together) {
+    assert(each.listed_ != 1);
+    each.shown_.store(shown::nothing, std::memory_order_relaxed);
+    gone.add(std::move(each.use_));
+  }
+}
+
 // --- the list
 
 void admission::list() noexcept {

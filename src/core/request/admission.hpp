@@ -74,6 +74,10 @@ class alignas(64) admission {
 
   // The request ends so: names it in the error, counts it, and takes it off the list, before anybody is told. Nothing, for one of nothing.
   void count(io_result& outcome) noexcept;
+  // The same of reads of one file into one place, which have moved all that they asked for.
+  static void count_moved(std::span<admission> together) noexcept;
+  // let_go() of each, which are of one file.
+  static void let_go(std::span<admission> together) noexcept;
   // The last thing, once the outcome has been told.
   void let_go() noexcept {
     shown_.store(shown::nothing, std::memory_order_relaxed);

@@ -203,6 +203,29 @@ void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept 
   if (!goes_on(index)) copied_on(index);
 }
 
+void batch_request::items_moved(std::uint32_t first, std::uint32_t count) noexcept {
+  constexpr std::uint32_t most_at_once = 256;  // which stay in the core's cache from one look to the next
+  for (; count > most_at_once; first += most_at_once, count -= most_at_once) few_moved(first, most_at_once);
+  few_moved(first, count);
+}
+
+void batch_request::few_moved(std::uint32_t first, std::uint32_t count) noexcept {
+  const auto together = std::span(admitted_).subspan(first, count);
+  admission::count_moved(together);
+  for (auto i = first; i < first + count; ++i) items_[i] = {admitted_[i].what().length, {}};
+  if (copies_) {
+    for (auto i = first; i < first + count; ++i) {
+      if (!goes_on(i)) copied_on(i);
+    }
+    return;
+  }
+  if (each_) {
+    for (auto i = first; i < first + count; ++i) each_(i, items_[i]);
+  }
+  admission::let_go(together);
+  ended(count);
+}
+
 void batch_request::copied_on(std::uint32_t index) noexcept {
   tell(index);
   ended(1);

@@ -48,6 +48,8 @@ class batch_request final : public sender, public part_owner {
   status start_row(const io_options& options, std::uint32_t first, std::uint32_t count);
   status start_single(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index);
   void item_ended(std::uint32_t index, io_result outcome) noexcept override;
+  void items_moved(std::uint32_t first, std::uint32_t count) noexcept override;
+  void few_moved(std::uint32_t first, std::uint32_t count) noexcept;
   void go_alone(const io_options& options, const std::shared_ptr<file_core>& file, std::uint32_t index) noexcept override;
   void copied_on(std::uint32_t index) noexcept override;
   [[nodiscard]] bool goes_on(std::uint32_t index) noexcept { return copies_ && copies_->ended(index, items_[index]); }

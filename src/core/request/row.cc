@@ -96,12 +96,15 @@ void row::moved(std::uint64_t bytes) noexcept {
   std::size_t to = 0;
   {
     const std::lock_guard guard(lock_);
-    from = to = ended_;
+    from = ended_;
     // The last one ends with the request, which is still at work here.
-    while (to + 1 < items_.size() && moved_of(items_[to], bytes) == items_[to].what().length) ++to;
+    const auto all_but_last = items_.first(items_.size() - 1);
+    const auto is_there = [&](const admission& item) { return moved_of(item, bytes) == item.what().length; };
+    const auto missing = std::partition_point(all_but_last.begin() + static_cast<std::ptrdiff_t>(from), all_but_last.end(), is_there);
+    to = static_cast<std::size_t>(missing - all_but_last.begin());
     ended_ = to;
   }
-  for (; from < to; ++from) of_.item_ended(first_ + static_cast<std::uint32_t>(from), {items_[from].what().length, {}});
+  if (from < to) of_.items_moved(first_ + static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(to - from));
 }
 
 // What an error did not let through goes again.
