@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "core/engine_core.hpp"
@@ -37,7 +38,25 @@ bool fetch::begin() {
       results_[index] = failed_with(followed, parts_[index].key);
     }
   }
+  ask_in_file_order();
   return !readings_.empty();
+}
+
+// What lies together in the file is read together then, in whatever order the keys were named.
+void fetch::ask_in_file_order() {
+  const auto offset_of = [](const reading& each) { return each.entry->facts().offset; };
+  if (!std::ranges::is_sorted(readings_, {}, offset_of)) std::ranges::sort(readings_, {}, offset_of);
+  for (reading& each : readings_) {
+    const key_part& part = parts_[each.index];
+    each.first_request = requests_.size();
+    if (each.entry->facts().length != part.length) continue;  // look_at() says so
+    auto offset = static_cast<std::int64_t>(each.entry->facts().offset);
+    for (const memory_piece& piece : part.pieces) {
+      requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
+      offset += static_cast<std::int64_t>(piece.length);
+    }
+    each.requests = requests_.size() - each.first_request;
+  }
 }
 
 void fetch::find(std::size_t index) {
@@ -47,18 +66,10 @@ void fetch::find(std::size_t index) {
     results_[index] = failed_with(wrong, part.key);
     return;
   }
-  readings_.push_back({index, nullptr, requests_.size(), 0});  // before: what is being read is always in there
+  readings_.push_back({index, nullptr, 0, 0});  // before: what is being read is always in there
   auto* const entry = rounds_ < most_fetch_rounds ? from_.begin_read(part.key) : nullptr;
   if (entry == nullptr) return readings_.pop_back();
   readings_.back().entry = entry;
-  const value_facts& facts = entry->facts();
-  if (facts.length != part.length) return;  // look_at() says so
-  auto offset = static_cast<std::int64_t>(facts.offset);
-  for (const memory_piece& piece : part.pieces) {
-    requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
-    offset += static_cast<std::int64_t>(piece.length);
-  }
-  readings_.back().requests = requests_.size() - readings_.back().first_request;
 }
 
 void fetch::finish(std::span<const io_result> outcomes) {

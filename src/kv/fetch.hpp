@@ -39,6 +39,7 @@ class fetch {
     std::size_t requests;
   };
   void find(std::size_t index);
+  void ask_in_file_order();
   [[nodiscard]] key_result look_at(const reading& read, std::span<const io_result> outcomes) const;
   [[nodiscard]] bool is_gone(const reading& read) const;
   void let_go() noexcept;

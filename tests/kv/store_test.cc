@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "core/engine_core.hpp"
@@ -13,6 +14,7 @@
 #include "kv/record.hpp"
 #include "support/child.hpp"
 #include "support/faulty_kernel.hpp"
+#include "support/forwarding_kernel.hpp"
 
 namespace penstock::kv {
 namespace {
@@ -117,6 +119,59 @@ TEST_F(kv_store, pieces_of_neighbouring_allocations_stay_apart) {
   ASSERT_EQ(got[0].ended, outcome::done) << told(got[0].error);
   EXPECT_EQ(with->stats().reads, 2U);
   EXPECT_EQ(fetched(of, "a"), value);
+}
+
+// Remembers where values of one length are read.
+class recording_kernel final : public testing::forwarding_kernel {
+ public:
+  static constexpr std::size_t length_bytes = 4100;
+  result<std::size_t> pread(int fd, void* target, std::size_t length, std::uint64_t offset) override {
+    if (length == length_bytes) {
+      const std::lock_guard guard(lock_);
+      read_.push_back(offset);
+    }
+    return inner().pread(fd, target, length, offset);
+  }
+  std::vector<std::uint64_t> read() {
+    const std::lock_guard guard(lock_);
+    return std::exchange(read_, {});
+  }
+
+ private:
+  std::mutex lock_;  // guards read_
+  std::vector<std::uint64_t> read_;
+};
+
+TEST_F(kv_store, values_are_read_in_the_order_of_the_file_whatever_that_of_the_keys) {
+  auto doors = core::real_seams(quiet_engine());
+  const auto kernel = std::make_shared<recording_kernel>();
+  doors.kernel = kernel;
+  const auto with = core::make_engine(quiet_engine(), std::move(doors));
+  ASSERT_TRUE(with.ok()) << told(with.error());
+  const auto of = made_store(*with, folder_);
+  constexpr std::size_t count = 8;  // which one thread reads
+  std::vector<bytes> values;
+  for (std::size_t i = 0; i < count; ++i) {
+    values.push_back(testing::pattern::make(recording_kernel::length_bytes, i));
+    ASSERT_EQ(put_one(of, key_of(i), values.back()).ended, outcome::done);
+  }
+  for (const bool waits : {true, false}) {
+    std::vector<std::string> names;
+    std::vector<bytes> back(count, bytes(recording_kernel::length_bytes));
+    std::vector<memory_piece> pieces;
+    std::vector<item> items;
+    for (std::size_t i = 0; i < count; ++i) names.push_back(key_of((5 * i + 3) % count));
+    for (auto& each : back) pieces.push_back({each.data(), each.size()});
+    for (std::size_t i = 0; i < count; ++i) items.push_back({names[i], std::span(&pieces[i], 1)});
+    const auto got = waits ? of.get(items) : of.get_async(items).wait();
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(got[i].ended, outcome::done) << told(got[i].error);
+      EXPECT_EQ(back[i], values[(5 * i + 3) % count]) << i;
+    }
+    const auto read = kernel->read();
+    EXPECT_EQ(read.size(), count);
+    EXPECT_TRUE(std::ranges::is_sorted(read));
+  }
 }
 
 TEST_F(kv_store, memory_of_a_gpu_goes_to_the_disk_and_back) {
