@@ -3,6 +3,7 @@
 
     bench/kv_bench.py                              256 blocks of 2 MiB and 4,096 of 64 KiB, each in 32 pieces; GPU memory where there is a GPU
     bench/kv_bench.py --folder DIR --device cpu --pieces 1 --json FILE
+    bench/kv_bench.py --apart                      the pieces of a block lie apart, as those of a cache with one tensor for each layer
 
 "hot" rows find the store in the page cache; "cold" rows drop it from there before each run. GB/s are 10^9 bytes per second, of the best of
 --repeat runs, with the CPU seconds of the process per GB. What was fetched is compared. Needs PyTorch and the package penstock.
@@ -45,13 +46,13 @@ def best_of(repeat: int, total: int, run: Callable[[], Any], before: Callable[[]
     return best
 
 
-def blocks_in(memory: Any, size: int, count: int, pieces: int) -> dict[str, list[Any]]:
-    """Views of consecutive blocks, each in so many pieces."""
+def places(size: int, count: int, pieces: int, apart: bool) -> list[list[int]]:
+    """Where the pieces of each block lie: one behind the other, or each with the same one of other blocks."""
     part = size // pieces
-    return {f"block-{i}": [memory[i * size + k * part : i * size + (k + 1) * part] for k in range(pieces)] for i in range(count)}
+    return [[(k * count + i if apart else i * pieces + k) * part for k in range(pieces)] for i in range(count)]
 
 
-def measure(folder: Path, size: int, count: int, pieces: int, device: str, repeat: int) -> list[dict[str, Any]]:
+def measure(folder: Path, size: int, count: int, pieces: int, apart: bool, device: str, repeat: int) -> list[dict[str, Any]]:
     import penstock
     import torch
     from penstock import kv
@@ -59,13 +60,19 @@ def measure(folder: Path, size: int, count: int, pieces: int, device: str, repea
     total = size * count
     content = torch.randint(0, 256, (total,), dtype=torch.uint8, device=device)
     memory = torch.zeros_like(content)
-    given, wanted = blocks_in(content, size, count, pieces), blocks_in(memory, size, count, pieces)
+    part = size // pieces
+    lie = places(size, count, pieces, apart)
+
+    def blocks_in(memory: Any) -> dict[str, list[Any]]:
+        return {f"block-{i}": [memory[at : at + part] for at in starts] for i, starts in enumerate(lie)}
+
+    given, wanted = blocks_in(content), blocks_in(memory)
     found: list[dict[str, Any]] = []
 
     def tell(row: str, best: dict[str, float]) -> None:
-        found.append({"row": row, "block_bytes": size, "blocks": count, "pieces": pieces, "device": device, **best})
+        found.append({"row": row, "block_bytes": size, "blocks": count, "pieces": pieces, "apart": apart, "device": device, **best})
         told = f"{best['gb_per_s']:6.1f} GB/s  {best['cpu_s_per_gb']:.3f} CPU s/GB"
-        print(f"{row:10} {count:5} x {size >> 10:5} KiB in {pieces:2} pieces, {device}: {told}", flush=True)
+        print(f"{row:10} {count:5} x {size >> 10:5} KiB in {pieces:2} pieces{' apart' if apart else ''}, {device}: {told}", flush=True)
 
     def check() -> None:
         settle()
@@ -87,13 +94,13 @@ def measure(folder: Path, size: int, count: int, pieces: int, device: str, repea
         tell("get cold", best_of(repeat, total, lambda: store.get(wanted), lambda: drop_from_cache(values)))
         check()
     plain = folder / f"plain-{size}"
-    penstock.tofile(content, plain)
-    offsets = list(range(0, total, size // pieces))
+    penstock.tofile(content.view(pieces, count, part).transpose(0, 1).contiguous() if apart else content, plain)
+    offsets, targets = list(range(0, total, part)), [at for starts in lie for at in starts]
     with penstock.open(plain) as file:
-        ranges = [size // pieces] * len(offsets)
-        tell("batch hot", best_of(repeat, total, lambda: file.pread_ranges(memory, offsets, ranges, offsets).result()))
+        ranges = [part] * len(offsets)
+        tell("batch hot", best_of(repeat, total, lambda: file.pread_ranges(memory, offsets, ranges, targets).result()))
         check()
-        tell("batch cold", best_of(repeat, total, lambda: file.pread_ranges(memory, offsets, ranges, offsets).result(), lambda: drop_from_cache(plain)))
+        tell("batch cold", best_of(repeat, total, lambda: file.pread_ranges(memory, offsets, ranges, targets).result(), lambda: drop_from_cache(plain)))
         check()
     plain.unlink()
     return found
@@ -104,6 +111,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="for the stores; else a temporary one")
     parser.add_argument("--device", help="of PyTorch; else a GPU where there is one")
     parser.add_argument("--pieces", type=int, default=32, help="of each block")
+    parser.add_argument("--apart", action="store_true", help="the pieces of a block do not lie one behind the other")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of blocks")
     parser.add_argument("--json", type=Path)
@@ -117,7 +125,7 @@ def main() -> int:
     found = []
     with tempfile.TemporaryDirectory(dir=told.folder) as folder:
         for size, count in BLOCKS:
-            found += measure(Path(folder), size, max(1, round(count * told.scale)), told.pieces, device, told.repeat)
+            found += measure(Path(folder), size, max(1, round(count * told.scale)), told.pieces, told.apart, device, told.repeat)
     if told.json:
         told.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0
