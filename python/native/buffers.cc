@@ -53,6 +53,8 @@ struct attribute_names {
   nb::handle data_ptr = PyUnicode_InternFromString("data_ptr");
   nb::handle nbytes = PyUnicode_InternFromString("nbytes");  // of CuPy's arrays too
   nb::handle is_contiguous = PyUnicode_InternFromString("is_contiguous");
+  nb::handle dtype = PyUnicode_InternFromString("dtype");
+  nb::handle is_complex = PyUnicode_InternFromString("is_complex");
   nb::handle is_conj = PyUnicode_InternFromString("is_conj");
   nb::handle is_neg = PyUnicode_InternFromString("is_neg");
   // of CuPy's arrays
@@ -114,6 +116,21 @@ nb::object call_method(nb::handle object, nb::handle name) {
 }
 
 bool is_true_of(nb::handle object, nb::handle name) { return call_method(object, name).is(nb::handle(Py_True)); }
+
+// Of PyTorch's. Telling types of numbers apart takes half the time of asking each tensor whether it is to be conjugated. The type that was
+// seen last is remembered, and kept.
+bool may_be_complex(nb::handle tensor) {
+  static nb::handle real;
+  const auto& names = attribute_names::get();
+  const auto type = attribute(tensor, names.dtype);
+  if (!type) return true;
+  if (real.is(*type)) return false;
+  const auto complex = attribute(*type, names.is_complex);
+  if (!complex || !complex->is(nb::handle(Py_False))) return true;
+  nb::object before = nb::steal(real);
+  real = nb::borrow(*type).release();
+  return false;
+}
 
 constexpr auto is_readonly = "is read-only and cannot be read into";
 constexpr auto is_not_contiguous = "is not contiguous";
@@ -360,7 +377,8 @@ bool held_memory::take_tensor(const demand& wanted) {
   const auto& names = attribute_names::get();
   // PyTorch's ways to the memory give it as it lies, whatever is to be done to it yet. A part of numbers that are to be conjugated is to
   // be negated, and contiguous only where it is one number.
-  if (is_true_of(tensor, names.is_conj)) wanted.refuse("is to be conjugated yet: pass " + wanted.name.text() + ".resolve_conj()");
+  if (may_be_complex(tensor) && is_true_of(tensor, names.is_conj))
+    wanted.refuse("is to be conjugated yet: pass " + wanted.name.text() + ".resolve_conj()");
   const auto count = attribute(tensor, names.nbytes);
   if (!count) wanted.refuse("does not lie in one piece: the tensor is sparse");
   const auto bytes = unsigned_integer(*count, "nbytes");

@@ -438,6 +438,25 @@ def test_a_tensor_whose_bits_are_not_what_it_holds_is_refused(file: penstock.Fil
         file.write_from(TorchTensor(memory[:1], negated=True))
 
 
+def test_a_tensor_of_real_numbers_is_not_asked_whether_it_is_to_be_conjugated(file: penstock.File) -> None:
+    asked: list[str] = []
+
+    def tensor(dtype: Any, conjugated: bool) -> TorchTensor:
+        made: Any = TorchTensor(np.zeros(16, np.complex64))
+        made.dtype, made.is_conj = dtype, lambda: asked.append("is_conj") or conjugated
+        return made
+
+    real, other = types.SimpleNamespace(is_complex=False), types.SimpleNamespace(is_complex=False)
+    complex_numbers, unknown = types.SimpleNamespace(is_complex=True), types.SimpleNamespace()
+    for dtype in (real, other, real):
+        assert file.read_into(tensor(dtype, True)) == 128
+    assert asked == []
+    for dtype in (complex_numbers, unknown):
+        assert file.read_into(tensor(dtype, False)) == 128
+        with pytest.raises(penstock.BufferError, match="is to be conjugated yet"):
+            file.read_into(tensor(dtype, True))
+
+
 def test_a_tensor_without_memory_of_its_own_is_refused(file: penstock.File) -> None:
     tensor = TorchTensor(np.zeros(16, np.uint8))
     tensor.data_ptr = lambda: 0  # type: ignore[method-assign]
