@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Paths, channels, counters and commands are known by their registries alone: who adds one touches its own file and one line.
+"""Paths, channels, counters and commands are known by their registries alone: who adds one touches its own file and one line. And the Python
+module keeps to the stable ABI.
 
 Usage: seams_test.py [repository root]
 """
@@ -55,6 +56,10 @@ def main():
     members = re.findall(r"^  [\w:<>,&*\[\] ()]+?\b(\w+_)(?: = [^;]+|\{[^;]*\})?;", header, re.MULTILINE)
     if len(members) > MOST_SESSION_MEMBERS or len(members) < 20:
         problems.append(f"session has {len(members)} members, {MOST_SESSION_MEMBERS} at most: {members}")
+    # With Python 3.12 and newer the module is built for the stable ABI, which has none of these.
+    native = sorted((ROOT / "python" / "native").glob("*.[ch]*"))
+    assert len(native) > 10, native
+    problems += found(r"\bPy\w+_(AS_STRING|AS_DOUBLE|GET_SIZE|GET_ITEM|SET_ITEM|GET_LENGTH|READ_CHAR)\b", native)
     # A path is a file of its own.
     for name in paths:
         if not (ROOT / "src" / "path" / f"{name}.cc").exists():
