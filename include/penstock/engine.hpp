@@ -171,7 +171,8 @@ struct io_request {
 // request was queued. *bytes_done, if given, is written before later work of the stream starts: bytes, or -1 on failure.
 // fixed: the pointed-to values do not change any more, and need not stay valid. A read may then take place in the file from now on, ahead
 // of the stream, though not before writes of this engine that were queued onto any stream before and overlap it; memory is written to in
-// the order of the stream. So the file is not to be changed otherwise by what the stream waits for.
+// the order of the stream. So the file is not to be changed otherwise by what the stream waits for. Where such a read, which lay within the
+// file when it was queued, fails later or comes up short, the memory behind the bytes that came holds zeros, or what it held.
 struct stream_request {
   void* stream = nullptr;  // CUstream of the device that owns memory (null: its default stream)
   void* memory = nullptr;
