@@ -12,6 +12,9 @@ using namespace std::chrono_literals;
 // 16 MiB reach 29 GB/s with 8 or 10, 47 with 12 and 14).
 unsigned stream_lane_count(unsigned cores) { return std::clamp(cores * 3 / 4, 1U, 12U); }
 
+// What is brought for streams ahead of their turn is late at times, and is then waited for like what is urgent.
+constexpr unsigned most_urgent = 7;
+
 unsigned keeping_lane_count(unsigned cores) { return std::clamp(cores / 2, 1U, 4U); }
 
 // One keeps a disk or the page cache busy with pieces of megabytes; a second goes on where the first waits for a disk.
@@ -40,7 +43,8 @@ mount::mount(runtime& with, std::uint64_t device)
                             background_lane_count(with.cores())),
       disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options()), &answer_times_),
       lanes_(with.lanes(), spin(with, 500us), &with.feeders()),
-      stream_lanes_(stream_lane_count(with.cores()), spin(with, 200us), nullptr),
+      stream_lanes_({.most = stream_lane_count(with.cores()), .usual = stream_lane_count(with.cores()), .urgent_in_a_row = most_urgent},
+                    spin(with, 200us), nullptr),
       keeping_lanes_(keeping_lane_count(with.cores()), 0us, &with.feeders(), "penstock-k"),
       background_lanes_(
           {.most = background_lane_count(with.cores()), .usual = background_lane_count(with.cores()), .behind = &right_of_way_}, 0us,

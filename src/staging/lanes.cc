@@ -211,8 +211,14 @@ bool lanes::may_take() noexcept {
   return queue_.size() > 0 && (stopping_.load() || size_.behind->may_take(clock::now().time_since_epoch() / 1ns));
 }
 
-work* lanes::take(unsigned index) {
-  if (work* item = urgent_.take()) return item;
+// urgent_run: urgent works that this lane has taken in a row.
+work* lanes::take(unsigned index, unsigned& urgent_run) {
+  const bool others_turn = size_.urgent_in_a_row > 0 && urgent_run >= size_.urgent_in_a_row && queue_.size() > 0;
+  if (work* item = others_turn ? nullptr : urgent_.take()) {
+    ++urgent_run;
+    return item;
+  }
+  urgent_run = 0;
   const unsigned at_work = at_work_.load(std::memory_order_relaxed);
   work* item = index < at_work && may_take() ? queue_.take() : nullptr;
   if (item == nullptr) return nullptr;
@@ -244,11 +250,12 @@ void lanes::loop(unsigned index) {
   auto busy = clock::now();
   feeders::watch watch;
   bool spins = false;
+  unsigned urgent_run = 0;
   const auto spin = [&](bool now) {
     if (now != std::exchange(spins, now)) now ? spinning_.fetch_add(1) : spinning_.fetch_sub(1);
   };
   for (;;) {
-    if (work* item = take(index)) {
+    if (work* item = take(index, urgent_run)) {
       spin(false);
       watch.end();
       const bool from_far = item->from_far;

@@ -30,6 +30,7 @@ class lanes {
     unsigned usual = most;
     bool follows_links = false;
     right_of_way* behind = nullptr;  // of lanes of the background: what lets them take works; outlives them
+    unsigned urgent_in_a_row = 0;    // urgent works after which a lane takes another one, if there is any; 0: no limit
   };
   // Threads are started by the first push. spin: how long an idle lane spins before it sleeps; zero where cores are few. copies: what they
   // look after when idle; null: nothing. name: of the threads, at most 10 characters, with a number behind it.
@@ -82,7 +83,7 @@ class lanes {
   status start(unsigned count);
   void loop(unsigned index);
   bool may_take() noexcept;
-  work* take(unsigned index);
+  work* take(unsigned index, unsigned& urgent_run);
   bool look_after_copies(feeders::watch& watch, bool soon);
   [[nodiscard]] bool has_work_for(unsigned index) const noexcept;
   void sleep(unsigned index);

@@ -821,6 +821,46 @@ TEST_F(stream_fault_contract, nothing_is_asked_of_the_driver_once_a_request_is_q
   }
 }
 
+// Streams that are busy at the same time share the slabs: reads that find none do not keep all others from being copied plainly.
+TEST_F(stream_fault_contract, reads_of_several_busy_streams_are_copied_plainly) {
+  constexpr std::size_t threads = 4;
+  constexpr std::size_t bursts = 12;
+  constexpr std::size_t in_burst = 64;
+  constexpr std::size_t length = 64 * kib;
+  store_file(directory_.file("data"), pattern::make(in_burst * length, 3));
+  auto from = house_.engine().open(directory_.file("data"));
+  ASSERT_TRUE(from.ok()) << told(from.error());
+  auto& session = house_.session();
+  for (const std::size_t streams : {std::size_t{2}, threads}) {
+    std::vector<std::unique_ptr<scoped_stream>> lines;
+    for (std::size_t i = 0; i < streams; ++i) lines.push_back(std::make_unique<scoped_stream>(session));
+    const auto by_kernel = driver_->calls("scatter");
+    std::vector<std::thread> crew;
+    for (std::size_t t = 0; t < threads; ++t) {
+      crew.emplace_back([&, t] {
+        const guarded_memory memory(house_, memory_place::device, in_burst * length);
+        for (std::size_t burst = 0; burst < bursts; ++burst) {
+          std::vector<std::int64_t> counts(in_burst, -77);
+          for (std::size_t i = 0; i < in_burst; ++i) {
+            const auto at = static_cast<std::int64_t>(i * length);
+            PENSTOCK_EXPECT_OK(from->read_on_stream({.stream = *lines[t % streams],
+                                                     .memory = memory.data() + at,
+                                                     .length = &length,
+                                                     .offset = &at,
+                                                     .bytes_done = &counts[i],
+                                                     .fixed = true,
+                                                     .told_early = true}));
+          }
+          PENSTOCK_EXPECT_OK(session.synchronize(*lines[t % streams]));
+          EXPECT_EQ(std::ranges::count(counts, static_cast<std::int64_t>(length)), static_cast<std::ptrdiff_t>(in_burst));
+        }
+      });
+    }
+    for (auto& each : crew) each.join();
+    EXPECT_LT(driver_->calls("scatter") - by_kernel, threads * bursts * in_burst / 4);
+  }
+}
+
 // In the middle of being queued, a request goes on as far as it is on the stream: the driver may not let the rest in until that is quiet.
 TEST_F(stream_fault_contract, a_driver_that_waits_for_the_stream_while_a_request_is_queued_gets_it_quiet) {
   constexpr std::size_t length = 30 * mib + 5;

@@ -127,7 +127,6 @@ void stream_memory::lose(kind which, const std::byte* memory) {
       const auto found = std::find_if(slabs->begin(), slabs->end(), holds);
       if (found == slabs->end()) continue;
       lost = *found;  // other blocks in it stay in use: what is abandoned stays mapped
-      // Its heirs are on a stream that goes no further.
       if (slabs == &mine.slabs) mine.tenancies.erase(mine.tenancies.begin() + (found - slabs->begin()));
       slabs->erase(found);
     }
@@ -136,9 +135,8 @@ void stream_memory::lose(kind which, const std::byte* memory) {
   if (lost) pool_.abandon(lost);
 }
 
-std::byte* stream_memory::take_slab(kind which, slab_waiter& waiting, bool ahead, std::uint64_t stream) {
+std::byte* stream_memory::take_slab(kind which, slab_waiter& waiting, bool ahead) {
   const std::lock_guard guard(lock_);
-  waiting.stream_ = stream;
   auto& mine = of(which);
   auto& others = ahead ? mine.waiting_ahead : mine.waiting;
   if (!others.empty() || mine.free_slabs.size() <= (ahead ? mine.reserve() : 0)) {
@@ -176,26 +174,31 @@ void stream_memory::forget(kind which, const slab_waiter& waiting) {
 
 // --- slabs that are promised
 
-stream_memory::promise stream_memory::promise_slab(kind which, std::uint64_t stream, slab_waiter& heir) {
+bool stream_memory::promise_slabs(kind which, std::uint64_t stream, std::span<promise> wanted) {
   const std::lock_guard guard(lock_);
   auto& mine = of(which);
-  const bool alone = mine.waiting_ahead.empty();
-  if (!mine.waiting.empty() || !(alone || mine.waiting_ahead.front().stream_ == stream)) return {};
-  promise made;
-  if (alone && mine.free_slabs.size() > mine.reserve()) {
-    made = {mine.free_slabs.back(), true};
-    mine.free_slabs.pop_back();
+  const std::size_t spare = mine.waiting.empty() ? mine.free_slabs.size() - std::min(mine.free_slabs.size(), mine.reserve()) : 0;
+  const std::size_t inherited = wanted.size() - std::min(wanted.size(), spare);
+  const auto left = mine.to_inherit(stream, inherited);
+  if (left.size() < inherited) return false;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    auto& [heir, slab, is_free] = wanted[i];
+    is_free = i >= inherited;  // what comes later is in use for longer
+    tenancy* lease = nullptr;
+    if (is_free) {
+      slab = mine.free_slabs.back();
+      mine.free_slabs.pop_back();
+      lease = mine.tenancy_of(slab);
+    } else {
+      lease = left[i];
+      slab = mine.slabs[static_cast<std::size_t>(lease - mine.tenancies.data())].data;
+      lease->heirs.push_back(*heir);
+    }
+    lease->stream = stream;
+    lease->last = heir;
+    lease->promised = ++mine.promises;
   }
-  auto* const of_it = made.is_free ? mine.tenancy_of(made.slab) : mine.to_inherit(stream);
-  if (of_it == nullptr) return made;
-  if (!made.is_free) {
-    made.slab = mine.slabs[static_cast<std::size_t>(of_it - mine.tenancies.data())].data;
-    of_it->heirs.push_back(heir);
-  }
-  of_it->stream = stream;
-  of_it->last = &heir;
-  of_it->promised = ++mine.promises;
-  return made;
+  return true;
 }
 
 stream_memory::tenancy* stream_memory::share::tenancy_of(const std::byte* slab) noexcept {
@@ -203,15 +206,29 @@ stream_memory::tenancy* stream_memory::share::tenancy_of(const std::byte* slab) 
   return found == slabs.end() ? nullptr : &tenancies[static_cast<std::size_t>(found - slabs.begin())];
 }
 
-// The one that will be free first. Whoever has it last is on the stream already: a thread that queues beside this one might else put its
-// copy behind that of the heir, and both would wait for ever.
-stream_memory::tenancy* stream_memory::share::to_inherit(std::uint64_t stream) noexcept {
-  if (stream == 0) return nullptr;
-  tenancy* found = nullptr;
+// Those that will be free first. Whoever has one last is on the stream already: a thread that queues beside this one might else put its
+// copy behind that of the heir, and both would wait for ever. A stream that has more than a quarter of all leaves one where another has
+// less.
+std::vector<stream_memory::tenancy*> stream_memory::share::to_inherit(std::uint64_t stream, std::size_t needed) {
+  std::vector<tenancy*> found;
+  if (needed == 0 || stream == 0) return found;
+  std::size_t held = 0;
   for (auto& each : tenancies) {
-    if (each.stream == stream && (found == nullptr || each.promised < found->promised)) found = &each;
+    if (each.stream != stream) continue;
+    ++held;
+    if (each.last->is_on_stream()) found.push_back(&each);
   }
-  return found != nullptr && found->last->is_on_stream() ? found : nullptr;
+  const auto first = found.begin() + static_cast<std::ptrdiff_t>(std::min(needed + 1, found.size()));
+  std::ranges::partial_sort(found, first, {}, &tenancy::promised);
+  const std::size_t fair = slabs.size() / 4;
+  if (held < std::max(fair, needed)) {
+    poor_stream = stream;
+  } else if (poor_stream != 0 && poor_stream != stream && held > fair && found.size() > needed) {
+    poor_stream = 0;
+    found.erase(found.begin());
+  }
+  if (found.size() > needed) found.resize(needed);
+  return found;
 }
 
 void stream_memory::share::put(std::byte* slab) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "base/intrusive_list.hpp"
@@ -32,7 +33,6 @@ class slab_waiter {
   friend class stream_memory;
   slab_waiter* next_waiting_ = nullptr;
   std::byte* promised_ = nullptr;  // that has come free for it
-  std::uint64_t stream_ = 0;       // its identity
 };
 
 class stream_memory {
@@ -56,17 +56,17 @@ class stream_memory {
   void lose(kind of, const std::byte* memory);
 
   // A slab; null when none is free: then resume() of `waiting` is called when one is. ahead: for a request that its stream has not
-  // reached, which leaves some to those that hold up theirs. stream: its identity.
-  std::byte* take_slab(kind of, slab_waiter& waiting, bool ahead, std::uint64_t stream);
-  // The slab that one copy on a stream will use, known before that is put onto it: one that is free; or one that requests before it on this
-  // stream will have left by then, and that resume() of the heir tells of. What waits for anything but its own stream is never waited for.
-  // stream: its identity (0: not known). The slab is null where there is neither, where a request waits that holds up its stream, and where
-  // one of another stream waits.
+  // reached, which leaves some to those that hold up theirs.
+  std::byte* take_slab(kind of, slab_waiter& waiting, bool ahead);
+  // The slab that a copy on a stream will use, known before that is put onto it: one that is free; or one that requests before it on this
+  // stream will have left by then, and that resume() of the heir tells of. No slab of another stream is waited for.
   struct promise {
+    slab_waiter* heir = nullptr;
     std::byte* slab = nullptr;
     bool is_free = false;
   };
-  promise promise_slab(kind, std::uint64_t stream, slab_waiter& heir);
+  // For all of these, whose heirs are given, or for none. stream: its identity (0: not known).
+  bool promise_slabs(kind, std::uint64_t stream, std::span<promise> wanted);
   // Its stream has reached it: it waits no longer behind those that are ahead. Then wake() is to be called.
   void hurry(kind of, slab_waiter& waiting);
   // Gives one back, before leave(); then wake() is to be called, without a lock that resume() takes.
@@ -107,7 +107,8 @@ class stream_memory {
     std::vector<std::byte*> free_blocks;
     std::vector<tenancy> tenancies;  // of each of the slabs
     std::uint64_t promises = 0;
-    waiters heirs;  // whose slabs have come free
+    std::uint64_t poor_stream = 0;  // that has less than its share; 0: none is known
+    waiters heirs;                  // whose slabs have come free
     waiters waiting;
     waiters waiting_ahead;
     // That those ahead leave: one at least, without which nobody could go on.
@@ -117,7 +118,8 @@ class stream_memory {
     [[nodiscard]] waiters* to_wake() noexcept;  // of which the first gets a slab; null: none does
     [[nodiscard]] slab_waiter* next_to_wake(std::byte*& slab) noexcept;
     [[nodiscard]] tenancy* tenancy_of(const std::byte* slab) noexcept;
-    [[nodiscard]] tenancy* to_inherit(std::uint64_t stream) noexcept;
+    // Oldest first, of which there are to be so many.
+    [[nodiscard]] std::vector<tenancy*> to_inherit(std::uint64_t stream, std::size_t needed);
     void put(std::byte* slab);
   };
   share& of(kind which) noexcept { return shares_[static_cast<std::size_t>(which)]; }

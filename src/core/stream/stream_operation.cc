@@ -128,8 +128,9 @@ void stream_operation::begin_ahead() {
   if (!may_begin_ahead()) return;
   const visit here(*this);
   begin();
-  try_to_be_plain();
-  start_waves();
+  is_plain_ = may_be_plain() && get_promises();
+  // Where its stream has no slab yet it waits for its turn: would it wait for one ahead of that, so would all that are queued after it.
+  if (is_plain_ || is_write_ || stream_ == 0) start_waves();
   end_if_done();
 }
 
@@ -267,10 +268,8 @@ void stream_operation::go_to(stage next) {
 }
 
 void stream_operation::reached() {
-  if (stage_ == stage::queued) {
-    begin();
-    start_waves();
-  }
+  if (stage_ == stage::queued) begin();
+  start_waves();
   if (!waits_for_slab_) return;
   memory_->hurry(block_.size(), *this);
   gave_slabs_ = true;
@@ -286,24 +285,23 @@ void stream_operation::begin() {
 }
 
 // Of what ends within the file; where it ends sooner, the memory behind that is to stay as it is.
-void stream_operation::try_to_be_plain() {
-  if (is_write_ || needed_ == 0 || needed_ != block_.waves()) return;
+bool stream_operation::may_be_plain() {
+  if (is_write_ || needed_ == 0 || needed_ != block_.waves()) return false;
   const auto& what = admitted_.what();
   const auto size = admitted_.file().source().size();
-  if (!size || what.offset > *size || what.length > *size - what.offset) return;
-  is_plain_ = true;
-  for (auto& each : lines_) {
-    const auto promised = memory_->promise_slab(block_.size(), stream_, each.heir);
-    each.slab = promised.slab;
-    each.is_owned = each.is_open = promised.is_free;
-    is_plain_ = is_plain_ && promised.slab != nullptr;
+  return size && what.offset <= *size && what.length <= *size - what.offset;
+}
+
+bool stream_operation::get_promises() {
+  std::array<stream_memory::promise, stream_block::waves_at_once> promises;
+  const auto mine = std::span(promises).first(lines_.size());
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i].heir = &lines_[i].heir;
+  if (!memory_->promise_slabs(block_.size(), stream_, mine)) return false;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    lines_[i].slab = mine[i].slab;
+    lines_[i].is_owned = lines_[i].is_open = mine[i].is_free;
   }
-  if (is_plain_) return;
-  for (auto& each : lines_) {
-    if (each.slab != nullptr && !each.is_owned) memory_->forget(block_.size(), each.heir);
-    let_go(each);
-    each.is_open = false;
-  }
+  return true;
 }
 
 void stream_operation::copied() {
@@ -346,7 +344,7 @@ status stream_operation::read_values() {
 void stream_operation::start_waves() {
   while (is_plain_ && started_ < needed_ && std::exchange(line_of(started_).is_open, false)) start_wave(line_of(started_).slab);
   while (!waits_for_slab_ && wants_slab()) {
-    auto* const slab = memory_->take_slab(block_.size(), *this, !is_reached_, stream_);
+    auto* const slab = memory_->take_slab(block_.size(), *this, !is_reached_);
     waits_for_slab_ = slab == nullptr;
     if (!waits_for_slab_) start_wave(slab);
   }

@@ -117,7 +117,8 @@ class stream_operation final : public slab_waiter, public stream_watched {
   void reached();
   void begin();
   void copied();
-  void try_to_be_plain();
+  [[nodiscard]] bool may_be_plain();
+  [[nodiscard]] bool get_promises();
   status read_values();
   void start_waves();
   void start_wave(std::byte* slab);

@@ -222,7 +222,7 @@ void network::feed_idle(origin& of) noexcept {
     auto& next = *of.queue_.pop_front();
     next.where = fetch::place::carried;
     next.on = &one;
-    ++of.carried_;
+    of.carries_one_more();
     one.given = &next;
     one.by().give(one);
   }
@@ -237,7 +237,7 @@ fetch* network::take(line& one) noexcept {
   }
   next->where = fetch::place::carried;
   next->on = &one;
-  ++of.carried_;
+  of.carries_one_more();
   return next;
 }
 

@@ -38,6 +38,9 @@ class origin final {
 
  private:
   friend class network;
+  void carries_one_more() noexcept {
+    if (carried_++ == 0) pace_.resumes();
+  }
   static constexpr double most_tokens = 500;
   static constexpr unsigned most_dials = 4;  // at a time, so that one that does not answer leaves others some
   const url at_;

@@ -1,5 +1,6 @@
-// How many requests a server is asked at once: as many as bring more bytes. Begins with few; while twice as many bring more, it goes on;
-// where they do not, it goes back to what was enough, and tries again later. A server that says it is asked too much is asked half as much.
+// How many requests a server is asked at once: as many as bring more bytes. Begins with few; while twice as many bring no less (of few), or
+// more (of many), it goes on; else it goes back to what was enough, and tries again later. A server that says it is asked too much is asked
+// half as much.
 // The measure: Amazon serves 85-90 MB/s a connection and asks for as many as the throughput wants ("Performance design patterns for Amazon
 // S3"); a web server on the same machine gives its most to eight. For one thread at a time, but for wanted().
 #pragma once
@@ -22,6 +23,8 @@ class pace {
   // A request has ended with so many bytes. busy: there were as many under way as are wanted, so that the time tells what the server gives.
   void took(std::uint64_t bytes, clock::time_point now, bool busy) noexcept;
   void throttled(clock::time_point now) noexcept;
+  // Nothing was under way, and now something is: the time before tells nothing.
+  void resumes() noexcept { window_began_ = {}; }
 
  private:
   enum class state : std::uint8_t { climbing, settled, throttled };

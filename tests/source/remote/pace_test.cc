@@ -71,6 +71,17 @@ TEST_F(paced, learns_though_a_connection_has_nothing_to_do_now_and_then) {
   EXPECT_GT(pace_.wanted(), pace::least);
 }
 
+TEST_F(paced, takes_no_time_for_slow_in_which_nothing_was_asked) {
+  for (int burst = 0; burst < 300; ++burst) {
+    now_ += 150ms;
+    pace_.resumes();
+    serve(50ms, 500, 8);
+  }
+  EXPECT_LE(pace_.wanted(), 64U) << "one try above 32 at a time";
+  serve(1s, 500, 8);
+  EXPECT_EQ(pace_.wanted(), 32U);
+}
+
 TEST_F(paced, never_wants_less_than_it_may_or_more) {
   for (int i = 0; i < 100; ++i) pace_.throttled(now_ += 11s);
   EXPECT_EQ(pace_.wanted(), pace::least);
