@@ -22,6 +22,7 @@ import http.client
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -77,7 +78,7 @@ def seaweedfs(folder: Path) -> tuple[list[str], int]:
     ports = free_ports(len(names))
     options = [f"-{name}.{kinds[i % 2]}={port}" for i, (name, port) in enumerate(zip(names, ports, strict=True))]
     where = [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=100", "-master.volumeSizeLimitMB=64"]
-    return [program, "server", *where, "-filer", "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0", *options], ports[0]
+    return [program, f"-logdir={folder}", "server", *where, "-filer", "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0", *options], ports[0]
 
 
 def moto(folder: Path) -> tuple[list[str], int]:
@@ -185,6 +186,10 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        # SeaweedFS's sockets lie in /tmp whatever it is told, named by its ports.
+        for port in re.findall(r"port(?:\.grpc)?=(\d+)", " ".join(map(str, self._process.args)) if isinstance(self._process.args, list) else ""):
+            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink(missing_ok=True)
         self._process = None
 
     def request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
