@@ -76,7 +76,7 @@ status host_event::wait() {
   return outcome();
 }
 
-host_stream::host_stream() noexcept
+host_stream::host_stream()
     : identity_([] {
         static std::atomic<std::uint64_t> last{0};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
         return last.fetch_add(1) + 1;

@@ -80,7 +80,7 @@ class host_stream {
     std::uint64_t recording = 0;
   };
 
-  host_stream() noexcept;
+  host_stream();
   status push(item next);
   void run();
   void perform(item& next);

@@ -26,6 +26,7 @@ using namespace std::chrono_literals;
 constexpr auto for_ever = std::chrono::milliseconds::max();
 constexpr auto most_completing = 600'000ms;  // with all tries: S3 may put parts together for minutes
 constexpr auto most_aborting = 10'000ms;
+constexpr auto most_creating = 500ms;  // once nobody wants the upload: one whose number has not come could not be aborted
 constexpr auto look_for_stop = 50ms;
 constexpr unsigned least_parts_held = 4;
 constexpr unsigned most_moves_of_regions = 2;
@@ -341,15 +342,22 @@ status upload::perform(request& one, std::chrono::milliseconds within, const sto
   }
   network_->begin(one);
   const auto begun = network::clock::now();
+  auto unwanted_since = network::clock::time_point::max();
+  const auto may_leave = [&] {
+    const auto now = network::clock::now();
+    unwanted_since = std::min(unwanted_since, now);
+    return one.about != request::kind::create || now - unwanted_since >= most_creating;
+  };
   lock guard(lock_);
   while (!one.is_over) {
-    if (is_over_ && one.about != request::kind::abort) return given_up(guard, one, unwanted());
+    if (is_over_ && one.about != request::kind::abort && may_leave()) return given_up(guard, one, unwanted());
     if (within != for_ever && network::clock::now() - begun >= within)
       return given_up(guard, one, {errc::timed_out, "the server has not answered in time"});
     if (stopped) {
-      if (auto why = stopped(); !why.ok()) return given_up(guard, one, std::move(why));
+      if (auto why = stopped(); !why.ok() && may_leave()) return given_up(guard, one, std::move(why));
     }
-    within == for_ever && !stopped ? changed_.wait(guard) : void(changed_.wait_for(guard, look_for_stop));
+    within == for_ever && !stopped && unwanted_since == network::clock::time_point::max() ? changed_.wait(guard)
+                                                                                          : void(changed_.wait_for(guard, look_for_stop));
   }
   return one.outcome;
 }

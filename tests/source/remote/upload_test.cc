@@ -507,6 +507,27 @@ TEST_F(uploads, have_writers_wait_for_room_until_they_are_told_to_stop) {
   expect_nothing_left();
 }
 
+TEST_F(uploads, that_are_stopped_while_the_server_begins_them_are_aborted_too) {
+  std::atomic<bool> has_begun{false};
+  store_.set_fault([&](const web_request& asked, const client& to) -> std::optional<then> {
+    if (!asked.target.ends_with("?uploads")) return std::nullopt;
+    const auto begun = store_.work(asked);
+    has_begun.store(true);
+    std::this_thread::sleep_for(150ms);  // the answer is on its way
+    to.send(begun);
+    return then::keep;
+  });
+  const std::string part(8 * mib, 'a');
+  const auto to = begin();
+  const source::stop_question stopped = [&] { return has_begun.load() ? status(errc::cancelled, "the test says so") : status(); };
+  status how;
+  for (std::uint64_t at = 0; how.ok() && at < 4 * part.size(); at += part.size())
+    how = to->write(reinterpret_cast<const std::byte*>(part.data()), part.size(), at, stopped).error;
+  EXPECT_TRUE(how.ok() || how.code() == errc::cancelled) << how.message();
+  to->abort();
+  expect_nothing_left();
+}
+
 // A server that does not answer CreateMultipartUpload.
 TEST_F(uploads, are_dropped_while_the_server_does_not_begin_them) {
   std::promise<void> asked_to_begin;
