@@ -363,20 +363,22 @@ void stream_operation::start_wave(std::byte* slab) {
   is_write_ ? let_copy(index, next.length) : carry(next);
 }
 
-// Both ends of a wave that is copied whole.
+// What the device copies of a wave that is whole.
 device::segment stream_operation::segment_of(std::size_t index, std::byte* slab) const noexcept {
   const auto& what = admitted_.what();
   const std::uint64_t at = index * block_.wave_bytes();
-  return {slab + (what.offset + at) % page, what.memory + at, std::min(block_.wave_bytes(), what.length - at)};
+  std::byte* const in_slab = slab + (what.offset + at) % page;
+  std::byte* const on_device = what.memory + at;
+  const std::uint64_t bytes = std::min(block_.wave_bytes(), what.length - at);
+  return is_write_ ? device::segment{on_device, in_slab, bytes} : device::segment{in_slab, on_device, bytes};
 }
 
 // Lets the device copy so many bytes of a wave, between its memory and the slab.
 void stream_operation::let_copy(std::size_t index, std::uint64_t bytes) {
   if (is_plain_) return block_.let_copy_plainly(index);
-  const auto& which = line_of(index);
-  std::byte* const in_slab = which.slab + which.offset % page;
-  std::byte* const on_device = admitted_.what().memory + (which.offset - admitted_.what().offset);
-  block_.let_copy(index, is_write_ ? device::segment{on_device, in_slab, bytes} : device::segment{in_slab, on_device, bytes});
+  auto segment = segment_of(index, line_of(index).slab);
+  segment.bytes = bytes;
+  block_.let_copy(index, segment);
 }
 
 std::uint64_t stream_operation::shortest_part() const noexcept { return asked_.fixed ? least_part_bytes : least_part_bytes_in_turn; }
@@ -505,7 +507,10 @@ std::int64_t stream_operation::count() const noexcept { return outcome_.ok() ? s
 
 void stream_operation::let_go(line& which) {
   auto* const slab = std::exchange(which.slab, nullptr);
-  if (slab == nullptr || !std::exchange(which.is_owned, false)) return;
+  if (slab != nullptr && std::exchange(which.is_owned, false)) give_back(slab);
+}
+
+void stream_operation::give_back(std::byte* slab) {
   memory_->put_slab(block_.size(), slab);
   gave_slabs_ = true;
 }
@@ -537,8 +542,7 @@ void stream_operation::resume(std::byte* slab) {
     start_wave(slab);
     start_waves();
   } else {
-    memory_->put_slab(block_.size(), slab);
-    gave_slabs_ = true;
+    give_back(slab);
   }
 }
 
@@ -546,11 +550,7 @@ void stream_operation::resume(std::byte* slab) {
 void stream_operation::inherit(std::size_t index, std::byte* slab) {
   const visit here(*this);
   auto& mine = lines_[index];
-  if (stage_ == stage::given_up) {
-    memory_->put_slab(block_.size(), slab);
-    gave_slabs_ = true;
-    return;
-  }
+  if (stage_ == stage::given_up) return give_back(slab);
   mine.is_owned = mine.is_open = true;
   start_waves();
   end_if_done();

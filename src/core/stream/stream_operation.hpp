@@ -137,6 +137,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   void begin_to_tell() noexcept;
   [[nodiscard]] std::int64_t count() const noexcept;
   void let_go(line& which);
+  void give_back(std::byte* slab);
   [[nodiscard]] line& line_of(std::size_t index) noexcept { return lines_[index % lines_.size()]; }
 
   // --- without

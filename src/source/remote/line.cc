@@ -20,8 +20,7 @@ constexpr std::uint64_t most_sent_plainly = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_sent_over_tls = std::uint64_t{64} << 10;
 constexpr std::uint64_t most_sent_in_turn = std::uint64_t{4} << 20;  // then other connections of the thread have theirs
 
-// The body of an error, as far as it came.
-// What has come of a body in chunks.
+// What has come of a body in chunks: of an error's.
 struct dechunked {
   std::string text;
   bool is_over = false;  // with the last one, or where they are none

@@ -2,7 +2,7 @@
 // more (of many), it goes on; else it goes back to what was enough, and tries again later. A server that says it is asked too much is asked
 // half as much.
 // The measure: Amazon serves 85-90 MB/s a connection and asks for as many as the throughput wants ("Performance design patterns for Amazon
-// S3"); a web server on the same machine gives its most to eight. For one thread at a time, but for wanted().
+// S3"); a web server on the same machine gives its most of large pieces to eight. For one thread at a time, but for wanted().
 #pragma once
 
 #include <atomic>
