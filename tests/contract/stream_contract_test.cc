@@ -17,6 +17,18 @@
 namespace penstock::testing {
 namespace {
 
+// A read whose values are fixed: they go with this call.
+status read_fixed(const file& from, device::stream stream, std::byte* memory, std::size_t length, std::int64_t offset,
+                  std::int64_t* bytes_done, bool told_early = true) {
+  return from.read_on_stream({.stream = stream,
+                              .memory = memory,
+                              .length = &length,
+                              .offset = &offset,
+                              .bytes_done = bytes_done,
+                              .fixed = true,
+                              .told_early = told_early});
+}
+
 class stream_contract : public contract_fixture, public ::testing::WithParamInterface<file_home> {
  protected:
   stream_contract() : contract_fixture(engine_options{}, GetParam()) {}
@@ -520,13 +532,7 @@ TEST_P(stream_contract, hundreds_that_are_fixed_may_be_queued_before_the_stream_
     for (std::size_t i = 0; i < requests; ++i) {
       const std::size_t length = each;
       const auto offset = static_cast<std::int64_t>(i % parts * each);
-      PENSTOCK_EXPECT_OK(from.read_on_stream({.stream = stream,
-                                              .memory = memory.data() + offset,
-                                              .length = &length,
-                                              .offset = &offset,
-                                              .bytes_done = &counts[i],
-                                              .fixed = true,
-                                              .told_early = early}));
+      PENSTOCK_EXPECT_OK(read_fixed(from, stream, memory.data() + offset, length, offset, &counts[i], early));
     }
     held.open();
     expect_quiet(stream);
@@ -557,13 +563,7 @@ TEST_P(stream_contract, slabs_go_from_read_to_read_in_the_order_of_the_stream) {
       for (auto& count : counts) {
         const std::size_t length = lengths[random() % lengths.size()];
         const auto offset = static_cast<std::int64_t>(random() % (extent - length));
-        PENSTOCK_EXPECT_OK(from.read_on_stream({.stream = *lines[t % streams],
-                                                .memory = memory.data() + offset,
-                                                .length = &length,
-                                                .offset = &offset,
-                                                .bytes_done = &count,
-                                                .fixed = true,
-                                                .told_early = random() % 4 != 0}));
+        PENSTOCK_EXPECT_OK(read_fixed(from, *lines[t % streams], memory.data() + offset, length, offset, &count, random() % 4 != 0));
         asked.push_back(static_cast<std::int64_t>(length));
         overlay(expected, static_cast<std::size_t>(offset), std::span(content).subspan(static_cast<std::size_t>(offset), length));
       }
@@ -592,13 +592,7 @@ TEST_P(stream_contract, reads_that_were_promised_slabs_are_in_nobodys_way) {
     for (std::size_t i = 0; i < parts; ++i) {
       const std::size_t length = each;
       const auto offset = static_cast<std::int64_t>(i * each);
-      PENSTOCK_EXPECT_OK(from.read_on_stream({.stream = stream,
-                                              .memory = into + offset,
-                                              .length = &length,
-                                              .offset = &offset,
-                                              .bytes_done = count + i,
-                                              .fixed = true,
-                                              .told_early = true}));
+      PENSTOCK_EXPECT_OK(read_fixed(from, stream, into + offset, length, offset, count + i));
     }
   };
   PENSTOCK_EXPECT_OK(held.close(session, waits));
@@ -632,13 +626,7 @@ TEST_P(stream_contract, what_a_fixed_read_does_not_find_any_more_is_left_or_come
     for (std::size_t i = 0; i < reads; ++i) {
       const std::size_t asked = length;
       const std::int64_t offset = 0;
-      PENSTOCK_EXPECT_OK(both.read_on_stream({.stream = stream,
-                                              .memory = memories[i].data(),
-                                              .length = &asked,
-                                              .offset = &offset,
-                                              .bytes_done = &counts[i],
-                                              .fixed = true,
-                                              .told_early = true}));
+      PENSTOCK_EXPECT_OK(read_fixed(both, stream, memories[i].data(), asked, offset, &counts[i]));
     }
     PENSTOCK_EXPECT_OK(both.truncate(left));
     held.open();
@@ -843,13 +831,7 @@ TEST_F(stream_fault_contract, reads_of_several_busy_streams_are_copied_plainly) 
           std::vector<std::int64_t> counts(in_burst, -77);
           for (std::size_t i = 0; i < in_burst; ++i) {
             const auto at = static_cast<std::int64_t>(i * length);
-            PENSTOCK_EXPECT_OK(from->read_on_stream({.stream = *lines[t % streams],
-                                                     .memory = memory.data() + at,
-                                                     .length = &length,
-                                                     .offset = &at,
-                                                     .bytes_done = &counts[i],
-                                                     .fixed = true,
-                                                     .told_early = true}));
+            PENSTOCK_EXPECT_OK(read_fixed(*from, *lines[t % streams], memory.data() + at, length, at, &counts[i]));
           }
           PENSTOCK_EXPECT_OK(session.synchronize(*lines[t % streams]));
           EXPECT_EQ(std::ranges::count(counts, static_cast<std::int64_t>(length)), static_cast<std::ptrdiff_t>(in_burst));

@@ -125,6 +125,7 @@ class Server:
         self.kind, self.folder = kind, Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = 0
+        self._command: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -149,12 +150,12 @@ class Server:
         self._end()
 
     def _start(self) -> None:
-        command, self.port = KINDS[self.kind](self.folder)
+        self._command, self.port = KINDS[self.kind](self.folder)
         log = self.folder / f"{self.kind}.log"
         if self.kind == "rclone":
             log = self.folder.parent / f"{self.folder.name}.log"  # each file of its folder is an object
         with log.open("wb") as out:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         # Asked until it answers: there is nothing that would tell us.
         deadline = time.monotonic() + UP_WITHIN_S
         while not (self._try_bucket() in (200, 409) and self._keeps() and self._process.poll() is None):
@@ -187,7 +188,7 @@ class Server:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         # SeaweedFS's sockets lie in /tmp whatever it is told, named by its ports.
-        for port in re.findall(r"port(?:\.grpc)?=(\d+)", " ".join(map(str, self._process.args)) if isinstance(self._process.args, list) else ""):
+        for port in re.findall(r"port(?:\.grpc)?=(\d+)", " ".join(self._command)):
             for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
                 left.unlink(missing_ok=True)
         self._process = None
