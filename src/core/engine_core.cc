@@ -64,6 +64,7 @@ runtime::known_answers engine_core::answer_times_of(mount& of) {
 std::size_t engine_core::trim() {
   memory_left().forget();
   give_up_pinned_pages_where_short();
+  (void)kept_pages().trim();
   ahead().give_back();
   const std::size_t trimmed = trim_pools();
   feeders().trim();

@@ -7,21 +7,12 @@
 
 namespace penstock::core {
 
-namespace {
-
-constexpr std::uint64_t usual_share = 4;                       // of all memory, that may be pinned
-constexpr std::uint64_t usual_bytes = std::uint64_t{1} << 30;  // where the kernel does not say how much there is
-
-}  // namespace
-
 result<std::shared_ptr<pinned_entry>> pinned_entry::make(file_core& file, std::uint64_t offset, std::uint64_t length) {
   const auto use = file.use(false);
   if (!use) return use.error();
   auto& with = file.runtime();
   with.give_up_pinned_pages_where_short();
-  const auto memory = with.memory_left().at(about_now_ns());
-  auto most = static_cast<std::uint64_t>(with.options().pinned_file_budget_bytes);
-  if (most == 0) most = memory ? memory->total_bytes / usual_share : usual_bytes;
+  const auto most = with.most_pinned_bytes();
   std::vector<path::pinning_session> by;
   for (auto* link : with.memory().links_in_use()) {
     if (link != nullptr) by.push_back({&link->session(), link->emulated()});
@@ -31,7 +22,9 @@ result<std::shared_ptr<pinned_entry>> pinned_entry::make(file_core& file, std::u
   if (auto full = with.has_room_to_pin(std::min(length, *size - std::min(*size, offset))); !full.ok())
     return full.with_context(file.name());
   std::shared_ptr<pinned_entry> made(new pinned_entry(with.shared_from_this()));
-  auto pinned = with.pinned_pages().pin(file.source(), offset, length, most, by);
+  const auto pin = [&] { return with.pinned_pages().pin(file.source(), offset, length, most, by); };
+  auto pinned = pin();
+  if (pinned.error().code() == errc::out_of_memory && with.kept_pages().trim()) pinned = pin();  // that counts, too
   if (!pinned) return pinned.error();
   made->held_ = *std::move(pinned);
   return made;

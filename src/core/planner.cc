@@ -110,7 +110,7 @@ class planner {
       read_unregistered(at, end - at);
       if (end < pinned.offset) return;
       may_ask -= std::min(may_ask, end - at);
-      cut_registered(pinned.offset, pinned.length);
+      if (pinned.length > 0) take_registered(pinned.offset, pinned.length);
       at = pinned.offset + pinned.length;
     }
   }
@@ -162,8 +162,14 @@ class planner {
     return *found;
   }
 
-  void cut_registered(std::uint64_t offset, std::uint64_t length) {
-    cut(offset, length, *registered_path(), file_side::pinned, plan_reason::registered);
+  // In one piece with its neighbours: it takes one thread, and no CPU time.
+  void take_registered(std::uint64_t offset, std::uint64_t length) {
+    if (!pieces_.empty() && pieces_.back().registered) {
+      pieces_.back().length += length;
+    } else {
+      pieces_.push_back(
+          {.offset = offset, .length = length, .path = *registered_path(), .reason = plan_reason::registered, .registered = true});
+    }
   }
 
   [[nodiscard]] bool spares_cpu() const {
@@ -294,8 +300,7 @@ class planner {
               .bypass_cache = side == file_side::past_cache,
               .reason = reason,
               .fills_cache = side == file_side::filling,
-              .registered = side == file_side::pinned,
-              .waits = in_.late_piece > 0 && reason != plan_reason::resident && side != file_side::pinned});
+              .waits = in_.late_piece > 0 && reason != plan_reason::resident});
   }
 
   // What a far source is asked for at once.
@@ -360,7 +365,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::bypass_faster:
       return "not in the page cache: direct I/O, which has been faster here than reading through it";
     case plan_reason::registered:
-      return "pinned (file::pin): the GPU copies it from the page cache";
+      return "pinned (file::pin), or registered by a read before: the GPU copies it from the page cache";
     case plan_reason::bypass_tried:
       return "not in the page cache: direct I/O for a part, to see which way is faster here";
     case plan_reason::bypass_late:

@@ -64,6 +64,7 @@ runtime::runtime(const engine_options& options, seams doors)
       host_pool_(*doors_.kernel, budget_, share_.for_cpu, share_.for_disk),
       memory_(doors_.cuda, doors_.host, *doors_.kernel, feeders_, cuda_pool_, host_pool_, fork_guard_),
       pinned_pages_(*doors_.kernel, fork_guard_),
+      kept_pages_(pinned_pages_, fork_guard_, [this] { return most_kept_bytes(); }),
       callbacks_(1, !few_cores() ? 50us : 0us, nullptr, "penstock-cb"),
       stream_watch_(!few_cores() ? 100us : 0us),
       rate_limit_(options.bytes_per_second > 0 ? new core::rate_limit(options.bytes_per_second, deadlines_, stats_) : nullptr),
@@ -75,7 +76,8 @@ runtime::runtime(const engine_options& options, seams doors)
   host_pool_.tell_of_waits(stats_, share_.is_cut);
   for (auto* pool : {&cuda_pool_, &host_pool_})
     pool->ask_back([](void* book) { static_cast<ahead_book*>(book)->give_back(); }, ahead_.get());
-  paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library, &pinned_pages_});
+  paths_ = path_table_.make(
+      {doors_.kernel, &feeders_, options_.cufile_library, &pinned_pages_, &kept_pages_, [this] { return stats_.ended_on_devices(); }});
 }
 
 runtime::~runtime() {
@@ -131,6 +133,19 @@ bool runtime::is_short_with(std::uint64_t pinned_file_bytes) noexcept {
 void runtime::give_up_pinned_pages_where_short() noexcept {
   if (pinned_pages_.empty() || forked() || !is_short_with(pinned_pages_.used_bytes())) return;
   pinned_pages_.drop_all({errc::out_of_memory, "memory became short"});
+}
+
+std::uint64_t runtime::most_pinned_bytes() noexcept {
+  constexpr std::uint64_t usual_share = 4;                       // of all memory
+  constexpr std::uint64_t usual_bytes = std::uint64_t{1} << 30;  // where the kernel does not say how much there is
+  if (options_.pinned_file_budget_bytes > 0) return options_.pinned_file_budget_bytes;
+  const auto memory = memory_left_.at(about_now_ns());
+  return memory ? memory->total_bytes / usual_share : usual_bytes;
+}
+
+// Half as much as users may ask for, besides what they did.
+std::uint64_t runtime::most_kept_bytes() noexcept {
+  return forked() || is_short_with(pinned_pages_.used_bytes()) ? 0 : most_pinned_bytes() / 2;
 }
 
 status runtime::has_room_to_pin(std::uint64_t bytes) {

@@ -19,6 +19,7 @@
 #include "core/remote_counting.hpp"
 #include "core/stream/stream_watch.hpp"
 #include "device/device.hpp"
+#include "path/kept_pages.hpp"
 #include "path/pinned_pages.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
@@ -138,6 +139,10 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   // What users have pinned of the page cache. Gives it up where memory is short; then nothing is pinned.
   [[nodiscard]] path::pinned_pages& pinned_pages() noexcept { return pinned_pages_; }
   void give_up_pinned_pages_where_short() noexcept;
+  // What reads have registered there, and stays for those that follow.
+  [[nodiscard]] path::kept_pages& kept_pages() noexcept { return kept_pages_; }
+  // What users may pin in all, in bytes.
+  [[nodiscard]] std::uint64_t most_pinned_bytes() noexcept;
   // Whether so many bytes more can be pinned without being given up at once; ok where the kernel does not say. Errors:
   // out_of_memory.
   [[nodiscard]] status has_room_to_pin(std::uint64_t bytes);
@@ -175,6 +180,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
  private:
   // Whether memory is short where so much of it is pinned.
   bool is_short_with(std::uint64_t pinned_file_bytes) noexcept;
+  std::uint64_t most_kept_bytes() noexcept;
 
   // Of the pinned budget, in bytes.
   struct pinned_share {
@@ -200,6 +206,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   staging::slab_pool host_pool_;
   memory_map memory_;
   path::pinned_pages pinned_pages_;
+  path::kept_pages kept_pages_;
   std::vector<std::unique_ptr<path::data_path>> paths_;
   staging::lanes callbacks_;
   core::stream_watch stream_watch_;

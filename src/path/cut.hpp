@@ -12,7 +12,6 @@ enum class file_side : std::uint8_t {
   cached,      // the page cache, as far as is known
   past_cache,  // the device, past the page cache
   filling,     // the device, through the page cache
-  pinned,      // pages of the page cache that the user has pinned
 };
 
 struct range_to_cut {

@@ -35,6 +35,7 @@ using source::round_down;
 using source::round_up;
 
 class pinned_pages;
+class kept_pages;
 
 // What all paths of an engine work with.
 struct services {
@@ -42,6 +43,8 @@ struct services {
   staging::feeders* feeders = nullptr;
   std::string cufile_library{};    // as in engine_options
   pinned_pages* pinned = nullptr;  // null: nothing of a file is pinned
+  kept_pages* kept = nullptr;      // null: what reads register is undone with them
+  std::function<std::uint64_t()> ended_requests{};  // so many on memory of devices have ended; may be empty
 };
 
 class data_path;
@@ -179,6 +182,7 @@ class job final : public staging::work {
   bool spares_cache = false;       // the owner's: where it goes through the page cache, nothing is to stay there
   bool fills_cache = false;        // as planned: through the page cache, in which it is not yet
   bool registered = false;         // as planned: what is pinned
+  bool is_forced = false;          // as planned: no other path may carry it
   bool far = false;                // as planned: what its far source begins, once it has passed the turnstile
   bool waits = false;              // as planned: may wait for a server that answers late, if no disk lane carries it
   bool on_disk_lane = false;       // its queue: there it may not wait for a slab

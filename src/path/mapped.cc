@@ -1,10 +1,13 @@
-// Reads with no CPU copy: pages of the page cache are mapped read-only, registered with the driver and copied from where they are
-// by the GPU. Half the speed of staged at a fifth of its CPU time, so it is for machines with few cores and for prefer = cpu. One range at
-// a time in a process: registering holds the driver's lock, and waits for copies under way (driver 580), so there is nothing to
-// gain from doing two at once. A file truncated in the meantime is harmless: registered pages stay pinned.
-// What the user has pinned (pinned_pages) is copied from there at the speed of the link, several ranges at a time.
+// Reads with no CPU copy: pages of the page cache are mapped read-only, registered with the driver and copied from where they are by the
+// GPU. Registering a GiB takes a thread 20 ms where its pages lie in folios of 2 MiB and 50 where they are small, undoing it 8 or 20
+// (driver 580, H100), so it is undone later (kept_pages): 49 or 21 GB/s at a seventh or a third of the CPU time of staged, and the next
+// read of the same pages runs at the speed of the link for no CPU time. While it registers, the driver lets few copies of others begin:
+// where there are some, the rest of a read goes on without it. A file truncated in the meantime is harmless: registered pages stay pinned.
+// What the user has pinned is copied from where it is, too. A job takes one thread, which sleeps most of the time.
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,7 +18,7 @@
 
 #include "device/owned.hpp"
 #include "path/data_path.hpp"
-#include "path/link_pace.hpp"
+#include "path/kept_pages.hpp"
 #include "path/pinned_pages.hpp"
 #include "staging/worker.hpp"
 
@@ -25,19 +28,25 @@ extern const declaration declared_mapped;
 
 namespace {
 
-constexpr std::uint64_t page_bytes = 4096;
-constexpr std::uint64_t pinned_piece = std::uint64_t{64} << 20;
-constexpr std::uint64_t mapped_piece_bytes = std::uint64_t{256} << 20;
+// Registered and undone at once, at multiples of it in the file.
+constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 20;
 // Registering a small range costs as much as copying it (4 MiB pieces reach 14 GB/s, 64 MiB pieces 23).
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t least_kept_bytes = std::uint64_t{8} << 20;
+// Of one read, that is not kept.
+constexpr std::uint64_t most_passing_bytes = 4 * piece_bytes;
+// Of what is registered already so many copies are under way, of so many bytes each: a copy of another stream waits for half a millisecond
+// at most. (64 MiB in one copy on each of eight streams: for 9 ms.)
+constexpr std::uint64_t copied_bytes = std::uint64_t{8} << 20;
+constexpr std::size_t most_copies = 3;
+// Of the time that the copies still under way take.
+constexpr std::chrono::nanoseconds paced_nap = std::chrono::microseconds(100);
 constexpr std::uint64_t watched_bytes = std::uint64_t{4} << 20;
 constexpr int most_looks = 100;
-// A wait that is expected to be shorter is not slept through at once.
-constexpr std::chrono::nanoseconds least_slept = std::chrono::microseconds(160);
 
 class mapped final : public data_path {
  public:
-  explicit mapped(const services& with) : kernel_(with.kernel), pinned_(with.pinned) {}
+  explicit mapped(const services& with) : pinned_(with.pinned), kept_(with.kept), ended_requests_(with.ended_requests) {}
 
   [[nodiscard]] const declaration& declared() const override { return declared_mapped; }
 
@@ -46,55 +55,41 @@ class mapped final : public data_path {
     if (!asked.memory->on_device()) return "the memory is the host's, which needs no mapping";
     if (asked.file->descriptors().cached < 0) return "no descriptor leads to its pages in the page cache";
     if (asked.length < least_bytes) return "registering so few pages costs more than copying them";
+    if (pinned_ == nullptr) return "nobody notes what is registered";
     return std::nullopt;
   }
 
   bool run(job& item) override {
-    if (const auto pinned = pinned_of(item); pinned != nullptr) return run_registered(item, *pinned);
-    if (item.registered) {
-      hand_over(item, {errc::unsupported, "it is not pinned any more"}, item.length);
+    const auto size = reach_of(item);
+    if (!size) {
+      item.owner->finished(item, 0, size.error().with_context("mapped"));
       return true;
     }
-    const std::lock_guard one_at_a_time(busy_);
-    auto reach = reach_of(item);
-    if (!reach) {
-      item.owner->finished(item, 0, reach.error().with_context("mapped"));
-      return true;
-    }
+    auto reach = *size;
     status stop;
-    for (item.moved = 0; item.moved < *reach;) {
-      stop = item.owner->stopped();
-      if (!stop.ok()) break;
-      const std::uint64_t bytes = std::min(mapped_piece_bytes, *reach - item.moved);
-      auto carried = carry(item, item.offset + item.moved, item.memory + item.moved, bytes);
-      if (!carried.ok()) {
-        // Where the file has become shorter meanwhile, its new end is no failure.
-        auto now = reach_of(item);
-        if (now && *now < *reach) {
-          reach = std::move(now);
-          continue;
-        }
-        hand_over(item, carried, bytes);
-        return true;
-      }
-      item.moved += bytes;
+    item.moved = 0;
+    const auto refusal = with_line(item.place.via->session(), [&](line& on) { return passage(*this, on, item).carry(reach, stop); });
+    if (!refusal.ok()) {
+      hand_over(item, refusal, reach - item.moved);
+    } else if (stop.ok() && item.moved < item.length) {
+      end_short(item);
+    } else {
+      item.owner->finished(item, item.moved, std::move(stop));
     }
-    if (stop.ok() && item.moved < item.length) return end_short(item);
-    item.owner->finished(item, item.moved, std::move(stop));
     return true;
   }
 
  private:
-  // A stream of a device context, and an event, for one copy at a time; and the pace of all such copies of pinned pages there.
+  // All copies into a device context go one behind the other, on one stream: the GPU lets those of other streams go in between, and would
+  // let one of each of several of ours go before. What one job uses at a time are events on it.
   struct line {
     device::session* session = nullptr;
-    device::owned_stream stream;
-    device::owned_event arrived;
-    link_pace* pace = nullptr;
+    device::stream stream = nullptr;
+    std::array<device::owned_event, most_copies> arrived;
   };
 
   // What lies beyond the size that the kernel states need not be the end; if not, the next path reads on.
-  bool end_short(job& item) {
+  static void end_short(job& item) {
     const auto ended = item.file->ends_at(item.offset + item.moved);
     if (ended && *ended) {
       item.owner->finished(item, item.moved, {});
@@ -102,7 +97,6 @@ class mapped final : public data_path {
       const status why = ended ? status(errc::unsupported, "the file goes on past the size that the kernel states") : ended.error();
       hand_over(item, why, item.length - item.moved);
     }
-    return true;
   }
 
   // bytes: that were to be read next.
@@ -111,33 +105,8 @@ class mapped final : public data_path {
     item.owner->hand_over(item, std::move(told));
   }
 
-  // --- what is pinned
-
-  std::shared_ptr<pinned_pages::pages> pinned_of(const job& item) {
-    if (pinned_ == nullptr || pinned_->empty() || item.is_write) return nullptr;
-    return pinned_->find_whole(*item.file, item.offset, item.length);
-  }
-
-  // The file is looked at before and after: what was copied in between is what it held.
-  bool run_registered(job& item, pinned_pages::pages& pinned) {
-    const pinning_session by{&item.place.via->session(), item.place.emulated()};
-    item.moved = 0;
-    auto usable = pinned.check(*item.file);
-    if (usable.ok()) usable = pinned.register_for(by);
-    auto copied = usable.ok() ? copy_registered(item, pinned.at(item.offset)) : status();
-    if (usable.ok() && copied.ok()) usable = pinned.check(*item.file);
-    if (!usable.ok()) pinned_->drop(pinned, usable);
-    if (usable.ok() && copied.ok()) {
-      item.moved = item.length;
-      item.owner->finished(item, item.length, {});
-    } else {
-      hand_over(item, usable.ok() ? copied : usable, item.length);
-    }
-    return true;
-  }
-
-  status copy_registered(const job& item, const std::byte* source) {
-    return with_line(item.place.via->session(), [&](const line& on) { return copy(on, item.memory, source, item.length, on.pace); });
+  std::shared_ptr<pinned_pages::pages> pinned_at(source::source& file, std::uint64_t offset, std::uint64_t length) {
+    return pinned_ == nullptr || pinned_->empty() ? nullptr : pinned_->find_whole(file, offset, length);
   }
 
   // Bytes of the job that the file has, by its stated size: pages past that cannot be registered.
@@ -149,14 +118,22 @@ class mapped final : public data_path {
 
   // Under spare_lock_.
   result<line> make_line(device::session& session) {
-    auto stream = device::owned_stream::make(session);
-    if (!stream) return stream.error();
-    auto arrived = device::owned_event::make(session);
-    if (!arrived) return arrived.error();
-    return line{&session, *std::move(stream), *std::move(arrived), &paces_[&session]};
+    auto& stream = streams_[&session];
+    if (stream.get() == nullptr) {
+      auto made = device::owned_stream::make(session);
+      if (!made) return made.error();
+      stream = *std::move(made);
+    }
+    line added{&session, stream.get(), {}};
+    for (auto& each : added.arrived) {
+      auto made = device::owned_event::make(session);
+      if (!made) return made.error();
+      each = *std::move(made);
+    }
+    return added;
   }
 
-  // For one copy; then it goes to the spare ones.
+  // For one job; then it goes to the spare ones.
   result<line> take_line(device::session& session) {
     const std::lock_guard guard(spare_lock_);
     const auto spare = std::find_if(spare_lines_.begin(), spare_lines_.end(), [&](const line& each) { return each.session == &session; });
@@ -182,55 +159,175 @@ class mapped final : public data_path {
     return outcome;
   }
 
-  status carry(job& item, std::uint64_t offset, std::byte* target, std::uint64_t bytes) {
-    auto& session = item.place.via->session();
-    return with_line(session, [&](const line& on) -> status {
-      const std::uint64_t skip = offset % page_bytes;
-      const std::size_t length = (skip + bytes + page_bytes - 1) / page_bytes * page_bytes;
-      auto pages = kernel_->map_file(item.file->descriptors().cached, offset - skip, length);
-      if (!pages) return pages.error();
-      auto outcome = session.pin(*pages, length, true);
-      if (outcome.ok()) {
-        outcome = copy(on, target, static_cast<const std::byte*>(*pages) + skip, bytes, nullptr);
-        if (auto unpinned = session.unpin(*pages); outcome.ok()) outcome = std::move(unpinned);
+  // What one job does: it registers piece after piece, unless they are, while the copies of those before go on.
+  class passage {
+   public:
+    passage(mapped& of, line& on, job& item) noexcept : of_(of), on_(on), item_(item) {}
+    passage(const passage&) = delete;
+    passage& operator=(const passage&) = delete;
+    ~passage() {
+      if (!held_.empty()) (void)on_.session->synchronize(on_.stream);  // where memory ran out
+    }
+
+    // item.moved is what has arrived. reach: bytes of the job that the file has; fewer where it has become shorter meanwhile, which is
+    // no failure. stop: why the owner wants no more. Returns why the path can carry no more of it.
+    status carry(std::uint64_t& reach, status& stop) {
+      for (;;) {
+        auto refusal = carry_to(reach, stop);
+        if (refusal.ok()) return refusal;
+        if (std::exchange(dropped_kept_, false)) continue;  // they are not found again
+        const auto now = of_.reach_of(item_);
+        if (!now || *now >= reach) return refusal;
+        reach = std::max(*now, item_.moved);
       }
-      if (auto unmapped = kernel_->unmap(*pages, length); outcome.ok()) outcome = std::move(unmapped);
+    }
+
+   private:
+    status carry_to(std::uint64_t reach, status& stop) {
+      status refusal;
+      queued_ = item_.moved;
+      while (refusal.ok() && queued_ < reach) {
+        stop = item_.owner->stopped();
+        if (!stop.ok()) break;
+        const std::uint64_t at = item_.offset + queued_;
+        const std::uint64_t bytes = std::min(piece_bytes - at % piece_bytes, reach - queued_);
+        refusal = send(at, bytes);
+        if (!refusal.ok()) break;
+        queued_ += bytes;
+        if (passing_bytes_ >= most_passing_bytes) refusal = arrive();
+      }
+      auto arrived = arrive();
+      return refusal.ok() ? arrived : refusal;
+    }
+
+    status send(std::uint64_t offset, std::uint64_t bytes) {
+      auto found = find(offset, bytes);
+      if (found == nullptr && gave_up_pinned_ && !item_.is_forced) return {errc::unsupported, "it is not pinned any more"};
+      const bool is_registered = found != nullptr;
+      if (!is_registered) {
+        auto made = register_pages(offset, bytes);
+        if (!made) return made.error();
+        found = *std::move(made);
+      }
+      held_.push_back(std::move(found));  // whatever becomes of it: some of it may have been queued
+      return queue(item_.memory + queued_, held_.back()->at(offset), bytes, is_registered);
+    }
+
+    // What is registered of it already, and good: the file is looked at before and after it is copied.
+    std::shared_ptr<pinned_pages::pages> find(std::uint64_t offset, std::uint64_t bytes) {
+      auto pages = of_.pinned_at(*item_.file, offset, bytes);
+      if (pages == nullptr) {
+        gave_up_pinned_ = gave_up_pinned_ || item_.registered;
+        return nullptr;
+      }
+      auto usable = pages->check(*item_.file);
+      if (usable.ok()) usable = pages->register_for({on_.session, item_.place.emulated()});
+      if (!usable.ok()) {
+        drop(*pages, usable);
+        return nullptr;
+      }
+      pages->note_use();
+      found_any_ = true;
+      return pages;
+    }
+
+    void drop(pinned_pages::pages& gone, const status& why) {
+      (gone.is_pinned() ? gave_up_pinned_ : dropped_kept_) = true;
+      of_.pinned_->drop(gone, why);
+    }
+
+    result<std::shared_ptr<pinned_pages::pages>> register_pages(std::uint64_t offset, std::uint64_t bytes) {
+      if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would hold up the copies of others");
+      seen_requests_ = of_.ended_requests();
+      auto made = of_.register_pages(*item_.file, offset, bytes, {on_.session, item_.place.emulated()});
+      if (!made) return made.error();
+      if (bytes < least_kept_bytes || !made->lasting || of_.kept_ == nullptr || !of_.kept_->keep(made->held)) passing_bytes_ += bytes;
+      return std::move(made->held);
+    }
+
+    // A nap, in which what the driver held up goes on, shows whether requests of others end.
+    [[nodiscard]] bool others_copy() {
+      if (queued_ == 0 && item_.length < piece_bytes) return false;
+      if (item_.place.via->feeder().pending() > 0) return true;
+      if (queued_ == 0) seen_requests_ = of_.ended_requests();
+      staging::nap();
+      return of_.ended_requests() > seen_requests_;
+    }
+
+    // is_registered: nothing but copies is to be done, so few are under way at a time.
+    status queue(std::byte* target, const std::byte* source, std::uint64_t bytes, bool is_registered) {
+      for (std::uint64_t at = 0; at < bytes; at += copied_bytes) {
+        const auto& arrived = on_.arrived[copies_ % most_copies];
+        if (is_registered && copies_ >= most_copies) {
+          if (auto problem = wait(arrived, copied_bytes, paced_nap); !problem.ok()) return problem;
+        }
+        auto queued = on_.session->copy(target + at, source + at, std::min(copied_bytes, bytes - at), on_.stream);
+        if (queued.ok()) queued = on_.session->record(arrived.get(), on_.stream);
+        if (!queued.ok()) return queued;
+        ++copies_;
+      }
+      return {};
+    }
+
+    // All that was sent, after which nothing of it is held.
+    status arrive() {
+      if (held_.empty()) return {};
+      status outcome;
+      if (copies_ > 0) outcome = wait(on_.arrived[(copies_ - 1) % most_copies], queued_ - item_.moved, {});
+      // The pages may not go before the copies have ended, however that failed.
+      if (!outcome.ok() || copies_ == 0) (void)on_.session->synchronize(on_.stream);
+      for (const auto& each : held_) {
+        if (!outcome.ok() || !found_any_) break;
+        outcome = each->check(*item_.file);
+        if (!outcome.ok()) drop(*each, outcome);
+      }
+      held_.clear();
+      passing_bytes_ = 0;
+      if (outcome.ok()) item_.moved = queued_;
       return outcome;
-    });
-  }
-
-  // pace: of the copies that it is one of, several at a time; may be null.
-  static status copy(const line& on, std::byte* target, const std::byte* source, std::uint64_t bytes, link_pace* pace) {
-    auto& session = *on.session;
-    if (auto problem = session.copy(target, source, bytes, on.stream.get()); !problem.ok()) return problem;
-    const auto began = link_pace::clock::now();
-    const auto under_way = pace != nullptr ? pace->begin(bytes, began) : link_pace::copy{};
-    auto problem = session.record(on.arrived.get(), on.stream.get());
-    if (problem.ok() && pace != nullptr) {
-      if (const auto most = pace->most_of_wait(under_way, began); most >= least_slept) staging::nap(most);
     }
-    // Naps: an interrupt would come late (21 GB/s; napping 24, at the same CPU time). What is short is over sooner than a nap.
-    int looks = bytes <= watched_bytes ? most_looks : 0;
-    for (bool arrived = false; problem.ok() && !arrived;) {
-      const auto reached = session.reached(on.arrived.get());
-      problem = reached.error();
-      arrived = reached.value_or(false);
-      // Longer ones the longer it takes: a nap costs about 10 us of CPU time, and may end so much late.
-      if (problem.ok() && !arrived) looks-- > 0 ? staging::relax() : staging::nap((link_pace::clock::now() - began) / 32);
-    }
-    // The pages may not go before the copy has ended, however that failed.
-    if (!problem.ok()) (void)session.synchronize(on.stream.get());
-    if (pace != nullptr) pace->end(under_way, problem.ok(), link_pace::clock::now());
-    return problem;
-  }
 
-  std::shared_ptr<sys::kernel> kernel_;
-  std::mutex busy_;  // keeps registrations apart
+    status wait(const device::owned_event& arrived, std::uint64_t bytes, std::chrono::nanoseconds least_nap) {
+      const auto began = std::chrono::steady_clock::now();
+      // Naps: an interrupt would come late (21 GB/s; napping 24, at the same CPU time). What is short is over sooner than a nap.
+      int looks = bytes <= watched_bytes ? most_looks : 0;
+      for (;;) {
+        const auto reached = on_.session->reached(arrived.get());
+        if (!reached || *reached) return reached.error();
+        // Longer ones the longer it takes: a nap costs about 10 us of CPU time, and may end so much late.
+        looks-- > 0 ? staging::relax() : staging::nap(std::max(least_nap, (std::chrono::steady_clock::now() - began) / 32));
+      }
+    }
+
+    mapped& of_;
+    line& on_;
+    job& item_;
+    std::uint64_t queued_ = 0;
+    std::uint64_t passing_bytes_ = 0;  // of those held, that are not kept
+    std::uint64_t seen_requests_ = 0;
+    std::size_t copies_ = 0;
+    bool found_any_ = false;
+    bool gave_up_pinned_ = false;  // of what a user has pinned
+    bool dropped_kept_ = false;    // of the rest
+    std::vector<std::shared_ptr<pinned_pages::pages>> held_;
+  };
+
+  // One piece at a time in the process: the driver registers one after the other, and burns CPU time in those that wait.
+  result<pinned_pages::made_pages> register_pages(source::source& file, std::uint64_t offset, std::uint64_t bytes,
+                                                  const pinning_session& by) {
+    const std::lock_guard one_at_a_time(busy_);
+    return pinned_->make(file, offset, bytes, by);
+  }
+  [[nodiscard]] std::uint64_t ended_requests() const { return ended_requests_ != nullptr ? ended_requests_() : 0; }
+
   pinned_pages* const pinned_;
+  kept_pages* const kept_;
+  const std::function<std::uint64_t()> ended_requests_;
+  std::mutex busy_;        // keeps registrations apart
   std::mutex spare_lock_;  // guards what follows
   std::vector<line> spare_lines_;
   std::size_t lines_made_ = 0;
-  std::map<device::session*, link_pace> paces_;  // of the sessions that lines were made for
+  std::map<device::session*, device::owned_stream> streams_;  // that lines use
 };
 
 }  // namespace
@@ -241,7 +338,6 @@ constinit const declaration declared_mapped{
     .successor = "staged",
     .carries = portion::cached_ranges,
     .reason = "in the page cache, and CPU time is to be saved: the GPU copies it from there",
-    .cut = [](const range_to_cut& range, std::vector<cut_piece>& pieces) { cut_at_multiples(range, pinned_piece, pieces); },
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<mapped>(with); },
 };
 

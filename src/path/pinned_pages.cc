@@ -25,6 +25,9 @@ std::int64_t wall_clock_ns() noexcept {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// Negative where its times are ahead of this machine's clock, as another machine's may be.
+std::int64_t age_ns(const file_version& version) noexcept { return wall_clock_ns() - std::max(version.modified_ns, version.changed_ns); }
+
 status changed(const source::source& file) {
   return {errc::unsupported, fmt::format("{} has changed since its pages were registered", file.name())};
 }
@@ -75,6 +78,11 @@ std::uint64_t pinned_pages::entry::registered_bytes() const noexcept {
   return held_ == nullptr ? 0 : length_;
 }
 
+std::shared_ptr<pinned_pages::pages> pinned_pages::entry::held() const noexcept {
+  const std::lock_guard guard(lock_);
+  return held_;
+}
+
 status pinned_pages::entry::problem() const {
   const std::lock_guard guard(lock_);
   return problem_;
@@ -101,7 +109,7 @@ result<file_version> pinned_pages::settled_version_of(source::source& file) cons
   for (int looks = 0; looks < most_version_looks; ++looks) {
     auto seen = version_of(file);
     if (!seen) return seen;
-    const auto age = wall_clock_ns() - std::max(seen->modified_ns, seen->changed_ns);
+    const auto age = age_ns(*seen);
     if (age < 0 || age >= settled_after_ns) return seen;
     std::this_thread::sleep_for(std::chrono::nanoseconds(settled_after_ns - age));
   }
@@ -156,10 +164,7 @@ result<std::shared_ptr<pinned_pages::entry>> pinned_pages::pin(source::source& f
     } reserved{used_bytes_, made->length_};
     held = std::make_shared<pages>(*this, *version, offset, made->length_);
     reserved.bytes = 0;  // the pages give it back
-    auto mapped = held->map(file.descriptors().cached);
-    for (const auto& each : by) {
-      if (mapped.ok()) mapped = held->register_for(each);
-    }
+    const auto mapped = map(*held, file, by);
     // Pages that have come or gone meanwhile would make a mapping of two files; and what was cut off cannot be registered.
     const auto unchanged = held->check(file);
     if (unchanged.code() == errc::unsupported) held = nullptr;
@@ -167,6 +172,44 @@ result<std::shared_ptr<pinned_pages::entry>> pinned_pages::pin(source::source& f
     if (!unchanged.ok()) return unchanged;
     if (!mapped.ok()) return mapped.with_context(fmt::format("pin {} at {} of {}", made->length_, offset, file.name()));
   }
+  held->is_pinned_.store(true, std::memory_order_relaxed);
+  made->held_ = std::move(held);
+  const std::lock_guard guard(lock_);
+  entries_.push_back(made);
+  count_.fetch_add(1, std::memory_order_release);
+  return made;
+}
+
+// --- keeping
+
+status pinned_pages::map(pages& held, source::source& file, std::span<const pinning_session> by) const {
+  auto mapped = held.map(file.descriptors().cached);
+  for (const auto& each : by) {
+    if (mapped.ok()) mapped = held.register_for(each);
+  }
+  return mapped;
+}
+
+result<pinned_pages::made_pages> pinned_pages::make(source::source& file, std::uint64_t offset, std::uint64_t length,
+                                                    const pinning_session& by) {
+  const auto version = version_of(file);
+  if (!version) return version.error();
+  auto held = std::make_shared<pages>(*this, *version, offset, length);
+  used_bytes_.fetch_add(length, std::memory_order_relaxed);  // the pages give it back
+  auto mapped = map(*held, file, {&by, 1});
+  if (!mapped.ok()) return mapped;
+  const auto age = age_ns(*version);
+  const bool is_settled = age < 0 || age >= settled_after_ns;
+  return made_pages{held, is_settled && held->check(file).ok()};
+}
+
+std::shared_ptr<pinned_pages::entry> pinned_pages::keep(std::shared_ptr<pages> held) {
+  auto made = std::make_shared<entry>();
+  made->is_kept_ = true;
+  made->device_ = held->version_.device;
+  made->inode_ = held->version_.inode;
+  made->offset_ = held->offset_;
+  made->length_ = held->length_;
   made->held_ = std::move(held);
   const std::lock_guard guard(lock_);
   entries_.push_back(made);
@@ -232,7 +275,7 @@ bool pinned_pages::holds(source::source& file) const {
   const std::lock_guard guard(lock_);
   return std::any_of(entries_.begin(), entries_.end(), [&](const auto& each) {
     const std::lock_guard inner(each->lock_);
-    return each->held_ != nullptr && each->is_of(file);
+    return each->held_ != nullptr && !each->is_kept_ && each->is_of(file);
   });
 }
 
@@ -249,9 +292,11 @@ void pinned_pages::drop_where(Gone gone, const status& why) noexcept {
       const std::lock_guard inner(each->lock_);
       if (each->held_ == nullptr || !gone(*each->held_)) continue;
       dropped = std::move(each->held_);
-      each->problem_ = why;
+      if (!each->is_kept_) {
+        each->problem_ = why;
+        drops_.fetch_add(1, std::memory_order_relaxed);
+      }
       count_.fetch_sub(1, std::memory_order_release);
-      drops_.fetch_add(1, std::memory_order_relaxed);
       any = true;
       break;
     }

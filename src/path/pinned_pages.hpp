@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -57,6 +58,12 @@ class pinned_pages {
     status register_for(const pinning_session& by);
     // Ok as long as the file is what it was when it was mapped. Asks the file system.
     status check(source::source& file) const;
+    [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
+    // Whether a user has asked for them; otherwise they are kept for later reads, and nobody misses them.
+    [[nodiscard]] bool is_pinned() const noexcept { return is_pinned_.load(std::memory_order_relaxed); }
+    // When they were last read from, by the steady clock; they count as read from when they were made.
+    [[nodiscard]] std::chrono::steady_clock::time_point last_use() const noexcept { return last_use_.load(std::memory_order_relaxed); }
+    void note_use() noexcept { last_use_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
 
    private:
     friend class pinned_pages;
@@ -69,14 +76,20 @@ class pinned_pages {
     std::byte* base_ = nullptr;
     std::uint64_t skip_ = 0;  // of the first page
     std::size_t mapped_bytes_ = 0;
+    std::atomic<bool> is_pinned_{false};
+    std::atomic<std::chrono::steady_clock::time_point> last_use_{std::chrono::steady_clock::now()};
     std::mutex lock_;                               // guards what follows, and is held while a driver registers
     std::array<device::session*, 2> registered_{};  // with the driver of GPUs, and with that of the host device
   };
 
-  // What one caller has pinned. Its owner is the only one who holds it for long.
+  // What one caller has pinned, or what the engine keeps for later reads. Its owner is the only one who holds it for long.
   class entry {
    public:
     [[nodiscard]] std::uint64_t registered_bytes() const noexcept;
+    // Null once they were given up.
+    [[nodiscard]] std::shared_ptr<pages> held() const noexcept;
+    // Bytes of the file.
+    [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
     // Why it was given up; ok as long as it is not.
     [[nodiscard]] status problem() const;
 
@@ -87,6 +100,7 @@ class pinned_pages {
     mutable std::mutex lock_;  // guards held_ and problem_
     std::shared_ptr<pages> held_;
     status problem_;
+    bool is_kept_ = false;  // nobody asked for it
     std::uint64_t device_ = 0;
     std::uint64_t inode_ = 0;
     std::uint64_t offset_ = 0;
@@ -111,6 +125,16 @@ class pinned_pages {
   // Its owner is done with it.
   void release(const std::shared_ptr<entry>& done) noexcept;
 
+  // Pages for one read, of a range that the file has, registered with one driver. Unlike pin() this waits for no tick of a clock. lasting:
+  // the file's next change will be noticed, so they may be kept. Errors: those of mapping and pinning.
+  struct made_pages {
+    std::shared_ptr<pages> held;
+    bool lasting = false;
+  };
+  result<made_pages> make(source::source& file, std::uint64_t offset, std::uint64_t length, const pinning_session& by);
+  // Lets others find them, as they find what users have pinned, until release(). Throws bad_alloc.
+  std::shared_ptr<entry> keep(std::shared_ptr<pages> held);
+
   // Nothing is pinned: nobody need ask what follows.
   [[nodiscard]] bool empty() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
   // The first part of a range that is pinned; of no length, at its end, where none is. What has changed is given up here. Asks the file
@@ -123,7 +147,7 @@ class pinned_pages {
   void drop_all(const status& why) noexcept;
   // Why what was pinned of a file, and has not been given back, is not any more; ok where that is not so.
   [[nodiscard]] status problem_of(source::source& file) const;
-  // Whether anything of it is pinned.
+  // Whether users have pinned anything of it.
   [[nodiscard]] bool holds(source::source& file) const;
 
   [[nodiscard]] std::uint64_t used_bytes() const noexcept { return used_bytes_.load(std::memory_order_relaxed); }
@@ -132,6 +156,7 @@ class pinned_pages {
  private:
   result<file_version> version_of(source::source& file) const;
   result<file_version> settled_version_of(source::source& file) const;
+  status map(pages& held, source::source& file, std::span<const pinning_session> by) const;
   std::shared_ptr<pages> shared_with(const file_version& version, std::uint64_t offset, std::uint64_t length) const;
   status reserve(std::uint64_t bytes, std::uint64_t most_bytes, const std::string& name);
   template <class Gone>

@@ -60,7 +60,6 @@ void cut_for_staged(const range_to_cut& range, std::vector<cut_piece>& pieces) {
     case file_side::filling:
       return cut_at_multiples(range, range.late_piece > 0 ? range.late_piece : filling_piece, pieces);
     case file_side::cached:
-    case file_side::pinned:
       break;
   }
   if (range.is_write) return cut_at_multiples(range, cached_write_piece, pieces);

@@ -140,6 +140,14 @@ void book::count_requests(bool is_write, std::size_t device, std::uint64_t reque
   (is_write ? counters.written_bytes : counters.read_bytes).fetch_add(bytes, relaxed);
 }
 
+std::uint64_t book::ended_on_devices() noexcept {
+  constexpr std::size_t first_device = 2;  // behind what is not known, and the host
+  std::uint64_t ended = 0;
+  for (std::size_t device = first_device; device < now().devices.size(); ++device)
+    ended += now().devices[device].reads + now().devices[device].writes;
+  return ended;
+}
+
 void book::count_request(bool is_write, std::size_t device, const io_result& outcome) {
   count_requests(is_write, device, 1, outcome.bytes_done);
   if (outcome.ok()) return;

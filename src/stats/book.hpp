@@ -49,6 +49,8 @@ class book final : public staging::slab_waits, public staging::background_waits 
   // Several that ended well, at once: the counters are shared by all cores.
   void count_requests(bool is_write, std::size_t device, std::uint64_t requests, std::uint64_t bytes);
   void count_request(bool is_write, std::size_t device, const io_result& outcome);
+  // Requests that have ended, of memory of all devices.
+  [[nodiscard]] std::uint64_t ended_on_devices() noexcept;
 
   // --- what advise() looks at
   // What usage_stats counts by three numbers, by their places in counter_table.

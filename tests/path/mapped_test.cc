@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "path/pinned_pages.hpp"
 #include "path/registry.hpp"
 #include "source/local_file.hpp"
 #include "support/lone_link.hpp"
@@ -44,7 +45,9 @@ class mapped_end : public ::testing::Test {
   std::unique_ptr<ending_owner> read_mapped(std::optional<std::uint64_t> stated) {
     const auto kernel = std::make_shared<lying_kernel>(stated);
     const auto file = *source::local_file::open(*kernel, name_, {});
-    const auto path = built_in_paths().of(path_kind::mapped).make({.kernel = kernel});
+    const sys::fork_guard fork;
+    pinned_pages pinned(*kernel, fork);
+    const auto path = built_in_paths().of(path_kind::mapped).make({.kernel = kernel, .pinned = &pinned});
     auto& session = **driver_->open(0, nullptr);
     lone_link link(*kernel, session);
     auto* memory = static_cast<std::byte*>(*session.allocate(4 * mib));

@@ -131,6 +131,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.spares_cache = spares_cache(admitted_.file(), added.is_write, piece.length, admitted_.route().cache);
   added.fills_cache = piece.fills_cache;
   added.registered = piece.registered;
+  added.is_forced = runtime().forced(options_);
   added.far = piece.far;
   added.waits = piece.waits;
   added.times = added.is_write ? nullptr : admitted_.file().answer_times();
