@@ -9,14 +9,9 @@
 
 #include "bench/open_file.hpp"
 #include "sys/kernel.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::bench {
-namespace {
-
-constexpr std::uint64_t cache_page = 4096;
-
-}  // namespace
-
 result<std::uint64_t> cached_bytes(const std::string& path, std::uint64_t offset, std::uint64_t length) {
   const auto kernel = sys::make_kernel();
   const auto file = open_file::open(*kernel, path, O_RDONLY);
@@ -33,8 +28,8 @@ status drop_cached(const std::string& path, std::uint64_t offset, std::uint64_t 
   if (status error = kernel->sync_data(file->fd()); !error.ok()) return error;
   if (status error = kernel->drop_cache(file->fd(), offset, length); !error.ok()) return error;
   // A page that the range has only a part of is kept.
-  const std::uint64_t begin = (offset + cache_page - 1) / cache_page * cache_page;
-  const std::uint64_t end = (offset + length) / cache_page * cache_page;
+  const std::uint64_t begin = sys::page_up(offset);
+  const std::uint64_t end = sys::page_down(offset + length);
   if (end <= begin) return {};
   auto left = kernel->resident_bytes(file->fd(), begin, end - begin);
   if (!left) return left.error();

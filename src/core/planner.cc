@@ -66,6 +66,11 @@ class planner {
     return declared.carries == of_it && declared.of_device == in_.on_device;
   }
 
+  // Where a file is open past the page cache only, there are no pages to undo anything.
+  [[nodiscard]] std::uint64_t write_unit() const {
+    return in_.has_cached ? std::max(path::direct_alignment, in_.cache_page_bytes) : path::direct_alignment;
+  }
+
   // Plans all for the path that was asked for, unless it is one whose pieces are cut below. Or says why not.
   std::optional<std::string> take(path_kind kind) {
     if (!in_.paths->has(kind)) return "there is no such path";
@@ -80,7 +85,8 @@ class planner {
   // reading, changing and writing a whole block; it reads one through a buffer of its own, slowly (GPUDirect Storage best-practice guide),
   // and so it does a read whose memory cannot be aligned. Where the path is forced, that is taken for reads.
   std::optional<std::string> take_whole(path_kind kind) {
-    const auto unit = in_.paths->of(kind).alignment;
+    const auto declared = in_.paths->of(kind).alignment;
+    const auto unit = in_.is_write && declared > 1 ? std::max(declared, write_unit()) : declared;
     const bool is_forced = in_.forced == kind;
     const bool has_edges = unit > 1 && (in_.is_write || (in_.aligned_together && !is_forced));
     const std::uint64_t end = in_.offset + in_.length;
@@ -252,8 +258,8 @@ class planner {
 
   void write() {
     const std::uint64_t end = in_.offset + in_.length;
-    const std::uint64_t body = round_down(in_.offset + path::direct_alignment - 1, path::direct_alignment);
-    const std::uint64_t body_end = round_down(end, path::direct_alignment);
+    const std::uint64_t body = round_down(in_.offset + write_unit() - 1, write_unit());
+    const std::uint64_t body_end = round_down(end, write_unit());
     const bool direct =
         in_.has_direct && (in_.direct_writes || !in_.has_cached) && body_end > body && body_end - body >= least_direct_write;
     if (!direct) {

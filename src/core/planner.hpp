@@ -9,6 +9,7 @@
 
 #include "path/registry.hpp"
 #include "penstock/options.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::core {
 
@@ -84,7 +85,10 @@ struct plan_input {
   bool device_in_use = true;
   bool direct_writes = false;
   bool aligned_together = true;  // where the file offset is a multiple of direct_alignment, the address is one too
-  bool has_cached = true;        // descriptors
+  // Of a write: what goes past the page cache is cut at multiples of this too, for a page of the page cache must never hold bytes of both a
+  // buffered edge and a direct body, or its write-back would undo the body.
+  std::uint64_t cache_page_bytes = sys::page_size();
+  bool has_cached = true;  // descriptors
   bool has_direct = false;
   std::uint64_t far_piece = 0;  // of a read: the source is far, and wants fills of this length; 0: it answers at once
   std::uint64_t late_piece =

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::device {
 namespace {
@@ -23,9 +24,7 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return
 // Addresses that an allocation takes up.
 constexpr std::uint64_t footprint_of(std::uint64_t bytes) { return round_up(bytes, host_memory::granule_bytes) + host_memory::guard_bytes; }
 
-std::uint64_t physical_memory() {
-  return static_cast<std::uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-}
+std::uint64_t physical_memory() { return static_cast<std::uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L)) * sys::page_size(); }
 
 // Making a memfd larger than RLIMIT_FSIZE would raise SIGXFSZ.
 bool may_be_a_file(std::uint64_t bytes) {
@@ -144,9 +143,8 @@ status host_memory::release(void* base) {
     range.mapped() = footprint_of(range.mapped());
   }
   // In between the range is neither live nor free, so the pages can go without the lock. A failure costs memory, not correctness.
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t first = round_up(range.key(), page);
-  const std::uint64_t last = (range.key() + range.mapped()) / page * page;
+  const std::uint64_t first = sys::page_up(range.key());
+  const std::uint64_t last = sys::page_down(range.key() + range.mapped());
   if (first < last) (void)::madvise(bytes_ + first, last - first, MADV_REMOVE);
   const std::lock_guard guard(lock_);
   give_back(std::move(range));
@@ -240,8 +238,7 @@ result<void*> host_memory::import_shared(std::string_view handle, std::int64_t p
   const auto path = passed < 0 ? fmt::format("/proc/{}/fd/{}", process, descriptor) : std::string("what was passed");
   const int opened = passed < 0 ? ::open(path.c_str(), O_RDWR | O_CLOEXEC) : ::fcntl(passed, F_DUPFD_CLOEXEC, 0);
   if (opened < 0) return status::from_errno(errno, fmt::format("host:0: open {}, memory of another process", path));
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t skip = offset % page;
+  const std::uint64_t skip = offset % sys::page_size();
   struct stat file {};
   void* pages = MAP_FAILED;
   const bool is_it = ::fstat(opened, &file) == 0 && file.st_ino == inode && static_cast<std::uint64_t>(file.st_size) >= offset + bytes;

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <mutex>
 
+#include "sys/page_size.hpp"
+
 namespace penstock::device {
 namespace {
 
@@ -16,8 +18,7 @@ std::uintptr_t number(const void* address) { return reinterpret_cast<std::uintpt
 
 // msync with MS_ASYNC has done nothing since Linux 2.6.19 but to fail where the range is not mapped.
 status check_mapped(void* base, std::uint64_t length) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const std::uintptr_t first = number(base) / page * page;
+  const std::uintptr_t first = sys::page_down(number(base));
   if (::msync(reinterpret_cast<void*>(first), number(base) + length - first, MS_ASYNC) == 0) return {};
   const int error = errno;
   return {errc::bad_memory, fmt::format("host:0: register {} bytes at {}: not mapped (os {})", length, base, error), error_domain::os,

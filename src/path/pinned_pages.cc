@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::path {
 
 namespace {
 
-constexpr std::uint64_t mapping_page_bytes = 4096;
 // The clock of file systems ticks every 4 ms, or 10 on old kernels: within a tick a second change looks like the first.
 constexpr std::int64_t settled_after_ns = 20'000'000;
 constexpr int most_version_looks = 10;
@@ -37,8 +37,8 @@ status changed(const source::source& file) {
 // --- pages
 
 status pinned_pages::pages::map(int descriptor) {
-  skip_ = offset_ % mapping_page_bytes;
-  const std::size_t bytes = (skip_ + length_ + mapping_page_bytes - 1) / mapping_page_bytes * mapping_page_bytes;
+  skip_ = offset_ % sys::page_size();
+  const std::size_t bytes = sys::page_up(skip_ + length_);
   const auto base = owner_.kernel_.map_file(descriptor, offset_ - skip_, bytes);
   if (!base) return base.error();
   base_ = static_cast<std::byte*>(*base);

@@ -20,9 +20,8 @@
 
 namespace penstock::source {
 
-// Edges of a transfer past the cache are cut at this, however small the device's sectors are: a page of the page cache must never hold
-// bytes of both a buffered edge and a direct body, or its write-back would undo the body.
-inline constexpr std::uint64_t direct_alignment = 4096;
+// Edges of a transfer past the cache are cut at multiples of it, however small the device's sectors are.
+inline constexpr std::uint64_t direct_alignment = sys::direct_alignment;
 constexpr std::uint64_t round_down(std::uint64_t value) { return value / direct_alignment * direct_alignment; }
 constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + direct_alignment - 1); }
 // How long the whole blocks around a range are.

@@ -267,7 +267,7 @@ void disk_lanes::lane::settle(const sys::ring_completion& event) {
   } else {
     piece.moved += static_cast<std::uint32_t>(event.result);
     // A short count that keeps the alignment may be the file's end or an interruption: only another try tells.
-    const bool again = event.result > 0 && piece.moved < piece.length && piece.moved % 4096 == 0;
+    const bool again = event.result > 0 && piece.moved < piece.length && piece.moved % sys::direct_alignment == 0;
     if (again) {
       if (queue_piece(task, done.piece)) return;
       piece.error = EAGAIN;

@@ -17,6 +17,10 @@
 
 namespace penstock::sys {
 
+// What direct I/O is done in: multiples of it satisfy every drive and file system that Penstock uses past the page cache, since sectors
+// have 512 or 4096 bytes, whatever a page has (sys/page_size). A file that demands more is read through the page cache.
+inline constexpr std::uint32_t direct_alignment = 4096;
+
 enum class file_type : std::uint8_t { regular, block_device, other };
 
 struct file_info {
@@ -29,7 +33,8 @@ struct file_info {
   std::uint64_t block_device = 0;      // st_rdev, of a block device
   std::uint64_t filesystem_magic = 0;  // f_type of statfs(2)
   bool from_server = false;            // a server brings its bytes, over a network or out of another process (FUSE), and may answer late
-  // What O_DIRECT demands (statx STATX_DIOALIGN, Linux 6.1); 0: not supported. 4096 where the kernel does not say.
+  // What O_DIRECT demands (statx STATX_DIOALIGN, Linux 6.1); 0: not supported. direct_alignment where the kernel does
+  // not say.
   std::uint32_t direct_memory_alignment = 0;
   std::uint32_t direct_offset_alignment = 0;
 };

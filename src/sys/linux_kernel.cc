@@ -28,6 +28,7 @@
 #include "sys/kept_descriptors.hpp"
 #include "sys/kernel.hpp"
 #include "sys/mounts.hpp"
+#include "sys/page_size.hpp"
 #include "sys/pci.hpp"
 #include "sys/residency.hpp"
 #include "sys/uninterrupted.hpp"
@@ -39,18 +40,12 @@ namespace {
 static_assert(sizeof(off_t) == 8, "files over 2 GiB need a 64-bit off_t");
 
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-constexpr std::uint32_t assumed_direct_alignment = 4096;
 
 // Since Linux 6.1, and older than many headers know: the bit of stx_mask, and where in struct statx the two numbers lie.
 constexpr unsigned statx_dioalign = 0x2000U;
 constexpr std::size_t dio_memory_align_at = 0x98;
 constexpr std::size_t dio_offset_align_at = 0x9c;
 static_assert(sizeof(struct statx) == 256);
-
-std::size_t page_size() noexcept {
-  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 // What a file was opened for, for an error message; most files are opened for reading, which goes without saying.
 std::string_view purpose(int flags) noexcept {
@@ -112,7 +107,7 @@ void fill_direct_alignment(const struct statx& facts, file_info& info) noexcept 
     std::memcpy(&info.direct_memory_alignment, bytes + dio_memory_align_at, sizeof info.direct_memory_alignment);
     std::memcpy(&info.direct_offset_alignment, bytes + dio_offset_align_at, sizeof info.direct_offset_alignment);
   } else if (!lives_in_memory(info.filesystem_magic)) {
-    info.direct_memory_alignment = info.direct_offset_alignment = assumed_direct_alignment;
+    info.direct_memory_alignment = info.direct_offset_alignment = direct_alignment;
   }
 }
 
@@ -376,7 +371,7 @@ result<void*> linux_kernel::map_memory(std::size_t length, int numa_node) {
   const auto failed = [&](int error) { return status::from_errno(error, fmt::format("map {} bytes on NUMA node {}", length, numa_node)); };
   const auto padded = checked_add(length, huge_page_bytes + page_size());
   if (length == 0 || !padded || *padded > max_file_offset) return failed(length == 0 ? EINVAL : ENOMEM);
-  const std::size_t mapped = (length + page_size() - 1) / page_size() * page_size();
+  const std::size_t mapped = page_up(length);
   void* base = map_aligned(mapped);
   if (base == nullptr) return failed(errno);
   madvise(base, mapped, MADV_HUGEPAGE);  // kernels without transparent huge pages refuse

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::sys {
 namespace {
@@ -40,17 +41,12 @@ struct file_range {
   std::uint64_t length;
 };
 
-std::uint64_t size_of_page() noexcept {
-  static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 // Where so many pages of the range are in the page cache. Its first and last page may lie in it in part only: what counts as all of it is
 // that no page is missing.
 std::uint64_t bytes_of(std::uint64_t pages, const file_range& range) noexcept {
-  const std::uint64_t first = range.offset / size_of_page();
-  const std::uint64_t last = (range.offset + range.length - 1) / size_of_page();
-  return pages > last - first ? range.length : std::min(pages * size_of_page(), range.length - 1);
+  const std::uint64_t first = range.offset / page_size();
+  const std::uint64_t last = (range.offset + range.length - 1) / page_size();
+  return pages > last - first ? range.length : std::min(pages * page_size(), range.length - 1);
 }
 
 std::string described(const file_range& range) {
@@ -87,11 +83,11 @@ bool mincore_is_truthful(int fd, const struct stat& facts) noexcept {
 // Counts resident pages of [base, base+length); base lies on a page boundary. Returns 0 or an errno.
 int count_resident_pages(std::byte* base, std::uint64_t length, std::uint64_t& pages) noexcept {
   std::array<unsigned char, 8192> flags;
-  const std::uint64_t window = flags.size() * size_of_page();
+  const std::uint64_t window = flags.size() * page_size();
   for (std::uint64_t done = 0; done < length; done += window) {
     const std::uint64_t part = std::min(window, length - done);
     if (mincore(base + done, part, flags.data()) != 0) return errno;
-    const std::uint64_t count = (part + size_of_page() - 1) / size_of_page();
+    const std::uint64_t count = (part + page_size() - 1) / page_size();
     pages += static_cast<std::uint64_t>(std::count_if(flags.begin(), flags.begin() + static_cast<std::ptrdiff_t>(count),
                                                       [](unsigned char flag) { return (flag & 1U) != 0; }));
   }
@@ -107,7 +103,7 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
   if (!mincore_is_truthful(range.fd, facts)) {
     return status(errc::unsupported, described(range) + ": only who may write the file is told, and cachestat is missing");
   }
-  const std::uint64_t start = range.offset / size_of_page() * size_of_page();
+  const std::uint64_t start = range.offset / page_size() * page_size();
   const std::uint64_t length = std::min(range.offset + range.length, size) - start;
   // PROT_NONE needs no page tables; the kernel answers from the page cache itself.
   void* base = mmap(nullptr, length, PROT_NONE, MAP_SHARED, range.fd, static_cast<off_t>(start));
@@ -155,8 +151,8 @@ class random_access {
 void drop_sample(int fd, std::uint64_t at) noexcept {
   char byte = 0;
   if (pread(fd, &byte, 1, static_cast<off_t>(at)) < 0) return;
-  const std::uint64_t page = at / size_of_page() * size_of_page();
-  posix_fadvise(fd, static_cast<off_t>(page), static_cast<off_t>(size_of_page()), POSIX_FADV_DONTNEED);
+  const std::uint64_t page = at / page_size() * page_size();
+  posix_fadvise(fd, static_cast<off_t>(page), static_cast<off_t>(page_size()), POSIX_FADV_DONTNEED);
 }
 
 // That this thread has had read from disks so far, in blocks of 512 bytes; always 0 where the kernel does not count (TASK_IO_ACCOUNTING).
@@ -213,7 +209,7 @@ result<std::uint64_t> estimate_resident_bytes(int fd, std::uint64_t offset, std:
   if (error != 0) return status(errc::unsupported, described(range) + ": it cannot be sampled", error_domain::os, error);
   if (present_count == 0) return std::uint64_t{0};
   if (absent_count == 0) return length;
-  return std::clamp(there / count * present_count, size_of_page(), there - 1);
+  return std::clamp(there / count * present_count, page_size(), there - 1);
 }
 
 result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) {

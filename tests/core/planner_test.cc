@@ -47,6 +47,7 @@ plan_input device_read(std::uint64_t offset, std::uint64_t length) {
   input.offset = offset;
   input.length = length;
   input.on_device = true;
+  input.cache_page_bytes = page;
   input.has_direct = true;
   input.lanes = 6;
   input.most_bytes = 4 * mib;
@@ -139,6 +140,7 @@ std::uint64_t pick(Random& random, std::uint64_t least, std::uint64_t most) {
 template <class Random>
 plan_input random_input(Random& random) {
   plan_input input;
+  input.cache_page_bytes = page;
   const auto odd = [&](std::uint64_t value) { return pick(random, 0, 1) == 0 ? value / page * page : value; };
   input.offset = odd(pick(random, 0, std::uint64_t{1} << pick(random, 1, 45)));
   input.length = odd(pick(random, 0, std::uint64_t{1} << pick(random, 1, 29)));
@@ -423,6 +425,17 @@ TEST(planner, a_forced_direct_read_is_direct_with_its_edges_and_a_write_stages_t
   EXPECT_EQ(make_plan(input).error().code(), errc::unsupported);
 }
 
+TEST(planner, a_gpu_direct_write_leaves_whole_pages_of_the_cache_to_its_edges) {
+  constexpr std::uint64_t large_page = 64 << 10;
+  auto input = device_write(4096 * 5, 20 * mib);
+  input.refuses = accepts;
+  input.cache_page_bytes = large_page;
+  const auto pieces = plan_of(input);
+  expect_covered_once_in_order(input, pieces);
+  EXPECT_EQ(path_order(pieces), (std::vector{path_kind::staged, path_kind::direct, path_kind::staged}));
+  EXPECT_EQ(pieces[1].offset % large_page + pieces[1].length % large_page, 0U);
+}
+
 TEST(planner, any_plan_of_gpu_direct_covers_the_range_once_and_writes_whole_blocks) {
   for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -691,6 +704,20 @@ TEST(planner, direct_writes_send_their_edges_through_the_cache) {
     EXPECT_TRUE(pieces[i].bypass_cache);
     EXPECT_EQ(pieces[i].reason, plan_reason::direct_write);
   }
+}
+
+TEST(planner, no_page_of_the_cache_holds_an_edge_and_a_direct_body_however_long_pages_are) {
+  constexpr std::uint64_t large_page = 64 << 10;
+  auto input = device_write(4096 * 5, 20 * mib);
+  input.direct_writes = true;
+  input.cache_page_bytes = large_page;
+  for (const auto& piece : plan_of(input)) {
+    if (!piece.bypass_cache) continue;
+    EXPECT_EQ(piece.offset % large_page + piece.length % large_page, 0U);
+  }
+  EXPECT_EQ(plan_of(input).front().length, large_page - std::uint64_t{4096} * 5);
+  input.has_cached = false;
+  EXPECT_TRUE(all_of_reason(plan_of(input), plan_reason::direct_write));
 }
 
 TEST(planner, small_direct_writes_and_files_without_direct_io_use_the_cache) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t large_piece = std::uint64_t{1} << 30;
 constexpr std::uint64_t small_piece = std::uint64_t{64} << 20;
-constexpr std::size_t page_bytes = 4096;
+constexpr std::size_t block_bytes = 4096;  // which direct I/O takes
 
 // With the other words for each.
 std::string names_of(const std::vector<device_info>& devices, bool has_plain_memory) {
@@ -94,10 +94,10 @@ status transfer_memory::allocate(std::uint64_t bytes) {
     return {};
   }
   on_host_.reset();
-  const std::uint64_t whole_pages = (bytes + page_bytes - 1) / page_bytes * page_bytes;
-  on_host_.reset(std::aligned_alloc(page_bytes, whole_pages));
+  const std::uint64_t whole_blocks = (bytes + block_bytes - 1) / block_bytes * block_bytes;
+  on_host_.reset(std::aligned_alloc(block_bytes, whole_blocks));
   if (on_host_ == nullptr) return {errc::out_of_memory, fmt::format("no memory for {}", format_size(bytes))};
-  std::memset(on_host_.get(), 0, whole_pages);  // else the first transfer would also be a measurement of page faults
+  std::memset(on_host_.get(), 0, whole_blocks);  // else the first transfer would also be a measurement of page faults
   return {};
 }
 

@@ -19,8 +19,8 @@ void io_memory::freer::operator()(void* memory) const noexcept {
 }
 
 result<io_memory> io_memory::make(const engine& owner, buffer_type type, const std::string& device, std::uint64_t bytes, bool registered) {
-  constexpr std::uint64_t page = 4096;
-  const std::uint64_t length = (bytes + page - 1) / page * page;
+  constexpr std::uint64_t block = 4096;  // which direct I/O takes
+  const std::uint64_t length = (bytes + block - 1) / block * block;
   const status no_memory(errc::out_of_memory, fmt::format("no memory for {}", format_size(length)));
   io_memory made;
   if (type == buffer_type::device || type == buffer_type::mapped_device) {
@@ -33,7 +33,7 @@ result<io_memory> io_memory::make(const engine& owner, buffer_type type, const s
     if (mapped == MAP_FAILED) return no_memory;
     made.on_host_ = std::unique_ptr<void, freer>(mapped, freer{length});
   } else {
-    void* const memory = std::aligned_alloc(page, length);
+    void* const memory = std::aligned_alloc(block, length);
     if (memory == nullptr) return no_memory;
     made.on_host_ = std::unique_ptr<void, freer>(memory, freer{0});
   }
