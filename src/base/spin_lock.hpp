@@ -6,6 +6,8 @@
 
 #include <atomic>
 
+#include "base/cpu_pause.hpp"
+
 namespace penstock {
 
 class spin_lock {
@@ -28,19 +30,11 @@ class spin_lock {
     constexpr int spins_before_yield = 100;
     for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
       if (spins < spins_before_yield) {
-        pause();
+        cpu_pause();
       } else {
         sched_yield();
       }
     }
-  }
-
-  static void pause() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
   }
 
   std::atomic<bool> held_{false};

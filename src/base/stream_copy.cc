@@ -10,11 +10,11 @@
 
 namespace penstock {
 
-#if defined(__x86_64__)
-
 namespace {
 
-constexpr std::size_t line = 64;
+[[maybe_unused]] constexpr std::size_t line = 64;
+
+#if defined(__x86_64__)
 
 // Whole lines, to an aligned target.
 using line_copy = void (*)(std::byte* target, const std::byte* source, std::size_t bytes);
@@ -46,16 +46,46 @@ line_copy choose() noexcept {
   return &copy_sse2;
 }
 
+void copy_lines(std::byte* target, const std::byte* source, std::size_t bytes) {
+  static const line_copy chosen = choose();
+  chosen(target, source, bytes);
+}
+
+// Before anybody is told that the bytes are there.
+void end_streaming() { _mm_sfence(); }
+
+#elif defined(__aarch64__)
+
+// Pairs of registers with the hint that the line will not be needed here: no compiler writes stnp by itself, and g++ has no name for it.
+void copy_lines(std::byte* target, const std::byte* source, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += line) {
+    asm volatile(
+        "ldp q16, q17, [%[source]]\n\t"
+        "ldp q18, q19, [%[source], #32]\n\t"
+        "stnp q16, q17, [%[target]]\n\t"
+        "stnp q18, q19, [%[target], #32]"
+        :
+        : [target] "r"(target + at), [source] "r"(source + at)
+        : "v16", "v17", "v18", "v19", "memory");
+  }
+}
+
+// Stores of any kind are weakly ordered there. Of the outer domain, in which devices are.
+void end_streaming() { asm volatile("dmb oshst" ::: "memory"); }
+
+#endif
+
 }  // namespace
 
+#if defined(__x86_64__) || defined(__aarch64__)
+
 void stream_copy(std::byte* target, const std::byte* source, std::size_t bytes) noexcept {
-  static const line_copy copy_lines = choose();
   const std::size_t head = std::min(bytes, (line - reinterpret_cast<std::uintptr_t>(target) % line) % line);
   std::memcpy(target, source, head);
   const std::size_t body = (bytes - head) / line * line;
   copy_lines(target + head, source + head, body);
   std::memcpy(target + head + body, source + head + body, bytes - head - body);
-  _mm_sfence();  // before anybody is told that the bytes are there
+  end_streaming();
 }
 
 #else

@@ -11,11 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/cpu_pause.hpp"
 #include "base/no_memory.hpp"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace penstock::staging {
 
@@ -51,11 +48,7 @@ void be_nice() noexcept {
 }
 
 void relax() noexcept {
-#if defined(__x86_64__)
-  for (int i = 0; i < 8; ++i) _mm_pause();
-#else
-  std::this_thread::yield();
-#endif
+  for (int i = 0; i < pauses_of_300_ns; ++i) cpu_pause();
 }
 
 namespace {
