@@ -5,8 +5,10 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#elif defined(__aarch64__)
 #include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace penstock::kv {
@@ -74,17 +76,26 @@ bool has_instruction() noexcept {
   return static_cast<std::uint32_t>(wide);
 }
 
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#elif defined(__aarch64__)
 
-bool has_instruction() noexcept { return true; }
-
-void rows_by_instruction(lanes_of_row& lanes, const std::byte* at, std::size_t rows) noexcept {
-  for (; rows > 0; --rows, at += 32) {
-    for (std::size_t lane = 0; lane < 4; ++lane) lanes[lane] = __crc32cd(lanes[lane], word_at(at + 8 * lane));
-  }
+// All but the oldest have it, but g++ compiles for those too.
+bool has_instruction() noexcept {
+  static const bool has = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+  return has;
 }
 
-std::uint32_t words_by_instruction(std::uint32_t crc, const std::byte* at, std::size_t words) noexcept {
+[[gnu::target("+crc")]] void rows_by_instruction(lanes_of_row& lanes, const std::byte* at, std::size_t rows) noexcept {
+  auto [a, b, c, d] = lanes;
+  for (; rows > 0; --rows, at += 32) {
+    a = __crc32cd(a, word_at(at));
+    b = __crc32cd(b, word_at(at + 8));
+    c = __crc32cd(c, word_at(at + 16));
+    d = __crc32cd(d, word_at(at + 24));
+  }
+  lanes = {a, b, c, d};
+}
+
+[[gnu::target("+crc")]] std::uint32_t words_by_instruction(std::uint32_t crc, const std::byte* at, std::size_t words) noexcept {
   for (; words > 0; --words, at += 8) crc = __crc32cd(crc, word_at(at));
   return crc;
 }
