@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "machine/platform_facts.hpp"
+#include "sys/library_folders.hpp"
+
 namespace penstock::machine {
 
 namespace {
@@ -18,16 +21,15 @@ bool is_ours(const tree& from, const std::string& file) {
 
 // Where NVIDIA's packages put it; the newest of several toolkits.
 std::vector<std::string> usual_folders(const tree& from) {
-  std::vector<std::string> folders{"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib",
-                                   "/usr/local/cuda/targets/sbsa-linux/lib"};
+  const auto told = architecture_of(from);
+  const auto architecture = told.empty() ? std::string(sys::own_architecture) : told;
+  auto folders = sys::toolkit_folders("/usr/local/cuda", architecture);
+  const auto append = [&](const std::vector<std::string>& more) { folders.insert(folders.end(), more.begin(), more.end()); };
   auto toolkits = from.list("/usr/local");
   std::erase_if(toolkits, [](const std::string& name) { return !name.starts_with("cuda-"); });
   std::ranges::reverse(toolkits);
-  for (const auto& name : toolkits) {
-    folders.push_back(fmt::format("/usr/local/{}/lib64", name));
-    folders.push_back(fmt::format("/usr/local/{}/targets/x86_64-linux/lib", name));
-  }
-  for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"}) folders.emplace_back(folder);
+  for (const auto& name : toolkits) append(sys::toolkit_folders("/usr/local/" + name, architecture));
+  append(sys::distribution_folders(architecture));
   return folders;
 }
 

@@ -13,13 +13,6 @@ namespace penstock::machine {
 
 namespace {
 
-// The file came with Linux 6.1.
-std::string architecture_of(const tree& from) {
-  auto told = from.line("/proc/sys/kernel/arch");
-  if (utsname self{}; told.empty() && from.is_this_machine() && ::uname(&self) == 0) told = self.machine;
-  return told;
-}
-
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string lower(std::string text) {
@@ -171,6 +164,13 @@ void gather_nvidia(const tree& from, platform_facts& found) {
 }
 
 }  // namespace
+
+// The file came with Linux 6.1.
+std::string architecture_of(const tree& from) {
+  auto told = from.line("/proc/sys/kernel/arch");
+  if (utsname self{}; told.empty() && from.is_this_machine() && ::uname(&self) == 0) told = self.machine;
+  return told;
+}
 
 bool nvidia_fs_state::serves(std::string_view driver) const { return std::ranges::find(drivers, driver) != drivers.end(); }
 

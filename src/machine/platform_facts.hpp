@@ -45,6 +45,9 @@ struct limit_facts {
   bool known = false;
 };
 
+// As uname -m has it, such as "aarch64"; empty where a described machine does not say.
+std::string architecture_of(const tree& from);
+
 struct platform_facts {
   std::string release, architecture, command_line;
   bool is_wsl = false;

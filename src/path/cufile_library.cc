@@ -17,8 +17,10 @@
 #include <sys/types.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/no_memory.hpp"
+#include "sys/library_folders.hpp"
 
 namespace penstock::path {
 
@@ -218,12 +220,13 @@ bool driver_offers_p2pdma(sys::kernel& kernel) {
 constexpr auto library_name = "libcufile.so.0";
 
 std::vector<std::string> usual_places() {
-  std::vector<std::string> folders = {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"};
+  auto folders = sys::toolkit_folders("/usr/local/cuda");
+  const auto append = [&](const std::vector<std::string>& more) { folders.insert(folders.end(), more.begin(), more.end()); };
   // Side-by-side toolkits, the newest first. The kernel seam lists no folders, so every version that may exist is tried.
   for (int major = 14; major >= 11; --major) {
-    for (int minor = 9; minor >= 0; --minor) folders.push_back(fmt::format("/usr/local/cuda-{}.{}/targets/x86_64-linux/lib", major, minor));
+    for (int minor = 9; minor >= 0; --minor) append(sys::toolkit_folders(fmt::format("/usr/local/cuda-{}.{}", major, minor)));
   }
-  folders.emplace_back("/usr/lib/x86_64-linux-gnu");
+  append(sys::distribution_folders());
   return folders;
 }
 
@@ -299,9 +302,9 @@ result<found_library> find_library(sys::kernel& kernel, const std::string& confi
     if (!functions) return functions.error();
     return found_library{configured, std::move(*functions)};
   }
-  status last(errc::not_found, fmt::format("{} was not found in /usr/local/cuda/lib64, /usr/local/cuda/targets/x86_64-linux/lib, "
-                                           "/usr/local/cuda-*/targets/x86_64-linux/lib or /usr/lib/x86_64-linux-gnu",
-                                           library_name));
+  status last(errc::not_found,
+              fmt::format("{} was not found in {}, the same below /usr/local/cuda-*, {}", library_name,
+                          fmt::join(sys::toolkit_folders("/usr/local/cuda"), ", "), fmt::join(sys::distribution_folders(), " or ")));
   for (const auto& folder : usual_places()) {
     auto file_name = fmt::format("{}/{}", folder, library_name);
     if (!kernel.path_exists(file_name)) continue;
