@@ -1,5 +1,5 @@
 // Functions that glibc has had for less long than the wheels reach back. Each does what glibc's does, by the older function or by the system
-// call. Only x86-64.
+// call.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -12,19 +12,23 @@
 #include <unistd.h>
 
 // 2.33 made functions of them.
-#define STAT_OF_X86_64 1
+#if defined(__aarch64__)
+#define STAT_VERSION 0
+#else
+#define STAT_VERSION 1
+#endif
 extern int __xstat(int, const char*, struct stat*);
 extern int __lxstat(int, const char*, struct stat*);
 extern int __fxstat(int, int, struct stat*);
 extern int __fxstatat(int, int, const char*, struct stat*, int);
 
-int stat(const char* restrict path, struct stat* restrict told) { return __xstat(STAT_OF_X86_64, path, told); }
-int lstat(const char* restrict path, struct stat* restrict told) { return __lxstat(STAT_OF_X86_64, path, told); }
-int fstat(int fd, struct stat* told) { return __fxstat(STAT_OF_X86_64, fd, told); }
+int stat(const char* restrict path, struct stat* restrict told) { return __xstat(STAT_VERSION, path, told); }
+int lstat(const char* restrict path, struct stat* restrict told) { return __lxstat(STAT_VERSION, path, told); }
+int fstat(int fd, struct stat* told) { return __fxstat(STAT_VERSION, fd, told); }
 int fstatat(int fd, const char* restrict path, struct stat* restrict told, int flags) {
-  return __fxstatat(STAT_OF_X86_64, fd, path, told, flags);
+  return __fxstatat(STAT_VERSION, fd, path, told, flags);
 }
-// On x86-64 the two structures are one.
+// With 64 bits the two structures are one.
 int stat64(const char* restrict path, struct stat64* restrict told) __attribute__((alias("stat")));
 int lstat64(const char* restrict path, struct stat64* restrict told) __attribute__((alias("lstat")));
 int fstat64(int fd, struct stat64* told) __attribute__((alias("fstat")));
@@ -38,8 +42,8 @@ pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }
 
 // 2.35; before Linux 5.11 the kernel answers ENOSYS.
 int epoll_pwait2(int fd, struct epoll_event* events, int most, const struct timespec* limit, const sigset_t* mask) {
-  enum { bytes_of_kernel_mask = 8, epoll_pwait2_of_x86_64 = 441 };
-  return (int)syscall(epoll_pwait2_of_x86_64, fd, events, most, limit, mask, bytes_of_kernel_mask);
+  enum { bytes_of_kernel_mask = 8, epoll_pwait2_of_all_machines = 441 };
+  return (int)syscall(epoll_pwait2_of_all_machines, fd, events, most, limit, mask, bytes_of_kernel_mask);
 }
 
 // 2.32: 1 allows libstdc++ to count references without atomic instructions.

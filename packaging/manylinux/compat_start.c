@@ -7,7 +7,11 @@ typedef int main_function(int, char**, char**);
 typedef int init_function(int, char**, char**);
 
 extern int old_start(main_function*, int, char**, init_function*, void (*)(void), void (*)(void), void*);
+#if defined(__aarch64__)
+__asm__(".symver old_start, __libc_start_main@GLIBC_2.17");
+#else
 __asm__(".symver old_start, __libc_start_main@GLIBC_2.2.5");
+#endif
 
 extern void _init(void);
 extern init_function* const __init_array_start[] __attribute__((visibility("hidden")));

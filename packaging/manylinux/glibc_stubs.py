@@ -7,7 +7,8 @@ that our code or libstdc++ makes are in compat.a, which is built from compat_*.c
 
 As a program it says whether what was linked without the stand-ins could be linked with them: whether each function that it asks
 this machine's glibc for was in the older one, or has one of ours in its place. Usage: glibc_stubs.py FILE...
-Exit status: 0 it could; 1 it could not, and each function that stands in the way is named; 77 not with glibc on x86-64, so not asked.
+Exit status: 0 it could; 1 it could not, and each function that stands in the way is named; 77 not with glibc on x86-64 or aarch64, so not asked.
+A compiler for the other of the two, such as aarch64-linux-gnu-gcc, makes stand-ins for its own glibc.
 
 libstdc++ is to be linked in (-static-libstdc++): the system's may be older. libgcc_s.so.1 is not: its interface has long not changed, and
 exceptions need one copy per process.
@@ -25,8 +26,32 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 LIMIT = (2, 28)  # the glibc that the wheels are for
-LOADER = "ld-linux-x86-64.so.2"
-LIBRARIES = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", LOADER)
+LIBRARIES = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1")
+
+
+class Target(NamedTuple):
+    loader: str
+    oldest: tuple[int, ...]  # its glibc's first version
+
+
+TARGETS = {"x86_64": Target("ld-linux-x86-64.so.2", (2, 2, 5)), "aarch64": Target("ld-linux-aarch64.so.1", (2, 17))}
+
+
+def architecture_of(compiler: str) -> str:
+    return subprocess.run([compiler, "-dumpmachine"], check=True, capture_output=True, text=True).stdout.split("-")[0]
+
+
+def target_of(compiler: str) -> Target:
+    architecture = architecture_of(compiler)
+    if architecture not in TARGETS:
+        raise FileNotFoundError(f"{compiler} is for {architecture}; this works with glibc on {' and '.join(TARGETS)} only")
+    return TARGETS[architecture]
+
+
+def tool(name: str, compiler: str) -> str:
+    """A program of the compiler's binutils: those of this machine do not read another's objects."""
+    return subprocess.run([compiler, f"-print-prog-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+
 
 # Where the names that are in libc.so.6 since 2.32 or later were before. Those of libresolv, libutil and libanl are left out: a use of
 # one fails to link, which is better than a library that is not loaded.
@@ -61,7 +86,7 @@ def installed(library: str, compiler: str) -> Path:
     """The library of this machine that stands behind the name."""
     told = subprocess.run([compiler, f"-print-file-name={library}"], check=True, capture_output=True, text=True).stdout.strip()
     if not Path(told).is_absolute():
-        raise FileNotFoundError(f"{library}: {compiler} knows of none; this works with glibc on x86-64 only")
+        raise FileNotFoundError(f"{library}: {compiler} knows of none; this works with glibc only")
     return Path(told)
 
 
@@ -87,8 +112,9 @@ def home(library: str, name: str, newest: tuple[int, ...], limit: tuple[int, ...
 
 def offers(limit: tuple[int, ...], compiler: str) -> dict[str, list[Offer]]:
     """What each library is to offer: all that this machine's glibc has of versions up to the limit."""
-    offered: dict[str, list[Offer]] = {library: [] for library in LIBRARIES}
-    for library in LIBRARIES:
+    libraries = (*LIBRARIES, target_of(compiler).loader)
+    offered: dict[str, list[Offer]] = {library: [] for library in libraries}
+    for library in libraries:
         of_name: dict[str, list[Symbol]] = {}
         for symbol in symbols(installed(library, compiler)):
             of_name.setdefault(symbol.name, []).append(symbol)
@@ -125,7 +151,7 @@ def assembly(offered: list[Offer]) -> str:
 
 
 def make_library(folder: Path, library: str, offered: list[Offer], compiler: str) -> None:
-    versions = sorted({each.symbol.version for each in offered}) or [(2, 2, 5)]
+    versions = sorted({each.symbol.version for each in offered}) or [target_of(compiler).oldest]
     nodes = [f"GLIBC_{'.'.join(map(str, version))} {{ {'local: stub_*; ' if version == versions[0] else ''}}};" for version in versions]
     source, script = folder / f"{library}.s", folder / f"{library}.map"
     source.write_text(assembly(offered))
@@ -143,7 +169,7 @@ def make_compat(folder: Path, compiler: str) -> Path:
         objects.append(str(made))
     archive = folder / "libpenstock_compat.a"
     archive.unlink(missing_ok=True)
-    subprocess.run(["ar", "rcs", str(archive), *objects], check=True)
+    subprocess.run([tool("ar", compiler), "rcs", str(archive), *objects], check=True)
     return archive
 
 
@@ -151,7 +177,7 @@ def calls_of_ours(compiler: str) -> set[str]:
     """What the archive beside the stand-ins gives."""
     with tempfile.TemporaryDirectory() as folder:
         archive = make_compat(Path(folder), compiler)
-        told = subprocess.run(["nm", "--defined-only", "--extern-only", str(archive)], check=True, capture_output=True, text=True).stdout
+        told = subprocess.run([tool("nm", compiler), "--defined-only", "--extern-only", str(archive)], check=True, capture_output=True, text=True).stdout
     return {line.split()[-1] for line in told.splitlines() if len(line.split()) == 3}
 
 
@@ -180,7 +206,7 @@ def make(folder: Path, limit: tuple[int, ...], compiler: str = "gcc") -> list[st
     for library, offered in offers(limit, compiler).items():
         make_library(folder, library, offered, compiler)
     make_compat(folder, compiler)
-    at_need = " ".join(str(folder / each) for each in ("libpthread.so.0", "libdl.so.2", "librt.so.1", LOADER))
+    at_need = " ".join(str(folder / each) for each in ("libpthread.so.0", "libdl.so.2", "librt.so.1", target_of(compiler).loader))
     nonshared = installed("libc_nonshared.a", compiler)
     script = f"GROUP ( {folder}/libpenstock_compat.a {folder}/libc.so.6 {nonshared} AS_NEEDED ( {at_need} ) )\n"
     (folder / "libc.so").write_text(script)
@@ -192,8 +218,8 @@ def make(folder: Path, limit: tuple[int, ...], compiler: str = "gcc") -> list[st
 
 
 def main(binaries: list[str]) -> int:
-    if platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
-        print("glibc_stubs: skipped: wheels are made with glibc on x86-64 only")
+    if platform.machine() not in TARGETS or platform.libc_ver()[0] != "glibc":
+        print("glibc_stubs: skipped: wheels are made with glibc on x86-64 and aarch64 only")
         return 77
     found = complaints([Path(each) for each in binaries])
     for each in found:

@@ -138,7 +138,7 @@ class Stubs(unittest.TestCase):
         self.assertLessEqual(max(versions), LIMIT)
         self.assertNotIn("GLIBC_ABI", told)
         needed = set(re.findall(r"NEEDED.*\[(.*)\]", told))
-        self.assertLessEqual(needed, {*glibc_stubs.LIBRARIES, "libgcc_s.so.1"})
+        self.assertLessEqual(needed, {*glibc_stubs.LIBRARIES, glibc_stubs.target_of(COMPILER).loader, "libgcc_s.so.1"})
 
     def test_a_program_asks_for_old_versions_only_and_runs_its_constructors_once(self) -> None:
         self.assert_is_old(self.program)
@@ -182,6 +182,24 @@ class Stubs(unittest.TestCase):
     def test_numbers_are_read_by_the_older_functions(self) -> None:
         made = self.build("numbers", NUMBERS, suffix="c")
         self.assertEqual(self.output(made), "-5 6 -7 8 0\n")
+
+    def test_a_compiler_for_another_processor_has_stand_ins_for_its_own_glibc(self) -> None:
+        compiler = shutil.which("aarch64-linux-gnu-g++")
+        if compiler is None:
+            self.skipTest("there is no aarch64-linux-gnu-g++")
+        source, made = self.folder / "foreign.cc", self.folder / "foreign"
+        source.write_text(PROGRAM)
+        flags = glibc_stubs.make(self.folder / "aarch64", LIMIT, compiler.replace("g++", "gcc"))
+        subprocess.run([compiler, "-std=c++20", str(source), *flags, "-o", str(made)], check=True)
+        told = subprocess.run(["readelf", "--version-info", "--dynamic", "--wide", str(made)], check=True, capture_output=True, text=True).stdout
+        self.assertLessEqual(max(tuple(map(int, each.split("."))) for each in re.findall(r"GLIBC_([\d.]+)", told)), LIMIT)
+
+    def test_a_compiler_for_a_processor_that_gets_no_wheel_is_named(self) -> None:
+        compiler = self.folder / "cc"
+        compiler.write_text("#!/bin/sh\necho riscv64-linux-gnu\n")
+        compiler.chmod(0o755)
+        with self.assertRaisesRegex(FileNotFoundError, "is for riscv64; this works with glibc on x86_64 and aarch64 only"):
+            glibc_stubs.target_of(str(compiler))
 
     def test_a_library_that_is_nowhere_is_named(self) -> None:
         with self.assertRaisesRegex(FileNotFoundError, "libnowhere.so.9"):

@@ -20,7 +20,7 @@ RULES = (
     }),
     ("the processor", r"__(x86_64|i386|amd64|aarch64)__", {
         "src/base/cpu_pause.hpp", "src/base/stream_copy.cc", "src/kv/checksum.cc", "src/sys/library_folders.hpp",
-        "src/cufile/driver.cc", "packaging/manylinux/compat_calls.c",
+        "src/cufile/driver.cc", "packaging/manylinux/compat_calls.c", "packaging/manylinux/compat_start.c",
     }),
     ("an instruction", r"\b(_mm\d*_\w+|__builtin_ia32_\w+|__crc32c?\w)\(|\basm\b", {
         "src/base/cpu_pause.hpp", "src/base/stream_copy.cc", "src/kv/checksum.cc", "packaging/manylinux/compat_calls.c",
