@@ -42,7 +42,7 @@ std::string line_text(log_level level, std::string_view message) {
   std::string line =
       fmt::format("{} {}:{} {} {}", time_text(std::chrono::system_clock::now()), ::getpid(), ::gettid(), to_string(level), message);
   std::ranges::replace_if(
-      line, [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; }, '?');
+      line, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, '?');
   line += '\n';
   return line;
 }

@@ -351,7 +351,7 @@ TEST(cufile_text, a_report_is_fit_for_a_terminal) {
   const auto line = line_of("{\"a\\u001b[31m\\n\": \"" + std::string(5000, 'x') + "\\u0007\"}");
   EXPECT_EQ(line.key, "a?[31m?");
   EXPECT_LT(line.value.size(), 200U);
-  EXPECT_TRUE(std::ranges::none_of(line.value, [](char c) { return c >= 0 && c < ' '; }));
+  EXPECT_TRUE(std::ranges::none_of(line.value, [](char c) { return static_cast<unsigned char>(c) < ' '; }));
 }
 
 TEST(cufile_text, malformed_text_is_an_error_that_names_the_place) {

@@ -38,7 +38,7 @@ void check(const penstock::status& problem, const settings& values) {
 
 void check(const setting_report& line) {
   require(line.key.size() < 200 && line.value.size() < 200 && !line.remark.empty());
-  for (const char c : line.key + line.value) require(c < 0 || c >= ' ');
+  for (const char c : line.key + line.value) require(static_cast<unsigned char>(c) >= ' ');
 }
 
 void read_as_file(std::string_view text) {
