@@ -235,9 +235,10 @@ add_test(NAME tools.test_summary_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SO
 add_test(NAME tools.reliability_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/reliability_doc_test.py
                                                ${CMAKE_CTEST_COMMAND} ${PROJECT_BINARY_DIR})
 add_test(NAME tools.seams_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/seams_test.py)
+add_test(NAME tools.aarch64_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/aarch64_test.py)
 add_test(NAME tools.portability_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/portability_test.py)
 add_test(NAME tools.architecture_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/architecture_doc_test.py)
-set_tests_properties(tools.architecture_doc_test tools.portability_test tools.seams_test tools.check_includes tools.check_includes_test tools.test_summary_test tools.reliability_doc_test
+set_tests_properties(tools.aarch64_test tools.architecture_doc_test tools.portability_test tools.seams_test tools.check_includes tools.check_includes_test tools.test_summary_test tools.reliability_doc_test
                      PROPERTIES LABELS tools TIMEOUT 120)
 
 # What stands between a client of HTTP and a server, and the servers of S3 that are here.

@@ -1,0 +1,71 @@
+"""tools/aarch64, as far as it goes without a cross compiler: what it makes of what a suite prints, and what it refuses.
+
+Usage: aarch64_test.py
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tools" / "aarch64"
+
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader("aarch64", str(PROGRAM))
+spec = importlib.util.spec_from_loader("aarch64", loader)
+assert spec is not None
+aarch64 = importlib.util.module_from_spec(spec)
+sys.modules["aarch64"] = aarch64
+loader.exec_module(aarch64)
+
+LOG = """\
+[ RUN      ] a.passes
+[       OK ] a.passes (3 ms)
+[ RUN      ] a.is_skipped
+/x/a_test.cc:7: Skipped
+this kernel has no io_uring
+
+[  SKIPPED ] a.is_skipped (0 ms)
+[ RUN      ] all/a.fails/0
+/x/a_test.cc:9: Failure
+wrong
+[  FAILED  ] all/a.fails/0, where GetParam() = 1 (2 ms)
+[ RUN      ] a.ends_the_process
+Segmentation fault
+"""
+
+
+class Tests(unittest.TestCase):
+    def test_what_a_suite_prints_is_counted_also_where_it_ends_early(self) -> None:
+        found = aarch64.read_log(LOG)
+        self.assertEqual(found.passed, ["a.passes"])
+        self.assertEqual(found.failed, ["all/a.fails/0", "a.ends_the_process (ended the process)"])
+        self.assertEqual(found.skipped, {"a.is_skipped": "this kernel has no io_uring"})
+
+    def test_links_to_absolute_names_stay_in_the_folder(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "usr/lib").mkdir(parents=True)
+            (folder / "usr/lib/libx.so").symlink_to("/lib/libx.so.1")
+            aarch64.unpack([], folder)
+            self.assertEqual((folder / "usr/lib/libx.so").readlink(), Path("../../lib/libx.so.1"))
+
+    def test_a_suite_that_is_not_there_is_named(self) -> None:
+        told = subprocess.run([PROGRAM, "--suites", "nowhere"], capture_output=True, text=True, check=False)
+        self.assertEqual(told.returncode, 2)
+        self.assertIn('there is no suite "nowhere"', told.stderr)
+
+    def test_lengths_of_pages_are_numbers(self) -> None:
+        told = subprocess.run([PROGRAM, "--pages", "large"], capture_output=True, text=True, check=False)
+        self.assertEqual(told.returncode, 2)
+        self.assertIn("such as 4,64", told.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
