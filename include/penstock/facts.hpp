@@ -25,6 +25,8 @@ struct device_info {
   int numa_node = -1;                   // -1: not known
   std::array<std::uint8_t, 16> uuid{};  // zeros: not known
   std::uint64_t window_bytes = 0;       // its largest PCI memory window (BAR1); 0: not known
+  // It has no memory but the host's (DGX Spark, Jetson): of memory_bytes, what programs and the page cache hold is not free.
+  bool shares_host_memory = false;
 };
 
 // What a pointer is.

@@ -248,6 +248,8 @@ void add_devices(nb::module_& module) {
       .def_ro("memory_bytes", &device_info::memory_bytes, "Its memory in bytes.")
       .def_ro("numa_node", &device_info::numa_node, "The NUMA node that it is attached to; -1: not known.")
       .def_ro("window_bytes", &device_info::window_bytes, "Its largest PCI memory window (BAR1) in bytes; 0: not known.")
+      .def_ro("shares_host_memory", &device_info::shares_host_memory,
+              "It has no memory but the host's (DGX Spark, Jetson): of memory_bytes, what programs and the page cache hold is not free.")
       .def_prop_ro("uuid", &uuid_text, "\"GPU-...\", as nvidia-smi writes it; empty: not known.")
       .def("empty", &allocate, "nbytes"_a, "Allocates nbytes of its memory, uninitialized. Raises penstock.Error.")
       .def("__repr__", [](const device_info& self) { return "<penstock.Device " + self.name + " " + self.description + ">"; });

@@ -63,7 +63,8 @@ std::string of_answers(const file_core& file) {
 void add_uncached(plan& told, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   const bool goes_past = place.on_device() && from.direct_problem().ok();
-  if (goes_past || !spares_cache(file, what.is_write, what.length, file.asked_cache(options))) return;
+  const auto asked = cache_of(file.asked_cache(options), what.is_write, what.length, &place);
+  if (goes_past || !spares_cache(file, what.is_write, what.length, asked)) return;
   const auto stays = from.uncached_problem();
   told.remarks.push_back(stays.ok() ? "what goes through the page cache does not stay there, where the kernel can see to that"
                                     : fmt::format("what goes through the page cache stays there: {}", stays.message()));
@@ -144,6 +145,7 @@ bool is_of_cache(plan_reason reason) {
     case plan_reason::kept_as_asked:
     case plan_reason::bypass_as_asked:
     case plan_reason::bypass_as_lent:
+    case plan_reason::bypass_shared_memory:
     case plan_reason::bypass_at_random:
     case plan_reason::bypass_memory_unknown:
     case plan_reason::bypass_no_room:

@@ -343,7 +343,7 @@ std::vector<device_info> memory_map::devices() {
       }
       const auto pci = facts->pci_bus_id.empty() ? pci_device{} : kernel_.describe_pci(facts->pci_bus_id);
       added = {std::move(added.name), facts->description, facts->pci_bus_id, facts->memory_bytes,
-               pci.numa_node,         facts->uuid,        pci.window_bytes};
+               pci.numa_node,         facts->uuid,        pci.window_bytes,  facts->shares_host_memory};
     }
   }
   return found;

@@ -362,6 +362,8 @@ std::string describe(plan_reason reason, const path::declaration& path) {
       return "not wholly in the page cache: direct I/O, as asked for";
     case plan_reason::bypass_as_lent:
       return "not in the page cache: direct I/O, as its descriptor was opened";
+    case plan_reason::bypass_shared_memory:
+      return "not wholly in the page cache: direct I/O, since the device has no memory but the host's, which would hold the bytes twice";
     case plan_reason::bypass_at_random:
       return "not in the page cache, and a small part somewhere in the file: direct I/O";
     case plan_reason::bypass_memory_unknown:

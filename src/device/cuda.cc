@@ -31,6 +31,12 @@ constexpr int max_devices = 128;
 
 cuda::address address_of(const void* memory) { return reinterpret_cast<cuda::address>(memory); }
 
+// A driver that does not say has no such device.
+bool is_integrated(const functions& api, cuda::device_id device) noexcept {
+  int integrated = 0;
+  return api.device_get_attribute(&integrated, cuda::attribute_integrated, device) == cuda::success && integrated != 0;
+}
+
 // Makes a context current on this thread as long as it lives.
 class context_scope {
  public:
@@ -50,9 +56,10 @@ class context_scope {
 
 class cuda_session final : public session {
  public:
-  cuda_session(const functions& api, int ordinal, handle context, bool host_pointers_usable)
-      : api_(api), ordinal_(ordinal), context_(context), host_pointers_usable_(host_pointers_usable) {}
+  cuda_session(const functions& api, int ordinal, handle context, bool host_pointers_usable, bool integrated)
+      : api_(api), ordinal_(ordinal), context_(context), host_pointers_usable_(host_pointers_usable), integrated_(integrated) {}
   [[nodiscard]] int ordinal() const override { return ordinal_; }
+  [[nodiscard]] bool shares_host_memory() const override { return integrated_; }
 
   result<void*> allocate(std::size_t bytes) override;
   status release(void* memory) override;
@@ -113,6 +120,7 @@ class cuda_session final : public session {
   const int ordinal_;
   const handle context_;
   const bool host_pointers_usable_;  // by the GPU, at the address that the CPU uses
+  const bool integrated_;
 
   std::atomic<std::uint64_t> asked_{0};    // devices that allow_copies_from() was called for
   std::atomic<std::uint64_t> reached_{0};  // and those of them where copies go straight
@@ -680,7 +688,7 @@ result<device_facts> cuda_driver::describe(int ordinal) {
   if (error == cuda::success) error = api->device_get_pci_bus_id(bus_id.data(), static_cast<int>(bus_id.size()), *device);
   if (error == cuda::success) error = api->device_total_mem(&bytes, *device);
   if (error != cuda::success) return failure(*api, error, fmt::format("cuda:{}: describe the device", ordinal));
-  device_facts facts{name.data(), bus_id.data(), bytes, {}};
+  device_facts facts{name.data(), bus_id.data(), bytes, {}, is_integrated(*api, *device)};
   if (api->device_get_uuid != nullptr && api->device_get_uuid(&facts.uuid, *device) != cuda::success) facts.uuid = {};
   // sysfs writes it in lower case
   for (char& letter : facts.pci_bus_id) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
@@ -766,7 +774,7 @@ result<session*> cuda_driver::open(int ordinal, void* context) {
   if (const code error = api->device_get_attribute(&usable, cuda::attribute_host_pointer_usable_when_registered, *device)) {
     return failure(*api, error, fmt::format("cuda:{}: ask about host pointers", ordinal));
   }
-  auto made = std::make_unique<cuda_session>(*api, ordinal, wanted, usable != 0);
+  auto made = std::make_unique<cuda_session>(*api, ordinal, wanted, usable != 0, is_integrated(*api, *device));
   return sessions_.emplace(wanted, std::move(made)).first->second.get();
 }
 

@@ -74,6 +74,7 @@ inline constexpr unsigned memory_is_host = 1;
 inline constexpr unsigned memory_is_device = 2;
 
 // CUdevice_attribute
+inline constexpr int attribute_integrated = 18;
 inline constexpr int attribute_host_pointer_usable_when_registered = 91;
 
 // Flags of cuStreamCreate, cuEventCreate, cuMemHostRegister, cuStreamWaitValue32

@@ -34,6 +34,7 @@ struct device_facts {
   std::string pci_bus_id;   // "0000:3b:00.0"; empty for the host device
   std::uint64_t memory_bytes = 0;
   std::array<std::uint8_t, 16> uuid{};  // zeros: not known
+  bool shares_host_memory = false;      // as of a session
 };
 
 // One piece of a scatter: bytes from source to target. Any alignment.
@@ -64,6 +65,9 @@ class session {
  public:
   virtual ~session() = default;
   [[nodiscard]] virtual int ordinal() const = 0;
+  // Whether the device has no memory but the host's, so that of what one holds the other has less: integrated GPUs, as of DGX Spark and
+  // Jetson. Not where each reaches the other's, as on Grace Hopper.
+  [[nodiscard]] virtual bool shares_host_memory() const { return false; }
 
   virtual result<void*> allocate(std::size_t bytes) = 0;  // errc::out_of_memory
   virtual status release(void* memory) = 0;
@@ -163,6 +167,7 @@ class driver {
 // Fails on first use, not here, where libcuda.so.1 is missing or unusable.
 std::shared_ptr<driver> make_cuda_driver();
 // Devices in host memory, with streams and events on threads; copies between them go straight.
-std::shared_ptr<driver> make_host_driver(int devices = 1);
+// shared_memory: they play integrated GPUs.
+std::shared_ptr<driver> make_host_driver(int devices = 1, bool shared_memory = false);
 
 }  // namespace penstock::device

@@ -97,8 +97,9 @@ void await_value(std::uint32_t& flag, std::uint32_t value) {
 
 class host_session final : public session {
  public:
-  host_session(host_space& space, int ordinal) : space_(space), ordinal_(ordinal) {}
+  host_session(host_space& space, int ordinal, bool shared_memory) : space_(space), ordinal_(ordinal), shares_host_memory_(shared_memory) {}
   [[nodiscard]] int ordinal() const override { return ordinal_; }
+  [[nodiscard]] bool shares_host_memory() const override { return shares_host_memory_; }
 
   result<void*> allocate(std::size_t bytes) override {
     auto made = space_.memory.allocate(bytes);
@@ -157,6 +158,7 @@ class host_session final : public session {
 
   host_space& space_;
   const int ordinal_;
+  const bool shares_host_memory_;
   std::mutex lock_;  // guards the tables below
   stream_map streams_;
   stream_map destroyed_;  // still at work when they were destroyed
@@ -337,8 +339,8 @@ result<shared_memory> host_session::share(const void* memory) {
 
 class host_driver final : public driver {
  public:
-  explicit host_driver(int devices) {
-    for (int i = 0; i < devices; ++i) sessions_.push_back(std::make_unique<host_session>(space_, i));
+  host_driver(int devices, bool shared_memory) {
+    for (int i = 0; i < devices; ++i) sessions_.push_back(std::make_unique<host_session>(space_, i, shared_memory));
   }
   [[nodiscard]] std::string_view kind() const override { return "host"; }
   result<int> count() override { return static_cast<int>(sessions_.size()); }
@@ -363,7 +365,7 @@ result<device_facts> host_driver::describe(int ordinal) {
   if (auto wrong = check(ordinal); !wrong.ok()) return wrong;
   const auto capacity = space_.memory.capacity();
   if (!capacity) return capacity.error();
-  return device_facts{"host memory", "", *capacity};
+  return device_facts{"host memory", "", *capacity, {}, sessions_.front()->shares_host_memory()};
 }
 
 result<memory_info> host_driver::classify(const void* memory) {
@@ -384,6 +386,6 @@ result<session*> host_driver::open(int ordinal, void* context) {
 
 }  // namespace
 
-std::shared_ptr<driver> make_host_driver(int devices) { return std::make_shared<host_driver>(devices); }
+std::shared_ptr<driver> make_host_driver(int devices, bool shared_memory) { return std::make_shared<host_driver>(devices, shared_memory); }
 
 }  // namespace penstock::device

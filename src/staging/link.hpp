@@ -64,6 +64,8 @@ struct place {
   link* via = nullptr;  // null for host memory
   [[nodiscard]] bool on_device() const noexcept { return type == device::memory_type::device; }
   [[nodiscard]] bool emulated() const noexcept { return via != nullptr && via->emulated(); }
+  // Whether what the page cache holds is memory that the device lacks.
+  [[nodiscard]] bool shares_host_memory() const noexcept { return on_device() && via != nullptr && via->session().shares_host_memory(); }
 };
 
 }  // namespace penstock::staging

@@ -81,7 +81,9 @@ class watched_kernel final : public forwarding_kernel {
   unsigned most_ = 0;
 };
 
-core::seams doors_of(std::shared_ptr<sys::kernel> kernel) { return {std::move(kernel), nullptr, device::make_host_driver()}; }
+core::seams doors_of(std::shared_ptr<sys::kernel> kernel, bool shared_memory = false) {
+  return {std::move(kernel), nullptr, device::make_host_driver(1, shared_memory)};
+}
 
 class cache_use_contract : public ::testing::Test {
  protected:
@@ -161,6 +163,23 @@ TEST_F(cache_use_contract, what_was_read_is_in_the_page_cache_the_second_time) {
   expect_reason(from, "in the page cache");
   read_all(from);
   EXPECT_EQ(usage().kept_read_bytes, kept) << "it was there";
+}
+
+TEST_F(cache_use_contract, a_device_that_shares_the_hosts_memory_leaves_nothing_in_the_page_cache_unless_asked) {
+  open_house integrated(options(), doors_of(kernel_, true));
+  EXPECT_TRUE(integrated.engine().devices().front().shares_host_memory);
+  const auto from = open_in(integrated.engine());
+  guarded_memory memory(integrated, memory_place::device, size);
+  const auto plan = integrated.engine().explain(from, "host:0", size, 0);
+  ASSERT_TRUE(plan.ok()) << told(plan.error());
+  EXPECT_NE(plan->parts.front().reason.find("would hold the bytes twice"), std::string::npos) << plan->parts.front().reason;
+  EXPECT_TRUE(from.read(memory.data(), size, 0).ok());
+  memory.expect(content_);
+  EXPECT_EQ(resident(), 0U);
+  EXPECT_TRUE(from.read_async(memory.data(), size, 0).wait().ok());
+  EXPECT_EQ(resident(), 0U);
+  EXPECT_TRUE(from.read(memory.data(), size, 0, {.cache = cache_use::keep}).ok());
+  expect_kept();
 }
 
 TEST_F(cache_use_contract, only_what_is_to_be_in_the_page_cache_is_brought_there_at_once) {
@@ -314,6 +333,7 @@ TEST_F(cache_use_contract, small_reads_at_random_go_past_the_cache_and_those_in_
 }
 
 TEST_F(cache_use_contract, small_ranges_of_a_batch_go_past_the_cache_unless_their_file_shall_be_kept) {
+  if (!kernel_->make_ring(4).ok()) GTEST_SKIP() << "there is no io_uring, without which small ranges go through the page cache";
   constexpr std::size_t count = 32;
   guarded_memory memory(house_, memory_place::device, count * 4096);
   for (const auto asked : {cache_use::automatic, cache_use::keep}) {

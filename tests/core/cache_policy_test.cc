@@ -68,6 +68,16 @@ TEST(cache_policy, a_descriptor_that_was_opened_past_the_cache_stays_there) {
   expect_way(asked, false, plan_reason::bypass_as_lent);
 }
 
+TEST(cache_policy, memory_that_a_device_shares_with_the_host_holds_no_file_twice) {
+  auto asked = usual();
+  asked.shared_memory = true;
+  expect_way(asked, false, plan_reason::bypass_shared_memory);
+  asked.asked = cache_use::bypass;
+  expect_way(asked, false, plan_reason::bypass_shared_memory);
+  asked.asked = cache_use::keep;
+  expect_way(asked, true, plan_reason::kept_as_asked);
+}
+
 TEST(cache_policy, an_eighth_of_all_memory_has_to_be_left) {
   auto asked = usual();
   asked.file_bytes = 24 * gib;

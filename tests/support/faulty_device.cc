@@ -13,6 +13,7 @@ class faulty_driver::faulty_session final : public device::session {
  public:
   faulty_session(faulty_driver& owner, device::session& inner) : owner_(owner), inner_(inner) {}
   [[nodiscard]] int ordinal() const override { return inner_.ordinal(); }
+  [[nodiscard]] bool shares_host_memory() const override { return inner_.shares_host_memory(); }
 
   result<void*> allocate(std::size_t bytes) override {
     return make<void*>("allocate", &live_counts::allocations, [&] { return inner_.allocate(bytes); });

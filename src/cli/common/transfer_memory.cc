@@ -80,7 +80,7 @@ void transfer_memory::freer::operator()(void* memory) const noexcept { std::free
 // All of it where there is the memory, else 1 GiB.
 std::uint64_t transfer_memory::most_at_once(std::uint64_t length) const {
   // The host's is shared with everything else on the machine.
-  const bool on_host = where_.name.starts_with(host_memory);
+  const bool on_host = where_.name.starts_with(host_memory) || where_.shares_host_memory;
   const std::uint64_t room = on_host ? where_.memory_bytes / 2 : where_.memory_bytes / 10 * 9;
   return length <= room ? length : large_piece;
 }

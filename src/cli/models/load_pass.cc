@@ -86,8 +86,9 @@ class loader {
   }
 
   // What a device has, or of the host what is not in use: its memory is taken page by page, so too much of it shows late and ends others.
+  // So too where the device has no other, whose driver counts what the page cache holds as taken.
   [[nodiscard]] std::uint64_t room_of(const device_info& device) const {
-    if (!device.name.starts_with(host_memory)) return device.memory_bytes;
+    if (!device.name.starts_with(host_memory) && !device.shares_host_memory) return device.memory_bytes;
     return std::min(device.memory_bytes, bench::available_memory().value_or(device.memory_bytes));
   }
   [[nodiscard]] status check_room() const {

@@ -14,6 +14,7 @@ namespace penstock::core {
 
 struct cache_question {
   cache_use asked = cache_use::automatic;
+  bool shared_memory = false;       // the device that it is read into has no memory but the host's, and nobody asked for more
   bool lent_past_cache = false;     // the file was adopted by an O_DIRECT descriptor
   std::uint64_t file_bytes = 0;     // its size
   std::uint64_t request_bytes = 0;  // that are asked for, in all

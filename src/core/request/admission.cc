@@ -70,6 +70,7 @@ status admission::locate(seen_allocation* seen) {
 void admission::place_at(const staging::place& known) noexcept {
   place_ = known;
   located_ = true;
+  route_.cache = cache_of(route_.cache, what_.is_write, what_.length, &place_);
   if (shown_.load(std::memory_order_relaxed) != shown::nothing) show();
 }
 

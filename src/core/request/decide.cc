@@ -27,11 +27,12 @@ std::uint64_t section_length(const transfer& rest, bool is_short) {
 }
 
 // In the file as it is: what a file will be when it is wholly in the page cache.
-cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const transfer& whole, cache_use asked, bool has_tried) {
+cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const transfer& whole, cache_use asked, bool has_tried,
+                     bool of_shared_memory) {
   // A section that is not at the beginning of its request, where what is under way has just been begun.
   constexpr std::uint64_t tried_from = std::uint64_t{64} << 20;
   using verdict = cold_speeds::verdict;
-  cache_question question{.asked = asked, .lent_past_cache = file.source().facts().lent_past_cache};
+  cache_question question{.asked = asked, .shared_memory = of_shared_memory, .lent_past_cache = file.source().facts().lent_past_cache};
   if (asked == cache_use::automatic) {
     question.file_bytes = file.source().size().value_or(rest.offset + rest.length);
     question.request_bytes = whole.length;
@@ -149,7 +150,8 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
     };
   }
   input.spares_cache = asked == cache_use::bypass;
-  input.cold = [&] { return cold_way_of(with, file, rest, whole, asked, how.has_tried); };
+  const bool of_shared_memory = place.shares_host_memory() && file.asked_cache(options) == cache_use::automatic;
+  input.cold = [&] { return cold_way_of(with, file, rest, whole, asked, how.has_tried, of_shared_memory); };
   return make_plan(input);
 }
 

@@ -43,10 +43,15 @@ bool spares_cache(const file_core& file, bool is_write, std::uint64_t length, ca
   return length > small_request_bytes && (is_write ? file.source().facts().direct_writes : asked == cache_use::bypass);
 }
 
+cache_use cache_of(cache_use asked, bool is_write, std::uint64_t length, const staging::place* memory) noexcept {
+  if (is_write || length <= small_request_bytes || asked != cache_use::automatic || memory == nullptr) return asked;
+  return memory->shares_host_memory() ? cache_use::bypass : asked;
+}
+
 route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,
                  const staging::place* memory, const io_options& options, asker who) {
   assert(with.paths().count() <= 16);
-  route found{carrier::lanes, file.asked_cache(options)};
+  route found{carrier::lanes, cache_of(file.asked_cache(options), is_write, length, memory)};
   if (file.turns() != nullptr || who == asker::stream || comes_from_far(file, is_write, options)) return found;
   if (!is_write && comes_late(file, offset, length, memory, who)) return found;
   if (who == asker::waits) {

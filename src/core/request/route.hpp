@@ -49,6 +49,10 @@ bool comes_from_far(const file_core& file, bool is_write, const io_options& opti
 // times slower. asked: of the route.
 bool spares_cache(const file_core& file, bool is_write, std::uint64_t length, cache_use asked) noexcept;
 
+// What becomes of the page cache: as asked for; else a longer read into a device that has no memory but the host's spares it, since what it
+// kept of a file would take up the only memory that there is once more. memory: as below.
+cache_use cache_of(cache_use asked, bool is_write, std::uint64_t length, const staging::place* memory) noexcept;
+
 // memory: null where it is not known yet, which is so for those that go on only.
 route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,
                  const staging::place* memory, const io_options& options, asker who);
