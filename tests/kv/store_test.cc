@@ -433,8 +433,8 @@ TEST_F(kv_store, folders_and_files_that_others_may_write_to_are_refused) {
   EXPECT_EQ(open.error().code(), errc::permission_denied) << told(open.error());
   EXPECT_NE(open.error().message().find("data"), std::string_view::npos);
   ::chmod((folder_ + "/data").c_str(), 0600);
-  if (::geteuid() == 0) {
-    ASSERT_EQ(::chown((folder_ + "/index").c_str(), 12345, 12345), 0);
+  // The root of a user namespace may not have the number to give.
+  if (::geteuid() == 0 && ::chown((folder_ + "/index").c_str(), 12345, 12345) == 0) {
     open = store::open(engine_, folder_);
     EXPECT_EQ(open.error().code(), errc::permission_denied) << told(open.error());
     EXPECT_NE(open.error().message().find("12345"), std::string_view::npos);

@@ -1,6 +1,7 @@
 // Requests of an engine on a machine that seems to have GPUDirect: what goes direct, what is staged beside it, and what is said of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -8,17 +9,22 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "path/data_path.hpp"
 #include "path/recorded_machine.hpp"
 #include "support/pattern.hpp"
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::testing {
 namespace {
 
 constexpr std::uint64_t kib = 1024;
 constexpr std::uint64_t mib = 1024 * kib;
-constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t block = path::direct_alignment;                       // what the body of a read is cut at
+const std::uint64_t page = std::max<std::uint64_t>(block, sys::page_size());  // of a write
 constexpr std::uint64_t file_bytes = 4 * mib + 777;
 constexpr std::uint64_t file_seed = 1;
 
@@ -36,7 +42,7 @@ class gpu_direct : public ::testing::Test {
     EXPECT_TRUE(made.ok()) << made.error().message();
     return *std::move(made);
   }
-  // An address of the buffer with a remainder mod 4096.
+  // An address of the buffer with a remainder mod page.
   static std::byte* address_in(const device_buffer& buffer, std::uint64_t remainder) {
     const auto start = reinterpret_cast<std::uintptr_t>(buffer.data());
     return static_cast<std::byte*>(buffer.data()) + (page - start % page) % page + remainder;
@@ -107,8 +113,8 @@ TEST_F(gpu_direct, an_unaligned_read_goes_direct_but_for_its_edges) {
   const auto from = open();
   const auto buffer = allocate(2 * mib);
   expect_read(from, address_in(buffer, 100), mib, page + 100);
-  expect_carried(cufile_call::read, 2 * page, mib - page);
-  EXPECT_EQ(engine_.stats().path(path_kind::staged).bytes, page);
+  expect_carried(cufile_call::read, page + block, mib - block);
+  EXPECT_EQ(engine_.stats().path(path_kind::staged).bytes, block);
 }
 
 TEST_F(gpu_direct, the_end_of_a_file_is_an_edge_of_the_read_that_reaches_it) {
@@ -253,8 +259,12 @@ TEST_F(gpu_direct, explain_tells_of_body_and_edges) {
   const auto of = open();
   const auto buffer = allocate(mib);
   expect_read(of, address_in(buffer, 0), 256 * kib, 0);  // a GPU is in use
-  const std::string parts = "staged 3996 at 4196\ndirect 1044480 at 8192\nstaged 100 at 1052672\n";
   for (const bool is_write : {false, true}) {
+    const std::uint64_t unit = is_write ? page : block;
+    const std::uint64_t body = (page + 100 + unit - 1) / unit * unit;
+    const std::uint64_t body_end = (page + 100 + mib) / unit * unit;
+    const auto parts = fmt::format("staged {} at {}\ndirect {} at {}\nstaged {} at {}\n", body - page - 100, page + 100, body_end - body,
+                                   body, page + 100 + mib - body_end, body_end);
     const auto told = engine_.explain(of, "cuda:0", mib, page + 100, is_write);
     ASSERT_TRUE(told.ok()) << told.error().message();
     EXPECT_EQ(described(*told), parts);

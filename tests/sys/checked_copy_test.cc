@@ -11,13 +11,14 @@
 
 #include "support/child.hpp"
 #include "support/pattern.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::sys {
 namespace {
 
 namespace pattern = penstock::testing::pattern;
-constexpr std::size_t page = 4096;
-constexpr std::size_t writable = 40 * page;
+const std::size_t page = page_size();
+const std::size_t writable = 40 * page;
 
 // The number of the first check that fails; 0: none.
 int wrong_copy() {
@@ -40,7 +41,9 @@ int wrong_copy() {
 TEST(checked_copies, end_where_memory_cannot_be_written) { EXPECT_EQ(wrong_copy(), 0); }
 
 TEST(checked_copies, need_no_permission_to_write_to_this_process) {
-  EXPECT_EQ(testing::run_in_child([] { return testing::deny_system_call(SYS_process_vm_writev, EPERM) ? wrong_copy() : 77; }), 0);
+  const int outcome = testing::run_in_child([] { return testing::deny_system_call(SYS_process_vm_writev, EPERM) ? wrong_copy() : 77; });
+  if (outcome == 77) GTEST_SKIP() << "seccomp filters cannot be set here";
+  EXPECT_EQ(outcome, 0);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@
 #include "sys/cpu_quota.hpp"
 #include "sys/kernel.hpp"
 #include "sys/memory_state.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::sys {
 namespace {
@@ -270,7 +271,7 @@ TEST_F(linux_kernel_test, residency_follows_reads_and_dropped_pages) {
   EXPECT_EQ(*resident, size);
   ASSERT_TRUE(kernel_->drop_cache(fd, 0, size).ok());
   EXPECT_EQ(kernel_->resident_bytes(fd, 0, size).value_or(size), 0U);
-  std::vector<std::byte> page(4096);
+  std::vector<std::byte> page(page_size());
   EXPECT_EQ(kernel_->pread(fd, page.data(), page.size(), 0).value_or(0), page.size());
   EXPECT_GE(kernel_->resident_bytes(fd, 0, size).value_or(0), page.size());
   EXPECT_EQ(pattern::first_difference(page, seed, 0), std::nullopt);
@@ -300,22 +301,23 @@ TEST_F(linux_kernel_test, whole_blocks_are_read_into_the_page_cache) {
 }
 
 TEST_F(linux_kernel_test, a_range_that_lacks_a_page_is_not_all_resident) {
-  const int fd = make_file(dir_.file("x"), 8 * 4096);
+  const int fd = make_file(dir_.file("x"), 8 * page_size());
   if (magic_of(fd) == TMPFS_MAGIC) GTEST_SKIP() << "tmpfs drops no pages";
   ASSERT_TRUE(kernel_->drop_cache(fd, 0, 0).ok());
   ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM), 0);
-  std::byte byte{};
-  ASSERT_TRUE(kernel_->pread(fd, &byte, 1, 0).ok());
+  std::vector<std::byte> first(page_size());
+  ASSERT_TRUE(kernel_->pread(fd, first.data(), first.size(), 0).ok());
   EXPECT_EQ(kernel_->resident_bytes(fd, 777, 100).value_or(0), 100U);
-  EXPECT_LT(kernel_->resident_bytes(fd, 777, 4096).value_or(4096), 4096U) << "it begins in the one page and ends in the next";
-  EXPECT_GT(kernel_->resident_bytes(fd, 777, 4096).value_or(0), 0U);
+  const auto of_two_pages = kernel_->resident_bytes(fd, 777, page_size());
+  EXPECT_LT(of_two_pages.value_or(page_size()), page_size()) << "it begins in the one page and ends in the next";
+  EXPECT_GT(of_two_pages.value_or(0), 0U);
 }
 
 TEST_F(linux_kernel_test, residency_is_never_more_than_the_range) {
   const int fd = make_file(dir_.file("x"), 10000);
   EXPECT_EQ(kernel_->resident_bytes(fd, 0, 0).value_or(1), 0U);
   EXPECT_EQ(kernel_->resident_bytes(fd, 5000, 17).value_or(0), 17U);
-  EXPECT_LE(kernel_->resident_bytes(fd, 0, 1 << 20).value_or(1 << 20), 12288U);
+  EXPECT_LE(kernel_->resident_bytes(fd, 0, 1 << 20).value_or(1 << 20), page_up(10000));
   EXPECT_EQ(kernel_->resident_bytes(fd, 1 << 20, 4096).value_or(1), 0U);
   EXPECT_EQ(kernel_->resident_bytes(1 << 20, 0, 4096).error().native(), EBADF);
 }
@@ -392,7 +394,7 @@ TEST_F(linux_kernel_test, residency_of_a_file_one_may_not_write_is_estimated_and
   // A disk that answers at once, as the kernel starts the I/O of a sample, makes it look like a page that was there: a few are forgiven.
   EXPECT_EQ(as_nobody(20, 0, size / 2), 0);
   const auto left = kernel_->resident_bytes(own, 0, size);
-  constexpr std::uint64_t sampled_bytes = 20 * 24 * 4096;
+  const std::uint64_t sampled_bytes = 20 * 24 * page_size();
   EXPECT_LE(left.value_or(size), sampled_bytes / 10) << "samples stay in the page cache";
   ASSERT_TRUE(kernel_->drop_cache(own, 0, 0).ok());
   ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM), 0);  // no read-ahead into the other half
@@ -421,7 +423,7 @@ TEST_F(linux_kernel_test, mapping_refuses_odd_offsets_and_closed_descriptors) {
 }
 
 bool all_zero_and_resident(void* base, std::size_t length) {
-  std::vector<unsigned char> flags((length + 4095) / 4096);
+  std::vector<unsigned char> flags(page_up(length) / page_size());
   if (mincore(base, length, flags.data()) != 0) return false;
   for (const auto flag : flags) {
     if ((flag & 1U) == 0) return false;
@@ -466,8 +468,8 @@ TEST_F(linux_kernel_test, memory_is_populated_in_steps_so_that_others_get_the_lo
 }
 
 TEST_F(linux_kernel_test, a_later_step_of_populating_may_fail_or_be_done_by_hand) {
-  constexpr std::size_t last_step = 4096;
-  constexpr std::size_t length = (std::size_t{4} << 20) + last_step;
+  const std::size_t last_step = page_size();
+  const std::size_t length = (std::size_t{4} << 20) + last_step;
   for (const int refusal : {ENOMEM, EINVAL}) {
     const int outcome = run_in_child([&] {
       if (!deny_system_call(SYS_madvise, 1, last_step, refusal)) return 2;
