@@ -23,6 +23,7 @@
 
 #include "core/engine_core.hpp"
 #include "device/device.hpp"
+#include "device/host_pins.hpp"
 #include "penstock/penstock.hpp"
 #include "support/memory_source.hpp"
 #include "support/pattern.hpp"
@@ -45,6 +46,13 @@ inline std::string to_string(memory_place place) {
 
 // Anything a status can be asked for, as text for a failed check.
 inline std::string told(const status& outcome) { return std::string(to_string(outcome.code())) + ": " + std::string(outcome.message()); }
+
+// Where the host device cannot register what is mapped read-only: GTEST_SKIP().
+inline void skip_without_reads_of_processes() {
+  char here = 0;
+  char there = 0;
+  if (!device::host_pins::read_safely(&here, &there, 1).ok()) GTEST_SKIP() << "process_vm_readv is missing, by which the host device reads";
+}
 
 // An engine over doors that the test can reach too, and the device it works with: the first GPU, else the host device.
 class open_house {

@@ -39,6 +39,7 @@ class path_contract : public contract_fixture, public ::testing::WithParamInterf
   path_contract() : contract_fixture(engine_options{}, GetParam().home, is_further() ? further : std::vector<const path::declaration*>()) {}
 
   void SetUp() override {
+    if (asked() == path_kind::mapped && !house_.on_gpu()) skip_without_reads_of_processes();
     if (asked() != path_kind::direct) return;
     make_file("probe", 1 * mib);
     const auto plan = engine_of().explain(open("probe"), device(), 1 * mib, 0, false, how());

@@ -34,6 +34,7 @@ class pinned_ranges : public ::testing::Test {
     content_ = pattern::make(size, 3);
     store_file(name_, content_);
   }
+  void SetUp() override { skip_without_reads_of_processes(); }
   ~pinned_ranges() override {
     kernel_->disarm();
     device_->clear_faults();

@@ -277,6 +277,15 @@ TEST_F(linux_kernel_test, residency_follows_reads_and_dropped_pages) {
   EXPECT_EQ(pattern::first_difference(page, seed, 0), std::nullopt);
 }
 
+bool reads_behind_the_end(int fd, std::uint64_t offset) {
+  constexpr int populate_read = 22;  // MADV_POPULATE_READ
+  void* const mapped = mmap(nullptr, page_size(), PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) return false;
+  const bool reads = madvise(mapped, page_size(), populate_read) == 0;
+  munmap(mapped, page_size());
+  return reads;
+}
+
 TEST_F(linux_kernel_test, whole_blocks_are_read_into_the_page_cache) {
   constexpr std::uint64_t block = cache_block_bytes;
   constexpr std::uint64_t size = 4 * block - 100;
@@ -293,11 +302,12 @@ TEST_F(linux_kernel_test, whole_blocks_are_read_into_the_page_cache) {
   EXPECT_EQ(pattern::first_difference(bytes, seed, 0), std::nullopt);
   ASSERT_TRUE(kernel_->read_into_cache(fd, 0, 3 * block).ok()) << "it is there";
 
-  const auto beyond = kernel_->read_into_cache(fd, 4 * block, block);
-  EXPECT_FALSE(beyond.ok());
-  EXPECT_NE(beyond.message().find("into the page cache"), std::string::npos) << beyond.message();
   EXPECT_EQ(kernel_->read_into_cache(1 << 20, 0, block).native(), EBADF);
   EXPECT_EQ(kernel_->read_into_cache(open(dir_.file("x"), O_WRONLY), 0, block).native(), EACCES);
+  const auto beyond = kernel_->read_into_cache(fd, 4 * block, block);
+  if (reads_behind_the_end(fd, 4 * block)) GTEST_SKIP() << "what lies behind the end of a file can be read here, as in emulation";
+  EXPECT_FALSE(beyond.ok());
+  EXPECT_NE(beyond.message().find("into the page cache"), std::string::npos) << beyond.message();
 }
 
 TEST_F(linux_kernel_test, a_range_that_lacks_a_page_is_not_all_resident) {
