@@ -15,7 +15,7 @@ import glibc_stubs  # noqa: E402
 
 
 @pytest.mark.skipif(
-    platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc", reason="wheels are made with glibc on x86-64 only"
+    platform.machine() not in glibc_stubs.TARGETS or platform.libc_ver()[0] != "glibc", reason="wheels are made with glibc on x86-64 and aarch64 only"
 )
 def test_the_native_half_links_with_the_oldest_glibc_of_the_wheels() -> None:
     native = Path(penstock._native.__file__)

@@ -1,4 +1,4 @@
-"""Programs that are linked with packaging/manylinux/glibc_stubs.py: what they ask for is old, and they run here. Needs g++ with glibc on x86-64.
+"""Programs that are linked with packaging/manylinux/glibc_stubs.py: what they ask for is old, and they run here. Needs g++ with glibc on x86-64 or aarch64.
 
 Usage: glibc_stubs_test.py CXX
 """
@@ -241,8 +241,8 @@ class Command(unittest.TestCase):
 
 
 def main() -> int:
-    if platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
-        print(f"skipped: wheels are made with glibc on x86-64 only; this is {platform.machine()} with {platform.libc_ver()[0] or 'another C library'}")
+    if platform.machine() not in glibc_stubs.TARGETS or platform.libc_ver()[0] != "glibc":
+        print(f"skipped: wheels are made with glibc on x86-64 and aarch64 only; this is {platform.machine()} with {platform.libc_ver()[0] or 'another C library'}")
         return 77
     return 0 if unittest.main(exit=False, verbosity=1).result.wasSuccessful() else 1
 
