@@ -255,6 +255,7 @@ struct adopt_options {
   cache_use cache = cache_use::automatic;  // as open_options::cache
   bool direct_writes = false;              // as open_options::direct_writes; those of an O_DIRECT descriptor always are
   std::uint64_t bytes_per_second = 0;      // as open_options::bytes_per_second
+  std::string not_direct{};                // not empty: it is never GPU-direct, and this, half a sentence, is why
   std::string name{};                      // what messages and file::path() call it; empty: "descriptor N"
 };
 
@@ -290,6 +291,8 @@ class PENSTOCK_API upload {
   std::shared_ptr<core::upload_core> core_;
 };
 
+enum class noted_call : std::uint8_t { handle_register = 0, buffer_register, batch_submit };
+
 class PENSTOCK_API engine {
  public:
   // Reads no file and touches no GPU; threads, contexts and pinned memory are made when first needed.
@@ -297,6 +300,9 @@ class PENSTOCK_API engine {
   static result<engine> create();  // with engine_options::from_environment()
   // The engine that the faces of this process share; made on first use, and anew in a forked child.
   static result<engine> shared();
+  // The same. Where this call makes it, it has engine_options::from_environment() as change leaves them; else it is as it was made, which
+  // options() tells. Errors: those of create(), also of changed options.
+  static result<engine> shared(const std::function<void(engine_options&)>& change);
 
   explicit engine(std::shared_ptr<core::engine_core> made) noexcept : core_(std::move(made)) {}
   engine(engine&&) noexcept;
@@ -367,6 +373,11 @@ class PENSTOCK_API engine {
   // 32 MiB). Blocks while the driver unpins; requests under way are not disturbed, and keep theirs. Where less than a sixteenth of all
   // memory is left besides what file::pin() holds, that is given up too, as it is by the next read.
   std::size_t trim() const;
+  // What the first transfer of memory of a GPU needs, as by file::prepare(), is made by a thread of the engine from here on: in the CUDA
+  // context that is current on this thread, and only there, so that none is made; where none is current, nothing is. Does not wait.
+  void prepare() const noexcept;
+  // An interface over this one has been called: counted in stats().usage.
+  void note_call(noted_call what, bool ok) const noexcept;
   // Why no file of this machine can be read or written GPU-direct; ok where some may be.
   [[nodiscard]] status gpu_direct_status() const;
   [[nodiscard]] const engine_options& options() const noexcept;

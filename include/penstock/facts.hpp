@@ -136,6 +136,10 @@ struct usage_stats {
   std::uint64_t remote_requests = 0, remote_retries = 0, remote_put_offs = 0, remote_put_off_ns = 0;
   std::uint64_t remote_connections = 0, remote_redirects = 0, remote_bytes = 0, remote_tls_bytes = 0, remote_tls_bound_ns = 0;
   std::uint64_t remote_unversioned = 0, remote_hedges = 0, remote_memory_waits = 0, remote_memory_wait_ns = 0;
+  // Calls of interfaces over this one (engine::note_call()) that register files and memory and submit batches: those that ended well, and
+  // those that did not.
+  std::uint64_t handle_registers = 0, handle_register_errors = 0, buffer_registers = 0, buffer_register_errors = 0;
+  std::uint64_t batch_submits = 0, batch_submit_errors = 0;
   unsigned lanes = 0;  // threads of an engine for copies through the CPU, per file system; 0: not known
   // What a core of this machine takes to copy 1 MiB of memory, in nanoseconds; 0: was not measured. Filled by observe_process() and
   // engine::advice(), not by engine::stats().

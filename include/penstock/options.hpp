@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "penstock/status.hpp"
@@ -51,6 +52,12 @@ PENSTOCK_API result<preference> parse_preference(std::string_view word);
 PENSTOCK_API result<cache_use> parse_cache_use(std::string_view word);
 PENSTOCK_API result<request_priority> parse_request_priority(std::string_view word);
 
+// Parameters of NVIDIA's libcufile, by their numbers in its header (CUFileSizeTConfigParameter_t, CUFileBoolConfigParameter_t).
+struct cufile_parameters {
+  std::vector<std::pair<int, std::size_t>> sizes{};
+  std::vector<std::pair<int, bool>> flags{};
+};
+
 struct engine_options {
   // Pinned staging memory of the whole engine, in bytes; nothing is pinned before the first device transfer.
   // 36 MiB or more.
@@ -83,11 +90,19 @@ struct engine_options {
   std::uint64_t node_cache_bytes = 0;
   // NVIDIA's libcufile for the direct path: a full file name. Empty searches the usual places.
   std::string cufile_library;
+  // Handed to that library before it is opened, which it is once; what it refuses, it goes without.
+  cufile_parameters cufile;
+  // The most bytes of one call of that library, a multiple of 64 KiB; 0: 16 MiB.
+  std::size_t gpu_direct_piece_bytes = 0;
+  // True: each request is a range of NVTX (domain "penstock"), which tools such as Nsight Systems show. It costs nothing where no such tool
+  // is at work.
+  bool use_nvtx = false;
 
   // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_PINNED_FILE_MIB,
   // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_BYTES_PER_SECOND, PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1:
   // use_board), PENSTOCK_LOG (summary: log_summary), PENSTOCK_CACHE_DIR and PENSTOCK_CACHE_BYTES (node_cache_dir and node_cache_bytes,
-  // which may end with K, M, G or T) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the variable.
+  // which may end with K, M, G or T), PENSTOCK_NVTX (0/1: use_nvtx) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is
+  // errc::invalid_argument naming the variable.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 
@@ -177,6 +192,7 @@ struct io_options {
   // there. Stream-ordered requests do not ask.
   bool only_gpu_direct = false;
   unsigned links = 0;  // as the engine's, which 0 leaves it to
+  unsigned lanes = 0;  // cut as if there were so many at most; 1: into pieces as large as there are. 0: as many as the engine has
   request_priority priority = request_priority::normal;
   // A write from device memory first waits, on the caller's thread, for the work queued before on the default stream of its context: for
   // programs that count on it. Otherwise only the caller knows which streams make the bytes.

@@ -105,6 +105,7 @@ class [[nodiscard]] result {
 struct io_result {
   std::uint64_t bytes_done = 0;
   status error;
+  std::uint64_t direct_bytes = 0;  // of these, moved between the drive and a GPU without passing through memory of the host
   [[nodiscard]] bool ok() const noexcept { return error.ok(); }
 };
 

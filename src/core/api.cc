@@ -1,4 +1,5 @@
 // The public classes: thin handles over the core.
+#include <array>
 #include <atomic>
 #include <new>
 #include <utility>
@@ -246,10 +247,19 @@ result<engine> engine::create() {
 }
 
 result<engine> engine::shared() {
+  return shared([](engine_options&) {});
+}
+
+result<engine> engine::shared(const std::function<void(engine_options&)>& change) {
   for (;;) {
     auto* seen = shared_core.load(std::memory_order_acquire);
     if (seen != nullptr && !(*seen)->forked()) return engine(*seen);
-    auto made = create();
+    auto made = or_no_memory([&]() -> result<engine> {
+      auto options = engine_options::from_environment();
+      if (!options) return options.error();
+      change(*options);
+      return create(*options);
+    });
     if (!made) return made.error();
     auto* fresh = new (std::nothrow) std::shared_ptr<core::engine_core>(made->core_);
     if (fresh == nullptr) return no_memory();
@@ -402,6 +412,22 @@ std::string engine::summary() const { return core_ == nullptr ? std::string() : 
 std::vector<penstock::advice> engine::advice() const { return core_ == nullptr ? std::vector<penstock::advice>() : core_->advice(); }
 
 std::size_t engine::trim() const { return core_ == nullptr || core_->forked() ? 0 : core_->trim(); }
+
+void engine::prepare() const noexcept {
+  if (core_ != nullptr) core_->prepare();
+}
+
+void engine::note_call(noted_call what, bool ok) const noexcept {
+  struct places {
+    std::size_t good, bad;
+  };
+  using stats::place_of;
+  constexpr std::array<places, 3> of{places{place_of(&usage_stats::handle_registers), place_of(&usage_stats::handle_register_errors)},
+                                     places{place_of(&usage_stats::buffer_registers), place_of(&usage_stats::buffer_register_errors)},
+                                     places{place_of(&usage_stats::batch_submits), place_of(&usage_stats::batch_submit_errors)}};
+  const auto& [good, bad] = of[static_cast<std::size_t>(what)];
+  if (core_ != nullptr && !core_->forked()) core_->stats().count_one(ok ? good : bad);
+}
 
 status engine::gpu_direct_status() const {
   if (core_ == nullptr) return no_engine();

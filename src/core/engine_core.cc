@@ -4,12 +4,14 @@
 
 #include <cstdio>
 #include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
 #include "base/printable.hpp"
 #include "core/config.hpp"
+#include "core/preparation.hpp"
 #include "core/request/admission.hpp"
 #include "path/cufile_library.hpp"
 #include "staging/worker.hpp"
@@ -30,6 +32,10 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
     return status(errc::invalid_argument,
                   fmt::format("pinned_budget_bytes is {}; the least is {}", options.pinned_budget_bytes, staging::least_budget_bytes));
   }
+  if (options.gpu_direct_piece_bytes % (std::size_t{64} << 10) != 0) {
+    return status(errc::invalid_argument,
+                  fmt::format("gpu_direct_piece_bytes is {}, no multiple of 64 KiB", options.gpu_direct_piece_bytes));
+  }
   if (options.lanes > 64) return status(errc::invalid_argument, fmt::format("lanes is {}, more than 64", options.lanes));
   return std::shared_ptr<engine_core>(new engine_core(options, std::move(doors)), &engine_core::destroy);
 }
@@ -43,6 +49,37 @@ void engine_core::destroy(engine_core* core) {
   const bool waits_for_itself = staging::on_worker_thread();
   if (waits_for_itself && core->feeders().end_with([](void* ended) { delete static_cast<engine_core*>(ended); }, core)) return;
   delete core;
+}
+
+engine_core::~engine_core() {
+  if (preparer_.joinable()) preparer_.join();
+}
+
+// A thread that is still at it has found another context; that one is then made use of without.
+void engine_core::prepare() noexcept {
+  if (forked() || is_preparing_.load()) return;
+  const auto current = memory().current_context();
+  if (!current) return;
+  (void)or_no_memory([&]() -> status {
+    const std::lock_guard guard(preparing_);
+    if (is_preparing_.exchange(true)) return {};
+    if (preparer_.joinable()) preparer_.join();  // it has ended
+    try {
+      preparer_ = std::thread([this, at = *current] {
+        staging::become_worker("penstock-warm");
+        (void)or_no_memory([&]() -> status {
+          const auto via = memory().link_to_context(at);
+          if (via) prepare_here(**via);
+          return via.error();
+        });
+        is_preparing_.store(false);
+      });
+    } catch (const std::system_error& problem) {
+      is_preparing_.store(false);
+      return staging::no_worker(problem);
+    }
+    return {};
+  });
 }
 
 mount& engine_core::mount_of(std::uint64_t device) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/mount.hpp"
@@ -27,6 +28,8 @@ class engine_core final : public runtime {
   answer tell() override;
   // See engine::requests().
   [[nodiscard]] std::vector<request_info> under_way();
+  // See engine::prepare().
+  void prepare() noexcept;
   // See engine::summary(), engine::advice(), and engine_options::log_summary: nothing in a forked child, and nothing twice.
   [[nodiscard]] std::string summary();
   [[nodiscard]] std::vector<penstock::advice> advice() const;
@@ -34,12 +37,15 @@ class engine_core final : public runtime {
 
  private:
   engine_core(const engine_options& options, seams doors) : runtime(options, std::move(doors)) {}
-  ~engine_core() = default;
+  ~engine_core();
   static void destroy(engine_core* core);
 
   std::atomic<bool> logged_{false};
   std::mutex lock_;  // guards mounts_
   std::vector<std::unique_ptr<mount>> mounts_;
+  std::mutex preparing_;  // guards preparer_
+  std::thread preparer_;  // ends by itself
+  std::atomic<bool> is_preparing_{false};
 };
 
 // Makes a public engine over given doors: how tests get one that fails where they want.

@@ -209,7 +209,7 @@ status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file,
     return writable(file, what, place);
   }
   auto rest = what;
-  cutting how{options.priority == request_priority::background ? 1 : with.lane_count(), false};
+  cutting how{options.priority == request_priority::background ? 1 : with.lane_count(options), false};
   how.short_pieces = options.priority == request_priority::background || file.is_limited();
   do {
     const auto pieces = decide(with, file, rest, what, place, options, asked.cache, how);

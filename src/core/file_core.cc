@@ -67,12 +67,13 @@ result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtim
   if (with->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
   auto lent = source::local_file::adopt(with->kernel(), descriptor, {options.name, options.direct_writes});
   if (!lent) return lent.error();
-  return make(std::move(with), *std::move(lent), options.cache, false, options.bytes_per_second);
+  return make(std::move(with), *std::move(lent), options.cache, false, options.bytes_per_second, options.not_direct);
 }
 
 std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,
-                                           bool immutable, std::uint64_t bytes_per_second) {
+                                           bool immutable, std::uint64_t bytes_per_second, std::string not_direct) {
   std::shared_ptr<file_core> made(new file_core(std::move(with), std::move(from), cache, bytes_per_second), &file_core::destroy);
+  made->not_direct_ = std::move(not_direct);
   if (immutable && !made->is_limited()) made->read_ahead();
   return made;
 }

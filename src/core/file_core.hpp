@@ -74,8 +74,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
                                                         const remote_options& how, const open_options& options);
   // A file over any source.
   static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from,
-                                         cache_use cache = cache_use::automatic, bool immutable = false,
-                                         std::uint64_t bytes_per_second = 0);
+                                         cache_use cache = cache_use::automatic, bool immutable = false, std::uint64_t bytes_per_second = 0,
+                                         std::string not_direct = {});
   file_core(const file_core&) = delete;
   file_core& operator=(const file_core&) = delete;
   ~file_core();
@@ -90,6 +90,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   // What serves this file.
   [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
 
+  // Why it is never GPU-direct, as its user says; empty: it may be.
+  [[nodiscard]] const std::string& not_direct() const noexcept { return not_direct_; }
   // What is read ahead of blocking reads; null where the file was not declared immutable.
   [[nodiscard]] source::read_ahead* ahead() const noexcept { return ahead_.get(); }
 
@@ -182,7 +184,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   core::cold_speeds* const cold_speeds_;
   staging::answer_times* const answer_times_;
   staging::answer_times* const thread_answer_times_;
-  const cache_use cache_;  // as it was opened
+  const cache_use cache_;   // as it was opened
+  std::string not_direct_;  // set before anybody else has the file
   const owned_rate_limit rate_limit_;
   const bool is_limited_;
   std::shared_ptr<source::turnstile> turns_;

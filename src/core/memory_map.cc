@@ -114,6 +114,15 @@ result<staging::link*> memory_map::link_to(device::driver& driver, int ordinal, 
   return &*added.link;
 }
 
+std::optional<device::driver::current_context> memory_map::current_context() {
+  if (cuda_ == nullptr || !usable().ok()) return {};
+  return cuda_->current();
+}
+
+result<staging::link*> memory_map::link_to_context(const device::driver::current_context& of) {
+  return link_to(*cuda_, of.ordinal, of.context);
+}
+
 std::uint32_t memory_map::find_neighbours(staging::link& of, std::size_t wanted) {
   const std::lock_guard guard(neighbours_lock_);
   known_context* mine = nullptr;

@@ -59,6 +59,10 @@ class memory_map {
 
   // The link into the device of that name, in use from here on. Errors: of session_named(), out_of_memory.
   result<staging::link*> link_named(std::string_view device);
+  // The context of a GPU that is current on the calling thread, in a process that uses CUDA already; and the link there, in use from then
+  // on, which any thread may ask for.
+  [[nodiscard]] std::optional<device::driver::current_context> current_context();
+  result<staging::link*> link_to_context(const device::driver::current_context& of);
   // Where a range lies, and that all of it does. seen: of the range before this one, if any. Errors: bad_memory.
   result<staging::place> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
   // The allocation that memory lies in; base null: memory of the host that no device knows. Counts as no use of a registration.

@@ -9,40 +9,40 @@ namespace penstock::core {
 
 namespace {
 
+// A chunk of them is pinned in 2.5 ms, one of the large ones in 7, and what a read sends first fits them.
+constexpr std::size_t early_slab_bytes = 4 * staging::mib;
+
+status pin_one(staging::link& via, std::size_t slab_bytes) {
+  const auto taken = via.pool().try_take(slab_bytes, via.session(), staging::slab_user::cpu);
+  if (taken && *taken) via.pool().give_back(*taken);
+  return taken.error();
+}
+
+// What cannot be had is told to whoever needs it.
+void prepare_slabs(staging::link& via) {
+  (void)or_no_memory([&]() -> status {
+    (void)pin_one(via, early_slab_bytes);
+    const auto pinned = pin_one(via, staging::large_slab_bytes);
+    // Every size can be served from large slabs, not the other way round: what nobody has makes room for them.
+    if (!pinned.ok() && via.pool().trim() > 0) return pin_one(via, staging::large_slab_bytes);
+    return pinned;
+  });
+}
+
 // Belongs to itself once it is queued.
 class warm_up final : public staging::work {
  public:
   enum class part : std::uint8_t { slabs, copies };
   warm_up(staging::link& via, part what) : via_(via), what_(what) {}
 
-  // What cannot be had is told to whoever needs it.
   bool run() override {
     const std::unique_ptr<warm_up> self(this);
-    (void)or_no_memory([this]() -> status {
-      if (what_ == part::copies) {
-        via_.feeder().prepare();
-        return {};
-      }
-      (void)pin(early_slab_bytes);
-      const auto pinned = pin(staging::large_slab_bytes);
-      // Every size can be served from large slabs, not the other way round: what nobody has makes room for them.
-      if (!pinned.ok() && via_.pool().trim() > 0) return pin(staging::large_slab_bytes);
-      return pinned;
-    });
+    what_ == part::copies ? via_.feeder().prepare() : prepare_slabs(via_);
     return true;
   }
   staging::work_list list;
 
  private:
-  // A chunk of them is pinned in 2.5 ms, one of the large ones in 7, and what a read sends first fits them.
-  static constexpr std::size_t early_slab_bytes = 4 * staging::mib;
-
-  status pin(std::size_t slab_bytes) {
-    const auto taken = via_.pool().try_take(slab_bytes, via_.session(), staging::slab_user::cpu);
-    if (taken && *taken) via_.pool().give_back(*taken);
-    return taken.error();
-  }
-
   staging::link& via_;
   const part what_;
 };
@@ -61,6 +61,12 @@ status prepare(file_core& file, std::string_view device) {
     if (file.mount().lanes().push(made->list, *made).ok()) (void)made.release();
   }
   return {};
+}
+
+void prepare_here(staging::link& via) {
+  if (!via.is_first_preparation()) return;
+  prepare_slabs(via);
+  via.feeder().prepare();
 }
 
 }  // namespace penstock::core

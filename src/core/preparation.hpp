@@ -12,4 +12,7 @@ namespace penstock::core {
 // closed, forked, device.
 status prepare(file_core& file, std::string_view device);
 
+// The same on the calling thread, which it may hold up for as long as the driver takes.
+void prepare_here(staging::link& via);
+
 }  // namespace penstock::core

@@ -2,6 +2,7 @@
 // that serve all of them. Thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -160,6 +161,10 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   // Of a file system.
   [[nodiscard]] const staging::lanes::crew& lanes() const noexcept { return lanes_; }
   [[nodiscard]] unsigned lane_count() const noexcept { return lanes_.usual; }
+  // For so many a request is cut.
+  [[nodiscard]] unsigned lane_count(const io_options& asked) const noexcept {
+    return asked.lanes == 0 ? lanes_.usual : std::min(asked.lanes, lanes_.usual);
+  }
   // How long who waits for a batch does so without sleeping: it ends in tens of microseconds, and waking costs twenty. Where cores are few,
   // the lanes need them more (128 x 4 KiB on two cores: 500 us with it, 250 without).
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;

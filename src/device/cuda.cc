@@ -618,6 +618,7 @@ class cuda_driver final : public driver {
   result<device_facts> describe(int ordinal) override;
   result<memory_info> classify(const void* memory) override;
   bool is_mapped(const void* memory) override;
+  std::optional<current_context> current() override;
   result<session*> open(int ordinal, void* context) override;
 
  private:
@@ -656,6 +657,15 @@ bool cuda_driver::is_mapped(const void* memory) {
   if (api->mem_retain_allocation_handle(&allocation, const_cast<void*>(memory)) != cuda::success) return false;
   (void)api->mem_release(allocation);
   return true;
+}
+
+std::optional<driver::current_context> cuda_driver::current() {
+  const functions* api = library_.use_if_others_do();
+  if (api == nullptr || api->ctx_get_current == nullptr || api->ctx_get_device == nullptr) return {};
+  current_context found;
+  if (api->ctx_get_current(&found.context) != cuda::success || found.context == nullptr) return {};
+  if (api->ctx_get_device(&found.ordinal) != cuda::success) return {};
+  return found;
 }
 
 result<int> cuda_driver::count() {

@@ -74,6 +74,8 @@ const char* find_functions(void* opened, functions& api) {
       .need(api.device_get, "cuDeviceGet")
       .need(api.device_get_name, "cuDeviceGetName")
       .need(api.device_get_pci_bus_id, "cuDeviceGetPCIBusId")
+      .optional(api.ctx_get_current, "cuCtxGetCurrent")
+      .optional(api.ctx_get_device, "cuCtxGetDevice")
       .optional(api.device_get_uuid, "cuDeviceGetUuid")
       .need(api.device_total_mem, "cuDeviceTotalMem_v2")
       .need(api.device_get_attribute, "cuDeviceGetAttribute");

@@ -117,6 +117,8 @@ struct functions {
   code (*primary_ctx_get_state)(device_id device, unsigned* flags, int* active);
   code (*ctx_push_current)(handle context);
   code (*ctx_pop_current)(handle* context);
+  code (*ctx_get_current)(handle* context);   // optional
+  code (*ctx_get_device)(device_id* device);  // optional
 
   code (*device_can_access_peer)(int* can, device_id from, device_id to);  // optional
   code (*ctx_enable_peer_access)(handle other, unsigned flags);            // optional

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -160,6 +161,12 @@ class driver {
   virtual result<std::byte*> cpu_address(const void* /*memory*/, std::uint64_t /*length*/) {
     return status(errc::unsupported, "the CPU does not reach memory of this device");
   }
+  // What is current on the calling thread, in a process that uses this driver already; nothing else. Makes and loads nothing.
+  struct current_context {
+    int ordinal = 0;
+    void* context = nullptr;
+  };
+  virtual std::optional<current_context> current() { return {}; }
   // The session of a context (null: the primary context of the device, made if need be). Owned by the driver, one per context.
   virtual result<session*> open(int ordinal, void* context) = 0;
 };

@@ -83,6 +83,7 @@ struct cufile_functions {
   ssize_t (*read)(cufile_handle, void*, std::size_t, off_t file_offset, off_t memory_offset);
   ssize_t (*write)(cufile_handle, const void*, std::size_t, off_t file_offset, off_t memory_offset);
   // Null before CUDA 12.9.
+  cufile_outcome (*set_size)(int key, std::size_t);
   cufile_outcome (*set_bool)(int key, bool);
   cufile_outcome (*get_bool)(int key, bool*);
   cufile_outcome (*set_string)(int key, const char*);
@@ -280,6 +281,7 @@ result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_nam
   if (shadowed(image)) {
     return refuse(errc::unsupported, fmt::format("the program is linked with another libcufile, which would shadow {}", file_name));
   }
+  find(image, "cuFileSetParameterSizeT", to.set_size);
   find(image, "cuFileSetParameterBool", to.set_bool);
   find(image, "cuFileGetParameterBool", to.get_bool);
   find(image, "cuFileSetParameterString", to.set_string);
@@ -346,15 +348,28 @@ status cufile_library::possible(sys::kernel& kernel) {
                       nvidia_fs_version, nvidia_parameters)};
 }
 
-result<std::unique_ptr<cufile_library>> cufile_library::load(sys::kernel& kernel, const std::string& file_name) {
+result<std::unique_ptr<cufile_library>> cufile_library::load(sys::kernel& kernel, const std::string& file_name,
+                                                             const cufile_parameters& parameters) {
   if (process_ends) return ended();
   if (auto why = possible(kernel); !why.ok()) return why;
   const bool p2pdma = driver_offers_p2pdma(kernel);
   auto found = find_library(kernel, file_name);
   if (!found) return found.error();
   std::unique_ptr<cufile_library> library(new cufile_library(std::move(found->functions)));
+  library->set(parameters);
   if (auto started = library->start(p2pdma, found->file_name); !started.ok()) return started;
   return library;
+}
+
+// What an older library does not know, or finds out of range, it goes without: its own defaults then hold.
+void cufile_library::set(const cufile_parameters& parameters) {
+  auto& call = *functions_;
+  for (const auto& [key, value] : parameters.sizes) {
+    if (call.set_size != nullptr) call.set_size(key, value);
+  }
+  for (const auto& [key, value] : parameters.flags) {
+    if (call.set_bool != nullptr) call.set_bool(key, value);
+  }
 }
 
 status cufile_library::start(bool p2pdma, const std::string& file_name) {

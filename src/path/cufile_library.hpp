@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "penstock/options.hpp"
 #include "penstock/status.hpp"
 #include "sys/kernel.hpp"
 
@@ -36,7 +37,9 @@ class cufile_library {
   // Finds, loads and opens the library. file_name: its full name, or empty to search the usual places. Errors are sentences that say
   // why there is no GPU-direct path: unsupported, not_found, or what libcufile answered (domain cufile). Nothing is loaded where neither
   // nvidia-fs nor P2PDMA is there. Once loaded, the library stays in the process.
-  static result<std::unique_ptr<cufile_library>> load(sys::kernel& kernel, const std::string& file_name);
+  // parameters: handed to it before it is opened.
+  static result<std::unique_ptr<cufile_library>> load(sys::kernel& kernel, const std::string& file_name,
+                                                      const cufile_parameters& parameters = {});
   cufile_library(const cufile_library&) = delete;
   cufile_library& operator=(const cufile_library&) = delete;
   // Closes the driver if load() opened it; every handle is deregistered by now. Once exit() has begun nothing of libcufile is called any
@@ -59,6 +62,7 @@ class cufile_library {
 
  private:
   explicit cufile_library(std::unique_ptr<cufile_functions> functions);
+  void set(const cufile_parameters& parameters);
   status start(bool p2pdma, const std::string& file_name);
   status forbid_compatibility_mode(const std::string& file_name);
 

@@ -27,7 +27,7 @@ extern const declaration declared_direct;
 
 namespace {
 
-// One call's bytes: between two of them a request can be stopped. 16 MiB is libcufile's own largest piece (max_direct_io_size_kb).
+// One call's bytes at most: between two of them a request can be stopped. 16 MiB is libcufile's own largest piece (max_direct_io_size_kb).
 constexpr std::uint64_t direct_piece_bytes = std::uint64_t{16} << 20;
 
 // Makes a session's context current on this thread as long as it lives.
@@ -64,7 +64,12 @@ struct known_memory {
 
 class direct final : public data_path {
  public:
-  explicit direct(const services& with) : kernel_(with.kernel), library_name_(with.cufile_library) {}
+  explicit direct(const services& with)
+      : kernel_(with.kernel),
+        library_name_(with.cufile_library),
+        parameters_(with.cufile),
+        piece_bytes_(with.direct_piece_bytes > 0 ? std::min<std::uint64_t>(with.direct_piece_bytes, direct_piece_bytes)
+                                                 : direct_piece_bytes) {}
   direct(const direct&) = delete;
   direct& operator=(const direct&) = delete;
   ~direct() override {
@@ -158,7 +163,7 @@ class direct final : public data_path {
   status load(device::session& session) {
     const current_context current(session);
     if (!current.error().ok()) return current.error();
-    auto loaded = cufile_library::load(*kernel_, library_name_);
+    auto loaded = cufile_library::load(*kernel_, library_name_, parameters_);
     if (loaded) {
       library_ = std::move(*loaded);
     } else {
@@ -246,7 +251,7 @@ class direct final : public data_path {
     auto* const base = registered_base(item, kept);
     while (item.moved < item.length) {
       if (auto stop = item.owner->stopped(); !stop.ok()) return {std::move(stop)};
-      const auto wanted = std::min(direct_piece_bytes, item.length - item.moved);
+      const auto wanted = std::min(piece_bytes_, item.length - item.moved);
       auto moved = move_piece(item, handle, base, wanted);
       if (!moved) return give_up(at(moved.error(), item, wanted));
       const auto counted = std::min<std::uint64_t>(*moved, wanted);
@@ -283,6 +288,8 @@ class direct final : public data_path {
 
   const std::shared_ptr<sys::kernel> kernel_;
   const std::string library_name_;
+  const cufile_parameters parameters_;
+  const std::uint64_t piece_bytes_;
   asked_once loaded_;
   std::unique_ptr<cufile_library> library_;  // these two are set once, by loaded_
   status why_no_library_;

@@ -13,6 +13,9 @@ namespace penstock::stats {
 
 namespace {
 
+constexpr std::array counted_early{place_of(&usage_stats::handle_registers), place_of(&usage_stats::handle_register_errors),
+                                   place_of(&usage_stats::buffer_registers), place_of(&usage_stats::buffer_register_errors)};
+
 // The class of value in a histogram of powers of two that starts at unit.
 std::size_t bucket(std::uint64_t value, std::uint64_t unit) {
   const std::uint64_t units = value / unit;
@@ -97,6 +100,8 @@ void book::begin(board_teller& engine) noexcept {
       if (i < table_.count()) (*joined)->paths[i].name.set(table_.name(static_cast<path_kind>(i)));
     }
     (*joined)->usage.lanes.store(own_->usage.lanes.load(relaxed), relaxed);
+    // Programs register files and memory before their first request.
+    for (const auto place : counted_early) (*joined)->usage.each[place].store(own_->usage.each[place].load(relaxed), relaxed);
     counting_.store(*joined, std::memory_order_release);
   } else {
     board_problem_ = joined.error();

@@ -79,7 +79,9 @@ class book final : public staging::slab_waits, public staging::background_waits 
   // A limit of bytes a second held a piece back.
   void count_held(std::uint64_t bytes, span when) noexcept;
 
-  // What usage_stats counts by one number about servers, by its place in counter_table.
+  // What usage_stats counts by one number, by its place in counter_table.
+  void count_one(std::size_t place) noexcept { now().usage.each[place].fetch_add(1, relaxed); }
+  // The same about servers.
   void count_remote(std::size_t place, std::uint64_t by) noexcept { now().usage.each[place].fetch_add(by, relaxed); }
   // A server puts a request off, from one time to another.
   void count_put_off(span when) noexcept;

@@ -77,6 +77,12 @@ inline constexpr std::array counter_table{
     usage_counter{"remote_memory_waits", &usage_stats::remote_memory_waits,
                   "Times that reads from a server waited for their share of the pinned memory"},
     usage_counter{"remote_memory_wait_ns", &usage_stats::remote_memory_wait_ns, "Time with at least one server's reads waiting so"},
+    usage_counter{"handle_registers", &usage_stats::handle_registers, "Files that programs of cuFile have registered"},
+    usage_counter{"handle_register_errors", &usage_stats::handle_register_errors, "Such files that were refused"},
+    usage_counter{"buffer_registers", &usage_stats::buffer_registers, "Buffers that programs of cuFile have registered"},
+    usage_counter{"buffer_register_errors", &usage_stats::buffer_register_errors, "Such buffers that were refused"},
+    usage_counter{"batch_submits", &usage_stats::batch_submits, "Submissions of batches by programs of cuFile"},
+    usage_counter{"batch_submit_errors", &usage_stats::batch_submit_errors, "Such submissions that were refused"},
 };
 
 // Where a counter stands in the table.

@@ -255,6 +255,7 @@ void batch_request::ended(std::size_t count) noexcept {
   io_result total;
   for (const auto& item : items_) {
     total.bytes_done += item.bytes_done;
+    total.direct_bytes += item.direct_bytes;
     if (total.ok()) total.error = item.error;
   }
   complete(std::move(total));

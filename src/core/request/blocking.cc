@@ -46,6 +46,7 @@ io_result run_now(runtime& with, const admission& admitted, const io_options& op
   auto outcome = path.carry_now({&admitted.file().source(), &admitted.place(), what.memory, what.offset, what.length, what.is_write,
                                  admitted.route().cache, spares, &admitted.file().mount().lanes(), options.deadline, &did_without});
   if (!outcome.ok()) outcome.error = outcome.error.with_context(path.name());
+  if (path.declared().gpu_direct) outcome.direct_bytes = outcome.bytes_done;
   const auto ended = now_ns();
   with.stats().count_piece(path.kind(), what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok());
   if (spares && admitted.file().source().uncached_problem().ok()) with.stats().count_uncached(outcome.bytes_done);
@@ -63,7 +64,7 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   // Where many callers are at work on a device, each reads its own slabs: splitting would only make the copies smaller.
   const in_use counted(on_device ? &with.blocking() : nullptr);
   const unsigned active = with.blocking().load();
-  const unsigned lanes = with.lane_count();
+  const unsigned lanes = with.lane_count(options);
   const bool crowded = on_device && !what.is_write && active > 2 && active + lanes > with.cores() + with.cores() / 4;
   const timed_ref op(*new request(with.shared_from_this(), std::move(admitted), options));
   auto planned = or_no_memory([&] { return op->plan({crowded || background ? 1 : lanes, active > 2}); });

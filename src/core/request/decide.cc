@@ -84,7 +84,7 @@ const path::declaration* carrier_of_whole(runtime& with, file_core& file, const 
   for (const auto kind : with.paths().by_rank()) {
     const auto& declared = with.paths().of(kind);
     if (declared.carries != path::portion::whole_requests || !declared.of_device) continue;
-    if (declared.gpu_direct && !options.gpu_direct) continue;
+    if (declared.gpu_direct && (!options.gpu_direct || !file.not_direct().empty())) continue;
     if (!with.path(kind).refuses({&file.source(), &place, false, offset, length})) return &declared;
   }
   return nullptr;
@@ -135,6 +135,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   add_answers(input, file, rest, place);
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
     if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
+    if (with.paths().of(kind).gpu_direct && !file.not_direct().empty()) return file.not_direct();
     if (how.row && kind != with.paths().base(true)) return "its bytes go to several places";
     return with.path(kind).refuses({&from, &place, rest.is_write, offset, length});
   };

@@ -50,7 +50,7 @@ void request::begin() noexcept {
   // Where works are waiting for every lane, each request is best carried by one: cutting it up would only cost time.
   const bool crowded = queues_.lanes->backlog() >= queues_.lanes->count();
   // In the background pieces are not shared by several lanes: each is to be over soon once it is begun.
-  const unsigned lanes = crowded || queues_.background ? 1 : runtime().lane_count();
+  const unsigned lanes = crowded || queues_.background ? 1 : runtime().lane_count(options_);
   auto planned = or_no_memory([&] { return plan({lanes, crowded, !row_.empty()}); });
   planned.ok() ? start(false) : fail(std::move(planned));
 }
@@ -475,6 +475,7 @@ void request::fold(section& ended) noexcept {
   const auto count = [&](const path::job& item) {
     if (gap_at_ != none) return;
     bytes_done_ += item.done;
+    if (item.path->declared().gpu_direct) direct_bytes_ += item.done;
     if (item.done < item.length) gap_at_ = item.offset;
   };
   for (std::size_t i = 0; i < ended.job_count; ++i) {
@@ -497,6 +498,7 @@ void request::finish() noexcept {
   {
     const std::lock_guard guard(lock_);
     outcome.bytes_done = bytes_done_;
+    outcome.direct_bytes = direct_bytes_;
     if (first_error_at_ != none && (gap_at_ == none || first_error_at_ <= gap_at_)) outcome.error = first_error_;
   }
   runtime().asked_bytes().fetch_sub(admitted_.what().length, std::memory_order_relaxed);

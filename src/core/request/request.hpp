@@ -121,6 +121,7 @@ class request final : public operation, public path::job_owner {
   bool no_more_ = false;    // the file ends, or an error ends the request: what lies behind is not planned
   bool finished_ = false;
   std::uint64_t bytes_done_ = 0;
+  std::uint64_t direct_bytes_ = 0;
   std::uint64_t gap_at_ = none;
   std::uint64_t first_error_at_ = none;
   status first_error_;

@@ -436,9 +436,9 @@ void stream_operation::settle_reads() {
     if (is_plain_) {
       copies = settle_plain(which);
     } else {
-      auto [bytes, problem] = take_outcome(which);
-      if (bytes < which.length) drop_rest(index + 1, std::move(problem));
-      copies = bytes;
+      auto taken = take_outcome(which);
+      if (taken.bytes_done < which.length) drop_rest(index + 1, std::move(taken.error));
+      copies = taken.bytes_done;
     }
     if (is_told_early_ && index + 1 == needed_) {
       last_bytes_ = copies;
@@ -472,10 +472,10 @@ void stream_operation::settle_write(line& which) {
 io_result stream_operation::take_outcome(line& which) {
   io_result sum;
   for (std::size_t i = 0; i < which.part_count; ++i) {
-    auto& [moved, error] = which.parts[i].outcome;
-    sum.bytes_done += moved;
-    sum.error = std::move(error);
-    if (!sum.ok() || moved < which.parts[i].length) break;
+    auto& part = which.parts[i].outcome;
+    sum.bytes_done += part.bytes_done;
+    sum.error = std::move(part.error);
+    if (!sum.ok() || part.bytes_done < which.parts[i].length) break;
   }
   outcome_.bytes_done += sum.bytes_done;
   runtime_->stats().count_piece(runtime_->paths().base(true), is_write_, sum.bytes_done, {which.began_ns, now_ns()}, !sum.ok());
