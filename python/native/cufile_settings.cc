@@ -26,7 +26,8 @@ nb::object value_of(const cufile::key& where, const cufile::settings& now) {
     case cufile::key_kind::table:
     case cufile::key_kind::slab_sizes:
     case cufile::key_kind::slab_counts:
-    case cufile::key_kind::anything:
+    case cufile::key_kind::addresses:
+    case cufile::key_kind::number:
       break;
   }
   return {};

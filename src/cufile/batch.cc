@@ -28,7 +28,7 @@ CUfileIOEvents_t event_of(void* cookie, const io_result& outcome) noexcept {
 struct batch_state::submission {
   struct entry {
     void* cookie = nullptr;
-    bool is_write = false;
+    counters::subject about;
     std::atomic<bool> ended{false};
   };
 
@@ -37,9 +37,10 @@ struct batch_state::submission {
   void ended(std::size_t index, const io_result& outcome) noexcept {
     entry& one = entries[index];
     if (one.ended.exchange(true)) return;
-    target->stats.count_entry(one.is_write, outcome, began);
+    target->stats.count_entry(one.about, outcome, began);
     if (!outcome.ok() && outcome.error.code() != errc::cancelled && target->lines.wants(log_level::error)) {
-      target->lines.write(log_level::error, "an entry of a batch, a {}: {}", one.is_write ? "write" : "read", outcome.error.message());
+      target->lines.write(log_level::error, "an entry of a batch, a {}: {}", one.about.is_write ? "write" : "read",
+                          outcome.error.message());
     }
     target->add(event_of(one.cookie, outcome));
   }
@@ -72,7 +73,7 @@ batch_state::~batch_state() {
 }
 
 bool batch_state::submit(const engine& owner, std::span<const CUfileIOParams_t> entries, std::span<const io_request> requests,
-                         std::span<const int> refused, const io_options& options) {
+                         std::span<const int> refused, const io_options& options, std::span<const counters::subject> abouts) {
   // All that may throw comes before the room is taken.
   std::vector<io_request> good;
   good.reserve(requests.size());
@@ -90,7 +91,7 @@ bool batch_state::submit(const engine& owner, std::span<const CUfileIOParams_t> 
       inner_->add(failed(entries[i].cookie, refused[i]));
     } else {
       made->entries[next].cookie = entries[i].cookie;
-      made->entries[next++].is_write = requests[i].is_write;
+      made->entries[next++].about = abouts.empty() ? counters::subject{.is_write = requests[i].is_write} : abouts[i];
     }
   }
   if (good.empty()) return true;

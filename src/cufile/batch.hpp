@@ -32,9 +32,10 @@ class batch_state {
   ~batch_state();  // cancels what runs, and waits until the engine no longer touches the caller's memory
 
   // requests[i] belongs to entries[i]; one without a target cannot run (why not is in its place in refused) and ends as a failed event.
+  // abouts: what the statistics count each as; empty: its direction only.
   // False, and nothing runs, when there is no room for all of them. Throws bad_alloc, and nothing runs.
   bool submit(const engine& owner, std::span<const CUfileIOParams_t> entries, std::span<const io_request> requests,
-              std::span<const int> refused, const io_options& options);
+              std::span<const int> refused, const io_options& options, std::span<const counters::subject> abouts = {});
   // Waits until at least at_least events are there (or all that can come), or the time is over, and takes up to out.size() of them. With a
   // time it does none of the engine's work meanwhile, so that it takes no longer.
   std::size_t collect(std::size_t at_least, std::span<CUfileIOEvents_t> out, std::optional<clock::duration> timeout);

@@ -21,6 +21,7 @@ using penstock::cufile::counted;
 using penstock::cufile::counters;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::is_aligned;
 using penstock::cufile::raw;
 using penstock::cufile::registered_file;
 using penstock::cufile::slots;
@@ -29,8 +30,7 @@ CUfileError_t set_up(CUfileBatchHandle_t* batch, unsigned capacity) {
   if (batch == nullptr) return answer(CU_FILE_INVALID_VALUE);
   auto& library = driver::current();
   if (const auto opened = library.open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
-  constexpr unsigned most = 256;  // of io_batchsize; a batch may be larger than that setting, as with NVIDIA's library
-  if (capacity == 0 || capacity > most) return answer(CU_FILE_INVALID_VALUE);
+  if (capacity == 0 || capacity > library.most_batch_entries()) return answer(CU_FILE_INVALID_VALUE);
   *batch = library.batches().add(std::make_unique<batch_state>(capacity, library.stats(), library.lines()));
   return answer(*batch == nullptr ? CU_FILE_NOMEM_ERROR : CU_FILE_SUCCESS);
 }
@@ -40,6 +40,7 @@ struct prepared {
   std::vector<slots<registered_file>::user> files;  // kept from being closed until they are submitted
   std::vector<io_request> requests;
   std::vector<int> refused;
+  std::vector<counters::subject> abouts;  // empty where nothing is counted by GPU
 };
 
 // False when an entry is so wrong that none may run.
@@ -58,6 +59,11 @@ bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepare
     out.requests.push_back({refused == 0 ? &used->target : nullptr, static_cast<std::byte*>(base) + (refused == 0 ? memory_offset : 0),
                             size, file_offset, opcode == CUFILE_WRITE});
     out.refused.push_back(refused);
+    if (library.stats().counts_by_gpu()) {
+      const auto& made = out.requests.back();
+      const bool aligned = is_aligned(made.memory, made.length, made.offset);
+      out.abouts.push_back({library.stats().gpu_of(library.owner(), made.memory), made.is_write, aligned});
+    }
     out.files.push_back(std::move(used));
   }
   return true;
@@ -71,7 +77,7 @@ CUfileError_t submit(CUfileBatchHandle_t batch, unsigned count, const CUfileIOPa
   const auto began = counters::clock::now();
   prepared made;
   const std::span all(entries, count);
-  if (!prepare(library, all, made) || !used->submit(library.owner(), all, made.requests, made.refused, library.options())) {
+  if (!prepare(library, all, made) || !used->submit(library.owner(), all, made.requests, made.refused, library.options(), made.abouts)) {
     return answer(CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
   }
   library.stats().count_submitted(count, began);

@@ -2,12 +2,14 @@
 // registered with the engine, and so with NVIDIA's libcufile where transfers are GPU-direct. Thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <shared_mutex>
 
+#include "cufile/counters.hpp"
 #include "cufile/cufile.h"
 #include "penstock/engine.hpp"
 
@@ -17,22 +19,24 @@ class buffers {
  public:
   // Errors: INVALID_VALUE (empty range), MEMORY_ALREADY_REGISTERED (the same base), CUDA_POINTER_RANGE_ERROR (past the allocation),
   // CUDA_MEMORY_TYPE_INVALID (host memory where host_allowed is false).
-  CUfileError_t add(const engine& owner, const void* base, std::size_t length, bool host_allowed);
+  // gpu: whose memory it is; -1: of none.
+  CUfileError_t add(const engine& owner, const void* base, std::size_t length, bool host_allowed, int& gpu);
   // Errors: INVALID_VALUE (null), MEMORY_NOT_REGISTERED.
-  CUfileError_t remove(const void* base);
+  CUfileError_t remove(const void* base, int& gpu);
   void clear();
 
   // False when base was registered and the range does not lie inside of it.
   [[nodiscard]] bool may_use(const void* base, std::int64_t offset, std::size_t length) const;
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+  // Registered now, of memory of each GPU.
+  [[nodiscard]] std::array<std::uint64_t, counters::most_gpus> bytes_by_gpu() const;
 
  private:
   struct entry {
     std::size_t length;
     registration kept;  // by the engine; of device memory only
+    int gpu;
   };
   std::atomic<std::size_t> count_{0};
-  std::atomic<std::uint64_t> bytes_{0};
   mutable std::shared_mutex lock_;  // guards entries_
   std::map<const void*, entry> entries_;
 };

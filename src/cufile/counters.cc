@@ -16,7 +16,13 @@ std::uint64_t us_since(counters::clock::time_point began) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(counters::clock::now() - began).count());
 }
 
+bool is_gpu(int number) { return number >= 0 && static_cast<std::size_t>(number) < counters::most_gpus; }
+
 std::uint64_t per(std::uint64_t amount, std::uint64_t count) { return count == 0 ? 0 : amount / count; }
+// Of a time, at most 100.
+std::uint64_t percent(std::uint64_t us, double seconds) {
+  return seconds <= 0 ? 0 : std::min<std::uint64_t>(100, static_cast<std::uint64_t>(static_cast<double>(us) / (seconds * 1e4)));
+}
 std::uint64_t per_second(std::uint64_t amount, double seconds) {
   return seconds <= 0 ? 0 : static_cast<std::uint64_t>(static_cast<double>(amount) / seconds);
 }
@@ -61,16 +67,19 @@ void counters::reset() {
   since_ = clock::now();
 }
 
-int counters::gpu_of(const engine& owner, const void* memory) const noexcept try {
+int gpu_number(std::string_view device) noexcept {
   constexpr std::string_view prefix = "cuda:";
-  if (!on() || level() < 3 || memory == nullptr) return -1;
-  const auto facts = owner.describe(memory);
-  if (!facts || facts->kind != memory_kind::device || !facts->device.starts_with(prefix)) return -1;
   int ordinal = -1;
-  std::from_chars(facts->device.data() + prefix.size(), facts->device.data() + facts->device.size(), ordinal);
+  if (device.starts_with(prefix)) std::from_chars(device.data() + prefix.size(), device.data() + device.size(), ordinal);
   return ordinal;
+}
+
+int counters::gpu_of(const engine& owner, const void* memory) const noexcept try {
+  if (!counts_by_gpu() || memory == nullptr) return no_gpu;
+  const auto facts = owner.describe(memory);
+  return facts && facts->kind == memory_kind::device ? gpu_number(facts->device) : no_gpu;
 } catch (const std::exception&) {  // out of memory: counted for no GPU
-  return -1;
+  return no_gpu;
 }
 
 void counters::count(counted what, bool ok) noexcept {
@@ -79,13 +88,45 @@ void counters::count(counted what, bool ok) noexcept {
   totals_.calls[static_cast<std::size_t>(what)].add(ok);
 }
 
-void counters::count_transfer(int gpu, bool is_write, const io_result& outcome, clock::time_point began) noexcept {
+void counters::count_buffer(int gpu, counted what, bool ok) noexcept {
+  if (!on() || !is_gpu(gpu)) return;
+  const std::lock_guard guard(lock_);
+  auto& of = totals_.gpus[static_cast<std::size_t>(gpu)];
+  if (what == counted::buffer_register) of.registered.add(ok);
+  if (what == counted::buffer_deregister && ok) ++of.deregistered;
+}
+
+// Where a part went direct, the whole counts as direct.
+void counters::ways::add(const io_result& outcome, direct_way way) noexcept {
+  if (outcome.direct_bytes == 0) {
+    ++posix;
+  } else {
+    ++(way == direct_way::p2pdma ? p2pdma : nvidia_fs);
+  }
+}
+
+void counters::add_to_gpu_locked(const subject& of, const io_result& outcome, clock::time_point began, std::uint64_t took_us) noexcept {
+  if (!is_gpu(of.gpu)) return;
+  auto& gpu = totals_.gpus[static_cast<std::size_t>(of.gpu)];
+  gpu.transfers[of.is_write].add(outcome, took_us);
+  auto& way = gpu.by_way[of.is_write];
+  // They end in about the order of their ends: each adds what it reaches past the latest end so far.
+  const auto from = std::max(began, way.latest_end);
+  const auto until = began + std::chrono::microseconds(took_us);
+  if (until > from)
+    way.active_us += static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(until - from).count());
+  way.latest_end = std::max(way.latest_end, until);
+  if (!outcome.ok()) return;
+  if (!of.aligned) ++way.unaligned;
+  way.add(outcome, direct_way_.load(std::memory_order_relaxed));
+}
+
+void counters::count_transfer(const subject& of, const io_result& outcome, clock::time_point began) noexcept {
   if (!on()) return;
   const auto took = us_since(began);
   const std::lock_guard guard(lock_);
-  totals_.transfers[is_write].add(outcome, took);
-  if (gpu >= 0 && static_cast<std::size_t>(gpu) < totals_.gpus.size())
-    totals_.gpus[static_cast<std::size_t>(gpu)][is_write].add(outcome, took);
+  totals_.transfers[of.is_write].add(outcome, took);
+  add_to_gpu_locked(of, outcome, began, took);
 }
 
 void counters::count_submitted(std::size_t entries, clock::time_point began) noexcept {
@@ -96,12 +137,15 @@ void counters::count_submitted(std::size_t entries, clock::time_point began) noe
   totals_.batch_submit_us += took;
 }
 
-void counters::count_entry(bool is_write, const io_result& outcome, clock::time_point submitted) noexcept {
+void counters::count_entry(const subject& of, const io_result& outcome, clock::time_point submitted) noexcept {
   if (!on()) return;
   const auto took = us_since(submitted);
   const std::lock_guard guard(lock_);
-  totals_.batch[is_write].add(outcome, took);
-  totals_.batch_last_bytes[is_write] = outcome.bytes_done;
+  totals_.batch[of.is_write].add(outcome, took);
+  totals_.batch_last_bytes[of.is_write] = outcome.bytes_done;
+  const auto way = outcome.direct_bytes == 0 ? 0U : direct_way_.load(std::memory_order_relaxed) == direct_way::nvidia_fs ? 1U : 2U;
+  totals_.batch_ways[way].add(outcome.ok());
+  add_to_gpu_locked(of, outcome, submitted, took);
 }
 
 double counters::seconds() const {
@@ -120,7 +164,8 @@ void counters::count_vector(bool is_write, const io_result& outcome, clock::time
   totals_.vectors[is_write].add(outcome, took);
 }
 
-void counters::write(int level, stats_layout layout, void* out, const engine& owner, std::uint64_t registered_bytes) const {
+void counters::write(int level, stats_layout layout, void* out, const engine& owner,
+                     const std::array<std::uint64_t, most_gpus>& registered_bytes) const {
   const auto devices = level < 3 ? std::vector<device_info>() : owner.devices();
   CUfileStatsLevel3_t all{};
   vector_stats vectors{};
@@ -133,10 +178,10 @@ void counters::write(int level, stats_layout layout, void* out, const engine& ow
       auto& gpu = all.per_gpu_stats[all.num_gpus];
       std::memcpy(gpu.uuid, device.uuid.data(), sizeof gpu.uuid);
       fill_gpu(gpu, totals_.gpus[all.num_gpus], seconds());
+      gpu.reg_bytes = registered_bytes[all.num_gpus];
       ++all.num_gpus;
     }
   }
-  if (all.num_gpus > 0) all.per_gpu_stats[0].reg_bytes = registered_bytes;
   // By bytes: what is there may be shorter than the type.
   auto* at = static_cast<std::byte*>(out);
   const auto put = [&at](const auto* from, std::size_t bytes) {
@@ -198,9 +243,13 @@ void counters::fill_locked(CUfileStatsLevel1_t& out) const {
   out.batch_cancel_ops = calls(counted::batch_cancel);
   out.batch_destroy_ops = calls(counted::batch_destroy);
   out.batch_complete_ops = {entries.ok, entries.err};
-  // What NVIDIA counts by kind of submission, Penstock's engine decides for itself: all entries are its own, none nvidia-fs's.
-  out.batch_enqueued_ops = out.batch_posix_enqueued_ops = {totals_.batch_entries, 0};
-  out.batch_processed_ops = out.batch_posix_processed_ops = {entries.ok, entries.err};
+  out.batch_enqueued_ops = {totals_.batch_entries, 0};
+  out.batch_processed_ops = {entries.ok, entries.err};
+  // What carries an entry is known when it has ended.
+  const auto& [other, nvidia_fs, p2pdma] = totals_.batch_ways;
+  out.batch_posix_enqueued_ops = out.batch_posix_processed_ops = {other.ok, other.err};
+  out.batch_nvfs_submit_ops = {nvidia_fs.ok, nvidia_fs.err};
+  out.batch_p2p_submit_ops = {p2pdma.ok, p2pdma.err};
   out.batch_total_submit_ops = {totals_.batch_entries, 0};
   out.batch_read_bytes = batch_read.bytes;
   out.batch_write_bytes = batch_write.bytes;
@@ -223,20 +272,33 @@ void counters::fill_locked(CUfileStatsLevel2_t& out) const {
   std::copy(totals_.transfers[1].by_size.begin(), totals_.transfers[1].by_size.end(), out.write_size_kb_hist);
 }
 
-void counters::fill_gpu(CUfilePerGpuStats_t& out, const both_directions& counts, double time) {
-  const auto& [read, write] = counts;
+void counters::fill_gpu(CUfilePerGpuStats_t& out, const of_gpu& counts, double time) {
+  const auto& [read, write] = counts.transfers;
+  const auto& [read_ways, write_ways] = counts.by_way;
   out.read_bytes = read.bytes;
   out.read_bw_bytes_per_sec = per_second(read.bytes, time);
+  out.read_utilization = percent(read_ways.active_us, time);
   out.read_duration_us = read.us;
   out.n_total_reads = read.operations.ok;
-  out.n_posix_reads = read.operations.ok;
+  out.n_p2p_reads = read_ways.p2pdma;
+  out.n_nvfs_reads = read_ways.nvidia_fs;
+  out.n_posix_reads = read_ways.posix;
+  out.n_unaligned_reads = read_ways.unaligned;
   out.n_reads_err = read.operations.err;
   out.writes_bytes = write.bytes;
   out.write_bw_bytes_per_sec = per_second(write.bytes, time);
+  out.write_utilization = percent(write_ways.active_us, time);
   out.write_duration_us = write.us;
   out.n_total_writes = write.operations.ok;
-  out.n_posix_writes = write.operations.ok;
+  out.n_p2p_writes = write_ways.p2pdma;
+  out.n_nvfs_writes = write_ways.nvidia_fs;
+  out.n_posix_writes = write_ways.posix;
+  out.n_unaligned_writes = write_ways.unaligned;
   out.n_writes_err = write.operations.err;
+  out.n_mmap = counts.registered.all();
+  out.n_mmap_ok = counts.registered.ok;
+  out.n_mmap_err = counts.registered.err;
+  out.n_mmap_free = counts.deregistered;
 }
 
 }  // namespace penstock::cufile

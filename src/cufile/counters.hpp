@@ -45,11 +45,33 @@ struct vector_stats {
 };
 static_assert(sizeof(CUfileStatsLevel1_t) == 512 && sizeof(vector_stats) == 112);
 
+// "cuda:1" as 1; -1 for anything else.
+int gpu_number(std::string_view device) noexcept;
+
+// To blocks of 4 KiB.
+inline bool is_aligned(const void* memory, std::uint64_t length, std::int64_t file_offset) noexcept {
+  constexpr std::uint64_t block = 4096;
+  return (reinterpret_cast<std::uintptr_t>(memory) | length | static_cast<std::uint64_t>(file_offset)) % block == 0;
+}
+
+// By what the bytes of a GPU that were GPU-direct went: nvidia-fs, or the kernel's P2PDMA.
+enum class direct_way : std::uint8_t { nvidia_fs, p2pdma };
+
 class counters {
  public:
   using clock = std::chrono::steady_clock;
+  static constexpr int no_gpu = -1;
+  static constexpr std::size_t most_gpus = 16;  // in the structs
+
+  // A read or write.
+  struct subject {
+    int gpu = no_gpu;  // that owns the memory
+    bool is_write = false;
+    bool aligned = true;  // to blocks of 4 KiB
+  };
 
   [[nodiscard]] bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool counts_by_gpu() const noexcept { return on() && level() >= 3; }
   [[nodiscard]] int level() const noexcept { return level_.load(std::memory_order_relaxed); }
   void set_level(int level);
   void start();
@@ -60,19 +82,26 @@ class counters {
   // May call the GPU's driver.
   [[nodiscard]] int gpu_of(const engine& owner, const void* memory) const noexcept;
 
+  // What is GPU-direct from here on goes so.
+  void set_direct_way(direct_way way) noexcept { direct_way_.store(way, std::memory_order_relaxed); }
+
   // Each of these does nothing while statistics are off. None calls the GPU's driver.
   void count(counted what, bool ok) noexcept;
+  // Memory of a GPU is registered, or is no more.
+  void count_buffer(int gpu, counted what, bool ok) noexcept;
   // A read or write that has ended.
-  void count_transfer(int gpu, bool is_write, const io_result& outcome, clock::time_point began) noexcept;
+  void count_transfer(const subject& of, const io_result& outcome, clock::time_point began) noexcept;
   void count_submitted(std::size_t entries, clock::time_point began) noexcept;
-  void count_entry(bool is_write, const io_result& outcome, clock::time_point submitted) noexcept;
+  void count_entry(const subject& of, const io_result& outcome, clock::time_point submitted) noexcept;
 
   // Further, for one that was a vector's.
   void count_vector(bool is_write, const io_result& outcome, clock::time_point began) noexcept;
 
   // Writes the struct of a level, 1 to 3, to out. Of the entries of level 3 only those of GPUs that are there, as NVIDIA's library does:
   // clients have been seen with room for no more.
-  void write(int level, stats_layout layout, void* out, const engine& owner, std::uint64_t registered_bytes) const;
+  // registered_bytes: of each GPU.
+  void write(int level, stats_layout layout, void* out, const engine& owner,
+             const std::array<std::uint64_t, most_gpus>& registered_bytes) const;
 
  private:
   struct outcomes {
@@ -89,12 +118,29 @@ class counters {
     void add(const io_result& outcome, std::uint64_t took_us) noexcept;
   };
   using both_directions = std::array<direction, 2>;  // read, write
+  // One direction of a GPU, further.
+  struct ways {
+    std::uint64_t posix = 0;
+    std::uint64_t nvidia_fs = 0;
+    std::uint64_t p2pdma = 0;
+    std::uint64_t unaligned = 0;
+    std::uint64_t active_us = 0;     // with at least one under way
+    clock::time_point latest_end{};  // of them
+    void add(const io_result& outcome, direct_way way) noexcept;
+  };
+  struct of_gpu {
+    both_directions transfers{};
+    std::array<ways, 2> by_way{};
+    outcomes registered;
+    std::uint64_t deregistered = 0;
+  };
   struct totals {
     std::array<outcomes, counted_kinds> calls{};
     both_directions transfers{};
     both_directions vectors{};  // counted among the transfers too
-    std::array<both_directions, 16> gpus{};
-    both_directions batch{};  // entries that have ended
+    std::array<of_gpu, most_gpus> gpus{};
+    both_directions batch{};               // entries that have ended
+    std::array<outcomes, 3> batch_ways{};  // of them: neither, nvidia-fs, P2PDMA
     std::uint64_t batch_entries = 0;
     std::uint64_t batch_submit_us = 0;
     std::array<std::uint64_t, 2> batch_last_bytes{};
@@ -104,12 +150,14 @@ class counters {
   void fill_locked(CUfileStatsLevel1_t& out) const;
   void fill_locked(CUfileStatsLevel2_t& out) const;
   [[nodiscard]] vector_stats vectors_locked() const;
-  static void fill_gpu(CUfilePerGpuStats_t& out, const both_directions& counts, double seconds);
+  void add_to_gpu_locked(const subject& of, const io_result& outcome, clock::time_point began, std::uint64_t took_us) noexcept;
+  static void fill_gpu(CUfilePerGpuStats_t& out, const of_gpu& counts, double seconds);
   [[nodiscard]] double seconds() const;
   [[nodiscard]] CUfileOpCounter_t calls(counted what) const;
 
   std::atomic<bool> on_{false};
   std::atomic<int> level_{0};
+  std::atomic<direct_way> direct_way_{direct_way::nvidia_fs};
   mutable std::mutex lock_;  // guards what follows
   bool started_ = false;
   clock::time_point since_{};

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "cufile/denial.hpp"
 #include "cufile/errors.hpp"
 #include "cufile/raw.hpp"
 
@@ -101,27 +102,46 @@ CUfileError_t driver::open_locked() {
     log_.close();
     return answer(CU_FILE_DRIVER_INVALID_PROPS);
   }
+  if (const auto found = find_engine(); found.err != CU_FILE_SUCCESS) {
+    settings_.close();
+    log_.close();
+    return found;
+  }
+  counters_.set_direct_way(nvidia_fs().major_version > 0 ? direct_way::nvidia_fs : direct_way::p2pdma);
+  open_.store(true, std::memory_order_release);
+  was_open_.store(true);
+  log_.write(log_level::info, "open");
+  engine_->prepare();
+  return answer(CU_FILE_SUCCESS);
+}
+
+// That of all faces has the settings of the first who opens it.
+CUfileError_t driver::find_engine() {
+  const auto now = settings_.values();
   if (!engine_) {
-    auto made = engine::shared();
+    auto made = engine::shared([&](engine_options& options) { apply(now, options); });
     if (!made) {
       log_.write(log_level::error, "{}", made.error().message());
-      settings_.close();
-      log_.close();
       return answer(made.error());
     }
     engine_ = std::move(*made);
   }
-  open_.store(true, std::memory_order_release);
-  was_open_.store(true);
-  log_.write(log_level::info, "open");
+  for (const auto& remark : not_applied(now, engine_->options())) log_.write(log_level::warn, "{}", remark);
   return answer(CU_FILE_SUCCESS);
 }
 
 void driver::take_settings() {
   const auto now = settings_.values();
   (void)log_.open(now);  // silent where that fails: a log that cannot be written must not keep anyone from reading
-  allows_direct_ = !now[CUFILE_PARAM_FORCE_COMPAT_MODE];
-  only_direct_ = !now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE] && allows_direct_;
+  const auto rules = rules_of(now);
+  rules_ = rules;
+  only_direct_files_ = rules.direct && !now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE];
+  past_cache_ = wants_direct_io(now);
+  most_batch_entries_ = cufile::most_batch_entries(now);
+  {
+    const std::unique_lock guard(denied_lock_);
+    denied_ = now.denied;
+  }
   allows_host_memory_ = now[CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY];
   allows_streams_ = now[CUFILE_PARAM_EXECUTION_PARALLEL_IO] && now[CUFILE_PARAM_EXECUTION_MAX_IO_THREADS] > 0;
   const auto level = static_cast<int>(now[CUFILE_PARAM_PROFILE_STATS]);
@@ -171,12 +191,22 @@ bool driver::was_used() {
   return engine_.has_value();
 }
 
+CUfileError_t driver::counted_as(counted what, CUfileError_t outcome) {
+  const bool ok = outcome.err == CU_FILE_SUCCESS;
+  counters_.count(what, ok);
+  if (!is_open()) return outcome;
+  if (what == counted::handle_register) owner().note_call(noted_call::handle_register, ok);
+  if (what == counted::buffer_register) owner().note_call(noted_call::buffer_register, ok);
+  if (what == counted::batch_submit) owner().note_call(noted_call::batch_submit, ok);
+  return outcome;
+}
+
 // --- files
 
 CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
   auto claimed = descriptors_.add(descriptor);
   if (!claimed) return answer(CU_FILE_HANDLE_ALREADY_REGISTERED);
-  auto adopted = owner().adopt(descriptor);
+  auto adopted = owner().adopt(descriptor, {.direct_writes = past_cache_, .not_direct = denial_of(descriptor)});
   const status problem = adopted ? refusal(*adopted) : adopted.error();
   if (!problem.ok()) {
     log_.write(log_level::error, "cuFileHandleRegister: {}", problem.message());
@@ -188,13 +218,20 @@ CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
   return answer(CU_FILE_SUCCESS);
 }
 
+std::string driver::denial_of(int descriptor) {
+  const std::shared_lock guard(denied_lock_);
+  return denied_.empty() ? std::string() : denial(denied_, place_of(descriptor));
+}
+
 // Whoever allows no compatibility mode wants GPUDirect or nothing. Asked of a block, since it depends neither on the file's size nor on how
 // it was opened; where no GPU is in use that only shows whether it may be, and the first transfer shows the rest.
 status driver::refusal(const file& target) const {
-  if (!only_direct_) return {};
+  if (!only_direct_files_) return {};
   constexpr std::uint64_t block = 4096;
   const std::string_view device = owner().cuda_status().ok() ? "cuda:0" : "host:0";
-  const auto planned = owner().explain(target, device, block, 0, true, options());
+  auto asked = options();
+  asked.only_gpu_direct = true;
+  const auto planned = owner().explain(target, device, block, 0, true, asked);
   return planned ? status() : planned.error().with_context("allow_compat_mode is false");
 }
 
@@ -209,7 +246,10 @@ bool driver::refuses(const void* memory) const {
 }
 
 CUfileError_t driver::register_buffer(const void* base, std::size_t length) {
-  return buffers_.add(owner(), base, length, allows_host_memory_);
+  int gpu = counters::no_gpu;
+  const auto outcome = buffers_.add(owner(), base, length, allows_host_memory_, gpu);
+  counters_.count_buffer(gpu, counted::buffer_register, outcome.err == CU_FILE_SUCCESS);
+  return outcome;
 }
 
 CUfileError_t driver::deregister_buffer(const void* base) {
@@ -218,7 +258,10 @@ CUfileError_t driver::deregister_buffer(const void* base) {
     const std::lock_guard until_closed(lock_);
     if (!is_open()) return answer(was_open_.load() ? CU_FILE_DRIVER_CLOSING : CU_FILE_DRIVER_NOT_INITIALIZED);
   }
-  return buffers_.remove(base);
+  int gpu = counters::no_gpu;
+  const auto outcome = buffers_.remove(base, gpu);
+  counters_.count_buffer(gpu, counted::buffer_deregister, outcome.err == CU_FILE_SUCCESS);
+  return outcome;
 }
 
 // --- streams

@@ -22,6 +22,7 @@
 #include "cufile/log.hpp"
 #include "cufile/nvidia_fs.hpp"
 #include "cufile/settings.hpp"
+#include "cufile/settings_effects.hpp"
 #include "cufile/slots.hpp"
 #include "penstock/engine.hpp"
 
@@ -91,16 +92,13 @@ class driver {
 
   // --- valid once open
   [[nodiscard]] const engine& owner() const noexcept { return *engine_; }
-  // What every transfer is asked for with.
-  [[nodiscard]] io_options options() const noexcept {
-    io_options asked;
-    asked.after_default_stream = true;
-    asked.gpu_direct = allows_direct_;
-    asked.only_gpu_direct = only_direct_;
-    return asked;
+  // What every transfer is asked for with; and a blocking one of so many bytes.
+  [[nodiscard]] io_options options() const noexcept { return options_of(rules_.load()); }
+  [[nodiscard]] io_options options(std::uint64_t length, bool is_write, bool aligned) const noexcept {
+    return options_of(rules_.load(), length, is_write, aligned);
   }
   // True where nvidia-fs may carry transfers: it is there, and the settings do not rule it out.
-  [[nodiscard]] bool may_be_direct() const { return allows_direct_ && engine_->gpu_direct_status().ok(); }
+  [[nodiscard]] bool may_be_direct() const { return rules_.load().direct && engine_->gpu_direct_status().ok(); }
   // What nvidia-fs tells, which is nothing where it may carry none.
   [[nodiscard]] nvidia_fs_facts nvidia_fs() const { return may_be_direct() ? read_nvidia_fs(nvidia_fs_folder_) : nvidia_fs_facts(); }
   // Where that is, on a machine that has no /proc of its own. The library is closed.
@@ -122,6 +120,7 @@ class driver {
   [[nodiscard]] const buffers& memory() const noexcept { return buffers_; }
 
   // --- batches
+  [[nodiscard]] unsigned most_batch_entries() const noexcept { return most_batch_entries_; }
   [[nodiscard]] slots<batch_state>& batches() noexcept { return batches_; }
   // Cancels what runs and waits for it, also when another thread is doing so. True for the thread that destroyed the batch.
   bool destroy_batch(CUfileBatchHandle_t batch) noexcept {
@@ -143,10 +142,7 @@ class driver {
   [[nodiscard]] settings_book& settings() noexcept { return settings_; }
   [[nodiscard]] counters& stats() noexcept { return counters_; }
   // Counts the outcome of a call, and hands it on.
-  CUfileError_t counted_as(counted what, CUfileError_t outcome) {
-    counters_.count(what, outcome.err == CU_FILE_SUCCESS);
-    return outcome;
-  }
+  CUfileError_t counted_as(counted what, CUfileError_t outcome);
   // A line that says what a call failed with. May be called from the driver's threads.
   void log_failure(const char* call, const status& outcome) noexcept;
   [[nodiscard]] log& lines() noexcept { return log_; }
@@ -158,7 +154,9 @@ class driver {
  private:
   driver() = default;
   CUfileError_t open_locked();
+  CUfileError_t find_engine();
   void take_settings();
+  [[nodiscard]] std::string denial_of(int descriptor);
   void release_all();
   [[nodiscard]] status refusal(const file& target) const;
 
@@ -168,8 +166,12 @@ class driver {
   std::atomic<bool> was_open_{false};
   std::optional<engine> engine_;  // stays once made
   // As the settings say; a thread may ask while another opens the library anew.
-  std::atomic<bool> allows_direct_{true};
-  std::atomic<bool> only_direct_{false};
+  std::atomic<request_rules> rules_{request_rules{}};
+  std::atomic<bool> only_direct_files_{false};  // others are refused as they are registered
+  std::atomic<bool> past_cache_{false};         // files are written so
+  std::atomic<unsigned> most_batch_entries_{256};
+  std::shared_mutex denied_lock_;  // guards denied_
+  deny_lists denied_;
   std::atomic<bool> allows_streams_{true};
   std::atomic<bool> allows_host_memory_{true};
   std::atomic<int> version_{advertised_version};

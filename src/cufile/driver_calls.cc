@@ -16,7 +16,7 @@ using penstock::cufile::size_range;
 
 // nvidia_fs_major: 0 where it is not loaded. Then what may be direct is PCI P2PDMA.
 unsigned features(unsigned nvidia_fs_major) {
-  unsigned found = 1U << CU_FILE_DYN_ROUTING_SUPPORTED | 1U << CU_FILE_BATCH_IO_SUPPORTED | 1U << CU_FILE_PARALLEL_IO_SUPPORTED;
+  unsigned found = 1U << CU_FILE_BATCH_IO_SUPPORTED | 1U << CU_FILE_PARALLEL_IO_SUPPORTED;
   if (driver::current().allows_streams()) found |= 1U << CU_FILE_STREAMS_SUPPORTED;
   if (nvidia_fs_major == 0 && driver::current().may_be_direct()) found |= 1U << CU_FILE_P2P_SUPPORTED;
   return found;

@@ -1,4 +1,5 @@
 // The exported calls that register files and memory, and that read and write.
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <vector>
@@ -20,6 +21,7 @@ using penstock::cufile::counters;
 using penstock::cufile::driver;
 using penstock::cufile::errno_of;
 using penstock::cufile::guarded;
+using penstock::cufile::is_aligned;
 using penstock::cufile::raw;
 
 CUfileError_t register_file(CUfileHandle_t* handle, const CUfileDescr_t* descriptor) {
@@ -72,14 +74,15 @@ ssize_t transfer(CUfileHandle_t handle, const range& asked, bool is_write) {
   const bool counting = library.stats().on();
   const auto began = counting ? counters::clock::now() : counters::clock::time_point();
   if (const int fault = fault_of(library, asked); fault != 0) {
-    constexpr int no_gpu = -1;
-    if (counting) library.stats().count_transfer(no_gpu, is_write, {0, refused_arguments()}, began);
+    if (counting) library.stats().count_transfer({.is_write = is_write}, {0, refused_arguments()}, began);
     return failed(fault);
   }
   auto* const memory = static_cast<std::byte*>(asked.base) + asked.memory_offset;
-  const auto outcome = is_write ? used->target.write(memory, asked.size, asked.file_offset, library.options())
-                                : used->target.read(memory, asked.size, asked.file_offset, library.options());
-  if (counting) library.stats().count_transfer(library.stats().gpu_of(library.owner(), memory), is_write, outcome, began);
+  const bool aligned = is_aligned(memory, asked.size, asked.file_offset);
+  const auto options = library.options(asked.size, is_write, aligned);
+  const auto outcome = is_write ? used->target.write(memory, asked.size, asked.file_offset, options)
+                                : used->target.read(memory, asked.size, asked.file_offset, options);
+  if (counting) library.stats().count_transfer({library.stats().gpu_of(library.owner(), memory), is_write, aligned}, outcome, began);
   library.log_failure(is_write ? "cuFileWrite" : "cuFileRead", outcome.error);
   return told(outcome);
 }
@@ -107,15 +110,18 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
   }
   const auto began = counters::clock::now();
   io_result outcome;
-  const auto ended = library.owner().submit(requests, library.options()).wait();
+  const bool aligned =
+      std::ranges::all_of(requests, [](const io_request& each) { return is_aligned(each.memory, each.length, each.offset); });
+  const auto ended = library.owner().submit(requests, library.options(total, is_write, aligned)).wait();
   for (std::size_t i = 0; i < ended.size(); ++i) {
     outcome.bytes_done += ended[i].bytes_done;
+    outcome.direct_bytes += ended[i].direct_bytes;
     outcome.error = ended[i].error;
     if (!ended[i].ok() || ended[i].bytes_done < requests[i].length) break;
   }
   if (!requests.empty()) {
     const int gpu = library.stats().gpu_of(library.owner(), requests.front().memory);
-    library.stats().count_transfer(gpu, is_write, outcome, began);
+    library.stats().count_transfer({gpu, is_write, aligned}, outcome, began);
     library.stats().count_vector(is_write, outcome, began);
   }
   library.log_failure(is_write ? "cuFileWritev" : "cuFileReadv", outcome.error);

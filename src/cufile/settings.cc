@@ -15,6 +15,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cufile/settings_keys.hpp"
 
@@ -28,6 +29,17 @@ using enum key_kind;
 constexpr const char* log_path_variable = "CUFILE_LOGFILE_PATH";
 
 // --- values as JSON -----------------------------------------------------------------------------------------------------------
+
+// Fit for a line of a log or a terminal, whatever a file holds.
+std::string printable(std::string text) {
+  constexpr std::size_t longest = 120;
+  if (text.size() > longest) text = text.substr(0, longest) + "...";
+  std::ranges::replace_if(
+      text, [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; }, '?');
+  return text;
+}
+
+std::string value_text(const json& value) { return printable(value.dump(-1, ' ', true, json::error_handler_t::replace)); }
 
 // The library's get() would throw on another type.
 const std::uint64_t* whole_number(const json& value) { return value.get_ptr<const json::number_unsigned_t*>(); }
@@ -46,7 +58,8 @@ refusal store_json_list(const key& where, const json& value, settings& target) {
     if (!value.is_array() || text == nullptr) return "expected a list of texts";
     words.push_back(*text);
   }
-  return value.is_array() ? store_list(where, std::move(words), target) : "expected a list of texts";
+  if (!value.is_array()) return "expected a list of texts";
+  return where.kind == addresses ? store_addresses(where, words, target) : store_list(where, std::move(words), target);
 }
 
 refusal store_json_slabs(const key& where, const json& value, settings& target) {
@@ -57,6 +70,18 @@ refusal store_json_slabs(const key& where, const json& value, settings& target) 
     numbers.push_back(*number);
   }
   return value.is_array() ? store_slabs(where, std::move(numbers), target) : "expected a list of whole numbers";
+}
+
+refusal store_json_table(const key& where, const json& value, settings& target) {
+  const bool fits = value.is_object() && std::ranges::all_of(value, [](const json& each) { return each.is_object(); });
+  if (!fits) return "expected an object of objects";
+  return store_table(where, value.empty() ? std::string() : value_text(value), target);
+}
+
+refusal store_json_number(const key& where, const json& value, settings& target) {
+  if (const auto* number = whole_number(value)) return store_number(where, fmt::format("{}", *number), target);
+  const auto* text = value.get_ptr<const json::string_t*>();
+  return text != nullptr ? store_number(where, *text, target) : "expected a whole number";
 }
 
 refusal store_json(const key& where, const json& value, settings& target) {
@@ -71,14 +96,15 @@ refusal store_json(const key& where, const json& value, settings& target) {
     case word:
       return value.is_string() ? store_word(where, *value.get_ptr<const json::string_t*>(), target) : "expected a text";
     case list:
+    case addresses:
       return store_json_list(where, value, target);
     case table:
-      return value.is_object() ? refusal() : "expected an object";
+      return store_json_table(where, value, target);
+    case number:
+      return store_json_number(where, value, target);
     case slab_sizes:
     case slab_counts:
       return store_json_slabs(where, value, target);
-    case anything:
-      return {};
   }
   return {};
 }
@@ -144,17 +170,6 @@ result<json> parse(std::string_view text) {
   return document;
 }
 
-// Fit for a line of a log or a terminal, whatever a file holds.
-std::string printable(std::string text) {
-  constexpr std::size_t longest = 120;
-  if (text.size() > longest) text = text.substr(0, longest) + "...";
-  std::ranges::replace_if(
-      text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, '?');
-  return text;
-}
-
-std::string value_text(const json& value) { return printable(value.dump(-1, ' ', true, json::error_handler_t::replace)); }
-
 // A leaf of the document.
 struct found_value {
   std::string name;
@@ -174,6 +189,11 @@ void collect(const std::string& section, const json& object, std::vector<found_v
   }
 }
 
+// The effect of such a key begins with "nothing".
+std::string without_effect(const key& where) {
+  return fmt::format("accepted without effect{}", where.effect.substr(std::string_view("nothing").size()));
+}
+
 setting_report unknown_report(const found_value& found) {
   if (is_section(found.name)) return {found.name, value_text(*found.value), key_fate::refused, "expected an object"};
   return {printable(found.name), value_text(*found.value), key_fate::unknown, "unknown key"};
@@ -184,9 +204,9 @@ setting_report stored_report(const found_value& found, const refusal& why) {
   if (!why.empty()) {
     line.fate = key_fate::refused;
     line.remark = why;
-  } else if (line.remark.empty()) {
+  } else if (found.where->role == key_role::idle) {
     line.fate = key_fate::without_effect;
-    line.remark = "accepted without effect";
+    line.remark = without_effect(*found.where);
   }
   return line;
 }
@@ -205,6 +225,9 @@ void settle_slabs(slab_pool pool, const settings& before, settings& target, std:
                   std::vector<setting_report>& lines) {
   if (target.slabs(pool).sizes_kb.size() == target.slabs(pool).counts.size()) return;
   target.slabs(pool) = before.slabs(pool);
+  for (const key& where : all_keys()) {
+    if ((where.kind == slab_sizes || where.kind == slab_counts) && pool_of(where) == pool) target.changed.erase(where.name);
+  }
   for (std::size_t i = 0; i < found.size(); ++i) {
     const key* where = found[i].where;
     if (where == nullptr || (where->kind != slab_sizes && where->kind != slab_counts) || pool_of(*where) != pool) continue;
@@ -263,6 +286,22 @@ void remark_on(std::span<const setting_report> lines, const std::string& path, s
   }
 }
 
+// Who sets such a key expects something of it.
+void remark_on_idle(const settings& values, std::vector<std::string>& remarks) {
+  for (const key& where : all_keys()) {
+    const auto found = values.changed.find(where.name);
+    if (where.role == key_role::idle && found != values.changed.end())
+      remarks.push_back(fmt::format("{} = {}: {}", where.name, printable(found->second), without_effect(where)));
+  }
+}
+
+// Whether such a variable can be what it is.
+refusal check_lone(const lone_variable& about, std::string_view text) {
+  settings scratch;
+  key like{.name = about.name, .kind = about.kind, .range = about.range};
+  return store_text(like, text, scratch);
+}
+
 void shorten(std::vector<std::string>& remarks) {
   if (remarks.size() <= max_remarks) return;
   const std::size_t more = remarks.size() - max_remarks;
@@ -300,7 +339,7 @@ std::optional<log_level> parse_log_level(std::string_view word) noexcept {
 settings::settings() {
   for (const key& where : all_keys()) {
     const refusal why = store_text(where, where.standard, *this);
-    assert((where.kind == anything || why.empty()) && "a default that is no value of its key");
+    assert(why.empty() && "a default that is no value of its key");
     static_cast<void>(why);
   }
 }
@@ -343,6 +382,7 @@ opening settings_book::open() {
   if (live_) return {};  // another thread was faster
   stage_over(*values, staged_, &report.remarks);
   staged_ = {};
+  remark_on_idle(*values, report.remarks);
   values->log_file = resolved_log_file(*values);
   live_ = std::move(values);
   shorten(report.remarks);
@@ -382,6 +422,12 @@ void settings_book::read_environment(settings& target, std::vector<std::string>&
     const refusal why = store_text(where, text, target);
     if (!why.empty()) remarks.push_back(fmt::format("environment variable {}={}: {}", where.variable, printable(text), why));
   }
+  for (const lone_variable& about : all_lone_variables()) {
+    const char* text = lookup_(about.name);
+    if (text == nullptr || *text == '\0') continue;
+    const refusal why = check_lone(about, text);
+    if (!why.empty()) remarks.push_back(fmt::format("environment variable {}={}: {}", about.name, printable(text), why));
+  }
   read_log_path(target);
 }
 
@@ -418,6 +464,16 @@ void stage_one(const Value& value, Value& slot, const key* where, Store store, s
   if (!why.empty()) remarks->push_back(fmt::format("{} = {}, set by the program: {}", where->name, value, why));
 }
 
+// As the program has set them: these are taken as they are.
+void note_slabs(slab_pool pool, settings& target) {
+  for (const key& where : all_keys()) {
+    if ((where.kind != slab_sizes && where.kind != slab_counts) || pool_of(where) != pool) continue;
+    const auto& numbers = where.kind == slab_sizes ? target.slabs(pool).sizes_kb : target.slabs(pool).counts;
+    auto text = fmt::format("{}", fmt::join(numbers, " "));
+    if (text != where.standard) target.changed[where.name] = std::move(text);
+  }
+}
+
 }  // namespace
 
 void settings_book::stage_over(settings& target, const staged_values& staged, std::vector<std::string>* remarks) {
@@ -425,7 +481,10 @@ void settings_book::stage_over(settings& target, const staged_values& staged, st
     if (!staged.sizes[i]) continue;
     stage_one(*staged.sizes[i], target.sizes[i], find_key(size, static_cast<int>(i)), store_size, target, remarks);
   }
-  for (std::size_t i = 0; i < flag_parameter_count; ++i) target.flags[i] = staged.flags[i].value_or(target.flags[i]);
+  for (std::size_t i = 0; i < flag_parameter_count; ++i) {
+    if (!staged.flags[i]) continue;
+    if (const key* where = find_key(flag, static_cast<int>(i))) (void)store_flag(*where, *staged.flags[i], target);
+  }
   for (std::size_t i = 0; i < word_parameter_count; ++i) {
     if (!staged.words[i]) continue;
     stage_one(*staged.words[i], target.words[i], find_key(word, static_cast<int>(i)), store_word, target, remarks);
@@ -433,7 +492,9 @@ void settings_book::stage_over(settings& target, const staged_values& staged, st
   target.log_path_given = target.log_path_given || staged.words[CUFILE_PARAM_ENV_LOGFILE_PATH].has_value();
   for (const slab_pool pool : {slab_pool::posix, slab_pool::gpu_bounce}) {
     const auto& slabs = staged.slabs[static_cast<std::size_t>(pool)];
-    if (slabs) target.slabs(pool) = *slabs;
+    if (!slabs) continue;
+    target.slabs(pool) = *slabs;
+    note_slabs(pool, target);
   }
 }
 

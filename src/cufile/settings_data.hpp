@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,6 +36,15 @@ struct slab_array {
 
 enum class slab_pool : std::uint8_t { posix = 0, gpu_bounce };
 
+// denylist: what is not to be GPU-direct.
+struct deny_lists {
+  std::vector<std::string> drivers{};
+  std::vector<std::string> devices{};
+  std::vector<std::string> mounts{};
+  std::vector<std::string> filesystems{};
+  [[nodiscard]] bool empty() const noexcept { return drivers.empty() && devices.empty() && mounts.empty() && filesystems.empty(); }
+};
+
 struct settings {
   settings();  // the defaults
 
@@ -51,8 +61,10 @@ struct settings {
   std::string log_file;
   std::uint64_t log_max_bytes = 0;  // UINT64_MAX: no limit
 
-  std::vector<std::string> deny_mounts;
-  std::vector<std::string> deny_filesystems;
+  deny_lists denied;
+  bool posix_unaligned_writes = false;
+  // What has another value than NVIDIA's default, as text, by the names of the keys: the engine follows these, and no defaults.
+  std::map<std::string_view, std::string> changed;
 
   [[nodiscard]] std::size_t operator[](CUFileSizeTConfigParameter_t parameter) const { return sizes[parameter]; }
   [[nodiscard]] bool operator[](CUFileBoolConfigParameter_t parameter) const { return flags[parameter]; }
@@ -68,10 +80,11 @@ enum class key_kind : std::uint8_t {
   flag,         // true or false
   word,         // a text
   list,         // texts
-  table,        // an object whose keys are the user's
+  addresses,    // a list of IP addresses
+  table,        // an object of objects, whose keys are the user's
+  number,       // a whole number, or a text of one, "0x1f"
   slab_sizes,   // whole numbers
   slab_counts,  // whole numbers
-  anything,     // not looked into
 };
 
 // least and most as cuFileGetParameterMinMaxValue answers them; a most of 0 is no bound.
@@ -80,6 +93,9 @@ struct size_range {
   std::size_t most = 0;
   [[nodiscard]] bool holds(std::size_t value) const noexcept { return value >= least && (most == 0 || value <= most); }
 };
+
+// Who obeys a key: Penstock; NVIDIA's library on the direct path, which reads the same file; or nobody.
+enum class key_role : std::uint8_t { idle = 0, below, acts };
 
 // One key of cufile.json.
 struct key {
@@ -92,8 +108,21 @@ struct key {
   std::array<std::string_view, 2> aliases{};  // other places of the same key; the name wins where both are given
   const char* variable = nullptr;             // the environment variable that overrides it
   int parameter = -1;                         // its CUFile...ConfigParameter_t, which the kind tells; or none
-  std::string_view effect{};                  // what it does here; empty: accepted without effect
+  key_role role = key_role::idle;
+  std::string_view effect{};  // what it does here, or why nothing
+  bool is_handed = false;     // a value other than the default goes to NVIDIA's library, whoever has set it
 };
+
+// A variable of the environment that stands for no key.
+struct lone_variable {
+  const char* name;
+  key_kind kind;  // size or flag
+  size_range range{};
+  std::string_view effect{};
+};
+
+// Those that Penstock knows, each once.
+std::span<const lone_variable> all_lone_variables() noexcept;
 
 // Every key that Penstock knows, each once.
 std::span<const key> all_keys() noexcept;

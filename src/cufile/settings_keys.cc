@@ -15,6 +15,12 @@ constexpr key with(key changed, Member key::*member, std::type_identity_t<Member
   return changed;
 }
 
+constexpr std::string_view nvidia_library = "obeyed by NVIDIA's library on the direct path";
+constexpr std::string_view pool_of_less = "less in all than by default bounds the pinned memory, 36 MiB at least";
+constexpr std::string_view split_always = "nothing: unaligned ends are always split off";
+constexpr std::string_view is_denied =
+    "a file there is never GPU-direct, which explain() tells; where allow_compat_mode is false it is refused (5008)";
+
 // Writes a key as one row of the table.
 struct row : key {
   constexpr explicit row(const key& other) : key(other) {}
@@ -25,7 +31,14 @@ struct row : key {
   constexpr row also(std::string_view one, std::string_view other = {}) const { return row(with(*this, &key::aliases, {one, other})); }
   constexpr row from(const char* its_variable) const { return row(with(*this, &key::variable, its_variable)); }
   constexpr row sets(int its_parameter) const { return row(with(*this, &key::parameter, its_parameter)); }
-  constexpr row does(std::string_view its_effect) const { return row(with(*this, &key::effect, its_effect)); }
+  constexpr row does(std::string_view its_effect) const { return told(key_role::acts, its_effect); }
+  constexpr row idle(std::string_view why) const { return told(key_role::idle, why); }
+  // Obeyed by NVIDIA's library.
+  constexpr row below(std::string_view what = nvidia_library) const { return told(key_role::below, what); }
+  constexpr row handed() const { return row(with(*this, &key::is_handed, true)); }
+  constexpr row told(key_role its_role, std::string_view what) const {
+    return row(with(with(*this, &key::role, its_role), &key::effect, what));
+  }
 };
 
 // Where the guides and NVIDIA's library differ, the default is what the library (1.17) answers.
@@ -43,53 +56,87 @@ constexpr key keys[] = {
         .from("CUFILE_LOGFILE_MAX_SIZE_MB")
         .does("the log starts again from empty at this size"),
 
-    row(flag, "profile.nvtx", "false").from("CUFILE_NVTX").sets(CUFILE_PARAM_PROFILE_NVTX),
+    row(flag, "profile.nvtx", "false")
+        .from("CUFILE_NVTX")
+        .sets(CUFILE_PARAM_PROFILE_NVTX)
+        .does("true: each request is a range of NVTX, as with PENSTOCK_NVTX=1"),
     row(size, "profile.cufile_stats", "0")
         .in(0, 3)
         .from("CUFILE_STATS_LEVEL")
         .sets(CUFILE_PARAM_PROFILE_STATS)
         .does("the level of the statistics"),
 
-    row(size, "execution.max_io_queue_depth", "128").in(1, 256).sets(CUFILE_PARAM_EXECUTION_MAX_IO_QUEUE_DEPTH),
+    row(size, "execution.max_io_queue_depth", "128")
+        .in(1, 256)
+        .sets(CUFILE_PARAM_EXECUTION_MAX_IO_QUEUE_DEPTH)
+        .idle("nothing: requests that wait take no thread, so there may be any number of them")
+        .handed(),
     row(size, "execution.max_io_threads", "4")
         .in(0, 32)
         .sets(CUFILE_PARAM_EXECUTION_MAX_IO_THREADS)
-        .does("0 switches stream-ordered reads and writes off; any other number changes nothing"),
+        .does("0 switches stream-ordered reads and writes off; another number than the default: so many threads copy for each file system")
+        .handed(),
     row(flag, "execution.parallel_io", "true")
         .sets(CUFILE_PARAM_EXECUTION_PARALLEL_IO)
-        .does("false switches stream-ordered reads and writes off"),
-    row(size, "execution.min_io_threshold_size_kb", "8192").in(4, 4294967295).sets(CUFILE_PARAM_EXECUTION_MIN_IO_THRESHOLD_SIZE_KB),
-    row(size, "execution.max_request_parallelism", "4").in(0, 8).sets(CUFILE_PARAM_EXECUTION_MAX_REQUEST_PARALLELISM),
+        .does("false switches stream-ordered reads and writes off, and requests are cut into pieces as large as there are")
+        .handed(),
+    row(size, "execution.min_io_threshold_size_kb", "8192")
+        .in(4, 4294967295)
+        .sets(CUFILE_PARAM_EXECUTION_MIN_IO_THRESHOLD_SIZE_KB)
+        .does("another number than the default: requests up to this are cut into pieces as large as there are")
+        .handed(),
+    row(size, "execution.max_request_parallelism", "4")
+        .in(0, 8)
+        .sets(CUFILE_PARAM_EXECUTION_MAX_REQUEST_PARALLELISM)
+        .does("another number than the default: a request is cut for so many lanes; 0 and 1: into pieces as large as there are")
+        .handed(),
 
     row(size, "properties.max_direct_io_size_kb", "1024")
         .in(64, 16384)
         .by(64)
         .also("properties.max_direct_io_size")
-        .sets(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB),
+        .sets(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB)
+        .does("another number than the default is the most that NVIDIA's library is asked for at once, else 16 MiB")
+        .handed(),
     row(size, "properties.max_device_cache_size_kb", "131072")
         .also("properties.max_device_cache_size")
-        .sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB),
+        .sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB)
+        .does("less than by default bounds the pinned memory, 36 MiB at least; NVIDIA's library obeys it too")
+        .handed(),
     row(size, "properties.per_buffer_cache_size_kb", "1024")
         .in(64, 16384)
         .by(64)
         .also("properties.per_buffer_cache_size")
-        .sets(CUFILE_PARAM_PROPERTIES_PER_BUFFER_CACHE_SIZE_KB),
+        .sets(CUFILE_PARAM_PROPERTIES_PER_BUFFER_CACHE_SIZE_KB)
+        .below()
+        .handed(),
     row(slab_sizes, "properties.gpu_bounce_buffer_slab_config.slab_size_kb", "1024 8192 16384 65536")
         .by(4)
         .also("properties.gpu_bounce_buffer_slab_size_kb")
-        .sets(CUFILE_PARAM_GPU_BOUNCE_BUFFER_SLAB_SIZE_KB),
+        .sets(CUFILE_PARAM_GPU_BOUNCE_BUFFER_SLAB_SIZE_KB)
+        .does(pool_of_less),
     row(slab_counts, "properties.gpu_bounce_buffer_slab_config.slab_count", "128 8 4 2")
         .also("properties.gpu_bounce_buffer_slab_count")
-        .sets(CUFILE_PARAM_GPU_BOUNCE_BUFFER_SLAB_COUNT),
+        .sets(CUFILE_PARAM_GPU_BOUNCE_BUFFER_SLAB_COUNT)
+        .does(pool_of_less),
     row(size, "properties.max_device_pinned_mem_size_kb", "33554432")
         .in(64, 0)
         .also("properties.max_device_pinned_mem_size")
-        .sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB),
-    row(slab_sizes, "properties.posix_pool_slab_size_kb", "4 1024 16384").by(4).sets(CUFILE_PARAM_POSIX_POOL_SLAB_SIZE_KB),
-    row(slab_counts, "properties.posix_pool_slab_count", "128 64 64").sets(CUFILE_PARAM_POSIX_POOL_SLAB_COUNT),
-    row(flag, "properties.use_poll_mode", "false").sets(CUFILE_PARAM_PROPERTIES_USE_POLL_MODE),
-    row(size, "properties.poll_mode_max_size_kb", "4").in(4, 18014398509481980).sets(CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB),
-    row(flag, "properties.use_pci_p2pdma", "false").from("CUFILE_USE_PCIP2PDMA").sets(CUFILE_PARAM_USE_PCIP2PDMA),
+        .sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB)
+        .below()
+        .handed(),
+    row(slab_sizes, "properties.posix_pool_slab_size_kb", "4 1024 16384")
+        .by(4)
+        .sets(CUFILE_PARAM_POSIX_POOL_SLAB_SIZE_KB)
+        .does(pool_of_less),
+    row(slab_counts, "properties.posix_pool_slab_count", "128 64 64").sets(CUFILE_PARAM_POSIX_POOL_SLAB_COUNT).does(pool_of_less),
+    row(flag, "properties.use_poll_mode", "false").sets(CUFILE_PARAM_PROPERTIES_USE_POLL_MODE).below().handed(),
+    row(size, "properties.poll_mode_max_size_kb", "4").in(4, 18014398509481980).sets(CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB).below().handed(),
+    row(flag, "properties.use_pci_p2pdma", "false")
+        .from("CUFILE_USE_PCIP2PDMA")
+        .sets(CUFILE_PARAM_USE_PCIP2PDMA)
+        .below("obeyed by NVIDIA's library on the direct path, where it is true anyway if the GPU's driver is set up for P2PDMA")
+        .handed(),
     row(flag, "properties.allow_compat_mode", "true")
         .also("properties.use_compat_mode")
         .from("CUFILE_ALLOW_COMPAT_MODE")
@@ -99,96 +146,125 @@ constexpr key keys[] = {
         .from("CUFILE_FORCE_COMPAT_MODE")
         .sets(CUFILE_PARAM_FORCE_COMPAT_MODE)
         .does("true keeps every request off the direct path"),
-    row(flag, "properties.vanilla_posix_io_mode", "false").sets(CUFILE_PARAM_PROPERTIES_POSIX_IO_MODE),
-    row(flag, "properties.gds_fallback_io", "false").sets(CUFILE_PARAM_GDS_FALLBACK_IO),
+    row(flag, "properties.vanilla_posix_io_mode", "false")
+        .sets(CUFILE_PARAM_PROPERTIES_POSIX_IO_MODE)
+        .does("true: nothing is GPU-direct, and reads go through the page cache"),
+    row(flag, "properties.gds_fallback_io", "false")
+        .sets(CUFILE_PARAM_GDS_FALLBACK_IO)
+        .does("true, where allow_compat_mode is false: what fails GPU-direct goes on through pinned memory"),
     row(flag, "properties.allow_system_memory", "true").sets(CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY).does("false refuses host memory"),
-    row(flag, "properties.force_odirect_mode", "false").sets(CUFILE_PARAM_FORCE_ODIRECT_MODE),
-    row(flag, "properties.prefer_iouring", "false").sets(CUFILE_PARAM_PREFER_IO_URING),
-    row(flag, "properties.compat_odirect_unaligned_read_split", "false"),
-    row(size, "properties.compat_odirect_unaligned_read_split_min_size_kb", "128"),
+    row(flag, "properties.force_odirect_mode", "false")
+        .sets(CUFILE_PARAM_FORCE_ODIRECT_MODE)
+        .does("true: reads go past the page cache, and so do large aligned writes from device memory"),
+    row(flag, "properties.prefer_iouring", "false")
+        .sets(CUFILE_PARAM_PREFER_IO_URING)
+        .idle("nothing: io_uring is used wherever the kernel allows it"),
+    row(flag, "properties.compat_odirect_unaligned_read_split", "false").idle(split_always),
+    row(size, "properties.compat_odirect_unaligned_read_split_min_size_kb", "128").idle(split_always),
     row(size, "properties.io_batchsize", "128")
         .in(1, 256)
         .also("properties.max_batch_io_size", "profile.io_batchsize")
         .sets(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE)
-        .does("the size of a batch that the driver's properties tell; batches of up to 256 are set up all the same"),
+        .does("another number than the default is the most entries of a batch, else 256 are; the driver's properties tell it"),
     row(size, "properties.max_batch_io_timeout_msecs", "5")
         .in(1, 1000)
         .sets(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS)
-        .does("the timeout that the driver's properties tell"),
-    row(word, "properties.io_priority", "default").one_of("default low med high"),
-    row(flag, "properties.gds_rdma_write_support", "true"),
-    row(list, "properties.rdma_dev_addr_list"),
+        .idle("nothing but that the driver's properties tell it: entries begin at once, and who waits for them names a timeout"),
+    row(word, "properties.io_priority", "default")
+        .one_of("default low med high")
+        .does("low: requests are in the background, where they let others go first; the other words change nothing"),
+    row(flag, "properties.gds_rdma_write_support", "true").below(),
+    row(addresses, "properties.rdma_dev_addr_list").below(),
     row(word, "properties.rdma_load_balancing_policy", "RoundRobin")
         .one_of("RoundRobin FirstFit MaxMinFit RoundRobinMaxMin Randomized")
-        .also("properties.rdma_peer_affinity_policy"),
-    row(flag, "properties.rdma_dynamic_routing", "false"),
-    row(list, "properties.rdma_dynamic_routing_order", "GPU_MEM_NVLINKS GPU_MEM SYS_MEM P2P").one_of("GPU_MEM_NVLINKS GPU_MEM SYS_MEM P2P"),
-    row(word, "properties.rdma_peer_type", "peer_mem").one_of("peer_mem dmabuf"),
-    row(word, "properties.rdma_transport_type", "DC_V1").one_of("DC_V1 EXT_RC_V1").sets(CUFILE_PARAM_RDMA_TRANSPORT),
-    row(anything, "properties.rdma_dc_key", "0xffeeddcc"),
-    row(anything, "properties.rdma_access_mask", "0x1f"),
-    row(anything, "properties.rdma_topN_ranks", "1"),
-    row(flag, "properties.allow_rdma_token_reset", "false"),
-    row(anything, "properties.rdma_multipath_enabled"),
-    row(anything, "properties.rdma_multipath_max_backup_devices"),
-    row(anything, "properties.rdma_multipath_io_retry_count"),
-    row(anything, "properties.rdma_multipath_io_retry_delay_ms"),
-    row(anything, "properties.rdma_multipath_failback_enabled"),
-    row(anything, "properties.rdma_multipath_failback_delay_ms"),
-    row(anything, "properties.rdma_multipath_health_check_interval_ms"),
-    row(anything, "properties.rdma_multipath_async_event_monitoring"),
-    row(anything, "properties.rdma_multipath_unhealthy_threshold"),
+        .also("properties.rdma_peer_affinity_policy")
+        .below(),
+    row(flag, "properties.rdma_dynamic_routing", "false").below(),
+    row(list, "properties.rdma_dynamic_routing_order", "GPU_MEM_NVLINKS GPU_MEM SYS_MEM P2P")
+        .one_of("GPU_MEM_NVLINKS GPU_MEM SYS_MEM P2P")
+        .below(),
+    row(word, "properties.rdma_peer_type", "peer_mem").one_of("peer_mem dmabuf").below(),
+    row(word, "properties.rdma_transport_type", "DC_V1").one_of("DC_V1 EXT_RC_V1").sets(CUFILE_PARAM_RDMA_TRANSPORT).below(),
+    row(number, "properties.rdma_dc_key", "0xffeeddcc").below(),
+    row(number, "properties.rdma_access_mask", "0x1f").below(),
+    row(size, "properties.rdma_topN_ranks", "1").below(),
+    row(flag, "properties.allow_rdma_token_reset", "false").below(),
+    row(flag, "properties.rdma_multipath_enabled", "false").below(),
+    row(size, "properties.rdma_multipath_max_backup_devices", "0").below(),
+    row(size, "properties.rdma_multipath_io_retry_count", "0").below(),
+    row(size, "properties.rdma_multipath_io_retry_delay_ms", "0").below(),
+    row(flag, "properties.rdma_multipath_failback_enabled", "false").below(),
+    row(size, "properties.rdma_multipath_failback_delay_ms", "0").below(),
+    row(size, "properties.rdma_multipath_health_check_interval_ms", "0").below(),
+    row(flag, "properties.rdma_multipath_async_event_monitoring", "false").below(),
+    row(size, "properties.rdma_multipath_unhealthy_threshold", "0").below(),
 
-    row(size, "misc.rdma_token_reset_timeout_secs", "30").also("miscellaneous.rdma_token_reset_timeout_secs"),
+    row(size, "misc.rdma_token_reset_timeout_secs", "30").also("miscellaneous.rdma_token_reset_timeout_secs").below(),
 
-    row(size, "sparse.min_p2pdma_threshold_kb", "8"),
-    row(flag, "sparse.p2p_compat_enable", "true"),
+    row(size, "sparse.min_p2pdma_threshold_kb", "8").below(),
+    row(flag, "sparse.p2p_compat_enable", "true").below(),
 
-    row(flag, "fs.generic.posix_unaligned_writes", "false"),
-    row(size, "fs.lustre.posix_gds_min_kb", "0"),
-    row(list, "fs.lustre.rdma_dev_addr_list"),
-    row(table, "fs.lustre.mount_table"),
-    row(flag, "fs.lustre.use_pci_p2pdma", "false"),
-    row(size, "fs.beegfs.posix_gds_min_kb", "0"),
-    row(list, "fs.beegfs.rdma_dev_addr_list"),
-    row(table, "fs.beegfs.mount_table"),
-    row(flag, "fs.beegfs.use_pci_p2pdma", "false"),
-    row(size, "fs.scatefs.posix_gds_min_kb", "0"),
-    row(list, "fs.scatefs.rdma_dev_addr_list"),
-    row(table, "fs.scatefs.mount_table"),
-    row(flag, "fs.scatefs.use_pci_p2pdma", "false"),
-    row(list, "fs.nfs.rdma_dev_addr_list"),
-    row(table, "fs.nfs.mount_table"),
-    row(flag, "fs.nfs.use_pci_p2pdma", "false"),
-    row(flag, "fs.weka.rdma_write_support", "false"),
-    row(list, "fs.weka.rdma_dev_addr_list"),
-    row(table, "fs.weka.mount_table"),
-    row(flag, "fs.weka.use_pci_p2pdma", "false"),
-    row(flag, "fs.gpfs.gds_write_support", "false"),
-    row(flag, "fs.gpfs.gds_async_support", "true"),
-    row(list, "fs.gpfs.rdma_dev_addr_list"),
-    row(table, "fs.gpfs.mount_table"),
-    row(flag, "fs.gpfs.use_pci_p2pdma", "false"),
-    row(flag, "fs.virtiofs.use_pci_p2pdma", "false"),
+    row(flag, "fs.generic.posix_unaligned_writes", "false").does("true: an unaligned blocking write goes through pinned memory as a whole"),
+    row(size, "fs.lustre.posix_gds_min_kb", "0").below(),
+    row(addresses, "fs.lustre.rdma_dev_addr_list").below(),
+    row(table, "fs.lustre.mount_table").below(),
+    row(flag, "fs.lustre.use_pci_p2pdma", "false").below(),
+    row(size, "fs.beegfs.posix_gds_min_kb", "0").below(),
+    row(addresses, "fs.beegfs.rdma_dev_addr_list").below(),
+    row(table, "fs.beegfs.mount_table").below(),
+    row(flag, "fs.beegfs.use_pci_p2pdma", "false").below(),
+    row(size, "fs.scatefs.posix_gds_min_kb", "0").below(),
+    row(addresses, "fs.scatefs.rdma_dev_addr_list").below(),
+    row(table, "fs.scatefs.mount_table").below(),
+    row(flag, "fs.scatefs.use_pci_p2pdma", "false").below(),
+    row(addresses, "fs.nfs.rdma_dev_addr_list").below(),
+    row(table, "fs.nfs.mount_table").below(),
+    row(flag, "fs.nfs.use_pci_p2pdma", "false").below(),
+    row(flag, "fs.weka.rdma_write_support", "false").below(),
+    row(addresses, "fs.weka.rdma_dev_addr_list").below(),
+    row(table, "fs.weka.mount_table").below(),
+    row(flag, "fs.weka.use_pci_p2pdma", "false").below(),
+    row(flag, "fs.gpfs.gds_write_support", "false").below(),
+    row(flag, "fs.gpfs.gds_async_support", "true").below(),
+    row(addresses, "fs.gpfs.rdma_dev_addr_list").below(),
+    row(table, "fs.gpfs.mount_table").below(),
+    row(flag, "fs.gpfs.use_pci_p2pdma", "false").below(),
+    row(flag, "fs.virtiofs.use_pci_p2pdma", "false").below(),
 
-    row(flag, "block.nvme.use_pci_p2pdma", "false"),
-    row(flag, "block.nvmeof.use_pci_p2pdma", "false"),
-    row(flag, "block.raid.use_pci_p2pdma", "false"),
-    row(flag, "block.raid1.use_pci_p2pdma", "false"),
-    row(flag, "block.raid10.use_pci_p2pdma", "false"),
+    row(flag, "block.nvme.use_pci_p2pdma", "false").below(),
+    row(flag, "block.nvmeof.use_pci_p2pdma", "false").below(),
+    row(flag, "block.raid.use_pci_p2pdma", "false").below(),
+    row(flag, "block.raid1.use_pci_p2pdma", "false").below(),
+    row(flag, "block.raid10.use_pci_p2pdma", "false").below(),
 
-    row(list, "denylist.drivers").also("blacklist.drivers"),
-    row(list, "denylist.devices").also("blacklist.devices"),
-    row(list, "denylist.mounts").also("blacklist.mounts"),
-    row(list, "denylist.filesystems").also("blacklist.filesystems"),
+    row(list, "denylist.drivers").also("blacklist.drivers").does(is_denied),
+    row(list, "denylist.devices").also("blacklist.devices").does(is_denied),
+    row(list, "denylist.mounts").also("blacklist.mounts").does(is_denied),
+    row(list, "denylist.filesystems").also("blacklist.filesystems").does(is_denied),
 
-    row(flag, "miscellaneous.api_check_aggressive", "false").sets(CUFILE_PARAM_FS_MISC_API_CHECK_AGGRESSIVE),
+    row(flag, "miscellaneous.api_check_aggressive", "false")
+        .sets(CUFILE_PARAM_FS_MISC_API_CHECK_AGGRESSIVE)
+        .below("obeyed by NVIDIA's library on the direct path; Penstock always checks all arguments")
+        .handed(),
     row(flag, "miscellaneous.skip_topology_detection", "false")
         .from("CUFILE_SKIP_TOPOLOGY_DETECTION")
-        .sets(CUFILE_PARAM_SKIP_TOPOLOGY_DETECTION),
-    row(flag, "miscellaneous.stream_memops_bypass", "false").sets(CUFILE_PARAM_STREAM_MEMOPS_BYPASS),
-    row(flag, "miscellaneous.enable_static_routing", "false"),
-    row(word, "miscellaneous.static_routing_filepath", "/etc/topology.json"),
+        .sets(CUFILE_PARAM_SKIP_TOPOLOGY_DETECTION)
+        .does("true: no way to a GPU over another one is looked for")
+        .handed(),
+    row(flag, "miscellaneous.stream_memops_bypass", "false")
+        .sets(CUFILE_PARAM_STREAM_MEMOPS_BYPASS)
+        .idle("nothing: the engine finds out whether a stream can wait for memory"),
+    row(flag, "miscellaneous.enable_static_routing", "false").below(),
+    row(word, "miscellaneous.static_routing_filepath", "/etc/topology.json").below(),
+};
+
+// Of NVIDIA's library alone, which reads them itself.
+constexpr lone_variable lone_variables[] = {
+    {"CUFILE_DMABUF_ENABLE", flag, {}, nvidia_library},      {"CUFILE_IB_SL", size, {0, 15}, nvidia_library},
+    {"CUFILE_ETH_SL", size, {0, 7}, nvidia_library},         {"CUFILE_CQ_DEPTH", size, {}, nvidia_library},
+    {"CUFILE_MIN_RNR_TIMER", size, {0, 31}, nvidia_library}, {"CUFILE_RDMA_HOP_LIMIT", size, {0, 255}, nvidia_library},
+    {"CUFILE_RDMA_PKEY_INDEX", size, {}, nvidia_library},    {"CUFILE_RDMA_SR_MAX_WR", size, {}, nvidia_library},
+    {"CUFILE_RDMA_SR_MAX_SGE", size, {}, nvidia_library},
 };
 
 bool called(const key& candidate, std::string_view name) {
@@ -202,6 +278,7 @@ bool is_below(std::string_view name, std::string_view section) {
 }  // namespace
 
 std::span<const key> all_keys() noexcept { return keys; }
+std::span<const lone_variable> all_lone_variables() noexcept { return lone_variables; }
 
 const key* find_key(std::string_view name) {
   const auto found = std::ranges::find_if(keys, [&](const key& candidate) { return called(candidate, name); });

@@ -29,6 +29,9 @@ refusal store_limit(const key& where, std::optional<std::size_t> value, settings
 refusal store_flag(const key& where, bool value, settings& target);
 refusal store_word(const key& where, std::string value, settings& target);
 refusal store_list(const key& where, std::vector<std::string> value, settings& target);
+refusal store_addresses(const key& where, const std::vector<std::string>& value, settings& target);
+refusal store_table(const key& where, const std::string& text, settings& target);  // text: as JSON; empty: of no keys
+refusal store_number(const key& where, std::string_view text, settings& target);
 refusal store_slabs(const key& where, std::vector<std::size_t> value, settings& target);
 // A value as it stands in the table and in environment variables.
 refusal store_text(const key& where, std::string_view text, settings& target);

@@ -1,6 +1,9 @@
 #include "cufile/settings_keys.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <functional>
 #include <limits>
@@ -32,6 +35,29 @@ std::optional<bool> parse_flag(std::string_view text) {
     if (same_word(text, no)) return false;
   }
   return {};
+}
+
+// "7" or "0x1f"
+std::optional<std::uint64_t> parse_number(std::string_view text) {
+  const bool is_hex = text.starts_with("0x") || text.starts_with("0X");
+  if (is_hex) text.remove_prefix(2);
+  std::uint64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value, is_hex ? 16 : 10);
+  if (problem != std::errc() || end != text.data() + text.size()) return {};
+  return value;
+}
+
+bool is_address(const std::string& text) {
+  std::array<unsigned char, sizeof(in6_addr)> bytes{};
+  return inet_pton(AF_INET, text.c_str(), bytes.data()) == 1 || inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1;
+}
+
+void note(const key& where, std::string text, settings& target) {
+  if (same_word(text, where.standard)) {
+    target.changed.erase(where.name);
+  } else {
+    target.changed[where.name] = std::move(text);
+  }
 }
 
 std::vector<std::string_view> words_of(std::string_view text) {
@@ -77,34 +103,69 @@ std::string expected_size(const key& where) {
 refusal store_size(const key& where, std::size_t value, settings& target) {
   if (!where.range.holds(value) || value % where.step != 0) return expected_size(where);
   if (where.parameter >= 0) target.sizes[static_cast<std::size_t>(where.parameter)] = value;
+  note(where, fmt::format("{}", value), target);
   return {};
 }
 
 // The only limit there is: that of the log, in MiB.
 refusal store_limit(const key& where, std::optional<std::size_t> value, settings& target) {
   if (value && !where.range.holds(*value)) return expected_size(where) + ", or -1";
+  note(where, value ? fmt::format("{}", *value) : "-1", target);
   target.log_max_bytes = value ? std::uint64_t{*value} << 20 : std::numeric_limits<std::uint64_t>::max();
   return {};
 }
 
 refusal store_flag(const key& where, bool value, settings& target) {
   if (where.parameter >= 0) target.flags[static_cast<std::size_t>(where.parameter)] = value;
+  if (where.name == "fs.generic.posix_unaligned_writes") target.posix_unaligned_writes = value;
+  note(where, value ? "true" : "false", target);
   return {};
 }
 
 refusal store_word(const key& where, std::string value, settings& target) {
   if (value.find('\0') != std::string::npos) return "expected a text without a zero byte";
   if (!is_choice(where, value)) return "expected " + choices_text(where);
+  note(where, value, target);
   if (where.parameter >= 0) target.words[static_cast<std::size_t>(where.parameter)] = std::move(value);
   return {};
 }
+
+namespace {
+
+// Null: it is none of those.
+std::vector<std::string>* deny_list(const key& where, deny_lists& in) {
+  if (where.name == "denylist.drivers") return &in.drivers;
+  if (where.name == "denylist.devices") return &in.devices;
+  if (where.name == "denylist.mounts") return &in.mounts;
+  return where.name == "denylist.filesystems" ? &in.filesystems : nullptr;
+}
+
+}  // namespace
 
 refusal store_list(const key& where, std::vector<std::string> value, settings& target) {
   if (!std::ranges::all_of(value, [&](const std::string& word) { return is_choice(where, word); })) {
     return "expected of each text " + choices_text(where);
   }
-  if (where.name == "denylist.mounts") target.deny_mounts = std::move(value);
-  if (where.name == "denylist.filesystems") target.deny_filesystems = std::move(value);
+  note(where, fmt::format("{}", fmt::join(value, " ")), target);
+  if (auto* const denied = deny_list(where, target.denied)) *denied = std::move(value);
+  return {};
+}
+
+refusal store_addresses(const key& where, const std::vector<std::string>& value, settings& target) {
+  if (!std::ranges::all_of(value, is_address)) return "expected a list of IP addresses";
+  note(where, fmt::format("{}", fmt::join(value, " ")), target);
+  return {};
+}
+
+refusal store_table(const key& where, const std::string& text, settings& target) {
+  note(where, text, target);
+  return {};
+}
+
+refusal store_number(const key& where, std::string_view text, settings& target) {
+  const auto value = parse_number(text);
+  if (!value) return "expected a whole number";
+  note(where, value == parse_number(where.standard) ? std::string(where.standard) : std::string(text), target);
   return {};
 }
 
@@ -120,6 +181,7 @@ refusal store_slabs(const key& where, std::vector<std::size_t> value, settings& 
     const bool grows = std::ranges::adjacent_find(value, std::ranges::greater_equal()) == value.end();
     if (!fits || !grows) return fmt::format("expected multiples of {}, each larger than the one before it", where.step);
   }
+  note(where, fmt::format("{}", fmt::join(value, " ")), target);
   slab_array& slabs = target.slabs(pool_of(where));
   (where.kind == slab_sizes ? slabs.sizes_kb : slabs.counts) = std::move(value);
   return {};
@@ -141,9 +203,11 @@ refusal store_text(const key& where, std::string_view text, settings& target) {
     case slab_sizes:
     case slab_counts:
       return store_slabs(where, parse_sizes(text), target);
+    case number:
+      return store_number(where, text, target);
     case list:
+    case addresses:
     case table:
-    case anything:
       return {};  // nothing is kept of their defaults, and no variable sets them
   }
   return {};

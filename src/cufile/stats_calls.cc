@@ -15,7 +15,7 @@ CUfileError_t tell(void* out, int level) noexcept {
     auto& library = driver::current();
     if (!library.is_open()) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
     if (out == nullptr || library.stats().level() < level) return answer(CU_FILE_INVALID_VALUE);
-    library.stats().write(level, library.layout(), out, library.owner(), library.memory().bytes());
+    library.stats().write(level, library.layout(), out, library.owner(), library.memory().bytes_by_gpu());
     return answer(CU_FILE_SUCCESS);
   });
 }

@@ -81,7 +81,7 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   const char* const name = is_write ? "cuFileWriteAsync" : "cuFileReadAsync";
   request.ended = [&library, name, fixed, gpu, bytes = at.bytes, is_write, began = counters::clock::now()](const io_result& outcome) {
     std::atomic_ref(*bytes).store(bytes_or_code(outcome), std::memory_order_release);  // whoever polls it
-    library.stats().count_transfer(gpu, is_write, outcome, began);
+    library.stats().count_transfer({gpu, is_write}, outcome, began);
     library.log_failure(name, outcome.error);
   };
   const auto queued = is_write ? used->target.write_on_stream(request) : used->target.read_on_stream(request);

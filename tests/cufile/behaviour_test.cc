@@ -62,7 +62,7 @@ TEST_F(cufile_test, properties_are_those_of_a_machine_without_nvidia_fs) {
   EXPECT_EQ(properties.nvfs.major_version, 0U);
   EXPECT_EQ(properties.nvfs.dstatusflags, 0U);
   EXPECT_EQ(properties.nvfs.dcontrolflags, 1U << CU_FILE_ALLOW_COMPAT_MODE);
-  EXPECT_EQ(properties.fflags, 0xfU);
+  EXPECT_EQ(properties.fflags, 0xeU);
   EXPECT_EQ(properties.max_batch_io_size, 128U);
   EXPECT_EQ(cuFileDriverGetProperties(nullptr).err, CU_FILE_INVALID_VALUE);
 }

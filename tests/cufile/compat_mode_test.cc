@@ -4,7 +4,9 @@
 #include <filesystem>
 
 #include "batch_fixture.hpp"
+#include "cufile/denial.hpp"
 #include "cufile/driver.hpp"
+#include "cufile/settings_effects.hpp"
 #include "path/recorded_machine.hpp"
 
 namespace penstock::testing {
@@ -129,6 +131,64 @@ TEST_F(cufile_without_compat_mode, host_memory_is_read_as_ever) {
   EXPECT_EQ(pattern::first_difference(memory, file_seed, 0), std::nullopt);
 }
 
+class cufile_denylist : public cufile_without_compat_mode {
+ protected:
+  // allow_compat: of properties.
+  void deny_the_mount_of_files(bool allow_compat) {
+    const int fd = open(make_file("probe", 1), O_RDONLY);
+    std::ofstream(dir_.file("cufile.json")) << R"({"properties": {"allow_compat_mode": )" << (allow_compat ? "true" : "false")
+                                            << R"(}, "denylist": {"mounts": [")" << cufile::place_of(fd).mount << R"("]}})";
+  }
+};
+
+TEST_F(cufile_denylist, a_file_on_a_denied_mount_is_not_read_direct) {
+  deny_the_mount_of_files(true);
+  const auto name = make_file("x", mib);
+  const auto buffer = [&] {
+    EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+    return allocate(mib);
+  }();
+  auto* const file = handle_of(name);
+  EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
+  expect_data(buffer, mib);
+  EXPECT_TRUE(machine_.recorder.calls(cufile_call::read).empty());
+  const auto& owner = cufile::driver::current().owner();
+  io_options forced;
+  forced.only_gpu_direct = true;
+  const auto told = owner.explain(cufile::driver::current().find_file(file)->target, "cuda:0", mib, 0, false, forced);
+  ASSERT_FALSE(told.ok());
+  EXPECT_NE(told.error().message().find("denylist.mounts of cufile.json names"), std::string_view::npos) << told.error().message();
+}
+
+TEST_F(cufile_denylist, a_file_on_a_denied_mount_is_refused_where_no_compat_mode_is_allowed) {
+  deny_the_mount_of_files(false);
+  const auto buffer = allocate(mib);
+  EXPECT_EQ(code_of_register(make_file("x", mib)), not_supported);
+}
+
+TEST_F(cufile_without_compat_mode, calls_to_nvidias_library_are_as_large_as_the_settings_say) {
+  cufile::settings values;
+  ASSERT_TRUE(cufile::apply_text(R"({"properties": {"max_direct_io_size_kb": 256, "use_poll_mode": true}})", values).ok());
+  cufile::driver::current().work_with(machine_.make_engine([&](engine_options& options) { cufile::apply(values, options); }));
+  auto* const file = handle_of(make_file("x", mib));
+  const auto buffer = allocate(mib);
+  EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
+  const auto reads = machine_.recorder.calls(cufile_call::read);
+  EXPECT_EQ(reads.size(), 4U);
+  EXPECT_TRUE(machine_.recorder.state().polls);
+  EXPECT_EQ(machine_.recorder.state().max_direct_io_kib, 256U);
+}
+
+TEST_F(cufile_without_compat_mode, a_transfer_that_fails_goes_on_where_a_fallback_is_allowed) {
+  std::ofstream(dir_.file("cufile.json")) << R"({"properties": {"allow_compat_mode": false, "gds_fallback_io": true}})";
+  machine_.recorder.settings().fail_transfer = 1;
+  machine_.recorder.settings().fail_errno = 5044;
+  auto* const file = handle_of(make_file("x", mib));
+  const auto buffer = allocate(mib);
+  EXPECT_EQ(with_errno(cuFileRead(file, buffer.data(), mib, 0, 0)), static_cast<ssize_t>(mib));
+  expect_data(buffer, mib);
+}
+
 class cufile_properties : public cufile_without_compat_mode {
  protected:
   void SetUp() override {
@@ -154,7 +214,7 @@ TEST_F(cufile_properties, nvidia_fs_tells_its_version_and_what_has_registered_wi
   EXPECT_EQ(seen.nvfs.minor_version, 28U);
   EXPECT_EQ(seen.nvfs.dstatusflags, 1U << CU_FILE_NVME_SUPPORTED | 1U << CU_FILE_NFS_SUPPORTED);
   EXPECT_EQ(seen.nvfs.dcontrolflags, 0U) << "compatibility mode is not allowed";
-  EXPECT_EQ(seen.fflags, 0xfU);
+  EXPECT_EQ(seen.fflags, 0xeU);
 }
 
 TEST_F(cufile_properties, control_flags_follow_the_settings) {
@@ -181,9 +241,9 @@ TEST_F(cufile_properties, a_machine_that_is_direct_without_nvidia_fs_has_p2p) {
   std::filesystem::remove(dir_.file("version"));
   std::filesystem::remove(dir_.file("modules"));
   EXPECT_EQ(told().nvfs.dstatusflags, 0U);
-  EXPECT_EQ(told().fflags, 0xfU | 1U << CU_FILE_P2P_SUPPORTED);
+  EXPECT_EQ(told().fflags, 0xeU | 1U << CU_FILE_P2P_SUPPORTED);
   machine_.lose_nvidia_fs();
-  EXPECT_EQ(told().fflags, 0xfU);
+  EXPECT_EQ(told().fflags, 0xeU);
 }
 
 }  // namespace

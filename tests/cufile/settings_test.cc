@@ -109,13 +109,6 @@ TEST(cufile_keys, every_default_lies_in_its_range) {
   }
 }
 
-TEST(cufile_keys, effects_are_told_of_what_the_values_can_tell) {
-  for (const key& one : all_keys()) {
-    const bool kept = one.parameter >= 0 || one.name.starts_with("logging.") || one.name.starts_with("denylist.");
-    EXPECT_TRUE(one.effect.empty() || kept) << one.name;
-  }
-}
-
 TEST(cufile_defaults, are_those_of_the_library) {
   const settings values;
   const std::array<std::size_t, size_parameter_count> sizes{0, 128, 4, 8192, 4, 1024, 131072, 1024, 33554432, 128, 4, 5};
@@ -131,8 +124,8 @@ TEST(cufile_defaults, are_those_of_the_library) {
   EXPECT_EQ(values.gpu_bounce.counts, (std::vector<std::size_t>{128, 8, 4, 2}));
   EXPECT_EQ(values.log_max_bytes, 32U << 20);
   EXPECT_TRUE(values.log_file.empty());
-  EXPECT_TRUE(values.deny_mounts.empty());
-  EXPECT_TRUE(values.deny_filesystems.empty());
+  EXPECT_TRUE(values.denied.empty());
+  EXPECT_TRUE(values.changed.empty());
 }
 
 TEST(cufile_levels, survive_their_names_in_any_case) {
@@ -173,15 +166,15 @@ TEST(cufile_text, every_obeyed_key_reaches_its_value) {
   EXPECT_FALSE(values[allow_compat]);
   EXPECT_TRUE(values[CUFILE_PARAM_FORCE_COMPAT_MODE]);
   EXPECT_FALSE(values[CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY]);
-  EXPECT_EQ(values.deny_mounts, (std::vector<std::string>{"/a", "/b"}));
-  EXPECT_EQ(values.deny_filesystems, (std::vector<std::string>{"nfs"}));
+  EXPECT_EQ(values.denied.mounts, (std::vector<std::string>{"/a", "/b"}));
+  EXPECT_EQ(values.denied.filesystems, (std::vector<std::string>{"nfs"}));
 }
 
 TEST(cufile_text, older_places_of_a_key_count) {
   EXPECT_EQ(read_text(R"({"profile": {"io_batchsize": 9}})")[batch_size], 9U);
   EXPECT_EQ(read_text(R"({"properties": {"max_batch_io_size": 8}})")[batch_size], 8U);
   EXPECT_FALSE(read_text(R"({"properties": {"use_compat_mode": false}})")[allow_compat]);
-  EXPECT_EQ(read_text(R"({"blacklist": {"mounts": ["/old"]}})").deny_mounts, (std::vector<std::string>{"/old"}));
+  EXPECT_EQ(read_text(R"({"blacklist": {"mounts": ["/old"]}})").denied.mounts, (std::vector<std::string>{"/old"}));
 }
 
 TEST(cufile_text, the_name_wins_over_its_older_places) {
@@ -275,11 +268,11 @@ TEST(cufile_text, words_that_are_none_of_the_choices_are_refused_with_them) {
     }
   }
   EXPECT_EQ(line_of(R"({"logging": {"level": "LOUD"}})").remark, "expected NOTICE, ERROR, WARN, INFO, DEBUG or TRACE");
-  EXPECT_EQ(line_of(R"({"properties": {"io_priority": "LOW"}})").fate, key_fate::without_effect);
+  EXPECT_EQ(line_of(R"({"properties": {"io_priority": "LOW"}})").fate, key_fate::obeyed);
   EXPECT_EQ(read_text(R"({"properties": {"rdma_transport_type": "EXT_RC_V1"}})")[CUFILE_PARAM_RDMA_TRANSPORT], "EXT_RC_V1");
   EXPECT_EQ(line_of(R"({"properties": {"rdma_dynamic_routing_order": ["SYS_MEM", "GPU"]}})").remark,
             "expected of each text GPU_MEM_NVLINKS, GPU_MEM, SYS_MEM or P2P");
-  EXPECT_EQ(line_of(R"({"properties": {"rdma_dynamic_routing_order": ["SYS_MEM", "P2P"]}})").fate, key_fate::without_effect);
+  EXPECT_EQ(line_of(R"({"properties": {"rdma_dynamic_routing_order": ["SYS_MEM", "P2P"]}})").fate, key_fate::obeyed);
 }
 
 TEST(cufile_text, slab_sizes_grow_and_are_whole_pages) {
@@ -300,11 +293,10 @@ TEST(cufile_text, an_upper_end_of_zero_is_no_bound) {
 TEST(cufile_text, wrong_types_are_refused_by_the_name_of_the_key) {
   const std::vector<std::string> all{"null", "true", "1", "-1", "2.5", "\"text\"", "[1]", "[\"a\", 1]", "{}", "{\"a\": []}"};
   const std::map<std::string, std::set<std::string>> right{
-      {"\"properties\": {\"io_batchsize\"", {"1"}},
-      {"\"properties\": {\"allow_compat_mode\"", {"true"}},
-      {"\"logging\": {\"dir\"", {"\"text\""}},
-      {"\"denylist\": {\"mounts\"", {}},
-      {"\"fs\": {\"lustre\": {\"mount_table\"", {"{}", "{\"a\": []}"}},
+      {"\"properties\": {\"io_batchsize\"", {"1"}},      {"\"properties\": {\"allow_compat_mode\"", {"true"}},
+      {"\"logging\": {\"dir\"", {"\"text\""}},           {"\"denylist\": {\"mounts\"", {}},
+      {"\"fs\": {\"lustre\": {\"mount_table\"", {"{}"}}, {"\"fs\": {\"lustre\": {\"rdma_dev_addr_list\"", {}},
+      {"\"properties\": {\"rdma_access_mask\"", {"1"}},  {"\"properties\": {\"rdma_multipath_enabled\"", {"true"}},
   };
   for (const auto& [place, good] : right) {
     for (const std::string& value : all) {
@@ -314,6 +306,22 @@ TEST(cufile_text, wrong_types_are_refused_by_the_name_of_the_key) {
       EXPECT_NE(line.key.find('.'), std::string::npos);
     }
   }
+}
+
+TEST(cufile_text, addresses_numbers_and_tables_are_looked_into) {
+  EXPECT_EQ(line_of(R"({"properties": {"rdma_dev_addr_list": ["10.0.0.1", "fe80::1"]}})").fate, key_fate::obeyed);
+  EXPECT_EQ(line_of(R"({"properties": {"rdma_dev_addr_list": ["mlx5_0"]}})").remark, "expected a list of IP addresses");
+  EXPECT_EQ(line_of(R"({"properties": {"rdma_dc_key": "0xffEEddcc"}})").fate, key_fate::obeyed);
+  EXPECT_EQ(line_of(R"({"properties": {"rdma_dc_key": "key"}})").remark, "expected a whole number");
+  EXPECT_TRUE(read_text(R"({"properties": {"rdma_dc_key": 4293844428, "rdma_access_mask": "31"}})").changed.empty());
+  EXPECT_EQ(line_of(R"({"fs": {"nfs": {"mount_table": {"/a": {"rdma_dev_addr_list": []}}}}})").fate, key_fate::obeyed);
+  EXPECT_EQ(line_of(R"({"fs": {"nfs": {"mount_table": {"/a": 1}}}})").remark, "expected an object of objects");
+}
+
+TEST(cufile_text, what_differs_from_the_defaults_is_known_by_name) {
+  const auto values = read_text(R"({"properties": {"io_batchsize": 128, "max_direct_io_size": 64}, "denylist": {"mounts": ["/a", "/b"]}})");
+  const std::map<std::string_view, std::string> expected{{"properties.max_direct_io_size_kb", "64"}, {"denylist.mounts", "/a /b"}};
+  EXPECT_EQ(values.changed, expected);
 }
 
 TEST(cufile_text, a_word_with_a_zero_byte_is_refused) {
@@ -344,7 +352,7 @@ TEST(cufile_text, a_report_says_what_a_key_does_or_that_it_does_nothing) {
   EXPECT_FALSE(obeyed.remark.empty());
   const auto idle = line_of(R"({"properties": {"prefer_iouring": true}})");
   EXPECT_EQ(idle.fate, key_fate::without_effect);
-  EXPECT_EQ(idle.remark, "accepted without effect");
+  EXPECT_EQ(idle.remark, "accepted without effect: io_uring is used wherever the kernel allows it");
 }
 
 TEST(cufile_text, a_report_is_fit_for_a_terminal) {
@@ -485,7 +493,8 @@ TEST_F(cufile_settings, values_not_taken_from_the_file_are_remarked_on) {
   write_etc(R"({"properties": {"io_batchsize": 1000, "nonsense": 1, "prefer_iouring": true}})");
   const opening outcome = book.open();
   EXPECT_TRUE(outcome.problem.ok());
-  EXPECT_EQ(outcome.remarks.size(), 2U);
+  EXPECT_EQ(outcome.remarks.size(), 3U);
+  EXPECT_TRUE(mentions(outcome.remarks, "properties.prefer_iouring = true: accepted without effect"));
   EXPECT_TRUE(mentions(outcome.remarks, "properties.io_batchsize = 1000"));
   EXPECT_TRUE(mentions(outcome.remarks, "properties.nonsense"));
   EXPECT_EQ(number(batch_size), 128U);
@@ -545,6 +554,26 @@ TEST_F(cufile_settings, every_variable_reaches_its_value) {
   EXPECT_TRUE(values[CUFILE_PARAM_USE_PCIP2PDMA]);
   EXPECT_TRUE(values[CUFILE_PARAM_SKIP_TOPOLOGY_DETECTION]);
   EXPECT_TRUE(values[CUFILE_PARAM_PROFILE_NVTX]);
+}
+
+TEST_F(cufile_settings, variables_of_nvidias_library_are_checked) {
+  environment = {{"CUFILE_IB_SL", "3"}, {"CUFILE_DMABUF_ENABLE", "true"}};
+  EXPECT_TRUE(book.open().remarks.empty());
+  book.close();
+  environment = {{"CUFILE_IB_SL", "16"}, {"CUFILE_DMABUF_ENABLE", "maybe"}};
+  const auto remarks = book.open().remarks;
+  EXPECT_EQ(remarks.size(), 2U);
+  EXPECT_TRUE(mentions(remarks, "CUFILE_IB_SL=16: expected a whole number from 0 to 15"));
+}
+
+TEST_F(cufile_settings, a_key_that_does_nothing_is_remarked_on_however_it_was_set) {
+  EXPECT_EQ(book.set(CUFILE_PARAM_PREFER_IO_URING, true), CU_FILE_SUCCESS);
+  EXPECT_EQ(book.set(CUFILE_PARAM_EXECUTION_MAX_IO_QUEUE_DEPTH, 64), CU_FILE_SUCCESS);
+  EXPECT_EQ(book.set(CUFILE_PARAM_STREAM_MEMOPS_BYPASS, false), CU_FILE_SUCCESS);
+  const auto remarks = book.open().remarks;
+  EXPECT_EQ(remarks.size(), 2U);
+  EXPECT_TRUE(mentions(remarks, "properties.prefer_iouring = true: accepted without effect: io_uring"));
+  EXPECT_TRUE(mentions(remarks, "execution.max_io_queue_depth = 64"));
 }
 
 TEST_F(cufile_settings, a_malformed_variable_is_passed_over_and_remarked_on) {

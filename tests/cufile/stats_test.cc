@@ -180,8 +180,53 @@ TEST_F(cufile_stats_of_two_gpus, level_three_writes_an_entry_for_each_gpu_and_no
   const guarded_room room(up_to_gpus + 2 * sizeof(CUfilePerGpuStats_t));
   ASSERT_EQ(cuFileGetStatsL3(room.as<CUfileStatsLevel3_t>()).err, CU_FILE_SUCCESS);
   EXPECT_EQ(room.at<std::uint32_t>(offsetof(CUfileStatsLevel3_t, num_gpus)), 2U);
-  EXPECT_EQ(room.at<std::uint64_t>(up_to_gpus + offsetof(CUfilePerGpuStats_t, reg_bytes)), 100U);
+  EXPECT_EQ(room.at<std::uint64_t>(up_to_gpus + offsetof(CUfilePerGpuStats_t, reg_bytes)), 0U) << "memory of the host";
   EXPECT_EQ(room.at<std::uint64_t>(up_to_gpus + sizeof(CUfilePerGpuStats_t) + offsetof(CUfilePerGpuStats_t, reg_bytes)), 0U);
+}
+
+CUfilePerGpuStats_t first_gpu() {
+  CUfileStatsLevel3_t all;
+  EXPECT_EQ(cuFileGetStatsL3(&all).err, CU_FILE_SUCCESS);
+  return all.per_gpu_stats[0];
+}
+
+TEST_F(cufile_stats_of_two_gpus, transfers_count_by_what_carried_them) {
+  auto* const file = handle_of(make_file("x", 2 * mib));
+  start(3);
+  auto made = cufile::driver::current().owner().allocate("cuda:0", 2 * mib);
+  ASSERT_TRUE(made.ok());
+  auto* const memory = static_cast<std::byte*>(made->data());
+  ASSERT_EQ(cuFileRead(file, memory, mib, 0, 0), static_cast<ssize_t>(mib));
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::read).size(), 1U);
+  auto seen = first_gpu();
+  const bool has_module = cufile::driver::current().nvidia_fs().major_version > 0;
+  EXPECT_EQ(has_module ? seen.n_nvfs_reads : seen.n_p2p_reads, 1U);
+  EXPECT_EQ(seen.n_posix_reads, 0U);
+  EXPECT_EQ(seen.n_unaligned_reads, 0U);
+  EXPECT_GT(seen.read_bw_bytes_per_sec, 0U);
+  EXPECT_LE(seen.read_utilization, 100U);
+  ASSERT_EQ(cuFileRead(file, memory, 100, 3, 0), 100);
+  ASSERT_EQ(cuFileWrite(file, memory, 100, 3, 0), 100);
+  seen = first_gpu();
+  EXPECT_EQ(seen.n_total_reads, 2U);
+  EXPECT_EQ(seen.n_posix_reads, 1U);
+  EXPECT_EQ(seen.n_unaligned_reads, 1U);
+  EXPECT_EQ(seen.n_posix_writes, 1U);
+}
+
+TEST_F(cufile_stats_of_two_gpus, buffers_count_for_the_gpu_that_has_them) {
+  (void)handle_of(make_file("x", mib));
+  start(3);
+  auto made = cufile::driver::current().owner().allocate("cuda:0", mib);
+  ASSERT_TRUE(made.ok());
+  ASSERT_EQ(cuFileBufRegister(made->data(), mib, 0).err, CU_FILE_SUCCESS);
+  EXPECT_NE(cuFileBufRegister(made->data(), 2 * mib, 0).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(first_gpu().reg_bytes, mib);
+  ASSERT_EQ(cuFileBufDeregister(made->data()).err, CU_FILE_SUCCESS);
+  const auto seen = first_gpu();
+  EXPECT_EQ(seen.n_mmap_ok, 1U);
+  EXPECT_EQ(seen.n_mmap_free, 1U);
+  EXPECT_EQ(seen.reg_bytes, 0U);
 }
 
 TEST_F(cufile_stats_of_two_gpus, entries_of_gpus_that_are_not_there_keep_what_they_hold) {

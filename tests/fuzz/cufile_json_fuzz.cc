@@ -33,7 +33,7 @@ void check(const penstock::status& problem, const settings& values) {
   const settings defaults;
   require(!problem.message().empty());
   require(values.sizes == defaults.sizes && values.flags == defaults.flags && values.words == defaults.words);
-  require(values.deny_mounts.empty() && values.log_max_bytes == defaults.log_max_bytes);
+  require(values.denied.mounts.empty() && values.log_max_bytes == defaults.log_max_bytes);
 }
 
 void check(const setting_report& line) {

@@ -231,11 +231,20 @@ RECORDER_EXPORT ssize_t cuFileWrite(void* handle, const void* base, std::size_t 
 }
 
 #ifndef CUFILE_RECORDER_EARLY
+RECORDER_EXPORT outcome cuFileSetParameterSizeT(int key, std::size_t value) {
+  auto& my = the();
+  const std::lock_guard guard(my.lock);
+  if (my.state.use_count > 0) return {already_open, 0};
+  if (key == 5) my.state.max_direct_io_kib = value;
+  return {0, 0};
+}
+
 RECORDER_EXPORT outcome cuFileSetParameterBool(int key, bool value) {
   auto& my = the();
   const std::lock_guard guard(my.lock);
   if (my.state.use_count > 0) return {already_open, 0};
   if (key == 1) my.state.compatibility_allowed = value;
+  if (key == 0) my.state.polls = value;
   if (key == 7) my.state.p2pdma = value;
   return {0, 0};
 }

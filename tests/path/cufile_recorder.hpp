@@ -46,6 +46,8 @@ struct recorder_state {
   unsigned under_way = 0;  // transfers
   bool compatibility_allowed = true;
   bool p2pdma = false;
+  bool polls = false;
+  std::size_t max_direct_io_kib = 0;
   char log_file[64] = "";
 };
 

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,9 +28,18 @@ class pretended_gpu final : public device::driver {
   result<int> count() override { return 2; }
   result<device::device_facts> describe(int) override { return inner_->describe(0); }
   result<device::memory_info> classify(const void* memory) override { return inner_->classify(memory); }
-  result<device::session*> open(int ordinal, void* context) override { return inner_->open(ordinal, context); }
+  result<device::session*> open(int ordinal, void* context) override {
+    ++opened_;
+    return inner_->open(ordinal, context);
+  }
+  std::optional<current_context> current() override { return is_current_ ? std::optional(current_context{}) : std::nullopt; }
+
+  void make_current() { is_current_ = true; }
+  [[nodiscard]] unsigned opened() const { return opened_; }
 
  private:
+  std::atomic<bool> is_current_{false};
+  std::atomic<unsigned> opened_{0};
   std::shared_ptr<device::driver> inner_ = device::make_host_driver();
 };
 
@@ -50,15 +62,21 @@ class recorded_machine {
   ~recorded_machine() { EXPECT_TRUE(session()->destroy_stream(stream()).ok()); }
 
   [[nodiscard]] core::seams doors() const { return {kernel_, gpu_, device::make_host_driver()}; }
-  [[nodiscard]] engine make_engine() const {
+  [[nodiscard]] engine make_engine(const std::function<void(engine_options&)>& change = [](engine_options&) {}) const {
     engine_options options;
     options.cufile_library = stand_in_;
+    change(options);
     auto made = core::make_engine(options, doors());
     EXPECT_TRUE(made.ok()) << made.error().message();
     return *std::move(made);
   }
   // Nothing can be GPU-direct here, after all.
   void lose_nvidia_fs() { kernel_->show(nvidia_fs_version, folder_.file("nothing")); }
+
+  // The context of the first GPU is current on every thread.
+  void make_context_current() { gpu_->make_current(); }
+  // How often the engines have asked for a context so far.
+  [[nodiscard]] unsigned opened_contexts() const { return gpu_->opened() - 1; }
 
   void have_direct_descriptors_only() { kernel_->pretend_direct_only(); }
 
