@@ -89,6 +89,22 @@ endif()
 
 set(penstock_system_libraries Threads::Threads ${CMAKE_DL_LIBS})
 
+# NVTX is optional: headers alone, from CUDA's toolkit, the system, or PyPI's nvidia-nvtx; without them there are no ranges for tools.
+if(PENSTOCK_BUILD_PYTHON)
+  penstock_ask_python(nvtx_header nvidia-nvtx nvtx3/nvToolsExt.h)
+  if(nvtx_header)
+    cmake_path(GET nvtx_header PARENT_PATH nvtx_hint)
+    cmake_path(GET nvtx_hint PARENT_PATH nvtx_hint)
+  endif()
+endif()
+find_path(PENSTOCK_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${nvtx_hint} PATHS /usr/local/cuda/include $ENV{CUDA_HOME}/include)
+mark_as_advanced(PENSTOCK_NVTX_INCLUDE)
+if(PENSTOCK_NVTX_INCLUDE)
+  # For this file alone: the same folder has other headers of the toolkit.
+  set_source_files_properties(src/sys/nvtx.cc PROPERTIES COMPILE_DEFINITIONS PENSTOCK_HAVE_NVTX COMPILE_OPTIONS
+                                                                                               "-isystem;${PENSTOCK_NVTX_INCLUDE}")
+endif()
+
 # io_uring is optional: without it src/sys answers "unsupported", as it does under a seccomp profile that denies it.
 find_path(PENSTOCK_URING_INCLUDE liburing.h)
 find_library(PENSTOCK_URING_STATIC NAMES liburing.a)

@@ -160,6 +160,15 @@ if(TARGET penstock_path_tests)
   endif()
 endif()
 
+# A tool that NVTX loads, which writes down what it is told.
+if(TARGET penstock_core_tests AND PENSTOCK_NVTX_INCLUDE)
+  add_library(nvtx_injection MODULE tests/core/nvtx_injection.c)
+  target_include_directories(nvtx_injection SYSTEM PRIVATE ${PENSTOCK_NVTX_INCLUDE})
+  set_target_properties(nvtx_injection PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_dependencies(penstock_core_tests nvtx_injection)
+  target_compile_definitions(penstock_core_tests PRIVATE PENSTOCK_NVTX_INJECTION_PATH="$<TARGET_FILE:nvtx_injection>")
+endif()
+
 # A stand-in for NVIDIA's driver library, which `penstock check` starts: what it answers stands in its environment.
 if(TARGET penstock_machine_tests)
   add_library(cuda_stand_in MODULE tests/machine/cuda_stand_in.cc)

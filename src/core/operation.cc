@@ -62,6 +62,7 @@ void operation::complete(io_result outcome) noexcept {
 void operation::settle(io_result outcome) noexcept {
   if (deadline_watched_) runtime_->deadlines().forget(*this);
   outcome_ = std::move(outcome);
+  range_.end();
   move_to(has_callback() ? life::settled : life::done);
 }
 

@@ -14,6 +14,7 @@
 #include "penstock/engine.hpp"
 #include "staging/lanes.hpp"
 #include "staging/work.hpp"
+#include "sys/nvtx.hpp"
 
 namespace penstock::core {
 
@@ -45,6 +46,8 @@ class operation : public timed {
   }
   [[nodiscard]] core::runtime* runtime_if_any() const noexcept { return runtime_.get(); }
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
+  // Shown to tools until this ends.
+  void show_as(sys::nvtx_range range) noexcept { range_ = std::move(range); }
   // From now on end_queued() is called when the deadline passes. Called once, before the request can have ended.
   status watch_deadline();
   // Cancelled or past the deadline: which.
@@ -102,6 +105,7 @@ class operation : public timed {
   std::atomic<bool> cancelled_{false};
   bool deadline_watched_ = false;
   io_result outcome_;
+  sys::nvtx_range range_;
   io_callback callback_;
   bool calls_at_once_ = false;
   callback_work callback_work_{*this};

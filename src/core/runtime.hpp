@@ -33,6 +33,7 @@
 #include "stats/book.hpp"
 #include "sys/fork_guard.hpp"
 #include "sys/kernel.hpp"
+#include "sys/nvtx.hpp"
 
 namespace penstock::core {
 
@@ -168,6 +169,10 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   // How long who waits for a batch does so without sleeping: it ends in tens of microseconds, and waking costs twenty. Where cores are few,
   // the lanes need them more (128 x 4 KiB on two cores: 500 us with it, 250 without).
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
+  // What tools see of a request of so many bytes, or requests; none where they are not to see any.
+  [[nodiscard]] sys::nvtx_range shown_range(std::string_view what, std::uint64_t amount, std::string_view file) const noexcept {
+    return options_.use_nvtx ? sys::nvtx_range(what, amount, file) : sys::nvtx_range();
+  }
   // The path that the request, or else the engine, insists on.
   [[nodiscard]] path_kind forced_path(const io_options& asked, bool on_device) const noexcept {
     if (asked.only_gpu_direct && on_device) return path_table_.gpu_direct();

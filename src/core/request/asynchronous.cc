@@ -11,6 +11,10 @@ namespace penstock::core {
 
 namespace {
 
+sys::nvtx_range shown_range(const runtime& with, const file_core& file, const transfer& what) {
+  return with.shown_range(what.is_write ? "write" : "read", what.length, file.name());
+}
+
 operation* begin_small(runtime& with, const std::shared_ptr<file_core>& file, const transfer& what, const io_options& options,
                        io_callback& callback) {
   auto& on = file->mount();
@@ -23,6 +27,7 @@ operation* begin_small(runtime& with, const std::shared_ptr<file_core>& file, co
   });
   auto* op = new small_request(with.shared_from_this(), std::move(admitted), on.collector(options.priority));
   op->set_deadline(options.deadline);
+  op->show_as(shown_range(with, *file, what));
   op->set_callback(std::move(callback));  // from here on its end is told by calling back
   op->retain();
   if (problem.ok()) problem = op->watch_deadline();
@@ -43,6 +48,7 @@ operation* begin_large(runtime& with, const std::shared_ptr<file_core>& file, co
   });
   auto* op = new request(with.shared_from_this(), std::move(admitted), options);
   op->set_callback(std::move(callback));  // likewise
+  op->show_as(shown_range(with, *file, what));
   op->retain();
   if (problem.ok()) {
     op->begin();

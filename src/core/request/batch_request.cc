@@ -15,6 +15,7 @@ operation* batch_request::begin(core::runtime& with, std::span<const io_request>
   auto* made = new batch_request(with.shared_from_this(), requests);
   made->each_ = std::move(each);  // from here on their ends are told by calling back
   made->set_deadline(options.deadline);
+  made->show_as(made->runtime().shown_range("batch", requests.size(), {}));
   made->set_callback(std::move(callback));
   made->retain();
   made->start(requests, options);

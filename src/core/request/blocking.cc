@@ -113,6 +113,7 @@ io_result run_ahead(runtime& with, admission& admitted, const io_options& option
 }  // namespace
 
 io_result run(runtime& with, file_core& file, const transfer& what, const io_options& options) {
+  const auto shown = with.shown_range(what.is_write ? "write" : "read", what.length, file.name());
   admission admitted;
   io_result outcome;
   outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options, asker::waits); });

@@ -521,6 +521,7 @@ void stream_operation::give_back(std::byte* slab) {
 void stream_operation::tell() {
   const auto bytes = count();
   admitted_.count(outcome_);
+  range_.end();
   if (asked_.bytes_done != nullptr && count_on_device_ == nullptr)
     std::atomic_ref(*asked_.bytes_done).store(bytes, std::memory_order_release);
   if (asked_.ended) std::exchange(asked_.ended, {})(outcome_);

@@ -38,6 +38,8 @@ class stream_operation final : public slab_waiter, public stream_watched {
 
   // admitted: to its file; the range comes from the stream. The memory is of a device.
   stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
+  // Shown to tools until it ends.
+  void show_as(sys::nvtx_range range) noexcept { range_ = std::move(range); }
   // Gets what it needs of the place of its memory, and begins what may be done ahead of the stream.
   status prepare(const staging::place& place, const seen_allocation& seen);
   // Ok: it is on the stream, and will end, and say how in *bytes_done.
@@ -190,7 +192,8 @@ class stream_operation final : public slab_waiter, public stream_watched {
   std::vector<line> lines_;       // for so many waves at once; of so many parts each
   std::size_t most_parts_ = 1;
   io_result outcome_;
-  bool is_cut_ = false;  // of a plain read: what comes after a wave that was short or failed is zeros
+  sys::nvtx_range range_;  // until it ends
+  bool is_cut_ = false;    // of a plain read: what comes after a wave that was short or failed is zeros
   bool waits_for_slab_ = false;
   bool gave_slabs_ = false;  // others may be waiting for them
 };
