@@ -205,7 +205,9 @@ status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file,
   const auto asked = find_route(with, file, what.is_write, what.offset, what.length, &place, options, asker::waits);
   if (what.length > 0 && place.on_device() && asked.by == carrier::caller) {
     const bool past_cache = asked.cache == cache_use::bypass && !what.is_write;
-    add(runs, {what.offset, what.length, asked.path, false, past_cache ? plan_reason::small_request_bypass : plan_reason::small_request});
+    const bool direct = with.paths().of(asked.path).gpu_direct;
+    const auto untold = past_cache ? plan_reason::small_request_bypass : plan_reason::small_request;
+    add(runs, {what.offset, what.length, asked.path, false, direct ? plan_reason::declared : untold});
     return writable(file, what, place);
   }
   auto rest = what;

@@ -261,6 +261,8 @@ class data_path {
   [[nodiscard]] std::string_view name() const { return declared().name; }
   // Its number in the engine's path_table; automatic before it is in one.
   [[nodiscard]] path_kind kind() const noexcept { return kind_; }
+  // Known already: it carries nothing whatsoever here, so that refuses() need not be asked. Quick.
+  [[nodiscard]] virtual bool serves_nothing() const noexcept { return false; }
   // Why this path cannot carry such an extent; nothing when it can, or, for memory of a device that is not in use (it has no session), may.
   [[nodiscard]] virtual std::optional<std::string> refuses(const question& asked) = 0;
   // Makes what the path keeps for jobs of its own that stand in a row, filled in and not yet queued. To be called once, for all jobs that

@@ -79,6 +79,8 @@ class direct final : public data_path {
 
   [[nodiscard]] const declaration& declared() const override { return declared_direct; }
 
+  [[nodiscard]] bool serves_nothing() const noexcept override { return is_useless_.load(std::memory_order_relaxed); }
+
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (!asked.memory->on_device()) return "the memory is not on a device";
     if (asked.memory->emulated()) return std::string(no_gpu_memory);
@@ -108,6 +110,26 @@ class direct final : public data_path {
       item.owner->finished(item, item.moved, end.why.with_context("direct"));
     }
     return true;
+  }
+
+  // A request of a caller who waits. What libcufile does not carry to its end, another path has to.
+  io_result carry_now(const small_transfer& what) override {
+    io_result outcome;
+    const auto handle = handle_of(*what.file);
+    if (handle == nullptr) return {0, {errc::unsupported, "the file is not registered with libcufile"}};
+    if (what.is_write && !source::aligned(what.memory, what.length, what.offset)) return {0, {errc::unsupported, unaligned_write()}};
+    const current_context current(what.place->via->session());
+    if (!current.error().ok()) return {0, current.error()};
+    std::shared_lock<std::shared_mutex> kept;
+    const extent all{what.file, what.memory, what.offset, what.length, what.is_write};
+    auto* const base = registered_base(all, kept, [&](const status& why) {
+      if (what.did_without != nullptr) (*what.did_without)(why);
+    });
+    const auto moved = move_piece(all, 0, handle, base, what.length);
+    if (!moved) return {0, at(moved.error(), all, 0, what.length)};
+    outcome.bytes_done = std::min<std::uint64_t>(*moved, what.length);
+    if (outcome.bytes_done < what.length) outcome.error = short_count(all, outcome.bytes_done, what.length - outcome.bytes_done);
+    return outcome;
   }
 
   void forget(const source::source& closing) override {
@@ -153,6 +175,14 @@ class direct final : public data_path {
     status why;
     bool handed_over = false;
   };
+  // What is carried, of a job or of a caller.
+  struct extent {
+    source::source* file;
+    std::byte* memory;
+    std::uint64_t offset;
+    std::uint64_t length;
+    bool is_write;
+  };
 
   static std::string unaligned_write() {
     return fmt::format(
@@ -168,6 +198,7 @@ class direct final : public data_path {
       library_ = std::move(*loaded);
     } else {
       why_no_library_ = loaded.error();
+      is_useless_.store(true, std::memory_order_relaxed);
     }
     loaded_with_.store(&session, std::memory_order_release);
     return {};
@@ -211,7 +242,8 @@ class direct final : public data_path {
 
   // The base of the registered memory that a job lies in, which is not deregistered while it is kept; the first job registers it with
   // libcufile. Null where there is none, or libcufile refused it.
-  std::byte* registered_base(const job& item, std::shared_lock<std::shared_mutex>& kept) {
+  template <class Tell>
+  std::byte* registered_base(const extent& item, std::shared_lock<std::shared_mutex>& kept, Tell did_without) {
     std::unique_lock guard(lock_);
     const auto after = memories_.upper_bound(item.memory);
     if (after == memories_.begin()) return nullptr;
@@ -223,7 +255,7 @@ class direct final : public data_path {
     (void)entry.asked.ask([&]() -> status {
       const auto refusal = library_->register_buffer(base, entry.bytes);
       entry.registered = refusal.ok();
-      if (!refusal.ok()) item.owner->did_without(item, refusal.with_context("direct"));
+      if (!refusal.ok()) did_without(refusal.with_context("direct"));
       return {};
     });
     return entry.registered ? base : nullptr;
@@ -248,42 +280,45 @@ class direct final : public data_path {
     const current_context current(item.place.via->session());
     if (!current.error().ok()) return give_up(current.error());
     std::shared_lock<std::shared_mutex> kept;
-    auto* const base = registered_base(item, kept);
+    const extent all{item.file, item.memory, item.offset, item.length, item.is_write};
+    auto* const base = registered_base(all, kept, [&](const status& why) { item.owner->did_without(item, why); });
     while (item.moved < item.length) {
       if (auto stop = item.owner->stopped(); !stop.ok()) return {std::move(stop)};
       const auto wanted = std::min(piece_bytes_, item.length - item.moved);
-      auto moved = move_piece(item, handle, base, wanted);
-      if (!moved) return give_up(at(moved.error(), item, wanted));
+      auto moved = move_piece(all, item.moved, handle, base, wanted);
+      if (!moved) return give_up(at(moved.error(), all, item.moved, wanted));
       const auto counted = std::min<std::uint64_t>(*moved, wanted);
       item.moved += counted;
-      if (counted < wanted) return short_count(item, wanted - counted);
+      if (counted < wanted) {
+        auto why = short_count(all, item.moved, wanted - counted);
+        return why.ok() ? ending() : give_up(std::move(why));
+      }
     }
     return {};
   }
 
   // base: of registered memory, or null.
-  result<std::size_t> move_piece(const job& item, cufile_handle handle, std::byte* base, std::uint64_t bytes) {
-    std::byte* const start = item.memory + item.moved;
+  result<std::size_t> move_piece(const extent& of, std::uint64_t done, cufile_handle handle, std::byte* base, std::uint64_t bytes) {
+    std::byte* const start = of.memory + done;
     const auto memory = base == nullptr ? cufile_memory{start, 0} : cufile_memory{base, static_cast<std::uint64_t>(start - base)};
-    const auto file_offset = item.offset + item.moved;
-    return item.is_write ? library_->write(handle, memory, bytes, file_offset) : library_->read(handle, memory, bytes, file_offset);
+    const auto file_offset = of.offset + done;
+    return of.is_write ? library_->write(handle, memory, bytes, file_offset) : library_->read(handle, memory, bytes, file_offset);
   }
 
   // A short read is the end of the file only if the file does end there; the next path carries on after any other, and after a short
-  // write, whose rest may not be aligned.
-  ending short_count(const job& item, std::uint64_t missing) {
-    if (item.is_write) return give_up(at({errc::io, "libcufile wrote less than asked"}, item, missing));
-    const auto ended = item.file->ends_at(item.offset + item.moved);
-    if (!ended) return give_up(ended.error());
+  // write, whose rest may not be aligned. Ok: it is the end.
+  static status short_count(const extent& of, std::uint64_t done, std::uint64_t missing) {
+    if (of.is_write) return at({errc::io, "libcufile wrote less than asked"}, of, done, missing);
+    const auto ended = of.file->ends_at(of.offset + done);
+    if (!ended) return ended.error();
     if (*ended) return {};
-    return give_up(at({errc::io, "libcufile read less than asked, before the end of the file"}, item, missing));
+    return at({errc::io, "libcufile read less than asked, before the end of the file"}, of, done, missing);
   }
 
   static ending give_up(status why) { return {std::move(why), true}; }
 
-  static status at(const status& error, const job& item, std::uint64_t bytes) {
-    return error.with_context(
-        fmt::format("{} {} at {} of {}", item.is_write ? "write" : "read", bytes, item.offset + item.moved, item.file->name()));
+  static status at(const status& error, const extent& of, std::uint64_t done, std::uint64_t bytes) {
+    return error.with_context(fmt::format("{} {} at {} of {}", of.is_write ? "write" : "read", bytes, of.offset + done, of.file->name()));
   }
 
   const std::shared_ptr<sys::kernel> kernel_;
@@ -293,6 +328,7 @@ class direct final : public data_path {
   asked_once loaded_;
   std::unique_ptr<cufile_library> library_;  // these two are set once, by loaded_
   status why_no_library_;
+  std::atomic<bool> is_useless_{false};                 // there is no library
   std::atomic<device::session*> loaded_with_{nullptr};  // in whose context libcufile was asked for
   std::mutex lock_;                                     // guards the maps; an entry is guarded by its own question
   std::unordered_map<const source::source*, std::unique_ptr<registration>> registrations_;
@@ -307,6 +343,7 @@ constinit const declaration declared_direct{
     .successor = "staged",
     .gpu_direct = true,
     .carries = portion::whole_requests,
+    .most_carried_now = std::uint64_t{128} << 10,
     .alignment = direct_alignment,
     .reason = "GPUDirect serves this file",
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<direct>(with); },

@@ -1,7 +1,11 @@
 // Requests of an engine on a machine that seems to have GPUDirect: what goes direct, what is staged beside it, and what is said of it.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -76,6 +80,18 @@ class gpu_direct : public ::testing::Test {
     EXPECT_EQ(calls[0].file_offset, static_cast<std::int64_t>(offset));
     EXPECT_EQ(calls[0].bytes, length);
   }
+  // False where the file system keeps it there.
+  [[nodiscard]] bool drop_from_page_cache() const {
+    const int fd = ::open(name_.c_str(), O_RDWR | O_CLOEXEC);
+    EXPECT_EQ(::fsync(fd), 0);
+    EXPECT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    void* const mapped = ::mmap(nullptr, 4 * page, PROT_READ, MAP_SHARED, fd, 0);
+    std::array<unsigned char, 4> resident{};
+    EXPECT_EQ(::mincore(mapped, 4 * page, resident.data()), 0);
+    ::munmap(mapped, 4 * page);
+    ::close(fd);
+    return std::none_of(resident.begin(), resident.end(), [](unsigned char each) { return (each & 1) != 0; });
+  }
   static std::string described(const plan& told) {
     std::string words;
     for (const auto& part : told.parts) {
@@ -89,6 +105,58 @@ class gpu_direct : public ::testing::Test {
   recorded_machine machine_{CUFILE_RECORDER_PATH};
   engine engine_ = machine_.make_engine();
 };
+
+TEST_F(gpu_direct, a_small_read_goes_direct_unless_its_bytes_are_in_the_page_cache) {
+  const auto from = open();
+  const auto buffer = allocate(mib);
+  expect_read(from, address_in(buffer, 0), 2 * page, page);
+  EXPECT_TRUE(machine_.recorder.calls(cufile_call::read).empty()) << "the file was written just now";
+  EXPECT_EQ(engine_.stats().path(path_kind::staged).bytes, 2 * page);
+  if (!drop_from_page_cache()) GTEST_SKIP() << "this file system keeps its pages";
+  const auto outcome = from.read(address_in(buffer, 0), 2 * page, page);
+  EXPECT_TRUE(outcome.ok()) << outcome.error.message();
+  EXPECT_EQ(outcome.direct_bytes, 2 * page);
+  expect_carried(cufile_call::read, page, 2 * page);
+  EXPECT_EQ(engine_.stats().path(path_kind::direct).bytes, 2 * page);
+}
+
+TEST_F(gpu_direct, a_small_aligned_write_goes_direct_and_others_are_staged) {
+  const auto to = open();
+  const auto buffer = allocate(mib);
+  expect_written(to, address_in(buffer, 0), 2 * page, page);
+  expect_carried(cufile_call::write, page, 2 * page);
+  for (const auto& [remainder, length] : {std::pair<std::uint64_t, std::uint64_t>{0, 100}, {512, page}}) {
+    EXPECT_EQ(to.write(address_in(buffer, remainder), length, 0).direct_bytes, 0U);
+  }
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::write).size(), 1U);
+}
+
+TEST_F(gpu_direct, a_small_request_that_libcufile_does_not_carry_to_its_end_is_staged_from_there) {
+  const auto to = open();
+  const auto buffer = allocate(mib);
+  machine_.recorder.settings().short_transfer = 1;
+  machine_.recorder.settings().short_bytes = page;
+  expect_written(to, address_in(buffer, 0), 4 * page, page);
+  const auto stats = engine_.stats();
+  EXPECT_EQ(stats.path(path_kind::direct).bytes, page);
+  EXPECT_EQ(stats.path(path_kind::direct).fallbacks, 1U);
+  EXPECT_EQ(stats.path(path_kind::direct).errors, 0U);
+  EXPECT_EQ(stats.path(path_kind::staged).bytes, 3 * page);
+}
+
+TEST_F(gpu_direct, a_small_request_is_direct_or_fails_where_that_is_asked_for) {
+  const auto to = open();
+  const auto buffer = allocate(mib);
+  io_options only;
+  only.only_gpu_direct = true;
+  machine_.recorder.settings().fail_transfer = 1;
+  machine_.recorder.settings().fail_errno = 5044;
+  const auto outcome = to.write(address_in(buffer, 0), page, 0, only);
+  EXPECT_EQ(outcome.error.code(), errc::io) << outcome.error.message();
+  EXPECT_EQ(outcome.bytes_done, 0U);
+  EXPECT_TRUE(to.read(address_in(buffer, 0), page, 0, only).ok()) << "though it is in the page cache";
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::read).size(), 1U);
+}
 
 TEST_F(gpu_direct, an_unaligned_write_goes_direct_but_for_its_edges) {
   const auto to = open();

@@ -85,7 +85,7 @@ void admission::restate(const transfer& what) noexcept {
 void admission::decide(const io_options& options, asker who) {
   assert(route_.by == carrier::undecided && (located_ || who != asker::waits));
   what_.priority = options.priority;
-  route_ = find_route(*with_, *file_, what_.is_write, what_.offset, what_.length, located_ ? &place_ : nullptr, options, who);
+  route_ = find_route(*with_, *file_, what_.is_write, what_.offset, what_.length, located_ ? &place_ : nullptr, options, who, what_.memory);
 }
 
 status admission::admit(runtime& with, file_core& file, const transfer& what, const io_options& options, asker who,

@@ -34,6 +34,22 @@ struct in_use {
   }
 };
 
+// What the path of a caller has not carried to its end, from where it stopped.
+io_result go_on_by_base(runtime& with, path::small_transfer rest, io_result so_far) {
+  with.stats().count_fallback(with.paths().gpu_direct(), so_far.error.message());
+  const auto began = now_ns();
+  auto& base = with.path(with.paths().base(true));
+  rest.memory += so_far.bytes_done;
+  rest.offset += so_far.bytes_done;
+  rest.length -= so_far.bytes_done;
+  auto outcome = base.carry_now(rest);
+  if (!outcome.ok()) outcome.error = outcome.error.with_context(base.name());
+  with.stats().count_piece(base.kind(), rest.is_write, outcome.bytes_done, {began, now_ns()}, !outcome.ok());
+  outcome.bytes_done += so_far.bytes_done;
+  outcome.direct_bytes = so_far.bytes_done;
+  return outcome;
+}
+
 io_result run_now(runtime& with, const admission& admitted, const io_options& options) {
   const staging::going_first first(admitted.file().mount().right_of_way());
   const auto began = now_ns();
@@ -43,12 +59,24 @@ io_result run_now(runtime& with, const admission& admitted, const io_options& op
     with.stats().count_fallback(path.kind(), why.message());
   };
   const bool spares = spares_cache(admitted.file(), what.is_write, what.length, admitted.route().cache);
-  auto outcome = path.carry_now({&admitted.file().source(), &admitted.place(), what.memory, what.offset, what.length, what.is_write,
-                                 admitted.route().cache, spares, &admitted.file().mount().lanes(), options.deadline, &did_without});
-  if (!outcome.ok()) outcome.error = outcome.error.with_context(path.name());
+  path::small_transfer all{&admitted.file().source(),
+                           &admitted.place(),
+                           what.memory,
+                           what.offset,
+                           what.length,
+                           what.is_write,
+                           admitted.route().cache,
+                           spares,
+                           &admitted.file().mount().lanes(),
+                           options.deadline,
+                           &did_without};
+  auto outcome = path.carry_now(all);
   if (path.declared().gpu_direct) outcome.direct_bytes = outcome.bytes_done;
+  const bool goes_on = !outcome.ok() && path.declared().gpu_direct && !with.forced(options);
+  if (!outcome.ok()) outcome.error = outcome.error.with_context(path.name());
   const auto ended = now_ns();
-  with.stats().count_piece(path.kind(), what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok());
+  with.stats().count_piece(path.kind(), what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok() && !goes_on);
+  if (goes_on) return go_on_by_base(with, all, std::move(outcome));
   if (spares && admitted.file().source().uncached_problem().ok()) with.stats().count_uncached(outcome.bytes_done);
   if (outcome.ok()) note_call_use(with, admitted, outcome.bytes_done, ended - began);
   return outcome;

@@ -6,15 +6,29 @@ namespace penstock::core {
 
 namespace {
 
+// Whether a caller may carry such a request GPU-direct, as far as the path is not asked. What is in the page cache is copied from there
+// sooner than the drive answers; of what is not aligned, whole blocks would be read through a buffer, or be changed.
+bool suits_gpu_direct(runtime& with, const file_core& file, path_kind kind, const path::question& asked, const io_options& options,
+                      cache_use cache, bool is_forced, const std::byte* address) {
+  if (!options.gpu_direct || !file.not_direct().empty() || asked.memory->emulated() || with.path(kind).serves_nothing()) return false;
+  if ((asked.offset | asked.length | reinterpret_cast<std::uintptr_t>(address)) % path::direct_alignment != 0) return false;
+  if (asked.is_write || is_forced) return true;
+  if (cache == cache_use::keep) return false;
+  return file.source().resident_bytes(asked.offset, asked.length).value_or(0) < asked.length;
+}
+
 // The path by which a caller carries such a request himself; automatic: none. The first by rank that declares to and does not refuse; the
 // one that carries everything is not asked.
-path_kind path_of_caller(runtime& with, const path::question& asked, const io_options& options) {
+path_kind path_of_caller(runtime& with, const file_core& file, const path::question& asked, const io_options& options, cache_use cache,
+                         const std::byte* address) {
   const bool on_device = asked.memory->on_device();
   const auto base = with.paths().base(on_device);
   const auto forced = with.forced_path(options, on_device);
   for (const auto kind : with.paths().of_callers(on_device)) {
     if (forced != path_kind::automatic && kind != forced) continue;
-    if (asked.length > with.paths().of(kind).most_carried_now) continue;
+    const auto& declared = with.paths().of(kind);
+    if (asked.length > declared.most_carried_now) continue;
+    if (declared.gpu_direct && !suits_gpu_direct(with, file, kind, asked, options, cache, kind == forced, address)) continue;
     if (kind == base || !with.path(kind).refuses(asked)) return kind;
   }
   return path_kind::automatic;
@@ -49,7 +63,7 @@ cache_use cache_of(cache_use asked, bool is_write, std::uint64_t length, const s
 }
 
 route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,
-                 const staging::place* memory, const io_options& options, asker who) {
+                 const staging::place* memory, const io_options& options, asker who, const std::byte* address) {
   assert(with.paths().count() <= 16);
   route found{carrier::lanes, cache_of(file.asked_cache(options), is_write, length, memory)};
   if (file.turns() != nullptr || who == asker::stream || comes_from_far(file, is_write, options)) return found;
@@ -57,7 +71,7 @@ route find_route(runtime& with, const file_core& file, bool is_write, std::uint6
   if (who == asker::waits) {
     // Its caller would go first.
     if (options.priority == request_priority::background) return found;
-    found.path = path_of_caller(with, {&file.source(), memory, is_write, offset, length}, options);
+    found.path = path_of_caller(with, file, {&file.source(), memory, is_write, offset, length}, options, found.cache, address);
     if (found.path != path_kind::automatic) found.by = carrier::caller;
   } else if (who == asker::batch ? length <= small_request_bytes && !with.forced(options) : starts_at_once(file, length, options)) {
     found.by = carrier::collector;

@@ -2,6 +2,7 @@
 // says and asks no option again. Pure but for the paths, which are asked whether they refuse. Free functions; safe from any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/file_core.hpp"
@@ -53,8 +54,8 @@ bool spares_cache(const file_core& file, bool is_write, std::uint64_t length, ca
 // kept of a file would take up the only memory that there is once more. memory: as below.
 cache_use cache_of(cache_use asked, bool is_write, std::uint64_t length, const staging::place* memory) noexcept;
 
-// memory: null where it is not known yet, which is so for those that go on only.
+// memory: null where it is not known yet, which is so for those that go on only. address: there; null where nobody knows.
 route find_route(runtime& with, const file_core& file, bool is_write, std::uint64_t offset, std::uint64_t length,
-                 const staging::place* memory, const io_options& options, asker who);
+                 const staging::place* memory, const io_options& options, asker who, const std::byte* address = nullptr);
 
 }  // namespace penstock::core
