@@ -57,6 +57,21 @@ TEST_F(stats_command, tells_of_one_process_at_three_levels) {
   EXPECT_TRUE(contains(third, " read in " + std::to_string(now().stats.by_device.front().reads) + " requests, ")) << third;
 }
 
+TEST_F(stats_command, tells_what_programs_of_cufile_register_also_before_their_first_request) {
+  const auto before = now().stats.usage;
+  engine_.note_call(noted_call::handle_register, true);
+  engine_.note_call(noted_call::buffer_register, false);
+  read(1);
+  engine_.note_call(noted_call::batch_submit, true);
+  engine_.note_call(noted_call::batch_submit, true);
+  const auto after = now().stats.usage;
+  EXPECT_EQ(after.handle_registers, before.handle_registers + 1);
+  EXPECT_EQ(after.buffer_register_errors, before.buffer_register_errors + 1);
+  EXPECT_EQ(after.batch_submits, before.batch_submits + 2);
+  const auto told = run({"stats", "-p", own_}).out;
+  EXPECT_TRUE(contains(told, "HandleRegister: ok=" + std::to_string(after.handle_registers) + " err=")) << told;
+}
+
 TEST_F(stats_command, tells_of_pipes_by_channel) {
   const auto context = *pipe_context::create(engine_);
   auto listener = *context.listen("unix:");

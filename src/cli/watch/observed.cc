@@ -37,6 +37,12 @@ std::string histogram_lines(const std::array<std::uint64_t, 24>& histogram, bool
   return lines;
 }
 
+bool used_cufile(const usage_stats& of) {
+  return of.handle_registers + of.handle_register_errors + of.buffer_registers + of.buffer_register_errors + of.batch_submits +
+             of.batch_submit_errors >
+         0;
+}
+
 std::string describe_path(const path_stats& path, int level) {
   std::string text = fmt::format("  {:<8} {} in {} pieces at {:.2f} GB/s", path.name, format_size(path.bytes), path.operations,
                                  gigabytes_per_second(path));
@@ -113,6 +119,12 @@ std::string describe_servers(const usage_stats& of) {
                      of.remote_retries, of.remote_put_offs, redirects);
 }
 
+// As gds_stats words it.
+std::string describe_cufile(const usage_stats& of) {
+  return fmt::format("HandleRegister: ok={} err={}  BufRegister: ok={} err={}  BatchSubmit: ok={} err={}", of.handle_registers,
+                     of.handle_register_errors, of.buffer_registers, of.buffer_register_errors, of.batch_submits, of.batch_submit_errors);
+}
+
 std::string stats_title() {
   return fmt::format("{:>8}  {:<18} {:>10} {:>10} {:>9} {:>9}  {}", "PID", "PROGRAM", "READ", "WRITTEN", "REQUESTS", "UNDER WAY", "NOTES");
 }
@@ -186,6 +198,7 @@ std::string describe(const process_stats& seen, int level) {
   if (!stats.by_channel.empty()) text += "pipes\n";
   for (const auto& each : stats.by_channel) text += fmt::format("  {:<10} {}\n", printable_text(each.name), describe(each));
   if (stats.usage.remote_requests > 0) text += fmt::format("servers\n  {}\n", describe_servers(stats.usage));
+  if (used_cufile(stats.usage)) text += fmt::format("cuFile\n  {}\n", describe_cufile(stats.usage));
   if (level >= 3) {
     text += "memory\n";
     for (const auto& device : stats.by_device) {

@@ -33,6 +33,8 @@ std::string describe(const channel_stats& of);
 
 // What it had from servers of objects, in one line.
 std::string describe_servers(const usage_stats& of);
+// What programs of cuFile registered and submitted, in one line.
+std::string describe_cufile(const usage_stats& of);
 nlohmann::json to_json(const usage_stats& usage);
 // "/data/x read 1 MiB at 4096 to cuda:0, for 1.2 s".
 std::string describe(const request_info& request);
