@@ -12,6 +12,7 @@ namespace {
 using penstock::cufile::answer;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::log_level;
 using penstock::cufile::size_range;
 
 // nvidia_fs_major: 0 where it is not loaded. Then what may be direct is PCI P2PDMA.
@@ -44,12 +45,18 @@ CUfileDrvProps_t properties() {
   return out;
 }
 
-// The older way to set a size, which checks it at once. Of an open library the sizes stay: it has no use for another one.
-CUfileError_t set_size(CUFileSizeTConfigParameter_t parameter, std::size_t value, size_range range, std::size_t step) {
+// Of an open library the values stay, as NVIDIA's newer guides say, and these calls succeed all the same.
+CUfileError_t taken(CUfileOpError outcome, const char* call) {
+  if (outcome == CU_FILE_DRIVER_ALREADY_OPEN)
+    driver::current().lines().write(log_level::warn, "{}: without effect, since the library is open already", call);
+  return answer(CU_FILE_SUCCESS);
+}
+
+// The older way to set a size, which checks it at once.
+CUfileError_t set_size(const char* call, CUFileSizeTConfigParameter_t parameter, std::size_t value, size_range range, std::size_t step) {
   return guarded([&] {
     if (!range.holds(value) || value % step != 0) return answer(CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
-    (void)driver::current().settings().set(parameter, value);
-    return answer(CU_FILE_SUCCESS);
+    return taken(driver::current().settings().set(parameter, value), call);
   });
 }
 
@@ -94,19 +101,18 @@ CUfileError_t cuFileDriverSetPollMode(bool poll, size_t largest_polled_kb) {
   return guarded([&] {
     auto& book = driver::current().settings();
     (void)book.set(CUFILE_PARAM_PROPERTIES_USE_POLL_MODE, poll);
-    (void)book.set(CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB, largest_polled_kb);
-    return answer(CU_FILE_SUCCESS);
+    return taken(book.set(CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB, largest_polled_kb), "cuFileDriverSetPollMode");
   });
 }
 
 CUfileError_t cuFileDriverSetMaxDirectIOSize(size_t size_kb) {
-  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB, size_kb, {64, 16384}, gpu_page_kb);
+  return set_size("cuFileDriverSetMaxDirectIOSize", CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB, size_kb, {64, 16384}, gpu_page_kb);
 }
 
 CUfileError_t cuFileDriverSetMaxCacheSize(size_t size_kb) {
-  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB, size_kb, any_size, gpu_page_kb);
+  return set_size("cuFileDriverSetMaxCacheSize", CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB, size_kb, any_size, gpu_page_kb);
 }
 
 CUfileError_t cuFileDriverSetMaxPinnedMemSize(size_t size_kb) {
-  return set_size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB, size_kb, any_size, 1);
+  return set_size("cuFileDriverSetMaxPinnedMemSize", CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB, size_kb, any_size, 1);
 }

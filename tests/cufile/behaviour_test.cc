@@ -117,6 +117,25 @@ TEST_F(cufile_json_test, a_file_that_is_no_json_fails_every_way_of_opening_and_t
   EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS) << "once it is mended";
 }
 
+TEST_F(cufile_json_test, what_does_nothing_is_named_in_the_log) {
+  write_json(R"({"logging": {"level": "WARN"}, "properties": {"prefer_iouring": true}})");
+  ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_NE(log().find("properties.prefer_iouring = true: accepted without effect: "), std::string::npos) << log();
+  EXPECT_EQ(log().find("cuFileDriverSet"), std::string::npos) << log();
+  EXPECT_EQ(cuFileDriverSetMaxCacheSize(64).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverSetPollMode(true, 8).err, CU_FILE_SUCCESS);
+  EXPECT_NE(log().find("cuFileDriverSetMaxCacheSize: without effect"), std::string::npos) << log();
+  EXPECT_NE(log().find("cuFileDriverSetPollMode: without effect"), std::string::npos) << log();
+}
+
+TEST_F(cufile_json_test, a_batch_is_as_large_as_the_settings_allow) {
+  write_json(R"({"properties": {"io_batchsize": 16}})");
+  CUfileBatchHandle_t batch = nullptr;
+  EXPECT_EQ(cuFileBatchIOSetUp(&batch, 17).err, CU_FILE_INVALID_VALUE);
+  ASSERT_EQ(cuFileBatchIOSetUp(&batch, 16).err, CU_FILE_SUCCESS);
+  cuFileBatchIODestroy(batch);
+}
+
 TEST_F(cufile_json_test, host_memory_that_is_not_allowed_is_refused_by_every_call) {
   write_json(R"({"properties": {"allow_system_memory": false}})");
   const auto handle = handle_of(make_file("x", 8192));
