@@ -107,7 +107,7 @@ CUfileError_t driver::open_locked() {
     log_.close();
     return found;
   }
-  counters_.set_direct_way(nvidia_fs().major_version > 0 ? direct_way::nvidia_fs : direct_way::p2pdma);
+  note_direct_way();
   open_.store(true, std::memory_order_release);
   was_open_.store(true);
   log_.write(log_level::info, "open");
@@ -128,6 +128,11 @@ CUfileError_t driver::find_engine() {
   }
   for (const auto& remark : not_applied(now, engine_->options())) log_.write(log_level::warn, "{}", remark);
   return answer(CU_FILE_SUCCESS);
+}
+
+// Only where something is counted: this reads files of /proc.
+void driver::note_direct_way() {
+  if (counters_.level() > 0) counters_.set_direct_way(nvidia_fs().major_version > 0 ? direct_way::nvidia_fs : direct_way::p2pdma);
 }
 
 void driver::take_settings() {

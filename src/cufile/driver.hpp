@@ -141,6 +141,8 @@ class driver {
 
   [[nodiscard]] settings_book& settings() noexcept { return settings_; }
   [[nodiscard]] counters& stats() noexcept { return counters_; }
+  // Finds out what carries that which is GPU-direct, of an open library whose statistics have a level.
+  void note_direct_way();
   // Counts the outcome of a call, and hands it on.
   CUfileError_t counted_as(counted what, CUfileError_t outcome);
   // A line that says what a call failed with. May be called from the driver's threads.

@@ -33,7 +33,10 @@ CUfileError_t act(Act what) noexcept {
 CUfileError_t cuFileSetStatsLevel(int level) {
   constexpr int most = 3;
   if (level < 0 || level > most) return answer(CU_FILE_INVALID_VALUE);
-  return act([&](counters& stats) { stats.set_level(level); });
+  return act([&](counters& stats) {
+    stats.set_level(level);
+    if (driver::current().is_open()) driver::current().note_direct_way();
+  });
 }
 
 CUfileError_t cuFileGetStatsLevel(int* level) {
