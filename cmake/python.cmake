@@ -1,8 +1,10 @@
 # The Python package's native half: penstock._native, and what a wheel carries beside it. Built by scikit-build-core (pyproject.toml),
 # or by hand with -DPENSTOCK_BUILD_PYTHON=ON and a Python that has nanobind.
 
-# With the settings of cuFile, which penstock.cufile obeys as libcufile.so.0 does. (A prebuilt one brings no objects of theirs.)
-file(GLOB native_sources CONFIGURE_DEPENDS python/native/*.cc src/cufile/settings*.cc)
+# With the code of libcufile.so.0, which penstock.cufile stands on; but for what speaks at the end of a program that has loaded that library
+# and not used it. (A prebuilt one brings no objects of theirs.)
+file(GLOB native_sources CONFIGURE_DEPENDS python/native/*.cc src/cufile/*.cc)
+list(FILTER native_sources EXCLUDE REGEX "/cufile/(audit|device_node|summary)\\.cc$")
 
 # STABLE_ABI: one binary for Python 3.12 and newer; with 3.10 and 3.11 it is that version's own. NOMINSIZE: a call must cost little.
 nanobind_add_module(
@@ -14,11 +16,14 @@ nanobind_add_module(
   ${native_sources})
 target_compile_options(penstock_native PRIVATE -Wconversion)
 target_include_directories(penstock_native PRIVATE ${PROJECT_SOURCE_DIR}/python/native ${PROJECT_SOURCE_DIR}/src)
+# cuFile's names must be this module's own, also where NVIDIA's library is in the process.
+target_link_options(penstock_native PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/native.map)
 target_link_libraries(penstock_native PRIVATE penstock_flags penstock::penstock fmt::fmt-header-only nlohmann_json::nlohmann_json Threads::Threads)
 set_target_properties(
   penstock_native
   PROPERTIES OUTPUT_NAME _native
              LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python
+             LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/native.map
              BUILD_WITH_INSTALL_RPATH ON
              INSTALL_RPATH "$ORIGIN/lib")
 

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "cufile/driver.hpp"
 #include "cufile/settings.hpp"
 #include "errors.hpp"
 #include "file.hpp"
@@ -33,14 +34,24 @@ nb::object value_of(const cufile::key& where, const cufile::settings& now) {
   return {};
 }
 
-nb::dict cufile_settings() {
+// Of an open driver the values that it goes by, which cuFileSetParameter... may have set; else what one would open with.
+cufile::settings settings_now() {
+  const without_gil unlocked;
+  return cufile::driver::current().settings().values();
+}
+
+cufile::settings settings_to_come() {
   cufile::settings_book book;
   const auto opening = [&] {
     const without_gil unlocked;
     return book.open();
   }();
   raise_unless_ok(opening.problem);
-  const auto now = book.values();
+  return book.values();
+}
+
+nb::dict cufile_settings() {
+  const auto now = cufile::driver::current().is_open() ? settings_now() : settings_to_come();
   nb::dict told;
   for (const auto& where : cufile::all_keys()) {
     if (where.parameter < 0) continue;
@@ -53,8 +64,10 @@ nb::dict cufile_settings() {
 
 void add_cufile_settings(nb::module_& module) {
   module.def("_cufile_settings", &cufile_settings,
-             "What cufile.json and the CUFILE_ variables of the environment say, with cuFile's defaults for the rest: by key, such as\n"
-             "\"properties.allow_compat_mode\". penstock.Error: the file that is named cannot be read, or is no cufile.json.");
+             "What an open driver goes by, else what cufile.json and the CUFILE_ variables of the environment say, with cuFile's defaults "
+             "for\n"
+             "the rest: by key, such as \"properties.allow_compat_mode\". penstock.Error: the file that is named cannot be read, or is no "
+             "cufile.json.");
 }
 
 }  // namespace penstock::python

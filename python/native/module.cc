@@ -4,6 +4,7 @@
 #include "buffers.hpp"
 #include "checked.hpp"
 #include "completions.hpp"
+#include "cufile_calls.hpp"
 #include "cufile_settings.hpp"
 #include "device.hpp"
 #include "file.hpp"
@@ -31,6 +32,7 @@ NB_MODULE(_native_of_main, module) {
   add_remote(module);
   add_info(module);
   add_cufile_settings(module);
+  add_cufile_calls(module);
   add_pipes(module);
   add_tensors(module);
   add_models(module);

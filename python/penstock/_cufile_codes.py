@@ -67,7 +67,10 @@ class OpError(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """The documented module's names, with the number of cuFile's code that means the same."""
+    """The documented module's names, with the number of cuFile's code that means the same.
+
+    CU_FILE_PLATFORM_NOT_SUPPORTED and CU_FILE_FILE_SYSTEM_NOT_SUPPORTED are never raised: every machine and file system is served.
+    """
 
     CU_FILE_SUCCESS = 0
     CU_FILE_PLATFORM_NOT_SUPPORTED = 5007
@@ -83,7 +86,7 @@ class Status(enum.IntEnum):
 
 
 class FeatureFlags(enum.IntFlag):
-    """What a library can do."""
+    """What a library can do: features of driver_get_properties()."""
 
     CU_FILE_FEATURE_GDS_SUPPORTED = 1
     CU_FILE_FEATURE_BATCH_IO_SUPPORTED = 2

@@ -5,11 +5,16 @@ As in C, nothing keeps alive what an address points to: it must stay allocated u
 Registering memory is never required. The first call of any kind opens the driver. Thread-safe.
 
 What fails raises cuFileError, whose status is one of cuFile's numbers (docs.nvidia.com/gpudirect-storage, API reference). Programs
-written for cuda.bindings.cufile 13.x, whose signatures differ, run unchanged on Penstock's C library instead (`penstock run`).
+written for cuda.bindings.cufile 13.x, of whose functions some take other arguments, import penstock.cuda_bindings.cufile, or run unchanged
+on Penstock's C library (`penstock run`).
 
-Settings are read when the driver opens, as the C library reads them: cufile.json (CUFILE_ENV_PATH_JSON, else /etc/cufile.json), then the
-CUFILE_ variables. Obeyed are properties.allow_compat_mode, force_compat_mode and allow_system_memory, execution.parallel_io and
-max_io_threads; docs/CUFILE.md says what they do. There is neither a log nor statistics here.
+Batches (batch_io_...), statistics (stats_..., get_stats_...), parameters (get_parameter_..., set_parameter_...), the driver's settings
+(driver_set_...), streams (stream_register) and their structs and enumerations are those of penstock.cuda_bindings.cufile, which are imported
+when first asked for and need NumPy. Operations of a batch name files by the handles of this module. Statistics count what this module does.
+
+Settings are read when the driver opens, as the C library reads them: what set_parameter_...() said, the CUFILE_ variables, then cufile.json
+(CUFILE_ENV_PATH_JSON, else /etc/cufile.json). Obeyed are properties.allow_compat_mode, force_compat_mode and allow_system_memory,
+execution.parallel_io and max_io_threads, profile.cufile_stats and those of the log; docs/CUFILE.md says what they do.
 """
 
 from __future__ import annotations
@@ -23,14 +28,17 @@ import functools
 import itertools
 import os
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import penstock
 from penstock._cufile_codes import CODE_NUMBERS, FeatureFlags, FileHandleType, OpError, Status, cuFileError
+from penstock._cufile_library import calls, words
 from penstock._cufile_settings import Settings, read_settings
 from penstock._file_facts import direct_io_alignment, mode_of, mount_of, nvidia_fs_version
 from penstock._forks import forkable_lock
+from penstock._lazy import lazily
 
 __all__ = [
     "CU_FILE_BUF_REGISTER_FLAGS_NONE",
@@ -41,10 +49,12 @@ __all__ = [
     "IOVec",
     "OpError",
     "Status",
+    "batch_io_submit",
     "buf_deregister",
     "buf_register",
     "cuFileError",
     "driver_close",
+    "driver_get_properties",
     "driver_open",
     "get_file_properties",
     "get_version",
@@ -56,7 +66,11 @@ __all__ = [
     "read_async",
     "readv",
     "set_file_properties",
+    "set_stats_level",
+    "stats_start",
+    "stats_stop",
     "synchronize",
+    "use_count",
     "write",
     "write_async",
     "writev",
@@ -84,7 +98,7 @@ class IOVec:
 
 
 def driver_open() -> None:
-    """Opens the driver. May be nested: each call wants a driver_close(). Never required.
+    """Opens the driver, as cuFileDriverOpen does. May be nested: each call wants a driver_close(). Never required.
 
     cuFileError: CU_FILE_DRIVER_INVALID_PROPS, where cufile.json cannot be read or is not one; so does the first use.
     """
@@ -97,6 +111,28 @@ def driver_close() -> None:
     The last one deregisters every file and buffer, waiting for what runs on them. cuFileError: CU_FILE_DRIVER_NOT_INITIALIZED, not open.
     """
     _driver.close()
+
+
+def use_count() -> int:
+    """How often the driver is open: by this module, penstock.gds, penstock.kvikio and penstock.cuda_bindings together."""
+    return calls.use_count()
+
+
+def driver_get_properties(props: int = 0) -> dict[str, Any]:
+    """What the driver goes by. Does not open it.
+
+    props: an address where the same is stored as a CUfileDrvProps_t, 56 bytes; 0: nowhere. Sizes are in KiB.
+    nvfs: the version of the kernel module nvidia-fs, as (major, minor), (0, 0) where it is not loaded; poll_thresh_size, max_direct_io_size,
+    max_device_cache_size, per_buffer_cache_size, max_device_pinned_mem_size; max_batch_io_size, in operations; max_batch_io_timeout_msecs;
+    dstatusflags, dcontrolflags and fflags, as cuFile's bits; features: what there is, as FeatureFlags.
+    """
+    stored = ctypes.create_string_buffer(_properties_struct.size)
+    _check(calls.driver_get_properties(ctypes.addressof(stored)), "driver_get_properties")
+    if props:
+        ctypes.memmove(props, stored, _properties_struct.size)
+    told = dict(zip(_property_names, _properties_struct.unpack(stored.raw)))
+    nvfs = (told.pop("major_version"), told.pop("minor_version"))
+    return {"nvfs": nvfs, **told, "features": _features(nvfs, told["fflags"])}
 
 
 def get_version() -> int:
@@ -123,8 +159,10 @@ def handle_deregister(fh: int) -> None:
 
 
 def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803 - the documented name
-    """Declares size bytes of memory at devPtr_base, and what may be done with them. Never required.
+    """Registers size bytes of memory at devPtr_base, and what may be done with them. Never required.
 
+    Memory of a device is looked up once instead of for each request, and the first GPU-direct transfer of it registers it with NVIDIA's
+    library. It must stay allocated until buf_deregister(). Host memory is checked and remembered only.
     flags: CU_FILE_BUF_REGISTER_FLAGS_NONE; _READ_ONLY takes reads of files only, _WRITE_ONLY writes only.
     cuFileError: CU_FILE_INVALID_VALUE (null, no bytes, unknown flags), CU_FILE_MEMORY_ALREADY_REGISTERED (the same base),
     CU_FILE_CUDA_POINTER_RANGE_ERROR (more than was allocated on the device), CU_FILE_CUDA_POINTER_INVALID (nothing was),
@@ -167,14 +205,22 @@ def pread(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offse
     """As read(), and returns the bytes really read: fewer than size at end of file, 0 past it."""
     used = _driver.find_file(fh)
     memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, False)
-    return _attempt(lambda: used.file.read_into(memory, file_offset, size, path=_path(used, memory), prefer=used.priority), used)
+
+    def move() -> int:
+        return used.file.read_into(memory, file_offset, size, path=_path(used, memory), prefer=used.priority)
+
+    return _counted(move, used, memory, False) if _driver.counting else _attempt(move, used)
 
 
 def pwrite(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
     """As write(), and returns the bytes written: size."""
     used = _driver.find_file(fh)
     memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, True)
-    return _attempt(lambda: used.file.write_from(memory, file_offset, size, path=_path(used, memory), prefer=used.priority), used)
+
+    def move() -> int:
+        return used.file.write_from(memory, file_offset, size, path=_path(used, memory), prefer=used.priority)
+
+    return _counted(move, used, memory, True) if _driver.counting else _attempt(move, used)
 
 
 def read_async(
@@ -228,6 +274,37 @@ def writev(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int,
     _scatter(used, used.file.write_many, _pieces(used, iov, iovcnt, file_offset, True), bytes_written_ptr)
 
 
+def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
+    """Starts nr operations of a batch from batch_io_set_up(), and does not wait for them: batch_io_get_status() does.
+
+    iocbp: IOParams, or the address of the first; fh is a handle of this module. Memory must stay until the operation's event.
+    cuFileError, when nothing was started: CU_FILE_INVALID_HANDLE; CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR (no such batch, no room in it, no
+    operations); CU_FILE_INVALID_VALUE (flags other than 0). What is wrong with the memory or range of an operation is told by its event.
+    """
+    if not 0 < nr <= _most_operations:
+        raise cuFileError(OpError.CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR, f"batch_io_submit: {nr} operations")
+    operations = ctypes.create_string_buffer(_operations_at(getattr(iocbp, "ptr", iocbp), nr), nr * _operation_bytes)
+    _check(calls.batch_io_submit(batch_idp, nr, ctypes.addressof(operations), flags), "batch_io_submit")
+
+
+def set_stats_level(level: int) -> None:
+    """Sets what is counted: 0 nothing, 1 operations, 2 their sizes too, 3 each GPU's too. cuFileError: CU_FILE_INVALID_VALUE."""
+    _check(calls.set_stats_level(level), f"set_stats_level: {level}")
+    _driver.note_counting(None)
+
+
+def stats_start() -> None:
+    """Begins to count, where the level is 1 or more. Counted are read(), write(), pread(), pwrite(), batches and registrations."""
+    _check(calls.stats_start(), "stats_start")
+    _driver.note_counting(True)
+
+
+def stats_stop() -> None:
+    """Stops counting. The counters stay."""
+    _check(calls.stats_stop(), "stats_stop")
+    _driver.note_counting(False)
+
+
 def get_file_properties(fh: int) -> dict[str, Any]:
     """What is known of a registered file. cuFileError: CU_FILE_INVALID_HANDLE.
 
@@ -271,6 +348,7 @@ class _File:
         self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
         self._descriptor = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
+        self._library_handle = 0  # of the C library, for what only that does
         # By whether it is O_DIRECT. Both stay open once used: a request may still be about to start on the other.
         self._opened = {self.direct: (self._descriptor, self._adopt(self._descriptor))}
         self.identity = _identity(self._descriptor)
@@ -287,8 +365,17 @@ class _File:
     def writable(self) -> bool:
         return self._access != os.O_RDONLY
 
+    def library_handle(self) -> int:
+        with self._lock:
+            if self._library_handle == 0:
+                self._library_handle = _library_handle_of(self._descriptor)
+            return self._library_handle
+
     def close(self) -> None:
         with self._lock:
+            if self._library_handle != 0:
+                calls.handle_deregister(self._library_handle)
+                self._library_handle = 0
             for descriptor, file in self._opened.values():
                 file.close()
                 os.close(descriptor)
@@ -389,12 +476,26 @@ class _Driver:
         self._buffers: dict[int, _Buffer] = {}
         self._queued: dict[int, list[penstock.StreamResult]] = {}  # by stream
         self._handles = itertools.count(1)  # never given twice: a stale one is found out
+        self._started = False
+        self.counting = False
 
     def open(self) -> None:
         with self._lock:
+            known = _open_library()
             if self._settings is None:
-                self._settings = read_settings()
+                self._take(known)
             self._uses += 1
+
+    def _take(self, known: Settings) -> None:
+        self._settings = known
+        if int(known.values["profile.cufile_stats"]) > 0:
+            self._started = self.counting = True
+
+    def note_counting(self, started: bool | None) -> None:
+        """started: None, as before. The C library counts by itself what goes through it."""
+        with self._lock:
+            self._started = self._started if started is None else started
+            self.counting = self._started and _stats_level() > 0
 
     def use(self) -> None:
         """Opens it, where it is not open."""
@@ -407,8 +508,9 @@ class _Driver:
             return known
         with self._lock:
             if self._settings is None:
-                self._settings = read_settings()
+                self._take(_open_library())
                 self._uses = 1
+            assert self._settings is not None
             return self._settings
 
     def close(self) -> None:
@@ -417,13 +519,19 @@ class _Driver:
                 raise cuFileError(OpError.CU_FILE_DRIVER_NOT_INITIALIZED, "driver_close: the driver is not open")
             self._uses -= 1
             if self._uses > 0:
+                calls.driver_close()
                 return
             files = list(self._files.values())
+            buffers = list(self._buffers)
             self._files.clear()
             self._buffers.clear()
             self._settings = None
         for file in files:
             _attempt(file.close)
+        # Another face may keep the library open.
+        for base in buffers:
+            calls.buf_deregister(base)
+        calls.driver_close()
         with self._lock:
             self._forget_ended()
 
@@ -478,12 +586,14 @@ class _Driver:
         with self._lock:
             if buffer.base in self._buffers:
                 raise cuFileError(Status.CU_FILE_MEMORY_ALREADY_REGISTERED, f"buf_register: address {buffer.base:#x}")
+            _check(calls.buf_register(buffer.base, buffer.size, buffer.flags), f"buf_register: address {buffer.base:#x}")
             self._buffers[buffer.base] = buffer
 
     def remove_buffer(self, base: int) -> None:
         with self._lock:
             if self._buffers.pop(base, None) is None:
                 raise cuFileError(Status.CU_FILE_MEMORY_NOT_REGISTERED, f"buf_deregister: address {base:#x}")
+        calls.buf_deregister(base)  # waits for GPU-direct transfers
 
     def check_buffer(self, base: int, offset: int, size: int, is_write: bool) -> None:
         """A base that is registered bounds its range; and no registered buffer that holds the range may forbid the direction."""
@@ -502,6 +612,97 @@ class _Driver:
 
 
 _driver = _Driver()
+
+
+def _open_library() -> Settings:
+    """Counts one use of the C library's driver, which this module's is, and tells what it goes by."""
+    status = calls.driver_open()
+    if status == OpError.CU_FILE_DRIVER_INVALID_PROPS:
+        read_settings()  # says what is wrong with them
+    _check(status, "driver_open")
+    return read_settings()
+
+
+def _library_handle_of(descriptor: int) -> int:
+    handle = ctypes.c_uint64()
+    told = ctypes.create_string_buffer(struct.pack("=i4xi12x", FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD, descriptor), _struct_bytes)
+    _check(calls.handle_register(ctypes.addressof(handle), ctypes.addressof(told)), "handle_register")
+    return handle.value
+
+
+def _operations_at(address: int, count: int) -> bytes:
+    """A copy of operations in which the C library's handles stand for those of this module."""
+    found = bytearray(_read_own_memory(address, count * _operation_bytes, "batch_io_submit: no operations"))
+    for at in range(_handle_in_operation, len(found), _operation_bytes):
+        (handle,) = struct.unpack_from("=q", found, at)
+        struct.pack_into("=Q", found, at, _driver.find_file(handle).library_handle())
+    return bytes(found)
+
+
+def _counted(move: Callable[[], int], used: _File, memory: penstock.Pointer, is_write: bool) -> int:
+    """As _attempt(), and for the statistics."""
+    began = time.perf_counter_ns()
+    bytes_done, failed = 0, True
+    try:
+        bytes_done = _attempt(move, used)
+        failed = False
+    except cuFileError as error:
+        bytes_done = error.bytes_done
+        raise
+    finally:
+        penstock._native._cufile_count(memory.address, is_write, bytes_done, failed, time.perf_counter_ns() - began)
+    return bytes_done
+
+
+def _check(status: int, what: str) -> None:
+    if status != 0:
+        raise cuFileError(status, f"{what}: {words(status)}")
+
+
+def _stats_level() -> int:
+    level = ctypes.c_int()
+    _check(calls.get_stats_level(ctypes.addressof(level)), "get_stats_level")
+    return level.value
+
+
+def _features(nvfs: tuple[int, int], flags: int) -> FeatureFlags:
+    found = FeatureFlags.CU_FILE_FEATURE_VECTOR_IO_SUPPORTED
+    if nvfs != (0, 0):
+        found |= FeatureFlags.CU_FILE_FEATURE_GDS_SUPPORTED
+    if flags & _batch_bit:
+        found |= FeatureFlags.CU_FILE_FEATURE_BATCH_IO_SUPPORTED
+    if flags & _streams_bit:
+        found |= FeatureFlags.CU_FILE_FEATURE_ASYNC_IO_SUPPORTED
+    return found
+
+
+_batch_bit, _streams_bit = 1 << 1, 1 << 2  # of fflags
+_most_operations = 256  # of a batch
+_operation_bytes, _handle_in_operation = 64, 40  # CUfileIOParams_t, and where its fh is
+_properties_struct = struct.Struct("=IIQQIIIIIIII")  # CUfileDrvProps_t
+_property_names = (
+    *("major_version", "minor_version", "poll_thresh_size", "max_direct_io_size", "dstatusflags", "dcontrolflags", "fflags"),
+    *("max_device_cache_size", "per_buffer_cache_size", "max_device_pinned_mem_size", "max_batch_io_size", "max_batch_io_timeout_msecs"),
+)
+
+# What is the same in penstock.cuda_bindings.cufile. Imported when asked for: it needs NumPy.
+_of_bindings = (
+    *("batch_io_cancel", "batch_io_destroy", "batch_io_get_status", "batch_io_set_up", "driver_set_max_cache_size"),
+    *("driver_set_max_direct_io_size", "driver_set_max_pinned_mem_size", "driver_set_poll_mode", "get_bar_size_in_kb", "get_parameter_bool"),
+    *("get_parameter_min_max_value", "get_parameter_posix_pool_slab_array", "get_parameter_size_t", "get_parameter_string", "get_stats_l1"),
+    *("get_stats_l2", "get_stats_l3", "get_stats_level", "op_status_error", "set_parameter_bool", "set_parameter_posix_pool_slab_array"),
+    *("set_parameter_size_t", "set_parameter_string", "stats_reset", "stream_deregister", "stream_register"),
+    *("ArrayConfigParameter", "BatchMode", "BoolConfigParameter", "Descr", "DriverControlFlags", "DriverStatusFlags", "IOEvents", "IOParams"),
+    *("OpCounter", "Opcode", "P2PFlags", "PerGpuStats", "SizeTConfigParameter", "StatsLevel1", "StatsLevel2", "StatsLevel3"),
+    *("StringConfigParameter", "descr_dtype", "io_events_dtype", "io_params_dtype", "op_counter_dtype", "per_gpu_stats_dtype"),
+    *("stats_level1_dtype", "stats_level2_dtype", "stats_level3_dtype"),
+)
+__getattr__ = lazily(__name__, "penstock.cuda_bindings", {"cufile": _of_bindings})
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_of_bindings})
+
 
 _known_buffer_flags = (
     CU_FILE_BUF_REGISTER_FLAGS_NONE,
@@ -541,7 +742,7 @@ def _descriptor_in(descr: int) -> int:
         return _plain(descr)
     if descr < _lowest_address:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: descriptor {descr} is not open")
-    kind, descriptor = struct.unpack_from("=i4xi", _attempt(lambda: _read_own_memory(descr, _struct_bytes)))
+    kind, descriptor = struct.unpack_from("=i4xi", _attempt(lambda: _read_own_memory(descr, _struct_bytes, "handle_register: neither a descriptor nor an address")))
     if kind != FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD:
         raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: a descriptor struct of type {kind}")
     if not _is_descriptor(descriptor):
@@ -565,7 +766,7 @@ def _plain(descriptor: int) -> int:
     return descriptor
 
 
-def _read_own_memory(address: int, size: int) -> bytes:
+def _read_own_memory(address: int, size: int, refusal: str) -> bytes:
     """As the kernel reads it: an address that is none is an error instead of a crash."""
     try:
         descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
@@ -578,7 +779,7 @@ def _read_own_memory(address: int, size: int) -> bytes:
     finally:
         os.close(descriptor)
     if len(content) < size:
-        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: neither a descriptor nor an address: {address:#x}")
+        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{refusal}: {address:#x}")
     return content
 
 

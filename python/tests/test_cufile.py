@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import pathlib
 import struct
@@ -348,6 +349,40 @@ def test_memory_is_registered_once_and_deregistered_once(memory: Any) -> None:
     cufile.buf_deregister(address)
     with raises(Status.CU_FILE_MEMORY_NOT_REGISTERED):
         cufile.buf_deregister(address)
+
+
+def test_device_memory_is_registered_with_the_engine(handle: int, device_memory: Any) -> None:
+    address = device_memory.address(device_memory.empty(SIZE))
+    before = penstock.stats()["usage"]["registrations"]
+    cufile.buf_register(address, SIZE, 0)
+    assert cufile.pread(handle, address, SIZE, 0, 0) == SIZE
+    cufile.buf_deregister(address)
+    assert penstock.stats()["usage"]["registrations"] == before + 1
+
+
+def test_memory_that_is_freed_while_registered_is_an_error_until_it_is_deregistered(handle: int) -> None:
+    memory = penstock.device("host:0").empty(SIZE)
+    address = memory.ptr
+    cufile.buf_register(address, SIZE, 0)
+    del memory
+    gc.collect()
+    with raises(OpError.CU_FILE_CUDA_POINTER_INVALID):
+        cufile.pread(handle, address, SIZE, 0, 0)
+    cufile.buf_deregister(address)
+    with raises(Status.CU_FILE_MEMORY_NOT_REGISTERED):
+        cufile.buf_deregister(address)
+
+
+def test_the_last_close_ends_registrations() -> None:
+    script = """
+import penstock
+from penstock import cufile
+memory = penstock.device("host:0").empty(4096)
+cufile.buf_register(memory.ptr, 4096, 0)
+cufile.driver_close()
+print(penstock.stats()["usage"]["registrations"])
+"""
+    assert in_new_process(script) == "1\n"
 
 
 def test_wrong_registrations_are_refused(device_memory: Any) -> None:
@@ -695,6 +730,92 @@ def test_properties_hold_for_streams(path: pathlib.Path, handle: int, device_mem
     cufile.read_async(handle, address, SIZE, 0, 0, 0, 0)
     cufile.synchronize(0)
     assert device_memory.bytes(buffer) == path.read_bytes()
+
+
+# What cuda.bindings.cufile has too
+
+
+def test_a_batch_names_files_by_this_modules_handles(path: pathlib.Path, memory: Any, pattern: Any) -> None:
+    buffer = memory.empty(SIZE)
+    with registered(path) as fh:
+        batch = cufile.batch_io_set_up(2)
+        params = two_reads(fh, memory.address(buffer))
+        cufile.batch_io_submit(batch, 1, params, 0)
+        cufile.batch_io_submit(batch, 1, params[1].ptr, 0)
+        events, room = cufile.IOEvents(2), ctypes.c_uint(2)
+        cufile.batch_io_get_status(batch, 2, ctypes.addressof(room), events.ptr, 0)
+        assert room.value == 2 and sorted(events.ret) == [77, 64 * 1024]
+        assert memory.bytes(buffer) == pattern(SIZE)
+        assert params[0].fh == params[1].fh == fh
+        for status, call in {
+            Status.CU_FILE_INVALID_HANDLE: lambda: cufile.batch_io_submit(batch, 1, two_reads(fh + 1000, 4096), 0),
+            OpError.CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR: lambda: cufile.batch_io_submit(batch, 0, params, 0),
+            Status.CU_FILE_INVALID_VALUE: lambda: cufile.batch_io_submit(batch, 1, 1 << 20, 0),
+        }.items():
+            with raises(status):
+                call()
+        cufile.batch_io_destroy(batch)
+
+
+def two_reads(fh: int, address: int) -> Any:
+    """Reads of the whole file, in two parts."""
+    params = cufile.IOParams(2)
+    params.mode, params.opcode, params.fh = cufile.BatchMode.BATCH, cufile.Opcode.READ, fh
+    params.u.batch.dev_ptr_base = address
+    params.u.batch.file_offset = params.u.batch.dev_ptr_offset = [0, 64 * 1024]
+    params.u.batch.size_ = [64 * 1024, 77]
+    return params
+
+
+def test_statistics_count_reads_and_writes_while_they_are_on(handle: int, memory: Any, pattern: Any) -> None:
+    buffer = memory.empty(SIZE)
+    address = memory.address(buffer)
+    cufile.set_stats_level(1)
+    cufile.stats_start()
+    assert cufile.pread(handle, address, SIZE, 0, 0) == SIZE and memory.bytes(buffer) == pattern(SIZE)
+    assert cufile.pwrite(handle, address, 100, 0, 50) == 100
+    with raises(Status.CU_FILE_IO_NOT_SUPPORTED if memory.device else OpError.CU_FILE_CUDA_POINTER_INVALID):
+        cufile.set_file_properties(handle, {"path": "mapped" if memory.device else "automatic"})
+        cufile.pread(handle, address if memory.device else 1 << 46, SIZE, 0, 0)
+    cufile.set_file_properties(handle, {"path": "automatic"})
+    cufile.stats_stop()
+    cufile.pread(handle, address, SIZE, 0, 0)
+    told = cufile.StatsLevel1()
+    cufile.get_stats_l1(told.ptr)
+    assert (told.read_ops.ok, told.read_ops.err, told.write_ops.ok, told.write_bytes) == (1, 1, 1, 100)
+    cufile.stats_reset()
+    cufile.set_stats_level(0)
+
+
+def test_cufile_json_may_start_the_statistics(tmp_path: pathlib.Path) -> None:
+    script = """
+fh = cufile.handle_register(fd)
+cufile.pread(fh, ctypes.addressof(host), 4096, 0, 0)
+told = cufile.StatsLevel1()
+cufile.get_stats_l1(told.ptr)
+print(told.read_ops.ok)
+"""
+    assert with_settings(script, '{"profile": {"cufile_stats": 1}}', tmp_path) == ["1"]
+
+
+def test_properties_of_the_driver_tell_its_features() -> None:
+    stored = (ctypes.c_uint32 * 14)()
+    told = cufile.driver_get_properties(ctypes.addressof(stored))
+    assert told["max_batch_io_size"] == stored[12] == 128 and told["fflags"] == stored[8]
+    flags = cufile.FeatureFlags
+    assert told["features"] & ~flags.CU_FILE_FEATURE_GDS_SUPPORTED == (
+        flags.CU_FILE_FEATURE_BATCH_IO_SUPPORTED | flags.CU_FILE_FEATURE_ASYNC_IO_SUPPORTED | flags.CU_FILE_FEATURE_VECTOR_IO_SUPPORTED
+    )
+    assert bool(told["features"] & flags.CU_FILE_FEATURE_GDS_SUPPORTED) == (told["nvfs"] != (0, 0))
+    assert cufile.driver_get_properties().keys() == told.keys()
+
+
+def test_names_of_the_bindings_are_imported_when_they_are_asked_for() -> None:
+    script = "import sys; from penstock import cufile; print('numpy' in sys.modules); cufile.IOParams; print('numpy' in sys.modules)"
+    assert in_new_process(script).split() == ["False", "True"]
+    assert {"IOParams", "stats_reset", "stream_register"} <= set(dir(cufile))
+    with pytest.raises(AttributeError, match="nonsense"):
+        cufile.nonsense  # noqa: B018
 
 
 # Settings

@@ -5,11 +5,13 @@ A function of the binding that nothing here calls is a failure, so that a new ve
 GPU's where there is one, else the host's. Needs cuda-bindings 13 and NumPy; needs no libcuda.so.1.
 
 Usage: penstock run -- python3 cuda_python_cufile.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+       python3 cuda_python_cufile.py FOLDER penstock.cuda_bindings
+FOLDER is written to. LIBRARY: the file that must have answered. penstock.cuda_bindings: that module instead of NVIDIA's, which it must equal.
 """
 
 import ctypes
 import errno
+import importlib
 import os
 import pathlib
 import sys
@@ -18,17 +20,21 @@ from typing import Any, Callable
 
 from client import check, check_library, equal, fail, ok, skip, why_no_gpu
 
+OURS = sys.argv[2:] == ["penstock.cuda_bindings"]
+
 try:
     import numpy as np
-    from cuda.bindings import cufile as binding
+
+    binding: Any = importlib.import_module("penstock.cuda_bindings.cufile" if OURS else "cuda.bindings.cufile")
 except ImportError as problem:
-    skip(f"cuda.bindings.cufile cannot be imported: {problem}")
+    skip(f"the binding cannot be imported: {problem}")
 
 KIB, MIB = 1024, 1024 * 1024
 
 
 def functions_of(module: Any) -> set[str]:
-    found = {name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))}
+    names = getattr(module, "__all__", dir(module))  # NVIDIA's has none, and imports nothing that is callable
+    found = {name for name in names if not name.startswith("_") and callable(getattr(module, name))}
     return {name for name in found if not isinstance(getattr(module, name), type)}
 
 
@@ -143,8 +149,10 @@ def random_bytes(seed: int, length: int) -> bytes:
 
 
 def use_count() -> int:
-    """The binding calls cuFileUseCount but drops its value; it is asked for again, of the same library."""
-    cufile.use_count()
+    """NVIDIA's binding calls cuFileUseCount but drops its value; it is asked for again, of the same library."""
+    told = cufile.use_count()
+    if told is not None:
+        return int(told)
     count = ctypes.CDLL(None).cuFileUseCount
     count.restype = ctypes.c_long
     return count()
@@ -404,7 +412,7 @@ def check_streams(folder: pathlib.Path) -> str:
 def layouts(version: int) -> tuple[np.dtype, np.dtype, np.dtype, str]:
     """The stats structs of the library: the binding's, but for a library before 1.19, which ends level 1 earlier."""
     one, two, three = (np.dtype(layout) for layout in (binding.stats_level1_dtype, binding.stats_level2_dtype, binding.stats_level3_dtype))
-    if version >= 1190 or "readv_ops" not in one.names:
+    if OURS or version >= 1190 or "readv_ops" not in one.names:
         return one, two, three, "the binding's layout"
     names = one.names[: one.names.index("readv_ops")]
     older_one = np.dtype([(name, one.fields[name][0]) for name in names])
@@ -482,12 +490,12 @@ def main() -> None:
         version = binding.get_version()
     except Exception as problem:  # the loader's own class, of another package, and its text is long
         fail(f"no libcufile was found: {type(problem).__name__}: {str(problem).splitlines()[0]}")
-    check_library(sys.argv[2] if len(sys.argv) == 3 else None)
+    if not OURS:
+        check_library(sys.argv[2] if len(sys.argv) == 3 else None)
     if Memory.gpu_missing is None:
         use_gpu()
-    import cuda.bindings
-
-    ok(f"cuda-bindings {cuda.bindings.__version__} on cuFile {version}, "
+    package = importlib.import_module("penstock" if OURS else "cuda.bindings")
+    ok(f"{package.__name__} {package.__version__} on cuFile {version}, "
        + ("GPU memory" if Memory.gpu_missing is None else f"host memory: {Memory.gpu_missing}"))
     with tempfile.TemporaryDirectory(dir=sys.argv[1]) as scratch:
         folder = pathlib.Path(scratch)

@@ -1,0 +1,1 @@
+"""What programs written for NVIDIA's cuda-python import from cuda.bindings: `from penstock.cuda_bindings import cufile`."""

@@ -1,0 +1,438 @@
+"""cuda.bindings.cufile of cuda-python 13 over Penstock: `from penstock.cuda_bindings import cufile` in place of the same of cuda.bindings.
+
+Names, signatures, structs, enumerations and numbers are those of cuda-python; docs/CUFILE.md says what each function does, since each is
+one of the C library's, on the engine that penstock.cufile uses too. Pointers, handles and streams are plain integers, and nothing keeps
+alive what one points to. penstock.cufile has the calls of cuda-python's documentation, of which some take other arguments. Handles of files belong to the module that gave them; buffers, batches,
+parameters, statistics and the count of openings are shared by both.
+
+Each call that fails raises cuFileError with one of cuFile's numbers, or of the system's. TypeError and OverflowError: an argument is no
+integer, or none that C's type holds. Thread-safe; calls release the GIL. Needs NumPy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+
+from penstock import _cufile_codes
+from penstock._cufile_library import calls, words
+from penstock.cuda_bindings._enums import (
+    ArrayConfigParameter,
+    BatchMode,
+    BoolConfigParameter,
+    DriverControlFlags,
+    DriverStatusFlags,
+    FeatureFlags,
+    FileHandleType,
+    Opcode,
+    OpError,
+    P2PFlags,
+    SizeTConfigParameter,
+    Status,
+    StringConfigParameter,
+)
+from penstock.cuda_bindings._structs import (
+    Descr,
+    IOEvents,
+    IOParams,
+    IOVec,
+    OpCounter,
+    PerGpuStats,
+    StatsLevel1,
+    StatsLevel2,
+    StatsLevel3,
+    Struct,
+    descr_dtype,
+    earlier_stats,
+    fill_stats,
+    io_events_dtype,
+    io_params_dtype,
+    io_vec_dtype,
+    op_counter_dtype,
+    per_gpu_stats_dtype,
+    stats_level1_dtype,
+    stats_level2_dtype,
+    stats_level3_dtype,
+)
+
+__all__ = [
+    "ArrayConfigParameter",
+    "BatchMode",
+    "BoolConfigParameter",
+    "Descr",
+    "DriverControlFlags",
+    "DriverStatusFlags",
+    "FeatureFlags",
+    "FileHandleType",
+    "IOEvents",
+    "IOParams",
+    "IOVec",
+    "OpCounter",
+    "OpError",
+    "Opcode",
+    "P2PFlags",
+    "PerGpuStats",
+    "SizeTConfigParameter",
+    "StatsLevel1",
+    "StatsLevel2",
+    "StatsLevel3",
+    "Status",
+    "StringConfigParameter",
+    "batch_io_cancel",
+    "batch_io_destroy",
+    "batch_io_get_status",
+    "batch_io_set_up",
+    "batch_io_submit",
+    "buf_deregister",
+    "buf_register",
+    "cuFileError",
+    "descr_dtype",
+    "driver_close",
+    "driver_get_properties",
+    "driver_open",
+    "driver_set_max_cache_size",
+    "driver_set_max_direct_io_size",
+    "driver_set_max_pinned_mem_size",
+    "driver_set_poll_mode",
+    "get_bar_size_in_kb",
+    "get_parameter_bool",
+    "get_parameter_min_max_value",
+    "get_parameter_posix_pool_slab_array",
+    "get_parameter_size_t",
+    "get_parameter_string",
+    "get_stats_l1",
+    "get_stats_l2",
+    "get_stats_l3",
+    "get_stats_level",
+    "get_version",
+    "handle_deregister",
+    "handle_register",
+    "io_events_dtype",
+    "io_params_dtype",
+    "io_vec_dtype",
+    "op_counter_dtype",
+    "op_status_error",
+    "per_gpu_stats_dtype",
+    "read",
+    "read_async",
+    "readv",
+    "set_parameter_bool",
+    "set_parameter_posix_pool_slab_array",
+    "set_parameter_size_t",
+    "set_parameter_string",
+    "set_stats_level",
+    "stats_level1_dtype",
+    "stats_level2_dtype",
+    "stats_level3_dtype",
+    "stats_reset",
+    "stats_start",
+    "stats_stop",
+    "stream_deregister",
+    "stream_register",
+    "use_count",
+    "write",
+    "write_async",
+    "writev",
+]
+
+
+class cuFileError(_cufile_codes.cuFileError):  # noqa: N801, N818 - cuda-python's name
+    """What failed: status is one of cuFile's numbers, or of the system's (errno). A penstock.cufile.cuFileError too."""
+
+    def __init__(self, status: int, cuda_error: int | None = None) -> None:
+        super().__init__(status, op_status_error(status))
+        self.args = (str(self),)
+        self.cuda_error = cuda_error
+
+    def __str__(self) -> str:
+        status = int(self.status)
+        name = errno.errorcode.get(status, "") if status < _cufile_base else OpError(status).name
+        return f"{name} ({status}): {self.message}"
+
+    def __reduce__(self) -> tuple[type[cuFileError], tuple[int, int | None]]:
+        return type(self), (int(self.status), self.cuda_error)
+
+
+def op_status_error(status: int) -> str:
+    """What a status means."""
+    return words(status) if status == 0 or status >= _cufile_base else os.strerror(status)
+
+
+def driver_open() -> None:
+    """Opens the driver and counts one use. Never required: the first registration opens it too."""
+    _check(calls.driver_open())
+
+
+def driver_close() -> None:
+    """Drops one use; the last one releases all that is registered."""
+    _check(calls.driver_close())
+
+
+def use_count() -> int:
+    """The uses that are counted. (cuda-python returns None.)"""
+    return calls.use_count()
+
+
+def get_version() -> int:
+    """The version of cuFile that this stands for: 1000 x major + 10 x minor."""
+    return _told(calls.get_version)
+
+
+def driver_get_properties(props: int) -> None:
+    """Stores the properties at an address (CUfileDrvProps_t, 56 bytes)."""
+    _check(calls.driver_get_properties(props))
+
+
+def driver_set_poll_mode(poll: bool, poll_threshold_size: int) -> None:
+    """Sets whether, and up to how many KiB, completion is polled for."""
+    _check(calls.driver_set_poll_mode(poll, poll_threshold_size))
+
+
+def driver_set_max_direct_io_size(max_direct_io_size: int) -> None:
+    """Sets the size of GPU-direct pieces, in KiB."""
+    _check(calls.driver_set_max_direct_io_size(max_direct_io_size))
+
+
+def driver_set_max_cache_size(max_cache_size: int) -> None:
+    """Sets the memory of a GPU for bounce buffers, in KiB."""
+    _check(calls.driver_set_max_cache_size(max_cache_size))
+
+
+def driver_set_max_pinned_mem_size(max_pinned_size: int) -> None:
+    """Sets how much memory of a GPU may be registered, in KiB."""
+    _check(calls.driver_set_max_pinned_mem_size(max_pinned_size))
+
+
+def get_bar_size_in_kb(gpu_index: int) -> int:
+    """The size of a GPU's largest PCI memory window, in KiB."""
+    size = ctypes.c_size_t()
+    _check(calls.get_bar_size_in_kb(gpu_index, ctypes.addressof(size)))
+    return size.value
+
+
+def handle_register(descr: int | Descr) -> int:
+    """Registers an open file: the address of a Descr, or one. Returns its handle."""
+    handle = ctypes.c_void_p()
+    _check(calls.handle_register(ctypes.addressof(handle), _address(descr)))
+    return handle.value or 0
+
+
+def handle_deregister(fh: int) -> None:
+    """Forgets a handle, after what still runs on it; another number does nothing."""
+    calls.handle_deregister(fh)
+
+
+def buf_register(buf_ptr_base: int, length: int, flags: int) -> None:
+    """Registers memory for repeated use. flags change nothing."""
+    _check(calls.buf_register(buf_ptr_base, length, flags))
+
+
+def buf_deregister(buf_ptr_base: int) -> None:
+    """Forgets registered memory."""
+    _check(calls.buf_deregister(buf_ptr_base))
+
+
+def read(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
+    """Reads into memory at buf_ptr_base + buf_ptr_offset, and returns the bytes read: fewer than size at end of file only. Blocks."""
+    return _count(calls.read(fh, buf_ptr_base, size, file_offset, buf_ptr_offset))
+
+
+def write(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
+    """Writes from memory at buf_ptr_base + buf_ptr_offset, and returns the bytes written. Blocks."""
+    return _count(calls.write(fh, buf_ptr_base, size, file_offset, buf_ptr_offset))
+
+
+def readv(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
+    """Reads one range of the file into the pieces of memory, in their order, and returns the bytes read. Blocks."""
+    return _count(calls.readv(fh, iov.ptr, len(iov), file_offset, flags))
+
+
+def writev(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
+    """Writes the pieces of memory, in their order, to one range of the file, and returns the bytes written. Blocks."""
+    return _count(calls.writev(fh, iov.ptr, len(iov), file_offset, flags))
+
+
+def read_async(
+    fh: int, buf_ptr_base: int, size_p: int, file_offset_p: int, buf_ptr_offset_p: int, bytes_read_p: int, stream: int
+) -> None:
+    """Queues a read onto a stream. The last but one are addresses: what is there is read in the stream's turn, but for bytes_read_p, which is written."""
+    _check(calls.read_async(fh, buf_ptr_base, size_p, file_offset_p, buf_ptr_offset_p, bytes_read_p, stream))
+
+
+def write_async(
+    fh: int, buf_ptr_base: int, size_p: int, file_offset_p: int, buf_ptr_offset_p: int, bytes_written_p: int, stream: int
+) -> None:
+    """Queues a write onto a stream, as read_async() does a read."""
+    _check(calls.write_async(fh, buf_ptr_base, size_p, file_offset_p, buf_ptr_offset_p, bytes_written_p, stream))
+
+
+def stream_register(stream: int, flags: int) -> None:
+    """Tells what is fixed of the requests of a stream: 1 the offset in memory, 2 that in the file, 4 the size; 8 that all are aligned."""
+    _check(calls.stream_register(stream, flags))
+
+
+def stream_deregister(stream: int) -> None:
+    """Forgets what was told of a stream."""
+    _check(calls.stream_deregister(stream))
+
+
+def batch_io_set_up(nr: int) -> int:
+    """Makes a batch of up to nr operations at a time, and returns its handle."""
+    batch = ctypes.c_void_p()
+    _check(calls.batch_io_set_up(ctypes.addressof(batch), nr))
+    return batch.value or 0
+
+
+def batch_io_submit(batch_idp: int, nr: int, iocbp: int | IOParams, flags: int) -> None:
+    """Starts nr operations: the address of the first IOParams, or these. Does not wait for them."""
+    _check(calls.batch_io_submit(batch_idp, nr, _address(iocbp), flags))
+
+
+def batch_io_get_status(batch_idp: int, min_nr: int, nr: int, iocbp: int | IOEvents, timeout: int) -> None:
+    """Waits until min_nr operations have ended. nr: the address of an unsigned int, room for so many events at iocbp, and then how many there are.
+
+    timeout: the address of a struct timespec; 0: none.
+    """
+    _check(calls.batch_io_get_status(batch_idp, min_nr, nr, _address(iocbp), timeout))
+
+
+def batch_io_cancel(batch_idp: int) -> None:
+    """Cancels what has not begun."""
+    _check(calls.batch_io_cancel(batch_idp))
+
+
+def batch_io_destroy(batch_idp: int) -> None:
+    """Cancels what has not begun, waits for the rest, and forgets the batch; another number does nothing."""
+    calls.batch_io_destroy(batch_idp)
+
+
+def get_parameter_size_t(param: int) -> int:
+    """A parameter that is a number."""
+    value = ctypes.c_size_t()
+    _check(calls.get_parameter_size_t(param, ctypes.addressof(value)))
+    return value.value
+
+
+def set_parameter_size_t(param: int, value: int) -> None:
+    """Sets a parameter that is a number, from the next opening of the driver on. OpError.DRIVER_ALREADY_OPEN: it is open."""
+    _check(calls.set_parameter_size_t(param, value))
+
+
+def get_parameter_bool(param: int) -> bool:
+    """A parameter that is a switch."""
+    value = ctypes.c_bool()
+    _check(calls.get_parameter_bool(param, ctypes.addressof(value)))
+    return value.value
+
+
+def set_parameter_bool(param: int, value: bool) -> None:
+    """Sets a parameter that is a switch, as set_parameter_size_t() does a number."""
+    _check(calls.set_parameter_bool(param, value))
+
+
+def get_parameter_string(param: int, len: int) -> str:  # noqa: A002 - cuda-python's name
+    """A parameter that is a text, of less than len bytes."""
+    if len <= 0:
+        raise cuFileError(OpError.INVALID_VALUE)
+    text = ctypes.create_string_buffer(len)
+    _check(calls.get_parameter_string(param, ctypes.addressof(text), len))
+    return text.value.decode(errors="surrogateescape")
+
+
+def set_parameter_string(param: int, desc_str: int) -> None:
+    """Sets a parameter that is a text: the address of its bytes, which end with a zero."""
+    _check(calls.set_parameter_string(param, desc_str))
+
+
+def get_parameter_min_max_value(param: int) -> tuple[int, int]:
+    """The least and the greatest value of a parameter that is a number."""
+    least, most = ctypes.c_size_t(), ctypes.c_size_t()
+    _check(calls.get_parameter_min_max_value(param, ctypes.addressof(least), ctypes.addressof(most)))
+    return least.value, most.value
+
+
+def get_parameter_posix_pool_slab_array(size_values: int, count_values: int, len: int) -> None:  # noqa: A002
+    """Stores the table of slabs at two addresses with room for len numbers of 8 bytes each."""
+    _check(calls.get_parameter_posix_pool_slab_array(size_values, count_values, len))
+
+
+def set_parameter_posix_pool_slab_array(size_values: int, count_values: int, len: int) -> None:  # noqa: A002
+    """Sets the table of slabs from two addresses of len numbers of 8 bytes each."""
+    _check(calls.set_parameter_posix_pool_slab_array(size_values, count_values, len))
+
+
+def get_stats_level() -> int:
+    """What is counted: 0 nothing, 1 operations, 2 sizes too, 3 each GPU too."""
+    return _told(calls.get_stats_level)
+
+
+def set_stats_level(level: int) -> None:
+    """Sets what is counted: 0 to 3."""
+    _check(calls.set_stats_level(level))
+
+
+def stats_start() -> None:
+    """Begins to count, at level 1 and above."""
+    _check(calls.stats_start())
+
+
+def stats_stop() -> None:
+    """Stops counting. The counters stay."""
+    _check(calls.stats_stop())
+
+
+def stats_reset() -> None:
+    """Sets all counters to 0."""
+    _check(calls.stats_reset())
+
+
+def get_stats_l1(stats: int | StatsLevel1) -> None:
+    """Stores the counters of level 1 at the address of a StatsLevel1."""
+    _store_stats(1, _address(stats), calls.get_stats_l1)
+
+
+def get_stats_l2(stats: int | StatsLevel2) -> None:
+    """Stores the counters of level 2 at the address of a StatsLevel2."""
+    _store_stats(2, _address(stats), calls.get_stats_l2)
+
+
+def get_stats_l3(stats: int | StatsLevel3) -> None:
+    """Stores the counters of level 3 at the address of a StatsLevel3."""
+    _store_stats(3, _address(stats), calls.get_stats_l3)
+
+
+_cufile_base = 5000
+_stats_grew_in = 1190
+
+
+def _store_stats(level: int, target: int, call: Callable[..., int]) -> None:
+    """The structs are those of cuFile 1.19 and later, as in cuda-python, whatever version the library stands for."""
+    if target == 0 or get_version() >= _stats_grew_in:
+        _check(call(target))
+        return
+    found = earlier_stats(level)
+    _check(call(found.ctypes.data))
+    fill_stats(level, target, found)
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise cuFileError(status)
+
+
+def _count(moved: int) -> int:
+    if moved < 0:
+        raise cuFileError(ctypes.get_errno())
+    return moved
+
+
+def _told(call: Callable[..., int]) -> int:
+    value = ctypes.c_int()
+    _check(call(ctypes.addressof(value)))
+    return value.value
+
+
+def _address(of: int | Struct) -> int:
+    return of.ptr if isinstance(of, Struct) else of
