@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import penstock
 from penstock import _native, cufile
+from penstock._cufile_codes import OpError
+from penstock._cufile_library import calls, words
 from penstock._cufile_settings import Settings
 from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
@@ -52,28 +54,28 @@ def is_available() -> bool:
 
 
 def gds_register_buffer(s: Any) -> None:
-    """Declares a storage for repeated use. Never required, and costs nothing here.
+    """Registers a storage for repeated use, as penstock.cufile.buf_register() does. Never required.
 
-    RuntimeError: it is registered, or has no bytes; it is memory of the host, and cufile.json allows none; cufile.json cannot be read.
+    Its memory must stay allocated until gds_deregister_buffer(): nothing keeps it. RuntimeError: memory at its address is registered, or it
+    has no bytes; it is memory of the host, and cufile.json allows none; cufile.json cannot be read.
     """
     address, nbytes = _place_of("gds_register_buffer", s)
     if _settings("cuFileBufRegister").refuses(address):
         raise RuntimeError("cuFileBufRegister failed: the storage is in host memory, and allow_system_memory is false")
-    with _lock:
-        if nbytes == 0:
-            raise RuntimeError("gds_register_buffer: the storage has no bytes")
-        if address in _registered:
-            raise RuntimeError(f"gds_register_buffer: the storage at {address:#x} is registered already")
-        _registered.add(address)
+    if nbytes == 0:
+        raise RuntimeError("gds_register_buffer: the storage has no bytes")
+    status = calls.buf_register(address, nbytes, 0)
+    if status == OpError.CU_FILE_MEMORY_ALREADY_REGISTERED:
+        raise RuntimeError(f"gds_register_buffer: the storage at {address:#x} is registered already")
+    if status != 0:
+        raise RuntimeError(f"gds_register_buffer: the storage at {address:#x}: {words(status)}")
 
 
 def gds_deregister_buffer(s: Any) -> None:
-    """Undoes gds_register_buffer(). RuntimeError: the storage is not registered."""
+    """Undoes gds_register_buffer(), after the GPU-direct transfers of its memory. RuntimeError: the storage is not registered."""
     address, _ = _place_of("gds_deregister_buffer", s)
-    with _lock:
-        if address not in _registered:
-            raise RuntimeError(f"gds_deregister_buffer: the storage at {address:#x} is not registered")
-        _registered.remove(address)
+    if address == 0 or calls.buf_deregister(address) != 0:
+        raise RuntimeError(f"gds_deregister_buffer: the storage at {address:#x} is not registered")
 
 
 class GdsFile:
@@ -196,7 +198,6 @@ class GdsFile:
 
 
 _lock = forkable_lock()
-_registered: set[int] = set()  # addresses; guarded by _lock
 _fallbacks = Fallbacks(0, "")
 _handles = itertools.count(1)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import gds
+from penstock import cufile, gds
 
 try:
     import torch
@@ -209,6 +209,17 @@ def test_buffers_are_registered_once_and_deregistered_once(storages: Storages) -
         gds.gds_deregister_buffer(storage)
 
 
+def test_a_storage_of_a_device_is_registered_with_the_engine() -> None:
+    memory = penstock.device("host:0").empty(4096)
+    before = penstock.stats()["usage"]["registrations"]
+    gds.gds_register_buffer(memory)
+    with pytest.raises(cufile.cuFileError) as caught:  # one registration for all faces
+        cufile.buf_register(memory.ptr, 4096, 0)
+    assert caught.value.status == cufile.Status.CU_FILE_MEMORY_ALREADY_REGISTERED
+    gds.gds_deregister_buffer(memory)
+    assert penstock.stats()["usage"]["registrations"] == before + 1
+
+
 def test_a_registered_buffer_is_used_as_any_other(path: str, storages: Storages, pattern: Any) -> None:
     storage = storages.of(pattern(5000))
     gds.gds_register_buffer(storage)
@@ -261,7 +272,7 @@ def in_new_process(script: str, settings: str, tmp_path: pathlib.Path) -> list[s
     environ = dict(os.environ, CUFILE_ENV_PATH_JSON=str(told))
     start = f"""
 import os, penstock
-from penstock import gds
+from penstock import cufile, gds
 class Storage:
     def __init__(self, buffer): self.buffer = buffer
     def data_ptr(self): return self.buffer.ptr if isinstance(self.buffer, penstock.DeviceBuffer) else self.buffer.ctypes.data

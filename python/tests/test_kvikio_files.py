@@ -468,6 +468,24 @@ def test_device_memory_may_be_registered_and_need_not(device_memory: Any) -> Non
     kvikio.buffer.memory_deregister(buffer)
 
 
+def test_the_whole_allocation_is_registered_with_the_engine(file: pathlib.Path) -> None:
+    allocation = penstock.device("host:0").empty(8192)
+    before = penstock.stats()["usage"]["registrations"]
+    kvikio.memory_register(allocation[4096:])
+    kvikio.memory_register(allocation)  # is registered, and stays so
+    with kvikio.CuFile(file) as opened:
+        assert opened.read(allocation, size=10) == 10
+    kvikio.memory_deregister(allocation[100:200])
+    kvikio.memory_deregister(allocation)
+    assert penstock.stats()["usage"]["registrations"] == before + 1
+
+
+def test_nothing_is_nothing_to_register() -> None:
+    nothing = penstock.device("host:0").empty(10)[3:3]
+    kvikio.memory_register(nothing)
+    kvikio.memory_deregister(nothing)
+
+
 def test_host_memory_is_not_registered() -> None:
     for call in (kvikio.memory_register, kvikio.memory_deregister):
         with pytest.raises(ValueError, match="Non-CUDA buffers not supported"):

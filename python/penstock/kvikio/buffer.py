@@ -1,9 +1,13 @@
-"""KvikIO's registration of buffers. Penstock needs none: these check their argument, and cost nothing."""
+"""KvikIO's registration of buffers, which Penstock never requires."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import penstock
+from penstock import cufile
+from penstock._cufile_codes import OpError
+from penstock._cufile_library import calls, words
 from penstock.kvikio._bounce_buffers import free
 from penstock.kvikio._memory import require_device_memory
 
@@ -11,13 +15,52 @@ __all__ = ["bounce_buffer_free", "memory_deregister", "memory_register"]
 
 
 def memory_register(buf: Any) -> None:
-    """Accepts device memory, in any state. ValueError: "Non-CUDA buffers not supported" for host memory."""
+    """Registers the whole allocation of device memory that buf lies in, as penstock.cufile.buf_register() does.
+
+    The allocation must stay until memory_deregister(). One that is registered stays so. ValueError: "Non-CUDA buffers not supported" for
+    host memory. RuntimeError: its memory cannot be used, or cufile.json cannot be read.
+    """
     require_device_memory(buf)
+    base, nbytes = _allocation_of(buf)
+    if nbytes == 0:
+        return
+    try:
+        cufile._driver.use()
+    except cufile.cuFileError as error:
+        raise RuntimeError(f"memory_register: {error}") from error
+    _check("memory_register", calls.buf_register(base, nbytes, 0), OpError.CU_FILE_MEMORY_ALREADY_REGISTERED)
 
 
 def memory_deregister(buf: Any) -> None:
-    """Accepts device memory, registered or not. ValueError as for memory_register()."""
+    """Undoes memory_register() of any buffer of that allocation. What is not registered is accepted. ValueError as for memory_register()."""
     require_device_memory(buf)
+    base, _ = _allocation_of(buf)
+    _check("memory_deregister", calls.buf_deregister(base), *_not_registered)
+
+
+_not_registered = (
+    OpError.CU_FILE_MEMORY_NOT_REGISTERED,
+    OpError.CU_FILE_DRIVER_NOT_INITIALIZED,
+    OpError.CU_FILE_DRIVER_CLOSING,
+)
+
+
+def _allocation_of(buf: Any) -> tuple[int, int]:
+    """Its base and bytes; where it consists of several mappings, up to the end of buf."""
+    try:
+        facts = penstock.describe(buf)
+        address, nbytes = penstock._native.resolve(buf)
+    except penstock.Error as error:
+        if isinstance(error, ValueError):
+            raise
+        raise RuntimeError(str(error)) from error
+    base = facts["base"] or address
+    return base, max(facts["nbytes"] or 0, address + nbytes - base)
+
+
+def _check(what: str, status: int, *accepted: int) -> None:
+    if status != 0 and status not in accepted:
+        raise RuntimeError(f"{what}: {words(status)}")
 
 
 def bounce_buffer_free() -> int:
