@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import warnings
@@ -23,7 +24,7 @@ positive = ["num_threads", "task_size", "bounce_buffer_size", "http_max_attempts
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
     """Every test leaves the settings as it found them, and has told of all that change nothing."""
-    defaults._warned.update(defaults._UNUSED)
+    defaults._warned.update(defaults._UNUSED, (f"cufile_driver.{name}" for name in cufile_driver._settable))
     before = {name: defaults.get(name) for name in [*positive, "gds_threshold", "compat_mode", "http_status_codes"]}
     yield
     defaults.set(before)
@@ -128,7 +129,7 @@ def test_compat_mode_takes_every_mode() -> None:
             assert defaults.get("compat_mode") is mode
             resolved = {CompatMode.ON: True, CompatMode.OFF: False, CompatMode.AUTO: penstock.gpu_direct_status() is not None}
             assert defaults.is_compat_mode_preferred() is resolved[mode]
-            assert bool(defaults.compat_mode()) is resolved[mode] and defaults.compat_mode() == resolved[mode]
+            assert defaults.compat_mode() is resolved[mode] and defaults.compat_mode() == CompatMode(resolved[mode])
     with pytest.raises(ValueError, match="CompatMode"):
         defaults.set("compat_mode", 3)
     with pytest.raises(TypeError):
@@ -151,12 +152,12 @@ def test_compat_mode_is_reset_by_mode_or_truth() -> None:
 
 def test_auto_is_resolved_by_what_the_machine_can(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults.compat_mode_reset(CompatMode.AUTO)
-    for status, answer in (("no libcufile", CompatMode.ON), (None, CompatMode.OFF)):
+    for status, answer in (("no libcufile", True), (None, False)):
         monkeypatch.setattr(penstock, "gpu_direct_status", lambda status=status: status)
         assert defaults.compat_mode() is answer
 
 
-@pytest.mark.parametrize("name", ["num_threads", "task_size", "bounce_buffer_size", "gds_threshold"])
+@pytest.mark.parametrize("name", ["num_threads", "task_size", "bounce_buffer_size"])
 def test_what_changes_nothing_says_so_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(defaults, "_warned", set())
     with warnings.catch_warnings():
@@ -174,21 +175,45 @@ def test_what_changes_nothing_says_so_once(monkeypatch: pytest.MonkeyPatch, name
 def test_what_changes_something_is_silent() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with defaults.set({"compat_mode": CompatMode.ON, "auto_direct_io_write": False}):
+        with defaults.set({"compat_mode": CompatMode.ON, "auto_direct_io_write": False, "gds_threshold": 1 << 20}):
             pass
 
 
 def test_variables_that_change_nothing_are_named_when_a_file_is_opened(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     names = [*defaults._UNUSED_VARIABLES, "KVIKIO_NTHREADS", "KVIKIO_TASK_SIZE"]
-    assert len(names) == 11
+    assert len(names) == 7
     path = str(tmp_path / "file")
     done = told({name: "1" for name in [*names, "KVIKIO_COMPAT_MODE"]}, f"[CuFile({path!r}) for _ in range(3)]")
     assert done.returncode == 0
     for name in names:
         assert done.stderr.count(f"KvikIO's {name} changes nothing in Penstock: ") == 1
     assert "COMPAT_MODE" not in done.stderr
+    used = {"KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD": "1", "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE": "1", "KVIKIO_LOG_LEVEL": "off"}
+    assert told({**used, "KVIKIO_GDS_THRESHOLD": "1048576"}, f"CuFile({path!r})").stderr == ""
     assert told({}, f"CuFile({path!r})").stderr == ""
+
+
+TABLE = pathlib.Path(__file__).parents[2] / "docs/KVIKIO.md"
+
+
+@pytest.mark.skipif(not TABLE.exists(), reason="the documentation is in the repository only")
+def test_the_table_of_the_documentation_has_every_setting_and_variable() -> None:
+    acting = {"compat_mode", "gds_threshold", "auto_direct_io_read", "auto_direct_io_write"}
+    acting |= {name for name in defaults._SETTINGS if name.startswith("http_")}
+    assert acting | set(defaults._UNUSED) == set(defaults._SETTINGS)
+    rows = [line for line in TABLE.read_text().splitlines() if line.startswith("| `") and line.count("|") == 5]
+    told = {re.sub("`", "", cells[1]).strip(): cells for cells in (row.split("|") for row in rows)}
+    for name, setting in defaults._SETTINGS.items():
+        _, _, variables, acts, _, _ = told.pop(name)
+        assert re.findall(r"`(KVIKIO_\w+)`", variables) == list(setting.variables)
+        assert acts.strip() == ("warned of" if name in defaults._UNUSED else "acts"), name
+    for name in (*defaults._UNUSED_VARIABLES, *defaults._USED_VARIABLES):
+        acts = told.pop(name)[3].strip()
+        assert acts == "warned of" if name in defaults._UNUSED_VARIABLES else acts in ("acts", "always so"), name
+    for name in cufile_driver._settable:
+        assert told.pop(f"cufile_driver.{name}")[3].strip() == "warned of"
+    assert not told
 
 
 @pytest.mark.parametrize(
@@ -231,7 +256,12 @@ def test_every_public_setting_name_is_there() -> None:
 def told(environment: dict[str, str], expression: str = "None") -> subprocess.CompletedProcess[str]:
     """What a new process prints of an expression, with these variables and no other of KvikIO's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("KVIKIO_")}
-    script = f"from penstock.kvikio import CuFile, CompatMode, defaults\nprint({expression})"
+    script = f"""
+from penstock.kvikio import CuFile, CompatMode, defaults
+def attempt(call):
+    try: call()
+    except RuntimeError: pass
+print({expression})"""
     return subprocess.run([sys.executable, "-c", script], env=kept | environment, capture_output=True, text=True)
 
 
@@ -331,7 +361,54 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(variable, raising=False)
 
 
+# The log
+
+
+def test_the_log_tells_of_files_operations_and_failures(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 10)
+    log = tmp_path / "log"
+    log.write_text("of an earlier run")
+    script = f"""[
+        CuFile({str(tmp_path / "file")!r}).read(bytearray(10), file_offset=3),
+        attempt(lambda: CuFile({str(tmp_path / "missing")!r})),
+    ]"""
+    for level, expected in {
+        "DEBUG": ["INFO penstock.kvikio: .*file: opened with flags r", "DEBUG .*read_into of all bytes at 3", "ERROR .*missing"],
+        "info": ["INFO .*opened", "ERROR .*missing"],
+        "error": ["ERROR .*Unable to open file .*missing"],
+        "off": [],
+    }.items():
+        log.write_text("of an earlier run" if level != "off" else "")
+        done = told({"KVIKIO_LOG_LEVEL": level, "KVIKIO_LOG_FILE": str(log)}, script)
+        assert (done.stdout, done.stderr) == ("[7, None]\n", ""), level
+        lines = log.read_text().splitlines()
+        assert len(lines) == len(expected) and all(map(re.search, expected, lines)), lines
+    assert "ERROR penstock.kvikio: " in told({"KVIKIO_LOG_LEVEL": "warn"}, script).stderr
+
+
+def test_a_log_that_cannot_be_is_an_error(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"x")
+    assert "ValueError: KVIKIO_LOG_LEVEL=loud: none of trace, debug" in told({"KVIKIO_LOG_LEVEL": "loud"}, f"CuFile({path!r})").stderr
+    done = told({"KVIKIO_LOG_LEVEL": "info", "KVIKIO_LOG_FILE": str(tmp_path)}, f"CuFile({path!r})")
+    assert f"RuntimeError: KVIKIO_LOG_FILE={tmp_path}: Is a directory" in done.stderr
+
+
 # cufile_driver
+
+
+@pytest.mark.parametrize("name", ["poll_mode", "poll_thresh_size", "max_device_cache_size", "max_pinned_memory_size"])
+def test_a_driver_property_that_is_changed_says_so_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(defaults, "_warned", set())
+    before = cufile_driver.get(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cufile_driver.set(name, before)
+        with pytest.raises(RuntimeWarning, match=f"KvikIO's cufile_driver.{name} changes nothing in Penstock: "):
+            cufile_driver.set(name, not before if name == "poll_mode" else before + 1)
+        assert cufile_driver.get(name) == before
+        with cufile_driver.set(name, not before if name == "poll_mode" else before + 1):
+            pass
 
 
 def test_driver_properties_are_set_until_the_end_of_their_block() -> None:
@@ -398,9 +475,11 @@ def test_driver_properties_start_as_cufile_json_has_them(tmp_path: pathlib.Path)
         '"max_device_pinned_mem_size_kb": 128, "per_buffer_cache_size_kb": 256, "allow_compat_mode": false}}'
     )
     script = """
+import warnings
 from penstock.kvikio import cufile_driver
 names = cufile_driver._settable + cufile_driver._read_only[3:]
 print([cufile_driver.get(name) for name in names])
+warnings.simplefilter("ignore")
 cufile_driver.set("poll_thresh_size", 8)
 print(cufile_driver.properties.poll_thresh_size)
 """

@@ -8,11 +8,14 @@ import json
 import pathlib
 import pickle
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import penstock
 from penstock import kvikio
+from penstock.kvikio import cufile
 
 SIZE = 100_000
 
@@ -25,7 +28,6 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_each_call_is_an_operation(file: pathlib.Path, memory: Any) -> None:
-    backend = "POSIX" if memory.device is None else "CUFILE"
     buffer = memory.empty(SIZE)
     with kvikio.CuFile(file, "r+") as opened, kvikio.SummaryMonitor() as monitor:
         opened.read(buffer)
@@ -37,10 +39,47 @@ def test_each_call_is_an_operation(file: pathlib.Path, memory: Any) -> None:
     assert (seen.bytes_requested, seen.bytes_read, seen.bytes_written) == (2 * SIZE + 4106, SIZE + 7, 4106)
     assert seen.bytes_transferred == seen.bytes_read + seen.bytes_written
     assert set(seen.by_backend) == {"POSIX", "CUFILE", "MMAP", "REMOTE_HTTP", "REMOTE_HDFS"}
-    assert seen.by_backend[backend]["num_ops"] == 4
+    assert seen.by_backend["POSIX"]["num_ops"] == 4
     assert 0 < seen.busy_ns <= seen.wall_ns and seen.total_duration_ns <= seen.busy_ns
     assert seen.mean_duration_ns == seen.total_duration_ns // 4
     assert 0 < seen.busy_fraction <= 1 and seen.busy_bytes_per_sec > 0
+
+
+def test_what_goes_gpu_direct_is_cufiles(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = penstock.device("host:0").empty(1 << 20)
+    monkeypatch.setattr(cufile, "_can_be_direct", lambda file, is_write: True)
+    monkeypatch.setattr(penstock, "gpu_direct_status", lambda: None)
+
+    def carriers(act: Callable[[kvikio.CuFile], object]) -> set[str]:
+        with kvikio.CuFile(file, "r+") as opened, kvikio.SummaryMonitor() as monitor:
+            act(opened)
+            return {name for name, of in monitor.get().by_backend.items() if of["num_ops"] > 0}
+
+    assert carriers(lambda opened: opened.read(device)) == {"CUFILE"}
+    assert carriers(lambda opened: opened.pwrite(device).get()) == {"CUFILE"}
+    assert carriers(lambda opened: opened.read(bytearray(1 << 20))) == {"POSIX"}
+    assert carriers(lambda opened: opened.read(device, size=128 << 10)) == {"POSIX"}  # too small
+    assert carriers(lambda opened: opened.raw_read_async(device, 0).check_bytes_done()) == {"POSIX"}
+    with kvikio.defaults.set("gds_threshold", 2 << 20):
+        assert carriers(lambda opened: opened.read(device)) == {"POSIX"}
+        assert carriers(lambda opened: opened.raw_read(device)) == {"CUFILE"}  # takes no threshold
+    with kvikio.defaults.set("compat_mode", kvikio.CompatMode.ON):
+        assert carriers(lambda opened: opened.read(device)) == {"POSIX"}
+
+
+def test_a_threshold_keeps_smaller_requests_off_the_direct_path(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, host = penstock.device("host:0").empty(1 << 20), bytearray(1 << 20)
+    for direct, threshold, buffer, size, path in (
+        (True, 1 << 20, device, None, None),
+        (True, (1 << 20) + 1, device, None, "staged"),
+        (True, 1 << 20, device, 200_000, "staged"),
+        (True, 1 << 20, device, 128 << 10, None),  # never is
+        (True, 1 << 20, host, 200_000, None),
+        (False, 1 << 20, device, 200_000, None),  # nothing is
+        (True, 16 << 10, device, None, None),
+    ):
+        monkeypatch.setattr(penstock, "gpu_direct_status", lambda: None if direct else "no nvidia-fs")
+        assert cufile._forced_path(buffer, size, threshold) == path
 
 
 def test_operations_on_streams_end_when_they_are_checked(file: pathlib.Path, device_memory: Any) -> None:
@@ -52,7 +91,7 @@ def test_operations_on_streams_end_when_they_are_checked(file: pathlib.Path, dev
         assert read.check_bytes_done() == 4096 == read.check_bytes_done()
         opened.raw_write(buffer)
     seen = monitor.get()
-    assert (seen.num_ops, seen.bytes_read, seen.bytes_written, seen.by_backend["CUFILE"]["num_ops"]) == (2, 4096, 4096, 2)
+    assert (seen.num_ops, seen.bytes_read, seen.bytes_written, seen.by_backend["POSIX"]["num_ops"]) == (2, 4096, 4096, 2)
 
 
 def test_reads_of_a_mapped_file_are_its_own(file: pathlib.Path) -> None:

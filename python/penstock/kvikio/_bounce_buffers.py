@@ -23,7 +23,7 @@ _count = 0
 def note_transfer(buf: Any, size: int | None) -> None:
     """size: None, all of buf. What is no buffer counts for nothing."""
     global _size, _count
-    bytes_of_each = defaults.get("bounce_buffer_size")
+    bytes_of_each = defaults.current("bounce_buffer_size")
     if bytes_of_each == defaults.default_of("bounce_buffer_size"):
         return
     try:

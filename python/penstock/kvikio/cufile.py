@@ -19,7 +19,7 @@ import penstock
 from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
 from penstock._small_files import open_file
-from penstock.kvikio import defaults, statistics
+from penstock.kvikio import _log, defaults, statistics
 from penstock.kvikio._bounce_buffers import note_transfer
 from penstock.kvikio._memory import is_device_memory, require_device_memory, settle
 from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
@@ -107,12 +107,14 @@ class CuFile:
         first, such as "b", mean nothing (KvikIO's rules).
         RuntimeError: "Unable to open file", with the system's reason; where there is no such file it is a FileNotFoundError too. ValueError: "a", which has no offset, and any other first letter.
         """
-        self._backend = ""  # for the statistics: that of the memory
+        self._backend = ""  # for the statistics: that of the request
+        self._may_be_direct: bool | None = None  # not asked yet
         self._descriptor = -1
         self._direct_descriptor = -1
         self._closing = forkable_lock()
         access = _open_flags(flags)
         defaults.tell_of_unused_variables()
+        _log.set_up()
         self._name = os.fsdecode(file)
         wants_direct_writes = defaults.get("auto_direct_io_write")
         self._tries_direct = wants_direct_writes or defaults.get("auto_direct_io_read")
@@ -122,9 +124,11 @@ class CuFile:
                 self._direct_descriptor = _reopen_direct(self._descriptor)
             adopted = self._descriptor if self._direct_descriptor < 0 else self._direct_descriptor
             self._file = penstock.open(adopted, mode_of(access), cache="bypass" if defaults.get("auto_direct_io_read") else None)
+            _log.logger.info("%s: opened with flags %s, %s O_DIRECT", self._name, flags, "with" if adopted != self._descriptor else "without")
         except OSError as error:
             self._close_descriptors()
             message = f"Unable to open file {self._name}: {error.strerror or error}"
+            _log.logger.error("%s", message)
             if isinstance(error, FileNotFoundError):
                 raise MissingFile(message, self._name) from error
             raise RuntimeError(message) from error
@@ -206,14 +210,14 @@ class CuFile:
         pread(). RuntimeError: it failed; "Operation not permitted" when the file is open for writing only.
         """
         _check_task_size(task_size)
-        return self._run(self._file.read_into, buf, size, file_offset, 0)
+        return self._run(self._file.read_into, buf, size, file_offset, 0, defaults.current("gds_threshold"))
 
     def write(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> int:
         """Writes size bytes of buf at file_offset and returns their number. Blocks. Otherwise as read()."""
         _check_task_size(task_size)
-        return self._run(self._file.write_from, buf, size, file_offset, 0)
+        return self._run(self._file.write_from, buf, size, file_offset, 0, defaults.current("gds_threshold"))
 
     def raw_read(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
         """Reads size bytes at file_offset into device memory, from dev_offset of buf on. Blocks.
@@ -247,13 +251,17 @@ class CuFile:
         require_device_memory(buf)
         return self._queue(self._file.write_on_stream, buf, raw_stream, size, file_offset, dev_offset)
 
-    def _run(self, call: Callable[..., int], buf: Any, size: int | None, file_offset: int, dev_offset: int) -> int:
+    def _run(
+        self, call: Callable[..., int], buf: Any, size: int | None, file_offset: int, dev_offset: int, threshold: int = 0
+    ) -> int:
+        """threshold: smaller requests are not GPU-direct."""
         _check_offsets(size, file_offset, dev_offset)
         settle(buf)
         note_transfer(buf, size)
-        counted = self._begin(call, buf, size, dev_offset) if statistics._monitors else None
+        self._tell(call, size, file_offset)
+        counted = self._begin(call, buf, size, dev_offset, threshold) if statistics._monitors else None
         run = functools.partial(call, buf, file_offset, size, dev_offset, order="A")
-        return _attempt(self._name, lambda: _count(counted, lambda: run(path=_forced_path(buf)), True))
+        return _attempt(self._name, lambda: _count(counted, lambda: run(path=_forced_path(buf, size, threshold)), True))
 
     def _start(
         self,
@@ -267,9 +275,11 @@ class CuFile:
         _check_offsets(size, file_offset, 0)
         settle(buf)
         note_transfer(buf, size)
-        counted = self._begin(call, buf, size, 0) if statistics._monitors else None
+        self._tell(call, size, file_offset)
+        threshold = defaults.current("gds_threshold")
+        counted = self._begin(call, buf, size, 0, threshold) if statistics._monitors else None
         start = functools.partial(call, buf, file_offset, size, order="A")
-        future = _attempt(self._name, lambda: _count(counted, lambda: start(path=_forced_path(buf))))
+        future = _attempt(self._name, lambda: _count(counted, lambda: start(path=_forced_path(buf, size, threshold))))
         return IOFuture(future, self._name, self, counted)
 
     def _queue(
@@ -282,16 +292,28 @@ class CuFile:
         dev_offset: int,
     ) -> IOFutureStream:
         _check_offsets(size, file_offset, dev_offset)
-        counted = self._begin(call, buf, size, dev_offset) if statistics._monitors else None
+        self._tell(call, size, file_offset)
+        counted = self._begin(call, buf, size, dev_offset, _no_request_is_direct) if statistics._monitors else None
         result = _attempt(self._name, lambda: _count(counted, lambda: call(buf, stream, file_offset, size, dev_offset, order="A")))
         return IOFutureStream(result, self._name, self, counted)
 
-    def _begin(self, call: Callable[..., object], buf: Any, size: int | None, dev_offset: int) -> Any:
-        """Tells the monitors of an operation. Mmap has a backend of its own."""
-        on_device = is_device_memory(buf)
+    def _tell(self, call: Callable[..., object], size: int | None, file_offset: int) -> None:
+        if _log.wants_operations():
+            _log.logger.debug("%s: %s of %s bytes at %s", self._name, call.__name__, "all" if size is None else size, file_offset)
+
+    def _begin(self, call: Callable[..., object], buf: Any, size: int | None, dev_offset: int, threshold: int) -> Any:
+        """Tells the monitors of an operation. Mmap has a backend of its own; KvikIO's CUFILE is what goes GPU-direct."""
         requested = size if size is not None else max(0, _nbytes(buf) - dev_offset)
-        backend = self._backend or ("CUFILE" if on_device else "POSIX")
-        return statistics.begin(backend, "write" in call.__name__, requested)
+        is_write = "write" in call.__name__
+        is_direct = not self._backend and self._is_direct(buf, requested, threshold, is_write)
+        return statistics.begin(self._backend or ("CUFILE" if is_direct else "POSIX"), is_write, requested)
+
+    def _is_direct(self, buf: Any, requested: int, threshold: int, is_write: bool) -> bool:
+        if requested <= _never_direct_bytes or not is_device_memory(buf) or _forced_path(buf, requested, threshold) is not None:
+            return False
+        if self._may_be_direct is None:
+            self._may_be_direct = _can_be_direct(self._file, is_write)
+        return self._may_be_direct
 
     def _close_descriptors(self) -> None:
         for descriptor in (self._descriptor, self._direct_descriptor):
@@ -326,9 +348,29 @@ def _reopen_direct(descriptor: int) -> int:
         return -1
 
 
-def _forced_path(buf: Any) -> Literal["staged"] | None:
-    """KvikIO's compatibility mode reaches device memory through host memory only. Otherwise the planner decides."""
-    return "staged" if defaults.get("compat_mode") == defaults.CompatMode.ON and is_device_memory(buf) else None
+_never_direct_bytes = 128 << 10  # smaller requests are carried by the caller
+_no_request_is_direct = 1 << 64  # a threshold
+
+
+def _forced_path(buf: Any, size: int | None, threshold: int) -> Literal["staged"] | None:
+    """KvikIO's compatibility mode reaches device memory through host memory only, and so does what is below its threshold.
+
+    Otherwise the planner decides. It is left alone too where nothing would be GPU-direct anyway.
+    """
+    if defaults.current("compat_mode") == defaults.CompatMode.ON:
+        return "staged" if is_device_memory(buf) else None
+    if threshold <= _never_direct_bytes or not is_device_memory(buf):
+        return None
+    nbytes = penstock._native.resolve(buf)[1] if size is None else size
+    return "staged" if _never_direct_bytes < nbytes < threshold and penstock.gpu_direct_status() is None else None
+
+
+def _can_be_direct(file: penstock.File, is_write: bool) -> bool:
+    try:
+        file.explain(4096, 0, memory="device", write=is_write, path="direct")
+    except penstock.Error:
+        return False
+    return True
 
 
 def _check_task_size(task_size: int | None) -> None:
@@ -388,4 +430,5 @@ def _attempt(name: str, call: Callable[[], Outcome]) -> Outcome:
         if isinstance(error, ValueError) and error.code != "closed":
             raise
         reason = f"Operation not permitted: {error}" if error.code == "permission_denied" else str(error)
+        _log.logger.error("%s: %s", name, reason)
         raise RuntimeError(f"{name}: {reason}") from error

@@ -1,7 +1,8 @@
 """KvikIO's view of the cuFile driver.
 
-Penstock needs no driver: it uses GPU-direct I/O where the machine has it, and is complete without. Opening and closing is counted;
-settings are kept and checked, start as cufile.json has them (in KiB), and change nothing.
+Penstock needs no driver: it uses GPU-direct I/O where the machine has it, and is complete without. Opening and closing is counted.
+Properties start as cufile.json has them (in KiB), are checked and kept, and change nothing: setting one to another value says so once in a
+process, by a RuntimeWarning.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from penstock._cufile_settings import Settings, read_settings
 from penstock._file_facts import nvidia_fs_version
 from penstock._forks import forkable_lock
 
+from . import defaults
 from ._config import ConfigContextManager, wanted_values
 
 __all__ = [
@@ -74,7 +76,7 @@ class DriverProperties:
 
     @poll_mode.setter
     def poll_mode(self, enable: bool) -> None:
-        self._changed["poll_mode"] = bool(enable)
+        self._change("poll_mode", bool(enable))
 
     @property
     def poll_thresh_size(self) -> int:
@@ -83,7 +85,7 @@ class DriverProperties:
 
     @poll_thresh_size.setter
     def poll_thresh_size(self, kib: int) -> None:
-        self._changed["poll_thresh_size"] = _kib("poll_thresh_size", kib)
+        self._change("poll_thresh_size", _kib("poll_thresh_size", kib))
 
     @property
     def max_device_cache_size(self) -> int:
@@ -92,7 +94,7 @@ class DriverProperties:
 
     @max_device_cache_size.setter
     def max_device_cache_size(self, kib: int) -> None:
-        self._changed["max_device_cache_size"] = _kib("max_device_cache_size", kib)
+        self._change("max_device_cache_size", _kib("max_device_cache_size", kib))
 
     @property
     def max_pinned_memory_size(self) -> int:
@@ -101,7 +103,12 @@ class DriverProperties:
 
     @max_pinned_memory_size.setter
     def max_pinned_memory_size(self, kib: int) -> None:
-        self._changed["max_pinned_memory_size"] = _kib("max_pinned_memory_size", kib)
+        self._change("max_pinned_memory_size", _kib("max_pinned_memory_size", kib))
+
+    def _change(self, name: str, value: int) -> None:
+        if value != getattr(self, name):
+            defaults.warn_once(f"cufile_driver.{name}", _UNUSED[name])
+        self._changed[name] = value
 
     def _told(self, key: str) -> int | bool | str:
         if self._kept is None:
@@ -173,6 +180,18 @@ def initialize() -> None:
     driver_open()
     atexit.register(driver_close)
 
+
+_OWN_WAITING = "whoever waits polls for a while, and then sleeps"
+_OWN_MEMORY = "bytes pass through pinned memory of the host, which PENSTOCK_PINNED_MIB bounds"
+_OWN_REGISTRATIONS = "what is registered is bounded by NVIDIA's library alone, which reads cufile.json itself"
+
+# Why each changes nothing.
+_UNUSED = {
+    "poll_mode": _OWN_WAITING,
+    "poll_thresh_size": _OWN_WAITING,
+    "max_device_cache_size": _OWN_MEMORY,
+    "max_pinned_memory_size": _OWN_REGISTRATIONS,
+}
 
 _settable = ("poll_mode", "poll_thresh_size", "max_device_cache_size", "max_pinned_memory_size")
 _read_only = ("is_gds_available", "major_version", "minor_version", "allow_compat_mode", "per_buffer_cache_size")

@@ -1,37 +1,8 @@
 """KvikIO's settings, both generations: get() and set(), and a function for each.
 
 Values come from KvikIO's environment variables, read and checked when a setting is first needed, all of them when a file is opened: a
-malformed one is a ValueError that names it. They belong to the process; every function is thread-safe. What each does here:
-
-================================ ========================================= =======================================================
-name                             environment (default)                     effect
-================================ ========================================= =======================================================
-compat_mode                      KVIKIO_COMPAT_MODE (AUTO)                 ON: device memory is never read or written GPU-direct.
-                                                                           OFF and AUTO: GPU-direct wherever it is possible.
-                                                                           compat_mode() and is_compat_mode_preferred() resolve
-                                                                           AUTO: ON where no file can be GPU-direct
-auto_direct_io_write             KVIKIO_AUTO_DIRECT_IO_WRITE (on)          files opened from then on: large aligned writes bypass
-                                                                           the page cache where the file system can
-auto_direct_io_read              KVIKIO_AUTO_DIRECT_IO_READ (off)          files opened from then on: what is not in the page cache
-                                                                           is read into device memory past it, where the file
-                                                                           system can (cache="bypass" of penstock.open())
-num_threads                      KVIKIO_NTHREADS, KVIKIO_NUM_THREADS (1)   kept and checked only: Penstock shares out the work over
-task_size                        KVIKIO_TASK_SIZE (4 MiB)                  its own threads, in sizes that follow the request, and
-gds_threshold                    KVIKIO_GDS_THRESHOLD (16 KiB)             finds out for each request whether the page cache, direct
-bounce_buffer_size               KVIKIO_BOUNCE_BUFFER_SIZE (16 MiB)        I/O or GPU-direct is best. bounce_buffer_free() counts in
-                                                                           buffers of bounce_buffer_size once that is set
-http_max_attempts                KVIKIO_HTTP_MAX_ATTEMPTS (3)              files of RemoteFile opened from then on: how often a part of
-http_status_codes                KVIKIO_HTTP_STATUS_CODES (429,500,...)    them is asked for in vain, after which answers, and how long
-http_timeout                     KVIKIO_HTTP_TIMEOUT (60 s)                a server may send next to nothing
-none                             KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD,      change nothing
-                                 KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE,
-                                 KVIKIO_REMOTE_VERBOSE,
-                                 KVIKIO_REMOTE_IO_BACKEND,
-                                 KVIKIO_REMOTE_IO_NUM_REACTORS,
-                                 KVIKIO_REMOTE_IO_REACTOR_DISPATCH,
-                                 KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS,
-                                 KVIKIO_LOG_LEVEL, KVIKIO_LOG_FILE
-================================ ========================================= =======================================================
+malformed one is a ValueError that names it. They belong to the process; every function is thread-safe. docs/KVIKIO.md has the table of all
+settings and variables, with what each does here.
 
 What changes nothing says so once in a process, by a RuntimeWarning for each name: a setting when it is set to another value (task_size also
 when pread() or another call is given one), a variable of the environment when the first file is opened.
@@ -125,6 +96,12 @@ def get(config_name: str) -> Any:
     return list(value) if isinstance(value, list) else value
 
 
+def current(config_name: str) -> Any:
+    """As get(), of a number or a switch, and without the lock once it is known: each request asks. Not a name of KvikIO's."""
+    value = _values.get(config_name)
+    return get(config_name) if value is None else value
+
+
 def default_of(config_name: str) -> Any:
     """What the setting is where nobody has set it. Not a name of KvikIO's."""
     return _SETTINGS[config_name].initial
@@ -139,9 +116,11 @@ def is_compat_mode_preferred() -> bool:
 # The older generation: a function for each setting. The setters take effect at once, and may be used in a with statement too.
 
 
-def compat_mode() -> CompatMode:
-    """The setting "compat_mode", with AUTO resolved: ON or OFF, which are equal to True and False. get("compat_mode") tells AUTO."""
-    return CompatMode(is_compat_mode_preferred())
+def compat_mode() -> bool:
+    """Whether the setting "compat_mode", with AUTO resolved, is ON: True and False are equal to CompatMode.ON and OFF, which KvikIO 24.12 to 25.02
+    returned in their place. The newer generation has get("compat_mode"), which tells the CompatMode.
+    """
+    return is_compat_mode_preferred()
 
 
 def compat_mode_reset(enable: bool | CompatMode) -> ConfigContextManager:
@@ -347,33 +326,36 @@ _SETTINGS = {
     "http_timeout": _counted(60, "KVIKIO_HTTP_TIMEOUT"),
 }
 
-_OWN_SIZES = "Penstock shares out the work over threads of its own, in sizes that follow the request"
-_OWN_CHOICE = "Penstock finds out for each request which way is best"
+_OWN_THREADS = "Penstock has as many threads at work as the links in use need; PENSTOCK_LANES sets their number"
+_OWN_SIZES = "Penstock cuts a request into pieces whose size follows its length and what is in the page cache"
+_OWN_MEMORY = "PENSTOCK_PINNED_MIB bounds the memory that bytes pass through"
 _OWN_SERVERS = "Penstock finds out how many connections serve a server best (docs/REMOTE.md)"
 
 # Why each changes nothing.
 _UNUSED = {
-    "num_threads": _OWN_SIZES,
+    "num_threads": _OWN_THREADS,
     "task_size": _OWN_SIZES,
-    "bounce_buffer_size": _OWN_SIZES,
-    "gds_threshold": _OWN_CHOICE,
+    "bounce_buffer_size": _OWN_MEMORY,
 }
 # Variables that KvikIO has no name for in Python.
 _UNUSED_VARIABLES = {
-    "KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD": _OWN_CHOICE,
-    "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE": "each file system has threads of its own",
     "KVIKIO_REMOTE_VERBOSE": _OWN_SERVERS,
     "KVIKIO_REMOTE_IO_BACKEND": _OWN_SERVERS,
     "KVIKIO_REMOTE_IO_NUM_REACTORS": _OWN_SERVERS,
     "KVIKIO_REMOTE_IO_REACTOR_DISPATCH": _OWN_SERVERS,
     "KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS": _OWN_SERVERS,
-    "KVIKIO_LOG_LEVEL": "penstock.summary() and penstock.stats() tell what is done",
-    "KVIKIO_LOG_FILE": "penstock.summary() and penstock.stats() tell what is done",
 }
+# Those that act, or ask for what Penstock does anyway, so that there is nothing to warn of.
+_USED_VARIABLES = (
+    "KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD",
+    "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE",
+    "KVIKIO_LOG_LEVEL",
+    "KVIKIO_LOG_FILE",
+)
 _warned: builtins.set[str] = builtins.set()
 
 
-def _warn_once(name: str, why: str) -> None:
+def warn_once(name: str, why: str) -> None:
     if name not in _warned:
         _warned.add(name)
         warnings.warn(f"KvikIO's {name} changes nothing in Penstock: {why}", RuntimeWarning, stacklevel=_level_of_the_caller())
@@ -390,7 +372,7 @@ def _level_of_the_caller() -> int:
 def tell_of_unused(name: str, value: Any) -> None:
     """Warns once that a setting changes nothing, where the value given is another than it has."""
     if name not in _warned and value != get(name):
-        _warn_once(name, _UNUSED[name])
+        warn_once(name, _UNUSED[name])
 
 
 def tell_of_unused_variables() -> None:
@@ -403,7 +385,7 @@ def tell_of_unused_variables() -> None:
         unused |= {variable: why for variable in _SETTINGS[name].variables}
     for variable, why in unused.items():
         if variable in os.environ:
-            _warn_once(variable, why)
+            warn_once(variable, why)
 
 
 _lock = forkable_lock()

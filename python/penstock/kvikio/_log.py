@@ -1,0 +1,73 @@
+"""The log that KvikIO's variables ask for: KVIKIO_LOG_LEVEL (off) says from which level on, KVIKIO_LOG_FILE (standard error) where to.
+
+Failed operations are errors, files that are opened are told at level info, operations that begin at debug. By Python's logging, as the logger
+"penstock.kvikio"; nothing is set up, and nothing is told, where KVIKIO_LOG_LEVEL is not set.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from penstock._forks import forkable_lock
+
+__all__ = ["logger", "set_up", "wants_operations"]
+
+logger = logging.getLogger("penstock.kvikio")
+logger.disabled = True  # until it is set up: a program's own logging is not asked for this
+
+# KvikIO's words, and Python's levels.
+_LEVELS = {
+    "trace": logging.DEBUG - 5,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+
+_lock = forkable_lock()
+_is_set_up = False
+_wants_operations = False
+
+
+def set_up() -> None:
+    """Reads the variables, once. ValueError: KVIKIO_LOG_LEVEL is no level. RuntimeError: KVIKIO_LOG_FILE cannot be opened."""
+    global _is_set_up, _wants_operations
+    if _is_set_up:
+        return
+    with _lock:
+        if _is_set_up:
+            return
+        level = _level()
+        if level is not None:
+            _add_handler()
+            logger.setLevel(level)
+            logger.propagate = False
+            logger.disabled = False
+            _wants_operations = level <= logging.DEBUG
+        _is_set_up = True
+
+
+def wants_operations() -> bool:
+    """Whether operations that begin are told."""
+    return _wants_operations
+
+
+def _level() -> int | None:
+    text = os.environ.get("KVIKIO_LOG_LEVEL", "off").strip().lower()
+    if text == "off":
+        return None
+    if text not in _LEVELS:
+        raise ValueError(f"KVIKIO_LOG_LEVEL={text}: none of {', '.join(_LEVELS)} and off")
+    return _LEVELS[text]
+
+
+def _add_handler() -> None:
+    path = os.environ.get("KVIKIO_LOG_FILE")
+    try:
+        handler = logging.FileHandler(path, "w") if path else logging.StreamHandler()
+    except OSError as error:
+        raise RuntimeError(f"KVIKIO_LOG_FILE={path}: {error.strerror}") from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s penstock.kvikio: %(message)s"))
+    logger.addHandler(handler)
