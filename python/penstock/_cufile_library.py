@@ -86,14 +86,15 @@ class _Calls:
     error in ctypes.get_errno(): one of cuFile's numbers, or of the system's.
     """
 
-    def __init__(self) -> None:
-        addresses = _native._cufile_calls()
-        for name, (result, *kinds) in _shapes.items():
-            prototype = ctypes.CFUNCTYPE(_Outcome if result is None else result, *kinds, use_errno=True)
-            setattr(self, name, _checked(name, prototype(addresses[name]), kinds))
-
     def __getattr__(self, name: str) -> Callable[..., int]:
-        raise AttributeError(name)
+        """Each is made when it is first used: all of them take a millisecond."""
+        if name not in _shapes:
+            raise AttributeError(name)
+        result, *kinds = _shapes[name]
+        prototype = ctypes.CFUNCTYPE(_Outcome if result is None else result, *kinds, use_errno=True)
+        made = _checked(name, prototype(_native._cufile_calls()[name]), kinds)
+        setattr(self, name, made)
+        return made
 
 
 def _checked(name: str, call: Callable[..., Any], kinds: list[Any]) -> Callable[..., int]:

@@ -294,7 +294,7 @@ def set_stats_level(level: int) -> None:
 
 
 def stats_start() -> None:
-    """Begins to count, where the level is 1 or more. Counted are read(), write(), pread(), pwrite(), batches and registrations."""
+    """Begins to count, where the level is 1 or more. Counted are read(), write(), pread(), pwrite(), batches and buffers."""
     _check(calls.stats_start(), "stats_start")
     _driver.note_counting(True)
 
