@@ -82,8 +82,8 @@ _limits = {
 class _Calls:
     """Each function by its name in cuda-python. TypeError, OverflowError: an argument is no integer, or one that C's type does not hold.
 
-    What C has return a CUfileError_t returns its number here, 0 for success. What returns a count returns -1 for a failure, and leaves the
-    error in ctypes.get_errno(): one of cuFile's numbers, or of the system's.
+    A function whose result is a CUfileError_t in C returns its number here, 0 for success. One whose result is a count returns -1 for a
+    failure, and leaves the error in ctypes.get_errno(): one of cuFile's numbers, or of the system's.
     """
 
     def __getattr__(self, name: str) -> Callable[..., int]:

@@ -265,13 +265,13 @@ def readv(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, 
     read(), of the first piece that failed, whose bytes_done it tells; then nothing is stored.
     """
     used = _driver.find_file(fh)
-    _scatter(used, used.file.read_many, _pieces(used, iov, iovcnt, file_offset, False), bytes_read_ptr)
+    _scatter(used, _pieces(used, iov, iovcnt, file_offset, False), bytes_read_ptr, False)
 
 
 def writev(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, bytes_written_ptr: int) -> None:
     """Writes many pieces, as readv() reads them. Pieces must not overlap in the file."""
     used = _driver.find_file(fh)
-    _scatter(used, used.file.write_many, _pieces(used, iov, iovcnt, file_offset, True), bytes_written_ptr)
+    _scatter(used, _pieces(used, iov, iovcnt, file_offset, True), bytes_written_ptr, True)
 
 
 def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
@@ -279,7 +279,7 @@ def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
 
     iocbp: IOParams, or the address of the first; fh is a handle of this module. Memory must stay until the operation's event.
     cuFileError, when nothing was started: CU_FILE_INVALID_HANDLE; CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR (no such batch, no room in it, no
-    operations); CU_FILE_INVALID_VALUE (flags other than 0). What is wrong with the memory or range of an operation is told by its event.
+    operations); CU_FILE_INVALID_VALUE (flags other than 0). An operation whose memory or range is wrong is started, and fails by its event.
     """
     if not 0 < nr <= _most_operations:
         raise cuFileError(OpError.CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR, f"batch_io_submit: {nr} operations")
@@ -294,7 +294,7 @@ def set_stats_level(level: int) -> None:
 
 
 def stats_start() -> None:
-    """Begins to count, where the level is 1 or more. Counted are read(), write(), pread(), pwrite(), batches and buffers."""
+    """Begins to count, where the level is 1 or more. Counted are reads and writes that block, batches, and buffers."""
     _check(calls.stats_start(), "stats_start")
     _driver.note_counting(True)
 
@@ -640,7 +640,7 @@ def _operations_at(address: int, count: int) -> bytes:
 
 
 def _counted(move: Callable[[], int], used: _File, memory: penstock.Pointer, is_write: bool) -> int:
-    """As _attempt(), and for the statistics."""
+    """As _attempt(), and for the statistics. memory: of a vector, its first piece, whose device counts for all."""
     began = time.perf_counter_ns()
     bytes_done, failed = 0, True
     try:
@@ -685,7 +685,7 @@ _property_names = (
     *("max_device_cache_size", "per_buffer_cache_size", "max_device_pinned_mem_size", "max_batch_io_size", "max_batch_io_timeout_msecs"),
 )
 
-# What is the same in penstock.cuda_bindings.cufile. Imported when asked for: it needs NumPy.
+# Names that are the same in penstock.cuda_bindings.cufile. Imported when asked for: it needs NumPy.
 _of_bindings = (
     *("batch_io_cancel", "batch_io_destroy", "batch_io_get_status", "batch_io_set_up", "driver_set_max_cache_size"),
     *("driver_set_max_direct_io_size", "driver_set_max_pinned_mem_size", "driver_set_poll_mode", "get_bar_size_in_kb", "get_parameter_bool"),
@@ -840,14 +840,16 @@ def _pieces(
     return pieces
 
 
-def _scatter(
-    used: _File, call: Callable[..., list[int]], pieces: list[tuple[penstock.Pointer, int]], result_ptr: int
-) -> None:
-    counts = []
-    for path, group in _by_path(used, pieces).items():
-        counts += _attempt(functools.partial(call, group, path=path, prefer=used.priority), used)
+def _scatter(used: _File, pieces: list[tuple[penstock.Pointer, int]], result_ptr: int, is_write: bool) -> None:
+    call = used.file.write_many if is_write else used.file.read_many
+
+    def move() -> int:
+        return sum(sum(call(group, path=path, prefer=used.priority)) for path, group in _by_path(used, pieces).items())
+
+    counting = _driver.counting and len(pieces) > 0
+    total = _counted(move, used, pieces[0][0], is_write) if counting else _attempt(move, used)
     if result_ptr:
-        _store(result_ptr, sum(counts))
+        _store(result_ptr, total)
 
 
 def _path(used: _File, memory: penstock.Pointer) -> _Path | None:

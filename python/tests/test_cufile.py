@@ -774,6 +774,7 @@ def test_statistics_count_reads_and_writes_while_they_are_on(handle: int, memory
     cufile.stats_start()
     assert cufile.pread(handle, address, SIZE, 0, 0) == SIZE and memory.bytes(buffer) == pattern(SIZE)
     assert cufile.pwrite(handle, address, 100, 0, 50) == 100
+    cufile.readv(handle, [IOVec(address, 10), IOVec(address, 5, file_offset=10, buf_offset=10)], 2, 0, 0)
     with raises(Status.CU_FILE_IO_NOT_SUPPORTED if memory.device else OpError.CU_FILE_CUDA_POINTER_INVALID):
         cufile.set_file_properties(handle, {"path": "mapped" if memory.device else "automatic"})
         cufile.pread(handle, address if memory.device else 1 << 46, SIZE, 0, 0)
@@ -782,7 +783,8 @@ def test_statistics_count_reads_and_writes_while_they_are_on(handle: int, memory
     cufile.pread(handle, address, SIZE, 0, 0)
     told = cufile.StatsLevel1()
     cufile.get_stats_l1(told.ptr)
-    assert (told.read_ops.ok, told.read_ops.err, told.write_ops.ok, told.write_bytes) == (1, 1, 1, 100)
+    assert (told.read_ops.ok, told.read_ops.err, told.write_ops.ok, told.write_bytes) == (2, 1, 1, 100)
+    assert told.read_bytes == SIZE + 15
     cufile.stats_reset()
     cufile.set_stats_level(0)
 
