@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 import penstock.kvikio as kvikio
-from penstock.kvikio import RemoteEndpointType, RemoteFile
+from penstock.kvikio import RemoteEndpointType, RemoteFile, _log
 
 from . import range_server
 from .test_remote_s3 import server  # noqa: F401
@@ -102,6 +102,14 @@ def test_no_message_has_the_query_of_a_url(url):
         RemoteFile.open_s3_presigned_url(url + "?X-Amz-Signature=hidden")
     assert "hidden" not in str(refused.value)
     assert "hidden" not in str(RemoteFile.open_http(url + "?token=hidden"))
+
+
+def test_the_log_has_no_query_of_a_url_either(url, monkeypatch, caplog):
+    monkeypatch.setattr(_log.logger, "disabled", False)
+    with caplog.at_level("INFO", _log.logger.name), pytest.raises(RuntimeError):
+        RemoteFile.open_http(f"{url}?token=secret").nbytes()
+        RemoteFile.open_http(f"{url}.missing?token=secret")
+    assert "data.bin: opened" in caplog.text and "404" in caplog.text and "secret" not in caplog.text
 
 
 def test_an_object_of_s3(server: Any, monkeypatch):  # noqa: F811

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import penstock
 from penstock._native import _RemoteRetries
-from penstock.kvikio import defaults
+from penstock.kvikio import _log, defaults
 from penstock.kvikio._memory import settle
 from penstock.kvikio.cufile import IOFuture, _nbytes
 
@@ -206,6 +206,7 @@ class RemoteFile:
     @classmethod
     def _open(cls, url: str, kind: RemoteEndpointType, nbytes: int | None, options: dict[str, Any] | None = None) -> RemoteFile:
         defaults.tell_of_unused_variables()
+        _log.set_up()
         if kind not in _fitting(url):
             raise RuntimeError(f"KvikIO: Invalid URL: {_shown(url)} is none of {kind.name}")
         if url.lower().startswith("s3://"):
@@ -216,7 +217,9 @@ class RemoteFile:
         retries = _RemoteRetries()
         how = {"kind": _KINDS[kind], **_patience(), "retries": retries, **(options or {})} | ({} if nbytes is None else {"size": nbytes})
         try:
-            return cls(_attempt(lambda: penstock.open(url, storage_options=how)), kind, url, retries)
+            made = cls(_attempt(lambda: penstock.open(url, storage_options=how)), kind, url, retries)
+            _log.logger.info("%s: opened", _shown(url))
+            return made
         finally:
             _print(retries)
 
@@ -306,6 +309,7 @@ def _attempt(call: Callable[[], Outcome]) -> Outcome:
         return call()
     except penstock.Error as error:
         text = str(error)
+        _log.logger.error("%s", text)
         if "serves no ranges" in text:
             raise OverflowError(f"KvikIO: {text}: maybe the server doesn't support file ranges?") from error
         if isinstance(error, ValueError) and "URL" not in text:
