@@ -19,25 +19,31 @@ execution.parallel_io and max_io_threads, profile.cufile_stats and those of the 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
-import errno
 import fcntl
 import functools
-import itertools
 import os
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import penstock
-from penstock._cufile_codes import CODE_NUMBERS, FeatureFlags, FileHandleType, OpError, Status, cuFileError
-from penstock._cufile_library import calls, words
-from penstock._cufile_settings import Settings, read_settings
-from penstock._file_facts import direct_io_alignment, mode_of, mount_of, nvidia_fs_version
-from penstock._forks import forkable_lock
+from penstock._cufile_codes import FeatureFlags, FileHandleType, OpError, Status, cuFileError
+from penstock._cufile_driver import (
+    CU_FILE_BUF_REGISTER_FLAGS_NONE,
+    CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY,
+    CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY,
+    Path,
+    RegisteredBuffer,
+    RegisteredFile,
+    attempt,
+    check,
+    descriptor_struct_bytes,
+)
+from penstock._cufile_driver import driver as _driver
+from penstock._cufile_library import calls
 from penstock._lazy import lazily
 
 __all__ = [
@@ -75,13 +81,6 @@ __all__ = [
     "write_async",
     "writev",
 ]
-
-CU_FILE_BUF_REGISTER_FLAGS_NONE = 0
-CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY = 1
-CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY = 2
-
-Outcome = TypeVar("Outcome")
-_Path = Literal["posix", "staged", "mapped", "direct"]
 
 
 @dataclasses.dataclass
@@ -127,7 +126,7 @@ def driver_get_properties(props: int = 0) -> dict[str, Any]:
     dstatusflags, dcontrolflags and fflags, as cuFile's bits; features: what there is, as FeatureFlags.
     """
     stored = ctypes.create_string_buffer(_properties_struct.size)
-    _check(calls.driver_get_properties(ctypes.addressof(stored)), "driver_get_properties")
+    check(calls.driver_get_properties(ctypes.addressof(stored)), "driver_get_properties")
     if props:
         ctypes.memmove(props, stored, _properties_struct.size)
     told = dict(zip(_property_names, _properties_struct.unpack(stored.raw)))
@@ -175,7 +174,7 @@ def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: flags {flags:#x}; known are 0, 1 and 2")
     _check_allocation(devPtr_base, size)
     _refuse_host_memory(devPtr_base)
-    _driver.add_buffer(_Buffer(devPtr_base, size, flags))
+    _driver.add_buffer(RegisteredBuffer(devPtr_base, size, flags))
 
 
 def buf_deregister(devPtr_base: int) -> None:  # noqa: N803
@@ -209,7 +208,7 @@ def pread(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offse
     def move() -> int:
         return used.file.read_into(memory, file_offset, size, path=_path(used, memory), prefer=used.priority)
 
-    return _counted(move, used, memory, False) if _driver.counting else _attempt(move, used)
+    return _counted(move, used, memory, False) if _driver.counting else attempt(move, used)
 
 
 def pwrite(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
@@ -220,7 +219,7 @@ def pwrite(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offs
     def move() -> int:
         return used.file.write_from(memory, file_offset, size, path=_path(used, memory), prefer=used.priority)
 
-    return _counted(move, used, memory, True) if _driver.counting else _attempt(move, used)
+    return _counted(move, used, memory, True) if _driver.counting else attempt(move, used)
 
 
 def read_async(
@@ -284,24 +283,24 @@ def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
     if not 0 < nr <= _most_operations:
         raise cuFileError(OpError.CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR, f"batch_io_submit: {nr} operations")
     operations = ctypes.create_string_buffer(_operations_at(getattr(iocbp, "ptr", iocbp), nr), nr * _operation_bytes)
-    _check(calls.batch_io_submit(batch_idp, nr, ctypes.addressof(operations), flags), "batch_io_submit")
+    check(calls.batch_io_submit(batch_idp, nr, ctypes.addressof(operations), flags), "batch_io_submit")
 
 
 def set_stats_level(level: int) -> None:
     """Sets what is counted: 0 nothing, 1 operations, 2 their sizes too, 3 each GPU's too. cuFileError: CU_FILE_INVALID_VALUE."""
-    _check(calls.set_stats_level(level), f"set_stats_level: {level}")
+    check(calls.set_stats_level(level), f"set_stats_level: {level}")
     _driver.note_counting(None)
 
 
 def stats_start() -> None:
     """Begins to count, where the level is 1 or more. Counted are reads and writes that block, batches, and buffers."""
-    _check(calls.stats_start(), "stats_start")
+    check(calls.stats_start(), "stats_start")
     _driver.note_counting(True)
 
 
 def stats_stop() -> None:
     """Stops counting. The counters stay."""
-    _check(calls.stats_stop(), "stats_stop")
+    check(calls.stats_stop(), "stats_stop")
     _driver.note_counting(False)
 
 
@@ -337,299 +336,6 @@ def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
     used.change(props)
 
 
-class _File:
-    """A registered file. Owns a duplicate of the caller's descriptor, so that closing that one redirects nothing."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.told = descriptor
-        self.path: _Path | None = None
-        self.priority: Literal["speed", "cpu"] | None = None
-        self._lock = forkable_lock()
-        self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
-        self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
-        self._descriptor = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
-        self._library_handle = 0  # of the C library, for what only that does
-        # By whether it is O_DIRECT. Both stay open once used: a request may still be about to start on the other.
-        self._opened = {self.direct: (self._descriptor, self._adopt(self._descriptor))}
-        self.identity = _identity(self._descriptor)
-
-    @property
-    def file(self) -> penstock.File:
-        return self._opened[self.direct][1]
-
-    @property
-    def readable(self) -> bool:
-        return self._access != os.O_WRONLY
-
-    @property
-    def writable(self) -> bool:
-        return self._access != os.O_RDONLY
-
-    def library_handle(self) -> int:
-        with self._lock:
-            if self._library_handle == 0:
-                self._library_handle = _library_handle_of(self._descriptor)
-            return self._library_handle
-
-    def close(self) -> None:
-        with self._lock:
-            if self._library_handle != 0:
-                calls.handle_deregister(self._library_handle)
-                self._library_handle = 0
-            for descriptor, file in self._opened.values():
-                file.close()
-                os.close(descriptor)
-
-    def change(self, props: Mapping[str, Any]) -> None:
-        with self._lock:
-            if "direct_io" in props:
-                self._switch(props["direct_io"])
-            if "path" in props:
-                self.path = None if props["path"] == "automatic" else props["path"]
-            if "priority" in props:
-                self.priority = None if props["priority"] == "automatic" else props["priority"]
-
-    def _switch(self, direct: bool) -> None:
-        if direct not in self._opened:
-            flags = self._access | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
-            try:
-                descriptor = os.open(f"/proc/self/fd/{self._descriptor}", flags)
-            except OSError as error:
-                if error.errno in _no_room:
-                    raise cuFileError(CODE_NUMBERS["out_of_memory"], f"direct_io: {self.name}: {error.strerror}") from error
-                raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"direct_io: {self.name}: {error.strerror}") from error
-            self._opened[direct] = (descriptor, self._adopt(descriptor))
-        self.direct = direct
-
-    def _adopt(self, descriptor: int) -> penstock.File:
-        """Takes over the descriptor, also where this fails."""
-        try:
-            return penstock.open(descriptor, mode_of(self._access))
-        except BaseException:
-            os.close(descriptor)
-            raise
-
-    @property
-    def name(self) -> str:
-        return os.readlink(f"/proc/self/fd/{self._descriptor}")
-
-    def properties(self) -> dict[str, Any]:
-        size = _attempt(self.file.size, self)
-        file_system, mount = _attempt(lambda: mount_of(self._descriptor), self)
-        told: dict[str, Any] = {
-            "name": self.name,
-            "size": size,
-            "file_system": file_system,
-            "mount": mount,
-            "direct_io_alignment": direct_io_alignment(self._descriptor),
-            "residency": 0,
-            "read_paths": [],
-            "write_paths": [],
-            "remarks": [],
-            "nvidia_fs": nvidia_fs_version(),
-            "gpu_direct": _attempt(self.may_be_direct, self),
-            "path": self.path or "automatic",
-            "direct_io": self.direct,
-            "priority": self.priority or "automatic",
-        }
-        for key, allowed in (("write_paths", self.writable), ("read_paths", self.readable)):
-            if allowed and size > 0:
-                try:
-                    plan = self._plan(size, key == "write_paths")
-                    told |= {key: plan.parts, "remarks": plan.remarks, "residency": plan.cached_bytes}
-                except penstock.Error as error:
-                    told["remarks"] = [str(error)]  # the path that was asked for cannot serve
-        return told
-
-    def may_be_direct(self) -> bool:
-        try:
-            self.file.explain(4096, 0, memory="device", write=not self.readable, path="direct")
-        except penstock.Error as error:
-            if error.code == "unsupported":
-                return False
-            raise
-        return True
-
-    def _plan(self, size: int, is_write: bool) -> penstock.Plan:
-        memory: Literal["host", "device"] = "host" if self.path == "posix" else "device"
-        return self.file.explain(size, 0, memory=memory, write=is_write, path=self.path, prefer=self.priority)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Buffer:
-    base: int
-    size: int
-    flags: int
-
-    def holds(self, address: int, size: int) -> bool:
-        return self.base <= address and address + size <= self.base + self.size
-
-
-class _Driver:
-    """What is registered in this process, and how often the driver was opened."""
-
-    def __init__(self) -> None:
-        self._lock = forkable_lock()
-        self._uses = 0
-        self._settings: Settings | None = None  # while it is open
-        self._files: dict[int, _File] = {}
-        self._buffers: dict[int, _Buffer] = {}
-        self._queued: dict[int, list[penstock.StreamResult]] = {}  # by stream
-        self._handles = itertools.count(1)  # never given twice: a stale one is found out
-        self._started = False
-        self.counting = False
-
-    def open(self) -> None:
-        with self._lock:
-            known = _open_library()
-            if self._settings is None:
-                self._take(known)
-            self._uses += 1
-
-    def _take(self, known: Settings) -> None:
-        self._settings = known
-        if int(known.values["profile.cufile_stats"]) > 0:
-            self._started = self.counting = True
-
-    def note_counting(self, started: bool | None) -> None:
-        """started: None, as before. The C library counts by itself what goes through it."""
-        with self._lock:
-            self._started = self._started if started is None else started
-            self.counting = self._started and _stats_level() > 0
-
-    def use(self) -> None:
-        """Opens it, where it is not open."""
-        self.settings()
-
-    def settings(self) -> Settings:
-        """What it was opened with. Opens it, where it is not open."""
-        known = self._settings
-        if known is not None:
-            return known
-        with self._lock:
-            if self._settings is None:
-                self._take(_open_library())
-                self._uses = 1
-            assert self._settings is not None
-            return self._settings
-
-    def close(self) -> None:
-        with self._lock:
-            if self._uses == 0:
-                raise cuFileError(OpError.CU_FILE_DRIVER_NOT_INITIALIZED, "driver_close: the driver is not open")
-            self._uses -= 1
-            if self._uses > 0:
-                calls.driver_close()
-                return
-            files = list(self._files.values())
-            buffers = list(self._buffers)
-            self._files.clear()
-            self._buffers.clear()
-            self._settings = None
-        for file in files:
-            _attempt(file.close)
-        # Another face may keep the library open.
-        for base in buffers:
-            calls.buf_deregister(base)
-        calls.driver_close()
-        with self._lock:
-            self._forget_ended()
-
-    def add_file(self, descriptor: int) -> int:
-        made = _attempt(lambda: _File(descriptor))
-        refusal = self.settings().refusal(made.file)
-        if refusal is not None:
-            made.close()
-            raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: {refusal}")
-        with self._lock:
-            twice = any(file.told == descriptor and file.identity == made.identity for file in self._files.values())
-            if not twice:
-                handle = next(self._handles)
-                self._files[handle] = made
-                return handle
-        made.close()
-        raise cuFileError(OpError.CU_FILE_HANDLE_ALREADY_REGISTERED, f"handle_register: descriptor {descriptor}")
-
-    def find_file(self, handle: int) -> _File:
-        found = self._files.get(handle)
-        if found is None:
-            raise cuFileError(Status.CU_FILE_INVALID_HANDLE, f"{handle} is no handle of a registered file")
-        return found
-
-    def remove_file(self, handle: int) -> None:
-        with self._lock:
-            found = self.find_file(handle)
-            del self._files[handle]
-        _attempt(found.close)
-        with self._lock:
-            self._forget_ended()
-
-    def _forget_ended(self) -> None:
-        for stream, queued in list(self._queued.items()):
-            self._queued[stream] = [each for each in queued if not each.done]
-            if not self._queued[stream]:
-                del self._queued[stream]
-
-    def remember(self, stream: int, queued: penstock.StreamResult) -> None:
-        with self._lock:
-            self._forget_ended()
-            self._queued.setdefault(stream, []).append(queued)
-
-    def wait_for(self, stream: int) -> None:
-        with self._lock:
-            queued = self._queued.pop(stream, [])
-        for each in queued:
-            with contextlib.suppress(penstock.Error):
-                each.wait()
-
-    def add_buffer(self, buffer: _Buffer) -> None:
-        with self._lock:
-            if buffer.base in self._buffers:
-                raise cuFileError(Status.CU_FILE_MEMORY_ALREADY_REGISTERED, f"buf_register: address {buffer.base:#x}")
-            _check(calls.buf_register(buffer.base, buffer.size, buffer.flags), f"buf_register: address {buffer.base:#x}")
-            self._buffers[buffer.base] = buffer
-
-    def remove_buffer(self, base: int) -> None:
-        with self._lock:
-            if self._buffers.pop(base, None) is None:
-                raise cuFileError(Status.CU_FILE_MEMORY_NOT_REGISTERED, f"buf_deregister: address {base:#x}")
-        calls.buf_deregister(base)  # waits for GPU-direct transfers
-
-    def check_buffer(self, base: int, offset: int, size: int, is_write: bool) -> None:
-        """A base that is registered bounds its range; and no registered buffer that holds the range may forbid the direction."""
-        if not self._buffers:
-            return
-        with self._lock:
-            named = self._buffers.get(base)
-            holding = [known for known in self._buffers.values() if known.holds(base + offset, size)]
-        if named is not None and not named.holds(base + offset, size):
-            reason = f"{size} bytes at {offset} of a buffer registered with {named.size}"
-            raise cuFileError(OpError.CU_FILE_INVALID_MAPPING_RANGE, reason)
-        forbidding = CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY if is_write else CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY
-        if any(known.flags == forbidding for known in holding):
-            words = ("writes", "READ_ONLY") if is_write else ("reads", "WRITE_ONLY")
-            raise cuFileError(Status.CU_FILE_PERMISSION_DENIED, f"the buffer takes no {words[0]}: it is registered {words[1]}")
-
-
-_driver = _Driver()
-
-
-def _open_library() -> Settings:
-    """Counts one use of the C library's driver, which this module's is, and tells what it goes by."""
-    status = calls.driver_open()
-    if status == OpError.CU_FILE_DRIVER_INVALID_PROPS:
-        read_settings()  # says what is wrong with them
-    _check(status, "driver_open")
-    return read_settings()
-
-
-def _library_handle_of(descriptor: int) -> int:
-    handle = ctypes.c_uint64()
-    told = ctypes.create_string_buffer(struct.pack("=i4xi12x", FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD, descriptor), _struct_bytes)
-    _check(calls.handle_register(ctypes.addressof(handle), ctypes.addressof(told)), "handle_register")
-    return handle.value
-
-
 def _operations_at(address: int, count: int) -> bytes:
     """A copy of operations in which the C library's handles stand for those of this module."""
     found = bytearray(_read_own_memory(address, count * _operation_bytes, "batch_io_submit: no operations"))
@@ -639,12 +345,12 @@ def _operations_at(address: int, count: int) -> bytes:
     return bytes(found)
 
 
-def _counted(move: Callable[[], int], used: _File, memory: penstock.Pointer, is_write: bool) -> int:
-    """As _attempt(), and for the statistics. memory: of a vector, its first piece, whose device counts for all."""
+def _counted(move: Callable[[], int], used: RegisteredFile, memory: penstock.Pointer, is_write: bool) -> int:
+    """As attempt(), and for the statistics. memory: of a vector, its first piece, whose device counts for all."""
     began = time.perf_counter_ns()
     bytes_done, failed = 0, True
     try:
-        bytes_done = _attempt(move, used)
+        bytes_done = attempt(move, used)
         failed = False
     except cuFileError as error:
         bytes_done = error.bytes_done
@@ -652,17 +358,6 @@ def _counted(move: Callable[[], int], used: _File, memory: penstock.Pointer, is_
     finally:
         penstock._native._cufile_count(memory.address, is_write, bytes_done, failed, time.perf_counter_ns() - began)
     return bytes_done
-
-
-def _check(status: int, what: str) -> None:
-    if status != 0:
-        raise cuFileError(status, f"{what}: {words(status)}")
-
-
-def _stats_level() -> int:
-    level = ctypes.c_int()
-    _check(calls.get_stats_level(ctypes.addressof(level)), "get_stats_level")
-    return level.value
 
 
 def _features(nvfs: tuple[int, int], flags: int) -> FeatureFlags:
@@ -716,24 +411,9 @@ _settable: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _attempt(call: Callable[[], Outcome], used: _File | None = None) -> Outcome:
-    try:
-        return call()
-    except penstock.Error as error:
-        place = f"{used.name}: " if used is not None else ""
-        number = CODE_NUMBERS.get(error.code, OpError.CU_FILE_INTERNAL_ERROR)
-        raise cuFileError(number, f"{place}{error}", error.bytes_done) from error
-    except OSError as error:
-        number = CODE_NUMBERS["out_of_memory" if error.errno in _no_room else "io"]
-        raise cuFileError(number, str(error)) from error
-
-
-_no_room = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for a further open file
-
 _most = 1 << 63  # sizes and offsets are 64-bit and signed
 _addresses = 1 << 64
 
-_struct_bytes = 24  # CUfileDescr_t: int type, 4 unused, union {int fd, void *handle}, pointer
 _lowest_address = 1 << 16  # of memory: Linux maps nothing below (vm.mmap_min_addr), and an address is no open descriptor
 
 
@@ -742,7 +422,7 @@ def _descriptor_in(descr: int) -> int:
         return _plain(descr)
     if descr < _lowest_address:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: descriptor {descr} is not open")
-    kind, descriptor = struct.unpack_from("=i4xi", _attempt(lambda: _read_own_memory(descr, _struct_bytes, "handle_register: neither a descriptor nor an address")))
+    kind, descriptor = struct.unpack_from("=i4xi", attempt(lambda: _read_own_memory(descr, descriptor_struct_bytes, "handle_register: neither a descriptor nor an address")))
     if kind != FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD:
         raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: a descriptor struct of type {kind}")
     if not _is_descriptor(descriptor):
@@ -783,14 +463,9 @@ def _read_own_memory(address: int, size: int, refusal: str) -> bytes:
     return content
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
-    told = os.fstat(descriptor)
-    return told.st_dev, told.st_ino
-
-
 def _check_allocation(base: int, size: int) -> None:
     """Device memory has to be allocated. Host memory is taken as it is, as cuFile does: whether it may be touched shows when it is."""
-    facts = _attempt(lambda: penstock.describe(base))
+    facts = attempt(lambda: penstock.describe(base))
     if facts["kind"] != "device" or facts["base"] is None:
         return
     end = facts["base"] + facts["nbytes"]
@@ -800,12 +475,12 @@ def _check_allocation(base: int, size: int) -> None:
 
 
 def _refuse_host_memory(address: int) -> None:
-    if _attempt(lambda: _driver.settings().refuses(address)):
+    if attempt(lambda: _driver.settings().refuses(address)):
         reason = f"{address:#x} is host memory, and allow_system_memory is false"
         raise cuFileError(Status.CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED, reason)
 
 
-def _memory(used: _File, base: int, size: int, file_offset: int, offset: int, is_write: bool) -> penstock.Pointer:
+def _memory(used: RegisteredFile, base: int, size: int, file_offset: int, offset: int, is_write: bool) -> penstock.Pointer:
     """The memory of a request, after every check that needs no engine."""
     for name, value in (("size", size), ("file_offset", file_offset), ("buffer offset", offset)):
         if not 0 <= value < _most:
@@ -821,7 +496,7 @@ def _memory(used: _File, base: int, size: int, file_offset: int, offset: int, is
 
 
 def _pieces(
-    used: _File, iov: IOVec | Sequence[IOVec], count: int, file_offset: int, is_write: bool
+    used: RegisteredFile, iov: IOVec | Sequence[IOVec], count: int, file_offset: int, is_write: bool
 ) -> list[tuple[penstock.Pointer, int]]:
     given = [iov] if isinstance(iov, IOVec) else list(iov)
     if not 0 <= count <= len(given):
@@ -840,42 +515,42 @@ def _pieces(
     return pieces
 
 
-def _scatter(used: _File, pieces: list[tuple[penstock.Pointer, int]], result_ptr: int, is_write: bool) -> None:
+def _scatter(used: RegisteredFile, pieces: list[tuple[penstock.Pointer, int]], result_ptr: int, is_write: bool) -> None:
     call = used.file.write_many if is_write else used.file.read_many
 
     def move() -> int:
         return sum(sum(call(group, path=path, prefer=used.priority)) for path, group in _by_path(used, pieces).items())
 
     counting = _driver.counting and len(pieces) > 0
-    total = _counted(move, used, pieces[0][0], is_write) if counting else _attempt(move, used)
+    total = _counted(move, used, pieces[0][0], is_write) if counting else attempt(move, used)
     if result_ptr:
         _store(result_ptr, total)
 
 
-def _path(used: _File, memory: penstock.Pointer) -> _Path | None:
+def _path(used: RegisteredFile, memory: penstock.Pointer) -> Path | None:
     """The path that a request insists on: the file's own, or else what the settings ask for."""
     return used.path or _driver.settings().path_for(memory.address)
 
 
 def _by_path(
-    used: _File, pieces: list[tuple[penstock.Pointer, int]]
-) -> dict[_Path | None, list[tuple[penstock.Pointer, int]]]:
+    used: RegisteredFile, pieces: list[tuple[penstock.Pointer, int]]
+) -> dict[Path | None, list[tuple[penstock.Pointer, int]]]:
     """One batch for each path; nearly always one."""
-    groups: dict[_Path | None, list[tuple[penstock.Pointer, int]]] = {}
+    groups: dict[Path | None, list[tuple[penstock.Pointer, int]]] = {}
     for piece in pieces:
-        groups.setdefault(_attempt(functools.partial(_path, used, piece[0]), used), []).append(piece)
+        groups.setdefault(attempt(functools.partial(_path, used, piece[0]), used), []).append(piece)
     return groups
 
 
 def _queue(
-    used: _File,
+    used: RegisteredFile,
     call: Callable[..., penstock.StreamResult],
     memory: penstock.Pointer,
     file_offset: int,
     result_ptr: int,
     stream: int,
 ) -> None:
-    if _attempt(lambda: penstock.describe(memory))["kind"] != "device":
+    if attempt(lambda: penstock.describe(memory))["kind"] != "device":
         raise cuFileError(Status.CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED, "host memory has no stream")
     if used.path not in (None, "staged"):
         reason = f"{used.name} is set to the path {used.path}, and streams have none but staged"
@@ -883,8 +558,8 @@ def _queue(
     if not _driver.settings().streams:
         reason = "execution.parallel_io is false, or execution.max_io_threads is 0"
         raise cuFileError(OpError.CU_FILE_ASYNC_NOT_SUPPORTED, reason)
-    _driver.remember(stream, _attempt(lambda: call(memory, stream, file_offset, result=result_ptr), used))
+    _driver.remember(stream, attempt(lambda: call(memory, stream, file_offset, result=result_ptr), used))
 
 
 def _store(result_ptr: int, count: int) -> None:
-    _attempt(lambda: penstock.copy(penstock.Pointer(result_ptr, 8), struct.pack("=q", count)))
+    attempt(lambda: penstock.copy(penstock.Pointer(result_ptr, 8), struct.pack("=q", count)))

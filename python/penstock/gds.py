@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import penstock
-from penstock import _native, cufile
-from penstock._cufile_codes import OpError
+from penstock import _native
+from penstock._cufile_codes import OpError, cuFileError
+from penstock._cufile_driver import driver
 from penstock._cufile_library import calls, words
 from penstock._cufile_settings import Settings
 from penstock._file_facts import mode_of
@@ -204,8 +205,8 @@ _handles = itertools.count(1)
 
 def _settings(what: str) -> Settings:
     try:
-        return cufile._driver.settings()
-    except cufile.cuFileError as error:
+        return driver.settings()
+    except cuFileError as error:
         raise RuntimeError(f"{what} failed: {error}") from error
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import penstock
-from penstock import cufile
-from penstock._cufile_codes import OpError
+from penstock._cufile_codes import OpError, cuFileError
+from penstock._cufile_driver import driver
 from penstock._cufile_library import calls, words
 from penstock.kvikio._bounce_buffers import free
 from penstock.kvikio._memory import require_device_memory
@@ -25,8 +25,8 @@ def memory_register(buf: Any) -> None:
     if nbytes == 0:
         return
     try:
-        cufile._driver.use()
-    except cufile.cuFileError as error:
+        driver.use()
+    except cuFileError as error:
         raise RuntimeError(f"memory_register: {error}") from error
     _check("memory_register", calls.buf_register(base, nbytes, 0), OpError.CU_FILE_MEMORY_ALREADY_REGISTERED)
 
