@@ -16,6 +16,7 @@ std::string bytes_text(std::uint64_t bytes);
 
 findings judge_platform(const platform_facts& known);
 findings judge_libraries(const platform_facts& platform, const library_facts& known);
+findings judge_lustre(const platform_facts& platform, const lustre_facts& known);
 findings judge_file_systems(const platform_facts& platform, const settings_facts& settings, const storage_facts& known);
 
 }  // namespace penstock::machine

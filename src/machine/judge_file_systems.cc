@@ -93,29 +93,9 @@ std::string served_by(const surroundings& around, const mount_facts& mount, std:
   return "none";
 }
 
-// One finding for all targets of which one asks for it.
-template <class Bad>
-void judge_targets(const surroundings& around, std::string_view id, std::optional<std::uint64_t> lustre_target::*value, Bad bad,
-                   findings& out) {
-  const auto& all = around.storage.lustre_targets;
-  const auto is_bad = [&](const lustre_target& each) { return each.*value && bad(*(each.*value)); };
-  const auto first = std::ranges::find_if(all, is_bad);
-  if (first == all.end()) return;
-  const auto target = fmt::format("{} of {} targets ({}, ...)", std::ranges::count_if(all, is_bad), all.size(), first->name);
-  out.add(id, {}, {{"target", target}, {"value", std::to_string(*((*first).*value))}});
-}
-
-void judge_lustre_targets(const surroundings& around, findings& out) {
-  const auto below = [](std::uint64_t least) { return [least](std::uint64_t value) { return value < least; }; };
-  judge_targets(around, "fs.lustre_pages", &lustre_target::pages_per_rpc, below(4096), out);
-  judge_targets(around, "fs.lustre_rpcs", &lustre_target::rpcs_in_flight, below(32), out);
-  judge_targets(
-      around, "fs.lustre_checksums", &lustre_target::checksums, [](std::uint64_t value) { return value != 0; }, out);
-}
-
-void judge_lustre(const surroundings& around, const mount_facts& mount, findings& out) {
+void judge_lustre_mount(const surroundings& around, const mount_facts& mount, findings& out) {
   const auto by = served_by(around, mount, "lnet", out);
-  const auto version = around.storage.lustre_version.empty() ? std::string() : " " + around.storage.lustre_version;
+  const auto version = around.storage.lustre.version.empty() ? std::string() : " " + around.storage.lustre.version;
   out.add("fs.lustre", mount.point, {{"version", version}, {"source", mount.source}, {"by", by}});
   // "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch"
   const auto at = mount.source.find('@');
@@ -166,7 +146,7 @@ void judge_mount(const surroundings& around, const mount_facts& mount, findings&
   if (type == "overlay") return out.add("fs.overlay", mount.point);
   if (is_one_of(type, {"9p", "virtiofs", "drvfs", "vboxsf"})) return out.add("fs.host_share", mount.point, {{"type", type}});
   if (type == "fuseblk" || type == "fuse" || type.starts_with("fuse.")) return out.add("fs.fuse", mount.point, {{"type", type}});
-  if (type == "lustre") return judge_lustre(around, mount, out);
+  if (type == "lustre") return judge_lustre_mount(around, mount, out);
   if (type == "wekafs") return judge_weka(around, mount, out);
   if (is_one_of(type, {"nfs", "nfs4"})) return judge_nfs(around, mount, out);
   if (type == "beegfs") return out.add("fs.beegfs", mount.point, {{"by", served_by(around, mount, "beegfs", out)}});
@@ -192,7 +172,7 @@ findings judge_file_systems(const platform_facts& platform, const settings_facts
   findings out;
   for (const auto& [name, drive] : known.drives) judge_drive(drive, out);
   for (const auto& mount : known.mounts) judge_mount(around, mount, out);
-  judge_lustre_targets(around, out);
+  out.append(judge_lustre(platform, known.lustre));
   judge_rdma_driver(around, out);
   return out;
 }

@@ -104,20 +104,6 @@ std::string journal_mode_of(const tree& from, const mount_facts& mount) {
   return value_of(from.read(fmt::format("/proc/fs/ext4/{}/options", file_name(mount.source))).value_or(""), "data", '=');
 }
 
-std::vector<lustre_target> gather_lustre_targets(const tree& from) {
-  std::vector<lustre_target> all;
-  for (const char* folder : {"/sys/fs/lustre/osc", "/proc/fs/lustre/osc"}) {
-    for (const auto& name : from.list(folder)) {
-      const auto each = fmt::format("{}/{}/", folder, name);
-      if (!from.exists(each + "max_rpcs_in_flight")) continue;
-      all.push_back(
-          {name, from.number(each + "max_pages_per_rpc"), from.number(each + "max_rpcs_in_flight"), from.number(each + "checksums")});
-    }
-    if (!all.empty()) break;
-  }
-  return all;
-}
-
 }  // namespace
 
 bool mount_facts::has_option(std::string_view name) const { return std::ranges::count(words_of(options, ','), name) > 0; }
@@ -149,10 +135,7 @@ storage_facts gather_storage(const tree& from) {
     std::erase_if(found.mounts, [&](const mount_facts& each) { return each.point == mount.point; });
     found.mounts.push_back(std::move(mount));
   }
-  found.lustre_targets = gather_lustre_targets(from);
-  for (const char* file : {"/sys/fs/lustre/version", "/proc/fs/lustre/version"}) {
-    if (found.lustre_version.empty()) found.lustre_version = from.line(file);
-  }
+  found.lustre = gather_lustre(from);
   // The kernel's own module has no version of its own.
   found.rdma_driver_version = from.line("/sys/module/mlx5_core/version");
   return found;

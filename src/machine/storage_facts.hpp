@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "machine/lustre_facts.hpp"
 #include "machine/tree.hpp"
 
 namespace penstock::machine {
@@ -33,16 +34,10 @@ struct mount_facts {
   [[nodiscard]] std::string option(std::string_view name) const;  // of "name=value"; empty: none
 };
 
-struct lustre_target {
-  std::string name;
-  std::optional<std::uint64_t> pages_per_rpc, rpcs_in_flight, checksums;
-};
-
 struct storage_facts {
   std::vector<mount_facts> mounts;
   std::map<std::string, drive_facts> drives;  // by name
-  std::vector<lustre_target> lustre_targets;
-  std::string lustre_version;
+  lustre_facts lustre;
   std::string rdma_driver_version;  // of MLNX_OFED or DOCA; empty: the drivers of the kernel
 };
 

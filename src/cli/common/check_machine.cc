@@ -87,7 +87,7 @@ std::vector<std::pair<std::string, std::string>> versions(const machine_report& 
           {"libcuda", in_name(report.libraries.cuda)},
           {"nvidia_libcufile", machine::version_in_name(report.libraries.nvidia_cufile)},
           {"rdma_driver", report.storage.rdma_driver_version},
-          {"lustre", report.storage.lustre_version}};
+          {"lustre", report.storage.lustre.version}};
 }
 
 nlohmann::json findings_json(const std::vector<machine::finding>& all) {
