@@ -20,7 +20,10 @@ std::optional<std::string> fabrics::refuses(bool local) {
 // Where it is named, tensors of the host device may go this way, and each of a GPU is looked at by itself.
 std::optional<std::string> fabrics::refuses_gpus() {
   if (named_) return std::nullopt;
-  if (!sys::rdma_reaches_gpus(sysfs_)) return "no kernel module lets the network card reach memory of GPUs (nvidia_peermem)";
+  if (sys::rdma_door_to_gpus(sysfs_).empty()) {
+    return "nothing lets the network card reach memory of GPUs: neither nvidia_peermem nor the open kernel modules of NVIDIA's driver "
+           "(dma-buf)";
+  }
   if (auto host = of_host(); host && !(*host)->knows_cuda()) return "this UCX does not know CUDA's memory";
   return std::nullopt;
 }

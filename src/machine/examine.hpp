@@ -15,6 +15,8 @@ namespace penstock::machine {
 std::string bytes_text(std::uint64_t bytes);
 
 findings judge_platform(const platform_facts& known);
+// The RDMA network cards, by themselves and beside the GPUs.
+findings judge_network(const platform_facts& known);
 findings judge_libraries(const platform_facts& platform, const library_facts& known);
 findings judge_lustre(const platform_facts& platform, const lustre_facts& known);
 findings judge_file_systems(const platform_facts& platform, const settings_facts& settings, const storage_facts& known);

@@ -19,15 +19,10 @@ constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 
 std::string listed(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
-const pci_facts* device_at(const platform_facts& known, const std::string& address) {
-  const auto found = std::ranges::find_if(known.devices, [&](const pci_facts& each) { return each.basics.address == address; });
-  return found == known.devices.end() ? nullptr : &*found;
-}
-
 // --- GPUs -----------------------------------------------------------------------------------------------------------------------
 
 void judge_gpu(const platform_facts& known, const gpu_facts& gpu, bool others_have_nodes, findings& out) {
-  const pci_facts& device = *device_at(known, gpu.address);
+  const pci_facts& device = *known.device_at(gpu.address);
   if (!device.driver.empty() && device.driver != "nvidia") return out.add("gpu.other_driver", gpu.address, {{"driver", device.driver}});
   if (known.driver_version.empty()) return out.add("gpu.no_driver", gpu.address);
   if (gpu.name.empty()) return;  // a container that was given another one
@@ -128,7 +123,7 @@ std::string iommu_words(const std::string& command_line) {
 }
 
 void judge_iommu(const platform_facts& known, findings& out) {
-  const pci_facts& gpu = *device_at(known, known.gpus.front().address);
+  const pci_facts& gpu = *known.device_at(known.gpus.front().address);
   if (known.iommus.empty() && !gpu.has_iommu_group) return out.add("iommu.off");
   const auto words = iommu_words(known.command_line);
   const auto how = gpu.iommu_type.empty() ? words : fmt::format("group type {}; {}", gpu.iommu_type, words);
@@ -138,38 +133,8 @@ void judge_iommu(const platform_facts& known, findings& out) {
   out.add(gpu.iommu_type.empty() ? "iommu.unknown" : "iommu.on", {}, {{"how", how}});
 }
 
-// Of one processor: one NUMA node, or one root complex.
-bool is_near(const platform_facts& known, const pci_facts& gpu, const sys::rdma_port& port) {
-  if (known.numa_nodes.size() <= 1) return true;
-  if (gpu.basics.numa_node >= 0 && gpu.basics.numa_node == port.numa_node) return true;
-  return port.pci_path.starts_with(fmt::format("pci{}/", root_bus(gpu)));
-}
-
 // A virtual machine may have it.
 bool is_ours(const pci_facts& gpu) { return gpu.driver.empty() || gpu.driver == "nvidia"; }
-
-void judge_nics(const platform_facts& known, findings& out) {
-  if (known.ports.empty()) return out.add("nic.none");
-  for (const auto& [port, mode, rate] : known.ports) {
-    if (!port.active()) continue;
-    out.add("nic.port", port.device, {{"port", std::to_string(port.port)}, {"mode", mode}, {"rate", rate}});
-  }
-  if (!known.has_active_port()) {
-    std::vector<std::string> states;
-    for (const auto& each : known.ports) {
-      states.push_back(fmt::format("{} port {} is {}", each.port.device, each.port.port,
-                                   each.port.state.empty() ? "in no known state" : each.port.state));
-    }
-    return out.add("nic.down", {}, {{"why", "no RDMA port is active: " + listed(states)}});
-  }
-  for (const auto& gpu : known.gpus) {
-    const auto port = std::ranges::find_if(known.ports, [&](const auto& each) { return each.port.device == gpu.nic.device; });
-    if (port == known.ports.end()) continue;
-    if (!is_ours(*device_at(known, gpu.address))) continue;
-    const bool near = is_near(known, *device_at(known, gpu.address), port->port);
-    out.add(near ? "nic.near" : "nic.far", gpu.address, {{"why", gpu.nic.reason}});
-  }
-}
 
 void judge_numa_of(const platform_facts& known, const pci_facts& gpu, findings& out) {
   const int node = gpu.basics.numa_node;
@@ -190,7 +155,7 @@ void judge_numa_of(const platform_facts& known, const pci_facts& gpu, findings& 
 void judge_numa(const platform_facts& known, findings& out) {
   if (known.numa_nodes.size() <= 1) return out.add("numa.one");
   for (const auto& gpu : known.gpus) {
-    if (const auto& device = *device_at(known, gpu.address); is_ours(device)) judge_numa_of(known, device, out);
+    if (const auto& device = *known.device_at(gpu.address); is_ours(device)) judge_numa_of(known, device, out);
   }
 }
 
@@ -244,13 +209,6 @@ void judge_nvidia_fs(const platform_facts& known, findings& out) {
           {{"version", module.version}, {"drivers", module.drivers.empty() ? "no driver" : listed(module.drivers)}});
   if (!module.has_nodes) out.add("nvidia_fs.no_nodes");
   if (!module.errors.empty()) out.add("nvidia_fs.errors", {}, {{"errors", listed(module.errors)}});
-}
-
-void judge_peermem(const platform_facts& known, findings& out) {
-  if (known.ports.empty()) return;
-  if (known.peermem) return out.add("peermem.works", {}, {{"how", "nvidia_peermem"}});
-  if (known.open_driver) return out.add("peermem.works", {}, {{"how", "dma-buf of the open kernel modules"}});
-  out.add("peermem.missing");
 }
 
 // --- containers and limits ------------------------------------------------------------------------------------------------------
@@ -307,13 +265,13 @@ findings judge_platform(const platform_facts& known) {
     judge_acs(known, out);
     judge_iommu(known, out);
   }
-  judge_nics(known, out);
+  out.append(judge_network(known));
   judge_numa(known, out);
   judge_kernel(known, out);
   if (!known.gpus.empty() && !known.driver_version.empty()) {
     judge_p2pdma(known, out);
     judge_nvidia_fs(known, out);
-    judge_peermem(known, out);
+    if (!known.ports.empty()) out.add(known.peermem.empty() ? "peermem.missing" : "peermem.works", {}, {{"how", known.peermem}});
   }
   judge_container(known, out);
   judge_limits(known, out);

@@ -87,6 +87,9 @@ pci_bridge describe_bridge(const tree& from, const std::string& address, std::si
 
 }  // namespace
 
+// 8 of 10 bits are data up to 5 GT/s, 128 of 130 above.
+double pci_link::gigabits() const noexcept { return gigatransfers * lanes * (gigatransfers < 8 ? 0.8 : 128.0 / 130.0); }
+
 std::string to_string(const pci_link& link) { return fmt::format("{:g} GT/s x{}", link.gigatransfers, link.lanes); }
 
 std::string root_bus(const pci_facts& device) {
@@ -103,6 +106,7 @@ std::vector<pci_facts> gather_pci(const tree& from) {
     if (found.basics.kind == pci_kind::other) continue;
     const auto folder = fmt::format("{}/{}", devices_folder, address);
     found.vendor = static_cast<unsigned>(std::strtoul(from.line(folder + "/vendor").c_str(), nullptr, 16));
+    found.model = static_cast<unsigned>(std::strtoul(from.line(folder + "/device").c_str(), nullptr, 16));
     found.driver = from.target_name(folder + "/driver");
     found.is_nvme = from.line(folder + "/class").starts_with("0x0108");
     found.has_iommu_group = from.exists(folder + "/iommu_group");

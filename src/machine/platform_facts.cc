@@ -154,7 +154,6 @@ void gather_process(const tree& from, platform_facts& found) {
 void gather_nvidia(const tree& from, platform_facts& found) {
   const auto version = from.line("/proc/driver/nvidia/version");
   found.driver_version = driver_version_of(version);
-  found.open_driver = holds(version, "Open Kernel Module");
   const auto parameters = lower(from.read("/proc/driver/nvidia/params").value_or(""));
   found.static_bar1 = holds(parameters, "rmforcestaticbar1=1") || holds(parameters, "rmforcestaticbar1=0x1");
   for (const auto& device : found.devices) {
@@ -178,6 +177,11 @@ bool platform_facts::has_active_port() const {
   return std::ranges::any_of(ports, [](const auto& each) { return each.port.active(); });
 }
 
+const pci_facts* platform_facts::device_at(std::string_view address) const {
+  const auto found = std::ranges::find_if(devices, [&](const pci_facts& each) { return each.basics.address == address; });
+  return found == devices.end() ? nullptr : &*found;
+}
+
 platform_facts gather_platform(const tree& from) {
   platform_facts found;
   if (from.is_this_machine()) found.features = sys::probe_kernel();
@@ -192,7 +196,7 @@ platform_facts gather_platform(const tree& from) {
   found.nvme_multipath = from.line("/sys/module/nvme_core/parameters/multipath") == "Y";
   if (!found.gpus.empty()) found.p2pdma = gather_p2pdma(from, found);
   found.ports = gather_ports(from);
-  found.peermem = sys::rdma_reaches_gpus(from.outside("/sys"));
+  found.peermem = sys::rdma_door_to_gpus(from.outside("/sys"));
   found.io_uring_disabled = from.number("/proc/sys/kernel/io_uring_disabled");
   found.container = describe_container(from);
   found.has_udev = from.exists("/run/udev/data");

@@ -58,13 +58,12 @@ struct platform_facts {
   std::vector<pci_facts> devices;
   std::vector<gpu_facts> gpus;  // of NVIDIA, of those devices
   std::string driver_version;   // of NVIDIA's kernel module; empty: not loaded
-  bool open_driver = false;     // its open kernel modules
   bool static_bar1 = false;     // RMForceStaticBar1=1
   bool nvme_multipath = false;
   p2pdma_kernel p2pdma = p2pdma_kernel::unknown;
   nvidia_fs_state nvidia_fs;
   std::vector<nic_port_facts> ports;
-  bool peermem = false;
+  std::string peermem;  // by what network cards reach memory of GPUs: "nvidia_peermem"; empty: by nothing
   std::optional<std::uint64_t> io_uring_disabled;
   sys::kernel_features features;
   std::string container;  // what it is, or empty
@@ -76,6 +75,7 @@ struct platform_facts {
 
   [[nodiscard]] bool gpu_direct() const { return nvidia_fs.loaded() || (static_bar1 && p2pdma != p2pdma_kernel::missing); }
   [[nodiscard]] bool has_active_port() const;
+  [[nodiscard]] const pci_facts* device_at(std::string_view address) const;  // null: there is none
 };
 
 // Asks the kernel which system calls it allows, if from is this machine.

@@ -8,9 +8,7 @@ namespace penstock::machine {
 
 namespace {
 
-// In the order of their words in neighbour.
-enum class nearness : std::uint8_t { one_switch = 0, root_port, root_complex, node, far, unknown };
-
+// In the order of nearness.
 std::string_view word_of(nearness of) {
   constexpr std::string_view words[] = {"below one switch", "below one root port",  "of one root complex",
                                         "of one NUMA node", "of another NUMA node", "unknown"};
@@ -25,7 +23,9 @@ std::string name_of(const platform_facts& known, const pci_facts& device) {
   return "network";
 }
 
-std::pair<nearness, std::string> relate(const pci_facts& gpu, const pci_facts& peer) {
+}  // namespace
+
+relation relate(const pci_facts& gpu, const pci_facts& peer) {
   const pci_bridge* shared = nullptr;
   for (std::size_t i = 0; i < std::min(gpu.bridges.size(), peer.bridges.size()); ++i) {
     if (gpu.bridges[i].address == peer.bridges[i].address) shared = &gpu.bridges[i];
@@ -36,8 +36,6 @@ std::pair<nearness, std::string> relate(const pci_facts& gpu, const pci_facts& p
   if (gpu.basics.numa_node != peer.basics.numa_node) return {nearness::far, {}};
   return {nearness::node, std::to_string(gpu.basics.numa_node)};
 }
-
-}  // namespace
 
 std::vector<neighbour> neighbours(const platform_facts& known) {
   std::vector<neighbour> all;

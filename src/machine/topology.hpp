@@ -1,6 +1,7 @@
 // How near the devices of a machine are to its GPUs. Pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,14 @@ struct neighbour {
       relation;  // "below one switch", "below one root port", "of one root complex", "of one NUMA node", "of another NUMA node", "unknown"
   std::string shared;  // the bridge or the node that they share; empty: none
 };
+enum class nearness : std::uint8_t { one_switch = 0, root_port, root_complex, node, far, unknown };
+
+struct relation {
+  nearness near = nearness::unknown;
+  std::string shared;  // as below
+};
+relation relate(const pci_facts& gpu, const pci_facts& peer);
+
 // Of each GPU of NVIDIA with each network card and NVMe drive, the nearest first.
 std::vector<neighbour> neighbours(const platform_facts& known);
 

@@ -121,9 +121,14 @@ nic_choice choose_nic(const std::string& gpu_pci_bus_id, const std::string& root
   return {best->device, best->port, fmt::format("{} for the GPU at {}: {}", name_of(*best), gpu.address, why)};
 }
 
-bool rdma_reaches_gpus(const std::string& root) {
+std::string rdma_door_to_gpus(const std::string& root) {
   std::error_code ignored;
-  return fs::exists(root + "/module/nvidia_peermem", ignored) || fs::exists(root + "/module/nv_peer_mem", ignored);
+  for (const char* module : {"nvidia_peermem", "nv_peer_mem"}) {
+    if (fs::exists(root + "/module/" + module, ignored)) return module;
+  }
+  std::string driver;
+  std::getline(std::ifstream(fs::path(root).parent_path() / "proc/driver/nvidia/version"), driver);
+  return driver.find("Open Kernel Module") == std::string::npos ? std::string() : "dma-buf of the open kernel modules";
 }
 
 }  // namespace penstock::sys

@@ -28,7 +28,8 @@ struct nic_choice {
 nic_choice choose_nic(const std::string& gpu_pci_bus_id, const std::string& root = "/sys");
 // Why there is no port by which anything could be sent; empty when there is one.
 std::string no_rdma(const std::string& root = "/sys");
-// Whether a kernel module lets RDMA devices reach memory of NVIDIA's GPUs (nvidia_peermem, or nv_peer_mem before it).
-bool rdma_reaches_gpus(const std::string& root = "/sys");
+// By what RDMA devices reach memory of NVIDIA's GPUs: a kernel module ("nvidia_peermem", or nv_peer_mem before it), or dma-buf, by which
+// the open kernel modules of NVIDIA's driver lend it; empty: by nothing. Whether they are open stands in /proc, beside root.
+std::string rdma_door_to_gpus(const std::string& root = "/sys");
 
 }  // namespace penstock::sys

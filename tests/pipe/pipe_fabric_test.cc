@@ -47,17 +47,21 @@ class pipe_fabric : public ::testing::Test {
   void SetUp() override {
     if (const auto problem = sys::ucx_fabrics()->usable(); !problem.ok()) GTEST_SKIP() << problem.message();
   }
-  [[nodiscard]] std::string sysfs() const { return dir_.path().string(); }
+  [[nodiscard]] std::string sysfs() const { return (dir_.path() / "sys").string(); }
   void add_network_card(const std::string& name, const std::string& address, const std::string& state) const {
     namespace fs = std::filesystem;
-    const auto folder = dir_.path() / "devices/pci0000:3a/0000:3a:01.0" / address;
+    const auto folder = fs::path(sysfs()) / "devices/pci0000:3a/0000:3a:01.0" / address;
     fs::create_directories(folder / "infiniband" / name / "ports/1");
     std::ofstream(folder / "infiniband" / name / "ports/1/state") << state << "\n";
     fs::create_directory_symlink(folder, folder / "infiniband" / name / "device");
-    fs::create_directories(dir_.path() / "class/infiniband");
-    fs::create_directory_symlink(folder / "infiniband" / name, dir_.path() / "class/infiniband" / name);
+    fs::create_directories(fs::path(sysfs()) / "class/infiniband");
+    fs::create_directory_symlink(folder / "infiniband" / name, fs::path(sysfs()) / "class/infiniband" / name);
   }
-  void add_module() const { std::filesystem::create_directories(dir_.path() / "module/nvidia_peermem"); }
+  void add_module() const { std::filesystem::create_directories(std::filesystem::path(sysfs()) / "module/nvidia_peermem"); }
+  void add_open_driver() const {
+    std::filesystem::create_directories(dir_.path() / "proc/driver/nvidia");
+    std::ofstream(dir_.path() / "proc/driver/nvidia/version") << "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n";
+  }
 
   void connect(const names& channels, const std::string& url = "tcp://127.0.0.1:0") {
     auto server = pipes::server::make(house_.engine().core(), sys::linux_peer(), {channels}, here_fabrics_, sysfs());
@@ -153,6 +157,15 @@ TEST_F(pipe_fabric, with_rdma_it_comes_first_between_hosts_and_goes_over_nothing
   connect({}, "unix:");
   EXPECT_EQ(refusal("ucx"), "both ends are on this host");
   EXPECT_NE(send(host, host), "ucx");
+}
+
+// As check does.
+TEST_F(pipe_fabric, dma_buf_of_the_open_driver_lets_memory_of_gpus_through_without_a_module) {
+  add_network_card("mlx5_0", "0000:3c:00.0", "4: ACTIVE");
+  add_open_driver();
+  here_fabrics_->knows_cuda = there_fabrics_->knows_cuda = true;
+  connect({});
+  EXPECT_EQ(refusal("cuda_gdr"), "");
 }
 
 TEST_F(pipe_fabric, a_ucx_that_does_not_know_cuda_leaves_memory_of_gpus_to_others) {

@@ -128,10 +128,24 @@ TEST_F(rdma_test, a_gpu_or_a_device_of_an_unknown_place_is_served_too) {
   EXPECT_NE(choose("0000:99:00.0").reason.find("not known"), std::string::npos) << choose("0000:99:00.0").reason;
 }
 
-TEST_F(rdma_test, the_module_for_memory_of_gpus_is_looked_for) {
-  EXPECT_FALSE(sys::rdma_reaches_gpus(root()));
-  fs::create_directories(dir_.path() / "module/nvidia_peermem");
-  EXPECT_TRUE(sys::rdma_reaches_gpus(root()));
+class door_test : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::string door() const { return sys::rdma_door_to_gpus((dir_.path() / "sys").string()); }
+  void load_driver(const std::string& version) const {
+    fs::create_directories(dir_.path() / "proc/driver/nvidia");
+    std::ofstream(dir_.path() / "proc/driver/nvidia/version") << version << "\n";
+  }
+  temp_dir dir_;
+};
+
+TEST_F(door_test, memory_of_gpus_is_reached_by_the_module_or_by_dma_buf_of_the_open_driver) {
+  EXPECT_EQ(door(), "");
+  load_driver("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024");
+  EXPECT_EQ(door(), "");
+  load_driver("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build");
+  EXPECT_EQ(door(), "dma-buf of the open kernel modules");
+  fs::create_directories(dir_.path() / "sys/module/nvidia_peermem");
+  EXPECT_EQ(door(), "nvidia_peermem");
 }
 
 }  // namespace
