@@ -21,4 +21,7 @@ findings judge_libraries(const platform_facts& platform, const library_facts& kn
 findings judge_lustre(const platform_facts& platform, const lustre_facts& known);
 findings judge_file_systems(const platform_facts& platform, const settings_facts& settings, const storage_facts& known);
 
+// of_machine: what the others have found. Holes matter where P2PDMA serves the file.
+findings judge_holes(const findings& of_machine, const mount_facts& mount, const file_facts& file);
+
 }  // namespace penstock::machine

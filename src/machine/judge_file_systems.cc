@@ -59,10 +59,13 @@ bool is_plain_nvme(const surroundings& around, const mount_facts& mount) {
   return std::ranges::all_of(mount.drives, [&](const auto& name) { return around.storage.drives.at(name).is_nvme; });
 }
 
+constexpr auto raid_key = "block.raid.use_pci_p2pdma";
+
 std::string server_of_nvme(const surroundings& around, const mount_facts& mount) {
   const bool remote =
       std::ranges::any_of(mount.drives, [&](const auto& name) { return around.storage.drives.at(name).transport != "pcie"; });
-  if (!remote && around.p2pdma()) return "P2PDMA";
+  if (!remote && mount.raid.empty() && around.p2pdma()) return "P2PDMA";
+  if (!remote && around.p2pdma() && around.set(raid_key) == "true") return "P2PDMA";
   return around.platform.nvidia_fs.serves(remote ? "nvme_rdma" : "nvme") ? "nvidia-fs" : std::string();
 }
 
@@ -77,6 +80,9 @@ void judge_local(const surroundings& around, const mount_facts& mount, findings&
     return out.add("fs.ext4_journal", mount.point, {{"drives", drives}, {"mode", mode}});
   }
   const auto by = server_of_nvme(around, mount);
+  if (by.empty() && !mount.raid.empty() && around.p2pdma()) {
+    return out.add("fs.raid_p2pdma", mount.point, {{"type", mount.type}, {"drives", drives}, {"key", raid_key}});
+  }
   if (by.empty()) return out.add("fs.nvme_unserved", mount.point, {{"type", mount.type}, {"drives", drives}});
   out.add("fs.direct", mount.point, {{"type", mount.type}, {"drives", drives}, {"by", by}});
 }
@@ -104,6 +110,35 @@ void judge_lustre_mount(const surroundings& around, const mount_facts& mount, fi
   if (!net.starts_with("o2ib")) out.add("fs.lustre_tcp", mount.point, {{"net", net}});
 }
 
+std::vector<const nic_port_facts*> active_ports(const surroundings& around) {
+  std::vector<const nic_port_facts*> all;
+  for (const auto& each : around.platform.ports) {
+    if (each.port.active() && !each.port.is_virtual) all.push_back(&each);
+  }
+  return all;
+}
+
+// The modes of its page cache, and what NVIDIA's guide asks of the backends (best practices, "WekaFS"): they cannot be seen from a client.
+void judge_weka_mount(const surroundings& around, const mount_facts& mount, findings& out) {
+  if (mount.has_option("coherent")) {
+    out.add("fs.weka_coherent", mount.point);
+  } else {
+    const bool reads = mount.has_option("readcache");
+    out.add("fs.weka_mode", mount.point,
+            {{"mode", reads                            ? "readcache"
+                      : mount.has_option("writecache") ? "writecache"
+                                                       : "writecache, its default"}});
+  }
+  double gigabits = 0;
+  const auto ports = active_ports(around);
+  for (const auto* each : ports) gigabits += std::strtod(each->rate.c_str(), nullptr);
+  if (gigabits <= 0) return;
+  out.add("fs.weka_backends", mount.point,
+          {{"count", std::to_string(ports.size())},
+           {"rate", fmt::format("{:.0f}", gigabits / 8)},
+           {"twice", fmt::format("{:.0f}", gigabits / 4)}});
+}
+
 void judge_weka(const surroundings& around, const mount_facts& mount, findings& out) {
   (void)served_by(around, mount, "wekafsio", out);
   auto nics = around.set("fs.weka.rdma_dev_addr_list");
@@ -115,6 +150,7 @@ void judge_weka(const surroundings& around, const mount_facts& mount, findings& 
     out.add("fs.weka", mount.point, {{"nics", nics}});
     if (around.set("fs.weka.rdma_write_support") != "true") out.add("fs.weka_writes", mount.point);
   }
+  judge_weka_mount(around, mount, out);
   std::vector<std::string> modes;
   for (const auto& each : around.platform.ports) {
     if (each.port.active() && std::ranges::find(modes, each.link_mode) == modes.end()) modes.push_back(each.link_mode);
@@ -122,7 +158,29 @@ void judge_weka(const surroundings& around, const mount_facts& mount, findings& 
   if (modes.size() > 1) out.add("fs.weka_mixed", mount.point, {{"modes", fmt::format("{}", fmt::join(modes, ", "))}});
 }
 
+// The client of VAST spreads its connections over addresses of the server (remoteports) and of this machine (localports).
+void judge_nfs_ways(const surroundings& around, const mount_facts& mount, findings& out) {
+  const auto remote = mount.option("remoteports");
+  const auto local = mount.option("localports");
+  const auto connections = mount.option("nconnect");
+  const auto ports = active_ports(around).size();
+  const auto shown = connections.empty() ? std::string("1") : connections;
+  if (remote.empty()) {
+    if (mount.option("proto") == "rdma" && ports > 1) out.add("fs.nfs_one_path", mount.point, {{"count", std::to_string(ports)}});
+    return;
+  }
+  if (std::strtoul(shown.c_str(), nullptr, 10) < 2) {
+    return out.add("fs.nfs_few_connections", mount.point, {{"remote", remote}, {"connections", shown}});
+  }
+  const auto proto = mount.option("proto");
+  out.add(
+      "fs.nfs_multipath", mount.point,
+      {{"proto", proto.empty() ? "tcp" : proto}, {"remote", remote}, {"local", local.empty() ? "none" : local}, {"connections", shown}});
+  if (local.empty() && ports > 1) out.add("fs.nfs_local_ports", mount.point, {{"count", std::to_string(ports)}});
+}
+
 void judge_nfs(const surroundings& around, const mount_facts& mount, findings& out) {
+  judge_nfs_ways(around, mount, out);
   const auto proto = mount.option("proto");
   if (proto != "rdma") return out.add("fs.nfs_tcp", mount.point, {{"proto", proto.empty() ? "tcp" : proto}, {"source", mount.source}});
   const auto by = served_by(around, mount, "rpcrdma", out);
@@ -166,6 +224,17 @@ void judge_rdma_driver(const surroundings& around, findings& out) {
 }
 
 }  // namespace
+
+findings judge_holes(const findings& of_machine, const mount_facts& mount, const file_facts& file) {
+  findings out;
+  const auto by_p2pdma = [&](const finding& each) {
+    return each.id == "fs.direct" && each.subject == mount.point && each.reason.find("P2PDMA") != std::string::npos;
+  };
+  constexpr std::uint64_t least = std::uint64_t{64} << 10;  // ext4 keeps the bytes of small files elsewhere
+  if (file.stored_bytes + least > file.size_bytes || std::ranges::none_of(of_machine.all(), by_p2pdma)) return out;
+  out.add("file.sparse", file.name, {{"holes", bytes_text(file.size_bytes - file.stored_bytes)}, {"size", bytes_text(file.size_bytes)}});
+  return out;
+}
 
 findings judge_file_systems(const platform_facts& platform, const settings_facts& settings, const storage_facts& known) {
   const surroundings around{platform, settings, known};

@@ -189,13 +189,22 @@ void judge_kernel(const platform_facts& known, findings& out) {
 
 // --- peer-to-peer ---------------------------------------------------------------------------------------------------------------
 
+// The driver is set up for it: what of the rest is not.
+void judge_static_bar1(const platform_facts& known, findings& out) {
+  if (known.nvme_multipath) return out.add("p2pdma.multipath");
+  if (!known.open_driver) return out.add("p2pdma.closed_driver");
+  out.add("p2pdma.ready");
+  if (known.combines_writes) out.add("p2pdma.write_combining");
+  if (known.kaslr == true && known.architecture == "x86_64") out.add("p2pdma.kaslr");
+}
+
 void judge_p2pdma(const platform_facts& known, findings& out) {
   if (known.p2pdma == p2pdma_kernel::unknown) return out.add("p2pdma.unknown", {}, {{"release", known.release}});
   if (known.p2pdma == p2pdma_kernel::missing) {
     if (!known.nvidia_fs.loaded()) out.add("p2pdma.kernel");
     return;
   }
-  if (known.static_bar1) return out.add(known.nvme_multipath ? "p2pdma.multipath" : "p2pdma.ready");
+  if (known.static_bar1) return judge_static_bar1(known, out);
   out.add(known.nvidia_fs.loaded() ? "p2pdma.unused" : "p2pdma.driver");
 }
 
@@ -207,6 +216,10 @@ void judge_nvidia_fs(const platform_facts& known, findings& out) {
   }
   out.add("nvidia_fs.loaded", {},
           {{"version", module.version}, {"drivers", module.drivers.empty() ? "no driver" : listed(module.drivers)}});
+  if (module.shadow_mib) {
+    const auto processes = module.processes ? std::to_string(*module.processes) : std::string("an unknown number of");
+    out.add("nvidia_fs.buffers", {}, {{"mib", std::to_string(*module.shadow_mib)}, {"processes", processes}});
+  }
   if (!module.has_nodes) out.add("nvidia_fs.no_nodes");
   if (!module.errors.empty()) out.add("nvidia_fs.errors", {}, {{"errors", listed(module.errors)}});
 }

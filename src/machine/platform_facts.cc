@@ -64,19 +64,13 @@ std::vector<std::string> errors_in(const std::string& statistics) {
   return found;
 }
 
-nvidia_fs_state gather_nvidia_fs(const tree& from) {
-  const std::string folder = "/proc/driver/nvidia-fs";
-  nvidia_fs_state found;
-  if (!from.exists(folder)) return found;
-  found.version = value_of(from.read(folder + "/version").value_or(""), "version");
-  if (found.version.empty()) found.version = "of an unknown version";
-  for (const auto& line : lines_of(from.read(folder + "/modules").value_or(""))) {
-    if (const auto name = trimmed(line.substr(0, line.find(':'))); !name.empty()) found.drivers.push_back(name);
+// Of the first of these names that a line begins with.
+std::optional<std::uint64_t> number_behind(const std::string& statistics, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const auto text = value_of(statistics, name);
+    if (!text.empty() && text.front() >= '0' && text.front() <= '9') return std::strtoull(text.c_str(), nullptr, 10);
   }
-  found.errors = errors_in(from.read(folder + "/stats").value_or(""));
-  const auto nodes = from.list("/dev");
-  found.has_nodes = std::ranges::any_of(nodes, [](const auto& name) { return name.starts_with("nvidia-fs"); });
-  return found;
+  return std::nullopt;
 }
 
 // What the kernel was built with, or the symbol that only such a kernel has; the addresses beside it are hidden, and not needed.
@@ -90,6 +84,14 @@ p2pdma_kernel gather_p2pdma(const tree& from, const platform_facts& known) {
     return said(holds(*symbols, "p2pdma_pgmap_ops"));
   }
   return p2pdma_kernel::unknown;
+}
+
+std::optional<bool> gather_kaslr(const tree& from, const platform_facts& known) {
+  const auto words = words_of(known.command_line);
+  if (std::ranges::find(words, "nokaslr") != words.end()) return false;
+  const auto built_with = from.read("/boot/config-" + known.release);
+  if (!built_with) return std::nullopt;
+  return holds(*built_with, "\nCONFIG_RANDOMIZE_BASE=y");
 }
 
 std::vector<nic_port_facts> gather_ports(const tree& from) {
@@ -155,6 +157,8 @@ void gather_nvidia(const tree& from, platform_facts& found) {
   const auto version = from.line("/proc/driver/nvidia/version");
   found.driver_version = driver_version_of(version);
   const auto parameters = lower(from.read("/proc/driver/nvidia/params").value_or(""));
+  found.open_driver = holds(version, "Open Kernel Module");
+  found.combines_writes = !holds(parameters, "rmforcedisableiomapwc=1") && !holds(parameters, "rmforcedisableiomapwc=0x1");
   found.static_bar1 = holds(parameters, "rmforcestaticbar1=1") || holds(parameters, "rmforcestaticbar1=0x1");
   for (const auto& device : found.devices) {
     if (device.basics.kind == pci_kind::gpu && device.vendor == nvidia_vendor) found.gpus.push_back(describe_gpu(from, device));
@@ -182,6 +186,24 @@ const pci_facts* platform_facts::device_at(std::string_view address) const {
   return found == devices.end() ? nullptr : &*found;
 }
 
+nvidia_fs_state gather_nvidia_fs(const tree& from) {
+  const std::string folder = "/proc/driver/nvidia-fs";
+  nvidia_fs_state found;
+  if (!from.exists(folder)) return found;
+  found.version = value_of(from.read(folder + "/version").value_or(""), "version");
+  if (found.version.empty()) found.version = "of an unknown version";
+  for (const auto& line : lines_of(from.read(folder + "/modules").value_or(""))) {
+    if (const auto name = trimmed(line.substr(0, line.find(':'))); !name.empty()) found.drivers.push_back(name);
+  }
+  const auto statistics = from.read(folder + "/stats").value_or("");
+  found.errors = errors_in(statistics);
+  found.shadow_mib = number_behind(statistics, {"Active Shadow-Buffer (MiB)", "Active Shadow-Buffer (MB)"});
+  found.processes = number_behind(statistics, {"Active Process"});
+  const auto nodes = from.list("/dev");
+  found.has_nodes = std::ranges::any_of(nodes, [](const auto& name) { return name.starts_with("nvidia-fs"); });
+  return found;
+}
+
 platform_facts gather_platform(const tree& from) {
   platform_facts found;
   if (from.is_this_machine()) found.features = sys::probe_kernel();
@@ -195,6 +217,7 @@ platform_facts gather_platform(const tree& from) {
   gather_nvidia(from, found);
   found.nvme_multipath = from.line("/sys/module/nvme_core/parameters/multipath") == "Y";
   if (!found.gpus.empty()) found.p2pdma = gather_p2pdma(from, found);
+  found.kaslr = gather_kaslr(from, found);
   found.ports = gather_ports(from);
   found.peermem = sys::rdma_door_to_gpus(from.outside("/sys"));
   found.io_uring_disabled = from.number("/proc/sys/kernel/io_uring_disabled");

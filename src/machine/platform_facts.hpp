@@ -33,7 +33,8 @@ struct nvidia_fs_state {
   std::string version;               // empty: not loaded
   std::vector<std::string> drivers;  // modules that have registered with it
   bool has_nodes = false;
-  std::vector<std::string> errors;  // lines of its statistics that count any
+  std::vector<std::string> errors;                     // lines of its statistics that count any
+  std::optional<std::uint64_t> shadow_mib, processes;  // of buffers that programs have registered; who has it open
   [[nodiscard]] bool loaded() const noexcept { return !version.empty(); }
   [[nodiscard]] bool serves(std::string_view driver) const;
 };
@@ -58,7 +59,10 @@ struct platform_facts {
   std::vector<pci_facts> devices;
   std::vector<gpu_facts> gpus;  // of NVIDIA, of those devices
   std::string driver_version;   // of NVIDIA's kernel module; empty: not loaded
+  bool open_driver = false;     // its open kernel modules
   bool static_bar1 = false;     // RMForceStaticBar1=1
+  bool combines_writes = true;  // RmForceDisableIomapWC is not 1
+  std::optional<bool> kaslr;    // the kernel places itself at random
   bool nvme_multipath = false;
   p2pdma_kernel p2pdma = p2pdma_kernel::unknown;
   nvidia_fs_state nvidia_fs;
@@ -78,6 +82,7 @@ struct platform_facts {
   [[nodiscard]] const pci_facts* device_at(std::string_view address) const;  // null: there is none
 };
 
+nvidia_fs_state gather_nvidia_fs(const tree& from);
 // Asks the kernel which system calls it allows, if from is this machine.
 platform_facts gather_platform(const tree& from);
 

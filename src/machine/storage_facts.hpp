@@ -34,6 +34,12 @@ struct mount_facts {
   [[nodiscard]] std::string option(std::string_view name) const;  // of "name=value"; empty: none
 };
 
+struct file_facts {
+  std::string name;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t stored_bytes = 0;  // less where it has holes
+};
+
 struct storage_facts {
   std::vector<mount_facts> mounts;
   std::map<std::string, drive_facts> drives;  // by name

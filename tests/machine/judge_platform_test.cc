@@ -68,6 +68,30 @@ TEST(feature_probe, tells_what_this_kernel_does_and_that_a_call_does_not_exist) 
   for (const int each : {none.cachestat, none.io_uring, none.memfd, none.vm_readv}) EXPECT_EQ(each, ENOSYS);
 }
 
+TEST(judge_platform, static_bar1_needs_the_open_modules_and_what_goes_with_it) {
+  platform_facts known;
+  known.architecture = "x86_64";
+  known.driver_version = "580.95.05";
+  known.devices.resize(1);
+  known.devices[0].basics.address = "0000:3b:00.0";
+  known.gpus.resize(1);
+  known.gpus[0].address = "0000:3b:00.0";
+  known.p2pdma = machine::p2pdma_kernel::built;
+  known.static_bar1 = true;
+  EXPECT_TRUE(says(judge_platform(known), "p2pdma.closed_driver"));
+  known.open_driver = true;
+  known.combines_writes = false;
+  known.kaslr = false;
+  auto found = judge_platform(known);
+  EXPECT_TRUE(says(found, "p2pdma.ready"));
+  EXPECT_FALSE(says(found, "p2pdma.kaslr"));
+  EXPECT_FALSE(says(found, "p2pdma.write_combining"));
+  known.kaslr = true;
+  EXPECT_TRUE(says(judge_platform(known), "p2pdma.kaslr"));
+  known.architecture = "aarch64";
+  EXPECT_FALSE(says(judge_platform(known), "p2pdma.kaslr"));
+}
+
 // A bridge over a network card in a made-up sysfs.
 class port_test : public ::testing::Test {
  protected:

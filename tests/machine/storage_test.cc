@@ -122,5 +122,27 @@ TEST(topology, is_unknown_where_no_node_is_told) {
   EXPECT_EQ(all[0].what, "nvme");
 }
 
+class holes_test : public ::testing::Test {
+ protected:
+  static machine::findings of_machine(const std::string& by) {
+    machine::findings found;
+    found.add("fs.direct", "/data", {{"type", "ext4"}, {"drives", "nvme0n1"}, {"by", by}});
+    return found;
+  }
+  static std::size_t said(const machine::findings& found, std::uint64_t size, std::uint64_t stored) {
+    machine::mount_facts mount;
+    mount.point = "/data";
+    return judge_holes(found, mount, {"/data/file", size, stored}).count(machine::verdict::slow);
+  }
+};
+
+TEST_F(holes_test, holes_matter_where_p2pdma_serves_the_file) {
+  EXPECT_EQ(said(of_machine("P2PDMA"), 1 << 20, 4096), 1U);
+  EXPECT_EQ(said(of_machine("P2PDMA"), 1 << 20, 1 << 20), 0U);
+  EXPECT_EQ(said(of_machine("P2PDMA"), 100, 4096), 0U) << "a block is more than the file";
+  EXPECT_EQ(said(of_machine("nvidia-fs"), 1 << 20, 4096), 0U);
+  EXPECT_EQ(said({}, 1 << 20, 4096), 0U);
+}
+
 }  // namespace
 }  // namespace penstock::testing

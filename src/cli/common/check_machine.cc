@@ -1,5 +1,7 @@
 #include "cli/common/check_machine.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -75,6 +77,12 @@ std::vector<machine::finding> findings_of_file(const machine_report& report, con
     const bool of_lustre = mount->type == "lustre" && each.id.starts_with("fs.lustre");
     if (each.where == machine::group::file_systems && (concerns || of_lustre)) found.push_back(each);
   }
+  struct stat info {};
+  if (::stat(real.c_str(), &info) != 0) return found;
+  constexpr std::uint64_t unit = 512;  // of st_blocks, whatever the file system's block is
+  const machine::file_facts facts{file, static_cast<std::uint64_t>(info.st_size), static_cast<std::uint64_t>(info.st_blocks) * unit};
+  const auto holes = machine::judge_holes(report.findings, *mount, facts);
+  found.insert(found.end(), holes.all().begin(), holes.all().end());
   return found;
 }
 

@@ -22,7 +22,7 @@ struct machine_report {
   machine::findings findings;
 };
 machine_report examine(const machine::tree& from);
-// What of it concerns a file: its file system, and the drives below that.
+// What of it concerns a file: its file system, the drives below that, and its holes. Asks the kernel about the file.
 std::vector<machine::finding> findings_of_file(const machine_report& report, const std::string& file);
 // Names and versions: "nvidia_fs" and "2.28"; an empty version is none.
 std::vector<std::pair<std::string, std::string>> versions(const machine_report& report);

@@ -8,9 +8,11 @@
 #include "cli/common/interrupt.hpp"
 #include "cli/common/json.hpp"
 #include "cli/common/say.hpp"
+#include "cli/common/sizes.hpp"
 #include "cli/common/usage.hpp"
 #include "cli/watch/observed.hpp"
 #include "cli/watch/prometheus.hpp"
+#include "machine/platform_facts.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -51,6 +53,10 @@ void print_table(const process_list& seen) {
   }
   if (!is_titled && (seen.problems.empty() || !ended.empty())) say("{}\n", no_processes());
   if (!ended.empty()) say("{}\n", ended_line(ended, "`penstock stats -p PID` shows the last figures of one"));
+  // Of all programs of the machine that use cuFile, also without Penstock.
+  const auto module = machine::gather_nvidia_fs(machine::tree());
+  if (module.shadow_mib)
+    say("nvidia-fs: {} MiB of shadow buffers, of {}\n", *module.shadow_mib, counted(module.processes.value_or(0), "process", "processes"));
 }
 
 int show_all(const stats_options& wanted) {
