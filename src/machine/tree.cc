@@ -27,6 +27,13 @@ bool tree::exists(const std::string& path) const {
 }
 
 std::optional<std::string> tree::read(const std::string& path, std::size_t most) const {
+  constexpr std::size_t most_noted = std::size_t{256} << 10;
+  auto text = read_file(path, most);
+  if (log_ != nullptr) (*log_)[path] = text ? std::optional(text->substr(0, most_noted)) : std::nullopt;
+  return text;
+}
+
+std::optional<std::string> tree::read_file(const std::string& path, std::size_t most) const {
   // Non-blocking: a pipe in the place of a file holds nobody up.
   const int fd = ::open(outside(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return std::nullopt;

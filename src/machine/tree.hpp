@@ -3,11 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace penstock::machine {
+
+// What has been read of a tree, by path: its first bytes, at most 256 KiB; nothing of what is missing or may not be read.
+using tree_log = std::map<std::string, std::optional<std::string>>;
 
 class tree {
  public:
@@ -16,6 +20,9 @@ class tree {
   [[nodiscard]] bool is_this_machine() const { return root_.empty(); }
   // Where this process finds what the machine calls path, which begins with '/'.
   [[nodiscard]] std::string outside(const std::string& path) const { return root_ + path; }
+
+  // From here on all that is read is noted there; the tree is then of one thread. Null: no longer.
+  void log_to(tree_log* log) { log_ = log; }
 
   [[nodiscard]] bool exists(const std::string& path) const;
   // All of a file, or its first most bytes. Nothing where it is missing or may not be read.
@@ -31,6 +38,8 @@ class tree {
   [[nodiscard]] std::string target_name(const std::string& link) const;
 
  private:
+  [[nodiscard]] std::optional<std::string> read_file(const std::string& path, std::size_t most) const;
+  tree_log* log_ = nullptr;
   std::string root_;  // without '/' at its end; empty for this machine
 };
 

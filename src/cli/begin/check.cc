@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "bench/machine.hpp"
+#include "cli/begin/bundle.hpp"
 #include "cli/common/check_machine.hpp"
 #include "cli/common/command.hpp"
 #include "cli/common/inputs.hpp"
@@ -31,6 +32,7 @@ struct check_options {
   machine_view view;
   std::string device;
   std::string settings_file;
+  std::string bundle_file;  // "true": of a name that tells the time; empty: none
   output_options output;
 };
 
@@ -173,7 +175,49 @@ int check_files(const check_options& wanted) {
   return exit_code == exit_success && is_broken ? exit_broken : exit_code;
 }
 
+nlohmann::json look_at_all(const check_options& wanted, const machine_report& known) {
+  if (wanted.files.empty()) return nullptr;
+  auto owner = engine::create();
+  if (!owner) return {{"error", error_json(owner.error())}};
+  const auto where = choose_memory(*owner, wanted.device);
+  if (!where) return {{"error", error_json(where.error())}};
+  auto reports = nlohmann::json::array();
+  for (const input& each : expand_folders(wanted.files)) {
+    check_report report = look_at(*owner, each, where->name);
+    if (report.error.ok()) report.findings = findings_of_file(known, report.file);
+    reports.push_back(to_json(report));
+  }
+  return reports;
+}
+
+void print_bundle(const bundle& made, const std::string& path, std::uint64_t bytes) {
+  say("{}: {}\n", path, format_size(bytes));
+  for (const auto& each : made.entries) say_hanging(4, "  {:<32} {:>10}  {}\n", each.name, format_size(each.content.size()), each.what);
+  for (const auto& each : made.unread) say("  not in it: {}\n", each);
+  say("Nothing has been sent. Look through it first: tar xf {}, and less penstock-check/*\n", path);
+}
+
+nlohmann::json json_of(const bundle& made, const std::string& path, std::uint64_t bytes) {
+  auto entries = nlohmann::json::array();
+  for (const auto& each : made.entries) entries.push_back({{"name", each.name}, {"what", each.what}, {"bytes", each.content.size()}});
+  return {{"bundle", path}, {"bytes", bytes}, {"entries", std::move(entries)}, {"not_in_it", made.unread}};
+}
+
+int bundle_up(const check_options& wanted) {
+  machine::tree from(wanted.root);
+  machine::tree_log log;
+  from.log_to(&log);
+  const auto known = examine(from);
+  const auto made = make_bundle(from, log, known, look_at_all(wanted, known));
+  const auto path = wanted.bundle_file == "true" ? bundle_name() : wanted.bundle_file;
+  const auto bytes = write_bundle(made, path);
+  if (!bytes) return fail(bytes.error());
+  wanted.output.json ? print_json(json_of(made, path, *bytes)) : print_bundle(made, path, *bytes);
+  return exit_success;
+}
+
 int check(const check_options& wanted) {
+  if (!wanted.bundle_file.empty()) return bundle_up(wanted);
   if (wanted.catalogue) return print_catalogue(), exit_success;
   if (!wanted.settings_file.empty()) return check_settings(wanted.settings_file, wanted.output.json);
   return wanted.files.empty() ? check_machine(wanted) : check_files(wanted);
@@ -196,12 +240,16 @@ void add_check(CLI::App& app, command& chosen) {
   auto* root = sub.add_option("--root", wanted->root, "Look at a copy of a machine's /proc, /sys, /etc in this folder")
                    ->check(CLI::ExistingDirectory)
                    ->type_name("DIR");
+  auto* bundle =
+      sub.add_flag("--bundle", wanted->bundle_file,
+                   "Put findings, what they are judged from, versions and settings into one tar file for somebody who helps, without "
+                   "secrets; --bundle=FILE names it");
   sub.add_flag("--findings", wanted->catalogue, "List every finding there is, with what to do, as a table in Markdown");
   for (auto* of_files : {file, named}) {
     settings->excludes(of_files);
     for (auto* of_machine : {platform, topology, versions, root}) of_machine->excludes(of_files);
   }
-  for (auto* of_machine : {platform, topology, versions, root}) settings->excludes(of_machine);
+  for (auto* of_machine : {platform, topology, versions, root, bundle}) settings->excludes(of_machine);
   add_memory_options(sub, wanted->device);
   add_output_options(sub, wanted->output);
   sub.footer("Exit code: 0; 1 where a file or the machine could not be looked at; 3 where something is broken. Slow parts do not count.");

@@ -1,0 +1,178 @@
+#include "cli/begin/secrets.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+namespace penstock::cli {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr std::string_view blanks = " \t\r\n";
+constexpr std::string_view ends_of_url = " \t\r\n\"'<>|\\\0"sv;
+
+char lower_letter(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+
+std::string in_lower_case(std::string_view text) {
+  std::string out(text);
+  std::ranges::transform(out, out.begin(), lower_letter);
+  return out;
+}
+
+bool is_of_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+}
+
+std::size_t end_of(std::string_view text, std::size_t from, std::string_view ends) {
+  return std::min(text.find_first_of(ends, from), text.size());
+}
+
+// "https://user:word@host/path?X-Amz-Signature=...": what is before '@' and behind '?'.
+std::string url_without_secrets(std::string_view url) {
+  const std::size_t begin = url.find("://") + 3;
+  std::string out(url.substr(0, begin));
+  std::string_view rest = url.substr(begin);
+  const std::size_t query = rest.find_first_of("?#");
+  const bool has_query = query != std::string_view::npos;
+  const std::string_view place = rest.substr(0, query);
+  // A word that is badly written may hold '/' or '@' itself: the last '@' counts.
+  const std::size_t at = place.rfind('@');
+  if (at != std::string_view::npos) out += removed_mark;
+  out += at == std::string_view::npos ? place : place.substr(at);
+  if (has_query) out.append(1, rest[query]).append(removed_mark);
+  return out;
+}
+
+std::string without_secret_urls(std::string_view text) {
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t at = text.find("://"); at != std::string_view::npos; at = text.find("://", done)) {
+    const std::size_t end = end_of(text, at, ends_of_url);
+    out.append(text.substr(done, at - done)).append(url_without_secrets(text.substr(at, end - at)));
+    done = end;
+  }
+  return out.append(text.substr(done));
+}
+
+// Behind the opening bracket or quote at `from`, to where it closes; all there is where it does not.
+std::size_t end_of_enclosed(std::string_view text, std::size_t from) {
+  const char open = text[from];
+  const char close = open == '[' ? ']' : open == '{' ? '}' : open;
+  int depth = 0;
+  for (std::size_t i = from; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      ++i;
+    } else if (text[i] == close && (open == close ? i > from : --depth == 0)) {
+      return i + 1;
+    } else if (text[i] == open) {
+      ++depth;
+    }
+  }
+  return text.size();
+}
+
+// Where the value ends that begins here: in quotes or brackets, else with the word, or with the line behind a colon ("Authorization: Basic
+// x").
+std::size_t end_of_value(std::string_view text, std::size_t from, bool to_line_end) {
+  if (from >= text.size()) return text.size();
+  if (std::string_view("\"'[{").find(text[from]) != std::string_view::npos) return end_of_enclosed(text, from);
+  return end_of(text, from, to_line_end ? "\r\n\0"sv : " \t\r\n,;&}]\0"sv);
+}
+
+bool says_nothing(std::string_view value) {
+  return value == "true" || value == "false" || value == "null" || value == "[]" || value == "{}";
+}
+
+std::string without_secret_values(std::string_view text) {
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    if (!is_of_name(text[at])) {
+      ++at;
+      continue;
+    }
+    std::size_t end = at;
+    while (end < text.size() && is_of_name(text[end])) ++end;
+    const bool is_secret = names_secret(text.substr(at, end - at));
+    at = end;
+    if (!is_secret) continue;
+    const bool is_quoted = end < text.size() && (text[end] == '"' || text[end] == '\'');
+    if (is_quoted) ++end;
+    const std::size_t sign = std::min(text.find_first_not_of(" \t", end), text.size());
+    if (sign == text.size() || (text[sign] != '=' && text[sign] != ':')) continue;
+    const std::size_t value = std::min(text.find_first_not_of(text[sign] == ':' ? " \t\r\n" : " \t", sign + 1), text.size());
+    const std::size_t value_end = end_of_value(text, value, text[sign] == ':' && !is_quoted);
+    if (value_end == value || says_nothing(text.substr(value, value_end - value))) continue;
+    out.append(text.substr(done, value - done)).append(removed_mark);
+    at = done = value_end;
+  }
+  return out.append(text.substr(done));
+}
+
+// Keys and tokens that are known by how they begin.
+std::size_t secret_length(std::string_view word) {
+  constexpr std::array<std::string_view, 12> beginnings{"AKIA",        "ASIA",   "eyJ", "hf_",   "ghp_",  "gho_",
+                                                        "github_pat_", "glpat-", "sk-", "xoxb-", "xoxp-", "nvapi-"};
+  constexpr std::size_t least = 16;
+  if (std::ranges::none_of(beginnings, [&](std::string_view each) { return word.starts_with(each); })) return 0;
+  std::size_t length = 0;
+  while (length < word.size() && is_of_name(word[length])) ++length;
+  return length >= least ? length : 0;
+}
+
+// "Bearer abc", wherever it stands.
+std::size_t bearer_length(std::string_view text) {
+  constexpr std::string_view word = "bearer ";
+  if (text.size() <= word.size() || in_lower_case(text.substr(0, word.size())) != word) return 0;
+  return end_of(text, word.size(), blanks);
+}
+
+std::string without_tokens(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const bool begins = at == 0 || !is_of_name(text[at - 1]);
+    const std::size_t length = begins ? std::max(secret_length(text.substr(at)), bearer_length(text.substr(at))) : 0;
+    if (length > 0) {
+      out += removed_mark;
+      at += length;
+    } else {
+      out += text[at++];
+    }
+  }
+  return out;
+}
+
+std::string without_private_keys(std::string_view text) {
+  constexpr std::string_view begin = "-----BEGIN ", kind = "PRIVATE KEY", end = "-----END ";
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t at = text.find(begin); at != std::string_view::npos; at = text.find(begin, at + 1)) {
+    const std::size_t line_end = end_of(text, at, "\n");
+    if (at < done || text.substr(at, line_end - at).find(kind) == std::string_view::npos) continue;
+    const std::size_t last = std::min(text.find(end, at), text.size());
+    out.append(text.substr(done, at - done)).append(removed_mark);
+    done = end_of(text, last, "\n");
+  }
+  return out.append(text.substr(done));
+}
+
+}  // namespace
+
+bool names_secret(std::string_view name) {
+  constexpr std::array<std::string_view, 13> words{"secret",     "password",      "passwd",     "passphrase", "token",
+                                                   "credential", "signature",     "access_key", "accesskey",  "apikey",
+                                                   "api_key",    "authorization", "private_key"};
+  const std::string lower = in_lower_case(name);
+  // Words that stand for something else inside of others.
+  for (const std::string_view last : {"_key", "-key", ".key", "_pass", "cookie"}) {
+    if (lower.ends_with(last)) return true;
+  }
+  return std::ranges::any_of(words, [&](std::string_view each) { return lower.find(each) != std::string::npos; });
+}
+
+std::string without_secrets(std::string_view text) {
+  return without_tokens(without_secret_values(without_secret_urls(without_private_keys(text))));
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,173 @@
+// penstock check --bundle.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/program.hpp"
+#include "cli/recorded_machine.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class bundle_test : public ::testing::Test {
+ protected:
+  // The lines of a machine, beside those that all have.
+  void describe_machine(const std::string& more) {
+    const std::string file = directory_.path() + "/made-up.machine";
+    std::ofstream(file) << "file proc/sys/kernel/osrelease 6.8.0\nfile proc/cmdline quiet\nfile proc/meminfo MemTotal: 1 kB\n" << more;
+    fs::create_directory(root_);
+    machine_.emplace(file, root_);
+  }
+  ended_program make(std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"check", "--root", root_, "--bundle=" + archive_});
+    return run(more);
+  }
+  // What tar makes of it.
+  std::string unpacked(const std::string& name) {
+    const std::string into = directory_.path() + "/unpacked";
+    fs::create_directories(into);
+    EXPECT_EQ(std::system(("tar -xf " + archive_ + " -C " + into).c_str()), 0);  // NOLINT(cert-env33-c)
+    return bytes_of(into + "/penstock-check/" + name);
+  }
+
+  scratch_directory directory_;
+  std::string root_ = directory_.path() + "/machine", archive_ = directory_.path() + "/bundle.tar";
+  std::optional<recorded_machine> machine_;
+};
+
+TEST_F(bundle_test, tar_unpacks_findings_and_what_they_are_judged_from) {
+  const std::string known = std::string(PENSTOCK_MACHINES_PATH) + "/nvidia-fs.machine";
+  fs::create_directory(root_);
+  machine_.emplace(known, root_);
+  const auto ended = make();
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(unpacked("check.txt"), "ok nvidia_fs.loaded"));
+  EXPECT_FALSE(nlohmann::json::parse(unpacked("check.json")).at("findings").empty());
+  EXPECT_TRUE(contains(unpacked("copies/proc/driver/nvidia-fs/stats"), "Active Shadow-Buffer (MiB): 256"));
+  EXPECT_TRUE(contains(unpacked("read.txt"), "/etc/cufile.json: {\"properties\"")) << unpacked("read.txt");
+  EXPECT_TRUE(contains(unpacked("read.txt"), "/proc/cmdline: BOOT_IMAGE")) << unpacked("read.txt");
+  EXPECT_TRUE(contains(unpacked("storage.txt"), "mount /raid: xfs from /dev/md0"));
+  EXPECT_TRUE(contains(unpacked("pci.txt"), "below 0000:21:00.0 (switch)"));
+  for (const char* name : {"README.txt", "check.txt", "pci.txt"}) EXPECT_TRUE(contains(ended.out, name)) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "Nothing has been sent"));
+  struct stat info {};
+  ASSERT_EQ(::stat(archive_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0600U) << "nobody else reads it";
+}
+
+TEST_F(bundle_test, it_holds_no_secret_and_no_foreign_variable) {
+  describe_machine(
+      "env AWS_SECRET_ACCESS_KEY=s3cr3t\n"
+      "env HOME=/home/s3cr3t\n"
+      "env PENSTOCK_TOKEN=s3cr3t\n"
+      "env PENSTOCK_S3_KEY=s3cr3t\n"
+      "env PENSTOCK_CACHE_DIR=/var/cache/penstock\n"
+      "env KVIKIO_REMOTE_URL=https://me:s3cr3t@host.example/file?X-Amz-Signature=s3cr3t&x=1\n"
+      "env CUFILE_ENV_PATH_JSON=/etc/mine.json\n"
+      "file proc/cmdline quiet systemd.credential=s3cr3t:x user_password=\"s3cr3t two\" root=/dev/sda\n"
+      "file etc/mine.json {\"logging\": {\"dir\": \"/log\"}, \"password\": \"s3cr3t \\\" s3cr3t\", \"tokens\": [\"s3cr3t\", \"s3cr3t\"], "
+      "\"allow_rdma_token_reset\": false}\n"
+      "file etc/os-release <<\n"
+      "HOME_URL=https://s3cr3t:s3cr3t/s3cr3t@os.example/\n"
+      "-----BEGIN RSA PRIVATE KEY-----\n"
+      "s3cr3t\n"
+      "-----END RSA PRIVATE KEY-----\n"
+      "after=all\n"
+      ".\n"
+      "file log/cufile.log <<\n"
+      "Authorization: AWS4-HMAC-SHA256 s3cr3t, s3cr3t\n"
+      "curl -H \"x: Bearer s3cr3t\" AKIAS3CR3TS3CR3T0000 eyJs3cr3ts3cr3ts3cr3t.s3cr3t\n"
+      "read of /data/tokens.bin failed\n"
+      ".\n");
+  ASSERT_EQ(make().exit_code, 0);
+  auto bytes = bytes_of(archive_);
+  std::ranges::transform(bytes, bytes.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto at = bytes.find("s3cr3t");
+  EXPECT_EQ(at, std::string::npos) << bytes.substr(at < 60 ? 0 : at - 60, 120);
+  EXPECT_FALSE(contains(bytes, "home=")) << "of somebody else";
+  const auto environment = unpacked("environment.txt");
+  EXPECT_TRUE(contains(environment, "PENSTOCK_CACHE_DIR=/var/cache/penstock\n")) << environment;
+  EXPECT_TRUE(contains(environment, "PENSTOCK_TOKEN=(removed)\n")) << environment;
+  EXPECT_TRUE(contains(environment, "KVIKIO_REMOTE_URL=https://(removed)@host.example/file?(removed)\n")) << environment;
+  EXPECT_TRUE(contains(unpacked("cufile.log"), "read of /data/tokens.bin failed")) << "what is no secret stays";
+  EXPECT_TRUE(contains(unpacked("copies/etc/os-release"), "after=all"));
+  EXPECT_TRUE(contains(bytes, "\"allow_rdma_token_reset\": false"));
+}
+
+TEST_F(bundle_test, it_stays_small_and_keeps_the_end_of_a_log) {
+  describe_machine("env CUFILE_LOGFILE_PATH=/log\nfile proc/modules <<\nmodule 1\n.\n");
+  std::ofstream log(root_ + "/log");
+  for (int i = 0; i < 100000; ++i) log << "line " << i << " of a long log\n";
+  log.close();
+  std::ofstream(root_ + "/proc/meminfo") << std::string(3 * mib, 'x');
+  ASSERT_EQ(make().exit_code, 0);
+  EXPECT_LT(fs::file_size(archive_), mib);
+  const auto kept = unpacked("cufile.log");
+  EXPECT_TRUE(kept.ends_with("line 99999 of a long log\n"));
+  EXPECT_TRUE(kept.starts_with("line ")) << "from the beginning of a line on";
+  EXPECT_TRUE(unpacked("copies/proc/meminfo").ends_with("(cut here)\n"));
+}
+
+TEST_F(bundle_test, what_may_not_be_read_is_named) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root reads all";
+  describe_machine("");
+  fs::permissions(root_ + "/proc/meminfo", fs::perms::none);
+  const auto ended = make();
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_TRUE(contains(ended.out, "not in it: /proc/meminfo: may not be read")) << ended.out;
+  EXPECT_TRUE(contains(unpacked("README.txt"), "not in it: /proc/meminfo"));
+}
+
+TEST_F(bundle_test, it_tells_the_way_of_the_files_that_are_named) {
+  const auto file = directory_.make_file("data", mib);
+  const auto ended = run({"check", file, "--device", "host:0", "--bundle=" + archive_, "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto told = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(told.at("bundle"), archive_);
+  EXPECT_EQ(told.at("bytes"), fs::file_size(archive_));
+  EXPECT_GT(told.at("entries").size(), 3U);
+  const auto files = nlohmann::json::parse(unpacked("files.json"));
+  EXPECT_EQ(files.at(0).at("file"), file);
+  EXPECT_FALSE(files.at(0).at("read").at("parts").empty());
+}
+
+TEST_F(bundle_test, a_file_that_is_there_stays_and_a_folder_that_is_not_is_named) {
+  describe_machine("");
+  std::ofstream(archive_) << "mine";
+  const auto ended = make();
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, "make " + archive_ + ": File exists")) << ended.err;
+  EXPECT_EQ(bytes_of(archive_), "mine");
+  archive_ = directory_.path() + "/none/bundle.tar";
+  EXPECT_TRUE(contains(make().err, "No such file or directory"));
+}
+
+TEST_F(bundle_test, a_full_disk_leaves_nothing) {
+  describe_machine("");
+  // The limit on the size of a file stands for a disk that is full.
+  const std::string command = "trap '' XFSZ; ulimit -f 2; " + std::string(PENSTOCK_CLI_PATH) + " check --root " + root_ +
+                              " --bundle=" + archive_ + " 2> " + directory_.path() + "/said";
+  const int ended = std::system(("bash -c \"" + command + "\"").c_str());  // NOLINT(cert-env33-c)
+  EXPECT_EQ(WEXITSTATUS(ended), 1);
+  EXPECT_TRUE(contains(bytes_of(directory_.path() + "/said"), "File too large")) << bytes_of(directory_.path() + "/said");
+  EXPECT_FALSE(fs::exists(archive_));
+}
+
+}  // namespace
+}  // namespace penstock::cli_test
