@@ -16,6 +16,7 @@
 #include "cli/common/transfer_memory.hpp"
 #include "cli/common/usage.hpp"
 #include "cli/io/io_report.hpp"
+#include "cli/io/io_sweep.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -32,6 +33,7 @@ struct gdsio_options {
   int buffered = -1;
   bool seeded = false;
   bool verify = false, no_verify = false, skip_register = false, unaligned = false, fill = false, refill = false, nvlinks = false;
+  sweep_options sweep;
   bool job_stats = false, cold = false, warm = false, immutable = false, ceiling = false, force = false;
   output_options output;
 };
@@ -244,14 +246,25 @@ status run_one(const engine& owner, const io_plan& plan, std::uint64_t io_size, 
   return {};
 }
 
+int refuse(const status& error) {
+  if (interrupted()) return interrupted_exit_code();
+  (void)fail(error);
+  return error.code() == errc::invalid_argument ? exit_usage : exit_failure;
+}
+
+int sweep_over(const gdsio_options& wanted, const io_plan& plan) {
+  if (plan.jobs.size() != 1 || plan.jobs.front().file.empty())
+    return refuse({errc::invalid_argument, "--sweep: one file (-f) is required"});
+  const auto sweep = parse_sweep(wanted.sweep);
+  if (!sweep) return refuse(sweep.error());
+  return run_sweep(wanted.sweep, *sweep, plan, wanted.output);
+}
+
 int run_all(const gdsio_options& wanted, const CLI::App& sub) {
   std::vector<std::string> remarks;
   const auto plan = plan_of(wanted, sub, remarks);
-  if (!plan) {
-    if (interrupted()) return interrupted_exit_code();
-    (void)fail(plan.error());
-    return plan.error().code() == errc::invalid_argument ? exit_usage : exit_failure;
-  }
+  if (!plan) return refuse(plan.error());
+  if (wanted.sweep.wanted) return sweep_over(wanted, *plan);
   io_output output(wanted.output);
   for (const std::string& each : remarks) output.remark(each);
   auto owner = engine::create();
@@ -321,6 +334,18 @@ void add_work_options(CLI::App& sub, gdsio_options& wanted) {
   sub.add_flag("-J,--job-stats", wanted.job_stats, "A line for each job, too");
 }
 
+void add_sweep_options(CLI::App& sub, sweep_options& wanted) {
+  auto* sweep = sub.add_flag("--sweep", wanted.wanted,
+                             "Runs of one file with each of several sizes, threads and transfers: tables, bars and ceilings");
+  for (const char* of_one_run : {"-i", "-w", "-x", "-I"}) sweep->excludes(sub.get_option(of_one_run));
+  sub.add_option("--sweep-sizes", wanted.sizes, "Sizes of requests (default: 4K,64K,1M,16M)")->type_name("LIST")->needs(sweep);
+  sub.add_option("--sweep-threads", wanted.threads, "Numbers of threads (default: 1,4,16)")->type_name("LIST")->needs(sweep);
+  sub.add_option("--sweep-io", wanted.ios, "read, write, randread, randwrite (default: read)")->type_name("LIST")->needs(sweep);
+  sub.add_option("--sweep-transfers", wanted.transfers, "Transfer types, see below (default: 0)")->type_name("LIST")->needs(sweep);
+  sub.add_option("--plot", wanted.plot, "Draw the sweep into this file, as SVG")->type_name("FILE")->needs(sweep);
+  sub.add_option("--csv", wanted.csv, "Write the figures of the sweep into this file")->type_name("FILE")->needs(sweep);
+}
+
 }  // namespace
 
 void add_io(CLI::App& app, command& chosen) {
@@ -334,6 +359,7 @@ void add_io(CLI::App& app, command& chosen) {
   sub.add_flag("--immutable", wanted->immutable, "Declare that nobody changes the files, so that Penstock reads ahead");
   sub.add_flag("--ceiling", wanted->ceiling, "Measure what the hardware gives, too");
   sub.add_flag("--force", wanted->force, "Write over files that penstock io did not write");
+  add_sweep_options(sub, wanted->sweep);
   add_output_options(sub, wanted->output);
   sub.footer(footer());
   sub.callback([wanted, &sub, &chosen] { chosen.run = [wanted, &sub] { return run_all(*wanted, sub); }; });

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "cli/common/plot.hpp"
 #include "cli/common/sizes.hpp"
-#include "cli/measure/plot.hpp"
 #include "cli/measure/report_page.hpp"
 
 namespace penstock::cli {

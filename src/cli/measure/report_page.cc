@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/common/html.hpp"
 #include "cli/common/sizes.hpp"
-#include "cli/measure/html.hpp"
 
 namespace penstock::cli {
 namespace {

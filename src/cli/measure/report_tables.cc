@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "cli/common/html.hpp"
 #include "cli/common/sizes.hpp"
-#include "cli/measure/html.hpp"
 #include "cli/measure/report_page.hpp"
 
 namespace penstock::cli {

@@ -1,4 +1,4 @@
-#include "cli/measure/html.hpp"
+#include "cli/common/html.hpp"
 
 #include <fmt/format.h>
 

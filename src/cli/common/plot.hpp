@@ -1,5 +1,5 @@
 // Plots as SVG for an HTML page: each line has a colour, a dash and a marker of its own and its name at its end, so that no plot needs
-// colour to be read. Colours come from the page's style sheet. Free functions; safe from any thread.
+// colour to be read. In a page the colours come from its style sheet. Free functions; safe from any thread.
 #pragma once
 
 #include <string>
@@ -49,5 +49,7 @@ inline constexpr unsigned plot_styles = 8;
 // A <figure>; nothing where there are no points or bars.
 std::string draw(const line_plot& plot);
 std::string draw(const bar_plot& plot);
+// An SVG that is a file by itself, with colours of its own.
+std::string drawing_of(const line_plot& plot);
 
 }  // namespace penstock::cli

@@ -1,4 +1,4 @@
-#include "cli/measure/plot.hpp"
+#include "cli/common/plot.hpp"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "cli/common/html.hpp"
 #include "cli/common/sizes.hpp"
-#include "cli/measure/html.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -200,6 +200,20 @@ std::string draw_line(const frame& in, const plot_line& line) {
                      line.style % plot_styles, line.style % plot_styles, markers);
 }
 
+// Of a file by itself; a page has the same classes in its style sheet.
+constexpr std::string_view style_of_file = R"css(<style>
+svg { background: #fcfcfa; font: 12px system-ui, "Liberation Sans", sans-serif; }
+text { fill: #59626d; } .name { fill: #1d2126; } .level-name { font-style: italic; } .axis { font-weight: 600; }
+.grid { stroke: #d9dcd8; } .minor { stroke: #ecedea; } .base { stroke: #59626d; stroke-width: 1.2; }
+.level { stroke: #59626d; stroke-dasharray: 1 4; stroke-linecap: round; } .leader { fill: none; stroke: #d9dcd8; }
+.l { fill: none; stroke-width: 2; stroke-linejoin: round; } .m { fill: #fcfcfa; stroke-width: 1.8; }
+.d1 { stroke-dasharray: 8 4; } .d2 { stroke-dasharray: 2.5 3.5; } .d3 { stroke-dasharray: 11 4 2 4; } .d4 { stroke-dasharray: 5 3; }
+.d5 { stroke-dasharray: 14 4; } .d6 { stroke-dasharray: 2 2; } .d7 { stroke-dasharray: 9 3 2 3 2 3; }
+.s0 { stroke: #0b5fa5; } .s1 { stroke: #c2410c; } .s2 { stroke: #15795a; } .s3 { stroke: #8a3b8f; }
+.s4 { stroke: #8a6a00; } .s5 { stroke: #1a8aa8; } .s6 { stroke: #b0234f; } .s7 { stroke: #4d5661; }
+</style>
+)css";
+
 }  // namespace
 
 std::string draw(const line_plot& plot) {
@@ -242,6 +256,16 @@ std::string draw(const bar_plot& plot) {
     y += step;
   }
   return out + rule(base, first - 6, base, y - 4, "base") + closed(plot.description);
+}
+
+std::string drawing_of(const line_plot& plot) {
+  const std::string figure = draw(plot);
+  const std::size_t begin = figure.find("<svg");
+  if (begin == std::string::npos) return {};
+  const std::size_t inside = figure.find('>', begin) + 1;
+  const std::string_view end = "</svg>";
+  const std::size_t last = figure.rfind(end) + end.size();
+  return figure.substr(begin, inside - begin) + "\n" + std::string(style_of_file) + figure.substr(inside, last - inside) + "\n";
 }
 
 }  // namespace penstock::cli

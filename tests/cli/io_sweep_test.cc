@@ -1,0 +1,101 @@
+// penstock io --sweep.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.hpp"
+
+namespace penstock::cli_test {
+namespace {
+
+std::string whole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class sweep_test : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(run({"io", "-f", file_, "-s", "1M", "-I", "1", "-d", "host:0", "--quiet"}).exit_code, 0); }
+  ended_program sweep(std::vector<std::string> more) {
+    const std::vector<std::string> common{"io", "--sweep", "-f", file_, "-d", "host:0", "-T", "0.01"};
+    more.insert(more.begin(), common.begin(), common.end());
+    return run(more);
+  }
+  scratch_directory directory_;
+  std::string file_ = directory_.path() + "/data";
+};
+
+TEST_F(sweep_test, it_runs_each_size_with_each_number_of_threads_and_measures_a_ceiling) {
+  const auto ended = sweep({"--sweep-sizes", "64K,4K", "--sweep-threads", "1,2", "--sweep-transfers", "0,1", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const auto told = nlohmann::json::parse(ended.out);
+  ASSERT_EQ(told.at("runs").size(), 8U);
+  EXPECT_EQ(told.at("runs").at(0).at("io_size"), 4096) << "the smallest first";
+  EXPECT_EQ(told.at("runs").at(1).at("threads"), 2);
+  EXPECT_EQ(told.at("runs").at(7).at("xfer_type"), "CPUONLY");
+  for (const auto& each : told.at("runs")) EXPECT_GT(each.at("bytes"), 0) << each;
+  bool says_why_not = false;
+  for (const auto& each : told.at("remarks")) says_why_not = says_why_not || each.get<std::string>().starts_with("no ceiling of READ: ");
+  EXPECT_EQ(told.at("ceilings").size(), says_why_not ? 0U : 1U);
+  EXPECT_TRUE(told.at("error").is_null());
+}
+
+TEST_F(sweep_test, people_get_tables_and_bars_and_programs_files) {
+  const auto csv = directory_.path() + "/sweep.csv";
+  const auto svg = directory_.path() + "/sweep.svg";
+  const auto ended = sweep({"--sweep-sizes", "4K,64K", "--sweep-threads", "1", "--sweep-io", "write,read", "--csv", csv, "--plot", svg});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* said : {"WRITE GPUD, GB/s", "READ GPUD, GB/s", "64 KiB", "threads        1", "#"})
+    EXPECT_TRUE(contains(ended.out, said)) << said << ended.out;
+  const auto table = whole(csv);
+  EXPECT_EQ(std::ranges::count(table, '\n'), 5) << table;
+  EXPECT_TRUE(contains(table, "\nREAD,GPUD,65536,1,")) << table;
+  const auto drawing = whole(svg);
+  EXPECT_TRUE(drawing.starts_with("<svg ")) << drawing.substr(0, 80);
+  EXPECT_TRUE(drawing.ends_with("</svg>\n"));
+  EXPECT_TRUE(contains(drawing, "<style>")) << "it needs no page";
+  EXPECT_TRUE(contains(drawing, "READ GPUD x 1"));
+}
+
+TEST_F(sweep_test, it_writes_over_no_file_of_others) {
+  const auto theirs = directory_.make_file("theirs", mib);
+  const auto before = whole(theirs);
+  const auto ended = run({"io", "--sweep", "-f", theirs, "-d", "host:0", "-T", "0.01", "--sweep-io", "write", "-s", "1M"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.out;
+  EXPECT_EQ(whole(theirs), before);
+}
+
+TEST_F(sweep_test, what_it_cannot_write_is_named) {
+  const auto path = directory_.path() + "/none/sweep.csv";
+  const auto ended = sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", "--csv", path});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, "write " + path)) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "READ GPUD, GB/s")) << "the figures are shown all the same";
+}
+
+TEST_F(sweep_test, lists_that_mean_nothing_are_usage_errors) {
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{{"--sweep-sizes", "4K,"},
+                                                                                     {"--sweep-sizes", "0"},
+                                                                                     {"--sweep-sizes", "4Q"},
+                                                                                     {"--sweep-threads", "0"},
+                                                                                     {"--sweep-threads", "1,many"},
+                                                                                     {"--sweep-io", "reed"},
+                                                                                     {"--sweep-transfers", "8"},
+                                                                                     {"-i", "4K"},
+                                                                                     {"-w", "2"}}) {
+    const auto ended = sweep(wrong);
+    EXPECT_EQ(ended.exit_code, 2) << wrong.back() << ended.err;
+  }
+  std::string many = "1";
+  for (int i = 2; i <= 600; ++i) many += "," + std::to_string(i);
+  EXPECT_TRUE(contains(sweep({"--sweep-threads", many}).err, "512 are the most"));
+  EXPECT_EQ(run({"io", "-f", file_, "-d", "host:0", "--csv", "x"}).exit_code, 2) << "of a sweep alone";
+  EXPECT_EQ(run({"io", "--sweep", "-D", directory_.path(), "-d", "host:0"}).exit_code, 2) << "one file";
+}
+
+}  // namespace
+}  // namespace penstock::cli_test
