@@ -86,7 +86,7 @@ def test_arrays_come_back_as_written(tmp_path: Path, separator: str | None, comp
         assert dict(again.attrs) == {"name": "value"}
         np.testing.assert_array_equal(again[...], DATA)
         np.testing.assert_array_equal(again[5:70:3, 40:], DATA[5:70:3, 40:])
-        assert explain(again).direct == (compressor is None)
+        assert explain(again).direct
         np.testing.assert_array_equal(load(again), DATA)
         np.testing.assert_array_equal(load(again, (slice(3, 50), 7)), DATA[3:50, 7])
 
@@ -100,14 +100,14 @@ def test_nested_stores_and_consolidated_metadata_load(tmp_path: Path) -> None:
     assert explain(zarr.open_group(store)["a"]).direct
 
 
-def test_filters_are_left_to_zarr(tmp_path: Path) -> None:
+def test_filters_are_undone(tmp_path: Path) -> None:
     import numcodecs
 
     array = zarr.create(
         DATA.shape, chunks=(10, 15), dtype="i4", compressor=None, filters=[numcodecs.Delta("i4")], store=GDSStore(str(tmp_path))
     )
     array[...] = DATA
-    assert "filters" in explain(array).reason
+    assert "decoded (delta)" in explain(array).reason
     np.testing.assert_array_equal(load(array), DATA)
 
 

@@ -1,4 +1,4 @@
-"""zarr arrays through penstock: `GDSStore`, a store for zarr, and `load`, which reads uncompressed arrays past zarr.
+"""zarr arrays through penstock: `GDSStore`, a store for zarr, and `load`, which reads and decodes past zarr.
 
     store = penstock.zarr.GDSStore("data.zarr")             # zarr 2 or 3, whichever is installed
     array = zarr.open_array(store, path="temperature")

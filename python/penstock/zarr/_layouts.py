@@ -1,94 +1,96 @@
-"""From a zarr array, of zarr 2 or 3, to the layout of its chunk files, or to the reason why only zarr can read it."""
+"""From a zarr array, of zarr 2 or 3, to the layout of its chunks in files, or to the reason why only zarr can read it."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import zarr
 
+import penstock
+from penstock.zarr._codecs import Stored, byte_codecs2, stored3
 from penstock.zarr._plan import ArrayLayout, Unsupported
 
 __all__ = ["ZARR_MAJOR", "layout_of"]
 
 ZARR_MAJOR = int(zarr.__version__.split(".")[0])
 
-# Kinds of dtype whose elements are plain bytes of one size: bool, numbers, times, and strings of fixed length.
-_PLAIN_KINDS = "biufcmMSU"
+# Kinds of dtype whose elements are plain bytes of one size: bool, numbers, times, strings of fixed length, and records of those.
+_PLAIN_KINDS = "biufcmMSUV"
 
 
 def layout_of(array: Any) -> ArrayLayout:
-    """Raises TypeError for what is no zarr array, Unsupported when its chunks are not plain bytes in local files."""
+    """Raises TypeError for what is no zarr array, Unsupported when only zarr can read its chunks."""
     if not isinstance(array, zarr.Array):
         raise TypeError(f"penstock.zarr reads a zarr.Array, not a {type(array).__name__}")
-    layout = _layout3(array) if ZARR_MAJOR >= 3 else _layout2(array)
-    if layout.dtype.kind not in _PLAIN_KINDS:
-        raise Unsupported(f"its dtype {layout.dtype} is not of plain elements")
-    if not layout.dtype.isnative:
-        raise Unsupported(f"its dtype {layout.dtype} is not of this machine's byte order")
-    return layout
+    dtype = np.dtype(array.dtype)
+    if dtype.kind not in _PLAIN_KINDS or dtype.hasobject or dtype.itemsize == 0:
+        raise Unsupported(f"its dtype {dtype} is not of plain elements")
+    return _layout3(array) if ZARR_MAJOR >= 3 else _layout2(array)
 
 
 def _layout3(array: Any) -> ArrayLayout:
     metadata = array.metadata.to_dict()
-    if metadata["zarr_format"] == 2:
-        _check_v2(metadata)
-        chunk_shape = tuple(metadata["chunks"])
-        name = _v2_names(metadata.get("dimension_separator", "."))
-    else:
-        _check_v3(metadata, array.dtype)
-        chunk_shape = tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"])
-        name = array.metadata.encode_chunk_key
+    dtype = np.dtype(array.dtype)
     config = getattr(getattr(array, "async_array", None), "config", None)
     if not getattr(config, "read_missing_chunks", True):
         raise Unsupported("its configuration makes missing chunks an error")
+    if metadata["zarr_format"] == 2:
+        chunk_shape = tuple(metadata["chunks"])
+        codecs = byte_codecs2(metadata.get("filters"), metadata.get("compressor"))
+        stored = Stored(chunk_shape, dtype, _axes2(metadata.get("order", "C"), chunk_shape), codecs, None)
+        name = _v2_names(metadata.get("dimension_separator", "."))
+    else:
+        _check_v3(metadata)
+        chunk_shape = tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"])
+        stored = stored3(metadata["codecs"], chunk_shape, dtype)
+        name = array.metadata.encode_chunk_key
+    path_of, opened, far = _files3(array.store, array.path)
     return ArrayLayout(
-        folder=os.path.join(_folder3(array.store), array.path),
+        path_of=path_of,
+        open=opened,
+        far=far,
         shape=tuple(array.shape),
-        chunk_shape=chunk_shape,
-        dtype=np.dtype(array.dtype),
+        chunk_shape=stored.chunk_shape,
+        dtype=dtype,
         fill_value=array.metadata.fill_value,
         chunk_name=name,
+        stored_dtype=stored.dtype,
+        stored_axes=stored.axes,
+        codecs=stored.codecs,
+        shards=stored.shards,
     )
 
 
-def _folder3(store: Any) -> str:
+def _files3(store: Any, folder: str) -> tuple[Callable[[str], str], Callable[[str], Any], bool]:
+    """How the files of an array are called and opened, and whether they are far."""
     from zarr.storage import LocalStore
 
+    from penstock.zarr._remote import RemoteStore
     from penstock.zarr._store3 import GDSStore
 
     # A subclass that reads in another way may also store in another way.
     if isinstance(store, LocalStore) and type(store).get in (LocalStore.get, GDSStore.get):
-        return os.fspath(store.root)
-    raise Unsupported(f"its store is a {type(store).__name__}, not a folder of the local file system")
+        root = os.path.join(os.fspath(store.root), folder)
+        return (lambda name: os.path.join(root, name)), penstock.open, False
+    if isinstance(store, RemoteStore) and type(store).get is RemoteStore.get:
+        below = f"{folder}/" if folder else ""
+        return (lambda name: store._path(below + name)), store._files._open, True
+    raise Unsupported(f"its store is a {type(store).__name__}, not a folder of the local file system or a RemoteStore")
 
 
-def _check_v3(metadata: dict[str, Any], dtype: np.dtype[Any]) -> None:
+def _check_v3(metadata: dict[str, Any]) -> None:
     if metadata["chunk_grid"]["name"] != "regular":
         raise Unsupported(f"its chunk grid is {metadata['chunk_grid']['name']}")
     if metadata.get("storage_transformers"):
         raise Unsupported("it has storage transformers")
-    codecs = list(metadata["codecs"])
-    names = [codec["name"] for codec in codecs]
-    if names != ["bytes"]:
-        raise Unsupported(f"its chunks are stored through {', '.join(names)}")
-    endian = codecs[0].get("configuration", {}).get("endian", sys.byteorder)
-    if endian != sys.byteorder and dtype.itemsize > 1:
-        raise Unsupported(f"its chunks are stored {endian}-endian")
 
 
-def _check_v2(metadata: dict[str, Any]) -> None:
-    if metadata.get("compressor") is not None:
-        compressor = metadata["compressor"]
-        name = compressor["id"] if isinstance(compressor, dict) else compressor.codec_id
-        raise Unsupported(f"its chunks are compressed with {name}")
-    if metadata.get("filters"):
-        raise Unsupported("its chunks are stored through filters")
-    if metadata.get("order", "C") != "C" and len(metadata["chunks"]) > 1:
-        raise Unsupported("its chunks are stored in Fortran order")
+def _axes2(order: str, chunk_shape: tuple[int, ...]) -> tuple[int, ...]:
+    axes = range(len(chunk_shape))
+    return tuple(axes if order == "C" else reversed(axes))
 
 
 def _v2_names(separator: str) -> Callable[[tuple[int, ...]], str]:
@@ -105,19 +107,17 @@ def _layout2(array: Any) -> ArrayLayout:
     readers = (plain.__getitem__, GDSStore.__getitem__)
     if not (isinstance(store, plain) and type(store).__getitem__ in readers):
         raise Unsupported(f"its store is a {type(store).__name__}, not a folder of the local file system")
-    _check_v2(
-        {
-            "compressor": array.compressor and array.compressor.get_config(),
-            "filters": array.filters,
-            "order": array.order,
-            "chunks": array.chunks,
-        }
-    )
+    chunk_shape = tuple(array.chunks)
     return ArrayLayout(
-        folder=store.path,
+        path_of=lambda name: os.path.join(store.path, name),
+        open=penstock.open,
+        far=False,
         shape=tuple(array.shape),
-        chunk_shape=tuple(array.chunks),
+        chunk_shape=chunk_shape,
         dtype=np.dtype(array.dtype),
         fill_value=array.fill_value,
         chunk_name=lambda coordinates: store._normalize_key(array._chunk_key(coordinates or (0,))),
+        stored_dtype=np.dtype(array.dtype),
+        stored_axes=_axes2(array.order, chunk_shape),
+        codecs=byte_codecs2(array.filters, array.compressor),
     )

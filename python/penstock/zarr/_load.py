@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
-from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-import penstock
-from penstock._devices import Place
-from penstock.zarr._files import MISSING, files_at_once
+from penstock._devices import Place, is_gpu, known_device, number_of
+from penstock.zarr import _nvcomp
+from penstock.zarr._coded import read_coded, threads
 from penstock.zarr._layouts import layout_of
-from penstock.zarr._plan import ArrayLayout, ChunkPart, Region, Unsupported, chunk_parts, region_of
-from penstock.zarr._reads import Outcome, Pending, Read, start_reads
+from penstock.zarr._on_gpu import read_on_gpu
+from penstock.zarr._plain import read_plain
+from penstock.zarr._plan import ArrayLayout, Region, Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import Target, target_for
 
 __all__ = ["Explanation", "explain", "load"]
 
-# Chunks whose rows are scattered are read whole into memory of their own: so much of it is in use at a time, but for one chunk.
-_STAGED_BYTES_PER_WINDOW = 64 << 20
-_WINDOWS_UNDER_WAY = 2
+_DECODERS = ("auto", "cpu", "gpu")
 
 
 @dataclass(frozen=True)
@@ -33,67 +29,114 @@ class Explanation:
     direct: bool  # False: zarr's own pipeline reads it
     reason: str
     nbytes: int  # of the result; of the whole array where zarr reads it
-    chunks: int  # files to read, 0 where zarr reads it
-    ranges: int  # in those files
+    chunks: int  # to read, 0 where zarr reads it
+    ranges: int  # of files
     staged_chunks: int  # of chunks: read whole and copied, because their pieces are small
+    files: int = 0  # that hold the chunks: fewer where they are shards
+    decoder: str = ""  # "cpu" or "gpu"; "" where chunks are stored as they are wanted, or zarr reads them
 
     def __str__(self) -> str:
         if not self.direct:
             return f"zarr's own pipeline reads it, because {self.reason}"
         staged = f", {self.staged_chunks} of them through a copy" if self.staged_chunks else ""
-        return f"{self.nbytes} bytes from {self.ranges} ranges of {self.chunks} chunk files{staged}: {self.reason}"
+        where = f"{self.chunks} chunk files" if self.files == self.chunks else f"{self.chunks} chunks in {self.files} shards"
+        return f"{self.nbytes} bytes from {self.ranges} ranges of {where}{staged}: {self.reason}"
 
 
-def explain(array: Any, selection: Any = ...) -> Explanation:
+def explain(array: Any, selection: Any = ..., *, device: Place = None, decode: str = "auto") -> Explanation:
     """Whether load() reads a selection of an array by itself or leaves it to zarr, and why. Opens no chunk.
 
-    Raises TypeError when array is no zarr array.
+    device, decode: as for load(). Raises TypeError when array is no zarr array.
     """
+    _check_decode(decode)
+    name = "host" if device is None else known_device(device)
     try:
         layout = layout_of(array)
         region = region_of(selection, layout.shape)
-    except Unsupported as reason:
-        return Explanation(False, str(reason), int(array.nbytes), 0, 0, 0)
+    except Unsupported as why:
+        return Explanation(False, str(why), int(array.nbytes), 0, 0, 0)
+    dtype = layout.dtype if name == "host" else layout.dtype.newbyteorder("=")
+    plain = is_plain(layout, dtype)
+    files: set[str] = set()
     chunks = ranges = staged = 0
     for part in chunk_parts(layout, region):
         chunks += 1
-        ranges += 1 if part.pattern.scattered else part.pattern.runs
-        staged += part.pattern.scattered
-    nbytes = math.prod(region.shape) * layout.dtype.itemsize
-    return Explanation(True, "its chunks are plain bytes in local files", nbytes, chunks, ranges, staged)
+        files.add(part.name)
+        ranges += 1 if part.pattern.scattered or not plain else part.pattern.runs
+        staged += plain and part.pattern.scattered
+    nbytes = math.prod(region.shape) * dtype.itemsize
+    reason, decoder = _how(layout, plain, name, decode)
+    return Explanation(True, reason, nbytes, chunks, ranges, staged, len(files), decoder)
 
 
-def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = None) -> Any:
+def _how(layout: ArrayLayout, plain: bool, device: str, decode: str) -> tuple[str, str]:
+    """The reason of an explanation, and who decodes."""
+    where = "on a server" if layout.far else "in local files"
+    if plain:
+        return f"its chunks are plain bytes {where}", ""
+    steps = [codec.name for codec in reversed(layout.codecs)]
+    steps += [] if layout.in_order else ["transpose"]
+    steps += ["byte order"] if layout.stored_dtype != layout.dtype else []
+    what = f"its chunks {where} are decoded ({', '.join(steps) or 'byte order'})"
+    why = _why_not_gpu(layout, device, decode)
+    if why is None:
+        return f"{what} by nvCOMP on {device}", "gpu"
+    reason = f", because {why}" if is_gpu(device) and decode != "cpu" else ""
+    return f"{what} by {threads()} threads of the CPU{reason}", "cpu"
+
+
+def _why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
+    """None: nvCOMP decodes the chunks."""
+    if decode == "cpu":
+        return 'decode is "cpu"'
+    if not is_gpu(device):
+        return f"the result lies on {device}"
+    payload = _nvcomp.payload_of(layout.codecs, layout.chunk_bytes)
+    return payload if isinstance(payload, str) else _nvcomp.problem()
+
+
+def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = None, decode: str = "auto") -> Any:
     """Reads a zarr array, or a selection of it, into memory. Blocks.
 
-    Uncompressed chunks in local files (zarr 3: codecs exactly [bytes], in this machine's byte order; zarr 2: no compressor,
-    no filters, C order) go straight from their files to their places in the result, as few large batches. Everything else
-    is read by zarr and then moved; explain() says which, and why. Missing chunks give the fill value.
+    Chunks in local files, or on the server of a RemoteStore, go past zarr: uncompressed ones in C order straight from their files to their places
+    in the result, compressed ones through a decoder, both as few large batches. Of shards, the indexes and the chunks that are wanted are read.
+    zarr reads the rest, such as strings of any length, and it is then moved; explain() says which, and why. Missing chunks give the fill value.
 
     array: a zarr.Array (zarr 2 or 3).
-    selection: what array[...] takes; numbers, slices with step 1 and an ellipsis go the fast way.
+    selection: what array[...] takes; numbers, slices with step 1 and an ellipsis go past zarr.
     device: where the result goes: None, "cpu" or "host" for a NumPy array, "cuda:N", N or "cuda" for a cupy array, "host:0" for a
         penstock.DeviceBuffer of the host device, an imitation of a GPU in host memory; it holds the elements in C order.
     out: memory to fill and return instead: a NumPy or cupy array of the result's shape and dtype, or any buffer that
         penstock takes, of exactly the result's bytes. C-contiguous.
+    decode: "auto": nvCOMP on the GPU, where the result goes to one, nvCOMP (pip install nvidia-libnvcomp-cu12) and cupy are installed, and zstd,
+        lz4, gzip or zlib is the only codec of its bytes; otherwise threads, one for each core. "cpu": always these. "gpu": an error where nvCOMP
+        cannot. Of what you do not trust, nvCOMP does not check enough: let the CPU decode it.
 
     The result is C-contiguous; of a selection of one element it is an array with no axes. Where an axis is selected by a
-    number it is gone, as with NumPy.
+    number it is gone, as with NumPy. On a device its elements are in this machine's byte order, on the host in that of array.dtype.
 
-    Raises TypeError when array is no zarr array or out has another dtype; ValueError when out has another size or shape,
-    is not contiguous, or does not fit device, and when a chunk file has not the size of a chunk; ImportError when "cuda:N"
-    is asked for without cupy; penstock.Error when a file cannot be read, or (a ValueError too) when an empty result is asked
-    for on "host:0", where memory has at least one byte. What is in out is then undefined.
+    Raises TypeError when array is no zarr array, out has another dtype, or only NumPy has arrays of such elements; ValueError when out has another
+    size or shape, is not contiguous, or does not fit device, when a chunk file has not the size of a chunk, or cannot be decoded (all other chunks
+    are in out then); ImportError when "cuda:N" is asked for without cupy; penstock.Error when a file cannot be read, or (a ValueError too) when an
+    empty result is asked for on "host:0", where memory has at least one byte. What is in out is then undefined.
     """
+    _check_decode(decode)
     try:
         layout = layout_of(array)
         region = region_of(selection, layout.shape)
-    except Unsupported:
+    except Unsupported as reason:
+        if decode == "gpu":
+            raise ValueError(f'decode is "gpu", and nvCOMP cannot: zarr has to read it, because {reason}') from None
         return _load_by_zarr(array, selection, device, out)
     target = target_for(region.shape, layout.dtype, device, out)
     if target.nbytes:
-        _read(layout, region, target)
+        _read(layout, region, target, decode)
     return target.result
+
+
+def _check_decode(decode: str) -> None:
+    if decode not in _DECODERS:
+        raise ValueError(f"decode is {decode!r}; it is one of {', '.join(map(repr, _DECODERS))}")
 
 
 def _load_by_zarr(array: Any, selection: Any, device: Place, out: Any) -> Any:
@@ -109,127 +152,36 @@ def _on_host(values: Any) -> Any:
     return values.get() if hasattr(values, "__cuda_array_interface__") else values
 
 
-def _read(layout: ArrayLayout, region: Region, target: Target) -> None:
+def _read(layout: ArrayLayout, region: Region, target: Target, decode: str) -> None:
     parts = list(chunk_parts(layout, region))
-    if not target.is_array and any(part.pattern.scattered for part in parts):
+    plain = is_plain(layout, target.dtype)
+    if not target.is_array and (not plain or any(part.pattern.scattered for part in parts)):
         # Memory that this process cannot index: put together on the host, and moved at once.
-        host = target_for(region.shape, layout.dtype, None, None)
-        _read(layout, region, host)
+        host = target_for(region.shape, target.dtype, None, None)
+        _read(layout, region, host, decode)
         target.assign_all(host.result)
         return
     target.prepare()
-    box = target.as_box(region.lengths)
-    under_way: deque[_Window] = deque()
-    try:
-        for some in _windows(parts):
-            under_way.append(_Window(layout, some, target, box))
-            if len(under_way) >= _WINDOWS_UNDER_WAY:
-                under_way.popleft().finish()
-        while under_way:
-            under_way.popleft().finish()
-    finally:
-        # After an error nothing may write to the result any more.
-        for window in under_way:
-            window.abandon()
+    read_parts(layout, parts, target, target.as_box(region.lengths), decode)
     target.settle()
 
 
-def _windows(parts: Iterable[ChunkPart]) -> Iterator[list[ChunkPart]]:
-    """Parts in groups that bound the files and the memory in use."""
-    most = files_at_once()
-    window: list[ChunkPart] = []
-    staged = 0
-    for part in parts:
-        cost = part.pattern.span_bytes if part.pattern.scattered else 0
-        if window and (len(window) == most or staged + cost > _STAGED_BYTES_PER_WINDOW):
-            yield window
-            window, staged = [], 0
-        window.append(part)
-        staged += cost
-    if window:
-        yield window
+def read_parts(layout: ArrayLayout, parts: list[Any], target: Target, box: Any, decode: str) -> None:
+    """Fills the parts of a target that was prepared."""
+    if is_plain(layout, target.dtype):
+        read_plain(layout, parts, target, box)
+        return
+    why = _why_not_gpu(layout, target.device, decode)
+    if why is None:
+        payload = _nvcomp.payload_of(layout.codecs, layout.chunk_bytes)
+        assert not isinstance(payload, str)
+        read_on_gpu(layout, parts, target, box, _nvcomp.Nvcomp(payload.algorithm, number_of(target.device)), payload)
+        return
+    if decode == "gpu":
+        raise ValueError(f'decode is "gpu", and nvCOMP cannot: {why}')
+    read_coded(layout, parts, target, box)
 
 
-class _Window:
-    """Some chunks, from the opening of their files to their bytes in the result."""
-
-    def __init__(self, layout: ArrayLayout, parts: list[ChunkPart], target: Target, box: Any) -> None:
-        self._layout = layout
-        self._target = target
-        self._box = box
-        self._files: list[penstock.File] = []
-        self._reads: list[Read] = []
-        self._sources: list[ChunkPart] = []  # of the reads
-        self._staged: list[tuple[ChunkPart, Any]] = []
-        self._pending: Pending | None = None
-        try:
-            for part in parts:
-                self._open(part)
-            if self._staged:
-                target.settle()
-        except BaseException:
-            self._close()
-            raise
-        self._pending = start_reads(self._reads)
-
-    def finish(self) -> None:
-        """Waits for the reads and copies what was staged. Raises the first error."""
-        try:
-            self._check(self._ended())
-            for part, rows in self._staged:
-                inside = tuple(
-                    slice(inner.start - span.start, inner.stop - span.start)
-                    for inner, span in zip(part.pattern.inner, part.pattern.span_slices)
-                )
-                self._box[part.outer] = rows[inside]
-        finally:
-            self._close()
-
-    def abandon(self) -> None:
-        """Waits for the reads and forgets them."""
-        self._ended()
-        self._close()
-
-    def _open(self, part: ChunkPart) -> None:
-        path = os.path.join(self._layout.folder, part.name)
-        try:
-            file = penstock.open(path)
-        except MISSING:
-            self._target.fill(self._box, part, self._layout.fill_value)
-            return
-        self._files.append(file)
-        size = file.size()
-        if size != self._layout.chunk_bytes:
-            raise ValueError(f"chunk file {path} has {size} bytes, a chunk of this array {self._layout.chunk_bytes}")
-        pattern = part.pattern
-        if pattern.scattered:
-            shape = tuple(s.stop - s.start for s in pattern.span_slices)
-            rows = self._target.scratch(shape)
-            self._staged.append((part, rows))
-            self._add(part, Read(file, rows, pattern.span_offset, pattern.span_bytes, 0))
-        elif pattern.runs == 1:
-            self._add(part, Read(file, self._target.memory, int(pattern.file_offsets[0]), pattern.run_bytes, part.target_offset))
-        else:
-            places = (pattern.target_offsets + part.target_offset).tolist()
-            for offset, place in zip(pattern.file_offsets.tolist(), places):
-                self._add(part, Read(file, self._target.memory, offset, pattern.run_bytes, place))
-
-    def _add(self, part: ChunkPart, read: Read) -> None:
-        self._reads.append(read)
-        self._sources.append(part)
-
-    def _ended(self) -> list[Outcome]:
-        return self._pending.wait() if self._pending is not None else []
-
-    def _check(self, outcomes: list[Outcome]) -> None:
-        for outcome, read, part in zip(outcomes, self._reads, self._sources):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            if outcome != read.size:
-                path = os.path.join(self._layout.folder, part.name)
-                raise ValueError(f"chunk file {path} was cut while it was read: {outcome} of {read.size} bytes at {read.offset}")
-
-    def _close(self) -> None:
-        files, self._files = self._files, []
-        for file in files:
-            file.close()
+def is_plain(layout: ArrayLayout, dtype: np.dtype[Any]) -> bool:
+    """Whether decoded chunks are the bytes that files hold."""
+    return not layout.codecs and layout.in_order and layout.stored_dtype == dtype

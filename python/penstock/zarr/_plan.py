@@ -21,6 +21,7 @@ __all__ = [
     "ChunkPart",
     "Pattern",
     "Region",
+    "Shards",
     "Unsupported",
     "chunk_parts",
     "region_of",
@@ -38,20 +39,42 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True)
-class ArrayLayout:
-    """What is needed of an array whose chunks are plain C-ordered bytes in files of one folder."""
+class Shards:
+    """How the files of a sharded array hold its chunks: an index of offsets and sizes, at one end of each file."""
 
-    folder: str
+    chunks: tuple[int, ...]  # of a file, per axis
+    index_bytes: int  # as it is stored, with its checksum
+    index_dtype: np.dtype[Any]  # of the offsets and sizes
+    index_checked: bool  # 4 bytes of CRC-32C follow them
+    index_first: bool  # at the file's beginning, otherwise at its end
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """What is needed of an array whose chunks lie in files: one in each, or many in each shard."""
+
+    path_of: Callable[[str], str]  # from the name of a file to what opens it
+    open: Callable[[str], Any]  # such a path; gives a penstock.File
+    far: bool  # on a server, so that opening a file waits for an answer
     shape: tuple[int, ...]
-    chunk_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    chunk_shape: tuple[int, ...]  # of what is read and decoded by itself: in shards, their chunks
+    dtype: np.dtype[Any]  # of the array
     fill_value: Any  # None: zeros
-    chunk_name: Callable[[tuple[int, ...]], str]  # from grid coordinates to a path under folder
+    chunk_name: Callable[[tuple[int, ...]], str]  # from the coordinates of a file in the grid of files to its name
+    stored_dtype: np.dtype[Any]  # as dtype, in the byte order of the chunks
+    stored_axes: tuple[int, ...]  # of the chunk's axes, in the order of which its elements are stored
+    codecs: tuple[Any, ...] = ()  # of _codecs.ByteCodec, in the order in which they encode
+    shards: Shards | None = None
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of every chunk file, those at the edge included: they are padded."""
+        """Bytes of every decoded chunk, those at the edge included: they are padded."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a decoded chunk has its elements in C order."""
+        return self.stored_axes == tuple(range(len(self.chunk_shape)))
 
 
 @dataclass(frozen=True)
@@ -133,7 +156,9 @@ class Pattern:
 class ChunkPart:
     """The wanted part of one chunk."""
 
-    name: str  # path of the chunk's file under the array's folder
+    name: str  # of the chunk's file
+    slot: int  # of the chunk in the index of a shard
+    chunk: tuple[int, ...]  # its coordinates in the grid of chunks
     pattern: Pattern
     target_offset: int  # where the part starts in the result
     outer: tuple[slice, ...]  # where it lies in the result, in elements, dropped axes counted
@@ -160,9 +185,21 @@ def _pieces(start: int, length: int, chunk: int) -> list[_Piece]:
 
 
 def chunk_parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
-    """The parts that make up a region, in the order of the chunk grid. Yields nothing for an empty region."""
+    """The parts that make up a region, those of one file together. Yields nothing for an empty region."""
     if 0 in region.lengths:
         return
+    parts = _parts(layout, region)
+    if layout.shards is None:
+        yield from parts
+        return
+    by_file: dict[str, list[ChunkPart]] = {}
+    for part in parts:
+        by_file.setdefault(part.name, []).append(part)
+    for some in by_file.values():
+        yield from some
+
+
+def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
     axes = [_pieces(s, n, c) for s, n, c in zip(region.start, region.lengths, layout.chunk_shape)]
     strides = _strides(region.lengths, layout.dtype.itemsize)
     patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
@@ -171,12 +208,26 @@ def chunk_parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
         pattern = patterns.get(place)
         if pattern is None:
             pattern = patterns[place] = _pattern(layout, region, place)
+        chunk = tuple(piece.index for piece in pieces)
+        name, slot = _file_of(layout, chunk)
         yield ChunkPart(
-            layout.chunk_name(tuple(piece.index for piece in pieces)),
+            name,
+            slot,
+            chunk,
             pattern,
             sum(piece.target_first * stride for piece, stride in zip(pieces, strides)),
             tuple(slice(piece.target_first, piece.target_first + piece.length) for piece in pieces),
         )
+
+
+def _file_of(layout: ArrayLayout, chunk: tuple[int, ...]) -> tuple[str, int]:
+    """The name of a chunk's file, and its place in that file's index."""
+    if layout.shards is None:
+        return layout.chunk_name(chunk), 0
+    slot = 0
+    for index, count in zip(chunk, layout.shards.chunks):
+        slot = slot * count + index % count
+    return layout.chunk_name(tuple(index // count for index, count in zip(chunk, layout.shards.chunks))), slot
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
-"""The memory that `load` fills: a NumPy array, a cupy array, or memory that penstock can address and this process cannot."""
+"""The memory that `load` fills: of NumPy, of cupy, of the host device, or memory that penstock can address and this process cannot."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
@@ -14,22 +15,43 @@ from penstock.zarr._plan import ChunkPart
 __all__ = ["Target", "target_for"]
 
 _FILL_BLOCK_BYTES = 1 << 20
+_CUPY_KINDS = "biufc"
 
 
 def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
-    """New memory on a device (the host when None), or a checked out. Errors as for load()."""
+    """New memory on a device (the host when None), or a checked out. Errors as for load().
+
+    On a device the elements have this machine's byte order, on the host that of dtype.
+    """
+    if dtype.hasobject or dtype.kind not in "biufcmMSUV":
+        return _target_of_objects(shape, dtype, device, out)
     if out is not None:
         return _target_of(out, shape, dtype, device)
     name = "host" if device is None else known_device(device)
     if name == "host":
-        return _ArrayTarget(np.empty(shape, dtype=dtype), np)
+        array = np.empty(shape, dtype=dtype)
+        return _ArrayTarget(array, array)
+    dtype = dtype.newbyteorder("=")
     if is_gpu(name):
         return _new_cupy_target(shape, dtype, name)
-    nbytes = math.prod(shape) * dtype.itemsize
-    return _BufferTarget(penstock.device(name).empty(nbytes), dtype, nbytes)
+    buffer = penstock.device(name).empty(math.prod(shape) * dtype.itemsize)
+    return _HostDeviceTarget(buffer, _seen(buffer).view(dtype).reshape(shape), name)
+
+
+def _target_of_objects(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
+    """Elements that are no plain bytes, such as strings of any length: zarr makes them, and only a NumPy array can hold them."""
+    name = "host" if device is None else known_device(device)
+    if name != "host" or not isinstance(out, (np.ndarray, type(None))):
+        raise TypeError(f"elements of dtype {dtype} are Python objects, which only a NumPy array can hold: leave out device= and out=")
+    array = np.empty(shape, dtype=dtype) if out is None else out
+    if array.shape != shape or array.dtype != dtype:
+        raise TypeError(f"out has shape {array.shape} and dtype {array.dtype}, the result {shape} and {dtype}")
+    return _ObjectsTarget(array)
 
 
 def _new_cupy_target(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Target:
+    if dtype.kind not in _CUPY_KINDS:
+        raise TypeError(f"cupy has no arrays of dtype {dtype}: load into host memory, or pass a buffer of bytes as out=")
     try:
         import cupy
     except ImportError as error:
@@ -37,35 +59,72 @@ def _new_cupy_target(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) 
             f'device="{device}" gives a cupy array, and cupy is not installed: pip install "penstock[cupy]", or pass out='
         ) from error
     with cupy.cuda.Device(number_of(device)):
-        return _CupyTarget(cupy.empty(shape, dtype=dtype), cupy)
+        array = cupy.empty(shape, dtype=dtype)
+    return _CupyTarget(array, array, device)
 
 
 def _target_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: Place) -> Target:
     _check_device(out, device)
     on_gpu = hasattr(out, "__cuda_array_interface__")
-    if isinstance(out, np.ndarray) or (on_gpu and _is_cupy(out)):
-        if tuple(out.shape) != shape:
-            raise ValueError(f"out has shape {tuple(out.shape)}, the result {shape}")
-        if out.dtype != dtype:
-            raise TypeError(f"out has dtype {out.dtype}, the result {dtype}")
-        if not out.flags.c_contiguous:
-            raise ValueError("out is not C-contiguous")
-        if not on_gpu:
-            if not out.flags.writeable:
-                raise ValueError("out is read-only")
-            return _ArrayTarget(out, np)
-        import cupy
-
-        return _CupyTarget(out, cupy)
+    if isinstance(out, np.ndarray):
+        _check_array(out, shape, dtype)
+        return _ArrayTarget(out, out)
+    native = dtype.newbyteorder("=")
+    if on_gpu and type(out).__module__.partition(".")[0] == "cupy":
+        _check_array(out, shape, native)
+        return _CupyTarget(out, out, f"cuda:{out.device.id}")
     nbytes = math.prod(shape) * dtype.itemsize
-    _, given = penstock._native.resolve(out, True)
+    address, given = penstock._native.resolve(out, True)
     if given != nbytes:
         raise ValueError(f"out has {given} bytes, the result {nbytes}")
-    return _BufferTarget(out, dtype, nbytes)
+    name = penstock.describe(out)["device"] if nbytes else None
+    if name is None:
+        return _ArrayTarget(out, _at(address, out, dtype, shape))
+    if isinstance(out, penstock.DeviceBuffer) and not is_gpu(name):
+        return _HostDeviceTarget(out, _seen(out).view(native).reshape(shape), name)
+    if not is_gpu(name):
+        return _BufferTarget(out, native, nbytes, name)
+    return _gpu_target_of(out, address, nbytes, native, shape, name)
 
 
-def _is_cupy(array: Any) -> bool:
-    return type(array).__module__.partition(".")[0] == "cupy"
+def _check_array(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out has shape {tuple(out.shape)}, the result {shape}")
+    if out.dtype != dtype:
+        raise TypeError(f"out has dtype {out.dtype}, the result {dtype}")
+    if not out.flags.c_contiguous:
+        raise ValueError("out is not C-contiguous")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError("out is read-only")
+
+
+def _at(address: int, owner: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """An array over memory that the CPU can address; the target keeps its owner."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes == 0:
+        return np.empty(shape, dtype)
+    memory: Any = (ctypes.c_char * nbytes).from_address(address)
+    array: np.ndarray[Any, Any] = np.frombuffer(memory, dtype).reshape(shape)
+    return array
+
+
+def _seen(memory: Any) -> np.ndarray[Any, Any]:
+    """What the CPU sees of the host device's memory."""
+    return np.frombuffer(memory, np.uint8)
+
+
+def _gpu_target_of(out: Any, address: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...], device: str) -> Target:
+    """Memory of a GPU that is another library's: seen through cupy where that is installed, and knows such elements."""
+    try:
+        import cupy
+    except ImportError:
+        return _BufferTarget(out, dtype, nbytes, device)
+    if dtype.kind not in _CUPY_KINDS:
+        return _BufferTarget(out, dtype, nbytes, device)
+    number = number_of(device)
+    with cupy.cuda.Device(number):
+        memory = cupy.cuda.UnownedMemory(address, nbytes, out, number)
+        return _CupyTarget(out, cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0)), device)
 
 
 def _check_device(out: Any, device: Place) -> None:
@@ -79,12 +138,15 @@ def _check_device(out: Any, device: Place) -> None:
 class Target:
     """Memory of a result."""
 
-    is_array = True  # False: as_box() and scratch() cannot be used
+    is_array = True  # False: only fill(), without a box, assign_all() and memory can be used
+    on_host = False
 
-    def __init__(self, result: Any, memory: Any, nbytes: int) -> None:
+    def __init__(self, result: Any, memory: Any, nbytes: int, dtype: np.dtype[Any], device: str) -> None:
         self.result = result
-        self.memory = memory  # what penstock reads into
+        self.memory = memory  # what penstock reads into: of bytes, with slices where is_array
         self.nbytes = nbytes
+        self.dtype = dtype
+        self.device = device
 
     def prepare(self) -> None:
         """Waits until the memory may be written to."""
@@ -96,8 +158,20 @@ class Target:
         """The result with the axes that were selected by a number, indexable; None where it cannot be."""
         raise NotImplementedError
 
-    def scratch(self, shape: tuple[int, ...]) -> Any:
-        """An uninitialized array of that shape in the same memory."""
+    def scratch(self, nbytes: int) -> Any:
+        """Uninitialized bytes in the same memory, with slices. penstock may read into them after settle()."""
+        raise NotImplementedError
+
+    def as_array(self, data: Any) -> Any:
+        """An array of the bytes from scratch(), or of a slice of them."""
+        return data
+
+    def as_elements(self, data: Any, shape: tuple[int, ...]) -> Any:
+        """Likewise, of elements of the result, in this machine's byte order on a device."""
+        return self.as_array(data).view(self.dtype).reshape(shape)
+
+    def assign(self, box: Any, part: ChunkPart, values: Any) -> None:
+        """Sets the elements of a part from an array of the same memory."""
         raise NotImplementedError
 
     def fill(self, box: Any, part: ChunkPart, value: Any) -> None:
@@ -110,64 +184,110 @@ class Target:
 
 
 class _ArrayTarget(Target):
-    """A NumPy or cupy array."""
+    """What NumPy can index."""
 
-    def __init__(self, result: Any, module: Any) -> None:
-        super().__init__(result, result.reshape(-1).view(np.uint8), int(result.nbytes))
-        self._module = module
+    on_host = True
+
+    def __init__(self, result: Any, array: Any, device: str = "host") -> None:
+        super().__init__(result, self._memory_of(result, array), int(array.nbytes), array.dtype, device)
+        self._array = array
+
+    def _memory_of(self, result: Any, array: Any) -> Any:
+        return array.reshape(-1).view(np.uint8)
 
     def as_box(self, lengths: tuple[int, ...]) -> Any:
-        return self.result.reshape(lengths)
+        return self._array.reshape(lengths)
 
-    def scratch(self, shape: tuple[int, ...]) -> Any:
-        return self._module.empty(shape, dtype=self.result.dtype)
+    def scratch(self, nbytes: int) -> Any:
+        return np.empty(nbytes, np.uint8)
+
+    def assign(self, box: Any, part: ChunkPart, values: Any) -> None:
+        box[part.outer] = values
 
     def fill(self, box: Any, part: ChunkPart, value: Any) -> None:
-        box[part.outer] = np.zeros((), dtype=self.result.dtype)[()] if value is None else value
+        box[part.outer] = np.zeros((), dtype=self.dtype)[()] if value is None else value
 
     def assign_all(self, values: Any) -> None:
-        self.result[...] = self._module.asarray(values)
-        self.settle()
+        self._array[...] = values
+
+
+class _HostDeviceTarget(_ArrayTarget):
+    """Memory of the host device: the CPU can address it, and what lies apart is copied from memory there all the same, as on a GPU."""
+
+    on_host = False
+
+    def _memory_of(self, result: Any, array: Any) -> Any:
+        return result  # what NumPy sees of it are other addresses
+
+    def scratch(self, nbytes: int) -> Any:
+        return penstock.device(self.device).empty(max(1, nbytes))
+
+    def as_array(self, data: Any) -> Any:
+        return _seen(data)
 
 
 class _CupyTarget(_ArrayTarget):
     """cupy queues its work on a stream; penstock copies on streams of its own, and so has to wait."""
 
+    on_host = False
+
     def prepare(self) -> None:
         self.settle()
 
     def settle(self) -> None:
-        with self.result.device:
-            self._module.cuda.get_current_stream().synchronize()
+        import cupy
 
-    def scratch(self, shape: tuple[int, ...]) -> Any:
-        with self.result.device:
-            return super().scratch(shape)
+        with self._array.device:
+            cupy.cuda.get_current_stream().synchronize()
+
+    def scratch(self, nbytes: int) -> Any:
+        import cupy
+
+        with self._array.device:
+            return cupy.empty(nbytes, np.uint8)
+
+    def assign(self, box: Any, part: ChunkPart, values: Any) -> None:
+        with self._array.device:
+            super().assign(box, part, values)
 
     def fill(self, box: Any, part: ChunkPart, value: Any) -> None:
-        with self.result.device:
+        with self._array.device:
             super().fill(box, part, value)
 
     def assign_all(self, values: Any) -> None:
-        with self.result.device:
-            super().assign_all(values)
+        import cupy
+
+        with self._array.device:
+            self._array[...] = cupy.asarray(np.ascontiguousarray(values, self.dtype))
+        self.settle()
+
+
+class _ObjectsTarget(Target):
+    """A NumPy array of Python objects."""
+
+    on_host = True
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array, None, int(array.nbytes), array.dtype, "host")
+
+    def assign_all(self, values: Any) -> None:
+        self.result[...] = values
 
 
 class _BufferTarget(Target):
-    """Memory that only penstock addresses: of the host device, or foreign."""
+    """Memory that only penstock addresses: a GPU's, without cupy, or a bare address on the host device."""
 
     is_array = False
 
-    def __init__(self, result: Any, dtype: np.dtype[Any], nbytes: int) -> None:
-        super().__init__(result, result, nbytes)
-        self._dtype = dtype
+    def __init__(self, result: Any, dtype: np.dtype[Any], nbytes: int, device: str) -> None:
+        super().__init__(result, result, nbytes, dtype, device)
 
     def as_box(self, lengths: tuple[int, ...]) -> Any:
         return None
 
     def fill(self, box: Any, part: ChunkPart, value: Any) -> None:
         run_bytes = part.pattern.run_bytes
-        block = np.zeros(max(1, min(run_bytes, _FILL_BLOCK_BYTES) // self._dtype.itemsize), dtype=self._dtype)
+        block = np.zeros(max(1, min(run_bytes, _FILL_BLOCK_BYTES) // self.dtype.itemsize), dtype=self.dtype)
         if value is not None:
             block[...] = value
         base, _ = penstock._native.resolve(self.result, True)
@@ -177,5 +297,5 @@ class _BufferTarget(Target):
                 penstock.copy(penstock.Pointer(base + at, piece.nbytes, self.result), piece)
 
     def assign_all(self, values: Any) -> None:
-        flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        flat = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8)
         penstock.copy(self.result, flat)

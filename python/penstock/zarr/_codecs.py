@@ -1,0 +1,222 @@
+"""Codecs of chunks, from the metadata of zarr 2 and 3: what they are, and how the CPU decodes them.
+
+Nothing here keeps state, so any thread may decode. numcodecs does the work and lets go of the GIL meanwhile.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from importlib import import_module
+from typing import Any
+
+import numcodecs
+import numpy as np
+
+from penstock.zarr._plan import Shards, Unsupported
+
+__all__ = ["ByteCodec", "Stored", "byte_codecs2", "crc32c", "decode", "stored3"]
+
+_CHECKSUM_BYTES = 4
+
+
+@dataclass(frozen=True)
+class ByteCodec:
+    """One codec whose encoded side is bytes: those of zarr 3 by their names there, all others by numcodecs' ids."""
+
+    name: str
+    codec: Any = field(compare=False)  # of numcodecs; None: a CRC-32C behind the bytes
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the codecs of an array of zarr 3 say about its chunks."""
+
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: tuple[int, ...]
+    codecs: tuple[ByteCodec, ...]
+    shards: Shards | None
+
+
+def stored3(codecs: Sequence[dict[str, Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Stored:
+    """From the metadata's codecs of chunks of a shape. Raises Unsupported where only zarr can decode them."""
+    axes = tuple(range(len(shape)))
+    stored: np.dtype[Any] | None = None
+    byte_codecs: list[ByteCodec] = []
+    for metadata in codecs:
+        name, config = metadata["name"], metadata.get("configuration") or {}
+        if name == "transpose" and stored is None:
+            axes = tuple(axes[axis] for axis in _order(config["order"], len(shape)))
+        elif name == "bytes" and stored is None:
+            stored = _in_order(dtype, config.get("endian"))
+        elif name == "sharding_indexed":
+            if len(codecs) > 1:
+                raise Unsupported("its shards are stored through other codecs")
+            return _sharded(config, shape, dtype)
+        elif stored is None:
+            raise Unsupported(f"its elements are stored through {name}")
+        else:
+            byte_codecs.append(_byte_codec3(name, config))
+    if stored is None:
+        raise Unsupported("no codec of it makes bytes")
+    return Stored(shape, stored, axes, tuple(byte_codecs), None)
+
+
+def _order(order: Any, axes: int) -> tuple[int, ...]:
+    return {"C": tuple(range(axes)), "F": tuple(reversed(range(axes)))}.get(order) if isinstance(order, str) else tuple(order)  # type: ignore[return-value]
+
+
+def _in_order(dtype: np.dtype[Any], endian: Any) -> np.dtype[Any]:
+    endian = getattr(endian, "value", endian)
+    return dtype if endian is None else dtype.newbyteorder("<" if endian == "little" else ">")
+
+
+def _sharded(config: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Stored:
+    chunk_shape = tuple(config["chunk_shape"])
+    inner = stored3(config["codecs"], chunk_shape, dtype)
+    if inner.shards is not None:
+        raise Unsupported("its shards hold shards")
+    index = stored3(config["index_codecs"], (1,), np.dtype("u8"))
+    names = [codec.name for codec in index.codecs]
+    if names not in ([], ["crc32c"]):
+        raise Unsupported(f"the indexes of its shards are stored through {', '.join(names)}")
+    chunks = tuple(map(operator.floordiv, shape, chunk_shape))
+    index_bytes = 16 * reduce(operator.mul, chunks, 1) + (_CHECKSUM_BYTES if names else 0)
+    location = config.get("index_location", "end")
+    first = getattr(location, "value", location) == "start"
+    shards = Shards(chunks, index_bytes, index.dtype, bool(names), first)
+    return Stored(chunk_shape, inner.dtype, inner.axes, inner.codecs, shards)
+
+
+def _byte_codec3(name: str, config: dict[str, Any]) -> ByteCodec:
+    if name == "crc32c":
+        if _crc32c is None:
+            raise Unsupported("no package computes its CRC-32C: pip install google-crc32c")
+        return ByteCodec(name, None)
+    if name in ("blosc", "gzip", "zstd"):  # their configurations matter to those who encode
+        return ByteCodec(name, numcodecs.get_codec({"id": name}))
+    ours = name.removeprefix("numcodecs.")
+    if ours == name or ours in _OF_ARRAYS:
+        raise Unsupported(f"its chunks are stored through {name}")
+    return _of_numcodecs({"id": ours, **config})
+
+
+# Codecs of numcodecs that zarr 3 has as codecs from array to array: none of them stands behind the bytes.
+_OF_ARRAYS = ("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize")
+
+
+def byte_codecs2(filters: Iterable[Any] | None, compressor: Any) -> tuple[ByteCodec, ...]:
+    """Of zarr 2's metadata: codecs of numcodecs, or their configurations. Raises Unsupported for those that are not installed."""
+    codecs = [*(filters or ()), *([] if compressor is None else [compressor])]
+    return tuple(_of_numcodecs(codec if isinstance(codec, dict) else codec.get_config()) for codec in codecs)
+
+
+def _of_numcodecs(config: dict[str, Any]) -> ByteCodec:
+    try:
+        return ByteCodec(config["id"], numcodecs.get_codec(dict(config)))
+    except Exception as error:
+        raise Unsupported(f"numcodecs has no codec {config.get('id')}: {error}") from error
+
+
+def decode(codecs: Sequence[ByteCodec], data: Any, out: Any) -> Any:
+    """Decodes one chunk: data is uint8, out an array of the bytes that must come of it. Gives these bytes, in out or in other memory.
+
+    Raises ValueError for bytes that are damaged; it names the codec.
+    """
+    for at in range(len(codecs) - 1, -1, -1):
+        codec = codecs[at]
+        try:
+            data = _decode_one(codec, data, out if at == 0 else None)
+        except Exception as error:
+            raise ValueError(f"{codec.name} cannot decode {_nbytes(data)} bytes: {error}") from error
+    found = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
+    if len(found) != len(out):
+        raise ValueError(f"they decode to {len(found)} bytes, a chunk of this array is {len(out)}")
+    return found
+
+
+def _decode_one(codec: ByteCodec, data: Any, out: Any) -> Any:
+    if codec.codec is None:
+        return _without_checksum(data)
+    announced = _ANNOUNCED.get(codec.name)
+    # Told the size, numcodecs decodes into out, but does not say when less comes of it.
+    if out is not None and announced is not None and announced(data) == len(out):
+        codec.codec.decode(data, out)
+        return out
+    return codec.codec.decode(data)
+
+
+def _nbytes(data: Any) -> int:
+    return memoryview(data).nbytes
+
+
+def _without_checksum(data: Any) -> Any:
+    data = np.frombuffer(data, np.uint8)
+    if len(data) < _CHECKSUM_BYTES:
+        raise ValueError("too few for a checksum")
+    body, (told,) = data[:-_CHECKSUM_BYTES], struct.unpack("<I", data[-_CHECKSUM_BYTES:].tobytes())
+    found = crc32c(body)
+    if found != told:
+        raise ValueError(f"their CRC-32C is {found:08x}, they were stored with {told:08x}")
+    return body
+
+
+def crc32c(data: Any) -> int:
+    """Of bytes. Only where a chain has such a codec, or a shard such an index."""
+    assert _crc32c is not None
+    return int(_crc32c(data))
+
+
+def _find_crc32c() -> Callable[[Any], int] | None:
+    try:
+        import google_crc32c
+
+        return lambda data: int(google_crc32c.value(memoryview(data).tobytes() if google_crc32c.implementation != "c" else data))
+    except ImportError:
+        pass
+    try:
+        of_package = import_module("crc32c").crc32c  # zarr before 3.1.2 brings it along
+        return lambda data: int(of_package(data))
+    except ImportError:
+        return None
+
+
+_crc32c = _find_crc32c()
+
+
+# The size that compressed bytes announce, None where they do not.
+
+
+def _announced_by_zstd(data: Any) -> int | None:
+    # RFC 8878, 3.1.1.1: a magic number, a descriptor, perhaps a window and a dictionary, then the size.
+    head = bytes(memoryview(data)[:18])
+    if len(head) < 6 or head[:4] != b"\x28\xb5\x2f\xfd":
+        return None
+    descriptor = head[4]
+    single = descriptor >> 5 & 1
+    size_bytes = (single, 2, 4, 8)[descriptor >> 6]
+    at = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
+    if size_bytes == 0 or len(head) < at + size_bytes:
+        return None
+    return int.from_bytes(head[at : at + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+
+
+def _announced_by_lz4(data: Any) -> int | None:
+    head = bytes(memoryview(data)[:4])
+    return int.from_bytes(head, "little") if len(head) == 4 else None
+
+
+def _announced_by_blosc(data: Any) -> int | None:
+    head = bytes(memoryview(data)[:16])
+    return int.from_bytes(head[4:8], "little") if len(head) == 16 else None
+
+
+_ANNOUNCED: dict[str, Callable[[Any], int | None]] = {
+    "blosc": _announced_by_blosc,
+    "lz4": _announced_by_lz4,
+    "zstd": _announced_by_zstd,
+}

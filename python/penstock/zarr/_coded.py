@@ -1,0 +1,265 @@
+"""Chunks that the CPU decodes: read in batches into host memory, decoded by threads, and put into the result."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+
+import penstock
+from penstock.zarr._codecs import decode
+from penstock.zarr._plan import ArrayLayout, ChunkPart
+from penstock.zarr._reads import Outcome, Pending, Read, start_reads
+from penstock.zarr._stored import ChunkFiles, StoredChunk, groups
+from penstock.zarr._targets import Target
+
+__all__ = ["MOST_DECODED_BYTES", "Failures", "decode_alone", "read_coded", "threads"]
+
+# Decoded bytes of one group of chunks, but for one chunk that is larger; and how many groups are under way: one that is read, one that is
+# decoded, one that is copied to the device. What they have in memory is three times this and the encoded bytes of three groups.
+MOST_DECODED_BYTES = 64 << 20
+_GROUPS_UNDER_WAY = 3
+
+_MOST_THREADS = 64
+_TASKS_PER_THREAD = 4  # of a group: chunks differ in what they cost
+
+# A file that says to be a chunk and is that much longer than one holds something else; it is not read into memory.
+_MOST_GROWTH = 16
+_ALWAYS_READ = 1 << 20
+
+_decoders: ThreadPoolExecutor
+
+
+def threads() -> int:
+    """How many decode at once: one for each core that the process may use."""
+    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+
+
+def _make_decoders() -> None:
+    global _decoders
+    _decoders = ThreadPoolExecutor(threads(), "penstock-zarr-decode")
+
+
+_make_decoders()
+os.register_at_fork(after_in_child=_make_decoders)  # the threads stay in the parent
+
+
+class Failures:
+    """Chunks that are damaged: the others are read all the same, and then the first one is raised."""
+
+    def __init__(self) -> None:
+        self._first: ValueError | None = None
+        self._others = 0
+
+    def add(self, chunk: StoredChunk, error: Exception) -> None:
+        """Names the chunk. One thread at a time."""
+        if self._first is not None:
+            self._others += 1
+            return
+        self._first = ValueError(f"{chunk.words}: {error}")
+        self._first.__cause__ = error
+
+    def check(self) -> None:
+        """Raises ValueError where there was one."""
+        if self._first is None:
+            return
+        if self._others:
+            self._first.args = (f"{self._first} (and {self._others} more chunks)",)
+        raise self._first
+
+
+def read_coded(layout: ArrayLayout, parts: Sequence[ChunkPart], target: Target, box: Any) -> None:
+    """Fills the target, which is an array. Errors as for load()."""
+    files = ChunkFiles(layout)
+    failures = Failures()
+    under_way: deque[_Group] = deque()
+    try:
+        for some in groups(layout, parts, MOST_DECODED_BYTES, lambda part: layout.chunk_bytes):
+            under_way.append(_Group(layout, files, some, target, box))
+            if len(under_way) >= _GROUPS_UNDER_WAY:
+                under_way.popleft().finish(failures)
+        while under_way:
+            under_way.popleft().finish(failures)
+    finally:
+        # After an error nothing may write to the result any more.
+        for group in under_way:
+            group.abandon()
+    failures.check()
+
+
+def check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
+    """Raises ValueError for a chunk that has more bytes than any codec makes of one."""
+    most = _MOST_GROWTH * layout.chunk_bytes + _ALWAYS_READ
+    if chunk.size > most:
+        raise ValueError(f"{chunk.words} has {chunk.size} bytes, an encoded chunk of this array at most {most}")
+
+
+def decode_alone(layout: ArrayLayout, part: ChunkPart, data: Any) -> Any:
+    """The wanted part of one chunk, a NumPy array in stored_dtype, from its encoded bytes. Valid until this thread decodes the next.
+
+    Raises ValueError for bytes that are damaged.
+    """
+    found = decode(layout.codecs, data, _scratch(layout.chunk_bytes))
+    return _as_chunk(layout, found)[part.pattern.inner]
+
+
+def _as_chunk(layout: ArrayLayout, found: np.ndarray[Any, Any]) -> Any:
+    stored_shape = tuple(layout.chunk_shape[axis] for axis in layout.stored_axes)
+    return found.view(layout.stored_dtype).reshape(stored_shape).transpose(np.argsort(layout.stored_axes))
+
+
+_of_thread = threading.local()
+
+
+def _scratch(nbytes: int) -> np.ndarray[Any, Any]:
+    """Memory of this thread's, which stays for its next chunk."""
+    kept: np.ndarray[Any, Any] | None = getattr(_of_thread, "scratch", None)
+    if kept is None or len(kept) != nbytes:
+        kept = _of_thread.scratch = np.empty(nbytes, np.uint8)
+    return kept
+
+
+class _Group:
+    """Some chunks, from the opening of their files to their elements in the result."""
+
+    def __init__(self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any) -> None:
+        self._layout = layout
+        self._target = target
+        self._box = box
+        self._tasks: list[Future[list[tuple[StoredChunk, Exception]]]] = []
+        self._decoding = threading.Event()
+        self._problem: BaseException | None = None
+        self._chunks, missing = files.find(parts)
+        for part in missing:
+            target.fill(box, part, layout.fill_value)
+        for chunk in self._chunks:
+            check_size(layout, chunk)
+        self._encoded = np.empty(sum(chunk.size for chunk in self._chunks), np.uint8)
+        self._starts = _starts([chunk.size for chunk in self._chunks])
+        self._make_places()
+        reads = [Read(chunk.file, self._encoded, chunk.offset, chunk.size, at) for chunk, at in zip(self._chunks, self._starts)]
+        self._pending: Pending = start_reads(reads)
+        self._pending.when_done(self._decode)
+
+    def _make_places(self) -> None:
+        """Where decoded parts go: into the result, or for a device into memory that is copied there, those in one piece first."""
+        if self._target.on_host:
+            return
+        self._chunks.sort(key=lambda chunk: chunk.part.pattern.runs > 1)
+        sizes = [math.prod(chunk.part.pattern.lengths) * self._target.dtype.itemsize for chunk in self._chunks]
+        self._starts = _starts([chunk.size for chunk in self._chunks])
+        self._places = _starts(sizes)
+        self._sizes = sizes
+        self._decoded = np.empty(sum(sizes), np.uint8)
+
+    def _decode(self, outcomes: list[Outcome]) -> None:
+        """On the thread that tells of the reads: hands the chunks to the decoders."""
+        try:
+            step = max(1, -(-len(outcomes) // (threads() * _TASKS_PER_THREAD)))
+            for first in range(0, len(outcomes), step):
+                self._tasks.append(_decoders.submit(self._decode_some, range(first, min(first + step, len(outcomes))), outcomes))
+        except BaseException as error:  # no thread can be had
+            self._problem = error
+        finally:
+            self._decoding.set()
+
+    def _decode_some(self, numbers: range, outcomes: list[Outcome]) -> list[tuple[StoredChunk, Exception]]:
+        failed: list[tuple[StoredChunk, Exception]] = []
+        for number in numbers:
+            chunk, outcome = self._chunks[number], outcomes[number]
+            if isinstance(outcome, BaseException):
+                raise outcome
+            try:
+                if outcome != chunk.size:
+                    raise ValueError(f"it was cut while it was read: {outcome} of {chunk.size} bytes")
+                self._decode_one(number, chunk)
+            except ValueError as error:
+                failed.append((chunk, error))
+        return failed
+
+    def _decode_one(self, number: int, chunk: StoredChunk) -> None:
+        layout, part = self._layout, chunk.part
+        data = self._encoded[self._starts[number] : self._starts[number] + chunk.size]
+        place = self._piece(number, part)
+        whole = part.pattern.lengths == layout.chunk_shape and layout.in_order and layout.stored_dtype == self._target.dtype
+        if whole and place.flags.c_contiguous:
+            flat = place.reshape(-1).view(np.uint8)
+            found = decode(layout.codecs, data, flat)
+            if found is not flat:
+                flat[...] = found
+            return
+        place[...] = decode_alone(layout, part, data)
+
+    def _piece(self, number: int, part: ChunkPart) -> Any:
+        """Where the part of a chunk goes, as an array."""
+        if self._target.on_host:
+            return self._box[part.outer + (...,)]  # a view, also where there are no axes
+        at = self._places[number]
+        return self._decoded[at : at + self._sizes[number]].view(self._target.dtype).reshape(part.pattern.lengths)
+
+    def finish(self, failures: Failures) -> None:
+        """Waits until the group is in the result. Raises errors of reads; notes damaged chunks."""
+        bad: set[int] = set()
+        self._ended()
+        for task in self._tasks:
+            for chunk, error in task.result():
+                failures.add(chunk, error)
+                bad.add(id(chunk))
+        if self._problem is not None:
+            raise self._problem
+        if not self._target.on_host:
+            self._upload(bad)
+
+    def _upload(self, bad: set[int]) -> None:
+        """Copies decoded parts to the device: neighbours at once, those whose rows lie apart through memory there."""
+        apart = [number for number, chunk in enumerate(self._chunks) if chunk.part.pattern.runs > 1]
+        whole = len(self._chunks) - len(apart)
+        self._upload_whole([number for number in range(whole) if id(self._chunks[number]) not in bad])
+        if not apart:
+            return
+        start = self._places[apart[0]]
+        there = self._target.scratch(len(self._decoded) - start)
+        self._target.settle()
+        penstock.copy(there, self._decoded[start:])
+        for number in apart:
+            chunk, at = self._chunks[number], self._places[number] - start
+            if id(chunk) not in bad:
+                rows = self._target.as_elements(there[at : at + self._sizes[number]], chunk.part.pattern.lengths)
+                self._target.assign(self._box, chunk.part, rows)
+
+    def _upload_whole(self, numbers: list[int]) -> None:
+        run: list[int] | None = None  # start here, start there, length
+        for number in numbers:
+            here, there, size = self._places[number], self._chunks[number].part.target_offset, self._sizes[number]
+            if run is not None and (here, there) == (run[0] + run[2], run[1] + run[2]):
+                run[2] += size
+                continue
+            self._copy(run)
+            run = [here, there, size]
+        self._copy(run)
+
+    def _copy(self, run: list[int] | None) -> None:
+        if run is not None:
+            here, there, size = run
+            penstock.copy(self._target.memory[there : there + size], self._decoded[here : here + size])
+
+    def abandon(self) -> None:
+        """Waits until nothing of the group is under way."""
+        self._ended()
+        wait(self._tasks)
+
+    def _ended(self) -> None:
+        self._decoding.wait()
+
+
+def _starts(sizes: list[int]) -> list[int]:
+    starts = [0]
+    for size in sizes[:-1]:
+        starts.append(starts[-1] + size)
+    return starts[: len(sizes)]

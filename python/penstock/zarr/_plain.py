@@ -1,0 +1,104 @@
+"""Chunks that are stored as they are wanted: their bytes go straight from the files to their places in the result."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.zarr._plan import ArrayLayout, ChunkPart
+from penstock.zarr._reads import Outcome, Pending, Read, start_reads
+from penstock.zarr._stored import ChunkFiles, StoredChunk, groups
+from penstock.zarr._targets import Target
+
+__all__ = ["read_plain"]
+
+# Chunks whose rows are scattered are read whole into memory of their own: so much of it is in use at a time, but for one chunk.
+_STAGED_BYTES_PER_WINDOW = 64 << 20
+_WINDOWS_UNDER_WAY = 2
+
+
+def read_plain(layout: ArrayLayout, parts: Sequence[ChunkPart], target: Target, box: Any) -> None:
+    """Fills the target. Its box may be None where no part is scattered. Errors as for load()."""
+    files = ChunkFiles(layout)
+    under_way: deque[_Window] = deque()
+    try:
+        for some in groups(layout, parts, _STAGED_BYTES_PER_WINDOW, _staged_bytes):
+            under_way.append(_Window(layout, files, some, target, box))
+            if len(under_way) >= _WINDOWS_UNDER_WAY:
+                under_way.popleft().finish()
+        while under_way:
+            under_way.popleft().finish()
+    finally:
+        # After an error nothing may write to the result any more.
+        for window in under_way:
+            window.abandon()
+
+
+def _staged_bytes(part: ChunkPart) -> int:
+    return part.pattern.span_bytes if part.pattern.scattered else 0
+
+
+class _Window:
+    """Some chunks, from the opening of their files to their bytes in the result."""
+
+    def __init__(self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any) -> None:
+        self._layout = layout
+        self._target = target
+        self._box = box
+        self._reads: list[Read] = []
+        self._sources: list[StoredChunk] = []  # of the reads
+        self._staged: list[tuple[ChunkPart, Any]] = []
+        self._pending: Pending | None = None
+        found, missing = files.find(parts)
+        for part in missing:
+            target.fill(box, part, layout.fill_value)
+        for chunk in found:
+            self._add(chunk)
+        if self._staged:
+            target.settle()
+        self._pending = start_reads(self._reads)
+
+    def finish(self) -> None:
+        """Waits for the reads and copies what was staged. Raises the first error."""
+        self._check(self._ended())
+        for part, rows in self._staged:
+            inside = tuple(
+                slice(inner.start - span.start, inner.stop - span.start)
+                for inner, span in zip(part.pattern.inner, part.pattern.span_slices)
+            )
+            shape = tuple(s.stop - s.start for s in part.pattern.span_slices)
+            self._target.assign(self._box, part, self._target.as_elements(rows, shape)[inside])
+
+    def abandon(self) -> None:
+        """Waits for the reads and forgets them."""
+        self._ended()
+
+    def _add(self, chunk: StoredChunk) -> None:
+        if chunk.size != self._layout.chunk_bytes:
+            where = f"chunk file {chunk.path}" if self._layout.shards is None else chunk.words
+            raise ValueError(f"{where} has {chunk.size} bytes, a chunk of this array {self._layout.chunk_bytes}")
+        part, file, memory = chunk.part, chunk.file, self._target.memory
+        pattern = part.pattern
+        if pattern.scattered:
+            rows = self._target.scratch(pattern.span_bytes)
+            self._staged.append((part, rows))
+            reads = [Read(file, rows, chunk.offset + pattern.span_offset, pattern.span_bytes, 0)]
+        elif pattern.runs == 1:
+            reads = [Read(file, memory, chunk.offset + int(pattern.file_offsets[0]), pattern.run_bytes, part.target_offset)]
+        else:
+            places = (pattern.target_offsets + part.target_offset).tolist()
+            offsets = (pattern.file_offsets + chunk.offset).tolist()
+            reads = [Read(file, memory, offset, pattern.run_bytes, place) for offset, place in zip(offsets, places)]
+        self._reads += reads
+        self._sources += [chunk] * len(reads)
+
+    def _ended(self) -> list[Outcome]:
+        return self._pending.wait() if self._pending is not None else []
+
+    def _check(self, outcomes: list[Outcome]) -> None:
+        for outcome, read, chunk in zip(outcomes, self._reads, self._sources):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome != read.size:
+                raise ValueError(f"chunk file {chunk.path} was cut while it was read: {outcome} of {read.size} bytes at {read.offset}")

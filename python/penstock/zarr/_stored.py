@@ -1,0 +1,156 @@
+"""Where chunks lie: their files, opened, and their offsets and sizes in them. Reads the indexes of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import penstock
+from penstock.zarr._codecs import crc32c
+from penstock.zarr._files import MISSING, files_at_once
+from penstock.zarr._plan import ArrayLayout, ChunkPart, Shards
+from penstock.zarr._reads import Read, start_reads
+
+__all__ = ["ChunkFiles", "StoredChunk", "groups"]
+
+_NO_CHUNK = np.uint64(2**64 - 1)  # offset and size of a chunk that a shard lacks
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """The bytes of one chunk."""
+
+    part: ChunkPart
+    path: str
+    file: penstock.File
+    offset: int
+    size: int
+
+    @property
+    def words(self) -> str:
+        """Which chunk, for errors."""
+        return f"chunk {self.part.chunk} at {self.offset} of {self.path}"
+
+
+def groups(layout: ArrayLayout, parts: Iterable[ChunkPart], most_bytes: int, cost: Any) -> Iterator[list[ChunkPart]]:
+    """Parts in groups that bound the files and the memory in use: a group costs more than most_bytes only where one part does."""
+    most_files = files_at_once()
+    group: list[ChunkPart] = []
+    names: set[str] = set()
+    total = 0
+    for part in parts:
+        adds = cost(part)
+        if group and (total + adds > most_bytes or (len(names) >= most_files and part.name not in names)):
+            yield group
+            group, names, total = [], set(), 0
+        group.append(part)
+        names.add(part.name)
+        total += adds
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class _Shard:
+    path: str
+    file: penstock.File
+    size: int
+    index: np.ndarray[Any, Any]  # a row of offset and size for each chunk
+
+
+class ChunkFiles:
+    """The files of one load. One thread at a time. Files are closed once no chunk of them, and no request, needs them."""
+
+    def __init__(self, layout: ArrayLayout) -> None:
+        self._layout = layout
+        self._shards: dict[str, _Shard | None] = {}  # of the last call: groups may end within a shard
+
+    def find(self, parts: Sequence[ChunkPart]) -> tuple[list[StoredChunk], list[ChunkPart]]:
+        """The chunks that are there, and the parts of those that are not. Blocks.
+
+        Raises penstock.Error for a file that cannot be opened, ValueError for a shard whose index is damaged.
+        """
+        if self._layout.shards is None:
+            return self._find_files(parts)
+        names = list(dict.fromkeys(part.name for part in parts))
+        shards = {name: self._shards[name] for name in names if name in self._shards}
+        shards.update(self._open_shards([name for name in names if name not in shards], self._layout.shards))
+        self._shards = shards
+        return _find_in_shards(parts, shards)
+
+    def _find_files(self, parts: Sequence[ChunkPart]) -> tuple[list[StoredChunk], list[ChunkPart]]:
+        found: list[StoredChunk] = []
+        missing: list[ChunkPart] = []
+        for part, (path, file) in zip(parts, self._opened([part.name for part in parts])):
+            if file is None:
+                missing.append(part)
+            else:
+                found.append(StoredChunk(part, path, file, 0, file.size()))
+        return found, missing
+
+    def _opened(self, names: list[str]) -> Iterable[tuple[str, penstock.File | None]]:
+        """The path of each, and its file where there is one."""
+        if self._layout.far and len(names) > 1:
+            from penstock.zarr import _remote
+
+            return list(_remote._openers.map(self._open, names))
+        return map(self._open, names)
+
+    def _open(self, name: str) -> tuple[str, penstock.File | None]:
+        path = self._layout.path_of(name)
+        try:
+            file = self._layout.open(path)
+            if self._layout.far:
+                file.size()  # here, where threads may wait for the answers side by side
+            return path, file
+        except MISSING:
+            return path, None
+
+    def _open_shards(self, names: list[str], shards: Shards) -> dict[str, _Shard | None]:
+        """Opens files and reads all of their indexes as one batch."""
+        opened = {name: file for name, file in zip(names, self._opened(names))}
+        reads: dict[str, Read] = {}
+        for name, (path, file) in opened.items():
+            if file is None:
+                continue
+            size = file.size()
+            if size < shards.index_bytes:
+                raise ValueError(f"shard {path} has {size} bytes, its index alone {shards.index_bytes}")
+            offset = 0 if shards.index_first else size - shards.index_bytes
+            reads[name] = Read(file, np.empty(shards.index_bytes, np.uint8), offset, shards.index_bytes)
+        found: dict[str, _Shard | None] = dict.fromkeys(names)
+        for (name, read), outcome in zip(reads.items(), start_reads(list(reads.values())).wait() if reads else ()):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            path = opened[name][0]
+            if outcome != read.size:
+                raise ValueError(f"shard {path} was cut while it was read")
+            found[name] = _Shard(path, read.file, read.file.size(), _index_of(path, read.buffer, shards))
+        return found
+
+
+def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> np.ndarray[Any, Any]:
+    entries = data[:-4] if shards.index_checked else data
+    if shards.index_checked:
+        told, computed = int.from_bytes(data[-4:].tobytes(), "little"), crc32c(entries)
+        if told != computed:
+            raise ValueError(f"the index of shard {path} is damaged: its CRC-32C is {computed:08x}, it was stored with {told:08x}")
+    return entries.view(shards.index_dtype).astype(np.uint64).reshape(-1, 2)
+
+
+def _find_in_shards(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]) -> tuple[list[StoredChunk], list[ChunkPart]]:
+    found: list[StoredChunk] = []
+    missing: list[ChunkPart] = []
+    for part in parts:
+        shard = shards[part.name]
+        if shard is None or (shard.index[part.slot] == _NO_CHUNK).all():
+            missing.append(part)
+            continue
+        offset, size = map(int, shard.index[part.slot])
+        if offset + size > shard.size:
+            raise ValueError(f"the index of shard {shard.path} has chunk {part.chunk} at {offset}, {size} bytes: the file has {shard.size}")
+        found.append(StoredChunk(part, shard.path, shard.file, offset, size))
+    return found, missing

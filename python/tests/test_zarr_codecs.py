@@ -1,0 +1,562 @@
+"""penstock.zarr.load of arrays that are compressed, sharded, transposed or of another byte order: the same values as zarr gives."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+
+import numcodecs
+
+import penstock
+from penstock.zarr import GDSStore, _coded, _nvcomp, _on_gpu, explain, load
+from penstock.zarr._codecs import decode
+from penstock.zarr._layouts import layout_of
+from penstock.zarr._plan import chunk_parts, region_of
+from penstock.zarr._targets import target_for
+
+ZARR_3 = int(zarr.__version__.split(".")[0]) >= 3
+ROUNDS = int(os.environ.get("PENSTOCK_TEST_ROUNDS", "150")) // 3
+OTHER = "big" if sys.byteorder == "little" else "little"
+OTHER_SIGN = {"big": ">", "little": "<"}[OTHER]
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # zarr 3, of what its format 3 does not have
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stays_level() -> Iterator[None]:
+    """In place of that in conftest.py: zarr keeps an event loop and its threads, this file leaves nothing of penstock's."""
+    yield
+    gc.collect()
+    penstock._native._settle()
+    assert (penstock._native._under_way(), penstock._native._held_memories()) == (0, 0)
+
+
+CODECS_2: dict[str, Callable[[], Any]] = {
+    "zstd": lambda: numcodecs.Zstd(3),
+    "lz4": numcodecs.LZ4,
+    "zlib": lambda: numcodecs.Zlib(1),
+    "gzip": lambda: numcodecs.GZip(1),
+    "blosc": lambda: numcodecs.Blosc("lz4", 5, numcodecs.Blosc.SHUFFLE),
+    "blosc of zstd": lambda: numcodecs.Blosc("zstd", 3, numcodecs.Blosc.BITSHUFFLE),
+    "bz2": lambda: numcodecs.BZ2(1),
+}
+
+
+def make2(folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any = "i4", compressor: Any = None, **options: Any) -> Any:
+    """An array of format 2, by the zarr that is installed."""
+    store = GDSStore(str(folder))
+    options = {"fill_value": 0, **options}
+    if ZARR_3:
+        return zarr.create_array(store, shape=shape, chunks=chunks, dtype=dtype, compressors=compressor, zarr_format=2, **options)
+    return zarr.create(shape, store=store, chunks=chunks, dtype=dtype, compressor=compressor, **options)
+
+
+def make3(folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any = "i4", **options: Any) -> Any:
+    return zarr.create_array(GDSStore(str(folder)), shape=shape, chunks=chunks, dtype=dtype, **{"fill_value": 0, **options})
+
+
+def values_of(shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
+    values: np.ndarray[Any, Any] = np.random.default_rng(seed).integers(0, 100, shape)
+    return values
+
+
+def check(array: Any, selection: Any = ..., **options: Any) -> None:
+    """On the host, on the host device, and in memory that is there."""
+    told = explain(array, selection)
+    assert told.direct, str(told)
+    expected = np.asarray(array[selection])
+    result = load(array, selection, **options)
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(result, expected)
+    out = np.ones(expected.shape, expected.dtype)
+    assert load(array, selection, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    if expected.nbytes:
+        native = expected.astype(expected.dtype.newbyteorder("="))
+        assert load(array, selection, device="host:0").to_host() == native.tobytes()
+
+
+SELECTIONS = [..., (slice(3, 30), slice(5, 40)), (7, slice(None)), (slice(None), -1), (slice(10, 20),), (slice(4, 4),)]
+
+
+@pytest.mark.parametrize("name", CODECS_2)
+@pytest.mark.parametrize("dtype", ["u1", "f4", f"{OTHER_SIGN}i2", "c16"])
+def test_compressors_of_numcodecs(tmp_path: Path, name: str, dtype: str) -> None:
+    array = make2(tmp_path, (33, 50), (10, 50), dtype, CODECS_2[name]())
+    array[...] = values_of((33, 50))
+    assert name.split()[0] in explain(array).reason
+    for selection in SELECTIONS:
+        check(array, selection)
+
+
+@pytest.mark.parametrize("chunks", [(33, 50), (10, 7), (1, 50), (40, 60)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_chunks_in_fortran_order_and_over_the_edge(tmp_path: Path, chunks: tuple[int, int], order: str) -> None:
+    for name, compressor in (("plain", None), ("packed", numcodecs.Zstd())):
+        array = make2(tmp_path / name, (33, 50), chunks, "i4", compressor, order=order)
+        array[...] = values_of((33, 50))
+        for selection in SELECTIONS:
+            check(array, selection)
+
+
+def test_filters_are_undone(tmp_path: Path) -> None:
+    array = make2(tmp_path, (1000,), (300,), "i8", numcodecs.Zlib(1), filters=[numcodecs.Delta("i8"), numcodecs.Shuffle(8)])
+    array[...] = np.arange(1000) ** 2
+    assert "zlib, shuffle, delta" in explain(array).reason
+    check(array)
+    check(array, slice(250, 950))
+
+
+def test_missing_chunks_have_the_fill_value(tmp_path: Path) -> None:
+    array = make2(tmp_path, (100, 40), (10, 40), "i4", numcodecs.Zstd(), fill_value=-7)
+    array[25:45, :30] = 3
+    for selection in (..., slice(0, 5), (slice(20, 50), slice(25, 35))):
+        check(array, selection)
+    check(make2(tmp_path / "empty", (9, 9), (2, 2), "f4", numcodecs.Zstd(), fill_value=np.nan))
+
+
+def test_a_number_and_an_empty_array(tmp_path: Path) -> None:
+    number = make2(tmp_path / "number", (), (), "f8", numcodecs.Zstd())
+    number[...] = 2.5
+    check(number)
+    assert load(make2(tmp_path / "empty", (0, 5), (1, 5), "f8", numcodecs.Zstd())).shape == (0, 5)
+
+
+def test_records_and_times_and_texts_of_one_length(tmp_path: Path) -> None:
+    records = make2(tmp_path / "records", (10,), (4,), [("a", f"{OTHER_SIGN}i4"), ("b", "f8")], numcodecs.Zstd(), fill_value=None)
+    records[...] = np.array([(i, i / 2) for i in range(10)], dtype=records.dtype)
+    texts = make2(tmp_path / "texts", (10,), (4,), "U5", numcodecs.Zstd(), fill_value="")
+    texts[...] = np.array([f"{i:x}" for i in range(10)])
+    times = make2(tmp_path / "times", (10,), (4,), "M8[s]", numcodecs.Zstd())
+    times[...] = np.arange(10).astype("M8[s]")
+    for array in (records, texts, times):
+        assert explain(array).direct
+        np.testing.assert_array_equal(load(array), array[...])
+
+
+def test_objects_are_read_by_zarr_and_lie_in_numpy_alone(tmp_path: Path) -> None:
+    if ZARR_3:
+        array = make3(tmp_path, (4,), (2,), str, fill_value="")
+    else:
+        array = zarr.create((4,), chunks=2, dtype=object, object_codec=numcodecs.VLenUTF8(), store=GDSStore(str(tmp_path)))
+    array[...] = np.array(["a", "bb", "", "dddd"], dtype=object)
+    told = explain(array)
+    assert not told.direct and "not of plain elements" in told.reason
+    assert list(load(array)) == ["a", "bb", "", "dddd"]
+    with pytest.raises(TypeError, match="which only a NumPy array can hold"):
+        load(array, device="host:0")
+    with pytest.raises(TypeError, match="which only a NumPy array can hold"):
+        load(array, out=bytearray(32))
+
+
+def chunk_file(folder: Path, number: int) -> Path:
+    return folder / str(number) / "0" if (folder / str(number)).is_dir() else folder / f"{number}.0"
+
+
+class TestDamage:
+    @pytest.fixture
+    def array(self, tmp_path: Path) -> Any:
+        array = make2(tmp_path, (50, 40), (10, 40), "i4", numcodecs.Zstd())
+        array[...] = values_of((50, 40)) + 1
+        return array
+
+    @pytest.mark.parametrize("device", [None, "host:0"])
+    @pytest.mark.parametrize("harm", ["cut", "bits", "empty", "of another size", "none"])
+    def test_of_a_chunk_is_an_error_that_names_it_and_spares_the_others(self, array: Any, tmp_path: Path, device: str | None, harm: str) -> None:
+        expected = array[...]
+        file = chunk_file(tmp_path, 2)
+        data = file.read_bytes()
+        harmed = {
+            "cut": data[:-9],
+            "bits": data[:30] + b"\xff" * 9 + data[39:],
+            "empty": b"",
+            "of another size": numcodecs.Zstd().encode(np.zeros(399, "i4")),
+            "none": b"no frame of zstd",
+        }
+        file.write_bytes(harmed[harm])
+        out = np.zeros_like(expected) if device is None else penstock.device(device).empty(expected.nbytes)
+        with pytest.raises(ValueError, match=rf"chunk \(2, 0\) at 0 of {file}: ") as raised:
+            load(array, out=out)
+        assert "decode" in str(raised.value)
+        found = out if device is None else np.frombuffer(out.to_host(), "i4").reshape(expected.shape)
+        for rows in (slice(0, 20), slice(30, 50)):
+            np.testing.assert_array_equal(found[rows], expected[rows])
+            np.testing.assert_array_equal(load(array, rows), expected[rows])
+
+    def test_of_several_chunks_is_counted(self, array: Any, tmp_path: Path) -> None:
+        for number in range(3):
+            chunk_file(tmp_path, number).write_bytes(b"nothing")
+        with pytest.raises(ValueError, match=r"\(and 2 more chunks\)"):
+            load(array)
+
+    def test_a_file_that_is_far_too_long_is_not_read(self, array: Any, tmp_path: Path) -> None:
+        os.truncate(chunk_file(tmp_path, 1), 1 << 40)
+        with pytest.raises(ValueError, match=r"chunk \(1, 0\) .* has 1099511627776 bytes, an encoded chunk of this array at most"):
+            load(array)
+
+    def test_a_short_answer_of_a_codec_is_found(self) -> None:
+        short = numcodecs.LZ4().encode(np.zeros(10, "u1"))
+        lying = struct.pack("<I", 16) + bytes(short[4:])
+        codecs = _codecs_of("lz4")
+        for data in (short, lying):
+            with pytest.raises(ValueError, match="lz4 cannot decode|they decode to 10 bytes"):
+                decode(codecs, np.frombuffer(data, "u1"), np.empty(16, "u1"))
+
+
+def _codecs_of(name: str) -> Any:
+    from penstock.zarr._codecs import byte_codecs2
+
+    return byte_codecs2(None, CODECS_2[name]())
+
+
+def test_many_groups_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_coded, "MOST_DECODED_BYTES", 3000)
+    array = make2(tmp_path, (301, 40), (5, 13), "i4", numcodecs.Blosc())
+    array[...] = values_of((301, 40))
+    for selection in SELECTIONS[:4]:
+        check(array, selection)
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    array = make2(tmp_path, (301, 40), (5, 40), "i4", numcodecs.Blosc())
+    array[...] = values_of((301, 40))
+    load(array)
+    getattr(array.store, "_files", {}).clear()
+    links = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    assert [link for link in links if link.startswith(str(tmp_path)) and os.path.isfile(link)] == []
+
+
+def test_explains_who_decodes(tmp_path: Path) -> None:
+    array = make2(tmp_path, (64, 64), (8, 64), "f4", numcodecs.Zstd())
+    array[...] = 1
+    told = explain(array, (slice(4, 60), slice(0, 5)))
+    assert (told.direct, told.decoder, told.chunks, told.ranges, told.files, told.staged_chunks) == (True, "cpu", 8, 8, 8, 0)
+    assert str(told).endswith(f"its chunks in local files are decoded (zstd) by {_coded.threads()} threads of the CPU")
+    with pytest.raises(ValueError, match="decode is 'fast'; it is one of 'auto', 'cpu', 'gpu'"):
+        load(array, decode="fast")
+    with pytest.raises(ValueError, match='decode is "gpu", and nvCOMP cannot: the result lies on host'):
+        load(array, decode="gpu")
+
+
+def test_a_forked_child_decodes(tmp_path: Path) -> None:
+    program = f"""
+import os, sys, numcodecs, numpy, zarr, warnings
+warnings.simplefilter("ignore")
+import penstock.zarr
+options = {{"zarr_format": 2, "compressors": numcodecs.Zstd()}} if {ZARR_3} else {{"compressor": numcodecs.Zstd()}}
+array = zarr.{"create_array" if ZARR_3 else "create"}(store={str(tmp_path / "a")!r}, shape=(100,), chunks=(7,), dtype="i4", **options)
+array[...] = numpy.arange(100)
+expected = penstock.zarr.load(array)
+child = os.fork()
+if child == 0:
+    os._exit(0 if (penstock.zarr.load(array) == expected).all() else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not ZARR_3, reason="zarr 2 has no such codecs")
+class TestFormat3:
+    @pytest.mark.parametrize("name", ["zstd", "gzip", "blosc", "crc32c", "zstd, crc32c"])
+    @pytest.mark.parametrize("endian", ["little", "big"])
+    def test_codecs(self, tmp_path: Path, name: str, endian: str) -> None:
+        made = {
+            "zstd": [zarr.codecs.ZstdCodec()],
+            "gzip": [zarr.codecs.GzipCodec(level=1)],
+            "blosc": [zarr.codecs.BloscCodec(cname="zstd", shuffle="shuffle")],
+            "crc32c": [zarr.codecs.Crc32cCodec()],
+            "zstd, crc32c": [zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()],
+        }
+        array = make3(tmp_path, (33, 50), (10, 50), "f4", compressors=made[name], serializer=zarr.codecs.BytesCodec(endian=endian))
+        array[...] = values_of((33, 50))
+        for selection in SELECTIONS:
+            check(array, selection)
+
+    def test_codecs_of_numcodecs(self, tmp_path: Path) -> None:
+        from zarr.codecs import numcodecs as of_zarr
+
+        for number, compressors in enumerate(([of_zarr.LZ4()], [of_zarr.Zlib(level=1)], [of_zarr.Shuffle(elementsize=4), of_zarr.BZ2(level=1)])):
+            array = make3(tmp_path / str(number), (33, 50), (10, 50), "f4", compressors=compressors)
+            array[...] = values_of((33, 50))
+            check(array)
+        array = make3(tmp_path / "delta", (33,), (10,), "f4", filters=[of_zarr.Delta(dtype="f4")], compressors=None)
+        assert "numcodecs.delta" in explain(array).reason and not explain(array).direct
+
+    def test_a_wrong_checksum_is_an_error(self, tmp_path: Path) -> None:
+        array = make3(tmp_path, (20, 8), (10, 8), compressors=[zarr.codecs.Crc32cCodec()])
+        array[...] = values_of((20, 8))
+        file = tmp_path / "c" / "1" / "0"
+        data = bytearray(file.read_bytes())
+        data[5] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match=rf"chunk \(1, 0\) at 0 of {file}: crc32c cannot decode .*their CRC-32C is"):
+            load(array)
+
+    @pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (2, 1, 0)])
+    @pytest.mark.parametrize("compressors", [None, "auto"])
+    def test_transposed_chunks(self, tmp_path: Path, order: tuple[int, ...], compressors: Any) -> None:
+        filters = [zarr.codecs.TransposeCodec(order=order), zarr.codecs.TransposeCodec(order=(1, 0, 2))]
+        array = make3(tmp_path, (7, 9, 11), (3, 4, 5), filters=filters, compressors=compressors)
+        array[...] = values_of((7, 9, 11))
+        check(array)
+        check(array, (slice(1, 6), 3, slice(2, 9)))
+
+    @pytest.mark.parametrize("compressors", [None, "auto"])
+    @pytest.mark.parametrize("location", ["start", "end"])
+    @pytest.mark.parametrize("shards", [(16, 20), (64, 40), (8, 10)])
+    def test_shards(self, tmp_path: Path, compressors: Any, location: str, shards: tuple[int, int]) -> None:
+        codec = zarr.codecs.ShardingCodec(
+            chunk_shape=(8, 10),
+            codecs=[zarr.codecs.BytesCodec(), *([] if compressors is None else [zarr.codecs.ZstdCodec()])],
+            index_location=location,
+        )
+        array = make3(tmp_path, (50, 33), shards, serializer=codec, compressors=None, fill_value=9)
+        array[...] = values_of((50, 33))
+        array[10:30, 5:15] = 9  # chunks that are all fill value are not stored
+        for selection in [*SELECTIONS[:5], (slice(8, 16), slice(10, 20))]:
+            check(array, (selection if isinstance(selection, tuple) else (selection,)))
+        told = explain(array)
+        assert told.files == -(-50 // shards[0]) * -(-33 // shards[1])
+        assert ("shards" in str(told)) == (told.files != told.chunks)
+
+    def test_of_a_shard_only_the_index_and_the_wanted_chunks_are_read(self, tmp_path: Path) -> None:
+        array = make3(tmp_path, (64, 1024), (1, 1024), "f4", shards=(64, 1024))
+        array[...] = np.random.default_rng(1).random((64, 1024), "f4")
+        load(array, slice(0, 1))
+        before = bytes_read()
+        load(array, slice(20, 22))
+        assert bytes_read() - before < 3 * 4096 + 64 * 16 + 4
+
+    def test_missing_shards_and_chunks_have_the_fill_value(self, tmp_path: Path) -> None:
+        array = make3(tmp_path, (100,), (5,), "i4", shards=(20,), fill_value=3)
+        array[42:47] = 8
+        check(array)
+        check(array, slice(30, 60))
+
+    def test_a_damaged_index_is_an_error(self, tmp_path: Path) -> None:
+        array = make3(tmp_path, (40,), (5,), "i4", shards=(20,))
+        array[...] = values_of((40,))
+        file = tmp_path / "c" / "1"
+        good = file.read_bytes()
+        file.write_bytes(good[:-10] + b"\x01" + good[-9:])
+        with pytest.raises(ValueError, match=f"the index of shard {file} is damaged"):
+            load(array)
+        file.write_bytes(good[-20:])
+        with pytest.raises(ValueError, match=f"shard {file} has 20 bytes, its index alone 68"):
+            load(array)
+        np.testing.assert_array_equal(load(array, slice(0, 20)), array[:20])
+
+    def test_an_index_that_points_past_the_file_is_an_error(self, tmp_path: Path) -> None:
+        codec = zarr.codecs.ShardingCodec(chunk_shape=(5,), codecs=[zarr.codecs.BytesCodec()], index_codecs=[zarr.codecs.BytesCodec()])
+        array = make3(tmp_path, (20,), (20,), "i4", serializer=codec, compressors=None)
+        array[...] = values_of((20,)) + 1
+        file = tmp_path / "c" / "0"
+        data = bytearray(file.read_bytes())
+        struct.pack_into("<Q", data, len(data) - 16, 1 << 50)
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match=r"has chunk \(3,\) at 1125899906842624, 20 bytes: the file has"):
+            load(array)
+
+    def test_more_shards_than_files_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("penstock.zarr._stored.files_at_once", lambda: 4)
+        array = make3(tmp_path, (200, 30), (5, 10), shards=(10, 30))
+        array[...] = values_of((200, 30))
+        check(array)
+        check(array, (slice(7, 155), slice(2, 21)))
+
+    def test_shards_in_shards_are_left_to_zarr(self, tmp_path: Path) -> None:
+        inner = zarr.codecs.ShardingCodec(chunk_shape=(5,))
+        array = make3(tmp_path, (40,), (20,), serializer=zarr.codecs.ShardingCodec(chunk_shape=(10,), codecs=[inner]), compressors=None)
+        array[...] = values_of((40,))
+        assert "its shards hold shards" in explain(array).reason
+        np.testing.assert_array_equal(load(array), array[...])
+
+    def test_arrays_of_groups_with_consolidated_metadata(self, tmp_path: Path) -> None:
+        group = zarr.create_group(GDSStore(tmp_path)).create_group("a")
+        group.create_array("b", shape=(33, 50), chunks=(10, 7), dtype="f4")[...] = values_of((33, 50))
+        zarr.consolidate_metadata(GDSStore(tmp_path))
+        check(zarr.open_group(GDSStore(tmp_path), mode="r", use_consolidated=True)["a/b"])
+
+
+def bytes_read() -> int:
+    """By this process, however it read."""
+    with open("/proc/self/io") as file:
+        return int(next(line for line in file if line.startswith("rchar")).split()[1])
+
+
+def test_random_arrays_codecs_and_selections(tmp_path: Path) -> None:
+    seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"PENSTOCK_TEST_SEED={seed}")
+    dice = random.Random(seed)
+    for turn in range(ROUNDS):
+        array = random_array(dice, tmp_path / str(turn))
+        for _ in range(3):
+            selection = tuple(slice(*sorted(dice.choices(range(size + 1), k=2))) if dice.random() < 0.7 else dice.randrange(size) for size in array.shape)
+            context = f"seed {seed}, turn {turn}: {array.shape} in {array.chunks}, {selection}"
+            expected = np.asarray(array[selection])
+            assert explain(array, selection).direct, context
+            np.testing.assert_array_equal(load(array, selection), expected, err_msg=context)
+            if expected.nbytes:
+                native = expected.astype(expected.dtype.newbyteorder("="))
+                assert load(array, selection, device="host:0").to_host() == native.tobytes(), context
+
+
+def random_array(dice: random.Random, folder: Path) -> Any:
+    ndim = dice.choice([1, 2, 2, 3])
+    shape = tuple(dice.randint(1, {1: 3000, 2: 120, 3: 30}[ndim]) for _ in range(ndim))
+    chunks = tuple(dice.randint(max(1, size // 5), size) for size in shape)
+    dtype = dice.choice(["u1", "i2", f"{OTHER_SIGN}i4", "f8"])
+    if dice.random() < 0.5 or not ZARR_3:
+        compressor = dice.choice([None, *CODECS_2])
+        made = make2(folder, shape, chunks, dtype, CODECS_2[compressor]() if compressor else None, order=dice.choice("CF"), fill_value=1)
+    else:
+        options: dict[str, Any] = {"compressors": dice.choice([None, "auto", [zarr.codecs.BloscCodec()], [zarr.codecs.Crc32cCodec()]])}
+        if dice.random() < 0.5:
+            options["shards"] = tuple(size * dice.randint(1, 3) for size in chunks)
+        elif dice.random() < 0.5:
+            options["filters"] = [zarr.codecs.TransposeCodec(order=tuple(dice.sample(range(ndim), ndim)))]
+        made = make3(folder, shape, chunks, dtype, fill_value=1, **options)
+    if dice.random() < 0.3:
+        made[: shape[0] // 2] = 5
+    else:
+        made[...] = values_of(shape, dice.randrange(1 << 30))
+    return made
+
+
+class StandIn:
+    """Decodes in the host device's memory as nvCOMP does in a GPU's: by addresses, and refuses what it cannot decode."""
+
+    alignment = 8
+
+    def __init__(self, buffers: Any, codec: Any, payload: _nvcomp.Payload, room: int = 1 << 20, refuses: int = -1) -> None:
+        self.buffers, self.codec, self.payload, self.room, self.refuses = buffers, codec, payload, room, refuses
+        self.chunks = 0
+
+    def most_bytes(self) -> int:
+        return self.room
+
+    def decode(self, sources: Any, sizes: Any, places: Any, chunk_bytes: int) -> Any:
+        good = []
+        for source, size, place in zip(sources.tolist(), sizes.tolist(), places.tolist()):
+            assert source % 256 == 0 and place % self.alignment == 0
+            good.append(self.chunks != self.refuses and self._decode(source, size, place, chunk_bytes))
+            self.chunks += 1
+        return np.array(good, bool)
+
+    def _decode(self, source: int, size: int, place: int, chunk_bytes: int) -> bool:
+        whole = size + self.payload.before + self.payload.behind
+        data = bytearray(whole)
+        penstock.copy(data, penstock.Pointer(source - self.payload.before, whole))
+        try:
+            decoded = bytes(self.codec.decode(bytes(data)))
+        except Exception:
+            return False
+        if len(decoded) != chunk_bytes:
+            return False
+        penstock.copy(penstock.Pointer(place, chunk_bytes), decoded)
+        return True
+
+
+def load_by_stand_in(array: Any, selection: Any = ..., **options: Any) -> tuple[np.ndarray[Any, Any], StandIn]:
+    """As load() does where nvCOMP decodes, on the host device."""
+    layout = layout_of(array)
+    region = region_of(selection, layout.shape)
+    payload = _nvcomp.payload_of(layout.codecs, layout.chunk_bytes)
+    assert not isinstance(payload, str)
+    decoder = StandIn(None, layout.codecs[0].codec, payload, **options)
+    target = target_for(region.shape, layout.dtype, "host:0", None)
+    _on_gpu.read_on_gpu(layout, list(chunk_parts(layout, region)), target, target.as_box(region.lengths), decoder, payload)
+    return np.frombuffer(target.result.to_host(), target.dtype).reshape(region.shape), decoder
+
+
+class TestDecodingOnADevice:
+    @pytest.mark.parametrize("name", ["zstd", "lz4", "zlib", "gzip"])
+    @pytest.mark.parametrize("chunks", [(1, 50), (10, 50), (10, 7)])
+    @pytest.mark.parametrize(("dtype", "order"), [("f8", "C"), (f"{OTHER_SIGN}i2", "F"), (f"{OTHER_SIGN}c8", "C")])
+    def test_gives_what_zarr_gives(self, tmp_path: Path, name: str, chunks: tuple[int, int], dtype: str, order: str) -> None:
+        array = make2(tmp_path, (33, 50), chunks, dtype, CODECS_2[name](), fill_value=4, order=order)
+        array[:20] = values_of((20, 50)) + 1
+        for selection in SELECTIONS[:5]:
+            found, decoder = load_by_stand_in(array, selection, room=5000)
+            np.testing.assert_array_equal(found, array[selection])
+            assert decoder.chunks > 0
+
+    @pytest.mark.skipif(not ZARR_3, reason="zarr 2 has no shards")
+    def test_of_shards(self, tmp_path: Path) -> None:
+        array = make3(tmp_path, (50, 40), (5, 40), shards=(20, 40))
+        array[...] = values_of((50, 40))
+        for selection in SELECTIONS[:5]:
+            np.testing.assert_array_equal(load_by_stand_in(array, selection, room=2000)[0], array[selection])
+
+    @pytest.mark.parametrize("chunks", [(10, 50), (10, 7)])
+    def test_what_the_decoder_refuses_the_cpu_decodes(self, tmp_path: Path, chunks: tuple[int, int]) -> None:
+        array = make2(tmp_path, (33, 50), chunks, "i4", numcodecs.Zstd())
+        array[...] = values_of((33, 50))
+        np.testing.assert_array_equal(load_by_stand_in(array, refuses=2)[0], array[...])
+
+    @pytest.mark.parametrize("harmed", [b"", b"no frame of zstd"])
+    def test_a_damaged_chunk_is_an_error_that_names_it(self, tmp_path: Path, harmed: bytes) -> None:
+        array = make2(tmp_path, (33, 50), (10, 50), "i4", numcodecs.Zstd())
+        array[...] = values_of((33, 50))
+        file = chunk_file(tmp_path, 1)
+        file.write_bytes(harmed)
+        with pytest.raises(ValueError, match=rf"chunk \(1, 0\) at 0 of {file}: .*zstd cannot decode"):
+            load_by_stand_in(array)
+
+    def test_nvcomp_is_asked_only_for_what_it_decodes(self) -> None:
+        assert _nvcomp.payload_of(_codecs_of("blosc"), 100) == "nvCOMP does not decode blosc"
+        assert _nvcomp.payload_of(_codecs_of("zstd") * 2, 100) == "2 codecs made its bytes"
+        assert "nvCOMP takes 2147483647" in str(_nvcomp.payload_of(_codecs_of("zstd"), 1 << 31))
+
+
+def test_the_options_of_nvcomp_have_their_size() -> None:
+    assert ctypes.sizeof(_nvcomp._Options) == 64
+
+
+@pytest.mark.parametrize("name", ["zstd", "lz4", "zlib", "gzip", "blosc"])
+def test_cuda(tmp_path: Path, name: str) -> None:
+    if "cuda:0" not in [device.name for device in penstock.devices()]:
+        pytest.skip("no CUDA device (GPU)")
+    cupy = pytest.importorskip("cupy", reason="cupy is not installed (GPU)")
+    ways = ["cpu", "auto"]
+    if name != "blosc" and _nvcomp.problem() is None:
+        ways.append("gpu")
+    for dtype, chunks in (("f4", (7, 3000)), ("f4", (16, 700)), (f"{OTHER_SIGN}i4", (7, 3000))):
+        array = make2(tmp_path / f"{dtype}{chunks}", (100, 3000), chunks, dtype, CODECS_2[name](), fill_value=2)
+        array[10:80] = values_of((70, 3000))
+        for selection in (..., (slice(3, 90), slice(1, 2999)), (slice(None), 5)):
+            for way in ways:
+                result = load(array, selection, device="cuda:0", decode=way)
+                assert isinstance(result, cupy.ndarray)
+                np.testing.assert_array_equal(cupy.asnumpy(result), array[selection])
+                out = cupy.empty(result.shape, result.dtype)
+                assert load(array, selection, out=out, decode=way) is out
+                np.testing.assert_array_equal(cupy.asnumpy(out), array[selection])
+
+
+def test_cuda_finds_damage(tmp_path: Path) -> None:
+    if "cuda:0" not in [device.name for device in penstock.devices()]:
+        pytest.skip("no CUDA device (GPU)")
+    pytest.importorskip("cupy", reason="cupy is not installed (GPU)")
+    if _nvcomp.problem() is not None:
+        pytest.skip(f"{_nvcomp.problem()} (GPU)")
+    array = make2(tmp_path, (50, 4000), (10, 4000), "i4", numcodecs.Zstd())
+    array[...] = values_of((50, 4000))
+    chunk_file(tmp_path, 2).write_bytes(b"no frame of zstd")
+    with pytest.raises(ValueError, match=r"chunk \(2, 0\) at 0 of "):
+        load(array, device="cuda:0", decode="gpu")
+    np.testing.assert_array_equal(load(array, slice(0, 20), device="cuda:0", decode="gpu").get(), array[:20])
